@@ -1,6 +1,6 @@
-"""Granting: which waiting inferences start now, which of them overtake, and the leases they get.
+"""Granting: which waiting inferences start now, and the leases they get.
 
-`placement` selects the replica of each.
+`placement` selects the replica of each, and decides which of them may overtake there.
 
 An inference *avoids* the replicas that its ingress could not reach: it is neither leased to them
 nor in line for them, and others start there, those of its application first. Every two seconds the

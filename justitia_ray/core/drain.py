@@ -166,7 +166,9 @@ class Drain:
         """
         self._all.depart(now, left)
         if tenant is not None:
-            self._of(tenant).departures.depart(now, left_of_tenant)
+            known = self._of(tenant)
+            # The tenants of the shared entry are not counted apart.
+            known.departures.depart(now, left if known.name == _OTHER else left_of_tenant)
 
     def retry_after(
         self,

@@ -90,7 +90,7 @@ class Inference:
     passes: int = 0
     """Number of inferences started before it while it was first in line."""
     avoided: frozenset[ReplicaId] = frozenset()
-    """Replicas to which it is not leased now; see `dispatch.Placement`."""
+    """Replicas to which it is not leased now; see `dispatch`."""
     unreached: frozenset[ReplicaId] = frozenset()
     """Avoided replicas that its ingress could not reach; the others are due to `suspects`."""
     kept_off: frozenset[ReplicaId] = frozenset()

@@ -74,7 +74,8 @@ class QueueClient:
         self.standings = TenantStandings()
         self.session = SchedulerSession(scheduler, self.pending, on_new_epoch, submit_interval_s)
         self._note_addresses = note_addresses
-        self._receiving: tuple[asyncio.Task[None], ...] = ()
+        self._receiving: set[asyncio.Task[None]] = set()
+        """Running tasks; a task that fails leaves the set, so that asyncio logs its exception."""
         self._on_opening = on_opening
         self._on_application_ended = on_application_ended
         self._max_outstanding = max_outstanding
@@ -82,14 +83,17 @@ class QueueClient:
     def start(self) -> None:
         """Start to send submissions and to poll for messages."""
         loop, session = asyncio.get_running_loop(), self.session
-        answers = (session.batches(), session.polls())
-        self._receiving = tuple(loop.create_task(self._receive(one)) for one in answers)
+        for answers in (session.batches(), session.polls()):
+            task = loop.create_task(self._receive(answers))
+            self._receiving.add(task)
+            task.add_done_callback(self._receiving.discard)
 
     async def stop(self) -> None:
         """Cancel all calls to the scheduler."""
-        for task in self._receiving:
+        running = list(self._receiving)
+        for task in running:
             task.cancel()
-        await asyncio.gather(*self._receiving, return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)
         await self.session.stop()
 
     # --- applications

@@ -261,7 +261,7 @@ class SchedulerSession:
                 await self._on_new_epoch()
                 return
             except (RayError, ConnectionLost) as error:
-                self._note_failure("on_new_epoch", error)
+                self._note_failure("on_new_epoch", error)  # a later call to the scheduler gives up
             finally:
                 if epoch == self.epoch:
                     self._is_prepared.set()

@@ -15,7 +15,14 @@ from statistics import median
 
 import pytest
 
-from justitia_ray.core.drain import DEFAULT_RATE, HORIZON_S, Drain, Places, TenantQuota
+from justitia_ray.core.drain import (
+    _MAXIMUM_TENANTS,
+    DEFAULT_RATE,
+    HORIZON_S,
+    Drain,
+    Places,
+    TenantQuota,
+)
 from justitia_ray.units import Seconds
 
 _BURST_AT: Seconds = 60.0
@@ -355,3 +362,21 @@ def test_callers_that_name_tenants_without_end_share_a_line() -> None:
     waits = [drain.retry_after(f"invented-{number}", 5_000.0) for number in range(10)]
 
     assert waits == sorted(set(waits))
+
+
+def test_tenants_beyond_the_table_share_the_rate_of_all() -> None:
+    """Each leaves nothing of its own, but others of the shared entry are still there."""
+    quota = TenantQuota(1)
+    for number in range(_MAXIMUM_TENANTS + 2):
+        quota.arrive(f"t{number}")
+    for number in range(_MAXIMUM_TENANTS):
+        quota.depart(f"t{number}", 0.0)
+        quota.arrive(f"t{number}")
+    last = [f"t{_MAXIMUM_TENANTS + number}" for number in range(2)]
+    for second in range(1, 101):
+        quota.depart(last[second % 2], float(second * 4))
+        quota.arrive(last[second % 2])
+
+    rate = quota._drain._of("new").departures.rate(400.0)
+
+    assert rate == pytest.approx(0.25, rel=0.2)

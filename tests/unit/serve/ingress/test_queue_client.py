@@ -1,6 +1,7 @@
 """Queue client of an ingress: submission batches, grants, and repetition to a new scheduler."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -198,6 +199,27 @@ async def test_grant_reaches_its_inference_and_only_once(rig: Rig) -> None:
 
     assert grant() == first
     assert not ticket.answers
+
+
+async def test_error_of_a_callback_is_logged(rig: Rig) -> None:
+    """It ends the calls that read the scheduler's mail, so it must not be silent."""
+    reported: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(
+        lambda loop, context: reported.append(str(context["exception"]))
+    )
+
+    def fail(application_id: str, is_open: bool) -> None:
+        raise ValueError("a broken callback")
+
+    rig.client._on_opening = fail
+    rig.client.submit_inference(inference(), opened())
+    rig.scheduler.post(grant())
+
+    def is_reported() -> bool:
+        gc.collect()  # asyncio reports the error when the task is collected
+        return "a broken callback" in reported
+
+    await eventually(is_reported, "the error is reported")
 
 
 async def test_attempt_is_notified_of_its_replacement_lease(rig: Rig) -> None:
