@@ -19,7 +19,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import count
-from typing import NamedTuple
 
 from justitia_ray.units import Seconds
 
@@ -69,12 +68,19 @@ class Fell(StrEnum):
     LATE = "late"
 
 
-class Quantiles(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Quantiles:
     """Quantiles of a time from now, in seconds."""
 
     p10: Seconds
     p50: Seconds
     p90: Seconds
+
+    def not_before(self, other: "Quantiles") -> "Quantiles":
+        """Return these quantiles, none of them earlier than the same quantile of `other`."""
+        return Quantiles(
+            max(self.p10, other.p10), max(self.p50, other.p50), max(self.p90, other.p90)
+        )
 
 
 @dataclass(slots=True)

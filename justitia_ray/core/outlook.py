@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from justitia_ray.core.actions import Action, EndApplication, Grant
 from justitia_ray.core.calibration import LEAST_S, Calibration, Quantiles, Said
@@ -86,15 +86,14 @@ HeldBy = Callable[[Application], Held | None]
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """Expected progress of one application, from now."""
+    """Expected progress of one application, from now; the fields are those of its JSON."""
 
-    application_id: ApplicationId
-    reason: Reason
-    node: ClientId | None = None
-    """Node of the tree of tenants, if the reason is one of its limits."""
+    reason: str
+    """Why it is not running, as `reason_text` returns it."""
+    what_would_help: str
     position: int | None = None
     """Number of applications before it in the order; None: none of its inferences waits."""
-    is_position_least: bool = False
+    position_is_least: bool = False
     """Whether the position is a minimum: only the first thousands are counted."""
     ahead_kv_token_time: KvTokenTime | None = None
     """Service expected before it starts."""
@@ -107,27 +106,10 @@ class Outlook:
     guaranteed.
     """
 
-    @property
-    def reason_text(self) -> str:
-        """The reason with its node, for instance `quota:acme/search`."""
-        return self.reason.value if self.node is None else f"{self.reason.value}:{self.node}"
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the outlook as JSON for callers."""
-        return {
-            "reason": self.reason_text,
-            "what_would_help": WHAT_WOULD_HELP[self.reason],
-            "position": self.position,
-            "position_is_least": self.is_position_least,
-            "ahead_kv_token_time": self.ahead_kv_token_time,
-            "expected_start_s": _as_json(self.expected_start_s),
-            "expected_finish_s": _as_json(self.expected_finish_s),
-            "guaranteed_by_s": self.guaranteed_by_s,
-        }
-
-
-def _as_json(quantiles: Quantiles | None) -> dict[str, Seconds] | None:
-    return None if quantiles is None else quantiles._asdict()
+def reason_text(reason: Reason, node: ClientId | None) -> str:
+    """Return a reason with the node whose limit it is, if any, for instance `quota:acme/search`."""
+    return reason.value if node is None else f"{reason.value}:{node}"
 
 
 class Outlooks:
@@ -286,8 +268,9 @@ class Outlooks:
     def _outlook(self, application: Application, profile: QueueProfile) -> Outlook:
         core, name = self._core, application.application_id
         reason, node = self._reason(application, profile)
+        why = reason_text(reason, node), WHAT_WOULD_HELP[reason]
         if not application.waiting:
-            return Outlook(name, reason, node, expected_finish_s=self._end_of_run(application))
+            return Outlook(*why, expected_finish_s=self._end_of_run(application))
         place = profile.place_of(name)
         is_least = False
         if place is None:  # submitted since the walk, behind the visited applications, or held back
@@ -303,18 +286,8 @@ class Outlooks:
             start = self._say(self._said, self.starts, name, start_s)
             finish = self._say(self._said_of_ends, self.ends, name, start_s + own_s)
             # Start and end are calibrated separately; an application never ends before its start.
-            finish = Quantiles(*map(max, finish, start))
-        return Outlook(
-            name,
-            reason,
-            node,
-            place,
-            is_least,
-            ahead.kv_token_time,
-            start,
-            finish,
-            guaranteed_by_s,
-        )
+            finish = finish.not_before(start)
+        return Outlook(*why, place, is_least, ahead.kv_token_time, start, finish, guaranteed_by_s)
 
     def _serves(self) -> bool:
         """Return whether there is any replica to start inferences."""

@@ -9,9 +9,9 @@ entries left out.
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from justitia_ray.errors import ResponseError
+from justitia_ray.protocol.status import read_answer
 from justitia_ray.units import (
     ApplicationId,
     Epoch,
@@ -287,9 +287,4 @@ def read_inspection(answer: Mapping[str, Any]) -> Inspection:
     Raises:
         ResponseError: If it is not an inspection; the message names the first wrong field.
     """
-    try:
-        return Inspection.model_validate(answer)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise ResponseError(200, f"it is no examination: {place}: {first['msg']}") from None
+    return read_answer(Inspection, answer, "examination")

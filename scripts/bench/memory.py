@@ -126,8 +126,8 @@ async def measure_scheduler(case: Case, directory: Path) -> Taken:
         submission_s = (time.perf_counter() - at) / max(1, case.applications + case.waiting)
         await _next_saves(service)
         memory = _memory() - before
-        status = await service.status()
-        if (status["applications"], status["waiting"]) != (case.applications, case.waiting):
+        status = service.inspector.status()
+        if (status.applications, status.waiting) != (case.applications, case.waiting):
             raise RuntimeError(f"the scheduler has not taken {case}: {status}")
         gaps.longest_s = 0.0
         await service.configure({"policy_options": {"backfill": 1}})
@@ -247,7 +247,7 @@ def _load(case: Case, ingress_id: str) -> list[tuple[ApplicationArrived, list[In
 
 
 async def _submit(service: SchedulerService, case: Case) -> None:
-    epoch = (await service.status())["epoch"]
+    epoch = service.term.epoch
     batch: list[Submission] = []
     for opening, items in _load(case, "ingress-0123456789ab"):
         batch += [opening, *items]
@@ -260,8 +260,8 @@ async def _submit(service: SchedulerService, case: Case) -> None:
 
 async def _next_saves(service: SchedulerService) -> None:
     """Wait for two saves, because one may have begun before the last change."""
-    saves = (await service.status())["saves"]
-    while (await service.status())["saves"] < saves + 2:  # noqa: ASYNC110  # it tells nobody
+    saves = service.inspector.status().saves
+    while service.inspector.status().saves < saves + 2:  # noqa: ASYNC110  # it tells nobody
         await asyncio.sleep(_BEAT_S)
 
 

@@ -89,7 +89,7 @@ class StoreBench:
             for number in range(self._calls):
                 found.new_batch.append(await _timed(desk.batch(f"new-{number}", new=True)))
                 found.known_batch.append(await _timed(desk.batch(f"known-{number}", new=False)))
-            found.saves = int((await desk.service.status())["saves"])
+            found.saves = desk.service.inspector.status().saves
         return found
 
     @asynccontextmanager

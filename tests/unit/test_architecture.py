@@ -162,7 +162,7 @@ RULES: dict[str, Rule] = {
     # Only this module reads the settings and gets the node's address from Ray.
     "serve.transport.endpoint": Rule((*BASE, "config", "serve.transport"), ("ray",)),
     "serve.accounts": Rule(SERVE, ("ray",)),
-    "serve.scheduler": Rule(SERVE, ("ray",)),
+    "serve.scheduler": Rule(SERVE, ("msgspec", "ray")),
     "serve.predictor": Rule(SERVE, ("ray",)),
     "serve.replica": Rule(SERVE, ("psutil", "ray")),
     "serve.ingress": Rule(SERVE, ("fastapi", "msgspec", "pydantic", "ray", "starlette")),

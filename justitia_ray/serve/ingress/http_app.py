@@ -13,6 +13,7 @@ from starlette.routing import BaseRoute, Route
 
 from justitia_ray.errors import AdmissionError, DeadlineMissed, JustitiaError, RequestError
 from justitia_ray.protocol.request_mapping import listed_aliases
+from justitia_ray.protocol.status import SchedulerStatus, read_answer
 from justitia_ray.serve.asgi import AsgiApp, Message, Receive, Send
 from justitia_ray.serve.front import read_front
 from justitia_ray.serve.ingress.body_room import BodyRoom
@@ -222,14 +223,15 @@ def _card(model: ServedModel, name: str) -> dict[str, Any]:
 
 async def _not_ready(model: ServedModel) -> str | None:
     try:
-        status = await asyncio.wait_for(model.scheduler.status(0), _ANSWER_S)
+        answer = await asyncio.wait_for(model.scheduler.status(0), _ANSWER_S)
     except TimeoutError:
         return f"scheduler: no answer within {_ANSWER_S:g} s"
     except AdmissionError as error:
         return str(error)
-    if not status["ready"] or status["degraded"] is not None:
-        return f"scheduler: {status['degraded'] or 'not in office'}"
-    states = {replica.get("state") for replica in status["replicas"].values()}
+    status = read_answer(SchedulerStatus, answer, "status")
+    if not status.ready or status.degraded is not None:
+        return f"scheduler: {status.degraded or 'not in office'}"
+    states = {replica.state for replica in status.replicas.values()}
     if states == {"stalled"}:
         return "all replicas are stalled: their engines have work and make no steps"
     scaling = model.config.autoscaling

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import ray
+from msgspec import to_builtins
 
 from justitia_ray import __version__
 from justitia_ray.config import AppConfig
-from justitia_ray.core.usage import Day
 from justitia_ray.errors import JustitiaError
 from justitia_ray.observability.log_events import flush_lines, log_event, write_json_lines
 from justitia_ray.serve.ray_metrics import RayMetrics
@@ -24,9 +24,22 @@ from justitia_ray.serve.transport.handshake import Key, Keyring, Offer, Peer
 from justitia_ray.serve.transport.listener import Caller, Listener
 from justitia_ray.serve.transport.methods import SCHEDULER_METHODS
 from justitia_ray.store.leader import LeaderRecord
-from justitia_ray.units import ApplicationId, Epoch, Seconds
+from justitia_ray.units import Epoch
 
 logger = logging.getLogger(__name__)
+
+
+def _forward(method: str) -> Callable[..., Awaitable[Any]]:
+    """Return an actor method that calls the method of `SchedulerService`, once a service leads."""
+
+    async def call(actor: "SchedulerActor", *arguments: Any) -> Any:
+        return await getattr(await actor.started(), method)(*arguments)
+
+    return call
+
+
+def _process() -> dict[str, Any]:
+    return {"version": __version__, "pid": os.getpid()}
 
 
 class SchedulerActor:
@@ -58,37 +71,17 @@ class SchedulerActor:
             listening = self._listening = asyncio.create_task(self._listen())
         return await asyncio.shield(listening)
 
-    async def close_application(self, application_id: ApplicationId) -> bool:
-        """Close an application; see `SchedulerService.close_application`."""
-        return await (await self.started()).close_application(application_id)
-
-    async def cancel_application(self, application_id: ApplicationId) -> bool:
-        """End an application; see `SchedulerService.cancel_application`."""
-        return await (await self.started()).cancel_application(application_id)
-
-    async def restore_ended(self, ended: list[tuple[ApplicationId, str, Seconds]]) -> None:
-        """Restore recently ended applications; see `SchedulerService.restore_ended`."""
-        await (await self.started()).restore_ended(ended)
-
-    async def application(self, application_id: ApplicationId) -> dict[str, Any] | None:
-        """Return the view of a live application; see `SchedulerService.application`."""
-        return await (await self.started()).application(application_id)
-
-    async def applications(self, most: int, tenant: str | None = None) -> dict[str, Any]:
-        """Return the first applications; see `SchedulerService.applications`."""
-        return await (await self.started()).applications(most, tenant)
+    close_application = _forward("close_application")
+    cancel_application = _forward("cancel_application")
+    restore_ended = _forward("restore_ended")
+    application = _forward("application")
+    applications = _forward("applications")
+    usage = _forward("usage")
+    configure = _forward("configure")
 
     async def size(self, question: dict[str, Any]) -> dict[str, Any] | None:
         """Return the wanted number of replicas (`SchedulerService.size`); None before it leads."""
         return None if self._leading is None else await self._leading.size(question)
-
-    async def usage(self, days: list[Day]) -> dict[str, Any]:
-        """Return the usage of tenants; see `SchedulerService.usage`."""
-        return await (await self.started()).usage(days)
-
-    async def configure(self, settings: dict[str, Any]) -> Epoch:
-        """Apply other settings; see `SchedulerService.configure`."""
-        return await (await self.started()).configure(settings)
 
     async def version(self) -> str:
         """Return the package version that this actor runs."""
@@ -102,18 +95,21 @@ class SchedulerActor:
         return None if self._config.store.durability == "none" else store_url(self._config)
 
     async def status(self, applications: int = 0) -> dict[str, Any]:
-        """Return the scheduler's part of `/v1/status`; see `SchedulerService.status`."""
+        """Return the scheduler's part of `/v1/status`, without waiting, even if it does not lead.
+
+        Args:
+            applications: Number of first live applications to describe.
+        """
         if self._service is None:
             return {"ready": False, "degraded": self._failure, "epoch": 0}
-        process = {"version": __version__, "pid": os.getpid()}
-        return await self._service.status(applications) | process
+        status = self._service.inspector.status(applications)
+        return {**to_builtins(status), **_process()}
 
     async def inspect(self) -> dict[str, Any]:
-        """Return a `SchedulerReport` as a dict; see `SchedulerService.inspect`."""
+        """Return a `SchedulerReport` as a dict, without waiting, even if it does not lead."""
         if self._service is None:
             return {"ready": False, "degraded": self._failure, "version": __version__}
-        process = {"version": __version__, "pid": os.getpid()}
-        return await self._service.inspect() | process
+        return {**self._service.inspector.report(), **_process()}
 
     async def retire(self) -> None:
         """Save a last time and stop the embedded Redis, before this actor is killed."""

@@ -1,16 +1,25 @@
 """Applications as shown to callers: their own with outlooks, others as counts."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Any
+
+from msgspec import to_builtins
 
 from justitia_ray.access.identity import is_within
 from justitia_ray.application_key import split_key
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core.entities import Application
-from justitia_ray.core.outlook import WALK_KEPT_S, WHAT_WOULD_HELP, Outlook, Reason
+from justitia_ray.core.outlook import (
+    WALK_KEPT_S,
+    WHAT_WOULD_HELP,
+    Outlook,
+    Reason,
+    reason_text,
+)
+from justitia_ray.protocol.status import ApplicationView, Counts
 from justitia_ray.serve.scheduler.claims import Unopened
-from justitia_ray.serve.scheduler.inspection import application_view, in_order
+from justitia_ray.serve.scheduler.status import application_view, in_order
 from justitia_ray.units import ApplicationId, Seconds
 
 MOST_ASKED = 256
@@ -33,9 +42,10 @@ def application_with_outlook(
             if there is none.
     """
     name = application.application_id
-    outlook = core.outlooks.ask([name], now=now)[name].as_json()
-    outlook["quota_comes_back_s"] = quota_comes_back_s
-    return application_view(core, application, now) | {"outlook": outlook}
+    outlook = core.outlooks.ask([name], now=now)[name]
+    return _as_json(
+        application_view(core, application, now), outlook, quota_comes_back_s=quota_comes_back_s
+    )
 
 
 def unopened_view(unopened: Unopened, timeout_s: Seconds) -> dict[str, Any]:
@@ -50,27 +60,18 @@ def unopened_view(unopened: Unopened, timeout_s: Seconds) -> dict[str, Any]:
         state, remedy = "refused", WHAT_WOULD_HELP[Reason.QUOTA]
     else:
         state, remedy = "held", f"the accounts of its quotas, which have {timeout_s:g} s to answer"
-    outlook = Outlook(arrival.application_id, Reason.QUOTA, unopened.node).as_json()
-    return {
-        "application_id": arrival.application_id,
-        "application_class": arrival.application_class,
-        "recognized_by": arrival.recognized_by,
-        "tenant": arrival.tenant,
-        "weight": arrival.weight,
-        "state": state,
-        "predicted_kv_token_time": arrival.predicted_kv_token_time,
-        "kv_token_time": 0,
-        "virtual_finish_time": None,
-        "age_s": None,
-        "waiting": unopened.waiting,
-        "running": 0,
-        "ended": 0,
-        "prompt_tokens": 0,
-        "cached_prompt_tokens": 0,
-        "gps_lag": None,
-        "outlook": outlook
-        | {"what_would_help": remedy, "quota_comes_back_s": unopened.comes_back_s},
-    }
+    view = ApplicationView(
+        application_id=arrival.application_id,
+        application_class=arrival.application_class,
+        recognized_by=arrival.recognized_by,
+        tenant=arrival.tenant,
+        weight=arrival.weight,
+        state=state,
+        predicted_kv_token_time=arrival.predicted_kv_token_time,
+        waiting=unopened.waiting,
+    )
+    outlook = Outlook(reason_text(Reason.QUOTA, unopened.node), remedy)
+    return _as_json(view, outlook, quota_comes_back_s=unopened.comes_back_s)
 
 
 def outlooks(
@@ -85,7 +86,7 @@ def outlooks(
     """
     asked = core.outlooks.ask(islice(names, MOST_ASKED), WALK_KEPT_S, now)
     return {
-        name: outlook.as_json() | {"virtual_finish_time": float(core.tag(name))}
+        name: {**to_builtins(outlook), "virtual_finish_time": float(core.tag(name))}
         for name, outlook in asked.items()
     }
 
@@ -110,22 +111,23 @@ def listing(
     asked = core.outlooks.ask(names, WALK_KEPT_S, now)
     return {
         "applications": [
-            application_view(core, one, now) | {"outlook": asked[one.application_id].as_json()}
-            for one in told
+            _as_json(application_view(core, one, now), asked[one.application_id]) for one in told
         ],
-        "own": _counts(own),
-        "others": _counts([one for one in live if one.application_id not in mine]),
+        "own": to_builtins(_counts(own)),
+        "others": to_builtins(_counts([one for one in live if one.application_id not in mine])),
     }
+
+
+def _as_json(view: ApplicationView, outlook: Outlook, **more: Seconds | None) -> dict[str, Any]:
+    """Return an application with its outlook, to which `more` is added."""
+    return {**to_builtins(view), "outlook": {**to_builtins(outlook), **more}}
 
 
 def _tenant_of(application: Application) -> str:
     return split_key(application.application_id)[0]
 
 
-def _counts(applications: Iterable[Application]) -> dict[str, int]:
-    counts = {"applications": 0, "waiting": 0, "running": 0}
-    for one in applications:
-        counts["applications"] += 1
-        counts["waiting"] += one.waiting_count
-        counts["running"] += len(one.in_flight)
-    return counts
+def _counts(applications: Sequence[Application]) -> Counts:
+    waiting = sum(one.waiting_count for one in applications)
+    running = sum(len(one.in_flight) for one in applications)
+    return Counts(len(applications), waiting, running)

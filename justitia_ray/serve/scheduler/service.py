@@ -57,7 +57,7 @@ class SchedulerService:
 
     def __init__(self, term: Term) -> None:
         self.term = term
-        self._inspector = SchedulerInspector(term)
+        self.inspector = SchedulerInspector(term)
         self._directory = Directory()
         kept_s = term.config.scheduler.application_idle_s
         self._ended = EndedByOwner(kept_s)
@@ -252,7 +252,7 @@ class SchedulerService:
         report = outbox.accept_pull(pull, connected=pull.replica_id in self.connected)
         if report is None:
             return ReplicaMail(NOT_TAKEN)
-        self._inspector.kv_meter.record_pull(pull, driver.now())
+        self.inspector.kv_meter.record_pull(pull, driver.now())
         is_news = pull.failure is not None and pull.failure.failure_id != outbox.failure_id
         if pull.failure is not None and is_news:
             # Before the report: otherwise inferences that ended with the engine would be leased
@@ -337,7 +337,7 @@ class SchedulerService:
             return None  # replicas and ingresses are still reporting their inferences
         return term.fleet.answer(core, term.driver.now(), question)
 
-    # --- status and usage
+    # --- usage
 
     async def usage(self, days: list[Day]) -> dict[str, Any]:
         """Return totals by day and tenant, and the first day whose totals may still change.
@@ -356,18 +356,6 @@ class SchedulerService:
         # Earlier days are completely in the last checkpoint; a new leader adds nothing to them.
         saved_until = max(0.0, term.checkpointer.instant)
         return {"days": stored | known, "open_from": int(saved_until // DAY_S)}
-
-    async def status(self, applications: int = 0) -> dict[str, Any]:
-        """Return the scheduler's part of `/v1/status` without waiting, even if it does not lead.
-
-        Args:
-            applications: Number of first live applications to describe.
-        """
-        return self._inspector.status(applications)
-
-    async def inspect(self) -> dict[str, Any]:
-        """Return a `SchedulerReport` as a dict, without waiting, even if not leading."""
-        return self._inspector.report()
 
     def _note_ended(self, application_id: ApplicationId, reason: Refusal) -> bool:
         """Record that an application is ended by its owner; return whether it was open."""

@@ -1,26 +1,19 @@
 """Shares of one model by node of the tree of tenants, for `/v1/status`."""
 
-from typing import Any
-
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core.clock.branch import Node
 from justitia_ray.core.clock.hierarchy import Hierarchy
 from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.tenants import SEPARATOR, ancestors
+from justitia_ray.protocol.status import NodeShare
 from justitia_ray.units import ClientId
 
 MAX_NODES = 1_000
 """Maximum number of returned nodes; those with the most KV in use, then the most waiting, first."""
 
 
-def shares_view(core: SchedulerCore) -> list[dict[str, Any]]:
-    """Return the nodes with live applications, each node before those below it.
-
-    `fair_share` is the part of all service that a node is given now, among nodes with outstanding
-    service, as of the last change below its parent; null if it has none outstanding. `used` is the
-    part of the KV memory used below it, and `borrowed` the part of `used` above both its fair share
-    and its guarantee. O(applications).
-    """
+def shares_view(core: SchedulerCore) -> tuple[NodeShare, ...]:
+    """Return the nodes with live applications, each before those below it; O(applications)."""
     waiting: dict[ClientId, int] = {}
     running: dict[ClientId, int] = {}
     for application in core.state.applications.values():
@@ -34,18 +27,18 @@ def shares_view(core: SchedulerCore) -> list[dict[str, Any]]:
         used, fair = held(path) / total if total else 0.0, _fair_share(core, path)
         settings = core.state.tenants.node(path)
         found.append(
-            {
-                "node": path,
-                "weight": _weight(core, path),
-                "fair_share": fair,
-                "guaranteed": settings.kv_share.guaranteed,
-                "used": used,
-                "borrowed": max(0.0, used - max(settings.kv_share.guaranteed, fair or 0.0)),
-                "waiting": waiting[path],
-                "running": running[path],
-            }
+            NodeShare(
+                node=path,
+                weight=_weight(core, path),
+                fair_share=fair,
+                guaranteed=settings.kv_share.guaranteed,
+                used=used,
+                borrowed=max(0.0, used - max(settings.kv_share.guaranteed, fair or 0.0)),
+                waiting=waiting[path],
+                running=running[path],
+            )
         )
-    return found
+    return tuple(found)
 
 
 def _node(core: SchedulerCore, path: ClientId) -> tuple[Hierarchy, Node] | None:

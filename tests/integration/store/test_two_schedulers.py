@@ -71,12 +71,12 @@ async def start(server: EmbeddedRedis, name: str) -> AsyncIterator[Start]:
 async def test_second_of_two_deployments_leads_and_the_first_reports_it(start: Start) -> None:
     """Two deployments share a name by mistake: nothing is leased twice, and the log says so."""
     first = await start("gpu-1")
-    replica = PullingReplica(first, (await first.status())["epoch"])
+    replica = PullingReplica(first, first.term.epoch)
     await waits_for_work(first)
     second = await start("gpu-2")
     await eventually(lambda: first.term.lost, "the first one finds out")
     await replica.stop()
-    epoch = (await second.status())["epoch"]
+    epoch = second.term.epoch
     with pytest.raises(SchedulerSuperseded, match=rf"epoch {epoch} leads, .* host gpu-2"):
         await first.submit_many("i", 1, 0, (opened(), inference("q")))
     other = PullingReplica(second, epoch)
@@ -85,9 +85,9 @@ async def test_second_of_two_deployments_leads_and_the_first_reports_it(start: S
     await other.stop()
 
     assert ["q"] == granted(mail)
-    assert not (await first.status())["ready"]
-    status = await second.status()
-    assert (True, None) == (status["ready"], status["degraded"])
+    assert not first.inspector.status().ready
+    status = second.inspector.status()
+    assert (True, None) == (status.ready, status.degraded)
 
 
 async def test_emptied_redis_gets_the_complete_state_again(
@@ -95,7 +95,7 @@ async def test_emptied_redis_gets_the_complete_state_again(
 ) -> None:
     """A Redis without persistence restarts empty; the next scheduler needs the complete state."""
     service = await start()
-    epoch = (await service.status())["epoch"]
+    epoch = service.term.epoch
     await service.configure({"policy": "vtc", "admission": "prompt"})
     await service.pull(pull(1, epoch=epoch))
     for name in ("a", "b"):
@@ -111,7 +111,7 @@ async def test_emptied_redis_gets_the_complete_state_again(
     successor = await start()
     known = await successor.application("b")
     assert known is not None
-    assert "vtc" == (await successor.status())["policy"]
+    assert "vtc" == successor.inspector.status().policy
 
 
 async def test_data_of_version_1_are_migrated_when_a_scheduler_becomes_leader(
@@ -171,7 +171,7 @@ async def test_killed_embedded_redis_is_started_again_and_nothing_is_lost(tmp_pa
     service = SchedulerService(Term(config(), store, lambda reason: None, server.start))
     await service.term.begin()
     await service.configure({})
-    epoch = (await service.status())["epoch"]
+    epoch = service.term.epoch
     replica = PullingReplica(service, epoch)
     await waits_for_work(service)
     try:

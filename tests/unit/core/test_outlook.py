@@ -169,7 +169,7 @@ def test_draining_replicas_do_not_count_as_available(driver: CoreDriver) -> None
     wait(driver, "a")
     driver.pull(kv=25, draining=True)
 
-    assert Reason.REPLICA is look(driver).reason
+    assert Reason.REPLICA == look(driver).reason
 
 
 def test_application_without_submitted_inferences_waits_for_its_tools(driver: CoreDriver) -> None:
@@ -187,7 +187,7 @@ def test_recovery_is_the_reason_while_grants_are_held(driver: CoreDriver) -> Non
     driver.hand_over(SchedulerCore(lease_prefix="2-"), ["r0"])
     driver.resubmit(inference, None)
 
-    assert Reason.RECOVERY is look(driver).reason
+    assert Reason.RECOVERY == look(driver).reason
 
 
 def test_reason_that_holds_an_application_back_precedes_its_turn(driver: CoreDriver) -> None:
@@ -196,8 +196,8 @@ def test_reason_that_holds_an_application_back_precedes_its_turn(driver: CoreDri
     driver.core.outlooks.held_by = lambda application: Held(Reason.QUOTA, "acme/search")
     outlook = look(driver)
 
-    assert "quota:acme/search" == outlook.as_json()["reason"]
-    assert WHAT_WOULD_HELP[Reason.QUOTA] == outlook.as_json()["what_would_help"]
+    assert "quota:acme/search" == outlook.reason
+    assert WHAT_WOULD_HELP[Reason.QUOTA] == outlook.what_would_help
 
 
 def test_guarantee_is_the_tag_and_the_bound_at_the_present_speed(driver: CoreDriver) -> None:
@@ -240,10 +240,10 @@ def test_beyond_the_examined_applications_there_is_a_least_position_and_no_time(
 
     assert (2, True, None) == (
         outlook.position,
-        outlook.is_position_least,
+        outlook.position_is_least,
         outlook.expected_start_s,
     )
-    assert not look(driver, "b1").is_position_least
+    assert not look(driver, "b1").position_is_least
 
 
 def test_actual_starts_calibrate_the_expected_start_times(driver: CoreDriver) -> None:

@@ -74,7 +74,7 @@ class Desk(Services):
 
     async def seen(self) -> SchedulerReport:
         self.let_pass(1.1)
-        return SchedulerReport.model_validate(await self.leader.inspect())
+        return SchedulerReport.model_validate(self.leader.inspector.report())
 
 
 @pytest.fixture
@@ -172,7 +172,7 @@ async def test_inspections_within_a_second_share_one_result(desk: Desk) -> None:
     await desk.submit(opened())
     desk.let_pass(0.9)
 
-    assert {} == (await desk.leader.inspect())["applications"]
+    assert {} == desk.leader.inspector.report()["applications"]
     assert ["a"] == list((await desk.seen()).applications)
 
 
@@ -204,11 +204,7 @@ async def test_corrupt_state_is_still_inspected(desk: Desk) -> None:
 
 async def test_store_is_reported_as_the_scheduler_sees_it(desk: Desk) -> None:
     """The store's kind selects the checks; the age of a save shows what would be lost."""
-
-    async def has_saved() -> bool:
-        return bool((await desk.leader.status())["saves"] > 0)
-
-    await eventually(has_saved, "the first save")
+    await eventually(lambda: desk.leader.inspector.status().saves > 0, "the first save")
     store = (await desk.seen()).store
 
     assert store is not None

@@ -130,7 +130,7 @@ async def test_recovering_scheduler_gives_no_size_before_replicas_have_reported(
 
     assert second.term.driver.core.recovery.holding
     assert await second.size(question()) is None
-    assert (await second.status())["size"] is None
+    assert second.inspector.status().size is None
 
 
 async def test_size_is_in_the_status_and_among_the_metrics(services: Services) -> None:
@@ -139,6 +139,8 @@ async def test_size_is_in_the_status_and_among_the_metrics(services: Services) -
     services.hands.at += 1.0
     exporter_of(service).export()
 
-    assert 1 == (await service.status())["size"]["wanted"]
+    size = service.inspector.status().size
+    assert size is not None
+    assert 1 == size["wanted"]
     assert 1 == services.told.gauges["wanted_replicas",]
     assert 0 < services.told.gauges["drain_seconds",]

@@ -55,9 +55,9 @@ async def test_superseded_scheduler_grants_nothing_and_names_the_leader(
         with pytest.raises(SchedulerSuperseded, match="gpu-9"):
             await call()
 
-    status = await old.status()
-    assert (False, 1) == (status["ready"], status["epoch"])
-    assert "epoch 2 leads" in status["degraded"]
+    status = old.inspector.status()
+    assert (False, 1) == (status.ready, status.epoch)
+    assert "epoch 2 leads" in status.degraded
     assert [] == services.reasons
     services.replicas.append(PullingReplica(new, 2))
     await waits_for_work(new)

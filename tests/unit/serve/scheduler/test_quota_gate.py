@@ -324,7 +324,7 @@ async def test_standings_are_those_of_the_accounts(services: Services, accounts:
 
     assert () == service.term.gate.standings("unknown")
     assert [("applications", 4)] == [
-        (one["unit"], one["remaining"]) for one in (await service.status())["quotas"]["t"]
+        (one["unit"], one["remaining"]) for one in service.inspector.status().quotas["t"]
     ]
 
 

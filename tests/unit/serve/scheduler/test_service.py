@@ -102,11 +102,11 @@ async def test_answer_carries_the_positions_of_new_inferences(service: Scheduler
 
 async def test_status_counts_decisions_and_the_time_they_took(service: SchedulerService) -> None:
     """Readers subtract two readings to get the decisions and time of a load."""
-    before = (await service.status())["decisions"]
+    before = service.inspector.status().decisions
     await service.open_application(opened())
     await service.submit_many("i", 1, 0, (inference("q"),))
 
-    after = (await service.status())["decisions"]
+    after = service.inspector.status().decisions
     # the opening, the inference, and the sign of life of its ingress
     assert before["count"] + 3 == after["count"]
     assert after["total_s"] > before["total_s"]
@@ -120,7 +120,7 @@ async def test_call_of_another_epoch_returns_at_once_and_changes_nothing(
     service: SchedulerService,
 ) -> None:
     """A waiting long-poll would delay the recovery after a restart by 20 s."""
-    before = await service.status()
+    before = service.inspector.status()
     answers = (
         await service.submit_many("i", 0, 0, (opened(), inference("q"))),
         await service.poll_grants("i", 0, 0),
@@ -130,8 +130,8 @@ async def test_call_of_another_epoch_returns_at_once_and_changes_nothing(
     told = IngressMail(1)
     assert (told, told, ReplicaMail(1)) == answers
     names = ("applications", "waiting", "ingresses", "replicas")
-    after = await service.status()
-    assert [before[name] for name in names] == [after[name] for name in names]
+    after = service.inspector.status()
+    assert [getattr(before, name) for name in names] == [getattr(after, name) for name in names]
 
 
 # --- ingresses
@@ -215,7 +215,7 @@ async def test_overtaken_pull_is_ignored(service: SchedulerService) -> None:
     late = await service.pull(pull(4))
 
     assert ReplicaMail(NOT_TAKEN) == late
-    assert 1 == (await service.status())["in_flight"]
+    assert 1 == service.inspector.status().in_flight
 
 
 async def test_first_pull_of_an_unknown_replica_must_list_its_leases(
@@ -244,8 +244,8 @@ async def test_repeated_end_does_not_count_as_a_late_report(service: SchedulerSe
     await service.pull(pull(4, finished=(end,)))  # the third pull was overtaken
     await service.pull(pull(5, finished=(end,)))
 
-    status = await service.status()
-    assert (0, 0, 1) == (status["in_flight"], status["late_reports"], status["grants"])
+    status = service.inspector.status()
+    assert (0, 0, 1) == (status.in_flight, status.late_reports, status.grants)
 
 
 async def test_replica_that_comes_back_is_sent_its_leases(services: Services) -> None:
@@ -285,11 +285,11 @@ async def test_lost_ingress_that_calls_again_learns_that_it_was_forgotten(
 
     assert told == await service.submit_many("i", 1, 0, (inference("q2"),))
     assert told == await service.poll_grants("i", 1, 0)
-    assert 0 == (await service.status())["waiting"]
+    assert 0 == service.inspector.status().waiting
     other = InferenceSubmitted("q", "a", "0", "i2", 50, 10, 10, resubmitted=True)
     mail = await service.submit_many("i2", 1, 0, (other,))
     assert IngressMail(1) == mail
-    assert 1 == (await service.status())["waiting"]
+    assert 1 == service.inspector.status().waiting
 
 
 async def test_end_is_reported_when_stored_and_forgotten_when_read(
@@ -320,8 +320,8 @@ async def test_replica_that_leaves_has_its_work_leased_elsewhere(service: Schedu
     await service.submit_many("i", 1, 0, (opened(), inference("q")))
     await service.leave("r")
 
-    status = await service.status()
-    assert ({}, 1, 0) == (status["replicas"], status["waiting"], status["in_flight"])
+    status = service.inspector.status()
+    assert ({}, 1, 0) == (status.replicas, status.waiting, status.in_flight)
 
 
 async def test_dead_engine_marks_suspects_before_they_are_requeued(
@@ -335,10 +335,10 @@ async def test_dead_engine_marks_suspects_before_they_are_requeued(
     await service.pull(replace(pull(4, draining=True, finished=ends), failure=failed))
     other = await service.pull(replace(pull(1), replica_id="s", wait_s=0.0))
 
-    status = await service.status()
+    status = service.inspector.status()
     assert [] == grants(other)
-    assert {"crash": 1, "kill": 0} == status["engine_failures"]
-    assert (1, 1) == (status["suspects"], status["waiting"])
+    assert {"crash": 1, "kill": 0} == status.engine_failures
+    assert (1, 1) == (status.suspects, status.waiting)
 
 
 async def test_crash_of_a_replica_marks_suspects_once(service: SchedulerService) -> None:
@@ -348,9 +348,9 @@ async def test_crash_of_a_replica_marks_suspects_once(service: SchedulerService)
         await service.replica_crashed("r")
     await service.replica_crashed("unknown")
 
-    status = await service.status()
-    assert {"crash": 1, "kill": 0} == status["engine_failures"]
-    assert (1, 1) == (status["suspects"], status["waiting"])
+    status = service.inspector.status()
+    assert {"crash": 1, "kill": 0} == status.engine_failures
+    assert (1, 1) == (status.suspects, status.waiting)
 
 
 # --- settings
@@ -360,16 +360,16 @@ async def test_settings_change_while_inferences_wait(service: SchedulerService) 
     await service.submit_many("i", 1, 0, (opened(), inference("q")))
     assert 1 == await service.configure({"policy": "fcfs", "admission": "prompt"})
 
-    status = await service.status()
-    assert ("fcfs", 1) == (status["policy"], status["waiting"])
+    status = service.inspector.status()
+    assert ("fcfs", 1) == (status.policy, status.waiting)
 
 
 async def test_setting_that_is_not_allowed_changes_nothing(service: SchedulerService) -> None:
-    before = (await service.status())["settings"]
+    before = service.inspector.status().settings
     with pytest.raises(ConfigError, match="admission: 'guess' is not one of peak, prompt"):
         await service.configure({"policy": "fcfs", "admission": "guess"})
 
-    assert before == (await service.status())["settings"]
+    assert before == service.inspector.status().settings
 
 
 # --- what outlives a scheduler
@@ -395,7 +395,7 @@ async def test_next_scheduler_has_tags_settings_and_order_of_the_last(services: 
     assert 10 * tags["fast"] == tags["slow"]
     known = {name: await second.application(name) for name in tags}
     assert tags == {name: k["virtual_finish_time"] for name, k in known.items() if k is not None}
-    assert "prompt" == (await second.status())["settings"]["admission"]
+    assert "prompt" == second.inspector.status().settings["admission"]
 
 
 async def test_nothing_is_granted_before_the_known_replicas_have_reported(
@@ -412,7 +412,7 @@ async def test_nothing_is_granted_before_the_known_replicas_have_reported(
     await second.pull(pull(1, epoch=2))
 
     assert [] == grants(early)
-    assert 1 == (await second.status())["grants"]
+    assert 1 == second.inspector.status().grants
 
 
 async def test_lease_that_finished_during_the_restart_is_not_run_again(services: Services) -> None:
@@ -426,9 +426,9 @@ async def test_lease_that_finished_during_the_restart_is_not_run_again(services:
     finished = LeaseFinished(grant.lease_id, 50, 10, Outcome.FINISHED)
     await second.pull(pull(1, epoch=2, finished=(finished,)))
 
-    status = await second.status()
+    status = second.inspector.status()
     # Grants are counted from the first scheduler on, which made this one.
-    assert (0, 0, 1) == (status["waiting"], status["in_flight"], status["grants"])
+    assert (0, 0, 1) == (status.waiting, status.in_flight, status.grants)
 
 
 async def test_end_that_was_repeated_is_counted_once_also_by_the_next_scheduler(
@@ -460,15 +460,15 @@ async def test_lost_store_degrades_the_scheduler_and_it_catches_up(services: Ser
     services.store.away = True
     await eventually(lambda: services.revivals, "the store is revived")
     await service.open_application(opened())
-    degraded = (await service.status())["degraded"]
+    degraded = service.inspector.status().degraded
     services.store.away = False
     await eventually(lambda: "a" in services.store.stored_applications(), "what happened is saved")
 
-    async def is_well() -> bool:
-        return (await service.status())["degraded"] is None
-
     assert AWAY == degraded
-    await eventually(is_well, "the scheduler knows that all is saved")
+    await eventually(
+        lambda: service.inspector.status().degraded is None,
+        "the scheduler knows that all is saved",
+    )
 
 
 @pytest.mark.slow
@@ -479,13 +479,12 @@ async def test_scheduler_without_a_store_waits_for_its_epoch(services: Services)
     starting = asyncio.create_task(service.term.begin())
     call = asyncio.create_task(service.open_application(opened()))
     await eventually(lambda: services.revivals, "it has asked the store")
-    waiting, seen = await service.status(), await service.inspect()
+    waiting, seen = service.inspector.status(), service.inspector.report()
     services.store.away = False
     await starting
     await service.configure({})
 
-    for each in (waiting, seen):
-        assert (False, AWAY) == (each["ready"], each["degraded"])
+    assert (False, AWAY) == (waiting.ready, waiting.degraded) == (seen["ready"], seen["degraded"])
     assert 1 == (await call).epoch
 
 

@@ -24,27 +24,23 @@ def test_nodes_report_weight_fair_share_and_usage() -> None:
 
     Two inferences hold half each.
     """
-    told = {
-        one["node"]: one for one in shares_view(_driver("justitia", {"fairness": "tenant"}).core)
-    }
+    told = shares_view(_driver("justitia", {"fairness": "tenant"}).core)
 
-    assert list(told) == ["T", "T/x", "T/y", "U"]
-    assert [one["weight"] for one in told.values()] == [3, 1, 1, 1]
-    assert [one["fair_share"] for one in told.values()] == [0.75, 0.375, 0.375, 0.25]
-    assert [one["used"] for one in told.values()] == [1, 0.5, 0.5, 0]
-    assert [one["borrowed"] for one in told.values()] == [0.25, 0.125, 0.125, 0]
-    assert [(one["waiting"], one["running"]) for one in told.values()] == [
-        *((0, 2), (0, 1), (0, 1), (1, 0))
-    ]
+    assert [one.node for one in told] == ["T", "T/x", "T/y", "U"]
+    assert [one.weight for one in told] == [3, 1, 1, 1]
+    assert [one.fair_share for one in told] == [0.75, 0.375, 0.375, 0.25]
+    assert [one.used for one in told] == [1, 0.5, 0.5, 0]
+    assert [one.borrowed for one in told] == [0.25, 0.125, 0.125, 0]
+    assert [(one.waiting, one.running) for one in told] == [(0, 2), (0, 1), (0, 1), (1, 0)]
 
 
 def test_without_tenant_fairness_no_fair_share_is_reported() -> None:
     """Usage and waiting inferences are reported all the same."""
     told = shares_view(_driver("fcfs", {}).core)
 
-    assert {one["fair_share"] for one in told} == {None}
-    assert {one["weight"] for one in told} == {None}
-    assert sum(one["used"] for one in told if "/" not in one["node"]) == 1
+    assert {one.fair_share for one in told} == {None}
+    assert {one.weight for one in told} == {None}
+    assert sum(one.used for one in told if "/" not in one.node) == 1
 
 
 def test_nodes_with_the_largest_usage_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,4 +48,4 @@ def test_nodes_with_the_largest_usage_come_first(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(shares, "MAX_NODES", 2)
     told = shares_view(_driver("justitia", {"fairness": "tenant"}).core)
 
-    assert [one["node"] for one in told] == ["T", "T/x"]
+    assert [one.node for one in told] == ["T", "T/x"]

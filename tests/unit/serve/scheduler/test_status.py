@@ -1,6 +1,7 @@
 """The scheduler's status: order of applications, its reasons, tags and lags."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import pytest
@@ -8,7 +9,8 @@ import pytest
 from justitia_ray.config import AppConfig
 from justitia_ray.core import SchedulerCore, Timeouts
 from justitia_ray.core.policies import policy_path
-from justitia_ray.serve.scheduler.inspection import (
+from justitia_ray.protocol.status import HeadView, ReplicaView, StoreView
+from justitia_ray.serve.scheduler.status import (
     core_view,
     first_applications,
     head_view,
@@ -48,23 +50,27 @@ def core() -> CoreDriver:
 
 def first_names(driver: CoreDriver, most: int = 10) -> list[str]:
     told = first_applications(driver.core, driver.now, most)
-    return [application["application_id"] for application in told]
+    return [application.application_id for application in told]
 
 
 def test_head_names_the_next_application_and_the_reason(core: CoreDriver) -> None:
     """F is V at the mouse's arrival plus its cost, 40 + 2; it waits for the giant's seat."""
-    assert {
-        "application_id": "mouse",
-        "application_class": "class",
-        "tenant": "small",
-        "client": "mouse",
-        "key": [42, core.application("mouse").sequence],
-        "virtual_finish_time": 42,
-        "prompt_tokens": 1,
-        "predicted_output_tokens": 1,
-        "waited_s": 9.0,
-        "waits_for": "room",
-    } == head_view(core.core, core.now)
+    assert (
+        HeadView(
+            application_id="mouse",
+            application_class="class",
+            tenant="small",
+            client="mouse",
+            key=(42, core.application("mouse").sequence),
+            virtual_finish_time=42,
+            prompt_tokens=1,
+            predicted_output_tokens=1,
+            waited_s=9.0,
+            waits_for="room",
+        )
+        == head_view(core.core, core.now)
+        == core_view(core.core, core.now).head
+    )
 
 
 def test_applications_come_in_order_with_their_tags_and_lags(core: CoreDriver) -> None:
@@ -74,12 +80,13 @@ def test_applications_come_in_order_with_their_tags_and_lags(core: CoreDriver) -
     """
     mouse, giant, idle = first_applications(core.core, core.now, 10)
 
-    fields = ("application_id", "virtual_finish_time", "waiting", "running")
     assert [("mouse", 42, 1, 0), ("giant", 931, 0, 1), ("idle", 450, 0, 0)] == [
-        tuple(seen[field] for field in fields) for seen in (mouse, giant, idle)
+        (seen.application_id, seen.virtual_finish_time, seen.waiting, seen.running)
+        for seen in (mouse, giant, idle)
     ]
-    lag = {"kv_token_time": 405, "seconds": 9.0, "bound_kv_token_time": 405 + 486 + 2}
-    assert lag == {name: mouse["gps_lag"][name] for name in lag}
+    lag = mouse.gps_lag
+    assert lag is not None
+    assert (405, 9.0, 405 + 486 + 2) == (lag.kv_token_time, lag.seconds, lag.bound_kv_token_time)
     assert ["mouse", "giant"] == first_names(core, 2)
 
 
@@ -90,7 +97,7 @@ def test_application_is_shown_with_its_recognition_rule() -> None:
     driver.open("b")
     told = first_applications(driver.core, driver.now, 2)
 
-    assert ["metadata", ""] == [application["recognized_by"] for application in told]
+    assert ["metadata", ""] == [application.recognized_by for application in told]
 
 
 class _NotWalked(dict[str, Any]):
@@ -160,7 +167,7 @@ def test_head_without_a_replica_waits_for_one_and_after_a_restart_for_reports() 
     driver.pull(draining=True)
     heads.append(head_view(driver.core, driver.now))
 
-    assert ["replica", "recovery", "replica"] == [head["waits_for"] for head in heads if head]
+    assert ["replica", "recovery", "replica"] == [head.waits_for for head in heads if head]
 
 
 def test_policy_that_delays_an_application_reports_the_delay() -> None:
@@ -172,8 +179,8 @@ def test_policy_that_delays_an_application_reports_the_delay() -> None:
     driver.pull()
     view = core_view(driver.core, driver.now)
 
-    assert head_view(driver.core, driver.now) is None
-    assert (1, 20.0) == (view["waiting"], view["held_back_s"])
+    assert view.head is None
+    assert (1, 20.0) == (view.waiting, view.held_back_s)
     assert ["a"] == first_names(driver)
 
 
@@ -181,20 +188,20 @@ def test_status_shows_held_and_running_leases_of_replicas(core: CoreDriver) -> N
     """KV usage by the replica's own gauge is shown beside the tokens leased by the scheduler."""
     view = core_view(core.core, core.now, {"r0": 49}.get)
 
-    assert (1, 1, 0) == (view["waiting"], view["in_flight"], view["kept_out"])
+    assert (1, 1, 0) == (view.waiting, view.in_flight, view.kept_out)
     assert {
-        "r0": {
-            "kv_tokens": 58,
-            "used_kv_tokens": 49,
-            "leases": 1,
-            "running": 1,
-            "sequences": 1,
-            "max_num_seqs": 1,
-            "draining": False,
-            "state": "serving",
-            "silent_s": 0.0,
-        }
-    } == view["replicas"]
+        "r0": ReplicaView(
+            kv_tokens=58,
+            used_kv_tokens=49,
+            leases=1,
+            running=1,
+            sequences=1,
+            max_num_seqs=1,
+            draining=False,
+            state="serving",
+            silent_s=0.0,
+        )
+    } == view.replicas
 
 
 def test_lease_whose_payload_has_not_come_does_not_run() -> None:
@@ -203,9 +210,9 @@ def test_lease_whose_payload_has_not_come_does_not_run() -> None:
     driver.open()
     driver.submit("x")
     driver.pull()
-    replica = core_view(driver.core, driver.now)["replicas"]["r0"]
+    replica = core_view(driver.core, driver.now).replicas["r0"]
 
-    assert (1, 0, None) == (replica["leases"], replica["running"], replica["used_kv_tokens"])
+    assert (1, 0, None) == (replica.leases, replica.running, replica.used_kv_tokens)
 
 
 async def test_status_reports_unsaved_changes() -> None:
@@ -213,7 +220,7 @@ async def test_status_reports_unsaved_changes() -> None:
     driver, store = CoreDriver(), FakeSchedulerStore()
     kept = CheckpointedCore(store, driver.core)
 
-    def told() -> dict[str, Any]:
+    def told() -> StoreView:
         return store_view(_CONFIG, kept.checkpointer, driver.core)
 
     driver.open("a")
@@ -226,20 +233,21 @@ async def test_status_reports_unsaved_changes() -> None:
     driver.open("c")
     away = told()
 
-    expected: dict[str, Any] = {
-        "kind": "embedded",
-        "durability": "batched",
-        "connected": True,
-        "trouble": None,
-        "saved_s_ago": None,
-        "save_interval_s": _CONFIG.store.save_interval_s,
-        "unsaved_applications": 1,
-    }
+    expected = StoreView(
+        kind="embedded",
+        durability="batched",
+        connected=True,
+        trouble=None,
+        saved_s_ago=None,
+        save_interval_s=_CONFIG.store.save_interval_s,
+        unsaved_applications=1,
+    )
     assert expected == before
-    assert 0 <= saved["saved_s_ago"] <= away["saved_s_ago"] < 60
-    expected |= {"saved_s_ago": saved["saved_s_ago"], "unsaved_applications": 0}
-    assert expected == saved
-    assert (False, AWAY, 2) == (away["connected"], away["trouble"], away["unsaved_applications"])
+    assert saved.saved_s_ago is not None
+    assert away.saved_s_ago is not None
+    assert 0 <= saved.saved_s_ago <= away.saved_s_ago < 60
+    assert replace(expected, saved_s_ago=saved.saved_s_ago, unsaved_applications=0) == saved
+    assert (False, AWAY, 2) == (away.connected, away.trouble, away.unsaved_applications)
 
 
 async def test_status_does_not_iterate_over_unsaved_applications() -> None:
@@ -250,7 +258,7 @@ async def test_status_does_not_iterate_over_unsaved_applications() -> None:
     for name in "abc":
         driver.open(name)
 
-    assert 5 == store_view(_CONFIG, checkpointer, driver.core)["unsaved_applications"]
+    assert 5 == store_view(_CONFIG, checkpointer, driver.core).unsaved_applications
 
 
 async def test_without_a_store_no_save_is_late() -> None:
@@ -261,8 +269,7 @@ async def test_without_a_store_no_save_is_late() -> None:
     driver = CoreDriver()
     kept = CheckpointedCore(NoStore(), driver.core)
     await kept.save()
-    told = store_view(config, kept.checkpointer, driver.core)
 
-    assert {"kind": "none", "durability": "none"} == {
-        name: value for name, value in told.items() if value is not None
-    }
+    assert StoreView(kind="none", durability="none") == store_view(
+        config, kept.checkpointer, driver.core
+    )

@@ -77,13 +77,13 @@ async def test_grants_of_a_new_application_wait_and_those_of_others_do_not(
     services.store.free.clear()
     new = (opened("new"), inference("q-new", "new"), ApplicationClosed("new"))
     first = await service.submit_many("i", 1, 0, (*new, inference("q-known", "known")))
-    view = await service.status()
+    view = service.inspector.status()
     await waits_for_work(service)
     services.store.free.set()
     late = await service.poll_grants("i", 1, first.messages[-1][0])
 
     assert (["q-known"], ["q-new"]) == (granted(first), granted(late))
-    assert 1 == view["grants"]
+    assert 1 == view.grants
     assert "new" in services.store.stored_applications()
 
 

@@ -1,0 +1,280 @@
+"""Data of `GET /v1/status` and `GET /v1/applications`: built by the scheduler, parsed by readers.
+
+Names and order of the fields are those of the JSON. A field that an older service does not send has
+its default. Times and ages are in seconds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
+
+from justitia_ray.core.actions import Lag
+from justitia_ray.core.outlook import Outlook
+from justitia_ray.errors import ResponseError
+from justitia_ray.units import (
+    ApplicationId,
+    ClientId,
+    Epoch,
+    KvTokenTime,
+    ReplicaId,
+    Seconds,
+    Tokens,
+    VirtualTime,
+)
+
+T = TypeVar("T")
+
+
+# --- applications
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApplicationView:
+    """State of an application in the queue of one model."""
+
+    application_id: ApplicationId
+    application_class: str
+    recognized_by: str | None = None
+    """Rule that recognized the application, empty without one; None: not reported."""
+    tenant: ClientId
+    weight: float = 1.0
+    state: str = ""
+    predicted_kv_token_time: KvTokenTime | None = None
+    kv_token_time: KvTokenTime = 0
+    """Service that the application has received."""
+    virtual_finish_time: VirtualTime | None = None
+    """Tag F; None before the application is open."""
+    age_s: Seconds | None = None
+    """Time since the application arrived; None before it is open."""
+    waiting: int = 0
+    running: int = 0
+    """Number of leased inferences, running or about to."""
+    ended: int = 0
+    prompt_tokens: Tokens = 0
+    """Prompt tokens of the ended inferences."""
+    cached_prompt_tokens: Tokens = 0
+    gps_lag: Lag | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FullOutlook(Outlook):
+    """Outlook in the answer about a single application."""
+
+    quota_comes_back_s: Seconds | None = None
+    """Time until the quota that holds the application back is expected to have enough."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundApplication(ApplicationView):
+    """Answer of `GET /v1/applications/ID`."""
+
+    outlook: FullOutlook | None = None
+    """None: the application is at no model or at several; `models` has the outlooks then."""
+    models: Mapping[str, "FoundApplication"] = field(default_factory=dict)
+    """The application at each model, in the answer of a service with several."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedApplication(ApplicationView):
+    """Application in a listing."""
+
+    outlook: Outlook
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Number of applications, and of their inferences that wait and that run."""
+
+    applications: int
+    waiting: int
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """First applications of a caller in the order of one queue, and counts of all applications."""
+
+    applications: tuple[ListedApplication, ...]
+    own: Counts
+    others: Counts
+
+
+# --- status
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaView:
+    """State of a replica in the scheduler."""
+
+    kv_tokens: Tokens = 0
+    leases: int = 0
+    running: int | None = None
+    """Number of leases whose inference the replica has begun."""
+    sequences: int | None = None
+    max_num_seqs: int | None = None
+    draining: bool = False
+    state: str | None = None
+    """`serving`, `draining`, `silent` or `stalled`; None: not reported."""
+    silent_s: Seconds = 0.0
+    used_kv_tokens: Tokens | None = None
+    """KV tokens in use by the replica's gauge; None before its first report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeadView:
+    """The next inference to grant, and what it waits for."""
+
+    application_id: ApplicationId
+    application_class: str = ""
+    tenant: ClientId
+    client: ClientId = ""
+    key: tuple[float, ...]
+    """Finite parts of the policy's key of the application."""
+    virtual_finish_time: VirtualTime
+    prompt_tokens: Tokens
+    predicted_output_tokens: Tokens
+    waited_s: Seconds
+    waits_for: str
+    """`recovery`, `replica` or `room`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreView:
+    """State of the scheduler's store; without a store all but `kind` and `durability` is None."""
+
+    kind: str
+    """`embedded`, `redis` or `none`."""
+    durability: str
+    connected: bool | None = None
+    trouble: str | None = None
+    saved_s_ago: Seconds | None = None
+    """Time since the last save; None before the first."""
+    save_interval_s: Seconds | None = None
+    unsaved_applications: int | None = None
+    """Number of applications that have changed since the last save."""
+
+
+@dataclass(frozen=True, slots=True)
+class KvTotals:
+    """Integrals of the replicas' KV memory since the scheduler's start, and their preemptions."""
+
+    used_token_s: float = 0
+    capacity_token_s: float = 0
+    preemptions: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeShare:
+    """Shares of one model of a node in the tree of tenants, each a part of 1."""
+
+    node: ClientId
+    weight: float | None
+    """None: the policy gives no shares by tenant."""
+    fair_share: float | None
+    """Part of all service that the node is given now, among nodes with outstanding service, as of
+    the last change below its parent; None: it has none outstanding."""
+    guaranteed: float
+    used: float
+    """Part of the KV memory in use below the node."""
+    borrowed: float
+    """Part of `used` above both the fair share and the guarantee."""
+    waiting: int
+    running: int
+
+
+@dataclass(frozen=True, slots=True)
+class FrontView:
+    """Serve's HTTP front end in front of the ingress that answered."""
+
+    kind: str
+    max_connections: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerStatus:
+    """State of the scheduler of one model; one that is starting reports the first fields only."""
+
+    ready: bool = False
+    """Whether the scheduler leads and serves calls."""
+    degraded: str | None = None
+    """Present trouble."""
+    epoch: Epoch | None = None
+    saves: int = 0
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    policy: str | None = None
+    """None: the scheduler is starting."""
+    virtual_time: VirtualTime = 0
+    applications: int = 0
+    waiting: int = 0
+    kept_out: int = 0
+    """Number of inferences that are suspended because their ingress is silent."""
+    held_back_s: Seconds | None = None
+    """Time for which the policy holds back the next application; None: it does not."""
+    in_flight: int = 0
+    """Number of leases."""
+    backlog_kv_tokens: Tokens = 0
+    grants: int = 0
+    prompt_tokens: Tokens = 0
+    """Prompt tokens of ended inferences."""
+    cached_prompt_tokens: Tokens = 0
+    late_reports: int = 0
+    engine_failures: Mapping[str, int] = field(default_factory=dict)
+    """Number of engines that died, by cause."""
+    suspects: int = 0
+    """Number of inferences that run apart, because an engine died with them."""
+    recovering: bool = False
+    ingresses: int = 0
+    replicas: Mapping[ReplicaId, ReplicaView] = field(default_factory=dict)
+    head: HeadView | None = None
+    """None: no waiting inference may be granted."""
+    first_applications: tuple[ApplicationView, ...] = ()
+    store: StoreView | None = None
+    kv: KvTotals = field(default_factory=KvTotals)
+    decisions: Mapping[str, Any] = field(default_factory=dict)
+    """Number of decisions by their duration; see `observability.scheduler_metrics`."""
+    shares: tuple[NodeShare, ...] = ()
+    quotas: Mapping[ClientId, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+    """Quotas of nodes over all models, as in `accounts.messages.NodeStanding`."""
+    size: Mapping[str, Any] | None = None
+    """Wanted number of replicas as in `scaling.sizing.SizeDecision`, and whether Serve scales to
+    it (`autoscaled`); None until the replicas have reported."""
+    version: str | None = None
+    pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelStatus(SchedulerStatus):
+    """Answer of `GET /v1/status` about one model."""
+
+    model: str = ""
+    front: FrontView | None = None
+
+
+# --- parsing
+
+
+def read_answer(kind: type[T], answer: Mapping[str, Any], name: str) -> T:
+    """Parse a service's answer, which may come from another version: unknown fields are ignored.
+
+    Args:
+        kind: Class of the answer.
+        answer: The answer.
+        name: Name of the answer for the error.
+
+    Raises:
+        ResponseError: If the answer is none of that class; the message names the first wrong field.
+    """
+    try:
+        return _adapter(kind).validate_python(answer)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise ResponseError(200, f"it is no {name}: {place}: {first['msg']}") from None
+
+
+@cache
+def _adapter(kind: type[T]) -> TypeAdapter[T]:
+    return TypeAdapter(kind)

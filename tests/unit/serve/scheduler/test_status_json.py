@@ -1,0 +1,113 @@
+"""The JSON of a status and of applications: clients read its names, so none may change."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest_asyncio
+from msgspec import to_builtins
+
+from justitia_ray.accounts.messages import NodeStanding
+from justitia_ray.core.events import LeaseProgress
+from justitia_ray.core.tenants import Unit
+from justitia_ray.protocol.status import FoundApplication, Listing, SchedulerStatus, read_answer
+from justitia_ray.serve.scheduler.service import SchedulerService
+from tests.unit.serve.scheduler.services import Services, inference, opened, pull
+
+_STATUS = (
+    "ready degraded epoch saves settings policy virtual_time applications waiting kept_out"
+    " held_back_s in_flight backlog_kv_tokens grants prompt_tokens cached_prompt_tokens"
+    " late_reports engine_failures suspects recovering ingresses replicas head"
+    " first_applications store kv decisions shares quotas size version pid"
+)
+_REPLICA = "kv_tokens leases running sequences max_num_seqs draining state silent_s used_kv_tokens"
+_HEAD = (
+    "application_id application_class tenant client key virtual_finish_time prompt_tokens"
+    " predicted_output_tokens waited_s waits_for"
+)
+_APPLICATION = (
+    "application_id application_class recognized_by tenant weight state predicted_kv_token_time"
+    " kv_token_time virtual_finish_time age_s waiting running ended prompt_tokens"
+    " cached_prompt_tokens gps_lag"
+)
+_OUTLOOK = (
+    "reason what_would_help position position_is_least ahead_kv_token_time expected_start_s"
+    " expected_finish_s guaranteed_by_s"
+)
+_STORE = "kind durability connected trouble saved_s_ago save_interval_s unsaved_applications"
+_SHARE = "node weight fair_share guaranteed used borrowed waiting running"
+_QUOTA = "unit per limit used claimed remaining reset_s on_exhausted exceeded"
+_SIZE = (
+    "wanted asked reason drain_s work inflow_kv_per_s replica_kv_per_s load_s floor replicas"
+    " starting why autoscaled"
+)
+
+
+@pytest_asyncio.fixture
+async def service() -> AsyncIterator[SchedulerService]:
+    """A scheduler with a running, a waiting and an idle application, and a quota."""
+    services = Services()
+    service = await services.start()
+    await service.configure({"policy": "justitia", "policy_options": {"fairness": "tenant"}})
+    items = (opened("a"), opened("b"), opened("c"), inference("q1", "a"), inference("q2", "b", 80))
+    await service.submit_many("i", 1, 0, items)
+    await service.pull(pull(1))
+    running = LeaseProgress("1-1", 20, 1, running=True)
+    await service.pull(pull(2, ack=1, free_kv_tokens=79, progress=(running,)))
+    quota = NodeStanding(Unit.TOKENS, "day", 50.0, 1.0, 0.0, 49.0, 9.0, 86_400.0, "reject")
+    service.term.gate.exchange.known.note({"t": (quota,)}, service.term.clock.now())
+    yield service
+    await services.close()
+
+
+def as_json(answer: Any) -> Any:
+    return json.loads(json.dumps(to_builtins(answer)))
+
+
+def keys(answer: dict[str, Any]) -> str:
+    return " ".join(answer)
+
+
+async def test_names_and_order_of_the_status_are_these(service: SchedulerService) -> None:
+    status = as_json(service.inspector.status(3))
+
+    assert keys(status) == _STATUS
+    assert keys(status["replicas"]["r"]) == _REPLICA
+    assert keys(status["head"]) == _HEAD
+    assert [keys(one) for one in status["first_applications"]] == [_APPLICATION] * 3
+    assert keys(status["first_applications"][0]["gps_lag"]) == (
+        "kv_token_time seconds bound_kv_token_time bound_s"
+    )
+    assert keys(status["store"]) == _STORE
+    assert keys(status["kv"]) == "used_token_s capacity_token_s preemptions"
+    assert keys(status["decisions"]) == "count total_s at_most_s"
+    assert [keys(one) for one in status["shares"]] == [_SHARE]
+    assert [keys(one) for one in status["quotas"]["t"]] == [_QUOTA]
+    assert keys(status["size"]) == _SIZE
+
+
+async def test_names_and_order_of_applications_are_these(service: SchedulerService) -> None:
+    listing = await service.applications(3)
+    found = await service.application("b")
+
+    assert found is not None
+    assert keys(listing) == "applications own others"
+    assert keys(listing["own"]) == keys(listing["others"]) == "applications waiting running"
+    assert {keys(one) for one in (*listing["applications"], found)} == {f"{_APPLICATION} outlook"}
+    assert {keys(one["outlook"]) for one in listing["applications"]} == {_OUTLOOK}
+    assert keys(found["outlook"]) == f"{_OUTLOOK} quota_comes_back_s"
+    assert keys(found["outlook"]["expected_start_s"]) == "p10 p50 p90"
+
+
+async def test_readers_parse_all_that_the_scheduler_reports(service: SchedulerService) -> None:
+    """A field that only one side has would be lost without an error."""
+    answers: dict[type[Any], Any] = {
+        SchedulerStatus: service.inspector.status(3),
+        Listing: await service.applications(3),
+        FoundApplication: await service.application("b"),
+    }
+    sent = {kind: as_json(answer) for kind, answer in answers.items()}
+    read = {kind: as_json(read_answer(kind, answer, "")) for kind, answer in sent.items()}
+
+    sent[FoundApplication]["models"] = {}
+    assert sent == read
