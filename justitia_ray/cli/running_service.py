@@ -1,15 +1,22 @@
 """Common parts of commands that call a running service: its URL, and output once or repeatedly."""
 
 import argparse
+import asyncio
+import json
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import aclosing
+from typing import Any, TypeVar
 
 from justitia_ray.client.transport import HttpTransport
 from justitia_ray.errors import ConfigError, ResponseError
 from justitia_ray.protocol.inspection import MAX_LISTED_APPLICATIONS
 from justitia_ray.units import Seconds
+
+Json = Mapping[str, Any]
+T = TypeVar("T")
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 _CLEAR = "\x1b[2J\x1b[H"
@@ -20,6 +27,7 @@ def add_connection(parser: argparse.ArgumentParser, *, watches: bool = True) -> 
     parser.add_argument(
         "--url", default=DEFAULT_URL, help=f"URL of the service (default {DEFAULT_URL})"
     )
+    parser.set_defaults(watch=None)
     if watches:
         parser.add_argument(
             "--watch",
@@ -54,35 +62,47 @@ def check_applications(count: int) -> None:
         )
 
 
-def show(
-    command: str, text: Callable[[], str], every_s: Seconds | None, *, in_place: bool = True
-) -> None:
-    """Print a text, once or repeatedly until interrupted.
+def show_answer(
+    command: str,
+    options: argparse.Namespace,
+    ask: Callable[[HttpTransport, argparse.Namespace], Awaitable[T]],
+    text: Callable[[T], str],
+) -> int:
+    """Request an answer and print it, once or repeatedly until interrupted; return 0.
 
     In repetition, a service that does not answer is reported on stderr and called again: it may be
     back.
 
     Args:
         command: Name of the command.
-        text: Requests and returns the text.
-        every_s: Time between two requests; None: print once.
-        in_place: Whether a terminal is cleared before each text.
+        options: Options of `add_connection`, and `json`: whether the answer is printed as JSON.
+        ask: Requests the answer.
+        text: Returns the answer as text.
 
     Raises:
-        ConfigError: If the time is not above 0.
+        ConfigError: If the time between two requests is not above 0.
         ResponseError: If the service answered with an error, without repetition.
         ConnectionError: If it did not answer, without repetition.
     """
+
+    async def answered() -> T:
+        async with aclosing(connect(options)) as http:
+            return await ask(http, options)
+
+    def told() -> str:
+        answer = asyncio.run(answered())
+        return json.dumps(answer, indent=2) if options.json else text(answer)
+
+    every_s: Seconds | None = options.watch
     if every_s is None:
-        print(text())
-        return
+        print(told())
+        return 0
     if not 0 < every_s < math.inf:
         raise ConfigError(f"--watch is {every_s:g}: a number of seconds above 0 is allowed")
+    clear = _CLEAR if sys.stdout.isatty() and not options.json else ""
     while True:
         try:
-            told = text()
+            print(f"{clear}{told()}", flush=True)
         except (ConnectionError, ResponseError) as error:
             print(f"justitia {command}: {error}", file=sys.stderr, flush=True)
-        else:
-            print(f"{_CLEAR if in_place and sys.stdout.isatty() else ''}{told}", flush=True)
         time.sleep(every_s)

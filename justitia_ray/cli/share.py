@@ -1,54 +1,55 @@
 """`justitia share`: fair shares and usage in the tree of tenants, like Slurm's `sshare`."""
 
 import argparse
-import asyncio
-import json
-from collections.abc import Mapping
-from contextlib import aclosing
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from justitia_ray.cli.running_service import add_connection, connect, show
-from justitia_ray.cli.text_table import cell, text_table
+from justitia_ray.cli.running_service import Json, add_connection, show_answer
+from justitia_ray.cli.text_table import Columns, cell, column_table
 from justitia_ray.client.inspection import ask_each_model
+from justitia_ray.client.transport import HttpTransport
+from justitia_ray.protocol.status import ModelStatus, NodeShare, read_answer
 
-Json = Mapping[str, Any]
-
-_HEADS = ["node", "weight", "fair", "used", "borrowed", "quota left", "waits", "runs"]
 _MOST_QUOTAS = 2
 
 
 def share_text(seen: Json) -> str:
     """Return the document of `justitia share --json` as text: a table for each model."""
-    return "\n\n".join(_model(name, part) for name, part in seen["models"].items())
+    return "\n\n".join(
+        _model(name, read_answer(ModelStatus, part, "status"))
+        for name, part in seen["models"].items()
+    )
 
 
-def _model(name: str, part: Json) -> str:
+def _model(name: str, status: ModelStatus) -> str:
     title = f"model {name}: shares of its replicas alone; quotas are over all models"
-    nodes = part.get("shares") or []
-    if not nodes:
+    if not status.shares:
         return f"{title}\nnothing is live"
-    rows = [_HEADS, *(_row(node, part.get("quotas") or {}) for node in nodes)]
-    return f"{title}\n\n{text_table(rows, numbers_from=1)}"
+    columns = _columns(status.quotas)
+    return f"{title}\n\n{column_table(columns, status.shares, numbers_from='weight')}"
 
 
-def _row(node: Json, quotas: Json) -> list[str]:
-    path = node["node"]
-    above, _, last = path.rpartition("/")
-    indent = "  " * path.count("/")
-    left = [
-        f"{quota['remaining']:,.0f} {quota['unit']}"
-        for quota in quotas.get(path, ())[:_MOST_QUOTAS]
-    ]
-    return [
-        f"{indent}{last}" if above else path,
-        cell(node["weight"], ",g"),
-        cell(node["fair_share"], ".1%"),
-        cell(node["used"], ".1%"),
-        cell(node["borrowed"] or None, ".1%"),
-        ", ".join(left) or "–",
-        cell(node["waiting"], ","),
-        cell(node["running"], ","),
-    ]
+def _columns(quotas: Mapping[str, Sequence[Json]]) -> Columns[NodeShare]:
+    return {
+        "node": _indented,
+        "weight": lambda one: cell(one.weight, ",g"),
+        "fair": lambda one: cell(one.fair_share, ".1%"),
+        "used": lambda one: cell(one.used, ".1%"),
+        "borrowed": lambda one: cell(one.borrowed or None, ".1%"),
+        "quota left": lambda one: _left(quotas.get(one.node, ())),
+        "waits": lambda one: f"{one.waiting:,}",
+        "runs": lambda one: f"{one.running:,}",
+    }
+
+
+def _indented(one: NodeShare) -> str:
+    above, _, last = one.node.rpartition("/")
+    return f"{'  ' * one.node.count('/')}{last}" if above else one.node
+
+
+def _left(quotas: Sequence[Json]) -> str:
+    left = (f"{quota['remaining']:,.0f} {quota['unit']}" for quota in quotas[:_MOST_QUOTAS])
+    return ", ".join(left) or "–"
 
 
 def add_to(commands: Any) -> None:
@@ -69,25 +70,12 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Request the status and print the shares, once or until interrupted.
-
-    Raises:
-        ConfigError: If an option is wrong.
-        ResponseError: If the service answered with an error.
-        ConnectionError: If it did not answer.
-    """
-    show("share", lambda: _shares(options), options.watch, in_place=not options.json)
-    return 0
+    """Request the status and print the shares, once or until interrupted; see `show_answer`."""
+    return show_answer("share", options, _ask, share_text)
 
 
-def _shares(options: argparse.Namespace) -> str:
-    seen = asyncio.run(_look(options))
-    return json.dumps(seen, indent=2) if options.json else share_text(seen)
-
-
-async def _look(options: argparse.Namespace) -> dict[str, Any]:
-    async with aclosing(connect(options)) as http:
-        answers = await ask_each_model(http, "/v1/status", options.model, applications=0)
+async def _ask(http: HttpTransport, options: argparse.Namespace) -> Json:
+    answers = await ask_each_model(http, "/v1/status", options.model, applications=0)
     parts = ("shares", "quotas")
     return {
         "models": {

@@ -1,19 +1,27 @@
 """`justitia status`: the state of a running service, as tables for a terminal or as JSON."""
 
 import argparse
-import asyncio
-import json
-from collections.abc import Mapping, Sequence
-from contextlib import aclosing
 from typing import Any
 
 from justitia_ray.application_key import split_key
-from justitia_ray.cli.running_service import add_connection, check_applications, connect, show
-from justitia_ray.cli.text_table import cell, text_table
+from justitia_ray.cli.running_service import (
+    Json,
+    add_connection,
+    check_applications,
+    show_answer,
+)
+from justitia_ray.cli.text_table import Columns, cell, column_table, shortened
 from justitia_ray.client.inspection import ask_each_model
+from justitia_ray.client.transport import HttpTransport
 from justitia_ray.protocol.inspection import MAX_LISTED_APPLICATIONS
-
-Json = Mapping[str, Any]
+from justitia_ray.protocol.status import (
+    ApplicationView,
+    FrontView,
+    ModelStatus,
+    ReplicaView,
+    StoreView,
+    read_answer,
+)
 
 _MOST_CLASSES = 10
 _WAITS_FOR = {
@@ -24,156 +32,165 @@ _WAITS_FOR = {
 
 
 def status_text(seen: Json) -> str:
-    """Return the document of `justitia status --json` as text, model by model.
+    """Return the document of `justitia status --json` as text, model by model."""
+    return "\n\n".join(
+        _model(name, read_answer(ModelStatus, answer, "status"), answer.get("predictor"))
+        for name, answer in seen["models"].items()
+    )
 
-    Fields that a starting scheduler does not report yet are left out.
-    """
-    return "\n\n".join(_model(name, status) for name, status in seen["models"].items())
 
-
-def _model(name: str, status: Json) -> str:
-    facts = [("model", name), *_facts(status)]
-    applications = _applications(status)
+def _model(name: str, status: ModelStatus, predictor: Json | None) -> str:
+    facts = [("model", name), *_facts(status, predictor)]
     tables = (
-        (2, _replicas(status)),
-        (applications[0].index("F"), applications),
-        (2, _classes(status.get("predictor", {}))),
+        column_table(_REPLICAS, status.replicas.items(), numbers_from="KV used"),
+        column_table(_application_columns(status), status.first_applications, numbers_from="F"),
+        column_table(_CLASSES, _most_sampled(predictor or {}), numbers_from="samples"),
     )
     return "\n\n".join(
         [
             "\n".join(f"{name:<14}{value}" for name, value in facts if value is not None),
-            *(text_table(rows, numbers_from=first) for first, rows in tables if len(rows) > 1),
+            *(table for table in tables if table),
         ]
     )
 
 
-def _facts(status: Json) -> list[tuple[str, str | None]]:
-    settings, kv = status.get("settings", {}), status.get("kv", {})
-    used, there = kv.get("used_token_s", 0), kv.get("capacity_token_s", 0)
+# --- facts: one line each, left out if the value is None
+
+
+def _facts(status: ModelStatus, predictor: Json | None) -> list[tuple[str, str | None]]:
+    is_started = status.policy is not None
     return [
         ("state", _state(status)),
-        ("version", status.get("version")),
-        ("policy", _join(status.get("policy"), settings.get("admission"), ", admission ")),
-        ("scheduler", f"epoch {status['epoch']}" if "epoch" in status else None),
-        ("V", _virtual_time(status)),
-        ("redis", _store(status.get("store"))),
-        ("applications", _count(status, "applications", "open")),
-        ("inferences", _inferences(status)),
-        ("backlog", _count(status, "backlog_kv_tokens", "KV tokens")),
-        ("prompts", _prompts(status)),
-        *_next(status),
-        ("ingresses", _count(status, "ingresses", "")),
-        ("front", _front(status.get("front"))),
-        ("replicas", _replica_count(status)),
-        ("KV used", f"{used / there:.0%} on average since the start" if there else None),
-        ("preemptions", f"{kv['preemptions']:,}" if "preemptions" in kv else None),
-        ("engines", _dead_engines(status)),
-        ("predictor", _predictor(status.get("predictor"))),
+        ("version", status.version),
+        ("policy", _policy(status)),
+        ("scheduler", None if status.epoch is None else f"epoch {status.epoch}"),
+        *(_queue(status) if is_started else ()),
+        ("front", _front(status.front)),
+        *(_engines(status) if is_started else ()),
+        ("predictor", _predictor(predictor)),
     ]
 
 
-def _state(status: Json) -> str:
-    if not status.get("ready"):
-        return f"not ready: {status.get('degraded') or 'not in office'}"
-    if status.get("degraded") is not None:
-        return f"degraded: {status['degraded']}"
-    if not status.get("replicas", True):
-        if (status.get("size") or {}).get("wanted") == 0:
+def _queue(status: ModelStatus) -> list[tuple[str, str | None]]:
+    return [
+        ("V", f"{_amount(status.virtual_time)}, as F: service for each unit of weight"),
+        ("redis", _store(status.store)),
+        ("applications", f"{status.applications:,} open"),
+        ("inferences", _inferences(status)),
+        ("backlog", f"{status.backlog_kv_tokens:,} KV tokens"),
+        ("prompts", _prompts(status)),
+        *_next(status),
+        ("ingresses", f"{status.ingresses:,}"),
+    ]
+
+
+def _engines(status: ModelStatus) -> list[tuple[str, str | None]]:
+    kv = status.kv
+    used = kv.used_token_s / kv.capacity_token_s if kv.capacity_token_s else None
+    return [
+        ("replicas", _replica_count(status)),
+        ("KV used", None if used is None else f"{used:.0%} on average since the start"),
+        ("preemptions", None if kv.preemptions is None else f"{kv.preemptions:,}"),
+        ("engines", _dead_engines(status)),
+    ]
+
+
+def _state(status: ModelStatus) -> str:
+    if not status.ready:
+        return f"not ready: {status.degraded or 'not in office'}"
+    if status.degraded is not None:
+        return f"degraded: {status.degraded}"
+    if status.policy is not None and not status.replicas:
+        if status.size is not None and status.size["wanted"] == 0:
             return "ready: no replica is wanted, and the next call starts one"
         return "not ready: no replica pulls; engines may be loading"
-    return "recovering" if status.get("recovering") else "ready"
+    return "recovering" if status.recovering else "ready"
 
 
-def _replica_count(status: Json) -> str | None:
+def _policy(status: ModelStatus) -> str | None:
+    admission = status.settings.get("admission")
+    if status.policy is None or admission is None:
+        return status.policy
+    return f"{status.policy}, admission {admission}"
+
+
+def _replica_count(status: ModelStatus) -> str:
     """Return the number of replicas; if another number is wanted, also that and the reason."""
-    if "replicas" not in status:
-        return None
-    count, size = len(status["replicas"]), status.get("size")
-    if not size or not size["autoscaled"] or size["wanted"] == count:
+    count, size = len(status.replicas), status.size
+    if size is None or not size["autoscaled"] or size["wanted"] == count:
         return f"{count}"
     return f"{count}, and {size['wanted']} wanted: {size['why']}"
 
 
-def _dead_engines(status: Json) -> str | None:
+def _dead_engines(status: ModelStatus) -> str | None:
     """Return the number of dead engines; None if none has died."""
-    failures = status.get("engine_failures") or {}
+    failures = status.engine_failures
     if not any(failures.values()):
         return None
-    suspects = status.get("suspects", 0)
     return (
         f"{failures.get('crash', 0):,} died by themselves, {failures.get('kill', 0):,} were killed"
-        + (f"; {suspects:,} suspects run apart" if suspects else "")
+        + (f"; {status.suspects:,} suspects run apart" if status.suspects else "")
     )
 
 
-def _store(store: Json | None) -> str | None:
+def _store(store: StoreView | None) -> str | None:
     if store is None:
         return None
-    if store["kind"] == "none":
+    if store.kind == "none":
         return "none: nothing is stored (durability none)"
-    about = f"{'embedded' if store['kind'] == 'embedded' else 'given'}, {store['durability']}"
-    if not store["connected"]:
+    about = f"{'embedded' if store.kind == 'embedded' else 'given'}, {store.durability}"
+    if not store.connected:
         about += ", not connected"
-    ago = store["saved_s_ago"]
+    ago, unsaved = store.saved_s_ago, store.unsaved_applications
     saved = "nothing saved yet" if ago is None else f"saved {ago:.1f} s ago"
-    unsaved = store["unsaved_applications"]
     return (
-        f"{about}; {saved}, every {store['save_interval_s']:g} s;"
+        f"{about}; {saved}, every {store.save_interval_s:g} s;"
         f" {unsaved:,} {'application' if unsaved == 1 else 'applications'} to save"
     )
 
 
-def _front(front: Json | None) -> str | None:
+def _front(front: FrontView | None) -> str | None:
     if front is None:
         return None
-    if front["kind"] == "serve":
+    if front.kind == "serve":
         return "Serve's own proxy"
-    return f"HAProxy, {front['max_connections']:,} connections at most"
+    return f"HAProxy, {front.max_connections:,} connections at most"
 
 
-def _virtual_time(status: Json) -> str | None:
-    if "virtual_time" not in status:
-        return None
-    return f"{_amount(status['virtual_time'])}, as F: service for each unit of weight"
-
-
-def _inferences(status: Json) -> str | None:
-    if "waiting" not in status:
-        return None
-    kept_out = status.get("kept_out", 0)
+def _inferences(status: ModelStatus) -> str:
     return (
-        f"{status['waiting']:,} waiting"
-        + (f" ({kept_out:,} for silent ingresses)" if kept_out else "")
-        + f", {status['in_flight']:,} leased or running, {status['grants']:,} granted"
+        f"{status.waiting:,} waiting"
+        + (f" ({status.kept_out:,} for silent ingresses)" if status.kept_out else "")
+        + f", {status.in_flight:,} leased or running, {status.grants:,} granted"
     )
 
 
-def _prompts(status: Json) -> str | None:
+def _prompts(status: ModelStatus) -> str | None:
     """Return the cached share of the prompts; None while no inference has ended."""
-    tokens, cached = status.get("prompt_tokens"), status.get("cached_prompt_tokens", 0)
+    tokens, cached = status.prompt_tokens, status.cached_prompt_tokens
     return (
         f"{tokens:,} tokens of ended inferences, {cached / tokens:.0%} cached" if tokens else None
     )
 
 
-def _next(status: Json) -> list[tuple[str, str | None]]:
+def _next(status: ModelStatus) -> list[tuple[str, str | None]]:
     """Return the facts about the next inference to grant, and why it is the next."""
-    head, held_back_s = status.get("head"), status.get("held_back_s")
+    head, held_back_s = status.head, status.held_back_s
     if head is None:
         held = held_back_s is not None
         return [("next", f"held back by the policy for {held_back_s:.1f} s" if held else None)]
-    key = ", ".join(_amount(part) for part in head["key"])
+    key = ", ".join(map(_amount, head.key))
     return [
         (
             "next",
-            f"{_short(split_key(head['application_id'])[1], 32)} of tenant"
-            f" {_short(head['tenant'], 12)}: F {_amount(head['virtual_finish_time'])},"
+            f"{shortened(split_key(head.application_id)[1], 32)} of tenant"
+            f" {shortened(head.tenant, 12)}: F {_amount(head.virtual_finish_time)},"
             f" least key ({key})",
         ),
         (
             "",
-            f"{head['prompt_tokens']:,} prompt tokens, {head['predicted_output_tokens']:,} output"
-            f" expected; has waited {head['waited_s']:.1f} s for {_WAITS_FOR[head['waits_for']]}",
+            f"{head.prompt_tokens:,} prompt tokens, {head.predicted_output_tokens:,} output"
+            f" expected; has waited {head.waited_s:.1f} s for {_WAITS_FOR[head.waits_for]}",
         ),
     ]
 
@@ -189,88 +206,65 @@ def _predictor(predictor: Json | None) -> str | None:
     return f"{len(classes):,} classes, {modelled:,} with a model{more}"
 
 
-def _replicas(status: Json) -> Sequence[Sequence[str]]:
-    rows = [
-        ["replica", "state", "KV used", "KV tokens", "use", "running", "leases", "seqs", "silent s"]
-    ]
-    for replica_id, replica in status.get("replicas", {}).items():
-        there, used = replica["kv_tokens"], replica.get("used_kv_tokens")
-        share = None if used is None or not there else used / there
-        rows.append(
-            [
-                _short(replica_id, 24),
-                replica.get("state", "draining" if replica["draining"] else "serving"),
-                cell(used, ","),
-                f"{there:,}",
-                cell(share, ".0%"),
-                cell(replica.get("running"), ","),
-                cell(replica["leases"], ","),
-                f"{cell(replica.get('sequences'), ',')}/{cell(replica.get('max_num_seqs'), ',')}",
-                f"{replica['silent_s']:.1f}",
-            ]
-        )
-    return rows
+# --- tables
 
 
-def _applications(status: Json) -> Sequence[Sequence[str]]:
-    listed = status.get("first_applications", ())
-    told = any("recognized_by" in application for application in listed)
-    by = ["by"] if told else []
-    return [
-        ["application", "class", *by, "tenant", "F", "lag s", "bound s", "waits", "runs", "age s"],
-        *(
-            [
-                _short(split_key(application["application_id"])[1], 24),
-                _short(application["application_class"], 12),
-                *(_short(application["recognized_by"] or "–", 16) for _ in by),
-                _short(application["tenant"], 12),
-                _amount(application["virtual_finish_time"]),
-                cell((application["gps_lag"] or {}).get("seconds"), ",.1f"),
-                cell((application["gps_lag"] or {}).get("bound_s"), ",.1f"),
-                cell(application["waiting"], ","),
-                cell(application["running"], ","),
-                cell(application["age_s"], ",.1f"),
-            ]
-            for application in listed
-        ),
-    ]
+def _kv_use(replica: ReplicaView) -> float | None:
+    used, there = replica.used_kv_tokens, replica.kv_tokens
+    return None if used is None or not there else used / there
 
 
-def _classes(predictor: Json) -> Sequence[Sequence[str]]:
-    classes = predictor.get("classes", {})
-    most_known = sorted(classes, key=lambda name: (-classes[name]["samples"], name))
-    return [
-        ["class", "serves", "samples", "mean token·it", "versions", "newest"],
-        *(
-            [
-                _short(name, 32),
-                _serves(classes[name]),
-                cell(classes[name]["samples"], ","),
-                _amount(classes[name]["kv_token_time_mean"]),
-                f"{len(classes[name]['versions']):,}",
-                cell(max((v["version"] for v in classes[name]["versions"]), default=None), ","),
-            ]
-            for name in most_known[:_MOST_CLASSES]
-        ),
-    ]
+_REPLICAS: Columns[tuple[str, ReplicaView]] = {
+    "replica": lambda row: shortened(row[0], 24),
+    "state": lambda row: row[1].state or ("draining" if row[1].draining else "serving"),
+    "KV used": lambda row: cell(row[1].used_kv_tokens, ","),
+    "KV tokens": lambda row: f"{row[1].kv_tokens:,}",
+    "use": lambda row: cell(_kv_use(row[1]), ".0%"),
+    "running": lambda row: cell(row[1].running, ","),
+    "leases": lambda row: f"{row[1].leases:,}",
+    "seqs": lambda row: f"{cell(row[1].sequences, ',')}/{cell(row[1].max_num_seqs, ',')}",
+    "silent s": lambda row: f"{row[1].silent_s:.1f}",
+}
+
+_APPLICATIONS: Columns[ApplicationView] = {
+    "application": lambda one: shortened(split_key(one.application_id)[1], 24),
+    "class": lambda one: shortened(one.application_class, 12),
+    "by": lambda one: shortened(one.recognized_by or "–", 16),
+    "tenant": lambda one: shortened(one.tenant, 12),
+    "F": lambda one: _amount(one.virtual_finish_time),
+    "lag s": lambda one: cell(one.gps_lag and one.gps_lag.seconds, ",.1f"),
+    "bound s": lambda one: cell(one.gps_lag and one.gps_lag.bound_s, ",.1f"),
+    "waits": lambda one: f"{one.waiting:,}",
+    "runs": lambda one: f"{one.running:,}",
+    "age s": lambda one: cell(one.age_s, ",.1f"),
+}
+
+_CLASSES: Columns[tuple[str, Json]] = {
+    "class": lambda row: shortened(row[0], 32),
+    "serves": lambda row: _serves(row[1]),
+    "samples": lambda row: cell(row[1]["samples"], ","),
+    "mean token·it": lambda row: _amount(row[1]["kv_token_time_mean"]),
+    "versions": lambda row: f"{len(row[1]['versions']):,}",
+    "newest": lambda row: cell(max((v["version"] for v in row[1]["versions"]), default=None), ","),
+}
+
+
+def _application_columns(status: ModelStatus) -> Columns[ApplicationView]:
+    """Return the columns of applications; an older service does not report their rules."""
+    if any(one.recognized_by is not None for one in status.first_applications):
+        return _APPLICATIONS
+    return {head: text for head, text in _APPLICATIONS.items() if head != "by"}
+
+
+def _most_sampled(predictor: Json) -> list[tuple[str, Json]]:
+    classes = predictor.get("classes", {}).items()
+    return sorted(classes, key=lambda row: (-row[1]["samples"], row[0]))[:_MOST_CLASSES]
 
 
 def _serves(known: Json) -> str:
     version = known.get("serving", known["active"])
     pinned = ", pinned" if known["pinned"] else ""
     return f"version {version}{pinned}" if version else f"class mean{pinned}"
-
-
-def _count(status: Json, key: str, unit: str) -> str | None:
-    return f"{status[key]:,} {unit}".rstrip() if key in status else None
-
-
-def _join(first: str | None, second: str | None, between: str) -> str | None:
-    return first if first is None or second is None else f"{first}{between}{second}"
-
-
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def _amount(value: float | None) -> str:
@@ -302,29 +296,16 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Request the status and print it, once or until interrupted.
-
-    Raises:
-        ConfigError: If an option is wrong.
-        ResponseError: If the service answered with an error.
-        ConnectionError: If it did not answer.
-    """
+    """Request the status and print it, once or until interrupted; see `show_answer`."""
     check_applications(options.applications)
-    show("status", lambda: _status(options), options.watch, in_place=not options.json)
-    return 0
+    return show_answer("status", options, _ask, status_text)
 
 
-def _status(options: argparse.Namespace) -> str:
-    seen = asyncio.run(_look(options))
-    return json.dumps(seen, indent=2) if options.json else status_text(seen)
-
-
-async def _look(options: argparse.Namespace) -> dict[str, Any]:
+async def _ask(http: HttpTransport, options: argparse.Namespace) -> Json:
     """Return `{"ready": …, "models": {NAME: status of the model, with `predictor`}}`."""
-    async with aclosing(connect(options)) as http:
-        answers = await ask_each_model(
-            http, "/v1/status", options.model, applications=options.applications
-        )
+    answers = await ask_each_model(
+        http, "/v1/status", options.model, applications=options.applications
+    )
     return {
         "ready": all(told.service.get("ready", False) for told in answers.values()),
         "models": {n: told.service | {"predictor": told.predictor} for n, told in answers.items()},

@@ -1,6 +1,12 @@
 """Plain-text tables for the output of commands."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias, TypeVar
+
+T = TypeVar("T")
+
+Columns: TypeAlias = Mapping[str, Callable[[T], str]]
+"""Columns of a table by their heads: the function returns the cell of a row."""
 
 
 def text_table(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None) -> str:
@@ -21,6 +27,25 @@ def text_table(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None
         ).rstrip()
         for row in rows
     )
+
+
+def column_table(columns: Columns[T], rows: Iterable[T], *, numbers_from: str) -> str:
+    """Return a table of these rows; an empty text without rows.
+
+    Args:
+        columns: The columns.
+        rows: The rows.
+        numbers_from: Head of the first right-aligned column.
+    """
+    cells = [[text(row) for text in columns.values()] for row in rows]
+    if not cells:
+        return ""
+    return text_table([[*columns], *cells], numbers_from=[*columns].index(numbers_from))
+
+
+def shortened(text: str, most: int) -> str:
+    """Return a text of at most so many characters, with an ellipsis if it was longer."""
+    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def cell(value: object, form: str = "") -> str:

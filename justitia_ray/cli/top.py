@@ -1,32 +1,36 @@
 """`justitia top`: the first applications in order, why they wait, and when they start and end."""
 
 import argparse
-import asyncio
-import json
-from collections.abc import Mapping, Sequence
-from contextlib import aclosing
 from typing import Any
 
 from justitia_ray.application_key import split_key
 from justitia_ray.cli.running_service import (
     DEFAULT_URL,
+    Json,
     add_connection,
     check_applications,
-    connect,
-    show,
+    show_answer,
 )
-from justitia_ray.cli.text_table import cell, text_table
+from justitia_ray.cli.text_table import Columns, cell, column_table, shortened
 from justitia_ray.cli.why import position, spread
 from justitia_ray.client.client import JustitiaClient
+from justitia_ray.client.transport import HttpTransport
 from justitia_ray.protocol.inspection import MAX_LISTED_APPLICATIONS
+from justitia_ray.protocol.status import Counts, ListedApplication, Listing, read_answer
 
-Json = Mapping[str, Any]
-
-_HEADS = (
-    *("application", "tenant", "class", "state", "reason"),
-    *("before it", "waits", "runs", "cached", "starts in", "ends in"),
-)
-_NUMBERS_FROM = 5
+_COLUMNS: Columns[ListedApplication] = {
+    "application": lambda one: shortened(split_key(one.application_id)[1], 28),
+    "tenant": lambda one: shortened(one.tenant, 20),
+    "class": lambda one: shortened(one.application_class, 14),
+    "state": lambda one: one.state,
+    "reason": lambda one: one.outlook.reason,
+    "before it": lambda one: position(one.outlook),
+    "waits": lambda one: f"{one.waiting:,}",
+    "runs": lambda one: f"{one.running:,}",
+    "cached": lambda one: _cached(one),
+    "starts in": lambda one: spread(one.outlook.expected_start_s),
+    "ends in": lambda one: spread(one.outlook.expected_finish_s),
+}
 
 
 def add_to(commands: Any) -> None:
@@ -53,72 +57,39 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Request the listing and print it, once or until interrupted.
-
-    Raises:
-        ConfigError: If an option is wrong.
-        ResponseError: If the service answered with an error.
-        ConnectionError: If it did not answer.
-    """
+    """Request the listing and print it, once or until interrupted; see `show_answer`."""
     check_applications(options.applications)
-
-    def text() -> str:
-        seen = asyncio.run(_look(options))
-        return json.dumps(seen, indent=2) if options.json else top_text(seen)
-
-    show("top", text, options.watch, in_place=not options.json)
-    return 0
+    return show_answer("top", options, _ask, top_text)
 
 
-async def _look(options: argparse.Namespace) -> dict[str, Any]:
-    async with aclosing(connect(options)) as http:
-        return await JustitiaClient(http).list_applications(options.applications, options.model)
+async def _ask(http: HttpTransport, options: argparse.Namespace) -> Json:
+    return await JustitiaClient(http).list_applications(options.applications, options.model)
 
 
 def top_text(seen: Json) -> str:
     """Return the listing of each model as a table after a line of counts."""
-    return "\n\n".join(_model(name, told) for name, told in seen["models"].items())
+    return "\n\n".join(
+        _model(name, read_answer(Listing, told, "listing")) for name, told in seen["models"].items()
+    )
 
 
-def _model(name: str, told: Json) -> str:
-    lines = [f"model {name}: {_counts(told['own'])}"]
-    if told["others"]["applications"]:
-        lines.append(f"others: {_counts(told['others'])}")
-    rows: list[Sequence[str]] = [_HEADS, *(_row(view) for view in told["applications"])]
-    if len(rows) > 1:
-        lines += ["", text_table(rows, numbers_from=_NUMBERS_FROM)]
+def _model(name: str, told: Listing) -> str:
+    lines = [f"model {name}: {_counts(told.own)}"]
+    if told.others.applications:
+        lines.append(f"others: {_counts(told.others)}")
+    if told.applications:
+        lines += ["", column_table(_COLUMNS, told.applications, numbers_from="before it")]
     return "\n".join(lines)
 
 
-def _counts(counts: Json) -> str:
+def _counts(counts: Counts) -> str:
     return (
-        f"{counts['applications']:,} applications, {counts['waiting']:,} inferences waiting,"
-        f" {counts['running']:,} running"
+        f"{counts.applications:,} applications, {counts.waiting:,} inferences waiting,"
+        f" {counts.running:,} running"
     )
 
 
-def _row(view: Json) -> Sequence[str]:
-    outlook = view["outlook"]
-    return (
-        _short(split_key(view["application_id"])[1], 28),
-        _short(view["tenant"], 20),
-        _short(view["application_class"], 14),
-        view["state"],
-        outlook["reason"],
-        position(outlook),
-        f"{view['waiting']:,}",
-        f"{view['running']:,}",
-        _cached(view),
-        spread(outlook["expected_start_s"]),
-        spread(outlook["expected_finish_s"]),
-    )
-
-
-def _cached(view: Json) -> str:
+def _cached(one: ListedApplication) -> str:
     """Return the cached share of the prompt tokens of an application's ended inferences."""
-    tokens = view.get("prompt_tokens")
-    return cell(view["cached_prompt_tokens"] / tokens if tokens else None, ".0%")
-
-
-def _short(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    share = one.cached_prompt_tokens / one.prompt_tokens if one.prompt_tokens else None
+    return cell(share, ".0%")

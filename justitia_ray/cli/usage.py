@@ -1,16 +1,14 @@
 """`justitia usage`: print tenants' usage of each model per day, as a table or as JSON."""
 
 import argparse
-import asyncio
-import json
 from collections.abc import Sequence
-from contextlib import aclosing
 from typing import Any
 from urllib.parse import urlencode
 
-from justitia_ray.cli.running_service import add_connection, connect
+from justitia_ray.cli.running_service import add_connection, show_answer
 from justitia_ray.cli.text_table import cell, text_table
 from justitia_ray.client.calls import json_object
+from justitia_ray.client.transport import HttpTransport
 
 _COLUMNS = (
     "applications",
@@ -58,18 +56,11 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Request the usage and print it.
-
-    Raises:
-        ResponseError: If the service answered with an error.
-        ConnectionError: If it did not answer.
-    """
-    rows = asyncio.run(_ask(options))
-    print(json.dumps(rows, indent=2) if options.json else usage_text(rows))
-    return 0
+    """Request the usage and print it; see `show_answer`."""
+    return show_answer("usage", options, _ask, usage_text)
 
 
-async def _ask(options: argparse.Namespace) -> list[dict[str, Any]]:
+async def _ask(http: HttpTransport, options: argparse.Namespace) -> list[dict[str, Any]]:
     asked = {
         "tenant": options.tenant,
         "from": options.since,
@@ -77,7 +68,6 @@ async def _ask(options: argparse.Namespace) -> list[dict[str, Any]]:
         "model": options.model,
     }
     query = urlencode({name: value for name, value in asked.items() if value is not None})
-    async with aclosing(connect(options)) as http:
-        answer = await http.request("GET", f"/v1/usage?{query}", {})
+    answer = await http.request("GET", f"/v1/usage?{query}", {})
     rows: list[dict[str, Any]] = json_object(answer)["data"]
     return rows

@@ -8,7 +8,7 @@ import asyncio
 import json
 import random
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +22,7 @@ from justitia_ray.core.entities import Outcome
 from justitia_ray.cost import kv_token_time
 from justitia_ray.errors import ConfigError, JustitiaError, ResponseError
 from justitia_ray.protocol.endpoints import APPLICATION_HEADER, CLASS_HEADER, TENANT_HEADER
+from justitia_ray.protocol.status import KvTotals, SchedulerStatus, read_answer
 from justitia_ray.sim.results import (
     ApplicationResult,
     InferenceResult,
@@ -102,7 +103,7 @@ async def replay_workload(
         check_sizes(applications, facts.kv_tokens)
         if facts.max_model_len is not None:
             check_sizes(applications, facts.max_model_len, f"the context of {facts.model}")
-        if others := facts.status.get("applications"):
+        if others := facts.status.applications:
             on_warning(f"{others} applications are open on the service already; results mix")
         player = _Player(service, facts.model, speed, timeout_s)
         played = await play_load(
@@ -115,12 +116,12 @@ async def replay_workload(
         after = await service.status()
     return Replay(
         policy=facts.policy,
-        run=_run_result(played, facts.status.get("kv", {}), after.get("kv", {})),
+        run=_run_result(played, facts.status.kv, after.kv),
         failures=tuple(failure for one in played for failure in one.failures),
         service={
             "model": facts.model,
-            "replicas": len(facts.status["replicas"]),
-            "settings": facts.status.get("settings"),
+            "replicas": len(facts.status.replicas),
+            "settings": facts.status.settings,
         },
     )
 
@@ -147,8 +148,7 @@ class ServiceFacts:
     policy: str
     kv_tokens: Tokens
     """KV memory of the largest replica."""
-    status: Mapping[str, Any]
-    """The service's `/v1/status`."""
+    status: SchedulerStatus
 
 
 class LiveService:
@@ -220,21 +220,20 @@ class LiveService:
             )
         self._queue = model if len(lengths) > 1 else None
         status = await self.status()
-        try:
-            policy = str(status["policy"])
-            kv_tokens = max(int(r["kv_tokens"]) for r in status["replicas"].values())
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._is_other() from error
-        return ServiceFacts(model, lengths[model], policy, kv_tokens, status)
+        if status.policy is None or not status.replicas:
+            raise self._is_other()
+        kv_tokens = max(replica.kv_tokens for replica in status.replicas.values())
+        return ServiceFacts(model, lengths[model], status.policy, kv_tokens, status)
 
-    async def status(self) -> dict[str, Any]:
+    async def status(self) -> SchedulerStatus:
         """Return `/v1/status` of the model that `facts` found.
 
         Raises:
             ResponseError: If the service answered with an error.
             ConnectionError: If the service did not answer.
         """
-        return await self._calls.call("GET", path_for_model("/v1/status", self._queue))
+        answer = await self._calls.call("GET", path_for_model("/v1/status", self._queue))
+        return read_answer(SchedulerStatus, answer, "status")
 
     def _is_other(self) -> ResponseError:
         return ResponseError(200, f"{self._url} does not answer as this service does")
@@ -418,16 +417,14 @@ def _ends(played: _Played) -> list[Seconds]:
     return [row.finished_at_s for row in played.inferences if row.finished_at_s is not None]
 
 
-def _run_result(
-    played: Sequence[_Played], before: Mapping[str, Any], after: Mapping[str, Any]
-) -> RunResult:
+def _run_result(played: Sequence[_Played], before: KvTotals, after: KvTotals) -> RunResult:
     """Return the result of the replay; KV figures are differences of the service's totals."""
     ends = [end for one in played for end in _ends(one)]
     first_s = min((one.result.arrived_at_s for one in played), default=0.0)
     # A scheduler that has restarted meanwhile has counted from zero.
-    there = after.get("capacity_token_s", 0.0) - before.get("capacity_token_s", 0.0)
-    used = after.get("used_token_s", 0.0) - before.get("used_token_s", 0.0)
-    preemptions = after.get("preemptions", 0) - before.get("preemptions", 0)
+    there = after.capacity_token_s - before.capacity_token_s
+    used = after.used_token_s - before.used_token_s
+    preemptions = (after.preemptions or 0) - (before.preemptions or 0)
     return RunResult(
         applications=[one.result for one in played],
         inferences=[row for one in played for row in one.inferences],

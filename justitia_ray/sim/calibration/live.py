@@ -52,7 +52,7 @@ async def measure_live(
     """
     async with aclosing(LiveService(url, network=network)) as service:
         facts = await service.facts(model)
-    replicas = len(facts.status["replicas"])
+    replicas = len(facts.status.replicas)
     if replicas != 1:
         raise ConfigError(f"--url must be a service with one replica, {url} has {replicas}")
     room = int(SHARE_OF_KV * facts.kv_tokens)

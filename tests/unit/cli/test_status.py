@@ -261,6 +261,15 @@ def test_error_of_the_service_is_one_sentence_and_status_1(
     assert "justitia status: 503: the scheduler is being started again\n" == capsys.readouterr().err
 
 
+def test_answer_of_another_service_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    with noting_service((200, ANSWER | {"replicas": {"abc": {"leases": "many"}}})) as url:
+        assert 1 == main(["status", "--url", url])
+
+    assert capsys.readouterr().err.startswith(
+        "justitia status: 200: it is no status: replicas.abc.leases: Input should be"
+    )
+
+
 def test_watch_looks_again_and_outlives_a_restart(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

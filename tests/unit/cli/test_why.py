@@ -71,6 +71,7 @@ def test_why_covers_each_queue_of_the_application(
 def test_why_reports_when_a_quota_refills(capsys: pytest.CaptureFixture[str]) -> None:
     """A refused application is shown until its quota refills."""
     outlook = dict.fromkeys(_OUTLOOK) | {
+        "position_is_least": False,
         "reason": "quota:acme",
         "what_would_help": "the next period of the quota",
         "quota_comes_back_s": 720.0,
