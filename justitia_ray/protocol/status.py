@@ -42,6 +42,7 @@ class ApplicationView:
     tenant: ClientId
     weight: float = 1.0
     state: str = ""
+    """`open` or `closing`; `held` or `refused` by its quotas before it is open."""
     predicted_kv_token_time: KvTokenTime | None = None
     kv_token_time: KvTokenTime = 0
     """Service that the application has received."""
