@@ -7,7 +7,7 @@ stand the waiting times of its class in the last hour, an estimate that needs no
 
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import NamedTuple
 
 from justitia_ray.core.calibration import Quantiles
@@ -184,5 +184,5 @@ def score(pairs: Iterable[tuple[Quantiles, Seconds]]) -> Score | None:
 def _pinball(said: Quantiles, came: Seconds) -> Seconds:
     return statistics.fmean(
         max(level * (came - at), (1 - level) * (at - came))
-        for level, at in zip(LEVELS, said, strict=True)
+        for level, at in zip(LEVELS, astuple(said), strict=True)
     )

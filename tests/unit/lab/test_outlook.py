@@ -31,7 +31,7 @@ def test_last_hour_uses_no_later_outcome() -> None:
     """A baseline must not use later outcomes."""
     tellings = [told(float(n), 100.0) for n in range(10)] + [told(50.0, 1.0)]
 
-    assert {(1.0, 5.0, 30.0)} == {*by_last_hour(tellings)}
+    assert {Quantiles(1.0, 5.0, 30.0)} == {*by_last_hour(tellings)}
 
 
 def test_last_hour_is_of_the_class_and_of_those_that_waited_as_long() -> None:
@@ -43,7 +43,7 @@ def test_last_hour_is_of_the_class_and_of_those_that_waited_as_long() -> None:
 
     assert fresh.p50 == 80.0
     assert waiting.p50 == 30.0
-    assert third == (1.0, 1.0, 1.0)
+    assert third == Quantiles(1.0, 1.0, 1.0)
 
 
 def test_small_run_has_accurate_forecasts() -> None:
