@@ -269,13 +269,14 @@ def read_answer(kind: type[T], answer: Mapping[str, Any], name: str) -> T:
         ResponseError: If the answer is none of that class; the message names the first wrong field.
     """
     try:
-        return _adapter(kind).validate_python(answer)
+        read: T = _adapter(kind).validate_python(answer)  # type: ignore[arg-type]  # a class is hashable
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise ResponseError(200, f"it is no {name}: {place}: {first['msg']}") from None
+    return read
 
 
 @cache
-def _adapter(kind: type[T]) -> TypeAdapter[T]:
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
