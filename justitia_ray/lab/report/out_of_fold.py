@@ -17,6 +17,7 @@ from statistics import median
 from typing import TypeAlias
 
 from justitia_ray.lab.s3.config import TINY, S3Config
+from justitia_ray.predictor.class_mean import ClassMeanPredictor
 from justitia_ray.predictor.input_features import features_of
 from justitia_ray.predictor.observation import Sample
 from justitia_ray.predictor.trained_model import CostPrediction
@@ -35,7 +36,10 @@ HALVES = 2
 MOST_SAMPLES = 100
 """Largest number of training samples of a class, as in the paper (v1, Sec. IV-B)."""
 S3 = "s3"
-"""Recipe with one model for all classes; the other recipes are kinds of `train`."""
+"""Recipe with one model for all classes."""
+CLASS_MEAN = "class mean"
+"""Recipe of the service before a class has a model; recipes other than these are kinds of `train`.
+"""
 _HISTORY_SEED = -1
 """Seed of SC's training runs; no report uses it."""
 _TIMED = 50
@@ -72,7 +76,7 @@ def predict_out_of_fold(recipe: str, data_dir: Path, s3: S3Config = TINY) -> Out
     """Train on each half and predict the other; cached, so each process does it once.
 
     Args:
-        recipe: A kind of `train`, or `s3`.
+        recipe: A kind of `train`, `s3`, or `class mean`.
         data_dir: Directory that holds `recorded/` and `apps/`.
         s3: Sizes and training settings of `s3`; its weights are random.
 
@@ -144,8 +148,23 @@ def _trained(recipe: str, samples: Mapping[str, Sequence[Sample]], s3: S3Config)
         from justitia_ray.lab.s3.model import train_s3
 
         return train_s3(samples, config=s3).predict
+    if recipe == CLASS_MEAN:
+        return _class_means(samples)
     models = {name: train(runs, kind=recipe) for name, runs in samples.items()}
     return lambda name, texts: models[name].predict([features_of(text) for text in texts])
+
+
+def _class_means(samples: Mapping[str, Sequence[Sample]]) -> _Predict:
+    means = ClassMeanPredictor()
+    for name, runs in samples.items():
+        for run in runs:
+            means.observe_cost(name, run)
+
+    def predict(application_class: str, texts: Sequence[str]) -> list[CostPrediction]:
+        known = means.estimate(application_class, 0, None)
+        return [CostPrediction(known.kv_token_time, known.p10, known.p90)] * len(texts)
+
+    return predict
 
 
 def _timings(predict: _Predict, past: Mapping[str, Sequence[_PastRun]]) -> list[float]:
