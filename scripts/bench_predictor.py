@@ -12,15 +12,13 @@ from typing import Any
 
 from justitia_ray import __version__
 from justitia_ray.errors import ConfigError
-from justitia_ray.predictor.training import load_packages
+from justitia_ray.predictor.training import KINDS, load_packages
 from justitia_ray.sim.suites.inputs import data_directory
 from justitia_ray.sim.suites.recorded_samples import load_samples
 from scripts.bench.machine import machine
 from scripts.bench.predicted_stages import measure_stages, stage_table
 from scripts.bench.predictor import (
     APART,
-    BASELINE,
-    KINDS,
     OURS,
     PAPER,
     SEVEN,
@@ -94,7 +92,7 @@ def measure(data: Data, options: argparse.Namespace) -> dict[str, Any]:
     def say(line: str) -> None:
         print(f"  {time.monotonic() - started:4.0f} s  {line}", flush=True)
 
-    kinds = (OURS, BASELINE) if options.spread else KINDS
+    kinds = (OURS,) if options.spread else KINDS
     trials, models = measure_errors(data, kinds, options.sets, options.seed, say)
     latencies = [measure_latency(data, models, kind) for kind in kinds]
     if not (options.quick or options.spread):
@@ -103,15 +101,14 @@ def measure(data: Data, options: argparse.Namespace) -> dict[str, Any]:
     print(f"\nMedian relative error\n\n{error_table(trials, 'median_error')}")
     if not (options.quick or options.spread):
         print("\ns3: DistilBERT's form, tiny and with random weights; pretrained ones not at hand.")
-    print(f"\nauto: spread, training, choice\n\n{coverage_table(trials)}")
+    print(f"\n{OURS}: spread, training\n\n{coverage_table(trials)}")
     print(f"\nMilliseconds a prediction, features included\n\n{latency_table(latencies)}\n")
     if options.spread:
         return _judged(trials, latencies)
     curve = measure_curve(data, min(options.sets, CURVE_SETS), options.seed, say)
-    print(f"\nMean relative error of auto by training samples\n\n{curve_table(curve)}\n")
-    drift_kind = "ridge" if options.quick else "auto"
+    print(f"\nMean relative error of {OURS} by training samples\n\n{curve_table(curve)}\n")
     drifts = {
-        f"{first} to {then}": measure_drift(data[first], data[then], drift_kind, options.seed)
+        f"{first} to {then}": measure_drift(data[first], data[then], OURS, options.seed)
         for first, then in DRIFTS
     }
     print("Drift: the applications of one class become another's, while it learns")
@@ -146,9 +143,9 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     parser.add_argument(
         "--seed", type=int, default=0, metavar="N", help="seed of the first (default 0)"
     )
-    parser.add_argument("--quick", action="store_true", help="one set, no S3, drift with ridge")
+    parser.add_argument("--quick", action="store_true", help="one set, no S3")
     parser.add_argument(
-        "--spread", action="store_true", help="only errors and spread of `auto` and the median"
+        "--spread", action="store_true", help=f"only errors and spread of {OURS} and the median"
     )
     parser.add_argument(
         "--stages", action="store_true", help="only the stage table: lengths, gaps, turns"

@@ -28,7 +28,7 @@ from justitia_ray.predictor.evaluation import (
 from justitia_ray.predictor.model_directory import ModelDirectory
 from justitia_ray.predictor.model_file import model_to_bytes
 from justitia_ray.predictor.observation import LEAST_TRAINED_ON, Sample
-from justitia_ray.predictor.training import KINDS, train
+from justitia_ray.predictor.training import KINDS, check_kind, train
 from justitia_ray.predictor.versions import VersionIndex
 from justitia_ray.sim.suites.inputs import data_directory
 from justitia_ray.sim.suites.recorded_samples import load_samples, recorded_classes
@@ -120,6 +120,7 @@ def run_train(options: argparse.Namespace) -> int:
         ConfigError: If an option or a file is wrong, or the packages for training are not
             installed.
     """
+    check_kind(options.kind)
     data_dir = data_directory(options.data, required=True)
     samples = _samples(data_dir, options.classes)
     models = ModelDirectory(options.out)
@@ -147,6 +148,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
         ConfigError: If an option or a file is wrong, or the packages for training are not
             installed.
     """
+    check_kind(options.kind)
     data_dir = data_directory(options.data, required=True)
     evaluations = {}
     for name, known in _samples(data_dir, options.classes, options.holdout).items():
@@ -211,7 +213,7 @@ def _add_common(parser: argparse.ArgumentParser, what: str) -> None:
         help="classes (default: all that have runs with known inputs)",
     )
     parser.add_argument(
-        "--kind", default="auto", choices=KINDS, help="kind of model (default auto)"
+        "--kind", default="mlp", help=f"kind of model: {' or '.join(KINDS)} (default mlp)"
     )
     parser.add_argument(
         "--seed", type=int, default=0, help="seed of all random choices (default 0)"

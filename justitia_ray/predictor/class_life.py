@@ -261,6 +261,10 @@ class ClassLife:
             self._tested = number
         self.index, self.model, self.serving = index, model, number
 
+    def train_again(self) -> None:
+        """Make a training due at once, since the active version cannot be read."""
+        self._before = None
+
     def take_over(
         self, index: VersionIndex, model: TrainedModel, number: int, log_errors: Iterable[float]
     ) -> None:

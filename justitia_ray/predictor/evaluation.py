@@ -73,7 +73,7 @@ class Evaluation:
 
 
 def evaluate(
-    training: Sequence[Sample], test: Sequence[Sample], *, kind: str = "auto", seed: int = 0
+    training: Sequence[Sample], test: Sequence[Sample], *, kind: str = "mlp", seed: int = 0
 ) -> Evaluation:
     """Train on some samples, predict the others, and return the errors and times.
 

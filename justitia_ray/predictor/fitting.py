@@ -1,4 +1,4 @@
-"""Recipes that fit a model to samples, and the choice among them; needs scikit-learn and torch.
+"""Recipes that fit networks to samples; needs scikit-learn and torch.
 
 Only training imports this module, so a process that predicts needs neither. Networks are trained in
 parallel on one core. All random numbers come from a generator with the seed, and one thread adds in
@@ -6,25 +6,16 @@ a fixed order: equal samples and seed give the same network, bit for bit, on one
 """
 
 import itertools
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import numpy as np
 import torch
-from sklearn.decomposition import TruncatedSVD
-from sklearn.ensemble import ExtraTreesRegressor
-from sklearn.linear_model import RidgeCV
+from sklearn.feature_extraction.text import TfidfVectorizer
 
 from justitia_ray.predictor.input_features import MEASURES, InputFeatures
-from justitia_ray.predictor.regressors import (
-    Constant,
-    Floats,
-    Forest,
-    Linear,
-    NetworkRegressor,
-    Regressor,
-)
+from justitia_ray.predictor.network_regressor import Floats, Integers, NetworkRegressor
 from justitia_ray.predictor.trained_model import DesignMatrix, best_shift
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -163,11 +154,9 @@ def _chosen(how: NetworkTraining, samples: int, generator: torch.Generator) -> t
     return trained
 
 
-Recipe = Callable[[Floats, Floats, int], Regressor]
-"""Function from (rows [samples, columns], ln(cost) [samples], seed) to a trained function."""
+Recipe = Callable[[Floats, Floats, int], NetworkRegressor]
+"""Function from (rows [samples, columns], ln(cost) [samples], seed) to trained networks."""
 
-_TOPICS = 8
-"""Number of main directions (SVD) of the words that trees use: single words say too little."""
 _TERMS_WEIGHT = 2.0
 """Factor of the terms in a row of the network: all terms have length 1, each measure standard
 deviation 1."""
@@ -188,58 +177,32 @@ _PAPER = NetworkTraining(widths=(), members=1, steps=300, rate=1e-3, decay=1e-4,
 
 
 def fit_design(inputs: Sequence[InputFeatures]) -> DesignMatrix:
-    """Return the design matrix for these inputs; terms in only one of them are left out.
-
-    The inverse document frequency is scikit-learn's smooth one, ln((1 + n)/(1 + df)) + 1.
-    """
+    """Return the design matrix for these inputs; terms in only one of them are left out."""
     logs = np.log1p(np.array([features.measures for features in inputs], dtype=np.float64))
     scale = logs.std(axis=0)
-    occurs = Counter(term for features in inputs for term in features.terms)
-    shared = sorted(term for term, count in occurs.items() if count >= 2)
-    frequency = np.array([occurs[term] for term in shared], dtype=np.float64)
+    buckets, idf = _document_frequencies(inputs)
     return DesignMatrix(
         mean=logs.mean(axis=0),
         scale=np.where(scale > 1e-9, scale, 1.0),
-        buckets=np.array(shared, dtype=np.int64),
-        idf=np.log((1 + len(inputs)) / (1 + frequency)) + 1,
+        buckets=buckets,
+        idf=idf,
     )
 
 
-def fit_median(rows: Floats, log_costs: Floats, seed: int) -> Regressor:
-    """Return the class median, a constant."""
-    return Constant(np.array([np.median(log_costs)]))
+def _document_frequencies(inputs: Sequence[InputFeatures]) -> tuple[Integers, Floats]:
+    """Return the terms of two inputs or more, ascending, and the idf of each.
+
+    The inverse document frequency is scikit-learn's smooth one, ln((1 + n)/(1 + df)) + 1.
+    """
+    vectorizer = TfidfVectorizer(analyzer=attrgetter("terms"), min_df=2)
+    try:
+        vectorizer.fit(inputs)
+    except ValueError:  # no term is in two inputs
+        return np.zeros(0, dtype=np.int64), np.zeros(0)
+    return vectorizer.get_feature_names_out().astype(np.int64), vectorizer.idf_
 
 
-def fit_ridge(rows: Floats, log_costs: Floats, seed: int) -> Regressor:
-    """Return linear least squares on ln(cost), with the L2 penalty chosen by leave-one-out."""
-    model = RidgeCV(alphas=np.logspace(0, 3, 7)).fit(rows, log_costs)
-    return Linear(model.coef_.astype(np.float64), np.array([model.intercept_], dtype=np.float64))
-
-
-def fit_forest(rows: Floats, log_costs: Floats, seed: int) -> Regressor:
-    """Return extremely randomised trees (Geurts et al., Machine Learning 63, 2006) on ln(cost)."""
-    projection = _projection(rows, seed)
-    model = ExtraTreesRegressor(
-        64, min_samples_leaf=3, max_features=0.5, max_depth=10, random_state=seed
-    ).fit(rows @ projection, log_costs)
-    trees = [estimator.tree_ for estimator in model.estimators_]
-    nodes = max(tree.node_count for tree in trees)
-    shape = (len(trees), nodes)
-    feature, threshold, value = np.zeros(shape, dtype=np.int64), np.zeros(shape), np.zeros(shape)
-    left = np.tile(np.arange(nodes, dtype=np.int64), (len(trees), 1))
-    right = left.copy()
-    for number, tree in enumerate(trees):
-        inner = np.flatnonzero(tree.children_left >= 0)
-        feature[number, inner] = tree.feature[inner]
-        threshold[number, inner] = tree.threshold[inner]
-        left[number, inner] = tree.children_left[inner]
-        right[number, inner] = tree.children_right[inner]
-        value[number, : tree.node_count] = tree.value[:, 0, 0]
-    depth = max(tree.max_depth for tree in trees)
-    return Forest(projection, feature, threshold, left, right, value, depth)
-
-
-def fit_mlp(rows: Floats, log_costs: Floats, seed: int) -> Regressor:
+def fit_mlp(rows: Floats, log_costs: Floats, seed: int) -> NetworkRegressor:
     """Return small networks trained on the relative error, each stopped when it starts to overfit.
 
     Differences from the paper: form measures besides TF-IDF, the logarithm of the cost, the
@@ -255,7 +218,7 @@ def fit_mlp(rows: Floats, log_costs: Floats, seed: int) -> Regressor:
     )
 
 
-def fit_paper(rows: Floats, log_costs: Floats, seed: int) -> Regressor:
+def fit_paper(rows: Floats, log_costs: Floats, seed: int) -> NetworkRegressor:
     """Return the paper's network: from TF-IDF of the input alone to the cost itself.
 
     Source: Justitia (arXiv:2510.17015v1), Sec. IV-B: 4 layers, the first proportional to the mean
@@ -274,108 +237,24 @@ def fit_paper(rows: Floats, log_costs: Floats, seed: int) -> Regressor:
     return NetworkRegressor(tuple(layers), float(np.log(unit)))
 
 
-RECIPES: dict[str, Recipe] = {
-    "median": fit_median,
-    "ridge": fit_ridge,
-    "forest": fit_forest,
-    "mlp": fit_mlp,
-    "paper": fit_paper,
-}
+RECIPES: dict[str, Recipe] = {"mlp": fit_mlp, "paper": fit_paper}
 """Recipes by kind."""
 
-
-def _projection(rows: Floats, seed: int) -> Floats:
-    """Return [columns, features]: each measure, and the main directions of the terms."""
-    columns, measures = rows.shape[1], len(MEASURES)
-    projection = np.eye(columns, measures)
-    topics = min(_TOPICS, columns - measures - 1, len(rows) - 1)
-    if topics < 1:
-        return projection
-    svd = TruncatedSVD(topics, random_state=seed).fit(rows[:, measures:])
-    directions = np.zeros((columns, topics))
-    directions[measures:] = svd.components_.T
-    return np.hstack([projection, directions])
-
-
-BLEND = "blend"
-"""Kind of a model that is the mean, in ln(cost), of the models of several recipes."""
-MEMBERS = ("ridge", "forest", "mlp")
-"""Recipes of a blend."""
-_MEDIAN = "median"
 _FOLDS = 5
-_SURE = 2.0
-"""Standard errors by which another candidate must beat the blend.
-
-Over ten random splits of the recorded runs the blend was wrong by 24.7 % over the seven classes.
-Taking the best of the blend, its members and the median in cross-validation, however small its
-lead, gave 25.0 %: at 60 to 100 samples the noise of the choice costs more than the choice gains.
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A recipe, or a weighted mean of several."""
-
-    kind: str
-    weights: Mapping[str, float]
-    """Weights by recipe, with the sum 1."""
-
-
-def candidates() -> tuple[Candidate, ...]:
-    """Return the candidates of `auto`; the first is kept unless another is significantly better."""
-    equal = dict.fromkeys(MEMBERS, 1 / len(MEMBERS))
-    shrunk = {name: weight / 2 for name, weight in equal.items()} | {_MEDIAN: 0.5}
-    return (
-        Candidate(BLEND, equal),
-        Candidate(BLEND, shrunk),
-        *(Candidate(name, {name: 1.0}) for name in (*MEMBERS, _MEDIAN)),
-    )
 
 
 def held_out_answers(
-    inputs: Sequence[InputFeatures], log_costs: Floats, recipes: Sequence[str], seed: int
-) -> dict[str, Floats]:
-    """Return, by recipe, the answer for each sample of a model that has not seen it.
+    inputs: Sequence[InputFeatures], log_costs: Floats, recipe: Recipe, seed: int
+) -> Floats:
+    """Return the answer for each sample of networks that have not seen it.
 
     Five folds, drawn by the seed; a fold contributes nothing to its own model, not even its words.
     """
     order = np.random.default_rng(seed).permutation(len(inputs))
-    answers = {name: np.zeros(len(inputs)) for name in recipes}
+    answers = np.zeros(len(inputs))
     for number in range(_FOLDS):
         fold, rest = order[number::_FOLDS], np.delete(order, np.s_[number::_FOLDS])
         design = fit_design([inputs[i] for i in rest])
-        rows = design.rows([inputs[i] for i in rest])
-        unseen = design.rows([inputs[i] for i in fold])
-        for name in recipes:
-            regressor = RECIPES[name](rows, log_costs[rest], seed)
-            answers[name][fold] = regressor.log_costs(unseen)
+        regressor = recipe(design.rows([inputs[i] for i in rest]), log_costs[rest], seed)
+        answers[fold] = regressor.log_costs(design.rows([inputs[i] for i in fold]))
     return answers
-
-
-def mixed(answers: Mapping[str, Floats], candidate: Candidate) -> Floats:
-    """Return a candidate's answers, computed from those of its recipes."""
-    terms = [weight * answers[name] for name, weight in candidate.weights.items()]
-    return np.asarray(np.sum(terms, axis=0))
-
-
-def choose(answers: Mapping[str, Floats], log_costs: Floats) -> Candidate:
-    """Return the candidate of least mean relative error that significantly beats the first.
-
-    Significant: by _SURE standard errors of the difference, sample by sample.
-    """
-    first, *others = candidates()
-    chosen, usual = first, _relative_errors(mixed(answers, first), log_costs)
-    least = float(usual.mean())
-    for candidate in others:
-        errors = _relative_errors(mixed(answers, candidate), log_costs)
-        gain = usual - errors
-        needed = _SURE * float(gain.std(ddof=1)) / len(gain) ** 0.5
-        if gain.mean() > needed and errors.mean() < least:
-            chosen, least = candidate, float(errors.mean())
-    return chosen
-
-
-def _relative_errors(answers: Floats, log_costs: Floats) -> Floats:
-    """Return |p − t|/t of each answer, after the shift that calibration would apply."""
-    shift = best_shift(log_costs - answers)
-    return np.asarray(np.abs(np.expm1(answers + shift - log_costs)))

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 
 from justitia_ray.errors import ConfigError, StoreError
 from justitia_ray.predictor.input_features import BUCKETS, MEASURES
-from justitia_ray.predictor.regressors import REGRESSORS, Arrays, floats, integers
+from justitia_ray.predictor.network_regressor import Arrays, NetworkRegressor, floats, integers
 from justitia_ray.predictor.stored import AtLeastOne, Stored
 from justitia_ray.predictor.trained_model import CostCalibration, DesignMatrix, TrainedModel
 
@@ -28,7 +28,11 @@ _MAGIC = b"justitia-model"
 _JSON = "justitia"
 """Key of the JSON object in the safetensors metadata."""
 _LEAST_SCALE = 1e-9
-_MOST_REGRESSORS = 8
+_FUNCTIONS = ("network",)
+"""Functions of a model. Release 0.2.0 also wrote `linear`, `forest` and `constant`, and weighted
+means of several functions."""
+_PREFIX = "0"
+"""Prefix of the arrays of the first function, and the only one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +41,10 @@ class _Metadata(Stored):
 
     kind: Annotated[str, Field(pattern=r"^[a-z0-9_-]{1,32}$")]
     samples: AtLeastOne
-    regressors: Annotated[tuple[str, ...], Field(min_length=1, max_length=_MOST_REGRESSORS)]
-    """Names of the regressors, in order."""
+    regressors: tuple[str, ...]
+    """Names of the functions; `_FUNCTIONS` is allowed."""
     weights: tuple[Annotated[float, Field(ge=0, le=1, strict=True)], ...]
+    """Weight of each function; of one, 1."""
     calibration: CostCalibration
     trained_with: dict[str, str]
     measures: tuple[str, ...] = MEASURES
@@ -49,10 +54,13 @@ class _Metadata(Stored):
     def _check(self) -> Self:
         if self.measures != MEASURES or self.buckets != BUCKETS:
             raise ValueError("it was trained on other measures than this version takes")
-        if not REGRESSORS.keys() >= set(self.regressors):
-            raise ValueError(f"regressors are {self.regressors!r:.80}: {[*REGRESSORS]} are allowed")
-        if len(self.weights) != len(self.regressors):
-            raise ValueError(f"weights are {self.weights!r:.80}: one a regressor is allowed")
+        if self.regressors != _FUNCTIONS:
+            raise ValueError(
+                f"regressors are {self.regressors!r:.80}: {_FUNCTIONS!r} is allowed; the kinds"
+                " auto, ridge, forest and median were removed, and the class needs a new training"
+            )
+        if self.weights != (1.0,):
+            raise ValueError(f"weights are {self.weights!r:.80}: (1.0,) is allowed")
         return self
 
 
@@ -65,13 +73,12 @@ def model_to_bytes(model: TrainedModel) -> bytes:
     arrays: dict[str, NDArray[np.generic]] = {
         f"design.{field.name}": getattr(model.design, field.name) for field in fields(DesignMatrix)
     }
-    for number, regressor in enumerate(model.regressors):
-        arrays |= {f"{number}.{name}": array for name, array in regressor.arrays().items()}
+    arrays |= {f"{_PREFIX}.{name}": array for name, array in model.regressor.arrays().items()}
     about = _Metadata(
         model.kind,
         model.samples,
-        tuple(regressor.name for regressor in model.regressors),
-        model.weights,
+        _FUNCTIONS,
+        (1.0,),
         model.calibration,
         model.trained_with,
     )
@@ -129,11 +136,7 @@ def _model(body: bytes) -> TrainedModel:
         about.kind,
         about.samples,
         design,
-        tuple(
-            REGRESSORS[name].from_arrays(_part(arrays, str(i)), design.columns)
-            for i, name in enumerate(about.regressors)
-        ),
-        about.weights,
+        NetworkRegressor.from_arrays(_part(arrays, _PREFIX), design.columns),
         about.calibration,
         about.trained_with,
     )

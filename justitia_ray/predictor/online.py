@@ -48,7 +48,7 @@ class LearningSettings:
     minimum_samples: int = 10
     """Applications with known inputs from which on a class has a model."""
     history_per_class: int = 500
-    kind: str = "auto"
+    kind: str = "mlp"
     """Kind of the models, as `train` takes it."""
     seed: int = 0
 
@@ -250,9 +250,13 @@ class LearningPredictor:
     ) -> None:
         """Set the model that serves a class, or its mean (None, 0).
 
-        The model is `index.active`, or an earlier one if that is damaged.
+        The model is `index.active`, or an earlier one if that cannot be read: then the class is
+        trained again as soon as it has samples enough.
         """
-        self._life(self.means.filed_under(application_class)).serve(index, model, number)
+        life = self._life(self.means.filed_under(application_class))
+        life.serve(index, model, number)
+        if number != index.active:
+            life.train_again()
 
     def overview(self) -> dict[str, dict[str, Any]]:
         """Return statistics, versions and the serving version of each class; JSON."""

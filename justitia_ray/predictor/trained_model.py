@@ -1,4 +1,4 @@
-"""A trained model of a class: rows from features, functions of a row, calibrated answers.
+"""A trained model of a class: rows from features, networks of a row, calibrated answers.
 
 Predicting needs neither scikit-learn nor torch.
 """
@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from justitia_ray.predictor.class_statistics import reach_of_p90
 from justitia_ray.predictor.input_features import InputFeatures
-from justitia_ray.predictor.regressors import Floats, Integers, Regressor
+from justitia_ray.predictor.network_regressor import Floats, Integers, NetworkRegressor
 from justitia_ray.predictor.stored import Stored
 from justitia_ray.units import KvTokenTime
 
@@ -28,8 +28,8 @@ class CostPrediction:
 
 
 WIDEST_DEVIATIONS = 4.0
-"""Largest distance from the mean at which a measure counts, in standard deviations: a linear model
-must not extrapolate to an input of 1 MB."""
+"""Largest distance from the mean at which a measure counts, in standard deviations: a model must
+not extrapolate to an input of 1 MB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +173,12 @@ class TrainedModel:
     """A trained model of an application class. Equal inputs give equal predictions."""
 
     kind: str
-    """Name of the recipe: `mlp`, `paper`, `ridge`, `forest`, `median`, …."""
+    """Name of the recipe: `mlp` or `paper`."""
     samples: int
     """Number of finished applications that it was trained on."""
     design: DesignMatrix
-    regressors: tuple[Regressor, ...]
-    """Functions whose weighted mean in ln(cost) is the raw answer."""
-    weights: tuple[float, ...]
-    """Weight of each regressor."""
+    regressor: NetworkRegressor
+    """Networks whose answer is calibrated."""
     calibration: CostCalibration
     trained_with: dict[str, str] = field(default_factory=dict)
     """Versions of the packages that trained it."""
@@ -190,8 +188,5 @@ class TrainedModel:
         answers: list[CostPrediction] = []
         for start in range(0, len(inputs), _AT_ONCE):
             rows = self.design.rows(inputs[start : start + _AT_ONCE])
-            raw = np.zeros(len(rows))
-            for regressor, weight in zip(self.regressors, self.weights, strict=True):
-                raw += weight * regressor.log_costs(rows)
-            answers += self.calibration.predictions(raw)
+            answers += self.calibration.predictions(self.regressor.log_costs(rows))
         return answers

@@ -49,7 +49,7 @@ class TrainingJob(Stored):
     """Latest samples, which judge the model; later than all of `samples`."""
     reason: Reason
     seed: int
-    kind: str = "auto"
+    kind: str = "mlp"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +117,27 @@ def train_job(job: TrainingJob) -> bytes:
     return model_to_bytes(train(job.samples, kind=job.kind, seed=job.seed))
 
 
-KINDS = ("auto", "mlp", "ridge", "forest", "median", "paper")
-"""Kinds of models. `auto` is the mean of ridge, forest and mlp unless cross-validation shows that
-another candidate is significantly better (`fitting.choose`)."""
+KINDS = ("mlp", "paper")
+"""Kinds of models: small networks on words and form of the input, and the paper's own recipe."""
+_REMOVED = ("auto", "ridge", "forest", "median")
+"""Kinds of release 0.2.0; their models did not shorten the completion times."""
+_AS_PUBLISHED = ("paper",)
+"""Kinds whose answers are not shifted to minimise the relative error."""
 
-_AS_PUBLISHED = ("median", "paper")
-"""Baselines, whose answers are not shifted to minimise the relative error."""
+
+def check_kind(kind: str) -> None:
+    """Check the name of a kind of models.
+
+    Raises:
+        ConfigError: If there is no such kind; for a removed one the message names its replacement.
+    """
+    if kind in _REMOVED:
+        raise ConfigError(f"kind {kind} was removed: write mlp, the default")
+    if kind not in KINDS:
+        raise ConfigError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
 
 
-def train(samples: Sequence[Sample], *, kind: str = "auto", seed: int = 0) -> TrainedModel:
+def train(samples: Sequence[Sample], *, kind: str = "mlp", seed: int = 0) -> TrainedModel:
     """Return a model trained on finished applications of one class; takes seconds of one core.
 
     Equal samples in the same order, kind and seed give the same model.
@@ -139,8 +151,7 @@ def train(samples: Sequence[Sample], *, kind: str = "auto", seed: int = 0) -> Tr
         ConfigError: If there is no such kind, or scikit-learn or torch is not installed.
         ValueError: If fewer than LEAST_TRAINED_ON samples have features.
     """
-    if kind not in KINDS:
-        raise ConfigError(f"kind must be one of {', '.join(KINDS)}, got {kind!r}")
+    check_kind(kind)
     load_packages()
     from justitia_ray.predictor import fitting
 
@@ -152,21 +163,14 @@ def train(samples: Sequence[Sample], *, kind: str = "auto", seed: int = 0) -> Tr
     inputs = [features for features, _ in known if features]
     log_costs = np.array([math.log(cost) for _, cost in known])
 
-    recipes = ("median", *fitting.MEMBERS) if kind == "auto" else (kind,)
-    held_out = fitting.held_out_answers(inputs, log_costs, recipes, seed)
-    chosen = fitting.Candidate(kind, {kind: 1.0})
-    if kind == "auto":
-        chosen = fitting.choose(held_out, log_costs)
-    answers = fitting.mixed(held_out, chosen)
-
+    recipe = fitting.RECIPES[kind]
+    answers = fitting.held_out_answers(inputs, log_costs, recipe, seed)
     design = fitting.fit_design(inputs)
-    rows = design.rows(inputs)
     return TrainedModel(
-        kind=chosen.kind,
+        kind=kind,
         samples=len(known),
         design=design,
-        regressors=tuple(fitting.RECIPES[name](rows, log_costs, seed) for name in chosen.weights),
-        weights=tuple(chosen.weights.values()),
+        regressor=recipe(design.rows(inputs), log_costs, seed),
         calibration=calibrate(answers, log_costs, shifted=kind not in _AS_PUBLISHED),
         trained_with={name: version(name) for name in ("scikit-learn", "torch")},
     )

@@ -18,6 +18,7 @@ from typing import TypeAlias
 
 from justitia_ray.lab.s3.config import TINY, S3Config
 from justitia_ray.predictor.class_mean import ClassMeanPredictor
+from justitia_ray.predictor.evaluation import class_quantiles
 from justitia_ray.predictor.input_features import features_of
 from justitia_ray.predictor.observation import Sample
 from justitia_ray.predictor.trained_model import CostPrediction
@@ -38,8 +39,9 @@ MOST_SAMPLES = 100
 S3 = "s3"
 """Recipe with one model for all classes."""
 CLASS_MEAN = "class mean"
-"""Recipe of the service before a class has a model; recipes other than these are kinds of `train`.
-"""
+"""Recipe of the service before a class has a model."""
+CLASS_MEDIAN = "class median"
+"""Recipe that predicts the median cost of a class; all other recipes are kinds of `train`."""
 _HISTORY_SEED = -1
 """Seed of SC's training runs; no report uses it."""
 _TIMED = 50
@@ -76,7 +78,7 @@ def predict_out_of_fold(recipe: str, data_dir: Path, s3: S3Config = TINY) -> Out
     """Train on each half and predict the other; cached, so each process does it once.
 
     Args:
-        recipe: A kind of `train`, `s3`, or `class mean`.
+        recipe: A kind of `train`, `s3`, `class mean` or `class median`.
         data_dir: Directory that holds `recorded/` and `apps/`.
         s3: Sizes and training settings of `s3`; its weights are random.
 
@@ -150,6 +152,10 @@ def _trained(recipe: str, samples: Mapping[str, Sequence[Sample]], s3: S3Config)
         return train_s3(samples, config=s3).predict
     if recipe == CLASS_MEAN:
         return _class_means(samples)
+    if recipe == CLASS_MEDIAN:
+        return lambda name, texts: (
+            [class_quantiles([sample.kv_token_time for sample in samples[name]])] * len(texts)
+        )
     models = {name: train(runs, kind=recipe) for name, runs in samples.items()}
     return lambda name, texts: models[name].predict([features_of(text) for text in texts])
 

@@ -131,7 +131,7 @@ class ModelVersions:
         self, directory: ModelDirectory, name: str, predictor: LearningPredictor
     ) -> None:
         before = self._indexes.get(name, VersionIndex())
-        found = await asyncio.to_thread(_best_undamaged, directory, name)
+        found = await asyncio.to_thread(_best_readable, directory, name)
         if found is None or before.imported == found[0].sha256:
             return
         version, data = found
@@ -184,10 +184,15 @@ class ModelVersions:
         return model
 
 
-def _best_undamaged(directory: ModelDirectory, name: str) -> tuple[Version, bytes] | None:
-    """Return the best undamaged version of a class; damaged ones are logged."""
+def _best_readable(directory: ModelDirectory, name: str) -> tuple[Version, bytes] | None:
+    """Return the best version of a class that this release can read; the others are logged."""
     for version, data in directory.candidates(name):
-        if isinstance(data, bytes):
-            return version, data
-        log_event(logger, logging.ERROR, "predictor.model_refused", reason=str(data))
+        try:
+            if isinstance(data, StoreError):
+                raise data
+            model_from_bytes(data, f"{directory.path}: version {version.number} of class {name}")
+        except StoreError as error:
+            log_event(logger, logging.ERROR, "predictor.model_refused", reason=str(error))
+            continue
+        return version, data
     return None

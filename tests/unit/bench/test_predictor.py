@@ -10,23 +10,23 @@ from scripts.bench.predictor import SEVEN, Latency, Trial, held_share, verdicts
 
 
 def trial(name: str, kind: str, number: int, error: float) -> Trial:
-    return Trial(name, kind, number, 100, kind, error, error / 2, 0.8, 2.0, 25, 0.9)
+    return Trial(name, kind, number, 100, error, error / 2, 0.8, 2.0, 25, 0.9)
 
 
 def trials(ours: float, median: float) -> list[Trial]:
     return [
         trial(name, kind, number, error + (0.1 if number else 0.0))
         for name in (*SEVEN, "CG")
-        for kind, error in (("auto", ours), ("median", median))
+        for kind, error in (("mlp", ours), ("median", median))
         for number in (0, 1)
     ]
 
 
 def test_verdicts_name_missed_targets() -> None:
     """A class that the median predicts better is named, whatever the mean over classes is."""
-    fast = [Latency("auto", 0.2, 0.4, "DM", 0.5, 0.1)]
+    fast = [Latency("mlp", 0.2, 0.4, "DM", 0.5, 0.1)]
     good = verdicts(trials(0.2, 0.4), fast)
-    bad = verdicts(trials(0.5, 0.4), [Latency("auto", 0.9, 1.0, "DM", 0.9, 0.1)])
+    bad = verdicts(trials(0.5, 0.4), [Latency("mlp", 0.9, 1.0, "DM", 0.9, 0.1)])
 
     assert [True] * 7 == [verdict.met for verdict in good]
     assert [False, False, False, *[True] * 4] == [verdict.met for verdict in bad]
@@ -35,7 +35,7 @@ def test_verdicts_name_missed_targets() -> None:
 
 def test_share_held_counts_every_test_once() -> None:
     """A class of five tests counts less than one of ninety-five."""
-    few = replace(trial("EV", "auto", 0, 0.2), covered=0.2, tested_on=5)
+    few = replace(trial("EV", "mlp", 0, 0.2), covered=0.2, tested_on=5)
     many = replace(few, covered=1.0, tested_on=95)
 
     assert pytest.approx(0.96) == held_share([few, many])
@@ -46,7 +46,7 @@ def test_share_of_all_tests_is_held_to_five_points(covered: float, met: bool) ->
     """A share above the range is as wrong as one below it."""
     rows = [replace(t, covered=covered) for t in trials(0.2, 0.4)]
 
-    assert met is verdicts(rows, [Latency("auto", 0.2, 0.4, "DM", 0.5, 0.1)])[4].met
+    assert met is verdicts(rows, [Latency("mlp", 0.2, 0.4, "DM", 0.5, 0.1)])[4].met
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_class_whose_spread_chance_does_not_explain_is_named(
         replace(t, covered=covered, tested_on=tests) if t.application_class == "PE" else t
         for t in trials(0.2, 0.4)
     ]
-    verdict = verdicts(rows, [Latency("auto", 0.2, 0.4, "DM", 0.5, 0.1)])[5]
+    verdict = verdicts(rows, [Latency("mlp", 0.2, 0.4, "DM", 0.5, 0.1)])[5]
 
     assert (met, "all" if met else "PE") == (verdict.met, verdict.figure)
 
@@ -70,7 +70,7 @@ def test_class_whose_spread_chance_does_not_explain_is_named(
 def test_class_whose_quantiles_would_do_better_is_named() -> None:
     """A spread with the right share may still be worse than that of the class's quantiles."""
     rows = [replace(t, pinball=1.1) if t.application_class == "CC" else t for t in trials(0.2, 0.4)]
-    verdict = verdicts(rows, [Latency("auto", 0.2, 0.4, "DM", 0.5, 0.1)])[6]
+    verdict = verdicts(rows, [Latency("mlp", 0.2, 0.4, "DM", 0.5, 0.1)])[6]
 
     assert (False, "CC") == (verdict.met, verdict.figure)
 

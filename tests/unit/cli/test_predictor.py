@@ -11,7 +11,10 @@ from justitia_ray.cli.main import main
 from justitia_ray.predictor.model_directory import ModelDirectory
 from justitia_ray.predictor.model_file import model_from_bytes
 from tests.unit.cli.noting_service import Sent, noting_service
+from tests.unit.predictor.builders import quick_networks
 from tests.unit.sim.data_directory import write_lines
+
+__all__ = ["quick_networks"]
 
 FIELDS = {
     "n_train",
@@ -46,6 +49,7 @@ def predictor(*words: str | Path) -> int:
     return main(["predictor", *map(str, words)])
 
 
+@pytest.mark.usefixtures("quick_networks")
 def test_evaluate_writes_metrics_of_held_out_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -55,7 +59,7 @@ def test_evaluate_writes_metrics_of_held_out_runs(
     write_runs(data, "B", range(40))
     write_runs(held, "A", range(40, 50), inputs=data)
 
-    code = predictor("evaluate", "--data", data, "--holdout", held, "--out", out, "--kind", "ridge")
+    code = predictor("evaluate", "--data", data, "--holdout", held, "--out", out)
     metrics = json.loads((out / "metrics.json").read_text())
 
     assert 0 == code
@@ -67,15 +71,14 @@ def test_evaluate_writes_metrics_of_held_out_runs(
     assert "baseline" in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("quick_networks")
 def test_train_writes_models_of_all_runs_and_metrics_of_a_part(tmp_path: Path) -> None:
     """The served model is trained on all runs; its metrics come from runs not used in training."""
     write_runs(tmp_path, "A", range(40))
     write_runs(tmp_path, "B", range(30))
     out = tmp_path / "models"
 
-    assert 0 == predictor(
-        "train", "--data", tmp_path, "--out", out, "--classes", "B", "--kind", "ridge"
-    )
+    assert 0 == predictor("train", "--data", tmp_path, "--out", out, "--classes", "B")
     active = ModelDirectory(out).active("B")
     metrics = json.loads((out / "metrics.json").read_text())
 
@@ -84,6 +87,21 @@ def test_train_writes_models_of_all_runs_and_metrics_of_a_part(tmp_path: Path) -
     assert {"B", "mean"} == metrics.keys()
     assert (24, 6) == (metrics["B"]["n_train"], metrics["B"]["n_test"])
     assert ["B"] == ModelDirectory(out).classes()
+
+
+@pytest.mark.parametrize("action", ["train", "evaluate"])
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        ("auto", "kind auto was removed: write mlp, the default"),
+        ("svm", "kind must be one of mlp, paper, got 'svm'"),
+    ],
+)
+def test_kind_is_checked_before_data_are_read(
+    action: str, kind: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert 2 == predictor(action, "--data", "none", "--out", "none", "--kind", kind)
+    assert told in capsys.readouterr().err
 
 
 RECORD = {

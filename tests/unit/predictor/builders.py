@@ -1,30 +1,33 @@
 """Builders of samples and models, by hand or drawn from known rules."""
 
+import json
 import math
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from hashlib import sha256
 
 import numpy as np
 import pytest
+from safetensors import numpy as safetensors
 
 from justitia_ray.predictor import fitting
 from justitia_ray.predictor.class_statistics import InputForm
 from justitia_ray.predictor.input_features import MEASURES, InputFeatures, features_of
 from justitia_ray.predictor.model_file import model_to_bytes
+from justitia_ray.predictor.network_regressor import NetworkRegressor
 from justitia_ray.predictor.observation import Sample
-from justitia_ray.predictor.regressors import Linear
 from justitia_ray.predictor.trained_model import CostCalibration, DesignMatrix, TrainedModel
 
 _SCALE = 10.0
 """Keeps ln(1 + chars) below the limit at which the design matrix clips."""
 
 
-def power_model(factor: float = 1.0, power: float = 1.0, kind: str = "ridge") -> TrainedModel:
+def power_model(factor: float = 1.0, power: float = 1.0, kind: str = "mlp") -> TrainedModel:
     """Return a model with cost = factor · (1 + chars)^power, p10 half and p90 double of it."""
     measures = len(MEASURES)
-    weights = np.zeros(measures)
-    weights[MEASURES.index("chars")] = power * _SCALE
+    weights = np.zeros((1, measures, 1))
+    weights[0, MEASURES.index("chars"), 0] = power * _SCALE
     return TrainedModel(
         kind=kind,
         samples=10,
@@ -34,17 +37,27 @@ def power_model(factor: float = 1.0, power: float = 1.0, kind: str = "ridge") ->
             np.zeros(0, dtype=np.int64),
             np.zeros(0),
         ),
-        regressors=(Linear(weights, np.array([np.log(factor)])),),
-        weights=(1.0,),
+        regressor=NetworkRegressor(((weights, np.full((1, 1, 1), np.log(factor))),)),
         calibration=CostCalibration(
             shift=0.0, below=-np.log(2).item(), above=np.log(2).item(), least=-50.0, most=50.0
         ),
     )
 
 
-def power_model_bytes(factor: float = 1.0, power: float = 1.0, kind: str = "ridge") -> bytes:
+def power_model_bytes(factor: float = 1.0, power: float = 1.0, kind: str = "mlp") -> bytes:
     """Return the serialised form of `power_model`."""
     return model_to_bytes(power_model(factor, power, kind))
+
+
+def removed_kind_bytes() -> bytes:
+    """Return a model as release 0.2.0 wrote it: the mean of a ridge, a forest and networks."""
+    body = power_model_bytes().partition(b"\n")[2]
+    size = int.from_bytes(body[:8], "little")
+    about = json.loads(json.loads(body[8 : 8 + size])["__metadata__"]["justitia"])
+    about |= {"kind": "blend", "regressors": ["linear", "forest", "network"]}
+    about["weights"] = [1 / 3] * 3
+    changed = safetensors.save(dict(safetensors.load(body)), {"justitia": json.dumps(about)})
+    return b"justitia-model 1 %s\n%s" % (sha256(changed).hexdigest().encode(), changed)
 
 
 def text_of(chars: int) -> str:

@@ -18,7 +18,9 @@ from justitia_ray.predictor.evaluation import (
     split,
 )
 from justitia_ray.predictor.trained_model import CostPrediction
-from tests.unit.predictor.builders import made_up_samples
+from tests.unit.predictor.builders import made_up_samples, quick_networks
+
+__all__ = ["quick_networks"]
 
 
 def test_relative_error_is_of_the_true_cost() -> None:
@@ -82,11 +84,12 @@ def test_split_is_drawn_by_the_seed() -> None:
         split(samples[:5], seed=1)
 
 
+@pytest.mark.usefixtures("quick_networks")
 def test_metrics_are_those_of_the_contract() -> None:
     """Other tools read metrics.json; `mean` is over the classes, each with equal weight."""
     samples = made_up_samples(40)
-    few = evaluate(samples[:20], samples[20:], kind="ridge")
-    more = evaluate(samples[:30], samples[30:], kind="ridge")
+    few = evaluate(samples[:20], samples[20:])
+    more = evaluate(samples[:30], samples[30:])
     metrics = metrics_of({"a": few, "b": more})
 
     assert ["a", "b", "mean"] == list(metrics)

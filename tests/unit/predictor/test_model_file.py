@@ -17,7 +17,7 @@ from justitia_ray.predictor.input_features import BUCKETS, features_of
 from justitia_ray.predictor.model_file import model_from_bytes, model_to_bytes
 from justitia_ray.predictor.trained_model import TrainedModel
 from justitia_ray.predictor.training import KINDS, train
-from tests.unit.predictor.builders import made_up_samples, quick_networks
+from tests.unit.predictor.builders import made_up_samples, quick_networks, removed_kind_bytes
 
 __all__ = ["quick_networks"]
 
@@ -80,16 +80,16 @@ def test_reading_needs_neither_torch_nor_scikit_learn() -> None:
         " [name for name in ('torch', 'sklearn', 'pickle5') if name in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], input=file_of("auto"), capture_output=True, check=True
+        [sys.executable, "-c", code], input=file_of("mlp"), capture_output=True, check=True
     )
-    here = model_from_bytes(file_of("auto"), "here").predict([features_of("alpha beta slow.")])
+    here = model_from_bytes(file_of("mlp"), "here").predict([features_of("alpha beta slow.")])
 
     assert f"{here[0].kv_token_time.hex()} []" == done.stdout.decode().strip()
 
 
 def test_no_flipped_bit_goes_unnoticed() -> None:
     """Memory and disks lose bits: a slightly wrong model would mislead for weeks."""
-    good = file_of("ridge")
+    good = file_of("mlp")
     rng = random.Random(0)
     for place in [0, 15, 20, 90, *(rng.randrange(len(good)) for _ in range(100))]:
         bad = bytearray(good)
@@ -102,40 +102,38 @@ def test_no_flipped_bit_goes_unnoticed() -> None:
 def test_file_cut_short_is_refused(length: int) -> None:
     """A full disk leaves such files."""
     with pytest.raises(StoreError, match="not a model that can be used"):
-        model_from_bytes(file_of("ridge")[:length], "here")
+        model_from_bytes(file_of("mlp")[:length], "here")
 
 
 def test_later_format_is_named() -> None:
     """After a downgrade the operator must learn why the model is not used."""
     with pytest.raises(StoreError, match=r"format b'2': 1 is allowed"):
-        model_from_bytes(file_of("ridge").replace(b"model 1", b"model 2", 1), "here")
+        model_from_bytes(file_of("mlp").replace(b"model 1", b"model 2", 1), "here")
 
 
 HOSTILE = {
-    "array missing": lambda: changed("ridge", "design.idf"),
-    "buckets out of range": lambda: changed("ridge", "design.buckets", np.array([5, BUCKETS])),
-    "buckets that do not ascend": lambda: changed("ridge", "design.buckets", np.array([5, 5])),
-    "terms that weigh nothing": lambda: changed("ridge", "design.idf", fill=0.0),
-    "no scale": lambda: changed("ridge", "design.scale", fill=0.0),
-    "weights too few": lambda: changed("ridge", "0.weights", np.ones(3)),
-    "weights not finite": lambda: changed("ridge", "0.intercept", fill=np.nan),
+    "array missing": lambda: changed("mlp", "design.idf"),
+    "buckets out of range": lambda: changed("mlp", "design.buckets", np.array([5, BUCKETS])),
+    "buckets that do not ascend": lambda: changed("mlp", "design.buckets", np.array([5, 5])),
+    "terms that weigh nothing": lambda: changed("mlp", "design.idf", fill=0.0),
+    "no scale": lambda: changed("mlp", "design.scale", fill=0.0),
+    "weights too few": lambda: changed("mlp", "0.weights0", np.ones((8, 3, 16))),
+    "weights not finite": lambda: changed("mlp", "0.biases0", fill=np.nan),
     "weights of another type": lambda: changed(
-        "ridge", "0.intercept", np.array([1], dtype=np.float32)
+        "mlp", "0.biases3", np.ones((8, 1, 1), dtype=np.float32)
     ),
-    "weights that overflow": lambda: changed("ridge", "0.intercept", fill=1e300),
-    "child out of range": lambda: changed("forest", "0.left", fill=10**9),
-    "tree without end": lambda: changed("forest", "0.depth", fill=10**12),
-    "feature out of range": lambda: changed("forest", "0.feature", fill=-1),
+    "weights that overflow": lambda: changed("mlp", "0.biases0", fill=1e300),
+    "unit not finite": lambda: changed("paper", "0.log_unit", fill=np.inf),
     "layers that do not fit": lambda: changed("mlp", "0.weights1", np.ones((8, 3, 16))),
     "last layer missing": lambda: changed("mlp", "0.weights3"),
     "more networks than memory": lambda: changed("mlp", "0.weights0", np.ones((10**4, 1, 1))),
-    "kind with a newline": lambda: changed("ridge", "kind", about="ridge\nINFO"),
-    "no samples": lambda: changed("ridge", "samples", about=0),
-    "weight not finite": lambda: changed("ridge", "weights", about=[float("inf")]),
-    "unknown function": lambda: changed("ridge", "regressors", about=["eval"]),
-    "function not a text": lambda: changed("ridge", "regressors", about=[[]]),
-    "another version's measures": lambda: changed("ridge", "measures", about=["chars"]),
-    "calibration of another form": lambda: changed("ridge", "calibration", about={}),
+    "kind with a newline": lambda: changed("mlp", "kind", about="mlp\nINFO"),
+    "no samples": lambda: changed("mlp", "samples", about=0),
+    "weight not finite": lambda: changed("mlp", "weights", about=[float("inf")]),
+    "unknown function": lambda: changed("mlp", "regressors", about=["eval"]),
+    "function not a text": lambda: changed("mlp", "regressors", about=[[]]),
+    "another version's measures": lambda: changed("mlp", "measures", about=["chars"]),
+    "calibration of another form": lambda: changed("mlp", "calibration", about={}),
     "no safetensors": lambda: with_body(b"\x80\x04cposix\nsystem\n"),
     "header of any length": lambda: with_body(b"\xff" * 8 + b"{}"),
     "no metadata": lambda: with_body(safetensors.save({"a": np.ones(1)})),
@@ -152,15 +150,22 @@ def test_hostile_file_is_refused(what: str) -> None:
         model_from_bytes(HOSTILE[what](), "here")
 
 
+def test_model_of_a_removed_kind_is_refused() -> None:
+    """The service then serves the mean of the class until it has trained a new model."""
+    with pytest.raises(StoreError, match=r"^v3: .*and the class needs a new training"):
+        model_from_bytes(removed_kind_bytes(), "v3")
+
+
 @pytest.mark.parametrize(
     ("field", "value", "told"),
     [
-        ("regressors", ["eval"], r"regressors are ('eval',): ["),
-        ("weights", [0.5, 0.25], "weights are (0.5, 0.25): one a regressor is allowed"),
-        ("kind", "ridge\nINFO", r"kind is 'ridge\nINFO': "),
+        ("regressors", ["eval"], "regressors are ('eval',): ('network',) is allowed"),
+        ("regressors", ["linear"], "kinds auto, ridge, forest and median were removed"),
+        ("weights", [0.5, 0.25], "weights are (0.5, 0.25): (1.0,) is allowed"),
+        ("kind", "mlp\nINFO", r"kind is 'mlp\nINFO': "),
     ],
 )
 def test_refusal_of_metadata_names_the_value(field: str, value: object, told: str) -> None:
     """The log must show the value in the file, not only the allowed ones."""
     with pytest.raises(StoreError, match=re.escape(told)):
-        model_from_bytes(changed("ridge", field, about=value), "here")
+        model_from_bytes(changed("mlp", field, about=value), "here")

@@ -134,7 +134,7 @@ def test_record_of_a_version_contains_its_origin() -> None:
 
     (version,) = predictor.index("EV").versions
     shown = ("kind", "samples", "held_back", "reason", "trained_at", "took_over")
-    assert ("ridge", 10, 3, "first", 7.0, True) == tuple(version.record[name] for name in shown)
+    assert ("mlp", 10, 3, "first", 7.0, True) == tuple(version.record[name] for name in shown)
     assert pytest.approx(0.0, abs=1e-9) == version.record["error"]
 
 
@@ -209,6 +209,18 @@ def test_pinned_version_is_not_replaced_until_it_is_released() -> None:
         "EV", predictor.index("EV").after_rollback(None, release=True), power_model(factor=3.0), 1
     )
     assert predictor.trained(due(predictor), power_model_bytes()).took_over
+
+
+def test_class_with_an_unreadable_version_is_trained_again_once() -> None:
+    """The next training has nothing to add if the mean of the class is as good as its model."""
+    predictor = trained()
+    assert predictor.due_training(0.0) is None
+    predictor.serve("EV", predictor.index("EV"), None, 0)
+
+    job = due(predictor)
+    assert "first" == job.reason
+    assert not predictor.trained(job, power_model_bytes(factor=9.0)).took_over
+    assert predictor.due_training(0.0) is None
 
 
 def test_stages_are_learned_with_the_application() -> None:

@@ -112,15 +112,14 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
 
 
 def _learned_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
-    recipe = "ridge" if scale.is_quick else "auto"
     found: dict[Arm, Task] = {}
     for density in scale.pick((1, 2, 3), (3,)):
         group, load = f"{density}x", nine_class.load(scale, seed, density)
         earlier = replace(load, seed=seed + _EARLIER)
         found[Arm(group, _ALONE)] = AloneRuns(load)
         found[Arm(group, _VTC)] = SimulatedRun(load, _VTC)
-        found[Arm(group, "srjf")] = Predicted(recipe, load, policy="srjf")
-        plain = Predicted(recipe, load, is_served=True, earlier=earlier)
+        found[Arm(group, "srjf")] = Predicted("mlp", load, policy="srjf")
+        plain = Predicted("mlp", load, is_served=True, earlier=earlier)
         found[Arm(group, "justitia")] = plain
         for name, options in _VARIANTS.items():
             found[Arm(group, name)] = replace(plain, policy=_GUARDED, options=options)

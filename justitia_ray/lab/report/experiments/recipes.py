@@ -25,18 +25,10 @@ WORTH = 0.02
 """Smallest share of the mean completion time that a recipe has to save."""
 
 _ORACLE, _LEARNED, _MEAN = "true costs", "learned", "class mean"
-_RECIPES = {
-    _LEARNED: "auto",
-    "mlp": "mlp",
-    "ridge": "ridge",
-    "forest": "forest",
-    "paper’s recipe": "paper",
-    "class median": "median",
-    _MEAN: CLASS_MEAN,
-}
+_RECIPES = {_LEARNED: "mlp", "paper’s recipe": "paper", _MEAN: CLASS_MEAN}
 """Recipe of each arm, as `predict_out_of_fold` takes it."""
-_QUICK_RECIPES = {_LEARNED: "ridge", _MEAN: CLASS_MEAN}
-"""Recipes of a quick report, which has no time to train networks."""
+_QUICK_RECIPES = {name: _RECIPES[name] for name in (_LEARNED, _MEAN)}
+"""Recipes of a quick report, which has no time to train large networks."""
 _EARLIER = 1000
 """Offset from a load's seed to the seed of the load that has ended before it."""
 

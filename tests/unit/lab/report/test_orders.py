@@ -124,7 +124,7 @@ def test_learned_arms_have_the_stages_of_ended_applications(
     )
     earlier = SuiteLoad("earlier", 1, Path("nowhere"))
     load = SuiteLoad("now", 2, Path("nowhere"))
-    predictors.Predicted("auto", load, options=orders.GUARD, earlier=earlier).run()
+    predictors.Predicted("mlp", load, options=orders.GUARD, earlier=earlier).run()
 
     (settings,) = asked
     assert dict(orders.GUARD) == settings.policy_options

@@ -2,14 +2,24 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import exp, log
 from pathlib import Path
+from statistics import fmean, median
 
 import pytest
 
 from justitia_ray.lab.report import out_of_fold
+from justitia_ray.lab.report.experiment import Scale
 from justitia_ray.lab.report.experiments import predictors
 from justitia_ray.lab.report.experiments.predictors import Predicted
-from justitia_ray.lab.report.out_of_fold import CLASSES, predict_out_of_fold
+from justitia_ray.lab.report.experiments.recipes import RECIPES
+from justitia_ray.lab.report.out_of_fold import (
+    CLASS_MEAN,
+    CLASS_MEDIAN,
+    CLASSES,
+    predict_out_of_fold,
+)
 from justitia_ray.lab.report.tasks import SuiteLoad
 from justitia_ray.lab.s3.config import S3Config
 from justitia_ray.predictor.observation import Sample
@@ -91,7 +101,7 @@ def spy(monkeypatch: pytest.MonkeyPatch) -> _Spy:
 
 def test_no_model_predicts_a_text_that_it_was_trained_on(data_dir: Path, spy: _Spy) -> None:
     """A model trained on the run would look better than any can be in service."""
-    predict_out_of_fold("auto", data_dir)
+    predict_out_of_fold("mlp", data_dir)
 
     assert 2 == len(spy.samples)
     for samples, asked in zip(spy.samples, spy.asked, strict=True):
@@ -104,12 +114,12 @@ def test_no_model_predicts_a_text_that_it_was_trained_on(data_dir: Path, spy: _S
 
 def test_every_run_is_predicted_once_by_models_trained_once(data_dir: Path, spy: _Spy) -> None:
     """An error over some of the runs would be an error over the easy ones."""
-    found = predict_out_of_fold("auto", data_dir)
+    found = predict_out_of_fold("mlp", data_dir)
 
     assert {name: 10 if name == "SC" else 20 for name in CLASSES} == {
         name: len(errors) for name, errors in found.errors.items()
     }
-    assert predict_out_of_fold("auto", data_dir) is predict_out_of_fold("auto", data_dir)
+    assert predict_out_of_fold("mlp", data_dir) is predict_out_of_fold("mlp", data_dir)
     assert 2 == len(spy.samples)
 
 
@@ -119,13 +129,46 @@ def test_every_application_of_the_suite_has_a_prediction(data_dir: Path, spy: _S
     (data_dir / "arrivals").mkdir()
     (data_dir / "arrivals" / "mooncake_arrivals.csv").write_text(arrivals)
     load = SuiteLoad("nine-class", 5, data_dir, count=60, window_s=600)
-    estimated = Predicted("auto", load).run()
-    cautious = Predicted("auto", load, is_cautious=True).run()
+    estimated = Predicted("mlp", load).run()
+    cautious = Predicted("mlp", load, is_cautious=True).run()
 
     assert 60 == len(estimated.applications)
     assert {"finished"} == {a.outcome for a in estimated.applications}
     for mean, p90 in zip(estimated.applications, cautious.applications, strict=True):
         assert 2 * mean.predicted_kv_token_time == pytest.approx(p90.predicted_kv_token_time)
+
+
+def test_class_mean_and_median_are_of_the_other_half(data_dir: Path) -> None:
+    """Neither needs a model; the mean is the one that the service has before a class has one."""
+    past = out_of_fold._past_runs(data_dir, "EV")
+    costs = {h: [run.sample.kv_token_time for run in past if run.key[2] != h] for h in (0, 1)}
+    found = {name: predict_out_of_fold(name, data_dir) for name in (CLASS_MEAN, CLASS_MEDIAN)}
+
+    assert 10 == len({run.key for run in past})
+    for (name, _, half), predicted in found[CLASS_MEAN].predictions.items():
+        if name == "EV":
+            assert fmean(costs[half]) == pytest.approx(predicted.kv_token_time)
+    for (name, _, half), predicted in found[CLASS_MEDIAN].predictions.items():
+        if name == "EV":
+            assert exp(median(map(log, costs[half]))) == pytest.approx(predicted.kv_token_time)
+
+
+@pytest.mark.parametrize("is_quick", [False, True])
+def test_recipes_differ_in_the_cost_alone(is_quick: bool) -> None:
+    """Load, charges and known stages are equal: a difference is owed to the prediction."""
+    scale = Scale(seeds=(1,), data_dir=Path("nowhere"), is_quick=is_quick)
+    groups: dict[str, list[Predicted]] = {}
+    for arm, task in RECIPES.arms(scale, 1).items():
+        if isinstance(task, Predicted):
+            assert task.earlier is not None
+            assert task.earlier.seed != task.load.seed
+            groups.setdefault(arm.group, []).append(task)
+
+    assert groups
+    for tasks in groups.values():
+        assert CLASS_MEAN in [task.recipe for task in tasks]
+        assert len(tasks) == len({task.recipe for task in tasks})
+        assert 1 == len({replace(task, recipe="") for task in tasks})
 
 
 def test_only_the_arm_as_served_charges_more_than_predicted(
@@ -142,7 +185,7 @@ def test_only_the_arm_as_served_charges_more_than_predicted(
     load = SuiteLoad("nine-class", 5, data_dir)
     monkeypatch.setattr(SuiteLoad, "build", lambda self: [])
     for is_served in (False, True):
-        Predicted("auto", load, is_served=is_served).run()
+        Predicted("mlp", load, is_served=is_served).run()
 
     assert [(1.0, False), (CHARGE_FACTOR, True)] == [(s.charge_factor, s.raises) for s in asked]
     assert CHARGE_FACTOR > 1

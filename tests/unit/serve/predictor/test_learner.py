@@ -18,6 +18,7 @@ from justitia_ray.predictor.model_file import model_from_bytes
 from justitia_ray.predictor.observation import Observation
 from justitia_ray.predictor.online import EndedTraining, LearningSettings
 from justitia_ray.predictor.training import TrainingJob
+from justitia_ray.predictor.versions import VersionIndex
 from justitia_ray.serve.predictor import learner as learner_module
 from justitia_ray.serve.predictor.learner import Learner
 from justitia_ray.serve.predictor.training import Trainer, TrainingFailed
@@ -25,7 +26,12 @@ from justitia_ray.store.prediction_store import StoredPredictions
 from tests.eventually import eventually
 from tests.fake_redis import FakePredictionStore
 from tests.unit.observability.recording_backend import measures
-from tests.unit.predictor.builders import features_for, power_model_bytes, sample_of
+from tests.unit.predictor.builders import (
+    features_for,
+    power_model_bytes,
+    removed_kind_bytes,
+    sample_of,
+)
 from tests.unit.serve.scheduler.services import ManualClock
 
 LONGEST_WAIT_S = 5.0
@@ -493,7 +499,7 @@ async def test_unreadable_state_is_skipped_and_named(caplog: pytest.LogCaptureFi
 async def test_models_of_a_directory_are_imported_once(tmp_path: Path) -> None:
     """A restart or another replica must not undo the trainings since the import."""
     directory = ModelDirectory(tmp_path)
-    directory.publish("EV", power_model_bytes(factor=3.0), {"kind": "ridge"})
+    directory.publish("EV", power_model_bytes(factor=3.0), {"kind": "mlp"})
     store = FakePredictionStore()
     learner = learner_of(store, StandInTrainer(power_model_bytes()), models_dir=tmp_path)
     await tick(learner)
@@ -513,18 +519,48 @@ async def test_models_of_a_directory_are_imported_once(tmp_path: Path) -> None:
     assert pytest.approx(500.0) == estimate(successor)[0]
 
 
-async def test_damaged_model_in_the_directory_is_replaced_by_the_previous_one(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("is_damaged", "told"),
+    [(True, "version 2 of class EV is damaged"), (False, "version 2 of class EV: not a model")],
+)
+async def test_unreadable_model_in_the_directory_is_replaced_by_the_previous_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_damaged: bool, told: str
 ) -> None:
+    """The second model is damaged, or of a kind that was removed."""
     directory = ModelDirectory(tmp_path)
     directory.publish("EV", power_model_bytes(factor=3.0), {})
-    directory.publish("EV", power_model_bytes(), {})
-    (tmp_path / "EV" / "000002.model").write_bytes(b"")
-    learner = learner_of(FakePredictionStore(), models_dir=tmp_path)
+    directory.publish("EV", removed_kind_bytes(), {})
+    if is_damaged:
+        (tmp_path / "EV" / "000002.model").write_bytes(b"")
+    learner = learner_of(store := FakePredictionStore(), models_dir=tmp_path)
     await tick(learner)
 
     assert pytest.approx(300.0) == estimate(learner)[0]
-    assert any("version 2 of class EV is damaged" in m for m in caplog.messages)
+    assert 1 == len(store.index("EV").versions)
+    assert any(told in m for m in caplog.messages)
+
+
+async def test_class_of_a_removed_kind_is_trained_again_at_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """After an upgrade the mean serves for a training, not until the class has grown."""
+    store = FakePredictionStore()
+    old = removed_kind_bytes()
+    learner = await trained(store)
+    index = VersionIndex().published(old, {"kind": "blend"})
+    assert await store.save_index("EV", learner.predictor.index("EV"), index, old) is not None
+    store.holder = None
+    successor = learner_of(store, trainer := StandInTrainer(power_model_bytes()))
+    trainer.gate.clear()
+    await successor.tick()
+
+    assert "class" == estimate(successor)[1]
+    (line,) = (m for m in caplog.messages if m.startswith("predictor.model_refused"))
+    assert "kinds auto, ridge, forest and median were removed" in line
+    trainer.gate.set()
+    await tick(successor)
+    assert ["first"] == [job.reason for job in trainer.jobs]
+    assert (2, "model") == (successor.predictor.serving("EV"), estimate(successor)[1])
 
 
 async def test_learner_runs_in_the_background_and_releases_its_lock() -> None:
