@@ -193,7 +193,7 @@ class Serving:
 
 @dataclass
 class Service:
-    """One deployed application, with its clients and handles."""
+    """A deployed application, with its clients and handles."""
 
     serving: Serving
     name: str
@@ -212,7 +212,7 @@ class Service:
 
     @property
     def placed(self) -> tuple[PlacedModel, ...]:
-        """Its models, with the deployments that serve them."""
+        """Models of the application, with the deployments that serve them."""
         return AppArgs.parse(self.args).each_model()
 
     @property

@@ -43,7 +43,7 @@ class _Terms(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What became of a call to the scheduler, for the queue client."""
+    """The result of a call to the scheduler, for the queue client."""
 
     accepted: bool = False
     """Whether the scheduler accepted the call."""

@@ -232,7 +232,7 @@ async def test_stalled_caller_reads_nothing_until_it_continues() -> None:
     callers = Callers(service, service, records, 5.0, again_after_s=0.0)
     playing = asyncio.create_task(callers.play([streamed(application("a"))]))
     await eventually(lambda: callers.open_calls, "it reads", every_s=0.0)
-    stalling = asyncio.create_task(callers.stall(0.0, 0.05))
+    stalling = asyncio.create_task(callers.stall(0.0, 1.0))
     for _ in range(100):  # event loop turns in which it would read all
         await asyncio.sleep(0)
 
