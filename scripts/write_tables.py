@@ -99,7 +99,7 @@ TABLES: dict[str, tuple[Path, Callable[[], str]]] = {
     "spans": (SPANS_PAGE, spans_table),
     "commands": (SETTINGS_PAGE, commands_table),
 }
-"""Page and text of each table, by the name in its marker."""
+"""Page and text of each table, by the name in the page's marker comments."""
 
 
 def with_tables(text: str, page: Path) -> str:

@@ -152,7 +152,7 @@ class EndApplication:
 
 @dataclass(frozen=True, slots=True)
 class ForgetApplication:
-    """Notify another ingress that also has the application open that it is over."""
+    """Tell another ingress with this application open that the application has ended."""
 
     application_id: ApplicationId
     ingress_id: IngressId

@@ -27,7 +27,7 @@ class Footprint(NamedTuple):
     """
 
     iterations: Tokens
-    """Iterations until its end."""
+    """Engine iterations until the inference ends."""
     choices: int
     """Number of its sequences: the tokens that it gains per iteration."""
     context_tokens: Tokens

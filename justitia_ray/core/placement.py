@@ -179,7 +179,7 @@ class Placement:
         replica.refusals.inferences.add(asked)
 
     def _state_of(self, replica: KnownReplica) -> tuple[object, ...]:
-        """Return the key of a replica's refusals: lease version, free KV, capacity, rule."""
+        """Return what a replica's refusals depend on: lease version, free KV, capacity, rule."""
         leases, capacity = replica.leases, replica.capacity
         return leases.changes, replica.leasable_tokens, capacity, self.admission
 

@@ -37,7 +37,7 @@ class Prefix(NamedTuple):
 
 
 def pack_prefixes(prefixes: Iterable[Prefix]) -> bytes:
-    """Return beginnings in the format of a submission: ten bytes each."""
+    """Encode prefixes of a prompt as a submission carries them, ten bytes each."""
     return b"".join(
         prefix.digest + prefix.tokens.to_bytes(_LENGTH_BYTES, "big") for prefix in prefixes
     )

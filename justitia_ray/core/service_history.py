@@ -11,7 +11,7 @@ from typing import NamedTuple, TypeAlias
 from justitia_ray.units import KvTokenTime, Seconds, VirtualTime
 
 Start: TypeAlias = tuple[KvTokenTime, Seconds]
-"""S, all service reported so far, at the start of an inference, and the time of the start."""
+"""The start of an inference: its time, and S, the total service reported until then."""
 
 _THIN_ABOVE = 64
 

@@ -54,7 +54,7 @@ CallName: TypeAlias = str
 """Id under which an inference was first submitted."""
 FailureId: TypeAlias = str
 _Shape: TypeAlias = tuple[str, Tokens, int]
-"""Tenant, longest output and number of sequences: equal for a call and its repetition."""
+"""Tenant, limit of the output and number of sequences, which a call and its repetition share."""
 
 
 def call_name(request_id: RequestId) -> CallName:
@@ -302,7 +302,7 @@ class Suspects:
         return counted >= needed + self._came_again(name, suspicion)
 
     def _came_again(self, name: CallName, suspicion: Suspicion) -> bool:
-        """Return whether another call may have run in all deaths of a suspect, by several ids."""
+        """Return whether one call, under several ids, may have run in every death of a suspect."""
         *earlier, last = suspicion.ran_s
         for other in self._members.get(last, frozenset()) - {name}:
             newcomer = self.known[other].inference if other in self.known else None

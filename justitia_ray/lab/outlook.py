@@ -166,7 +166,7 @@ class Score(NamedTuple):
     pinball_s: Seconds
     """Mean pinball loss of the three quantiles."""
     median_error_s: Seconds
-    """Median distance of the true start from p50."""
+    """Median absolute difference between the true start and the predicted median."""
 
 
 def score(pairs: Iterable[tuple[Quantiles, Seconds]]) -> Score | None:

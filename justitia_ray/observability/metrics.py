@@ -323,7 +323,7 @@ WAITING_CLAIMS = Metric(
     "Claims of applications and inferences that the accounts have not decided yet.",
 )
 
-# --- decisions, leases and ends
+# --- decisions, leases, ends of applications
 
 LEASES_TOTAL = Metric(
     "justitia_leases_total",

@@ -172,7 +172,7 @@ class SchedulerMetrics:
         self._by_class: dict[tuple[str, str], ClassSeries] = {}
         """Series of each class and tenant that have series of their own."""
         self._last: tuple[Seconds, float] | None = None
-        """Time and value of the last reading of V."""
+        """Time and value of the last reading of virtual time V."""
         self._has_target = False
         """Whether a target for the drain time was ever set."""
 

@@ -118,7 +118,7 @@ class ChangeTest(Stored):
     below_since: Count = 0
 
     def add_error(self, value: float) -> int | None:
-        """Add an error; return the number of latest errors since a detected change, None if none.
+        """Add an error; if it reveals a change, return the number of errors since then, else None.
 
         The count includes this error. After a change the test starts again.
         """

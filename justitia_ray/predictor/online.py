@@ -93,7 +93,7 @@ class LearningPredictor:
         return self.estimate_many([request])[0]
 
     def estimate_many(self, requests: Sequence[EstimateRequest]) -> list[Estimate]:
-        """Return the estimate of each application; a model reads all inputs of its class at once.
+        """Return the estimate of each application; those of a class are predicted in one batch.
 
         Raises:
             RequestError: If a class name is not valid or a count is below its minimum.

@@ -101,7 +101,7 @@ class CostCalibration(Stored):
     below: _LogCost
     """Distance from the cost to p10, <= 0."""
     above: _LogCost
-    """Distance from the cost to p90, >= 0."""
+    """p90 minus the predicted cost, >= 0."""
     least: _LogCost
     """Bounds of every answer: `least` and `most`."""
     most: _LogCost

@@ -315,7 +315,7 @@ def check_sequences(prompts: int, n: int, most: int, field: str) -> None:
 
 
 def text_of(content: Any, field: str) -> str:
-    """Return the text of a message, without images and audio, which the engine counts.
+    """Return the text of a message; the engine counts its images and audio.
 
     Raises:
         RequestError: If the content is not a string, a list of parts or null.

@@ -238,7 +238,7 @@ class SchedulerStatus:
     """Number of decisions by their duration; see `observability.scheduler_metrics`."""
     shares: tuple[NodeShare, ...] = ()
     quotas: Mapping[ClientId, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    """Quotas of nodes over all models, as in `accounts.messages.NodeStanding`."""
+    """Quotas of tenants over all models, as in `accounts.messages.NodeStanding`."""
     size: Mapping[str, Any] | None = None
     """Wanted number of replicas as in `scaling.sizing.SizeDecision`, and whether Serve scales to
     it (`autoscaled`); None until the replicas have reported."""

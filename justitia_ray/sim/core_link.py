@@ -32,7 +32,7 @@ class GpsHistory:
     def __init__(self) -> None:
         self._reached: list[VirtualTime] = []
         self._rose: list[tuple[VirtualTime, Seconds, Seconds]] = []
-        """Each rise of V: value before, time of its start, time of its end."""
+        """Each rise of virtual time V: V before, time of its start, time of its end."""
         self._last: tuple[VirtualTime, Seconds] = (0.0, 0.0)
 
     def record(self, virtual_time: VirtualTime, now: Seconds) -> None:

@@ -164,7 +164,7 @@ class PrefillQueue:
     def take_with_iteration(
         self, iteration: int, running: int
     ) -> tuple[Tokens, list[SimulatedSequence]]:
-        """Count the prompt tokens of the next iteration; remove the sequences that it completes.
+        """Return the prompt tokens of the next iteration; remove sequences that it completes.
 
         Args:
             iteration: Number of iterations that have ended.

@@ -122,7 +122,7 @@ def play_aiperf(
             {
                 "cache_salt": salt,
                 # aiperf counts an answer without text as an error. The greedy answer of a random
-                # model may end at once, or repeat half a character or a special token.
+                # model may end at once, or repeat an incomplete character or a special token.
                 "temperature": 1,
                 "ignore_eos": True,
                 "skip_special_tokens": False,

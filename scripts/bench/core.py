@@ -17,7 +17,7 @@ from justitia_ray.lab.core_load import ARRIVAL, GRANT, SUBMIT, WAITING_EACH, Cor
 from scripts.bench.statistics import percentile
 
 _SEATS = 20
-"""Grants in a batch: about as many as one pull of a full replica gets."""
+"""Grants in a batch: about as many as a replica gets in one pull."""
 _INPUT_PRICE, _OUTPUT_PRICE = 1.0, 2.0
 _OUTPUT_TOKENS = 110
 _LAST_GRANT = 0.1

@@ -261,7 +261,7 @@ async def _submit(service: SchedulerService, case: Case) -> None:
 async def _next_saves(service: SchedulerService) -> None:
     """Wait for two saves, because one may have begun before the last change."""
     saves = service.inspector.status().saves
-    while service.inspector.status().saves < saves + 2:  # noqa: ASYNC110  # it tells nobody
+    while service.inspector.status().saves < saves + 2:  # noqa: ASYNC110  # no event to wait for
         await asyncio.sleep(_BEAT_S)
 
 

@@ -139,7 +139,7 @@ async def test_anthropic_client_reads_messages_whole_and_as_a_stream(service: Se
 
 
 async def test_anthropic_client_parses_structured_output(service: Service) -> None:
-    """The schema is given in the client's own terms; the answer is whole or streamed."""
+    """The schema is in Anthropic's format; the answer is whole or streamed."""
     asked: Any = {"model": MODEL, "messages": _SAID, "max_tokens": 32, "output_format": Weather}
     async with anthropic.AsyncAnthropic(base_url=service.url, api_key=service.api_key) as client:
         whole = await client.messages.parse(**asked)

@@ -73,6 +73,6 @@ def _own_places(directory: str) -> dict[str, str]:
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first),
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(first + _INGRESS_PORTS),
         # A leaving process keeps answering for this time, by default 30 s, because HAProxies of
-        # other machines may not know yet; here there is only one.
+        # other machines of a cluster may not know the port yet; here there is only one machine.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2",
     }

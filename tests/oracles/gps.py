@@ -77,7 +77,7 @@ class Ledger:
 
 
 class ServedRules:
-    """Rules 1 to 7 of the served clock, as DESIGN and `fair_share` state them, over GPS.
+    """Reference implementation of rules 1 to 7 of the served clock (`fair_share`), on GPS.
 
     Subclasses redefine charge, refund, service and weight in `_ask`, `_take_back`, `_pour` and
     `_join`.

@@ -34,7 +34,7 @@ Sizes = tuple[tuple[int, int], ...]
 
 
 def work(sizes: Sizes) -> int:
-    """Return the KV token-time of the inferences, token·iterations."""
+    """Return the KV token-time of the inferences, in token·iterations."""
     return sum(int(kv_token_time(p, d)) for p, d in sizes)
 
 

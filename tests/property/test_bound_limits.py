@@ -196,7 +196,7 @@ def _theorem_1(applications: list[Arrival], kv_tokens: int) -> Fraction:
 
 
 def test_theorem_1_fails_for_an_application_that_waits_for_its_tools() -> None:
-    """Eq. 5 fails: the application does not run all its work at once, and gaps are unbounded."""
+    """The paper's Eq. 5 assumes that an application always has work, but it waits for tools."""
     alone = Arrival(0, (((1, 1),), ((1, 1),)), gap=20)
     outcomes = Engine([Server(10)], options={"clock": "nominal"}).run([alone])
     in_gps = Fraction(alone.cost, 10)

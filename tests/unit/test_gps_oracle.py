@@ -76,7 +76,7 @@ def test_rules_double_the_charge_of_an_application_that_outlives_it() -> None:
 
 
 def test_rules_keep_owed_equal_to_charged() -> None:
-    """The invariant of the served clock holds through a gap, an end and a weight change."""
+    """Service owed equals service charged after a tool gap, an end and a change of weight."""
     rules = ServedRules()
     rules.arrive("a", F(10), F(1))
     rules.arrive("b", F(30), F(2))

@@ -216,7 +216,7 @@ class ReferenceServer:
         return None if first is None else self.since + first[1] / self.weight
 
     def take_finished(self) -> list[tuple[ApplicationId, VirtualTime]]:
-        """Return the applications finished since the last call, with V."""
+        """Return the applications finished since the last call, each with V at its end."""
         finished, self._just_finished = self._just_finished, {}
         return list(finished.items())
 

@@ -154,7 +154,7 @@ class Tenant:
         self._served([source, target])
 
     def debt(self, application_id: ApplicationId) -> KvTokenTime:
-        """Return the refund after which neither server owes the application anything."""
+        """Return the refund after which GPS and the reference server owe an application nothing."""
         return max(self.gps.owed(application_id), self.server.remaining(application_id))
 
     def end(self, application_id: ApplicationId) -> None:

@@ -92,7 +92,7 @@ class TenantShare(ServedShare):
         self._tags: dict[ApplicationId, VirtualTime] = {}
         """Cache of keys; cleared by each change."""
         self._restored: dict[ClientId, tuple[VirtualTime, int]] = {}
-        """Tag and sequence of the branches that are being restored."""
+        """Tag and sequence number of each branch that is being restored, by path."""
         self._watched: dict[ClientId, dict[ApplicationId, None]] = {}
         """For each watched tenant, the set in which changed applications are recorded."""
 
@@ -546,7 +546,7 @@ class TenantShare(ServedShare):
         self._note_members(tenant)
 
     def _note_path(self, node: Node) -> None:
-        """Record that the keys below a node changed, and so those of all nodes above it."""
+        """Mark a node and all nodes above it as having changed keys below them."""
         self._tags.clear()
         while node.parent is not None:
             node.parent.place(node)

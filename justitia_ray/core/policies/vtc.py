@@ -179,7 +179,7 @@ class VtcPolicy(ClientPolicy):
         """Called with the output tokens, above 0, of a client's inference that has ended."""
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Lift the counter of a client without waiting inferences (Alg. 2, lines 8 to 14)."""
+        """Raise the counter of a client that had nothing waiting (VTC, Alg. 2, lines 8 to 14)."""
         client = self.client(application)
         counter = self.counters.see(client, application)
         if (

@@ -95,7 +95,7 @@ class DrrPolicy(MeteredPolicy):
         """Round and place of the last visit that the sweep has made."""
 
     def key(self, client: ClientId, application: Application) -> Key:
-        """Return (round of its turn, place in the ring)."""
+        """Return the sort key of a client: round of its next turn, place in the ring."""
         place = self._ring[client]
         return (place.turn(self._quantum), place.index)
 

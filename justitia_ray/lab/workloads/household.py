@@ -48,7 +48,7 @@ NOTHING = "Nothing happens."
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Goal of a game: put a number of objects of a kind, perhaps treated, in a kind of receptacle.
+    """Goal of a game: put objects, perhaps heated, cooled or cleaned, in a kind of receptacle.
 
     With a lamp: look at an object of the kind in the lamp's light.
     """

@@ -131,7 +131,7 @@ class AccountsService:
             raise SchedulerSuperseded(self._lost)
 
     async def _stored(self) -> None:
-        """Wait for a save that starts now or later, unless the store is unreachable."""
+        """Wait until the present state is saved, unless the store is unreachable."""
         if self.trouble is None:
             await asyncio.shield(self._save_soon())
 

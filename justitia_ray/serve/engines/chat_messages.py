@@ -138,7 +138,7 @@ def _check_parts(role: str, parts: list[Any]) -> None:
                 f" {', '.join(_PART_TYPES)} is allowed",
                 "messages",
             )
-    # Pydantic accepts a part that is not of OpenAI's form among several parts, but not a single one
+    # Pydantic accepts a part that is not of OpenAI's form among several parts, but not as the only
     # (openai/chat_completion/protocol.py:194, a union of typed dictionaries).
     if role in _ROLES and parts and all(_is_malformed_part(part) for part in parts):
         raise RequestError(

@@ -90,7 +90,7 @@ def count_prompt(prompt: Prompt, *, wants_ids: bool = False) -> PromptCount:
 
 
 def _chat_cuts(messages: Sequence[dict[str, Any]], ends: list[Tokens]) -> tuple[Tokens, ...]:
-    """Return the ends of the system prompt, the last answer, and all before the last message.
+    """Return the ends of the system prompt, of the last answer and of the last message but one.
 
     Args:
         messages: Messages of a chat.

@@ -169,7 +169,7 @@ def _bert_config(**more: Any) -> Any:
 
 
 def _bert_tokenizer() -> Any:
-    """Return the tokenizer with BERT's frame: one text, or two with different type ids."""
+    """Return the tokenizer with BERT's special tokens around one text or a pair of texts."""
     from tokenizers.processors import TemplateProcessing
 
     tokenizer = _train_tokenizer()

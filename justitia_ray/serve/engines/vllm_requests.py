@@ -197,7 +197,7 @@ class LeaseMeter:
         self._prefills = prefills
         self._sequences: dict[str, tuple[Tokens, Any]] = {}
         self._reading: dict[str, Any] = {}
-        """vLLM states of sequences that had no token at the last check, by request id."""
+        """vLLM's states of sequences without a token at the last check, by request id."""
         self._cached: dict[str, Tokens] = {}
         """Prompt tokens found in the prefix cache by sequences that have a token, by request id."""
         self._read_once: dict[str, Any] = {}

@@ -285,7 +285,7 @@ class QuotaGate:
     # --- claims
 
     def _claim_of(self, item: Submission) -> Claim | None:
-        """Return the claim that an item has to wait for; None if it needs none."""
+        """Return the quota claim that a submission has to wait for; None if it needs none."""
         state = self._driver.core.state
         if isinstance(item, ev.ApplicationArrived):
             known = self.book.claims.get(item.application_id)

@@ -157,7 +157,7 @@ class Loop:
     """Longest measured prompt of any turn."""
 
 
-# Four fifths of the recordings distinguish first turns, later turns and observations.
+# Four fifths of the recordings label a call as first turn, later turn or observation.
 LOOPS: dict[str, Loop] = {
     "FV": Loop(
         "thought",

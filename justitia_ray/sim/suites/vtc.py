@@ -91,7 +91,7 @@ def increasing(first_per_minute: float, last_per_minute: float) -> RequestStream
 
 
 def in_turn(*streams: RequestStream) -> RequestStream:
-    """Return several streams as one; their times must already follow each other."""
+    """Return the streams one after the other; each must start after the one before it."""
     return lambda rng: [at for stream in streams for at in stream(rng)]
 
 

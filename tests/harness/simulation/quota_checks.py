@@ -232,7 +232,7 @@ def usage_is_what_ran(world: World) -> None:
 
 
 def _certain(world: World) -> dict[ClientId, int]:
-    """Return the number of each tenant's inferences that ended and must be counted.
+    """Return, for each tenant, the number of ended inferences that its quota must include.
 
     Inferences that a dying scheduler may not have saved are excluded.
     """

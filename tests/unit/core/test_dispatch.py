@@ -197,7 +197,7 @@ def test_application_that_exceeds_its_charge_moves_back(core: CoreDriver) -> Non
     core.submit("b1", "b")
 
     assert ["b1", "a2"] == granted(core.pull(progress={"1": 3}, seats=3))
-    assert 20 + 20 == core.core.tag("a")  # charged 40 for the 36 it has had
+    assert 20 + 20 == core.core.tag("a")  # charged 40, has received 36
 
 
 def test_replica_with_most_free_memory_is_chosen(core: CoreDriver) -> None:

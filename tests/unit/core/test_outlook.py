@@ -26,7 +26,7 @@ def look(driver: CoreDriver, name: str = "a") -> Outlook:
 
 
 def wait(driver: CoreDriver, name: str, cost: float = 155) -> None:
-    """Let an application wait with one inference."""
+    """Submit one inference of an application, which then waits."""
     driver.open(name, cost)
     driver.submit(f"{name}1", name)
 

@@ -450,7 +450,7 @@ def test_refused_killer_ends_its_application_and_counts_as_failed() -> None:
 
 @pytest.mark.parametrize("name", ["poison", f"poison{RENAMED}{RENAMED}"])
 def test_count_outlives_the_scheduler_and_the_inferences_id(name: str) -> None:
-    """An ingress that timed out resubmits its inferences under other ids."""
+    """The count of deaths stays, although an ingress that timed out resubmits under other ids."""
     fleet = Fleet(1)
     fleet.submit("poison")
     fleet.die("r0")

@@ -52,7 +52,7 @@ def test_quota_and_usage_are_compared_with_answers(
 def test_error_is_a_flaw_unless_an_ingress_took_the_call_with_it(
     killed: FaultKind, detail: str, flaws: list[str]
 ) -> None:
-    """Serve answers for an ingress that has died; nothing else may fail."""
+    """Serve answers calls of an ingress that has died with an error; no other call may fail."""
     failed = call("crowd.1", 1.0, 3.0, ending=Ending.BROKEN, detail=detail)
 
     assert flaws == CrowdRecord(failed=[failed]).flaws([], [fault(killed, 2.0)], [], 1.0)

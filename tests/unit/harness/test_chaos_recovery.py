@@ -93,7 +93,7 @@ def case(seconds: float | None, hit: InjectedFault, *runs: EngineRun, **records:
             calls=LEFT[:1],
             faults=[fault(FaultKind.REPLICA_KILLED, 5.0, pid=7)],
         ),
-        # The recovery ends with a run on the cut replica.
+        # The recovery is over once an inference runs on the replica that was disconnected.
         case(
             0.8,
             fault(FaultKind.PORT_BLOCKED, 10.0, 13.0, pid=7),

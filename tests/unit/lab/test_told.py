@@ -90,7 +90,7 @@ def _ends(run: RunResult) -> dict[ApplicationId, Seconds]:
 
 
 def test_application_with_an_early_end_under_vtc_goes_first() -> None:
-    """By size it is the last of ten applications that compete for the memory of two calls."""
+    """VTC would end it early, although it is the largest of ten and memory holds two calls."""
     load = [_fan("large", 0.0, 4, 100), *(_fan(f"s{n}", 0.0, 2, 60) for n in range(9))]
     run = partial(
         simulate_told, load, RunSettings(EngineProfile(kv_tokens=320), policy_options=dict(GUARD))

@@ -162,7 +162,7 @@ async def test_error_ends_all_that_has_begun() -> None:
 async def test_engine_error_is_recorded_by_its_status(
     status: int, told: str | None, error: str | None
 ) -> None:
-    """A failed stream already sent another status; 4xx is not a server error."""
+    """The engine's status counts, not the 200 that a stream has sent; 4xx is no server error."""
     exported = Exported()
     trace = exported.begin()
     trace.note_submitted(KEY)

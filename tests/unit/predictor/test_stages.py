@@ -58,7 +58,7 @@ def test_length_is_that_of_the_stage_and_not_of_the_class() -> None:
 
 
 def test_length_follows_the_prompt() -> None:
-    """Prompts of 100 to 300 tokens had outputs a tenth as long; there is no extrapolation."""
+    """Prompts of 100 to 300 tokens had outputs a tenth as long; other estimates are cut."""
     table = known(*[[stage(1, prompt, prompt // 10)] for prompt in (100, 200, 300) * 20])
 
     assert 20 == expected(table, 0, 200).output_tokens

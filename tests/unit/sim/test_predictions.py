@@ -284,7 +284,7 @@ def test_damaged_model_is_named(tmp_path: Path) -> None:
 
 
 def test_missing_package_is_reported_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A base install lacks these packages; the error must come before the tenth application."""
+    """A base install lacks these packages; without the check the run fails when it first trains."""
     monkeypatch.setattr(cost_sources, "find_spec", lambda name: None)
 
     with pytest.raises(ConfigError, match=r"sklearn is not installed.*justitia-ray\[learning\]"):

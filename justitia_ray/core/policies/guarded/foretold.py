@@ -197,7 +197,7 @@ class ForetoldVtc:
     # --- queries
 
     def deadline(self, application_id: ApplicationId, now: Seconds) -> Seconds | None:
-        """Return an application's end under VTC; None if its stages or the pace are unknown."""
+        """Return when an application would end under VTC; None if stages or pace are unknown."""
         if application_id not in self._stages or application_id not in self.clock.shadows:
             return None
         return self.clock.ends_at(application_id, now)

@@ -148,7 +148,7 @@ class TenantPromises:
         return self._share.watch_tenant(self._name)
 
     def advance(self, slack: Slack) -> None:
-        """Do nothing: no slack depends on V."""
+        """Do nothing: slack does not change with virtual time."""
 
     def of(self, name: ApplicationId) -> Promised | None:
         """Return F_x and the work remaining at its place; None if no server owes it anything."""

@@ -198,7 +198,7 @@ class ShadowClock:
         self._enter(name, shadow, 0)
 
     def put_back(self, name: ApplicationId, shadow: Shadow) -> None:
-        """Restore a shadow as of this clock's level; its debt is included in `owed`."""
+        """Restore an application's saved schedule at the present V; `owed` includes its debt."""
         self.shadows[name] = shadow
         self._fly(name, shadow)
         self._place(name, shadow)
@@ -466,7 +466,7 @@ class WeightSum:
         self._count = 0
 
     def add(self, term: float) -> float:
-        """Add a term; return it. A term of 0 counts as none."""
+        """Add a term to the sum and return it; a term of 0 is not kept."""
         if term:
             self.total += term
             self._count += 1

@@ -33,7 +33,7 @@ class Entry:
         self.waits = False
         self.rank: Rank = (0, 0)
         self.due_at: KvTokenTime | None = None
-        """S when V reached its tag, if it is overdue; else None."""
+        """Total service S when virtual time V reached the tag; None before that."""
         self.block: Block
         """Block of the application, while it is not overdue."""
 

@@ -68,7 +68,7 @@ def test_tenant_with_ten_applications_gets_as_much_as_a_tenant_with_one() -> Non
 
 
 def test_lone_tenant_is_served_one_application_at_a_time_in_order_of_gps() -> None:
-    """Fair Sojourn Protocol: tags 12 and 30 by GPS, finished at 12 and 42; a late small one first.
+    """The two have the tags 12 and 30; one after the other they end at 12 and 42.
 
     After 10 of service GPS inside is at 5, and the reference server has 2 of p left.
     """
@@ -126,7 +126,7 @@ def test_reused_id_takes_over_its_debt_in_another_tenant_too() -> None:
     assert share.tag("x") == 5 + 20 + 5
     assert (30, 30) == (_owed(share)[0], 20 + 10)
     assert {"x", "z"} == set(share.sessions())
-    assert share.take_changed()  # T is forgotten, x of W is not
+    assert share.take_changed()  # tenant T is forgotten, application x of tenant W is kept
     assert (30, {"U", "W"}) == (share.tag("x"), set(share.nodes.kept_leaves()))
 
 

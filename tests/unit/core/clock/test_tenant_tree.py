@@ -182,7 +182,7 @@ def test_record_from_before_the_tree_still_loads() -> None:
     core = SchedulerCore("justitia", {"fairness": "tenant"})
     restore(core, record["clock"], record["applications"])
 
-    # each tag is that of an application alone in its tenant
+    # each tag is the one that the application would have alone in its tenant
     assert [core.tag(name) for name in "abtu"] == [300, 100, 150, 250]
     assert snapshot(core)["clock"]["branches"].keys() == {"T", "T/y"}
 

@@ -183,7 +183,7 @@ def test_empty_set_has_weight_zero_despite_rounding() -> None:
 
 
 def test_charge_of_zero_makes_no_session_active() -> None:
-    """A session is active while F > V, not at F = V."""
+    """A session is active while its tag F is above virtual time V, not at F = V."""
     clock = _clock(("a", 0, 1))
 
     assert (0, False) == (clock.active_weight, clock.session("a").active)

@@ -83,7 +83,7 @@ def test_running_does_not_count_as_waiting() -> None:
 def test_in_an_empty_queue_the_level_is_that_of_the_last_that_left() -> None:
     """Lines 9 to 11 take its present counter, with the tokens made since it left."""
     driver = two_of_a()
-    driver.finish("a1", 4)  # a2 runs, no inference waits, a counts 28
+    driver.finish("a1", 4)  # a2 runs, no inference waits; the counter of client a is 28
     driver.run("a2", 3)
     driver.submit("b1", "b")
 

@@ -151,7 +151,7 @@ def test_weight_of_a_tenant_survives_a_restart() -> None:
 
 
 def test_unconfirmed_lease_pays_nothing_again_after_a_restart() -> None:
-    """The replica is gone too: the inference waits again, and was charged before the restart.
+    """Scheduler and replica are both gone: the inference waits again, and was charged before.
 
     Tokens that it makes again are not charged either, although the new scheduler sees them for the
     first time.

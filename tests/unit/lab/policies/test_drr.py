@@ -150,7 +150,7 @@ def test_client_with_nothing_waiting_is_refilled_out_of_debt() -> None:
 
 
 def test_returning_client_gets_only_the_rest_of_its_quantum() -> None:
-    """Quantum 20: 10 are left of round 0, and pay for one prompt in round 1, not for two."""
+    """Quantum 20, prompts of 10: the 10 left of round 0 pay for one prompt, not for two."""
     driver = PolicyDriver("drr", {"quantum": 20})
     driver.arrive("a", "a1")
     driver.arrive("b", *(f"b{n}" for n in range(1, 5)))

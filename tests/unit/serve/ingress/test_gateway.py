@@ -161,7 +161,7 @@ _CONFIG = AppConfig.parse({"model": {"name": "m", "path": "none"}, "engine": {"k
 
 
 class Desk:
-    """A gateway with its stand-ins and replicas that serve the given paths."""
+    """A gateway with fake dependencies, and replicas that serve the given paths."""
 
     def __init__(self, *served: str, prompts: int = 1) -> None:
         self.client, self.estimates = FakeQueueClient(), FakeEstimates()
@@ -452,7 +452,7 @@ async def test_estimate_of_an_application_that_an_inference_opens_is_counted_at_
 
 
 def test_position_is_forgotten_with_its_application() -> None:
-    """An id that is used again is a new application, and memory is bounded by the open ones."""
+    """A reused id is a new application, and memory grows with the open applications only."""
     pending = PendingInferences()
     arrival = ApplicationArrived("a", "EV", "t", 1.0, 1.0, "i")
     pending.applications["a"] = arrival

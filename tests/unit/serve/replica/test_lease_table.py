@@ -110,7 +110,7 @@ async def test_payload_that_comes_before_its_lease_is_parked_and_runs(table: Lea
 
 
 async def test_payload_whose_lease_does_not_come_is_refused(table: LeaseTable) -> None:
-    """The lease has expired, so the inference may already run elsewhere."""
+    """A lease that has not arrived in time has expired: the inference may already run elsewhere."""
     with pytest.raises(UnknownLease, match="replica r does not hold lease 1-1"):
         await run(table)
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio
 
 
 class _Steps(asyncio.Event):
-    """Event that lets a given number of exchanges be answered."""
+    """Gate that lets a given number of quota exchanges be answered."""
 
     def __init__(self) -> None:
         super().__init__()

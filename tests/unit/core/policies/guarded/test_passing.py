@@ -48,7 +48,7 @@ def test_searching_behind_applications_that_fit_nowhere_changes_no_slack(
 
 
 def test_application_set_aside_is_in_no_order_until_it_is_updated(driver: CoreDriver) -> None:
-    """An updated application returns to its place, even if those before it have not returned."""
+    """An update puts an application back in its place, even while those before it are set aside."""
     queue, applications = driver.core.ledger.queue, driver.core.state.applications
     orders = [_in_order(driver)]
     for name in ("a", "c"):
