@@ -80,7 +80,7 @@ async def until_waiting(handle: Handle, count: int) -> None:
     """Return once `count` inferences wait at the scheduler."""
 
     async def they_wait() -> bool:
-        return bool((await handle.call("status"))["waiting"] == count)
+        return handle.leader is not None and handle.leader.inspector.status().waiting == count
 
     await eventually(they_wait, f"{count} wait")
 
@@ -99,9 +99,10 @@ async def test_refused_call_gets_an_error_and_is_forgotten_on_both_sides(
         with pytest.raises(TooManyApplications):
             await client.next_grant(ticket)
         client.cancel_inference(ticket)
-    status = await handle.call("status")
+    assert handle.leader is not None
+    status = handle.leader.inspector.status()
 
-    assert (8, 8) == (status["applications"], status["waiting"])
+    assert (8, 8) == (status.applications, status.waiting)
     assert (8, 8) == (len(client.pending.inferences), len(client.pending.applications))
     assert not any(ticket.answers for ticket in tickets[:8])
 
