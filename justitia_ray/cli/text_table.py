@@ -44,7 +44,7 @@ def column_table(columns: Columns[T], rows: Iterable[T], *, numbers_from: str) -
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text of at most so many characters, with an ellipsis if it was longer."""
+    """Return a text cut to `most` characters; a cut text ends with an ellipsis."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 

@@ -13,13 +13,7 @@ import heapq
 
 from justitia_ray.core.actions import Abort, Grant
 from justitia_ray.core.admission import Admission
-from justitia_ray.core.entities import (
-    Application,
-    Inference,
-    KnownReplica,
-    Lease,
-    move,
-)
+from justitia_ray.core.entities import Application, Inference, KnownReplica, Lease, move
 from justitia_ray.core.kv_shares import KvShares
 from justitia_ray.core.ledger import Ledger
 from justitia_ray.core.locality import leave_context, take_context

@@ -341,7 +341,7 @@ class TenantQuota:
         return self.limit is not None and self.total + kept[1] >= self.limit
 
     def shortfall(self, tenant: str, kept: Kept = NOTHING_KEPT) -> int:
-        """Return how many must end before the tenant may have one more."""
+        """Return the number of places to free before the tenant may take one more."""
         if self.limit is None:
             return 0
         free = self.limit - self.total - kept[1]

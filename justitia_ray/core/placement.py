@@ -179,7 +179,7 @@ class Placement:
         replica.refusals.inferences.add(asked)
 
     def _state_of(self, replica: KnownReplica) -> tuple[object, ...]:
-        """Return what a replica's refusals depend on: lease version, free KV, capacity, rule."""
+        """Return the key of cached refusals: lease version, free KV, capacity, admission rule."""
         leases, capacity = replica.leases, replica.capacity
         return leases.changes, replica.leasable_tokens, capacity, self.admission
 

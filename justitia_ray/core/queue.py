@@ -435,12 +435,11 @@ class Queue:
         """Return whether the client has a waiting inference."""
         return client in self._members
 
-    def unpark(self, now: Seconds) -> bool:
-        """Release the parked clients that are eligible at `now`; return whether there were any."""
-        self.now = now
+    def unpark(self) -> bool:
+        """Release the parked clients that are eligible now; return whether there were any."""
         found = False
         while (client := self._parked.first()) is not None:
-            if self._parked.key(client)[0] > now:
+            if self._parked.key(client)[0] > self.now:
                 break
             self._parked.drop(client)
             self.touch_client(client)

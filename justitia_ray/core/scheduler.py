@@ -175,7 +175,7 @@ class SchedulerCore:
         if ledger.fair_share.moves_with_time:
             ledger.fair_share.advance(now)
         ledger.queue.now, suspended = now, self.ingresses.suspended
-        may_grant = ledger.policy.holds_back and ledger.queue.unpark(now)
+        may_grant = ledger.policy.holds_back and ledger.queue.unpark()
         for kind, name in state.deadlines.due(now):
             self._expire[kind](name)
             may_grant = True

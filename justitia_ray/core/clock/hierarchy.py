@@ -16,7 +16,7 @@ from justitia_ray.core.clock.branch import Branch, Node
 from justitia_ray.core.clock.tenant import Tenant
 from justitia_ray.core.clock.virtual_clock import VirtualClock
 from justitia_ray.core.tenants import BEYOND, SEPARATOR, TenantTree, described_by
-from justitia_ray.units import ApplicationId, ClientId, VirtualTime
+from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 
 class Hierarchy:
@@ -162,6 +162,15 @@ class Hierarchy:
     def branch_weight(self, path: ClientId) -> float:
         """Return the weight of a branch: the configured one, or 1."""
         return 1 if path == BEYOND else self.weights.branch_weight(described_by(path))
+
+    def part_of(self, path: ClientId, amount: KvTokenTime) -> KvTokenTime:
+        """Return the part of an amount that a leaf receives now: φ/Φ of it at each level."""
+        leaf: Node = self.leaves[path]
+        for one in (leaf, *leaf.up):
+            clock = self.clock_of(one)
+            if clock.active_weight:
+                amount = amount * clock.session(one.name).weight / clock.active_weight
+        return amount
 
     def fair_part(self, node: Node) -> float | None:
         """Return the fraction of all service that a node receives now; None if nothing is owed."""

@@ -40,11 +40,7 @@ from itertools import count
 from typing import Any
 
 from justitia_ray.core.clock.branch import Branch, Node
-from justitia_ray.core.clock.fair_share import (
-    MINIMUM_CHARGE,
-    Account,
-    ServedShare,
-)
+from justitia_ray.core.clock.fair_share import MINIMUM_CHARGE, Account, ServedShare
 from justitia_ray.core.clock.hierarchy import Hierarchy, own_leaf, top
 from justitia_ray.core.clock.tenant import Finished, Tenant
 from justitia_ray.core.clock.tree_keys import TreeKeys
@@ -57,13 +53,7 @@ from justitia_ray.core.clock.tree_records import (
 )
 from justitia_ray.core.clock.virtual_clock import GpsSession, VirtualClock
 from justitia_ray.core.records import Record, RecordReader, read_fields
-from justitia_ray.core.tenants import (
-    BEYOND,
-    SEPARATOR,
-    TenantTree,
-    ancestors,
-    described_by,
-)
+from justitia_ray.core.tenants import BEYOND, SEPARATOR, TenantTree, ancestors, described_by
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 _REPAIRED_ABOVE = 1e-6
@@ -234,15 +224,6 @@ class TenantShare(ServedShare):
         if not self.accounts[application_id].withdrawn:
             return self.nodes.leaf_of(application_id).gps.session(application_id).finish
         return self.keys.after_resuming(application_id)[0]
-
-    def part_of(self, tenant: ClientId, amount: KvTokenTime) -> KvTokenTime:
-        """Return the part of an amount that a tenant receives now: φ/Φ of it at each level."""
-        node: Node = self.nodes.leaves[tenant]
-        for one in (node, *node.up):
-            clock = self.nodes.clock_of(one)
-            if clock.active_weight:
-                amount = amount * clock.session(one.name).weight / clock.active_weight
-        return amount
 
     def sessions(self) -> dict[ApplicationId, GpsSession]:
         """Return the sessions of the applications inside all tenants."""

@@ -23,13 +23,24 @@ class TreeKeys:
         self._nodes = nodes
         self._accounts = accounts
 
-    def key(self, leaf: Tenant, application_id: ApplicationId) -> VirtualTime:
-        """Return V of the root at which the application is finished."""
-        return self._key(leaf, application_id, None)
+    def key(
+        self, leaf: Tenant, application_id: ApplicationId, branch: Branch | None = None
+    ) -> VirtualTime:
+        """Return V of a branch, or of the root, at which an application of a leaf is finished."""
+        finished = leaf.server.finished(application_id)
+        if finished is not None:
+            level = len(leaf.up) if branch is None else leaf.up.index(branch)
+            return leaf.above[application_id][level - 1] if level else finished
+        at = leaf.server.finish_time(application_id)
+        for above in leaf.up:
+            if above is branch:
+                break
+            at = above.to_parent(at)
+        return at
 
     def key_in(self, branch: Branch | None, application_id: ApplicationId) -> VirtualTime:
         """Return V of a branch (None: of the root) at which an application below it is finished."""
-        return self._key(self._nodes.leaf_of(application_id), application_id, branch)
+        return self.key(self._nodes.leaf_of(application_id), application_id, branch)
 
     def key_above(
         self, branch: Branch, application_id: ApplicationId, at: VirtualTime
@@ -70,21 +81,6 @@ class TreeKeys:
             now = levels.pop()
             finish, child = now + served / branch.weight, branch
         return tag, finish
-
-    def _key(
-        self, leaf: Tenant, application_id: ApplicationId, branch: Branch | None
-    ) -> VirtualTime:
-        """Return V of the root, or of a branch above the application, at which it is finished."""
-        finished = leaf.server.finished(application_id)
-        if finished is not None:
-            level = len(leaf.up) if branch is None else leaf.up.index(branch)
-            return leaf.above[application_id][level - 1] if level else finished
-        at = leaf.server.finish_time(application_id)
-        for above in leaf.up:
-            if above is branch:
-                break
-            at = above.to_parent(at)
-        return at
 
 
 def _owes(clock: VirtualClock, node: Node, now: VirtualTime) -> bool:

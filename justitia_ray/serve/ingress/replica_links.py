@@ -21,9 +21,9 @@ class _Known:
 
     address: str
     link: Link | None = None
-    """The connection that was opened last; None: none was. It may be lost."""
+    """The connection, which may be lost; None: none is open."""
     opening: asyncio.Task[Link] | None = None
-    """Task that opens the connection, or has opened it; None: closed."""
+    """Task that is opening the connection."""
     pause_s: Seconds = _PAUSE_S
     """Pause after the next failure (seconds)."""
     not_before: Seconds = 0.0
@@ -67,12 +67,11 @@ class ReplicaLinks:
         known = self._known.get(replica_id)
         if known is None:
             raise ConnectionLost(f"no address of replica {replica_id} is known")
-        if known.link is not None and not known.link.is_lost:
-            return known.link
-        if known.opening is not None and known.opening.done() and _is_lost(known.opening):
-            if not _has_failed(known.opening):
-                known.pause()
-            known.opening = None
+        if known.link is not None:
+            if not known.link.is_lost:
+                return known.link
+            known.link = None
+            known.pause()
         if known.opening is None:
             if asyncio.get_running_loop().time() < known.not_before:
                 raise ConnectionLost(f"the connection to replica {replica_id} was lost just now")
@@ -82,18 +81,18 @@ class ReplicaLinks:
     def abandon(self, replica_id: ReplicaId, first: object, error: Exception) -> None:
         """End calls to a replica early; see `Link.abandon`."""
         known = self._known.get(replica_id)
-        opening = None if known is None else known.opening
-        if opening is not None and opening.done() and not _is_lost(opening):
-            opening.result().abandon(first, error)
+        if known is not None and known.link is not None and not known.link.is_lost:
+            known.link.abandon(first, error)
 
     async def close(self) -> None:
         """Close all connections."""
-        opening = [known.opening for known in self._known.values() if known.opening is not None]
+        closing = list(self._known.values())
         self._known.clear()
-        for task in opening:
-            if task.done() and not _is_lost(task):
-                await task.result().close()
-            task.cancel()
+        for known in closing:
+            if known.opening is not None:
+                known.opening.cancel()
+            if known.link is not None and not known.link.is_lost:
+                await known.link.close()
 
     async def _open(self, replica_id: ReplicaId, known: _Known) -> Link:
         try:
@@ -101,13 +100,7 @@ class ReplicaLinks:
         except ConnectionLost:
             known.pause()
             raise
+        finally:
+            known.opening = None
         known.pause_s, known.link = _PAUSE_S, link
         return link
-
-
-def _is_lost(opening: asyncio.Task[Link]) -> bool:
-    return _has_failed(opening) or opening.result().is_lost
-
-
-def _has_failed(opening: asyncio.Task[Link]) -> bool:
-    return opening.cancelled() or opening.exception() is not None

@@ -53,7 +53,7 @@ class Answer(NamedTuple):
     messages: Sequence[IngressMessage] = ()
     """The messages in the answer that were not in an earlier one."""
     given_up: bool = False
-    """Whether the call failed because no scheduler leads, for so long that none is expected."""
+    """Whether the call failed, and no scheduler has led for so long that the session gives up."""
 
 
 class SchedulerSession:
@@ -223,7 +223,7 @@ class SchedulerSession:
         return _Terms(self.ingress_id, self.epoch)
 
     def _read(self, mail: IngressMail, asked: _Terms) -> Answer:
-        """Return what an answer contains for the client, after changes of epoch or ingress id."""
+        """Apply the epoch or ingress id of an answer; return its mail and new messages."""
         self._superseded_at = None
         if mail.epoch != asked.epoch:
             self._take_epoch(mail)
@@ -283,7 +283,7 @@ class SchedulerSession:
     # --- calls that fail
 
     def _note_failure(self, call: str, error: Exception) -> Answer:
-        """Log a failed call, unless the scheduler is only being restarted."""
+        """Log a failed call, unless the scheduler is only being restarted; return its result."""
         if isinstance(error, SchedulerSuperseded):
             if self._superseded_at is None:
                 self._superseded_at = asyncio.get_running_loop().time()

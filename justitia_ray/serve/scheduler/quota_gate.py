@@ -171,9 +171,6 @@ class QuotaGate:
             self._resubmitted.append(item)
             self._note_resubmitted()
             return
-        if not self.has_quotas:
-            self._admission.admit_submission(item, quiet)
-            return
         if isinstance(item, ev.InferenceCancelled):
             name = self._requests.get(item.request_id)
             if name is not None and self._withdraw(name, item.request_id):

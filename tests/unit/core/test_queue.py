@@ -126,10 +126,12 @@ def test_parked_client_waits_until_it_is_eligible() -> None:
     queue = _queue(policy, application("a", 1), application("b", 2))
 
     assert ("b", 60.0) == (queue.first_client(), queue.next_eligible())
-    queue.unpark(59.0)
+    queue.now = 59.0
+    queue.unpark()
     assert "b" == queue.first_client()
     assert queue.client_waits("a")
-    queue.unpark(60.0)
+    queue.now = 60.0
+    queue.unpark()
     assert ("a", None) == (queue.first_client(), queue.next_eligible())
 
 

@@ -71,7 +71,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
     def budget_in(self, tenant: ClientId) -> KvTokenTime:
         """Return the tenant's part of B by current weight, which the guard may take there."""
         assert self._tenants is not None
-        return self._tenants.part_of(tenant, self.guard_budget)
+        return self._tenants.nodes.part_of(tenant, self.guard_budget)
 
     def order(self) -> LazyHeap:
         """Return the order by F, or the one with overtaking."""

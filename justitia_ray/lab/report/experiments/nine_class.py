@@ -52,6 +52,8 @@ TITLES = {
     "p90": "90th percentile",
     "longest": "Longest completion time",
 }
+_EARLIER = 1000
+"""Offset from a load's seed to the seed of the load that has ended before it."""
 
 
 def load(scale: Scale, seed: int, density: float, applications: int | None = None) -> SuiteLoad:
@@ -64,6 +66,11 @@ def load(scale: Scale, seed: int, density: float, applications: int | None = Non
         count=count,
         window_s=round(count * GAP_AT_1X_S / density, 6),
     )
+
+
+def ended_before(load: SuiteLoad) -> SuiteLoad:
+    """Return the load that has ended before a load: the same suite with another seed."""
+    return replace(load, seed=load.seed + _EARLIER)
 
 
 def policies(group: str, load: ExperimentLoad, names: Sequence[str]) -> dict[Arm, SimulatedRun]:

@@ -42,8 +42,6 @@ _VARIANTS: Mapping[str, PolicyOptions] = {
 }
 _ALONE, _VTC, _GUARDED = "alone", "vtc", "justitia-guarded"
 _TOLD = "guard told VTC’s ends"
-_EARLIER = 1000
-"""Offset from a load's seed to the seed of the load that has ended before it."""
 
 _METRICS = (
     *nine_class.FAIRNESS,
@@ -115,7 +113,7 @@ def _learned_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     found: dict[Arm, Task] = {}
     for density in scale.pick((1, 2, 3), (3,)):
         group, load = f"{density}x", nine_class.load(scale, seed, density)
-        earlier = replace(load, seed=seed + _EARLIER)
+        earlier = nine_class.ended_before(load)
         found[Arm(group, _ALONE)] = AloneRuns(load)
         found[Arm(group, _VTC)] = SimulatedRun(load, _VTC)
         found[Arm(group, "srjf")] = Predicted("mlp", load, policy="srjf")

@@ -5,7 +5,6 @@ simpler source by `WORTH` or more.
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from justitia_ray.lab.report.experiment import (
     Arm,
@@ -29,8 +28,6 @@ _RECIPES = {_LEARNED: "mlp", "paper’s recipe": "paper", _MEAN: CLASS_MEAN}
 """Recipe of each arm, as `predict_out_of_fold` takes it."""
 _QUICK_RECIPES = {name: _RECIPES[name] for name in (_LEARNED, _MEAN)}
 """Recipes of a quick report, which has no time to train large networks."""
-_EARLIER = 1000
-"""Offset from a load's seed to the seed of the load that has ended before it."""
 
 
 def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
@@ -39,7 +36,7 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
         group, load = f"{density}x", nine_class.load(scale, seed, density)
         found[Arm(group, "vtc")] = SimulatedRun(load, "vtc")
         found[Arm(group, _ORACLE)] = SimulatedRun(load, "justitia")
-        earlier = replace(load, seed=seed + _EARLIER)
+        earlier = nine_class.ended_before(load)
         for name, recipe in (_QUICK_RECIPES if scale.is_quick else _RECIPES).items():
             found[Arm(group, name)] = Predicted(recipe, load, is_served=True, earlier=earlier)
     return found
