@@ -68,11 +68,13 @@ async def test_engine_is_given_the_rank_of_the_tag_and_not_the_callers_priority(
 @pytest.mark.parametrize("stream", [False, True])
 async def test_disconnect_frees_kv(service: Service, http: httpx.AsyncClient, stream: bool) -> None:
     """A disconnected caller must not keep others waiting until its last token."""
+    (replica_id,) = await service.pulling()
     call = asyncio.create_task(http.post(COMPLETIONS, json=_LONG | {"stream": stream}))
     await eventually(service.busy_kv_tokens, "it holds KV")
     await leave([call])
 
     await eventually(service.kv_is_free, "KV is free", _SOON_S)
+    assert [replica_id] == await service.pulling()
     await service.until_idle(_SOON_S)
 
 
@@ -85,7 +87,8 @@ async def test_stream_cut_by_the_death_of_its_engine_goes_on_on_the_successor(
     bits of the CPU's results, and with them a token.
     """
     body = completion("one two three", 600, temperature=0, stream_options={"include_usage": True})
-    undisturbed = await OpenStream(http, body).answer()
+    undisturbed = OpenStream(http, body)
+    expected = await undisturbed.answer()
     (before,) = await service.pulling()
     (pid,) = await service.probe(before, "engine_pids")
     core = psutil.Process(pid)
@@ -96,7 +99,7 @@ async def test_stream_cut_by_the_death_of_its_engine_goes_on_on_the_successor(
     core.kill()
     continued = await stream.answer()
 
-    assert undisturbed == continued
+    assert (expected, undisturbed.usage) == (continued, stream.usage)
     assert 600 == continued.output_tokens
     (after,) = await service.pulling()
     assert before != after

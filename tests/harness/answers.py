@@ -48,12 +48,13 @@ class StreamedAnswer:
     _texts: dict[int, str] = field(default_factory=dict)
     _reasons: dict[int, str | None] = field(default_factory=dict)
     _usage: Mapping[str, Any] | None = None
-    _ids: set[str] = field(default_factory=set)
+    _ids: set[tuple[Any, Any]] = field(default_factory=set)
+    """Id and time of each event."""
     flaws: list[str] = field(default_factory=list)
     """Violations of the stream format, independent of the text."""
 
     def add_event(self, event: Mapping[str, Any]) -> None:
-        self._ids.add(str(event.get("id")))
+        self._ids.add((event.get("id"), event.get("created")))
         if event.get("usage"):
             if self._usage is not None:
                 self.flaws.append("usage came twice")

@@ -42,6 +42,12 @@ class OpenStream:
         identifier: str = json.loads(self.events[0])["id"]
         return identifier.removeprefix("cmpl-")
 
+    @property
+    def usage(self) -> Json:
+        """The usage of a stream that has ended, from its last event before `[DONE]`."""
+        usage: Json = json.loads(self.events[-2])["usage"]
+        return usage
+
     async def leave(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)

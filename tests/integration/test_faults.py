@@ -153,9 +153,10 @@ async def slow_load(
 async def check_is_undisturbed(http: httpx.AsyncClient, streams: Iterable[OpenStream]) -> None:
     """Check that each stream had every token once, under one id, and its usage."""
     unary = {name: value for name, value in _STREAMED.items() if name != "stream_options"}
-    whole = unary_answer((await http.post(COMPLETIONS, json=unary)).json())
+    whole = (await http.post(COMPLETIONS, json=unary)).json()
     for stream in streams:
-        assert whole == await stream.answer()
+        assert unary_answer(whole) == await stream.answer()
+        assert whole["usage"] == stream.usage
 
 
 async def test_killed_replica_loses_no_unary_call_and_no_stream(

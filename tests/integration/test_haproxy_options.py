@@ -6,13 +6,10 @@ import pytest
 from justitia_ray.errors import JustitiaError
 from tests.certificates import Authority
 from tests.harness.front_cluster import front_cluster
+from tests.integration.serve_front.conftest import ARGS, LIMIT_S
 from tests.integration.serve_front.test_request_timeout import check_call_ends_at_the_limit
 
 pytestmark = [pytest.mark.long, pytest.mark.ray]
-
-_LIMIT_S = 3.0
-_FAKE = {"iteration_s": 0.02, "kv_tokens": 100_000, "max_model_len": 16_384}
-_ARGS = {"engine": {"kind": "fake", "fake": _FAKE}}
 
 
 def test_certificate_behind_haproxy_is_refused_at_deployment(
@@ -24,7 +21,7 @@ def test_certificate_behind_haproxy_is_refused_at_deployment(
     """
     file, key = Authority.of(tmp_path_factory.mktemp("tls") / "ours").issue("front", "127.0.0.1")
     certificate = {"ssl_certfile": str(file), "ssl_keyfile": str(key)}
-    with pytest.raises(JustitiaError) as refused, front_cluster({}, _ARGS, certificate):
+    with pytest.raises(JustitiaError) as refused, front_cluster({}, ARGS, certificate):
         pass
     said = str(refused.value)
 
@@ -36,8 +33,8 @@ def test_certificate_behind_haproxy_is_refused_at_deployment(
 @pytest.mark.asyncio
 async def test_call_ends_at_the_operators_request_timeout() -> None:
     """Serve itself reads the header that asks for no limit."""
-    with front_cluster({}, _ARGS, {"request_timeout_s": _LIMIT_S}) as cluster:
+    with front_cluster({}, ARGS, {"request_timeout_s": LIMIT_S}) as cluster:
         async with httpx.AsyncClient(
             base_url=cluster.url, timeout=60.0, headers={"x-request-timeout-seconds": "0"}
         ) as http:
-            await check_call_ends_at_the_limit(http, _LIMIT_S)
+            await check_call_ends_at_the_limit(http, LIMIT_S)

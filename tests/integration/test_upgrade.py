@@ -16,8 +16,6 @@ from tests.harness.known_load import known_load
 from tests.harness.open_calls import OpenStream
 from tests.harness.service import Serving
 
-pytestmark = pytest.mark.after_engines
-
 LAST_RELEASE = "6aebf7b"
 """Commit of release 0.2.0; to be updated with each release."""
 _ROOT = Path(__file__).parents[2]

@@ -49,7 +49,7 @@ class FaultInjector:
         *,
         stopped_s: Seconds,
         more_ways: Mapping[FaultKind, InjectFault],
-        replicas: int = 2,
+        replicas: int,
     ) -> None:
         """Prepare; `inject_faults` breaks the first thing.
 

@@ -15,7 +15,7 @@ from tests.harness.front_cluster import FrontCluster, front_cluster
 LIMIT_S = 3.0
 """The operator's `request_timeout_s`."""
 _FAKE = {"iteration_s": 0.02, "kv_tokens": 100_000, "max_model_len": 16_384}
-_ARGS = {"engine": {"kind": "fake", "fake": _FAKE}}
+ARGS = {"engine": {"kind": "fake", "fake": _FAKE}}
 
 
 @pytest.fixture(scope="package")
@@ -33,7 +33,7 @@ async def cluster(authority: Authority) -> AsyncIterator[FrontCluster]:
         "request_timeout_s": LIMIT_S,
     }
     with ExitStack() as stack:
-        starting = front_cluster({"RAY_SERVE_ENABLE_HA_PROXY": "0"}, _ARGS, options)
+        starting = front_cluster({"RAY_SERVE_ENABLE_HA_PROXY": "0"}, ARGS, options)
         yield await asyncio.to_thread(stack.enter_context, starting)
         await asyncio.to_thread(stack.close)
 

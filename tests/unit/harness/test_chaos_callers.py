@@ -15,6 +15,7 @@ from tests.harness.answers import Answer, StreamedAnswer, difference, unary_answ
 from tests.harness.chaos.callers import Callers
 from tests.harness.chaos.load import PlannedApplication
 from tests.harness.chaos.records import Ending, RunRecords
+from tests.harness.simulation.virtual_loop import run_virtually
 from tests.unit.harness.made_up import RIGHT, application
 
 BODY: dict[str, Any] = {
@@ -225,14 +226,18 @@ async def test_leaving_caller_returns_with_another_call() -> None:
     assert [Ending.LEFT, Ending.ANSWERED] == [call.ending for call in records.calls]
 
 
-async def test_stalled_caller_reads_nothing_until_it_continues() -> None:
+def test_stalled_caller_reads_nothing_until_it_continues() -> None:
     """A slow reader that did read all would test nothing."""
+    run_virtually(_stall_and_continue())
+
+
+async def _stall_and_continue() -> None:
     service = FakeService([chunk("w1 "), chunk("w2 ", "length"), USAGE, b"[DONE]"])
     records = RunRecords()
     callers = Callers(service, service, records, 5.0, again_after_s=0.0)
     playing = asyncio.create_task(callers.play([streamed(application("a"))]))
     await eventually(lambda: callers.open_calls, "it reads", every_s=0.0)
-    stalling = asyncio.create_task(callers.stall(0.0, 1.0))
+    stalling = asyncio.create_task(callers.stall(0.0, 0.05))
     for _ in range(100):  # event loop turns in which it would read all
         await asyncio.sleep(0)
 

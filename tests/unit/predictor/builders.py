@@ -3,9 +3,10 @@
 import json
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from hashlib import sha256
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,13 +24,13 @@ _SCALE = 10.0
 """Keeps ln(1 + chars) below the limit at which the design matrix clips."""
 
 
-def power_model(factor: float = 1.0, power: float = 1.0, kind: str = "mlp") -> TrainedModel:
+def power_model(factor: float = 1.0, power: float = 1.0) -> TrainedModel:
     """Return a model with cost = factor · (1 + chars)^power, p10 half and p90 double of it."""
     measures = len(MEASURES)
     weights = np.zeros((1, measures, 1))
     weights[0, MEASURES.index("chars"), 0] = power * _SCALE
     return TrainedModel(
-        kind=kind,
+        kind="mlp",
         samples=10,
         design=DesignMatrix(
             np.zeros(measures),
@@ -44,20 +45,35 @@ def power_model(factor: float = 1.0, power: float = 1.0, kind: str = "mlp") -> T
     )
 
 
-def power_model_bytes(factor: float = 1.0, power: float = 1.0, kind: str = "mlp") -> bytes:
+def power_model_bytes(factor: float = 1.0, power: float = 1.0) -> bytes:
     """Return the serialised form of `power_model`."""
-    return model_to_bytes(power_model(factor, power, kind))
+    return model_to_bytes(power_model(factor, power))
+
+
+def with_body(body: bytes) -> bytes:
+    """Return a model's file with a valid checksum over any content."""
+    return b"justitia-model 1 %s\n%s" % (sha256(body).hexdigest().encode(), body)
+
+
+def parts_of(file: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the metadata and the arrays of a model's file."""
+    body = file.partition(b"\n")[2]
+    size = int.from_bytes(body[:8], "little")
+    metadata = json.loads(json.loads(body[8 : 8 + size])["__metadata__"]["justitia"])
+    return metadata, dict(safetensors.load(body))
+
+
+def file_with(metadata: Mapping[str, Any], arrays: dict[str, Any]) -> bytes:
+    """Return a model's file of these parts."""
+    return with_body(safetensors.save(arrays, {"justitia": json.dumps(metadata)}))
 
 
 def removed_kind_bytes() -> bytes:
     """Return a model as release 0.2.0 wrote it: the mean of a ridge, a forest and networks."""
-    body = power_model_bytes().partition(b"\n")[2]
-    size = int.from_bytes(body[:8], "little")
-    about = json.loads(json.loads(body[8 : 8 + size])["__metadata__"]["justitia"])
-    about |= {"kind": "blend", "regressors": ["linear", "forest", "network"]}
-    about["weights"] = [1 / 3] * 3
-    changed = safetensors.save(dict(safetensors.load(body)), {"justitia": json.dumps(about)})
-    return b"justitia-model 1 %s\n%s" % (sha256(changed).hexdigest().encode(), changed)
+    metadata, arrays = parts_of(power_model_bytes())
+    metadata |= {"kind": "blend", "regressors": ["linear", "forest", "network"]}
+    metadata["weights"] = [1 / 3] * 3
+    return file_with(metadata, arrays)
 
 
 def text_of(chars: int) -> str:

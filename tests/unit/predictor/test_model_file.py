@@ -1,7 +1,5 @@
 """Models as bytes: valid files are read back equal, and all others refused."""
 
-import hashlib
-import json
 import random
 import re
 import subprocess
@@ -17,7 +15,14 @@ from justitia_ray.predictor.input_features import BUCKETS, features_of
 from justitia_ray.predictor.model_file import model_from_bytes, model_to_bytes
 from justitia_ray.predictor.trained_model import TrainedModel
 from justitia_ray.predictor.training import KINDS, train
-from tests.unit.predictor.builders import made_up_samples, quick_networks, removed_kind_bytes
+from tests.unit.predictor.builders import (
+    file_with,
+    made_up_samples,
+    parts_of,
+    quick_networks,
+    removed_kind_bytes,
+    with_body,
+)
 
 __all__ = ["quick_networks"]
 
@@ -34,19 +39,11 @@ def file_of(kind: str) -> bytes:
     return model_to_bytes(trained(kind))
 
 
-def with_body(body: bytes) -> bytes:
-    """Return a file with a valid checksum over any content."""
-    return b"justitia-model 1 %s\n%s" % (hashlib.sha256(body).hexdigest().encode(), body)
-
-
 def changed(
     kind: str, name: str, array: object = None, *, fill: object = None, about: object = None
 ) -> bytes:
     """Return a model's file with one array changed, filled or dropped, or one field changed."""
-    body = file_of(kind).partition(b"\n")[2]
-    size = int.from_bytes(body[:8], "little")
-    metadata = json.loads(json.loads(body[8 : 8 + size])["__metadata__"]["justitia"])
-    arrays = dict(safetensors.load(body))
+    metadata, arrays = parts_of(file_of(kind))
     if name in metadata:
         metadata[name] = about
     elif fill is not None:
@@ -55,7 +52,7 @@ def changed(
         del arrays[name]
     else:
         arrays[name] = np.asarray(array)
-    return with_body(safetensors.save(arrays, {"justitia": json.dumps(metadata)}))
+    return file_with(metadata, arrays)
 
 
 @pytest.mark.slow
