@@ -21,6 +21,7 @@ from tests.eventually import eventually
 from tests.unit.serve.engines.scripted_judge import scripted_judge
 
 _MIB = 2**20
+_FORK_DIED = "the fork that was at this grammar has died; try again"
 
 
 def _checks(config: str = "fine", timeout_s: float = 30.0) -> GrammarChecks:
@@ -251,7 +252,7 @@ async def test_worker_backs_off_while_its_forks_fail_and_recovers(
         await eventually(comes_back, "a fork is made")
 
     assert result.is_accident
-    assert "no fork for it can be made: no room for a judge" == result.reason
+    assert result.reason in ("no fork for it can be made: no room for a judge", _FORK_DIED)
     assert [(NO_JOB, 0.5), (NO_JOB, 1.0), (NO_JOB, 2.0)] == [
         (one.number, one.took_s) for one in notices
     ]

@@ -8,8 +8,8 @@ import pytest
 from ray.exceptions import ActorDiedError
 
 from justitia_ray.errors import EngineError, NoReplicaAnswers
-from justitia_ray.serve.ingress import replica_calls
 from justitia_ray.serve.ingress.replica_calls import ReplicaCalls
+from tests.harness.simulation.virtual_loop import run_virtually
 
 
 class Method:
@@ -34,13 +34,6 @@ class Handle:
 
 def calls_to(handle: Handle) -> ReplicaCalls:
     return ReplicaCalls(cast(Any, None), cast(Any, handle))
-
-
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replica_calls, "_AGAIN_S", 0.0)
-    monkeypatch.setattr(replica_calls, "_UNSCHEDULED_S", 0.05)
-    monkeypatch.setattr(replica_calls, "_PATHS_S", 0.05)
 
 
 async def test_next_replica_answers_after_one_dies() -> None:
@@ -72,28 +65,34 @@ async def test_lookup_goes_on_while_replicas_end_under_it() -> None:
     assert found == await calls_to(handle).paths()
 
 
-async def test_caller_gets_a_retryable_error_when_no_replica_answers() -> None:
-    calls = calls_to(Handle(EngineError("dead")))
-
-    with pytest.raises(NoReplicaAnswers, match="no replica has answered"):
-        await calls.paths()
-    with pytest.raises(NoReplicaAnswers, match="no replica has answered"):
-        await calls.unscheduled("/tokenize", b"")
-
-
-async def test_retry_time_equals_the_length_of_the_outage() -> None:
-    """The retry time grows with the outage instead of staying at five seconds."""
-    handle = Handle(EngineError("dead"))
-    calls, loop = calls_to(handle), asyncio.get_running_loop()
-    waits = []
-    for silent_s in (None, 40.0, 1e4):
-        calls._silent_since = None if silent_s is None else loop.time() - silent_s
-        with pytest.raises(NoReplicaAnswers) as refused:
+def test_caller_gets_a_retryable_error_when_no_replica_answers() -> None:
+    async def call() -> None:
+        calls = calls_to(Handle(EngineError("dead")))
+        with pytest.raises(NoReplicaAnswers, match="no replica has answered within 2 s"):
             await calls.paths()
-        waits.append(refused.value.retry_after_s or 0.0)
-    handle.paths.results[0] = frozenset({"/tokenize"})
-    await calls.paths()
+        with pytest.raises(NoReplicaAnswers, match="no replica has answered within 30 s"):
+            await calls.unscheduled("/tokenize", b"")
 
-    assert 0.05 <= waits[0] < 20 < 40.0 <= waits[1] < 60
+    run_virtually(call())
+
+
+def test_retry_time_equals_the_length_of_the_outage() -> None:
+    """The retry time grows with the outage instead of staying at five seconds."""
+    waits = []
+
+    async def outages() -> None:
+        handle = Handle(EngineError("dead"))
+        calls, loop = calls_to(handle), asyncio.get_running_loop()
+        for silent_s in (None, 40.0, 1e4):
+            calls._silent_since = None if silent_s is None else loop.time() - silent_s
+            with pytest.raises(NoReplicaAnswers) as refused:
+                await calls.paths()
+            waits.append(refused.value.retry_after_s or 0.0)
+        handle.paths.results[0] = frozenset({"/tokenize"})
+        await calls.paths()
+        assert calls._silent_since is None
+
+    run_virtually(outages())
+
+    assert 2.0 <= waits[0] < 20 < 40.0 <= waits[1] < 60
     assert 120.0 == waits[2]
-    assert calls._silent_since is None
