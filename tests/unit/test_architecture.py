@@ -25,6 +25,7 @@ SERVE = (
     "access",
     "accounts",
     "config",
+    "console",
     "core",
     "protocol",
     "store",
@@ -128,6 +129,8 @@ RULES: dict[str, Rule] = {
         ),
         ("pydantic",),
     ),
+    "console": Rule((*BASE, "core", "protocol"), standard=PURE),
+    "console.files": Rule(),
     "client": Rule((*BASE, "core", "protocol"), ("httpx",)),
     "doctor": Rule((*BASE, "protocol", "client", "store")),
     "sim": Rule(

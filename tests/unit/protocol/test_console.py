@@ -1,0 +1,74 @@
+"""Lines of the console's stream, as a reader gets them."""
+
+import msgspec
+import pytest
+
+from justitia_ray.errors import ResponseError
+from justitia_ray.protocol.console import (
+    Bye,
+    ConsoleApplication,
+    Frame,
+    Line,
+    WhatIfAnswer,
+    read_line,
+)
+from justitia_ray.protocol.status import read_answer
+from tests.harness.console.made_up import MadeUp, hello
+
+SERVICE = MadeUp()
+LINES: tuple[Line, ...] = (
+    hello(None, ("llama",)),
+    SERVICE.frame(100),
+    SERVICE.frame(101, is_whole=False),
+    SERVICE.frame(101, "acme"),
+    SERVICE.predictor(),
+    SERVICE.trouble(2.5),
+    Bye(reason="the key was revoked", code="invalid_api_key", retry_after_s=None),
+)
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: str(line.kind))
+def test_a_line_is_read_as_it_was_written(line: Line) -> None:
+    assert read_line(msgspec.json.decode(msgspec.json.encode(line))) == line
+
+
+def test_lines_and_fields_of_later_versions_are_ignored() -> None:
+    told = msgspec.json.decode(msgspec.json.encode(SERVICE.trouble(1.0)))
+
+    assert read_line(told | {"more": 1}) == SERVICE.trouble(1.0)
+    assert read_line({"kind": "later"}) is None
+
+
+def test_a_wrong_field_is_named() -> None:
+    told = msgspec.json.decode(msgspec.json.encode(SERVICE.frame(3)))
+    told["bars"][0][4] = "soon"
+
+    with pytest.raises(ResponseError, match=r"line of the kind frame: bars\.0\.4"):
+        read_line(told)
+
+
+def test_other_answers_are_read_as_they_were_written() -> None:
+    application = SERVICE.application("globex|run-3", 100)
+    estimate = SERVICE.what_if("vtc", {"globex": 2.0}, 8)
+
+    for answer, kind in ((application, ConsoleApplication), (estimate, WhatIfAnswer)):
+        told = msgspec.json.decode(msgspec.json.encode(answer))
+        assert read_answer(kind, told, "answer") == answer
+
+
+def test_frames_after_the_whole_one_add_up_to_a_whole_one() -> None:
+    bars = {bar.id: bar for bar in SERVICE.frame(60).bars}
+    for second in range(61, 91):
+        bars |= {bar.id: bar for bar in SERVICE.frame(second, is_whole=False).bars}
+
+    assert bars == {bar.id: bar for bar in SERVICE.frame(90).bars}
+
+
+def test_a_tenants_frame_has_nothing_of_others() -> None:
+    frame = SERVICE.frame(100, "acme")
+    told = msgspec.json.encode(frame).decode()
+
+    assert isinstance(frame, Frame)
+    assert frame.bars
+    assert "globex" not in told
+    assert "initech" not in told
