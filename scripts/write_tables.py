@@ -3,8 +3,9 @@
     <!-- table: NAME -->
     <!-- end of table -->
 
-The texts stand below each key in `justitia_ray.config`, and in the rows of the metrics, of the span
-attributes and of the doctor's rules.
+The texts stand below each key in `justitia_ray.config`, in the rows of the metrics, of the span
+attributes and of the doctor's rules, and in the Helm chart's values. The schema of these values is
+written, too.
 """
 
 import argparse
@@ -25,12 +26,14 @@ from justitia_ray.doctor.store_rules import PAIR_RULES, REDIS_RULES, STORE_RULES
 from justitia_ray.observability.metrics import EXPORTED_PREFIX
 from justitia_ray.observability.metrics import TABLE as METRICS
 from justitia_ray.observability.span_conventions import TABLE as SPAN_ATTRIBUTES
+from scripts.chart_values import CHART, SCHEMA_FILE, parameters_table, schema_text
 
 ROOT = Path(__file__).parents[1]
 SETTINGS_PAGE = ROOT / "deployments" / "README.md"
 METRICS_PAGE = ROOT / "deployments" / "monitoring" / "README.md"
 SPANS_PAGE = ROOT / "deployments" / "observability.md"
 RULES_PAGE = ROOT / "deployments" / "troubleshooting.md"
+CHART_PAGE = CHART / "README.md"
 
 _FIRST = ("name", "log_encoding", "model", "models")
 """Keys of `args` that an operator sets first."""
@@ -98,6 +101,7 @@ TABLES: dict[str, tuple[Path, Callable[[], str]]] = {
     "rules": (RULES_PAGE, rules_table),
     "spans": (SPANS_PAGE, spans_table),
     "commands": (SETTINGS_PAGE, commands_table),
+    "values": (CHART_PAGE, parameters_table),
 }
 """Page and text of each table, by the name in the page's marker comments."""
 
@@ -154,24 +158,29 @@ def _written(default: object) -> str:
     return f"`{list(default) if isinstance(default, tuple) else default}`"
 
 
+def generated() -> dict[Path, str]:
+    """Return the text that each page, and the chart's schema, should have."""
+    pages = sorted({page for page, _ in TABLES.values()})
+    texts = {page: with_tables(page.read_text(encoding="utf-8"), page) for page in pages}
+    return texts | {SCHEMA_FILE: schema_text()}
+
+
 def main() -> int:
-    """Write the tables of every page, or with `--check` return 1 if one is outdated."""
+    """Write every page and the chart's schema, or with `--check` return 1 if one is outdated."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--check", action="store_true", help="change nothing; exit status 1 if a table is old"
+        "--check", action="store_true", help="change nothing; exit status 1 if a file is old"
     )
     check = parser.parse_args().check
     status = 0
-    for page in sorted({page for page, _ in TABLES.values()}):
-        old = page.read_text(encoding="utf-8")
-        new = with_tables(old, page)
-        if old == new:
+    for file, text in generated().items():
+        if file.is_file() and file.read_text(encoding="utf-8") == text:
             continue
         if check:
-            print(f"{page.relative_to(ROOT)}: a table is old; run scripts/write_tables")
+            print(f"{file.relative_to(ROOT)}: it is old; run scripts/write_tables")
             status = 1
         else:
-            page.write_text(new, encoding="utf-8")
+            file.write_text(text, encoding="utf-8")
     return status
 
 

@@ -1,6 +1,5 @@
 """The renderer used by these tests equals kustomize, as far as k8s/ needs it."""
 
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -8,10 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.unit.k8s.chart import KUBECTL, needs_kubectl
 from tests.unit.k8s.kustomization import NotUnderstood, render
 from tests.unit.k8s.manifests import K8S, NAMES, manifests
-
-KUSTOMIZE = shutil.which("kustomize")
 
 
 def by_name(found: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
@@ -33,13 +31,13 @@ def with_components(directory: Path) -> Path:
     return kustomization(directory, text)
 
 
-@pytest.mark.skipif(KUSTOMIZE is None, reason="needs kustomize 5 on the PATH")
+@needs_kubectl
 @pytest.mark.parametrize("name", [*NAMES, "with-components"])
 def test_kustomize_renders_the_same(name: str, tmp_path: Path) -> None:
     """The tests must see what `kubectl apply -k` applies."""
     directory = with_components(tmp_path) if name == "with-components" else K8S / name
     printed = subprocess.run(
-        [str(KUSTOMIZE), "build", str(directory)], check=True, capture_output=True, text=True
+        [str(KUBECTL), "kustomize", str(directory)], check=True, capture_output=True, text=True
     ).stdout
 
     assert by_name(list(yaml.safe_load_all(printed))) == by_name(render(directory))

@@ -1,0 +1,186 @@
+"""The Helm chart renders the objects of each kustomization, and adopts what kustomize applied."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import justitia_ray
+from deployments.monitoring import prometheus_rule
+from deployments.monitoring.dashboard import chart_text
+from tests.dashboard_queries import DASHBOARD
+from tests.unit.k8s import rules
+from tests.unit.k8s.chart import (
+    CHART,
+    PRESETS,
+    by_name,
+    helm,
+    needs_helm,
+    preset,
+    refusal,
+    rendered,
+    rendered_as,
+    with_parsed_configuration,
+    without_release,
+)
+from tests.unit.k8s.kustomization import Manifest, render
+from tests.unit.k8s.manifests import K8S, NAMES, manifests, needs_schemas, of_kind, ray_service
+from tests.unit.k8s.schemas import errors
+from tests.unit.k8s.test_own_overlay import MODEL, OVERLAY
+from tests.unit.k8s.test_own_overlay import rendered as rendered_overlay
+
+README = (CHART / "README.md").read_text(encoding="utf-8")
+OBJECTS = [(name, *key) for name in NAMES for key in by_name(manifests(name))]
+
+
+def compared(found: list[Manifest]) -> dict[tuple[str, str], Any]:
+    return by_name([with_parsed_configuration(without_release(m)) for m in found])
+
+
+def test_every_kustomization_has_a_preset() -> None:
+    assert {*NAMES} == {*PRESETS}
+
+
+@needs_helm
+@pytest.mark.parametrize(("name", "kind", "named"), OBJECTS, ids="-".join)
+def test_object_is_that_of_the_kustomization(name: str, kind: str, named: str) -> None:
+    wanted = compared(manifests(name))[kind, named]
+
+    assert wanted == compared(rendered(*preset(name)))[kind, named]
+
+
+@needs_helm
+@pytest.mark.parametrize("name", NAMES)
+def test_chart_has_no_object_beyond_the_kustomization(name: str) -> None:
+    assert by_name(manifests(name)).keys() == by_name(rendered(*preset(name))).keys()
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    ("component", "key"), [("pod-monitor", "podMonitor"), ("alerts", "prometheusRule")]
+)
+def test_component_is_a_value(component: str, key: str) -> None:
+    (wanted,) = render(K8S / "components" / component)
+    found = by_name(rendered("--set", f"monitoring.{key}.enabled=true"))
+
+    assert wanted == without_release(found[wanted["kind"], "justitia"])
+
+
+@needs_helm
+def test_dashboard_is_a_value() -> None:
+    found = by_name(rendered("--set", "monitoring.dashboard.enabled=true"))
+    carrier = found["ConfigMap", "justitia-dashboard"]
+
+    assert "1" == carrier["metadata"]["labels"]["grafana_dashboard"]
+    assert DASHBOARD == json.loads(carrier["data"]["justitia.json"])
+
+
+def test_files_of_the_chart_are_the_generated_ones() -> None:
+    """Run `python -m deployments.monitoring.prometheus_rule` and `… .dashboard` after a change."""
+    alerts = (CHART / "files" / "alerts.yaml").read_text(encoding="utf-8")
+    dashboard = (CHART / "files" / "dashboard.json").read_text(encoding="utf-8")
+
+    assert prometheus_rule.chart_text() == alerts
+    assert chart_text() == dashboard
+
+
+@needs_helm
+@pytest.mark.parametrize("name", NAMES)
+def test_adoption_changes_nothing_but_labels(name: str) -> None:
+    """With the kustomization's serve.yaml as `serve.config` not a byte of a spec changes.
+
+    So no pod restarts, KubeRay deploys nothing, and no immutable field stops the installation.
+    """
+    found = rendered(*preset(name), "--set-file", f"serve.config={K8S / name / 'serve.yaml'}")
+
+    assert by_name(manifests(name)) == by_name([without_release(m) for m in found])
+
+
+@needs_helm
+@pytest.mark.parametrize("name", NAMES)
+def test_lint_has_no_findings(name: str) -> None:
+    done = helm("lint", ".", "--strict", *preset(name))
+
+    assert 0 == done.returncode, done.stdout + done.stderr
+    assert "WARNING" not in done.stdout
+
+
+def test_version_is_that_of_the_package() -> None:
+    """Helm requires SemVer, in which the package's `1.2.3.dev0` is `1.2.3-dev.0`."""
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
+
+    assert justitia_ray.__version__ == chart["appVersion"]
+    assert justitia_ray.__version__.replace(".dev", "-dev.") == chart["version"]
+
+
+@needs_helm
+def test_kubernetes_1_30_is_refused() -> None:
+    """The manifests are checked against 1.31 and later."""
+    assert "incompatible with Kubernetes v1.30.9" in refusal("--kube-version", "1.30.9")
+
+
+def own_values(folder: Path) -> Path:
+    (text,) = README.split("<!-- own values -->\n```yaml\n")[1:]
+    file = folder / "mine.yaml"
+    file.write_text(text.partition("```")[0], encoding="utf-8")
+    return file
+
+
+@needs_helm
+def test_own_values_of_the_readme_are_the_own_overlay(tmp_path: Path) -> None:
+    """The pages show the same changes for both tools, so both must give the same objects."""
+    model = [f"--set=serve.args.model.{key}={MODEL}" for key in ("name", "path")]
+    found = rendered("--values", str(own_values(tmp_path)), *model)
+    theirs = compared(rendered_overlay(tmp_path, OVERLAY))
+    del theirs["Namespace", "justitia"]
+
+    assert theirs == compared(found)
+
+
+@pytest.fixture(scope="module")
+def second() -> list[Manifest]:
+    """Return the objects of another release, whose name is in every other name."""
+    return rendered_as("prod", "--set", "commonLabels.a=b")
+
+
+@needs_helm
+@pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
+def test_second_release_holds_to_every_rule(rule: rules.Rule, second: list[Manifest]) -> None:
+    """Selectors, addresses and accounts must follow the release's name."""
+    assert [] == list(rule(second))
+
+
+@needs_helm
+@needs_schemas
+def test_second_release_fits_the_schemas(second: list[Manifest]) -> None:
+    assert [] == errors(second)
+
+
+@needs_helm
+def test_second_release_shares_no_name_with_the_first(second: list[Manifest]) -> None:
+    assert set() == by_name(rendered()).keys() & by_name(second).keys()
+    assert "prod-justitia" == ray_service(second)["metadata"]["name"]
+
+
+@needs_helm
+def test_models_outlive_the_release() -> None:
+    """`helm uninstall` would delete a volume of downloaded models."""
+    (claim,) = of_kind(rendered(), "PersistentVolumeClaim")
+
+    assert "keep" == claim["metadata"]["annotations"]["helm.sh/resource-policy"]
+
+
+@needs_helm
+def test_pods_have_no_label_of_the_release() -> None:
+    """A label with the chart's version would change every pod with each release."""
+    labels = [
+        group["template"]["metadata"]["labels"]
+        for group in (
+            ray_service(rendered())["spec"]["rayClusterConfig"]["headGroupSpec"],
+            *ray_service(rendered())["spec"]["rayClusterConfig"]["workerGroupSpecs"],
+        )
+    ]
+
+    assert {"app.kubernetes.io/part-of", "app.kubernetes.io/component"} == set().union(*labels)
