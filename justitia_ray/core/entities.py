@@ -454,6 +454,15 @@ class KnownReplica:
     """Sum of the uncomputed tokens of its leases; 0 without a prefix cache."""
 
     @property
+    def shown_state(self) -> str:
+        """State as users see it: `serving`, `draining`, `silent` or `stalled`."""
+        if self.stalled_since is not None:
+            return "stalled"
+        if self.is_silent:
+            return "silent"
+        return "draining" if self.draining else "serving"
+
+    @property
     def leasable_tokens(self) -> Tokens:
         """KV that all its leases together may use."""
         return self.capacity.kv_tokens - self.unaccounted_tokens - self.grown_tokens

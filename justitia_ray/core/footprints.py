@@ -216,6 +216,15 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         """Return the most KV that the leases of an application are expected to hold."""
         return self._held_by.get(application_id, 0)
 
+    def parts(self) -> Iterator[Footprint]:
+        """Yield the KV of each lease without what it shares, and each shared beginning once.
+
+        Their context tokens add up to `context_tokens`, their choices to `sequences`. O(n).
+        """
+        yield from self._by_lease.values()
+        for tokens, owner in self._counted.values():
+            yield Footprint(0, 0, tokens, owner)
+
     def join(self, lease_id: LeaseId, prefixes: tuple[Prefix, ...]) -> None:
         """Store a lease's beginnings, at least one; the caller then sets its footprint."""
         if self.beginnings is None:

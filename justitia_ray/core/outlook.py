@@ -130,6 +130,8 @@ class Outlooks:
         """Expected starts without an outcome."""
         self._said_of_ends: dict[ApplicationId, list[Said]] = {}
         self._sampled = 0
+        self._calibrates = True
+        """Whether the present expectations are stored for calibration."""
         self._told_now: Seconds = 0.0
         """Last time of the driver's clock that was passed in."""
         """Time from which expectations are computed."""
@@ -162,6 +164,8 @@ class Outlooks:
         application_ids: Iterable[ApplicationId],
         max_age_s: Seconds = 0.0,
         now: Seconds = 0.0,
+        *,
+        calibrates: bool = True,
     ) -> dict[ApplicationId, Outlook]:
         """Return the outlooks of the live ones of these applications.
 
@@ -170,7 +174,10 @@ class Outlooks:
             max_age_s: Maximum age of the cached walk over the queue; 0: a new walk.
             now: The driver's clock, from which times are computed; the time of the last event if
                 that is later.
+            calibrates: Whether later expectations are calibrated by the outcomes of these; a reader
+                that asks each second leaves them as they are.
         """
+        self._calibrates = calibrates
         core = self._core
         self._told_now = now
         asked = (core.state.applications.get(name) for name in application_ids)
@@ -179,12 +186,12 @@ class Outlooks:
             return {}
         self.starts.note_time(self._now)
         self.ends.note_time(self._now)
-        profile = self._walked(max_age_s)
+        profile = self.walk(max_age_s)
         return {one.application_id: self._outlook(one, profile) for one in live}
 
     def count_reasons(self, applications: Iterable[Application]) -> Counter[Reason]:
         """Count these live applications by their reasons."""
-        profile = self._walked(WALK_KEPT_S)
+        profile = self.walk(WALK_KEPT_S)
         return Counter(self._reason(application, profile)[0] for application in applications)
 
     def sample(self, now: Seconds = 0.0) -> None:
@@ -210,7 +217,7 @@ class Outlooks:
         """
         if not self._serves():
             return 0.0
-        core, profile = self._core, self._walked(WALK_KEPT_S)
+        core, profile = self._core, self.walk(WALK_KEPT_S)
         application = core.state.applications[inference.application_id]
         place = profile.place_by(core.ledger.place(inference))
         expected_s = self._start_s(application, inference, place, profile)
@@ -225,7 +232,7 @@ class Outlooks:
         """
         core = self._core
         kept_s = min(WALK_KEPT_S, _WALK_KEPT_S_EACH * len(core.ledger.queue))
-        profile = self._walked(kept_s)
+        profile = self.walk(kept_s)
         place = profile.place_of(inference.application_id)
         if place is None:
             place = profile.place_by(core.ledger.place(inference))
@@ -252,18 +259,24 @@ class Outlooks:
         """Return how long the replicas take for an amount of service, at the recent rate."""
         return work / self._rate.kv_per_s(self._core.state.kv_tokens())
 
+    def walk(self, max_age_s: Seconds) -> QueueProfile:
+        """Return a walk over the queue of at most this age; 0: a new one."""
+        state, profile = self._core.state, self._profile
+        if profile is None or not max_age_s or self._now - profile.made_at > max_age_s:
+            profile = self._profile = QueueProfile(state, self._core.ledger)
+        return profile
+
+    @property
+    def iteration_s(self) -> Seconds:
+        """Length of an engine's iteration, by the recent rate."""
+        return self._rate.iteration_s
+
     # --- internals
 
     @property
     def _now(self) -> Seconds:
         """The time of the last event, or the driver's clock if that is later."""
         return max(self._told_now, self._core.state.now)
-
-    def _walked(self, max_age_s: Seconds) -> QueueProfile:
-        state, profile = self._core.state, self._profile
-        if profile is None or not max_age_s or self._now - profile.made_at > max_age_s:
-            profile = self._profile = QueueProfile(state, self._core.ledger)
-        return profile
 
     def _outlook(self, application: Application, profile: QueueProfile) -> Outlook:
         core, name = self._core, application.application_id
@@ -399,7 +412,8 @@ class Outlooks:
     ) -> Quantiles:
         """Return the quantiles of an expectation, and store it for calibration if there is room."""
         known = of.get(name, ())
-        if len(known) >= _MAXIMUM_SAID_OF_ONE or len(of) >= _MAXIMUM_SAID:
+        is_full = len(known) >= _MAXIMUM_SAID_OF_ONE or len(of) >= _MAXIMUM_SAID
+        if is_full or not self._calibrates:
             return calibration.quantiles(expected_s)
         said = calibration.say(expected_s, self._now)
         of.setdefault(name, []).append(said)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Collection
 from itertools import accumulate, islice
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -70,6 +71,11 @@ class QueueProfile:
     def place_of(self, application_id: ApplicationId) -> int | None:
         """Return the number of applications before one; None if it was not visited."""
         return self._places.get(application_id)
+
+    @property
+    def names(self) -> Collection[ApplicationId]:
+        """The visited applications in order."""
+        return self._places.keys()
 
     def place_by(self, place: Place) -> int:
         """Return the number of visited applications before a position in the order."""

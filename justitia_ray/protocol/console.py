@@ -55,7 +55,7 @@ class Bar(NamedTuple):
     """A rectangle of a lane: KV of one application on one replica over time; a JSON array.
 
     A bar that was sent before replaces the earlier one with its id. If the application's KV changes
-    by more than a twentieth of the replica's memory, its bar ends and another one starts.
+    much, its bar ends and another one starts.
     """
 
     id: int
@@ -68,7 +68,7 @@ class Bar(NamedTuple):
     end: Seconds | None
     """None: it has not ended."""
     kv_tokens: Tokens
-    """Height: the KV at the last look."""
+    """Height: the KV at the last look; of an ended bar the mean over its time."""
 
 
 class PlannedBar(NamedTuple):
@@ -286,7 +286,8 @@ class Frame:
     planned: tuple[PlannedBar, ...] = ()
     """The order ahead, all of it in each frame."""
     labels: Mapping[ApplicationId, Label] = field(default_factory=dict)
-    """Names of the applications of `bars` and `planned` of this frame."""
+    """Names of the applications of planned and of new bars; a reader keeps those of earlier bars.
+    """
     queue: Queue
     ages: Ages | None = None
     """None: nothing waits."""

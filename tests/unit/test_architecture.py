@@ -129,7 +129,7 @@ RULES: dict[str, Rule] = {
         ),
         ("pydantic",),
     ),
-    "console": Rule((*BASE, "core", "protocol"), standard=PURE),
+    "console": Rule((*BASE, "access.identity", "core", "protocol"), standard=PURE),
     "console.files": Rule(),
     "client": Rule((*BASE, "core", "protocol"), ("httpx",)),
     "doctor": Rule((*BASE, "protocol", "client", "store")),

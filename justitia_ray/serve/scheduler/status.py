@@ -14,7 +14,7 @@ from typing import Any
 from justitia_ray.accounts.messages import NodeStanding
 from justitia_ray.config import AppConfig
 from justitia_ray.core import SchedulerCore
-from justitia_ray.core.entities import Application, KnownReplica
+from justitia_ray.core.entities import Application
 from justitia_ray.core.states import LeaseState
 from justitia_ray.protocol.inspection import StoreFacts
 from justitia_ray.protocol.messages import Pull
@@ -130,7 +130,7 @@ def core_view(
                 sequences=replica.leases.sequences,
                 max_num_seqs=replica.capacity.max_num_seqs,
                 draining=replica.draining,
-                state=replica_state(replica),
+                state=replica.shown_state,
                 silent_s=round(now - replica.last_seen_at, 3),
                 used_kv_tokens=used_kv_tokens(replica_id),
             )
@@ -138,15 +138,6 @@ def core_view(
         },
         head=head_view(core, now),
     )
-
-
-def replica_state(replica: KnownReplica) -> str:
-    """Return the state of a replica as named in `/v1/status`."""
-    if replica.stalled_since is not None:
-        return "stalled"
-    if replica.is_silent:
-        return "silent"
-    return "draining" if replica.draining else "serving"
 
 
 def quotas_view(

@@ -1,0 +1,295 @@
+"""Lanes: which application held how much KV memory of which replica, as bars over time.
+
+Grants and ends of leases start and end bars when they happen; once a second a look at the core
+corrects heights, and finds leases that ended otherwise, and idle contexts.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core.entities import Application, KnownReplica
+from justitia_ray.protocol.console import PAST_S, Bar, BarKind
+from justitia_ray.units import ApplicationId, LeaseId, ReplicaId, Seconds, Tokens
+
+MOST_ENDED = 8_000
+"""Maximum number of ended bars that are kept; the oldest are dropped first."""
+MOST_CHANGES = 4_000
+"""Maximum number of changed bars of one look; further ones are only in whole frames."""
+LOOKS_KEPT = 8
+"""Number of looks whose changes are kept: a reader further behind gets all bars."""
+MERGED_S: Seconds = 0.25
+"""Longest pause of an application on a replica that does not end its bar: a report's interval."""
+_PART_OF_REPLICA, _PART_OF_BAR = 1 / 200, 1 / 4
+"""A bar is cut if its height has changed by more than either part."""
+
+_Key = tuple[BarKind, ReplicaId, ApplicationId]
+
+
+@dataclass(slots=True)
+class _Open:
+    """A bar whose end is not known yet, or may still be taken back."""
+
+    id: int
+    start: Seconds
+    kv_tokens: Tokens
+    seen_at: Seconds
+    """Time until which `kv_token_s` counts."""
+    kv_token_s: float = 0.0
+    leases: int = 0
+    end: Seconds | None = None
+
+    def expected(self, now: Seconds, iteration_s: Seconds) -> Tokens:
+        """Return the present height, if each lease has gained a token in each iteration."""
+        return self.kv_tokens + self.leases * int(max(0.0, now - self.seen_at) / iteration_s)
+
+    def reach(self, kv_tokens: Tokens, now: Seconds) -> None:
+        """Count the KV until now, which has changed evenly from the last height to this one."""
+        self.kv_token_s += (self.kv_tokens + kv_tokens) / 2 * max(0.0, now - self.seen_at)
+        self.seen_at = max(self.seen_at, now)
+        self.kv_tokens = kv_tokens
+
+
+class Lanes:
+    """Bars of all replicas."""
+
+    def __init__(self) -> None:
+        self.left_out = 0
+        """Number of changed bars of the last look that no frame has told."""
+        self._ids = 0
+        self._open: dict[_Key, _Open] = {}
+        self._ended: deque[Bar] = deque(maxlen=MOST_ENDED)
+        self._changed: dict[_Key, _Open] = {}
+        """Bars that have changed since the last look and are in `_open`."""
+        self._cut: list[Bar] = []
+        """Bars that have ended for good since the last look."""
+        self._looks: deque[tuple[int, int, tuple[Bar, ...]]] = deque(maxlen=LOOKS_KEPT)
+        """The last looks: number, largest id before it, changed bars."""
+        self._ids_before = 0
+
+    # --- events
+
+    def grant(self, core: SchedulerCore, lease_id: LeaseId, now: Seconds) -> None:
+        """Record that a lease has started; one that has ended at once leaves nothing."""
+        lease = core.state.leases.get(lease_id)
+        if lease is None:
+            return
+        footprint = core.state.replicas[lease.replica_id].leases[lease_id]
+        application_id = footprint.application_id
+        self._end_held(lease.replica_id, application_id, now)
+        key = (BarKind.RUN, lease.replica_id, application_id)
+        bar = self._open.get(key)
+        if bar is not None and bar.end is not None and now - bar.end > MERGED_S:
+            self._settle(key, bar)
+            bar = None
+        if bar is None:
+            bar = self._begin(key, now, 0)
+        elif bar.end is not None:
+            bar.seen_at, bar.end, bar.kv_tokens = now, None, 0
+        bar.reach(bar.expected(now, core.outlooks.iteration_s), now)
+        unused = core.state.replicas[lease.replica_id].capacity.block_size - 1
+        bar.kv_tokens += footprint.context_tokens + footprint.choices * unused
+        bar.leases += 1
+        self._changed[key] = bar
+
+    def release(
+        self,
+        replica_id: ReplicaId,
+        application_id: ApplicationId,
+        kv_tokens: Tokens | None,
+        *,
+        now: Seconds,
+        iteration_s: Seconds,
+    ) -> None:
+        """Record that a lease has ended.
+
+        Args:
+            replica_id: Its replica.
+            application_id: Its application.
+            kv_tokens: Prompt and output tokens that it held at its end; None: not reported.
+            now: The core's time.
+            iteration_s: Length of an engine's iteration.
+        """
+        key = (BarKind.RUN, replica_id, application_id)
+        bar = self._open.get(key)
+        if bar is None or not bar.leases:
+            return
+        expected = bar.expected(now, iteration_s)
+        share = expected // bar.leases
+        last = share if kv_tokens is None else kv_tokens
+        bar.reach(expected - share + last, now)
+        bar.leases -= 1
+        if bar.leases:
+            bar.kv_tokens = max(0, bar.kv_tokens - last)  # the next look corrects it
+            self._changed[key] = bar
+        else:
+            self._end(key, bar, now)
+
+    # --- looks
+
+    def look(self, core: SchedulerCore, number: int, now: Seconds) -> None:
+        """Correct all bars by the core's state.
+
+        Args:
+            core: The core.
+            number: Number of this look; each is larger than the one before.
+            now: The core's time.
+        """
+        held = self._look_at_leases(core, now)
+        held |= self._look_at_contexts(core, now)
+        for key in [key for key in self._open if key not in held]:
+            bar = self._open[key]
+            self._end(key, bar, now)
+            if bar.end is not None and now - bar.end > MERGED_S:
+                self._settle(key, bar)
+        while self._ended and now - (self._ended[0].end or now) > PAST_S:
+            self._ended.popleft()
+        changed = [_told(key, bar) for key, bar in self._changed.items()] + self._cut
+        self._changed, self._cut = {}, []
+        self.left_out = max(0, len(changed) - MOST_CHANGES)
+        self._looks.append((number, self._ids_before, tuple(changed[:MOST_CHANGES])))
+        self._ids_before = self._ids
+
+    def whole(self) -> Iterator[Bar]:
+        """Yield all bars of the past."""
+        yield from self._ended
+        for key, bar in self._open.items():
+            yield _told(key, bar)
+
+    def since(self, number: int) -> tuple[Iterable[Bar], int] | None:
+        """Return the bars that have changed after a look, and the largest id before.
+
+        None: the look is too long ago.
+        """
+        if not self._looks or self._looks[0][0] > number + 1 or number > self._looks[-1][0]:
+            return None
+        later = [(before, bars) for looked, before, bars in self._looks if looked > number]
+        known = later[0][0] if later else self._ids
+        return {bar.id: bar for _, bars in later for bar in bars}.values(), known
+
+    # --- internals
+
+    def _look_at_leases(self, core: SchedulerCore, now: Seconds) -> set[_Key]:
+        """Correct the bars of running leases, and return their keys."""
+        kv_tokens: dict[_Key, Tokens] = {}
+        leases: dict[_Key, int] = {}
+        for replica in core.state.replicas.values():
+            unused = replica.capacity.block_size - 1
+            for part in replica.leases.parts():
+                key = (BarKind.RUN, replica.replica_id, part.application_id)
+                tokens = part.context_tokens + part.choices * unused
+                kv_tokens[key] = kv_tokens.get(key, 0) + tokens
+                leases[key] = leases.get(key, 0) + (part.choices > 0)
+        granted_at: dict[_Key, Seconds] | None = None
+        for key, tokens in kv_tokens.items():
+            bar = self._open.get(key)
+            if bar is not None and bar.end is not None:
+                self._settle(key, bar)
+                bar = None
+            if bar is None:
+                if granted_at is None:
+                    granted_at = _granted_at(core)
+                self._end_held(key[1], key[2], now)
+                bar = self._begin(key, granted_at.get(key, now), tokens)
+            bar.leases = leases[key]
+            self._resize(key, bar, tokens, core.state.replicas[key[1]], now)
+        return set(kv_tokens)
+
+    def _look_at_contexts(self, core: SchedulerCore, now: Seconds) -> set[_Key]:
+        """Correct the bars of idle contexts of live applications, and return their keys."""
+        found: set[_Key] = set()
+        replicas = {
+            name: replica
+            for name, replica in core.state.replicas.items()
+            if replica.capacity.caches_prefixes
+        }
+        if not replicas:
+            return found
+        for application in core.state.applications.values():
+            for name in _replicas_of(application, replicas):
+                replica = replicas[name]
+                context = replica.contexts.get(application.application_id)
+                if context is None or context.leases or not context.is_live:
+                    continue
+                key = (BarKind.HELD, name, application.application_id)
+                bar = self._open.get(key)
+                if bar is not None and bar.end is not None:
+                    self._settle(key, bar)
+                    bar = None
+                if bar is None:
+                    since = context.idle_since or now
+                    bar = self._begin(key, since, context.tokens)
+                self._resize(key, bar, context.tokens, replica, now)
+                found.add(key)
+        return found
+
+    def _begin(self, key: _Key, start: Seconds, kv_tokens: Tokens) -> _Open:
+        self._ids += 1
+        bar = self._open[key] = _Open(self._ids, start, kv_tokens, start)
+        self._changed[key] = bar
+        return bar
+
+    def _resize(
+        self, key: _Key, bar: _Open, kv_tokens: Tokens, replica: KnownReplica, now: Seconds
+    ) -> None:
+        """Set a bar's height; if it has changed much, end the bar and begin another one."""
+        before = bar.kv_tokens
+        change = abs(kv_tokens - before)
+        bar.reach(kv_tokens, now)
+        if not change:
+            return
+        least = replica.capacity.kv_tokens * _PART_OF_REPLICA
+        if change > max(least, before * _PART_OF_BAR) and now > bar.start:
+            leases = bar.leases
+            bar.end = now
+            self._settle(key, bar)
+            self._begin(key, now, kv_tokens).leases = leases
+        else:
+            self._changed[key] = bar
+
+    def _end_held(self, replica_id: ReplicaId, application_id: ApplicationId, now: Seconds) -> None:
+        key = (BarKind.HELD, replica_id, application_id)
+        bar = self._open.get(key)
+        if bar is not None:
+            self._end(key, bar, now)
+            self._settle(key, bar)
+
+    def _end(self, key: _Key, bar: _Open, now: Seconds) -> None:
+        if bar.end is None:
+            bar.reach(bar.kv_tokens, now)
+            bar.end, bar.leases = max(now, bar.start), 0
+            self._changed[key] = bar
+
+    def _settle(self, key: _Key, bar: _Open) -> None:
+        """Drop an ended bar from the open ones: it stays as it is."""
+        del self._open[key]
+        self._changed.pop(key, None)
+        told = _told(key, bar)
+        self._ended.append(told)
+        self._cut.append(told)
+
+
+def _told(key: _Key, bar: _Open) -> Bar:
+    kind, replica_id, application_id = key
+    kv_tokens = bar.kv_tokens
+    if bar.end is not None and bar.end > bar.start:
+        kv_tokens = round(bar.kv_token_s / (bar.end - bar.start))
+    end = None if bar.end is None else round(bar.end, 3)
+    return Bar(bar.id, replica_id, application_id, kind, round(bar.start, 3), end, kv_tokens)
+
+
+def _granted_at(core: SchedulerCore) -> dict[_Key, Seconds]:
+    """Return the earliest grant of the running leases of each application on each replica."""
+    found: dict[_Key, Seconds] = {}
+    for lease in core.state.leases.values():
+        application_id = core.state.inferences[lease.request_id].application_id
+        key = (BarKind.RUN, lease.replica_id, application_id)
+        found[key] = min(lease.granted_at, found.get(key, lease.granted_at))
+    return found
+
+
+def _replicas_of(
+    application: Application, replicas: dict[ReplicaId, KnownReplica]
+) -> Iterator[ReplicaId]:
+    return (name for name in application.replicas if name in replicas)

@@ -1,0 +1,108 @@
+"""The order ahead: where and when the waiting inferences would start if all predictions held.
+
+The inferences start in the order of the core's queue, none before the one before it. Each takes
+its largest expected KV for all its time, by the core's own footprints, on a replica that has that
+free: the last one that its application has used if that is one, else the one with most free memory.
+Arrivals, later stages and reserved shares of memory are left out.
+"""
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core.entities import Application, Inference, KnownReplica
+from justitia_ray.protocol.console import PLANNED, PlannedBar
+from justitia_ray.units import ReplicaId, Seconds, Tokens
+
+
+@dataclass(slots=True)
+class _Room:
+    """Free memory and seats of a replica over time."""
+
+    replica: KnownReplica
+    free_tokens: Tokens
+    free_seats: int
+    ends: list[tuple[Seconds, Tokens, int]] = field(default_factory=list)
+    """Heap of the ends of what runs, with the memory and the seats that each frees."""
+
+    def pass_time(self, now: Seconds) -> None:
+        while self.ends and self.ends[0][0] <= now:
+            _, tokens, seats = heapq.heappop(self.ends)
+            self.free_tokens += tokens
+            self.free_seats += seats
+
+    def take(self, until: Seconds, tokens: Tokens, seats: int) -> None:
+        self.free_tokens -= tokens
+        self.free_seats -= seats
+        heapq.heappush(self.ends, (until, tokens, seats))
+
+    def admits(self, inference: Inference, tokens: Tokens) -> bool:
+        if self.replica.replica_id in inference.avoided:
+            return False
+        fits = tokens <= self.free_tokens and inference.choices <= self.free_seats
+        return fits or not self.ends  # an empty replica takes what is too large for it
+
+
+def planned_bars(core: SchedulerCore, now: Seconds, most: int = PLANNED) -> list[PlannedBar]:
+    """Return the starts of the first waiting inferences, at most `most`.
+
+    O(most · replicas + leases).
+    """
+    iteration_s = core.outlooks.iteration_s
+    rooms = {
+        name: _room_of(replica, now, iteration_s)
+        for name, replica in core.state.replicas.items()
+        if replica.takes_leases
+    }
+    found: list[PlannedBar] = []
+    start = now
+    for application, inference in islice(_waiting(core), most):
+        footprint = inference.expected_footprint(inference.output_tokens)
+        while True:
+            for room in rooms.values():
+                room.pass_time(start)
+            best = _choose(rooms, application, inference, footprint.full_tokens)
+            if best is not None:
+                break
+            ends = [room.ends[0][0] for room in rooms.values() if room.ends]
+            if not ends:
+                return found  # no replica takes it
+            start = min(ends)
+        unused = inference.choices * (best.replica.capacity.block_size - 1)
+        tokens = footprint.full_tokens + unused
+        end = start + max(1, footprint.iterations) * iteration_s
+        best.take(end, tokens, inference.choices)
+        found.append(
+            PlannedBar(best.replica.replica_id, application.application_id, start, end, int(tokens))
+        )
+    return found
+
+
+def _waiting(core: SchedulerCore) -> Iterator[tuple[Application, Inference]]:
+    applications = core.state.applications
+    for name in core.outlooks.walk(1.0).names:
+        application = applications.get(name)
+        if application is not None:  # else it has ended since the walk
+            yield from ((application, one) for one in application.waiting)
+
+
+def _room_of(replica: KnownReplica, now: Seconds, iteration_s: Seconds) -> _Room:
+    room = _Room(replica, replica.leasable_tokens, replica.capacity.max_num_seqs)
+    unused = replica.capacity.block_size - 1
+    for part in replica.leases.parts():
+        tokens = part.full_tokens + part.choices * unused
+        room.take(now + part.iterations * iteration_s, tokens, part.choices)
+    return room
+
+
+def _choose(
+    rooms: dict[ReplicaId, _Room], application: Application, inference: Inference, tokens: Tokens
+) -> _Room | None:
+    for name in reversed(application.replicas):
+        room = rooms.get(name)
+        if room is not None and room.admits(inference, tokens):
+            return room
+    fitting = [room for room in rooms.values() if room.admits(inference, tokens)]
+    return max(fitting, key=lambda room: room.free_tokens, default=None)

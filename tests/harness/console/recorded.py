@@ -1,0 +1,150 @@
+"""A recorded run as the console shows it: a workload simulated with the service's own core.
+
+The frames are made as in the scheduler, once each second of virtual time. The engines' own
+counters are recorded beside them.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from justitia_ray.console.timeline import timeline_of
+from justitia_ray.console.watch import Watch
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Action
+from justitia_ray.protocol.console import Frame, ShareRow, Strip, Timeline
+from justitia_ray.sim.engine_profile import EngineProfile, IterationCost
+from justitia_ray.sim.results import RunResult
+from justitia_ray.sim.settings import RunSettings
+from justitia_ray.sim.simulation import Simulation
+from justitia_ray.sim.suites import build_suite
+from justitia_ray.sim.suites.options import SuiteOptions
+from justitia_ray.sim.workload import WorkloadApplication
+from justitia_ray.units import ApplicationId, ClientId, ReplicaId, Seconds, Tokens
+
+STRIP = Strip(state="ready", policy="justitia")
+
+
+@dataclass(frozen=True)
+class EngineCounters:
+    """What the engines themselves count at the time of a frame."""
+
+    used_kv_tokens: dict[ReplicaId, Tokens]
+    running: dict[ReplicaId, int]
+    made_tokens: dict[ApplicationId, Tokens]
+    """Output tokens of what runs, by application."""
+
+
+@dataclass
+class RecordedRun:
+    """Frames of a run by second, for an operator and for each of some tenants.
+
+    Attributes:
+        frames: Frame of each second, the first whole, by tenant; None: an operator's.
+        whole: Whole frame of each second of an operator.
+        counters: The engines' counters at each of these seconds.
+        timelines: Timeline of each application when it had ended.
+        result: Outcome of the run.
+        engine_kv_token_s: KV that each engine held over the run, by its own integral.
+    """
+
+    name: str = "llama"
+    frames: dict[ClientId | None, list[Frame]] = field(default_factory=dict)
+    whole: list[Frame] = field(default_factory=list)
+    counters: list[EngineCounters] = field(default_factory=list)
+    timelines: dict[ApplicationId, Timeline] = field(default_factory=dict)
+    result: RunResult = field(default_factory=RunResult)
+    engine_kv_token_s: dict[ReplicaId, float] = field(default_factory=dict)
+
+
+def record_run(
+    applications: Sequence[WorkloadApplication],
+    settings: RunSettings,
+    tenants: Sequence[ClientId] = (),
+    every_s: Seconds = 1.0,
+    on_frame: Callable[[Simulation, Frame], None] = lambda simulation, frame: None,
+) -> RecordedRun:
+    """Simulate a workload, and record what the console shows of it.
+
+    Args:
+        applications: The workload.
+        settings: Settings of the run.
+        tenants: Tenants whose frames are recorded, besides the operator's.
+        every_s: Time between two frames.
+        on_frame: Called with each frame of the operator.
+    """
+    run = RecordedRun(frames={viewer: [] for viewer in (None, *tenants)})
+    simulation = Simulation(applications, settings)
+    core, servers = simulation._core, simulation._servers
+    watch = Watch(core, run.name, 1, 0.0)
+    handle, step, next_at = core.handle, simulation._step, 0.0
+
+    def look(now: Seconds) -> None:
+        shares = tuple(
+            ShareRow(
+                node=node,
+                weight=None,
+                fair_share=None,
+                guaranteed=0.0,
+                used=core.kv_shares.held(node) / max(1, core.state.kv_tokens()),
+                borrowed=0.0,
+                waiting=0,
+                running=0,
+            )
+            for node in sorted({one.tenant for one in core.state.applications.values()})
+        )
+        before = None if watch.sight is None else watch.sight.number
+        sight = watch.look(now, STRIP, shares, lambda replica_id: None)
+        for viewer, frames in run.frames.items():
+            frames.append(watch.frame(sight, viewer, before))
+        run.whole.append(watch.frame(sight))
+        made: dict[ApplicationId, Tokens] = {}
+        for server in servers:
+            for sequence in server.running.values():
+                name = sequence.application_id
+                made[name] = made.get(name, 0) + sequence.made_by(server.iteration)
+        run.counters.append(
+            EngineCounters(
+                {server.name: server.leased_tokens for server in servers},
+                {server.name: len(server.running) for server in servers},
+                made,
+            )
+        )
+        on_frame(simulation, run.whole[-1])
+
+    def observed(event: ev.Event, now: Seconds) -> list[Action]:
+        actions = handle(event, now)
+        watch.observe(event, actions, now)
+        return actions
+
+    def watched_step(now: Seconds) -> None:
+        """Look between two steps: engines and core are at the same time then."""
+        nonlocal next_at
+        while next_at <= now:
+            look(next_at)
+            next_at += every_s
+        step(now)
+
+    core.handle = observed  # type: ignore[method-assign]
+    simulation._step = watched_step  # type: ignore[method-assign]
+    run.result = simulation.run(lambda ended: None)
+    look(next_at)
+    for one in applications:
+        timeline = timeline_of(core, watch, one.application_id, next_at)
+        if timeline is not None:
+            run.timelines[one.application_id] = timeline
+    run.engine_kv_token_s = {server.name: server.kv_token_seconds for server in servers}
+    return run
+
+
+def nine_classes(count: int = 40, data_dir: Path | None = None) -> list[WorkloadApplication]:
+    """Return applications of the nine recorded classes, of four tenants."""
+    options = SuiteOptions(
+        count=count, window_s=60.0, seed=1, tenants=4, arrivals="poisson", data_dir=data_dir
+    )
+    return build_suite("nine-class", options)
+
+
+def engine(kv_tokens: Tokens = 40_000) -> EngineProfile:
+    """Return an engine of constant iterations of 20 ms, with a prefix cache."""
+    return EngineProfile(kv_tokens, iteration=IterationCost(base_s=0.02), prefix_caching=True)

@@ -1,0 +1,89 @@
+"""The console's figures of a recorded run, against the engines' own counters."""
+
+import pytest
+
+from justitia_ray.protocol.console import Bar, BarKind
+from justitia_ray.sim.settings import RunSettings
+from tests.harness.console.recorded import RecordedRun, engine, nine_classes, record_run
+
+REPLICAS = 2
+
+
+@pytest.fixture(scope="module")
+def run() -> RecordedRun:
+    """Return 30 applications of the nine classes on two engines under load."""
+    return record_run(nine_classes(30), RunSettings(engine(), replicas=REPLICAS), ("t1",))
+
+
+@pytest.mark.slow
+def test_kv_in_use_and_running_calls_are_the_engines(run: RecordedRun) -> None:
+    for frame, counters in zip(run.whole, run.counters, strict=True):
+        leased = {lane.replica_id: lane.leased_kv_tokens for lane in frame.replicas}
+        running = {lane.replica_id: lane.leases for lane in frame.replicas}
+        assert leased == counters.used_kv_tokens
+        assert running == counters.running
+        assert frame.strip.leased_kv_tokens == sum(counters.used_kv_tokens.values())
+    assert max(sum(one.running.values()) for one in run.counters) > 20
+
+
+def test_the_present_bars_of_a_lane_add_up_to_the_engines_kv(run: RecordedRun) -> None:
+    for frame, counters in zip(run.whole, run.counters, strict=True):
+        heights = dict.fromkeys(counters.used_kv_tokens, 0)
+        for bar in frame.bars:
+            if bar.kind is BarKind.RUN and bar.end is None:
+                heights[bar.replica_id] += bar.kv_tokens
+        assert heights == counters.used_kv_tokens
+
+
+def test_the_area_of_all_bars_is_the_engines_kv_over_time(run: RecordedRun) -> None:
+    """Between two looks the heights are expected ones: five parts in a hundred at most."""
+    bars: dict[int, Bar] = {}
+    for frame in run.frames[None]:
+        bars |= {bar.id: bar for bar in frame.bars}
+    areas = dict.fromkeys(run.engine_kv_token_s, 0.0)
+    for bar in bars.values():
+        if bar.kind is BarKind.RUN:
+            assert bar.end is not None
+            areas[bar.replica_id] += bar.kv_tokens * (bar.end - bar.start)
+
+    assert areas == pytest.approx(run.engine_kv_token_s, rel=0.05)
+
+
+def test_served_tokens_and_times_of_each_call_are_the_engines(run: RecordedRun) -> None:
+    told = {
+        (name, call.inference_id): call
+        for name, timeline in run.timelines.items()
+        for call in timeline.calls
+    }
+    assert len(told) == len(run.result.inferences)
+    for row in run.result.inferences:
+        call = told[row.application_id, row.inference_id]
+        assert (call.prompt_tokens, call.output_tokens) == (row.prompt_tokens, row.output_tokens)
+        assert (call.started_at, call.ended_at) == (row.dispatched_at_s, row.finished_at_s)
+        assert call.replica_id == str(row.replica)
+
+
+def test_served_tokens_of_each_application_are_the_engines(run: RecordedRun) -> None:
+    made: dict[str, int] = {}
+    for row in run.result.inferences:
+        made[row.application_id] = made.get(row.application_id, 0) + row.output_tokens
+
+    assert {name: one.output_tokens for name, one in run.timelines.items()} == made
+
+
+def test_the_queue_and_the_counts_are_those_of_the_workload(run: RecordedRun) -> None:
+    ends = {one.application_id: one.finished_at_s for one in run.result.applications}
+    for frame in run.whole[1:]:
+        live = sum(
+            one.arrived_at_s < frame.at < (ends[one.application_id] or frame.at)
+            for one in run.result.applications
+        )
+        assert frame.own.applications == live
+
+
+def test_a_tenant_sees_its_own_bars_only(run: RecordedRun) -> None:
+    own = {one.application_id for one in run.result.applications if one.tenant == "t1"}
+    seen = {bar.application for frame in run.frames["t1"] for bar in frame.bars}
+
+    assert own
+    assert not seen - own
