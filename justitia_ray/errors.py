@@ -11,7 +11,7 @@
     ├── AdmissionError              the caller, later: the system cannot accept it now
     │   ├── QueueFull, TooManyApplications, NoReplicaAnswers, SchedulerSuperseded
     │   ├── QuotaExhausted, ApplicationBudgetExhausted, DeadlineMissed, NotStored
-    │   └── TooManyFailures, ApplicationIsEnding
+    │   └── TooManyFailures, ApplicationIsEnding, TooManyViewers, ConsoleIsBusy
     ├── ConnectionLost              processes of the service: retry, or another route
     ├── RemoteFailure               a bug in another process of the service, see its log
     ├── LeaseError                  ingress and replica
@@ -179,6 +179,14 @@ class TooManyApplications(AdmissionError):
 
 class TooManyFailures(AdmissionError):
     """Too many calls with wrong credentials are being answered; this one is not checked."""
+
+
+class TooManyViewers(AdmissionError):
+    """As many viewers watch the console as allowed."""
+
+
+class ConsoleIsBusy(AdmissionError):
+    """Another estimate of the console is being computed."""
 
 
 class QuotaExhausted(AdmissionError):

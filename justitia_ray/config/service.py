@@ -242,11 +242,26 @@ class TracingSection(Section):
     """Trace of a call with a `traceparent`: `application`: that of its application, with a link to
     its caller's span; `caller`: its caller's, sampled if that is, with a link to the application's.
     """
+    trace_url: str | None = None
+    """Link from the console to a trace, with `{trace_id}` in place of its id:
+    `https://tempo.example/trace/{trace_id}`. `null`: only the id is shown."""
     headers_env: str | None = None
     """Name of the environment variable, on every node, with headers for the collector:
     `name=value,name=value`."""
     headers_file: str | None = None
     """File, on every node, with headers for the collector, one per line."""
+
+    @field_validator("trace_url")
+    @classmethod
+    def _names_a_trace(cls, value: str | None) -> str | None:
+        if value is not None and not (
+            re.fullmatch(r"https?://[^/\s]+/\S*", value) and value.count("{trace_id}") == 1
+        ):
+            raise ValueError(
+                f"{shown_short(value)}: http:// or https:// with {{trace_id}} once is allowed, such"
+                " as https://tempo.example/trace/{trace_id}"
+            )
+        return value
 
     @field_validator("endpoint")
     @classmethod

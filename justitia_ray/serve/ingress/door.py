@@ -21,7 +21,9 @@ ANYBODY = Identity(DEFAULT_TENANT, frozenset(Scope), "anonymous")
 """Identity of every caller if no `access` is configured."""
 
 _CONTEXT = "justitia.context"
-_PUBLIC = frozenset({"/healthz", "/readyz", "/openapi.json"})
+_PUBLIC = frozenset({"/healthz", "/readyz", "/openapi.json", "/console"})
+_PAGE = "/console/"
+"""Start of the paths of the console's files, which hold no data."""
 _SCOPES: dict[str, Scope] = {
     # path: scope; a path that ends in / covers all paths below it
     **dict.fromkeys((*INFERENCE_PATHS, *UNSCHEDULED_PATHS), Scope.INFER),
@@ -30,6 +32,8 @@ _SCOPES: dict[str, Scope] = {
     "/v1/applications": Scope.OWN,
     "/v1/applications/": Scope.OWN,
     "/v1/usage": Scope.OWN,
+    "/v1/console/snapshots": Scope.OWN,
+    "/v1/console/applications/": Scope.OWN,
     "/v1/status": Scope.OPERATE,
     "/v1/examination": Scope.OPERATE,
     "/v1/predictor": Scope.OPERATE,
@@ -39,8 +43,8 @@ _SCOPES: dict[str, Scope] = {
 
 
 def is_public(path: str) -> bool:
-    """Return whether a path is public: probes and the description of the interface."""
-    return path in _PUBLIC
+    """Return whether a path is public: probes, the description, the files of the console."""
+    return path in _PUBLIC or path.startswith(_PAGE)
 
 
 def scope_of(path: str) -> Scope | None:

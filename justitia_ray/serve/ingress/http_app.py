@@ -5,6 +5,7 @@ Calls over a Serve handle use the same application, in process.
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -17,9 +18,11 @@ from justitia_ray.protocol.status import SchedulerStatus, read_answer
 from justitia_ray.serve.asgi import AsgiApp, Message, Receive, Send
 from justitia_ray.serve.front import read_front
 from justitia_ray.serve.ingress.body_room import BodyRoom
+from justitia_ray.serve.ingress.console_feed import ConsoleHub, ModelFeed
 from justitia_ray.serve.ingress.door import Door
 from justitia_ray.serve.ingress.http_applications import add_applications
 from justitia_ray.serve.ingress.http_body import BodyReader
+from justitia_ray.serve.ingress.http_console import SNAPSHOTS, SnapshotStream, add_console
 from justitia_ray.serve.ingress.http_deadline import within_time
 from justitia_ray.serve.ingress.http_errors import add_error_handlers, error_response
 from justitia_ray.serve.ingress.http_inference import inference_endpoints
@@ -27,7 +30,7 @@ from justitia_ray.serve.ingress.http_query import how_many
 from justitia_ray.serve.ingress.http_usage import add_usage
 from justitia_ray.serve.ingress.models import ServedModel, ServedModels
 from justitia_ray.serve.ingress.openapi import DESCRIPTION_PATH, description
-from justitia_ray.serve.ingress.predictor_http import add_predictor
+from justitia_ray.serve.ingress.predictor_http import add_predictor, predictor_overview
 from justitia_ray.serve.ingress.recognition import ApplicationFinder
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from justitia_ray.units import Seconds
@@ -39,20 +42,23 @@ class HttpApp(FastAPI):
     """FastAPI application whose hot endpoints bypass FastAPI, which costs 0.3 ms a call."""
 
     def __init__(
-        self, direct: Mapping[str, AsgiApp], door: Door, limit_s: Seconds | None = None
+        self,
+        direct: Mapping[tuple[str, str], AsgiApp],
+        door: Door,
+        limit_s: Seconds | None = None,
     ) -> None:
-        """Create the application; POST requests reach the `direct` endpoints without FastAPI.
+        """Create the application; requests reach the `direct` endpoints without FastAPI.
 
         They are FastAPI routes as well: FastAPI answers other methods, and Serve labels its metrics
         by route.
 
         Args:
-            direct: The endpoints by path.
+            direct: The endpoints by method and path.
             door: Authenticates and authorizes callers.
             limit_s: Time limit for a call of the other routes; None: no limit.
         """
         routes: list[BaseRoute] = [
-            Route(path, endpoint, methods=["POST"]) for path, endpoint in direct.items()
+            Route(path, endpoint, methods=[method]) for (method, path), endpoint in direct.items()
         ]
         super().__init__(
             title="justitia_ray",
@@ -86,7 +92,7 @@ class HttpApp(FastAPI):
         except JustitiaError as error:
             await error_response(path, error)(scope, receive, send)
             return
-        endpoint = self._direct.get(path) if scope["method"] == "POST" else None
+        endpoint = self._direct.get((scope["method"], path))
         if endpoint is not None:
             await endpoint(scope, receive, send)
             return
@@ -135,11 +141,18 @@ def build_http_app(
     """
     section = models.first.config.ingress
     bodies = BodyReader(section.max_body_bytes, BodyRoom(section.max_body_bytes_held))
-    app = HttpApp(inference_endpoints(models, bodies, finder, limit_s), door, limit_s)
+    inferences = inference_endpoints(models, bodies, finder, limit_s)
+    feeds = {m.name: ModelFeed(m.name, m.scheduler, partial(predictor_overview, m)) for m in models}
+    direct: dict[tuple[str, str], AsgiApp] = {
+        ("POST", path): endpoint for path, endpoint in inferences.items()
+    }
+    direct["GET", SNAPSHOTS] = SnapshotStream(models, ConsoleHub(feeds), limit_s)
+    app = HttpApp(direct, door, limit_s)
     add_error_handlers(app)
     _add_health(app, models)
     add_applications(app, models, specs, bodies)
     add_predictor(app, models, bodies)
+    add_console(app, models)
     return app
 
 

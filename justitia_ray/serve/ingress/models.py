@@ -17,7 +17,7 @@ from justitia_ray.protocol.request_mapping import best_alias
 from justitia_ray.serve.ingress.gateway import Gateway
 from justitia_ray.serve.ingress.inspection import InspectionCalls
 from justitia_ray.serve.ingress.pending_inferences import PendingInferences
-from justitia_ray.units import ApplicationId
+from justitia_ray.units import ApplicationId, ClientId, Epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,25 @@ class SchedulerCalls:
     async def status(self, applications: int) -> dict[str, Any]:
         """Return the scheduler's status with the first `applications` applications in order."""
         found: dict[str, Any] = await self._ask("status", applications)
+        return found
+
+    async def console_frame(
+        self, tenant: ClientId | None, epoch: Epoch | None, number: int | None
+    ) -> tuple[Epoch, int, bytes] | None:
+        """Return the console's present frame of a tenant, or of all; None: the reader has it.
+
+        Args:
+            tenant: The tenant; None: all.
+            epoch: Epoch of the last frame that the reader has; None: it has none.
+            number: Number of that frame.
+        """
+        found: tuple[Epoch, int, bytes] | None
+        found = await self._ask("console_frame", tenant, epoch, number)
+        return found
+
+    async def console_application(self, application_id: ApplicationId) -> bytes | None:
+        """Return an application's timeline as JSON; None if the scheduler does not have it."""
+        found: bytes | None = await self._ask("console_application", application_id)
         return found
 
     async def usage(self, days: Sequence[int]) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def add_predictor(app: FastAPI, models: ServedModels, bodies: BodyReader) -> Non
     async def predictor(model: str | None = None) -> dict[str, Any]:
         """Return statistics of each class, its model's versions, and the version that serves."""
         if (single := models.single(model)) is not None:
-            return await _overview(single)
+            return await predictor_overview(single)
         return {"models": await models.ask_each(_overview_or_error)}
 
     @app.post("/v1/predictor/samples")
@@ -94,7 +94,7 @@ def add_predictor(app: FastAPI, models: ServedModels, bodies: BodyReader) -> Non
         body = await bodies.read_model(request, RollbackBody, b"{}")
         if body.release and body.version is not None:
             raise RequestError("version and release cannot be given together", param="version")
-        before = (await _overview(asked))["classes"].get(application_class)
+        before = (await predictor_overview(asked))["classes"].get(application_class)
         arguments = (application_class, body.version, body.release)
         state: dict[str, Any] = await _ask(asked, "roll_back", *arguments)
         audit_act(
@@ -118,12 +118,17 @@ def _serving_state(overview: Mapping[str, Any] | None) -> dict[str, Any] | None:
 async def _overview_or_error(model: ServedModel) -> dict[str, Any]:
     """Return a predictor's overview, or its error: one predictor must not hide the others."""
     try:
-        return await _overview(model)
+        return await predictor_overview(model)
     except JustitiaError as error:
         return {"error": str(error)}
 
 
-async def _overview(model: ServedModel) -> dict[str, Any]:
+async def predictor_overview(model: ServedModel) -> dict[str, Any]:
+    """Return the overview of a model's predictor.
+
+    Raises:
+        AdmissionError: If the predictor does not answer.
+    """
     found: dict[str, Any] = await _ask(model, "overview")
     return found
 

@@ -76,6 +76,8 @@ class SchedulerActor:
     restore_ended = _forward("restore_ended")
     application = _forward("application")
     applications = _forward("applications")
+    console_frame = _forward("console_frame")
+    console_application = _forward("console_application")
     usage = _forward("usage")
     configure = _forward("configure")
 

@@ -67,6 +67,8 @@ class CoreDriver:
         self._has_failed = False
         self.on_end: Callable[[EndApplication], None] = lambda ended: None
         """Called for every application that ends."""
+        self.observer: Callable[[ev.Event, Sequence[Action], Seconds], None] | None = None
+        """Called with each handled event, its actions and its time; None: nobody watches."""
 
     def begin(self, stored: StoredState, epoch: Epoch) -> None:
         """Continue with the state that the last leader saved, recovering if there was one.
@@ -200,6 +202,8 @@ class CoreDriver:
                 )
             if self._metrics is not None:
                 self._metrics.record_event(event, actions, self.core.state, unstored)
+            if self.observer is not None:
+                self.observer(event, actions, self.core.state.now)
             for action in actions:
                 if isinstance(action, EndApplication):
                     application_ended(logger, action, self._model, self._epoch)

@@ -27,6 +27,7 @@ from justitia_ray.protocol.messages import (
 from justitia_ray.recognition.conversations import Name
 from justitia_ray.recognition.directory import Directory
 from justitia_ray.serve.scheduler.claims import limit_of
+from justitia_ray.serve.scheduler.console import SchedulerConsole, Told
 from justitia_ray.serve.scheduler.inspection import SchedulerInspector
 from justitia_ray.serve.scheduler.leadership import Term
 from justitia_ray.serve.scheduler.listing import (
@@ -58,6 +59,7 @@ class SchedulerService:
     def __init__(self, term: Term) -> None:
         self.term = term
         self.inspector = SchedulerInspector(term)
+        self.console = SchedulerConsole(term, self.inspector)
         self._directory = Directory()
         kept_s = term.config.scheduler.application_idle_s
         self._ended = EndedByOwner(kept_s)
@@ -163,6 +165,18 @@ class SchedulerService:
         """Return the first applications of a tenant, or of all, with outlooks; see `listing`."""
         term = await self.term.admit_caller()
         return listing(self.term.informed_core(), term.driver.now(), most, tenant)
+
+    async def console_frame(
+        self, tenant: ClientId | None, epoch: Epoch | None, number: int | None
+    ) -> Told | None:
+        """Return the console's present frame; see `SchedulerConsole.frame`."""
+        await self.term.admit_caller()
+        return self.console.frame(tenant, epoch, number)
+
+    async def console_application(self, application_id: ApplicationId) -> bytes | None:
+        """Return an application's timeline; see `SchedulerConsole.application`."""
+        await self.term.admit_caller()
+        return self.console.application(application_id)
 
     async def submit_many(
         self, ingress_id: IngressId, epoch: Epoch, ack: int, items: tuple[Submission, ...]

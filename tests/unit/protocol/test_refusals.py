@@ -15,10 +15,12 @@ from justitia_ray.core.limits import LimitStanding
 from justitia_ray.errors import (
     AdmissionError,
     AttemptsExhausted,
+    ConsoleIsBusy,
     DeadlineMissed,
     JustitiaError,
     QueueFull,
     TooManyFailures,
+    TooManyViewers,
     Unauthenticated,
 )
 from justitia_ray.protocol.errors import error_headers, refusal_error, status_of
@@ -132,7 +134,7 @@ def _refusing_errors() -> list[JustitiaError]:
         kind("x")
         for kind in kinds
         if issubclass(kind, AdmissionError | errors.EngineError)
-        and kind not in (AdmissionError, TooManyFailures)
+        and kind not in (AdmissionError, TooManyFailures, TooManyViewers, ConsoleIsBusy)
     ]
 
 

@@ -129,7 +129,8 @@ def test_headers_are_those_that_the_service_reads_and_sends(app: HttpApp) -> Non
     assert [kind.value for kind in Keepalive] in kinds
     for path, of_path in paths.items():
         for method, told in of_path.items():
-            is_own = path in ("/v1/usage", "/v1/applications") or "{application_id}" in path
+            own = ("/v1/usage", "/v1/applications", "/v1/console/snapshots")
+            is_own = path in own or "{application_id}" in path
             has_tenant = (endpoints.TENANT_HEADER.title(), "header", False) in parameters(told)
             assert has_tenant == (is_own or path in INFERENCE_PATHS), (path, method)
 
@@ -209,7 +210,8 @@ def test_public_operations_ask_for_no_credential(app: HttpApp) -> None:
     """Probes and the description itself need no credential; everything else does."""
     public = {path for path in app.openapi()["paths"] if is_public(path)}
 
-    assert {"/healthz", "/readyz", "/openapi.json"} == public
+    files = {"/console", "/console/{name}"}
+    assert {"/healthz", "/readyz", "/openapi.json"} | files == public
 
 
 async def test_description_is_served(app: HttpApp) -> None:
