@@ -216,6 +216,9 @@ class ModelFeed:
             error = f"the predictor has not answered within {ANSWER_S:g} s"
         except JustitiaError as failure:
             error = str(failure)
+        except Exception:
+            logger.exception("console.failed")
+            error = "an error in this ingress"
         self._predictor = line_of(Predictor(model=self.model, overview=overview, error=error))
         for viewer in audience.viewers:
             viewer.offer(self._predictor)

@@ -105,7 +105,8 @@ class StandIn:
 
     def tick(self, seconds: int = 1) -> None:
         """Send the frames of the next seconds to all open streams."""
-        self._do(lambda: [self._tick() for _ in range(seconds)])
+        for _ in range(seconds):
+            self._do(self._tick)
 
     def end_streams(self, code: str, retry_after_s: float | None) -> None:
         """End all open streams with a `bye`."""
