@@ -13,6 +13,7 @@ from itertools import islice
 
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core.entities import Application, Inference, KnownReplica
+from justitia_ray.core.outlook import WALK_KEPT_S
 from justitia_ray.protocol.console import PLANNED, PlannedBar
 from justitia_ray.units import ReplicaId, Seconds, Tokens
 
@@ -82,7 +83,7 @@ def planned_bars(core: SchedulerCore, now: Seconds, most: int = PLANNED) -> list
 
 def _waiting(core: SchedulerCore) -> Iterator[tuple[Application, Inference]]:
     applications = core.state.applications
-    for name in core.outlooks.walk(1.0).names:
+    for name in core.outlooks.walk(WALK_KEPT_S).names:
         application = applications.get(name)
         if application is not None:  # else it has ended since the walk
             yield from ((application, one) for one in application.waiting)

@@ -6,13 +6,10 @@ from itertools import chain, islice
 from justitia_ray.application_key import split_key
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core.entities import Application
-from justitia_ray.core.outlook import Outlook, Reason
+from justitia_ray.core.outlook import WALK_KEPT_S, Outlook, Reason
 from justitia_ray.protocol.console import QUEUE_ROWS, Ages, Queue, QueueRow
 from justitia_ray.protocol.status import Counts
 from justitia_ray.units import ApplicationId, Seconds
-
-WALK_KEPT_S: Seconds = 0.9
-"""Maximum age of the walk over the queue: each frame has a new one, the viewers share it."""
 
 WHY: Mapping[Reason, str] = {
     Reason.RUNNING: "it is running",

@@ -4,10 +4,11 @@ from collections.abc import Iterable, Sequence
 
 from justitia_ray.application_key import split_key
 from justitia_ray.console.calls import Call, call_of
-from justitia_ray.console.queue_view import WALK_KEPT_S, row_of
+from justitia_ray.console.queue_view import row_of
 from justitia_ray.console.watch import Watch
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core.entities import Application
+from justitia_ray.core.outlook import WALK_KEPT_S
 from justitia_ray.protocol.console import CallSpan, Timeline, TimeSpan, Trace
 from justitia_ray.units import ApplicationId, Seconds
 

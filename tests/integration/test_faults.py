@@ -190,6 +190,18 @@ async def test_replica_killed_between_grant_and_payload_loses_nothing(
     await check_each_ran_once(http, "stopped", calls)
 
 
+async def _console_until_another_term(http: httpx.AsyncClient, epoch: int) -> list[Json]:
+    """Return the lines of a console's stream up to the first frame of a later scheduler."""
+    lines: list[Json] = []
+    async with http.stream("GET", "/v1/console/snapshots") as answer:
+        async for text in answer.aiter_lines():
+            if text:
+                lines.append(json.loads(text))
+                if lines[-1]["kind"] == "frame" and lines[-1]["epoch"] > epoch:
+                    break
+    return lines
+
+
 async def test_killed_scheduler_comes_back_with_all_tags_and_loses_nothing(
     service: Service, http: httpx.AsyncClient
 ) -> None:
@@ -203,6 +215,7 @@ async def test_killed_scheduler_comes_back_with_all_tags_and_loses_nothing(
         # Saves trail decisions by an interval, and one save may have begun before all calls waited.
         await service.until(lambda s: s["saves"] > before["saves"] + 1, "what waits is saved")
         tags = await tags_of(http, names)
+        watching = asyncio.create_task(_console_until_another_term(http, before["epoch"]))
         ray.kill(service.scheduler(), no_restart=False)
         after = await service.until(
             lambda s: (
@@ -215,8 +228,14 @@ async def test_killed_scheduler_comes_back_with_all_tags_and_loses_nothing(
             _BACK_WITHIN_S,
         )
         tags_after = await tags_of(http, names)
+        async with asyncio.timeout(_BACK_WITHIN_S):
+            lines = await watching
 
     assert tags == tags_after
+    told = [line["kind"] for line in lines if line["kind"] != "predictor"]
+    assert told[0] == "hello"
+    assert told[-2:] == ["trouble", "frame"]
+    assert lines[-1]["is_whole"]
     assert 2 == after["in_flight"]
     answers = [await asyncio.gather(*calls[name]) for name in names]
     order = sorted(

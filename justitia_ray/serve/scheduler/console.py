@@ -40,14 +40,14 @@ class SchedulerConsole:
     Args:
         term: Term of the scheduler.
         inspector: Views of the scheduler for its status.
-        stopwatch: Returns the time by which the cost of a look is measured.
+        stopwatch: Returns the CPU time by which the cost of a look is measured.
     """
 
     def __init__(
         self,
         term: Term,
         inspector: SchedulerInspector,
-        stopwatch: Callable[[], Seconds] = time.perf_counter,
+        stopwatch: Callable[[], Seconds] = time.thread_time,
     ) -> None:
         self._stopwatch = stopwatch
         self._term = term

@@ -42,11 +42,12 @@ def read(told: tuple[int, int, bytes] | None) -> Frame:
 
 
 async def test_nothing_is_recorded_until_somebody_asks(service: SchedulerService) -> None:
-    assert service.term.driver.observer is None
+    driver = service.term.driver
+    assert driver.observer is None
 
     frame = read(await service.console_frame(None, None, None))
 
-    assert service.term.driver.observer is not None
+    assert service.console.is_watched
     assert frame.is_whole
     assert frame.own.applications == 2
     assert (frame.strip.state, frame.strip.replicas_up) == ("ready", 1)
@@ -62,7 +63,6 @@ async def test_recording_ends_some_time_after_the_last_question(
 
     service.console._asked_at -= 1.0
     service.console._stop_if_idle()
-    assert not service.console.is_watched
     assert service.term.driver.observer is None
 
 

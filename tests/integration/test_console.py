@@ -1,0 +1,94 @@
+"""The console of a running service: live frames, against what the engines themselves count."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+import pytest
+
+from justitia_ray.protocol.console import Frame, Hello, Line, Timeline, read_line
+from justitia_ray.protocol.status import read_answer
+from tests.harness.bodies import COMPLETIONS, completion
+from tests.harness.service import ENDLESS, Service
+
+pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
+
+_SNAPSHOTS = "/v1/console/snapshots"
+
+
+@asynccontextmanager
+async def watching(http: httpx.AsyncClient, **headers: str) -> AsyncIterator[AsyncIterator[Line]]:
+    """Open a stream of the console, and yield its lines."""
+
+    async def lines(answer: httpx.Response) -> AsyncIterator[Line]:
+        async for text in answer.aiter_lines():
+            line = read_line(json.loads(text)) if text else None
+            if line is not None:
+                yield line
+
+    async with http.stream("GET", _SNAPSHOTS, headers=headers, timeout=30.0) as answer:
+        assert answer.status_code == 200
+        yield lines(answer)
+
+
+async def next_frame(lines: AsyncIterator[Line]) -> Frame:
+    async with asyncio.timeout(20):
+        async for line in lines:
+            if isinstance(line, Frame):
+                return line
+    raise AssertionError("the stream has ended")
+
+
+async def test_frames_show_what_the_engines_count(
+    http: httpx.AsyncClient, service: Service
+) -> None:
+    """Two endless calls of one application run; a tenant of its own sees only its count."""
+    named = {"x-justitia-application": "console-app", "x-justitia-tenant": "console-tenant"}
+    body = completion(max_tokens=ENDLESS)
+    calls = [
+        asyncio.create_task(http.post(COMPLETIONS, json=body, headers=named)) for _ in range(2)
+    ]
+    try:
+        await service.until(
+            lambda s: sum(one["running"] for one in s["replicas"].values()) == 2, "both run"
+        )
+        async with watching(http) as lines:
+            assert isinstance(await anext(lines), Hello)
+            first = await next_frame(lines)
+            assert first.is_whole
+            later = [await next_frame(lines) for _ in range(2)]
+            engines = (await http.get("/v1/examination")).json()["replicas"]
+            last = await next_frame(lines)
+        async with watching(http, **{"x-justitia-tenant": "another"}) as lines:
+            others = await next_frame(lines)
+        key = "console-tenant|console-app"
+        told = (await http.get(f"/v1/console/applications/{key}")).json()
+    finally:
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+        await http.delete("/v1/applications/console-app", headers=named)
+
+    assert not any(frame.is_whole for frame in later)
+    assert [frame.number for frame in later] == [first.number + 1, first.number + 2]
+    assert (first.own.applications, first.own.running) == (1, 2)
+    assert {bar.application for bar in first.bars if bar.end is None} == {key}
+    assert first.labels[key] == ("console-tenant", "console-app", "default")
+    before = {one.replica_id: one.used_kv_tokens or 0 for one in later[-1].replicas}
+    after = {one.replica_id: one.used_kv_tokens or 0 for one in last.replicas}
+    for name, engine in engines.items():
+        used = engine["kv_tokens"] - engine["free_kv_tokens"]
+        assert before[name] <= used <= after[name]
+    assert (others.own.applications, others.others.running) == (0, 2)
+    assert "console-tenant" not in repr(others)
+    timeline = read_answer(Timeline, told["models"][first.model], "timeline")
+    assert [call.ended_at for call in timeline.calls] == [None, None]
+    assert all(call.started_at is not None for call in timeline.calls)
+
+
+async def test_the_short_path_leads_to_the_page(http: httpx.AsyncClient) -> None:
+    redirect = await http.get("/console")
+
+    assert (redirect.status_code, redirect.headers["location"]) == (307, "console/")
