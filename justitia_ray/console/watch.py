@@ -178,10 +178,10 @@ class Watch:
     def _label(self, name: ApplicationId) -> Label:
         tenant, plain = split_key(name)
         live = self._core.state.applications.get(name)
-        if live is not None:
-            return Label(tenant, plain, live.application_class)
-        recorded = self.calls.application(name)
-        return Label(tenant, plain, "" if recorded is None else recorded.application_class)
+        known = live or self.calls.application(name)
+        if known is None:
+            return Label(tenant, plain, "")
+        return Label(tenant or known.tenant, plain, known.application_class)
 
     def _note_shares(self, now: Seconds, shares: Iterable[ShareRow]) -> None:
         if self._shares_past and now - self._shares_past[-1].at < SHARES_EVERY_S:

@@ -118,19 +118,42 @@ class MadeUp:
 
     def predictor(self) -> Predictor:
         """Return the predictor's line."""
-        of_class = {
-            "class": {"count": 120, "mean": 4.2e6, "cv": 0.6},
+        trained = [
+            {
+                "version": number,
+                "size_bytes": 40_000,
+                "kind": "network",
+                "samples": 100 * number,
+                "error": 0.5 / number,
+                "reason": "samples",
+                "trained_at": BEGAN_AT - 3_600.0 / number,
+                "took_over": True,
+            }
+            for number in (1, 2, 3)
+        ]
+        modelled = {
+            "samples": 320,
+            "kv_token_time_mean": 4.2e6,
+            "changes": 1,
             "serving": 2,
             "active": 2,
-            "pinned": None,
-            "failure": None,
-            "observations": 120,
-            "versions": [{"version": 2, "error": 0.31}],
+            "pinned": True,
+            "last_training": trained[-1],
+            "versions": trained,
         }
-        return Predictor(
-            model=self.name,
-            overview={"learns": True, "classes": dict.fromkeys(CLASSES, of_class)},
-        )
+        by_mean = {
+            "samples": 12,
+            "kv_token_time_mean": 9.1e5,
+            "changes": 0,
+            "serving": 0,
+            "active": 0,
+            "pinned": False,
+            "last_training": None,
+            "versions": [],
+        }
+        first, *others = CLASSES
+        classes = {first: by_mean} | dict.fromkeys(others, modelled)
+        return Predictor(model=self.name, overview={"learns": True, "classes": classes})
 
     def trouble(self, since_s: Seconds) -> Trouble:
         """Return the line of a scheduler that is being started again."""

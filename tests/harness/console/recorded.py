@@ -4,15 +4,23 @@ The frames are made as in the scheduler, once each second of virtual time. The e
 counters are recorded beside them.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from justitia_ray.access.identity import is_within
+from justitia_ray.application_key import application_key
 from justitia_ray.console.timeline import timeline_of
 from justitia_ray.console.watch import Watch
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action
-from justitia_ray.protocol.console import Frame, ShareRow, Strip, Timeline
+from justitia_ray.protocol.console import (
+    ConsoleApplication,
+    Frame,
+    ShareRow,
+    Strip,
+    Timeline,
+)
 from justitia_ray.sim.engine_profile import EngineProfile, IterationCost
 from justitia_ray.sim.results import RunResult
 from justitia_ray.sim.settings import RunSettings
@@ -21,6 +29,7 @@ from justitia_ray.sim.suites import build_suite
 from justitia_ray.sim.suites.options import SuiteOptions
 from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.units import ApplicationId, ClientId, ReplicaId, Seconds, Tokens
+from tests.harness.console.made_up import MadeUp
 
 STRIP = Strip(state="ready", policy="justitia")
 
@@ -41,7 +50,7 @@ class RecordedRun:
 
     Attributes:
         frames: Frame of each second, the first whole, by tenant; None: an operator's.
-        whole: Whole frame of each second of an operator.
+        whole: Whole frame of each second, by tenant.
         counters: The engines' counters at each of these seconds.
         timelines: Timeline of each application when it had ended.
         result: Outcome of the run.
@@ -50,11 +59,48 @@ class RecordedRun:
 
     name: str = "llama"
     frames: dict[ClientId | None, list[Frame]] = field(default_factory=dict)
-    whole: list[Frame] = field(default_factory=list)
+    whole: dict[ClientId | None, list[Frame]] = field(default_factory=dict)
     counters: list[EngineCounters] = field(default_factory=list)
     timelines: dict[ApplicationId, Timeline] = field(default_factory=dict)
     result: RunResult = field(default_factory=RunResult)
     engine_kv_token_s: dict[ReplicaId, float] = field(default_factory=dict)
+
+
+class RecordedSource:
+    """Frames of a recorded run for the stand-in server, and made-up answers to all else.
+
+    Args:
+        run: The run; after its end its last frame stays.
+    """
+
+    def __init__(self, run: RecordedRun) -> None:
+        self.name = run.name
+        self.replicas = len(run.engine_kv_token_s)
+        self._run = run
+        self._others = MadeUp(run.name, self.replicas, epoch=1)
+        self.predictor = self._others.predictor
+        self.trouble = self._others.trouble
+        self.what_if = self._others.what_if
+
+    def frame(self, second: int, tenant: ClientId | None = None, *, is_whole: bool = True) -> Frame:
+        """Return the frame of a second.
+
+        Raises:
+            KeyError: If the run was not recorded for that tenant.
+        """
+        frames = (self._run.whole if is_whole else self._run.frames)[tenant]
+        return frames[min(second, len(frames) - 1)]
+
+    def application(
+        self, application: ApplicationId, second: int, tenant: ClientId | None = None
+    ) -> ConsoleApplication | None:
+        """Return an application as it was at its end, at whatever second."""
+        found = self._run.timelines.get(application)
+        if found is None or (tenant is not None and not is_within(found.tenant, tenant)):
+            return None
+        return ConsoleApplication(
+            application_id=found.application_id, tenant=found.tenant, models={self.name: found}
+        )
 
 
 def record_run(
@@ -62,7 +108,6 @@ def record_run(
     settings: RunSettings,
     tenants: Sequence[ClientId] = (),
     every_s: Seconds = 1.0,
-    on_frame: Callable[[Simulation, Frame], None] = lambda simulation, frame: None,
 ) -> RecordedRun:
     """Simulate a workload, and record what the console shows of it.
 
@@ -71,9 +116,10 @@ def record_run(
         settings: Settings of the run.
         tenants: Tenants whose frames are recorded, besides the operator's.
         every_s: Time between two frames.
-        on_frame: Called with each frame of the operator.
     """
-    run = RecordedRun(frames={viewer: [] for viewer in (None, *tenants)})
+    run = RecordedRun()
+    for viewer in (None, *tenants):
+        run.frames[viewer], run.whole[viewer] = [], []
     simulation = Simulation(applications, settings)
     core, servers = simulation._core, simulation._servers
     watch = Watch(core, run.name, 1, 0.0)
@@ -97,7 +143,7 @@ def record_run(
         sight = watch.look(now, STRIP, shares, lambda replica_id: None)
         for viewer, frames in run.frames.items():
             frames.append(watch.frame(sight, viewer, before))
-        run.whole.append(watch.frame(sight))
+            run.whole[viewer].append(watch.frame(sight, viewer))
         made: dict[ApplicationId, Tokens] = {}
         for server in servers:
             for sequence in server.running.values():
@@ -110,7 +156,6 @@ def record_run(
                 made,
             )
         )
-        on_frame(simulation, run.whole[-1])
 
     def observed(event: ev.Event, now: Seconds) -> list[Action]:
         actions = handle(event, now)
@@ -142,7 +187,10 @@ def nine_classes(count: int = 40, data_dir: Path | None = None) -> list[Workload
     options = SuiteOptions(
         count=count, window_s=60.0, seed=1, tenants=4, arrivals="poisson", data_dir=data_dir
     )
-    return build_suite("nine-class", options)
+    return [
+        replace(one, application_id=application_key(one.tenant, one.application_id))
+        for one in build_suite("nine-class", options)
+    ]
 
 
 def engine(kv_tokens: Tokens = 40_000) -> EngineProfile:

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import uvicorn
@@ -26,8 +26,45 @@ from starlette.responses import JSONResponse, RedirectResponse, Response, Stream
 from starlette.routing import Route
 
 from justitia_ray.console.files import CONSOLE_HEADERS
-from justitia_ray.protocol.console import CONTENT_TYPE, Bye, Line
+from justitia_ray.protocol.console import (
+    CONTENT_TYPE,
+    Bye,
+    ConsoleApplication,
+    Frame,
+    Line,
+    Predictor,
+    Trouble,
+    WhatIfAnswer,
+)
+from justitia_ray.units import ApplicationId, ClientId, Seconds
 from tests.harness.console.made_up import MadeUp, hello
+
+
+class Source(Protocol):
+    """Frames and answers of one model, by second: `MadeUp`, or `recorded.RecordedSource`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def replicas(self) -> int: ...
+
+    def frame(
+        self, second: int, tenant: ClientId | None = None, *, is_whole: bool = True
+    ) -> Frame: ...
+
+    def predictor(self) -> Predictor: ...
+
+    def trouble(self, since_s: Seconds) -> Trouble: ...
+
+    def application(
+        self, application: ApplicationId, second: int, tenant: ClientId | None = None
+    ) -> ConsoleApplication | None: ...
+
+    def what_if(
+        self, policy: str, weights: dict[ClientId, float], replicas: int
+    ) -> WhatIfAnswer: ...
+
 
 OPERATOR_KEY = "operator-key"
 PAGE = Path("justitia_ray/console/page")
@@ -54,7 +91,7 @@ class StandIn:
     def __init__(
         self,
         page: Path = PAGE,
-        models: tuple[MadeUp, ...] = (MadeUp(),),
+        models: tuple[Source, ...] = (MadeUp(),),
         interval_s: float | None = 1.0,
         port: int = 0,
     ) -> None:
