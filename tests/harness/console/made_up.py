@@ -7,6 +7,7 @@ every fourth application waits.
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from justitia_ray.access.identity import is_within
 from justitia_ray.application_key import application_key
@@ -141,7 +142,7 @@ class MadeUp:
             "last_training": trained[-1],
             "versions": trained,
         }
-        by_mean = {
+        by_mean: dict[str, Any] = {
             "samples": 12,
             "kv_token_time_mean": 9.1e5,
             "changes": 0,
