@@ -24,9 +24,9 @@ OUTLOOKS = (
         601,
         "Applications by outlook",
         "Live applications by the reason why they stand where they do. Many at turn is a queue;"
-        " headroom is a first one that fits nowhere, replica is that none takes work, quota a"
-        " limit of a tenant, tool their callers, recovery and store a scheduler that has just begun"
-        " or cannot save.",
+        " headroom is a first one that fits nowhere, context one that waits for the replica with"
+        " its context, replica is that none takes work, quota a limit of a tenant, tool their"
+        " callers, recovery and store a scheduler that has just begun or cannot save.",
         (Query(gauge(m.APPLICATIONS_BY_OUTLOOK, "outlook"), "{{outlook}}"),),
         stacked=True,
     ),

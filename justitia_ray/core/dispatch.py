@@ -14,6 +14,7 @@ import heapq
 from justitia_ray.core.actions import Abort, Grant
 from justitia_ray.core.admission import Admission
 from justitia_ray.core.entities import Application, Inference, KnownReplica, Lease, move
+from justitia_ray.core.holder_waits import HolderWaits
 from justitia_ray.core.kv_shares import KvShares
 from justitia_ray.core.ledger import Ledger
 from justitia_ray.core.locality import leave_context, take_context
@@ -82,6 +83,7 @@ class Leases:
         self._ledger = ledger
         self._suspects = suspects
         self.placement = Placement(state, admission, suspects)
+        self._holder_waits = HolderWaits(state, ledger, self.placement)
         self.shares = KvShares(state.tenants, state.tiers)
         """Shares of the KV memory by node of the tree of tenants, and by tier."""
         self._blocked: tuple[Inference, int] | None = None
@@ -145,7 +147,7 @@ class Leases:
             if self._grant_one(application, cap, line):
                 has_seat = placement.has_seat()
                 continue
-            if not placement.is_capped(inference, cap):
+            if inference not in line and not placement.is_capped(inference, cap):
                 line.join(inference)
                 if not line.is_open():
                     if not unscheduled:
@@ -208,7 +210,9 @@ class Leases:
         return max((footprint.full_tokens for footprint in beside), default=most)
 
     def _grant_one(self, application: Application, cap: float, line: Line) -> bool:
-        """Grant the first of an application's inferences that can start; return whether one can.
+        """Grant the first of an application's inferences that can start; return whether one has.
+
+        One that waits for the replica that holds its context is added to the line.
 
         A later inference can start only where those before it avoid the replica.
 
@@ -226,6 +230,11 @@ class Leases:
             found = self.placement.find(application, inference, cap, before)
             if found is not None:
                 replica, passed = found
+                if replica.capacity.caches_prefixes and not (refused or passed):
+                    holder = self._holder_waits.holder(application, inference, replica)
+                    if holder is not None:
+                        line.wait_for(inference, holder, replica)
+                        return False
                 if passed:
                     line.pass_by(passed)
                 self._grant(application, inference, replica)

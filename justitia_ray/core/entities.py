@@ -59,6 +59,18 @@ _STORY_KEPT = 7
 """Number of earlier states that an application's story keeps."""
 
 
+@dataclass(slots=True)
+class HolderWait:
+    """Wait of an inference for the replica that holds its context (`holder_waits`)."""
+
+    replica_id: ReplicaId
+    since: Seconds
+    until: Seconds
+    """Time at which the wait ends; it may be ended earlier, and never begins again."""
+    full_until: Seconds = 0.0
+    """Time until which the replica is expected to be full, as last computed."""
+
+
 @dataclass(slots=True, eq=False)
 class Inference:
     """An LLM call in the queue: its sizes, summed over its sequences, without its text."""
@@ -117,6 +129,8 @@ class Inference:
     """Prompt tokens that its last lease found in the engine's cache; None: not known yet."""
     cached_tokens: Tokens | None = None
     """Least prompt tokens that any of its leases found in a cache: the others were computed."""
+    holder_wait: HolderWait | None = None
+    """Its wait for the replica that holds its context; None: it has not waited for one."""
 
     def repeated_tokens(self, block_size: Tokens) -> Tokens:
         """Return the prompt tokens that its choices share and an engine holds once, in blocks.
@@ -376,6 +390,8 @@ class Lease:
     """Context on its replica that it continues, or has created (`locality`)."""
     uncomputed_tokens: Tokens = 0
     """Prompt tokens that its engine has to compute before its first token; 0 afterwards."""
+    tokens_ahead: Tokens = 0
+    """Prompt tokens of other leases that its engine had to compute when it was granted."""
 
 
 @dataclass(frozen=True, slots=True)

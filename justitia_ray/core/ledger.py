@@ -350,7 +350,7 @@ class Ledger:
         Known only if V moves by delivered service, in KV token-time, and, with shares by tenant,
         for applications within quota: the others have another clock.
         """
-        if start is None or not self._follows_service:
+        if start is None or not self.follows_service:
             return None
         if self.fair_share.sets_apart and application.is_deprioritised:
             return None
@@ -365,11 +365,11 @@ class Ledger:
             and not policy.lets_pass
             and options.backfill is not None
             and options.fairness == "application"
-            and self._follows_service
+            and self.follows_service
         )
 
     @property
-    def _follows_service(self) -> bool:
+    def follows_service(self) -> bool:
         """Whether V moves by delivered service, in KV token-time."""
         options = self.options
         return options.clock == "served" and options.accounts_cost == "kv_token_time"

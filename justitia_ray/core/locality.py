@@ -28,7 +28,8 @@ def take_context(
     replica: KnownReplica, application: Application, inference: Inference, lease: Lease
 ) -> None:
     """Let a lease hold the context that it continues; called before the replica has the lease."""
-    lease.uncomputed_tokens = _missing_tokens(replica, application, inference)
+    lease.uncomputed_tokens = missing_tokens(replica, application, inference)
+    lease.tokens_ahead = replica.uncomputed_tokens
     replica.uncomputed_tokens += lease.uncomputed_tokens
     lease.context = replica.contexts.hold(application.application_id, _prompt(inference))
 
@@ -87,9 +88,7 @@ def recall_contexts(replica: KnownReplica, applications: Iterable[Application]) 
             replica.contexts.recall(application.application_id, tokens, replica.unleased_tokens)
 
 
-def _missing_tokens(
-    replica: KnownReplica, application: Application, inference: Inference
-) -> Tokens:
+def missing_tokens(replica: KnownReplica, application: Application, inference: Inference) -> Tokens:
     """Return the prompt tokens of an inference that a replica would have to compute; at least 1."""
     prompt, there = _prompt(inference), 0
     context = replica.contexts.get(application.application_id)
@@ -115,7 +114,7 @@ def rank(
 
     def key(replica: KnownReplica) -> tuple[float, bool, bool, Tokens, ReplicaId]:
         return (
-            _delay(replica, application, inference) if caching else 0,
+            delay(replica, application, inference) if caching else 0,
             replica.replica_id != last,
             replica.replica_id not in served,
             replica.context_tokens - replica.leasable_tokens,
@@ -126,12 +125,12 @@ def rank(
     return replicas
 
 
-def _delay(replica: KnownReplica, application: Application, inference: Inference) -> float:
+def delay(replica: KnownReplica, application: Application, inference: Inference) -> float:
     """Return the delay of a start on this replica, in prompt tokens summed over inferences.
 
     Contexts that it displaces are computed again later, and counted as if that were now.
     """
-    missing, contexts = _missing_tokens(replica, application, inference), replica.contexts
+    missing, contexts = missing_tokens(replica, application, inference), replica.contexts
     if contexts.live_tokens:
         wanted = replica.footprint_beside(inference).full_tokens
         name, room = application.application_id, replica.unleased_tokens

@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING
 
 from justitia_ray.core.actions import Action, EndApplication, Grant
 from justitia_ray.core.calibration import LEAST_S, Calibration, Quantiles, Said
-from justitia_ray.core.entities import Application, Inference, Outcome
+from justitia_ray.core.entities import Application, HolderWait, Inference, Outcome
 from justitia_ray.core.queue_profile import Demand, QueueProfile, demand_of, expected_of
 from justitia_ray.core.served_rate import SAMPLE_S, ServedRate
-from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, Seconds
+from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, ReplicaId, Seconds
 
 if TYPE_CHECKING:
     from justitia_ray.core.scheduler import SchedulerCore
@@ -49,6 +49,7 @@ class Reason(StrEnum):
     RUNNING = "running"
     TURN = "turn"
     HEADROOM = "headroom"
+    CONTEXT = "context"
     REPLICA = "replica"
     QUOTA = "quota"
     TIER = "tier"
@@ -61,6 +62,7 @@ WHAT_WOULD_HELP: Mapping[Reason, str] = {
     Reason.RUNNING: "nothing: it is being served",
     Reason.TURN: "time, a larger weight, or more replicas: others come first",
     Reason.HEADROOM: "time, or a replica with free KV memory: it is first, and fits nowhere now",
+    Reason.CONTEXT: "time: its context lies on the replica that is named, which is full",
     Reason.REPLICA: "a replica: none is up that takes work now",
     Reason.QUOTA: "the next period of the quota, or a larger quota of the node that is named",
     Reason.TIER: "another service tier, or time: others have the share that is kept for theirs",
@@ -107,9 +109,14 @@ class Outlook:
     """
 
 
-def reason_text(reason: Reason, node: ClientId | None) -> str:
-    """Return a reason with the node whose limit it is, if any, for instance `quota:acme/search`."""
-    return reason.value if node is None else f"{reason.value}:{node}"
+def reason_text(reason: Reason, subject: ClientId | ReplicaId | None) -> str:
+    """Return a reason with its subject, if any: `quota:acme/search`, `context:R2`.
+
+    Args:
+        reason: The reason.
+        subject: Node of the tree of tenants whose limit it is, or replica that has the context.
+    """
+    return reason.value if subject is None else f"{reason.value}:{subject}"
 
 
 class Outlooks:
@@ -280,8 +287,8 @@ class Outlooks:
 
     def _outlook(self, application: Application, profile: QueueProfile) -> Outlook:
         core, name = self._core, application.application_id
-        reason, node = self._reason(application, profile)
-        why = reason_text(reason, node), WHAT_WOULD_HELP[reason]
+        reason, subject = self._reason(application, profile)
+        why = reason_text(reason, subject), self._remedy(reason, application)
         if not application.waiting:
             return Outlook(*why, expected_finish_s=self._end_of_run(application))
         place = profile.place_of(name)
@@ -308,7 +315,7 @@ class Outlooks:
 
     def _reason(
         self, application: Application, profile: QueueProfile
-    ) -> tuple[Reason, ClientId | None]:
+    ) -> tuple[Reason, ClientId | ReplicaId | None]:
         core = self._core
         held = self.held_by(application)
         if application.in_flight:
@@ -323,6 +330,9 @@ class Outlooks:
             return Reason.REPLICA, None
         if core.is_held_by_tier(application):
             return Reason.TIER, None
+        wait = _wait_of(application, core.state.now)
+        if wait is not None:
+            return Reason.CONTEXT, wait.replica_id
         first = profile.first
         if first is None or first.application_id != application.application_id:
             return Reason.TURN, None
@@ -336,6 +346,14 @@ class Outlooks:
         )
         return (Reason.REPLICA if fits else Reason.HEADROOM), None
 
+    def _remedy(self, reason: Reason, application: Application) -> str:
+        """Return what would help an application, by its reason."""
+        wait = _wait_of(application, self._core.state.now)
+        if reason is not Reason.CONTEXT or wait is None:
+            return WHAT_WOULD_HELP[reason]
+        full_s = max(0.0, wait.full_until - self._now)
+        return f"time: its context lies on {wait.replica_id}, which is full for {full_s:.1f} s"
+
     def _start_s(
         self,
         application: Application,
@@ -347,6 +365,9 @@ class Outlooks:
         ahead = profile.ahead(place, self._core.ledger.rank(application.application_id))
         first = inference if not place else profile.first or inference
         served_s = self._now - profile.made_at
+        wait = _wait_of(application, self._core.state.now)
+        if wait is not None:
+            return max(0.0, wait.full_until - self._now)
         return self._fits_in_s(first) + max(0.0, self._served_within_s(ahead) - served_s)
 
     def _served_within_s(self, demand: Demand) -> Seconds:
@@ -430,3 +451,9 @@ class Outlooks:
     ) -> None:
         for said in of.pop(name, ()):
             calibration.forget(said)
+
+
+def _wait_of(application: Application, now: Seconds) -> HolderWait | None:
+    """Return the present wait of a waiting application for its context's replica; None: none."""
+    wait = application.waiting.first.holder_wait if application.waiting else None
+    return None if wait is None or now >= wait.until else wait

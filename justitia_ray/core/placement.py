@@ -1,10 +1,10 @@
 """Placement: which replica an inference starts on, and the line that waits at each replica.
 
 Replicas are matched by memory, then by locality (`locality`: where computing the prompt delays
-least, given the contexts in prefix caches), then by free KV. Locality decides only between replicas
-that have the memory: no inference waits for a certain replica, and none is overtaken because of
-one. Inferences that an application submits at once, before any of them is finished, spread over the
-replicas.
+least, given the contexts in prefix caches), then by free KV. An inference that could start may wait
+for the replica that holds its context (`holder_waits`): others may then overtake it elsewhere, if
+they leave the memory with which it could start at once. Inferences that an application submits at
+once, before any of them is finished, spread over the replicas.
 
 An inference that waits for memory is *in line* for every replica that could hold it if the replica
 were empty. A later inference may start on a replica for which no inference is in line (the replica
@@ -120,6 +120,7 @@ class Placement:
                     self._refuse(replica, asked)
             elif (
                 self.can_hold(replica, inference)
+                and (not line.kept or self._leaves_kept(replica, inference, line))
                 and _is_within_share(replica, inference, share_cap)
                 and not (passed and self._delays(replica, passed[0], inference))
             ):
@@ -161,6 +162,23 @@ class Placement:
         both = replica.leases.forecast_with(wanted, block, extension)
         start = self.admission.start
         return start(replica, first, both, kv_tokens) > start(replica, first, alone, kv_tokens)
+
+    def _leaves_kept(self, replica: KnownReplica, inference: Inference, line: "Line") -> bool:
+        """Return whether an inference leaves the memory and seats that a replica keeps for others.
+
+        It may start here without them.
+        """
+        kept = line.kept.get(replica.replica_id)
+        if not kept:
+            return True
+        capacity = replica.capacity
+        blocks = capacity.block_size - 1
+        tokens = sum(
+            replica.footprint_beside(one).full_tokens + one.choices * blocks for one in kept
+        )
+        seats = replica.leases.sequences + sum(one.choices for one in (*kept, inference))
+        left = replica.leasable_tokens - tokens
+        return seats <= capacity.max_num_seqs and self.admission.fits(replica, inference, left)
 
     def _has_memory(self, replica: KnownReplica, inference: Inference, kv_tokens: Tokens) -> bool:
         """Return whether a replica has `kv_tokens` enough for an inference besides its leases."""
@@ -206,6 +224,8 @@ class Line:
         self._at: dict[ReplicaId, list[Inference]] = {}
         self._most_passes: dict[ReplicaId, int] = {}
         """Highest number of times that any inference in line for a replica has been overtaken."""
+        self.kept: dict[ReplicaId, list[Inference]] = {}
+        """Inferences that wait for another replica, by the one that keeps its memory for them."""
 
     def __len__(self) -> int:
         return len(self._inferences)
@@ -219,12 +239,33 @@ class Line:
                 self._at.setdefault(name, []).append(inference)
                 self._most_passes[name] = max(inference.passes, self._most_passes.get(name, 0))
 
+    def wait_for(self, inference: Inference, holder: KnownReplica, escape: KnownReplica) -> None:
+        """Add an inference that waits for one replica only, at the end.
+
+        Args:
+            inference: The inference.
+            holder: The replica that it waits for.
+            escape: A replica on which it could start now, which keeps the memory for it.
+        """
+        self._inferences.append(inference)
+        name = holder.replica_id
+        self._at.setdefault(name, []).append(inference)
+        self._most_passes[name] = max(inference.passes, self._most_passes.get(name, 0))
+        self.kept.setdefault(escape.replica_id, []).append(inference)
+
     def followed_by(self, inferences: Collection[Inference]) -> "Line":
         """Return a line with more inferences behind these."""
         longer = Line(self._placement, self._backfill)
-        for inference in (*self._inferences, *inferences):
+        longer._inferences = [*self._inferences]
+        longer._at = {name: [*at] for name, at in self._at.items()}
+        longer._most_passes = {**self._most_passes}
+        longer.kept = {name: [*kept] for name, kept in self.kept.items()}
+        for inference in inferences:
             longer.join(inference)
         return longer
+
+    def __contains__(self, inference: Inference) -> bool:
+        return inference in self._inferences
 
     def at(self, replica: KnownReplica) -> Sequence[Inference]:
         """Return the inferences that are in line for a replica."""

@@ -447,12 +447,21 @@ class Replicas:
             if not self._refuse_killer(self._suspects.claim(end.lease_id, inference)):
                 self._inferences.requeue(inference)
             return
+        if end.outcome is Outcome.FINISHED and inference.found_tokens is not None:
+            self._note_length(lease, inference)
         application = self._state.applications[inference.application_id]
         is_counted = self._was_counted(end, inference)
         self._inferences.end(inference, end.outcome, is_counted=is_counted, is_reported=True)
         if repeats:
             application.ended_leases[end.lease_id] = None
             self._state.replicas[lease.replica_id].ended[end.lease_id] = inference.application_id
+
+    def _note_length(self, lease: Lease, inference: Inference) -> None:
+        """Learn the times of prompt tokens and iterations from the length of a lease."""
+        computed = max(0, inference.prompt_tokens - (inference.found_tokens or 0))
+        iterations = inference.output_tokens // inference.choices
+        lasted_s = self._state.now - lease.granted_at
+        self._state.lease_times.record(lease.tokens_ahead + computed, iterations, lasted_s)
 
     def _finish_departure(self, end: ev.LeaseFinished, *, repeats: bool) -> None:
         """Count an inference that was stopped under a lease; an unknown lease is ignored."""

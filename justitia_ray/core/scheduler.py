@@ -147,6 +147,7 @@ class SchedulerCore:
         }
         self._expire: dict[DeadlineKind, Callable[[str], None]] = {
             DeadlineKind.LEASE: self._expire_lease,
+            DeadlineKind.HOLDER: lambda name: None,  # looked at with the next grants
             DeadlineKind.REPLICA: self._replicas.expire,
             DeadlineKind.INGRESS: self._expire_ingress,
             DeadlineKind.APPLICATION: self.applications.expire,

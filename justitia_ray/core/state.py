@@ -19,6 +19,7 @@ from justitia_ray.core.entities import (
     Outcome,
 )
 from justitia_ray.core.kept_ends import KeptEnds
+from justitia_ray.core.lease_times import LeaseTimes
 from justitia_ray.core.tenants import TIERS, TenantTree, Tier
 from justitia_ray.core.told_apart import ToldApart
 from justitia_ray.core.usage import UsageBook
@@ -153,6 +154,7 @@ class DeadlineKind(StrEnum):
     """The kinds of deadlines, by what expires."""
 
     LEASE = "lease"
+    HOLDER = "holder"
     REPLICA = "replica"
     INGRESS = "ingress"
     APPLICATION = "application"
@@ -253,6 +255,7 @@ class State:
     known_inferences: TenantQuota = field(default_factory=TenantQuota)
     """Inferences that have not ended, and the slots of refused ones."""
     counters: Counters = field(default_factory=Counters)
+    lease_times: LeaseTimes = field(default_factory=LeaseTimes)
     usage: UsageBook = field(default_factory=UsageBook)
     ends: KeptEnds = field(default_factory=KeptEnds)
     tenants: TenantTree = field(default_factory=TenantTree)

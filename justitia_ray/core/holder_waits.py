@@ -1,0 +1,122 @@
+"""Waiting for the replica that holds an inference's context, where it is full for a short time.
+
+The first in order may wait for that replica, the *holder*, although it could start on another one,
+its *escape*, and compute its whole prompt there. It waits while the delay that this saves, in time
+of computing prompt tokens summed over the inferences that they delay, exceeds the expected wait.
+Meanwhile inferences behind it may start on other replicas. They overtake it, within three limits:
+
+- The wait ends after the time saved, counted from its begin, and an inference never waits again.
+- The escape keeps the memory and the seats for it, so that it starts there when the wait ends.
+- It waits only while V has not reached its tag, where the order promises anything by tags: it then
+  starts before GPS would have finished it, within every promise that was given.
+"""
+
+from dataclasses import dataclass
+
+from justitia_ray.core.entities import Application, HolderWait, Inference, KnownReplica
+from justitia_ray.core.ledger import Ledger
+from justitia_ray.core.locality import delay, missing_tokens
+from justitia_ray.core.placement import Placement
+from justitia_ray.core.state import DeadlineKind, State
+from justitia_ray.units import Seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A holder that is worth waiting for."""
+
+    holder: KnownReplica
+    saved_s: Seconds
+    """Delay that a start there saves, compared with the escape."""
+    lasts_s: Seconds
+    """Expected time until it has memory."""
+
+
+class HolderWaits:
+    """Decides which inferences wait for the replicas that hold their contexts."""
+
+    def __init__(self, state: State, ledger: Ledger, placement: Placement) -> None:
+        self._state = state
+        self._ledger = ledger
+        self._placement = placement
+
+    def holder(
+        self, application: Application, inference: Inference, escape: KnownReplica
+    ) -> KnownReplica | None:
+        """Return the replica for which an inference waits; None: it starts on `escape` now.
+
+        Called at each dispatch in which it could start only on replicas other than its holder.
+
+        Args:
+            application: The application of the inference.
+            inference: An inference with nothing before it that waits for another reason.
+            escape: The best replica on which it could start now.
+        """
+        wait, now = inference.holder_wait, self._state.now
+        if wait is not None and now >= wait.until:
+            return None
+        choice = None
+        if self._is_early(application):
+            choice = self._choose(application, inference, escape)
+        until = None if choice is None else now + choice.saved_s
+        if wait is not None and until is not None:
+            until = min(until, wait.until)
+        if choice is None or until is None or now + choice.lasts_s >= until:
+            if wait is not None:
+                wait.until = now
+            return None
+        if wait is None:
+            wait = inference.holder_wait = HolderWait(choice.holder.replica_id, now, until)
+            self._state.deadlines.set(until, DeadlineKind.HOLDER, inference.request_id)
+        wait.replica_id, wait.full_until = choice.holder.replica_id, now + choice.lasts_s
+        return choice.holder
+
+    def _choose(
+        self, application: Application, inference: Inference, escape: KnownReplica
+    ) -> Choice | None:
+        """Return the replica with the most of the context, if that is worth anything."""
+        times = self._state.lease_times.estimate()
+        if times is None:
+            return None
+        token_s, iteration_s = times
+        least, holder = missing_tokens(escape, application, inference), None
+        for name in application.replicas:
+            replica = self._state.replicas.get(name)
+            if replica is None or not replica.takes_leases:
+                continue
+            missing = missing_tokens(replica, application, inference)
+            if missing < least and self._placement.can_hold(replica, inference):
+                least, holder = missing, replica
+        if holder is None:
+            return None
+        more = delay(escape, application, inference) - delay(holder, application, inference)
+        return Choice(holder, token_s * more, self._full_for_s(holder, inference, iteration_s))
+
+    def _full_for_s(
+        self, replica: KnownReplica, inference: Inference, iteration_s: Seconds
+    ) -> Seconds:
+        """Return the expected time until a replica has memory for an inference, if nothing starts.
+
+        0 if it has the memory and only has not pulled yet.
+        """
+        placement, kv_tokens = self._placement, replica.leasable_tokens
+        if placement.fits(replica, inference):
+            return 0.0
+        forecast = replica.leases.forecast(replica.capacity.block_size)
+        iterations = placement.admission.start(replica, inference, forecast, kv_tokens)
+        age_s = self._state.now - replica.last_seen_at
+        return max(0.0, iterations * iteration_s - age_s)
+
+    def _is_early(self, application: Application) -> bool:
+        """Return whether a wait touches no promise: V has not reached the application's tag.
+
+        Policies that may overtake keep account of the order in which inferences start, so that none
+        waits there.
+        """
+        ledger = self._ledger
+        if ledger.policy.lets_pass:
+            return False
+        if not (ledger.policy.BY_TAG and ledger.follows_service) or application.is_deprioritised:
+            return True
+        share = ledger.fair_share
+        return share.clock.virtual_time < share.tag(application.application_id)

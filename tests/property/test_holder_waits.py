@@ -1,0 +1,126 @@
+"""Waits for the holder of a context delay nothing beyond what was promised.
+
+The tests let inferences wait at random, for any replica and for any time: what is promised must not
+depend on which of them wait, or why.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from fractions import Fraction
+from functools import partial
+from unittest.mock import patch
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from justitia_ray.core import events as ev
+from justitia_ray.core.entities import Application, Inference, KnownReplica, ReplicaCapacity
+from justitia_ray.core.holder_waits import Choice, HolderWaits
+from justitia_ray.core.placement import Placement
+from tests.property.engine import ITERATION_S, Arrival, Engine, Outcomes, Server, one_stage
+from tests.property.profiles import examples
+from tests.property.workloads import arrivals, servers
+
+
+class _WaitingEngine(Engine):
+    """Asks for every promise after every event, while inferences wait at random."""
+
+    def __init__(self, replicas: Sequence[Server], draws: Sequence[int], **more: object) -> None:
+        super().__init__(replicas, meter=None, **more)  # type: ignore[arg-type]
+        self.least: dict[str, Fraction] = {}
+        """The least bound that was told of each application."""
+        self.waits = 0
+        self._draws = draws
+
+    def choose(
+        self, application: Application, inference: Inference, escape: KnownReplica
+    ) -> Choice | None:
+        """Return any other replica, and a wait of up to twelve iterations or none."""
+        iterations = self._draws[inference.sequence % len(self._draws)]
+        others = [one for one in self.core.state.replicas.values() if one is not escape]
+        if not others or not iterations:
+            return None
+        self.waits += 1
+        return Choice(others[inference.sequence % len(others)], iterations * ITERATION_S, 0.0)
+
+    def run_waiting(self, applications: Sequence[Arrival]) -> Outcomes:
+        caching = partial(ReplicaCapacity, caches_prefixes=True)
+        with (
+            patch("tests.property.engine.ReplicaCapacity", caching),
+            patch.object(HolderWaits, "_choose", lambda _, *asked: self.choose(*asked)),
+        ):
+            return self.run(applications)
+
+    def _handle(self, event: ev.Event) -> None:
+        super()._handle(event)
+        for name, application in self.core.state.applications.items():
+            lag = self.core.lag(name)
+            if application.waiting and lag is not None and lag.bound_kv_token_time is not None:
+                bound = Fraction(lag.bound_kv_token_time)
+                self.least[name] = min(bound, self.least.get(name, bound))
+
+
+_SMALL = ((15, 2), (16, 6), (5, 7), (5, 1))
+_DRAWS = st.lists(st.integers(0, 12), min_size=1, max_size=8)
+
+
+def _most_beyond(
+    applications: Sequence[Arrival], replicas: Sequence[Server], draws: Sequence[int]
+) -> tuple[Fraction, int]:
+    """Return the most service by which a start was later than promised, and the waits."""
+    engine = _WaitingEngine(replicas, draws)
+    outcomes = engine.run_waiting(applications)
+    # V reaches a tag with one report, and the other replica may be asked last of all.
+    reports = len(replicas) * outcomes.report
+    beyond = [outcomes.lag[name] - bound - reports for name, bound in engine.least.items()]
+    return max(beyond, default=Fraction(0)), engine.waits
+
+
+@examples(80)
+@given(arrivals(weighted=True, stages=2), servers(3), _DRAWS)
+def test_no_wait_lets_an_application_start_later_than_it_was_ever_told(
+    applications: list[Arrival], replicas: list[Server], draws: list[int]
+) -> None:
+    assume(len(replicas) > 1)
+    beyond, waits = _most_beyond(applications, replicas, draws)
+
+    assume(waits)
+    assert beyond <= 0
+
+
+@contextmanager
+def _broken(rule: str) -> Iterator[None]:
+    owner = HolderWaits if rule == "_is_early" else Placement
+    with patch.object(owner, rule, lambda *_: True):
+        yield
+
+
+@pytest.mark.parametrize(
+    ("rule", "applications", "replicas", "draws"),
+    [
+        (
+            "_is_early",
+            [one_stage(0, ((9, 8), (9, 6), (21, 12), (28, 8))), one_stage(10, _SMALL)],
+            [Server(53, 3), Server(65, 2)],
+            [30, 12, 12],
+        ),
+        (
+            "_leaves_kept",
+            [
+                one_stage(3, ((30, 8), (8, 9), (11, 2), (22, 5))),
+                one_stage(4, ((21, 7), (9, 2), (1, 1))),
+                one_stage(11, ((2, 6), (6, 1))),
+            ],
+            [Server(44, 1), Server(58, 2)],
+            [12],
+        ),
+    ],
+)
+def test_without_either_limit_a_promise_is_broken(
+    rule: str, applications: list[Arrival], replicas: list[Server], draws: list[int]
+) -> None:
+    """An application that is late waits, or others take the memory with which it could start."""
+    assert _most_beyond(applications, replicas, draws)[0] <= 0
+    with _broken(rule):
+        assert _most_beyond(applications, replicas, draws)[0] > 0
