@@ -10,6 +10,7 @@ Inferences suspected of killing an engine avoid replicas, too (`suspects`).
 """
 
 import heapq
+from collections.abc import Iterable
 
 from justitia_ray.core.actions import Abort, Grant
 from justitia_ray.core.admission import Admission
@@ -37,10 +38,12 @@ class _Candidates:
         self._left_out: dict[str, None] = {}
         self._others: list[tuple[tuple[Key, Key], ApplicationId, Application]] = []
         """Applications of other tiers, by place; filled when the first tier is left out."""
+        self.is_kept_to_some = False
+        """Whether only some applications are left, since the first in order waits for contexts."""
 
     def next(self) -> Application | None:
         """Return the first application that may be granted, or None."""
-        if not self._left_out:
+        if not (self._left_out or self.is_kept_to_some):
             return self._ledger.queue.claim_first()
         queue = self._ledger.queue
         while self._others:
@@ -61,15 +64,24 @@ class _Candidates:
         """
         self._left_out[tier] = None
         queue = self._ledger.queue
-        self._others = [
-            (queue.place(one), one.application_id, one)
-            for one in queue.of_other_tiers(self._left_out)
-        ]
+        if self.is_kept_to_some:
+            self.keep_to(one for _, _, one in self._others if one.application_id in queue)
+        else:
+            self._take(queue.of_other_tiers(self._left_out))
+
+    def keep_to(self, applications: Iterable[Application]) -> None:
+        """Exclude all other applications until the end of this dispatch."""
+        self.is_kept_to_some = True
+        self._take(one for one in applications if one.tier not in self._left_out)
+
+    def _take(self, applications: Iterable[Application]) -> None:
+        queue = self._ledger.queue
+        self._others = [(queue.place(one), one.application_id, one) for one in applications]
         heapq.heapify(self._others)
 
     def hide_first(self) -> None:
         """Exclude the application that `next` returned; its node is hidden from the queue."""
-        if self._left_out:
+        if self._left_out or self.is_kept_to_some:
             heapq.heappop(self._others)
 
 
@@ -141,16 +153,19 @@ class Leases:
                     queue.unschedule(application)
                 continue
             if gate is not None and not gate.admits(application, inference):
-                break
+                candidates.keep_to(gate.started_before(application))
+                continue
             others_wait = len(queue) + len(unscheduled) + len(kept_off) > 1
             cap = options.kv_share_cap if others_wait else 1.0
             if self._grant_one(application, cap, line):
+                if gate is not None:
+                    gate.start(application)
                 has_seat = placement.has_seat()
                 continue
             if inference not in line and not placement.is_capped(inference, cap):
                 line.join(inference)
                 if not line.is_open():
-                    if not unscheduled:
+                    if not (unscheduled or candidates.is_kept_to_some):
                         self._blocked = (inference, self._state.headroom_changes)
                     break
             unscheduled.append(application)

@@ -6,7 +6,9 @@ tag start before this one. Then it lags by no more than
 
     work in flight of larger tags + Σ over tags ≤ F of (chg − att − w·max(0, F − V)),
 
-plus, if V has passed F already, the service since then. `core/README.md` has the premises.
+plus, if V has passed F already, the service since then. Applications of the working set may start
+before this one at the place of their start: what they may receive there counts as in flight.
+`core/README.md` has the premises.
 """
 
 from bisect import bisect_right
@@ -138,11 +140,18 @@ class _Walk:
         self._keys = [key for key, _, _ in rows]
         self._uncovered = [0, *accumulate(uncovered for _, uncovered, _ in rows)]
         self._flying = [0, *accumulate(flying for _, _, flying in rows)]
+        self._kept: list[tuple[Key, Key, KvTokenTime]] = []
+        """Of each started application: the key of its start, its key, its work not in flight."""
+        if ledger.gate is not None:
+            for name, ((_, start), sequence), work in ledger.gate.kept_places():
+                key = (share.tag(name), sequence)
+                self._kept.append(((start, sequence), key, max(0, work - flight.get(name, 0))))
 
     def rest(self, key: Key) -> KvTokenTime:
         """Return the most service by which an application's last start may follow V = F."""
         place = bisect_right(self._keys, key)
-        return self._flying[-1] - self._flying[place] + self._uncovered[place]
+        kept = sum(work for start, now, work in self._kept if start < key < now)
+        return self._flying[-1] - self._flying[place] + self._uncovered[place] + kept
 
 
 def most_left(inference: Inference) -> KvTokenTime:

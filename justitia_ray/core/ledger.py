@@ -520,7 +520,7 @@ class Ledger:
             return None
         from justitia_ray.core.working_set import WorkingSet
 
-        return WorkingSet(self._state, self.rank, counts_s)
+        return WorkingSet(self._state, self.rank, self.fair_share.accounts.__getitem__, counts_s)
 
     def _reopen_branched(self) -> None:
         """Recreate the orders below which a leaf became a branch."""
@@ -534,6 +534,8 @@ class Ledger:
         application.waiting.add_inference(inference, self.policy.inference_key(inference))
         self._state.counters.count_waiting(inference, 1)
         self.queue.touch(application)
+        if self.gate is not None:
+            self.gate.join(application)
         if clients:
             self._rekey(clients)
 

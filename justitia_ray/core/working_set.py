@@ -5,21 +5,26 @@ memory, each is evicted before its next turn and computed again. With the option
 context of an application between two inferences counts as used memory, for that time, for every
 application behind it in the order. The first application whose inference does not fit in addition
 to the counted memory waits, and all behind it wait with it: applications start, and continue
-between two turns, as their contexts fit. An application is never delayed by contexts of those
-behind it, and running inferences are never stopped.
+between two turns, as their contexts fit. Running inferences are never stopped.
+
+A started application keeps the place that it had at its start, until its context is evicted or it
+has received several times its charge. Otherwise each doubled charge, and each tool gap while others
+are served, would put it behind applications that have no context yet.
 
 An application that does not come back delays those behind it by at most `working_set_s` for each of
 its ended inferences. Whenever nothing runs, the first in order starts.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
+from justitia_ray.core.clock.fair_share import Account
 from justitia_ray.core.contexts import Context
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.ledger import Rank
 from justitia_ray.core.locality import NO_REUSE
 from justitia_ray.core.state import State
-from justitia_ray.units import ApplicationId, Seconds
+from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
 _FILLED = 0.9
 """Fraction of the KV memory that the working set may use; the remainder is for growth. On the
@@ -27,17 +32,41 @@ recorded sessions at 1.5 times the memory, 0.8 and 1.0 have a mean 11 and 30 % h
 """
 _AGAIN_S: Seconds = 0.25
 """Time for which a refusal stands while no lease ends; contexts expire meanwhile."""
+_KEEPS_PLACE_FOR = 4
+"""Service for which an application keeps the place of its start, in multiples of its charge then.
+"""
+_PRUNED_ABOVE = 64
+
+Place = tuple[Rank, int]
+"""Rank of an application, and its arrival sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Start:
+    place: Place
+    until: KvTokenTime
+    """Attained service up to which the application keeps this place."""
 
 
 class WorkingSet:
     """Decides whether the first application in order may start an inference."""
 
     def __init__(
-        self, state: State, rank: Callable[[ApplicationId], Rank], counts_s: Seconds
+        self,
+        state: State,
+        rank: Callable[[ApplicationId], Rank],
+        account: Callable[[ApplicationId], Account],
+        counts_s: Seconds,
     ) -> None:
         self._state = state
         self._rank_of = rank
+        self._account_of = account
         self._counts_s = counts_s
+        self._starts: dict[ApplicationId, _Start] = {}
+        self._prune_above = _PRUNED_ABOVE
+        self._waiting: dict[ApplicationId, None] = {}
+        """Started applications that have submitted an inference, until they are found to wait for
+        none."""
         self._refused: tuple[Inference, int] | None = None
         """The inference refused last, and the value of `State.memory_releases` then."""
         self._refused_at: Seconds = 0.0
@@ -48,6 +77,8 @@ class WorkingSet:
         O(replicas) if all contexts fit; otherwise O(idle contexts), once for each lease or
         application that ends and every quarter of a second.
         """
+        if self._keeps_place(application):
+            return True
         state = self._state
         asked = (inference, state.memory_releases)
         if self._refused == asked and state.now < self._refused_at + _AGAIN_S:
@@ -57,6 +88,64 @@ class WorkingSet:
             return True
         self._refused, self._refused_at = asked, state.now
         return False
+
+    def join(self, application: Application) -> None:
+        """Record that an application has submitted an inference."""
+        if application.application_id in self._starts:
+            self._waiting[application.application_id] = None
+
+    def start(self, application: Application) -> None:
+        """Give an application that was granted an inference its place, unless it has one."""
+        name = application.application_id
+        if application.waiting:
+            self._waiting[name] = None
+        if self._keeps_place(application):
+            return
+        account = self._account_of(name)
+        charge = max(0, account.charged - account.attained)
+        until = account.attained + _KEEPS_PLACE_FOR * charge
+        self._starts[name] = _Start(self._place(application), until)
+        if len(self._starts) > self._prune_above:
+            live = self._state.applications
+            self._starts = {name: start for name, start in self._starts.items() if name in live}
+            self._prune_above = _PRUNED_ABOVE + 2 * len(self._starts)
+
+    def started_before(self, application: Application) -> list[Application]:
+        """Return the applications that wait, and started at a place before that of this one.
+
+        O(started applications that wait).
+        """
+        place, found = self._place(application), []
+        for name in list(self._waiting):
+            other = self._state.applications.get(name)
+            if other is None or not other.waiting:
+                del self._waiting[name]
+            elif self._keeps_place(other) and self._starts[name].place < place:
+                found.append(other)
+        return found
+
+    def kept_places(self) -> Iterator[tuple[ApplicationId, Place, KvTokenTime]]:
+        """Yield started applications, their places, and the service that they may receive there."""
+        applications = self._state.applications
+        for name, start in self._starts.items():
+            if name in applications and self._keeps_place(applications[name]):
+                yield name, start.place, start.until - self._account_of(name).attained
+
+    def _keeps_place(self, application: Application) -> bool:
+        """Return whether an application has started and its context is still cached."""
+        name = application.application_id
+        start = self._starts.get(name)
+        if start is None or self._account_of(name).attained > start.until:
+            return False
+        if application.in_flight:
+            return True
+        replicas = self._state.replicas
+        return any(
+            name in replicas
+            and (context := replicas[name].contexts.get(application.application_id)) is not None
+            and context.tokens > 0
+            for name in application.replicas
+        )
 
     def _fits(self, application: Application, inference: Inference) -> bool:
         """Return whether an inference fits beside leases and the contexts that count.
@@ -79,7 +168,7 @@ class WorkingSet:
         counted = sum(one.contexts.live_tokens for one in replicas)
         if excess + counted <= 0:
             return True
-        own = self._rank(application)
+        own = self._place(application)
         for replica in replicas:
             for other, context in replica.contexts.idle():
                 if context.is_live and (other == name or not self._counts(other, context, own)):
@@ -88,7 +177,7 @@ class WorkingSet:
                         return True
         return counted <= 0
 
-    def _counts(self, name: ApplicationId, context: Context, own: tuple[Rank, int]) -> bool:
+    def _counts(self, name: ApplicationId, context: Context, own: Place) -> bool:
         """Return whether the idle context of another application counts for one of this rank."""
         other = self._state.applications.get(name)
         if other is None or self._state.now >= context.idle_since + self._counts_s:
@@ -96,7 +185,9 @@ class WorkingSet:
         is_closed = not (other.state.takes_inferences or other.waiting)
         if other.reuse <= NO_REUSE or is_closed:
             return False  # nothing continues from it
-        return self._rank(other) < own
+        if self._place(other) < own:
+            return True
+        return self._keeps_place(other) and self._starts[name].place < own
 
-    def _rank(self, application: Application) -> tuple[Rank, int]:
+    def _place(self, application: Application) -> Place:
         return self._rank_of(application.application_id), application.sequence

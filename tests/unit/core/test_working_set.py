@@ -1,5 +1,7 @@
 """The option `working_set_s`: idle contexts of earlier applications count as used memory."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from justitia_ray.core import events as ev
@@ -11,7 +13,15 @@ KV = 10_000
 COUNTS_S = 60.0
 
 
-def a_core(working_set_s: float = COUNTS_S, *, caches: bool = True) -> CoreDriver:
+NAMES = ("runs", "first", "second", "third")
+COSTS = (1e9, 2e9, 3e9, 4e9)
+OUTRUN = (10, 58_000, 60_000, 70_000)
+"""Costs under which `first` comes before `second`, and behind it once its charge has doubled."""
+
+
+def a_core(
+    working_set_s: float = COUNTS_S, *, caches: bool = True, costs: Sequence[float] = COSTS
+) -> CoreDriver:
     """Return a core with one replica, on which `runs` keeps 1,000 tokens for good.
 
     The context of `first`, 6,000 tokens, is idle. Order: runs, first, second, third.
@@ -19,8 +29,8 @@ def a_core(working_set_s: float = COUNTS_S, *, caches: bool = True) -> CoreDrive
     options = {"working_set_s": working_set_s}
     driver = CoreDriver(SchedulerCore("justitia", options, "peak", PATIENT))
     driver.pull(progress=None, kv=KV, caches=caches)
-    for cost, name in enumerate(("runs", "first", "second", "third"), start=1):
-        driver.open(name, 1e9 * cost)
+    for name, cost in zip(NAMES, costs, strict=True):
+        driver.open(name, cost)
     driver.submit("runs1", "runs", prompt=990)
     driver.submit("first1", "first", prompt=5990)
     driver.end("first1", 5990)
@@ -163,3 +173,79 @@ def test_refusal_is_computed_once_until_a_lease_ends(monkeypatch: pytest.MonkeyP
 
     for _ in range(3):
         assert [] == granted(report(driver))
+
+
+def test_started_application_keeps_its_place_when_its_charge_doubles() -> None:
+    """Otherwise a low prediction would cost it its context."""
+    driver = a_core(costs=OUTRUN)
+    assert [] == granted(driver.submit("second1", "second", prompt=3000))
+    again = driver.submit("first2", "first", prompt=6500)
+
+    assert driver.core.tag("first") > driver.core.tag("second")
+    assert ["first2"] == granted(again)
+
+
+def test_started_application_keeps_its_place_for_four_times_its_charge() -> None:
+    driver = a_core(costs=OUTRUN)
+    driver.submit("second1", "second", prompt=3000)
+    for turn, prompt in enumerate((6500, 7000, 7500), start=2):
+        assert ["second1"] != granted(driver.submit(f"first{turn}", "first", prompt=prompt))
+        ended = driver.end(f"first{turn}", prompt)
+
+    assert driver.account("first").attained > 4 * 58_000
+    assert ["second1"] == granted(ended)
+
+
+def test_application_whose_context_was_evicted_has_no_place() -> None:
+    driver = a_core(costs=OUTRUN)
+    driver.core.state.replicas["r0"].contexts.forget("first")
+
+    assert ["second1"] == granted(driver.submit("second1", "second", prompt=3000))
+
+
+def test_application_that_has_not_started_waits_behind_the_first_in_order() -> None:
+    driver = a_core(costs=OUTRUN)
+    driver.submit("second1", "second", prompt=3000)
+    driver.submit("third1", "third", prompt=10)
+
+    assert ["first2"] == granted(driver.submit("first2", "first", prompt=6500))
+    assert driver.inference("third1").lease_id is None
+
+
+def test_place_is_before_later_starts_only() -> None:
+    """A smaller application that arrives later still comes before all started ones."""
+    driver = a_core(costs=OUTRUN)
+    driver.open("small", 1_000)
+    driver.submit("second1", "second", prompt=3000)
+
+    assert ["small1"] == granted(driver.submit("small1", "small", prompt=3000))
+
+
+def test_promised_lag_includes_what_started_applications_may_receive_first() -> None:
+    driver = a_core(costs=OUTRUN)
+    driver.submit("second1", "second", prompt=3000)
+    with_place = driver.core.lag("second")
+    gate = driver.core.ledger.gate
+    assert gate is not None
+    gate._starts.clear()
+    without = driver.core.lag("second")
+
+    assert with_place is not None
+    assert with_place.bound_kv_token_time is not None
+    assert without is not None
+    assert without.bound_kv_token_time is not None
+    left = 4 * 58_000 - driver.account("first").attained
+    assert left == with_place.bound_kv_token_time - without.bound_kv_token_time
+
+
+def test_applications_that_have_ended_are_forgotten() -> None:
+    driver = a_core()
+    gate = driver.core.ledger.gate
+    assert gate is not None
+    for number in range(200):
+        driver.open(f"a{number}", 100)
+        driver.submit(f"r{number}", f"a{number}", prompt=10)
+        driver.end(f"r{number}", 10)
+        driver.handle(ev.ApplicationClosed(f"a{number}"))
+
+    assert len(gate._starts) <= 66
