@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from justitia_ray.cli.main import command_parser
 from justitia_ray.config import AppArgs, AppSettings
 from justitia_ray.doctor.front_rules import FRONT_RULES
+from justitia_ray.doctor.rollout_rules import ROLLOUT_RULES
 from justitia_ray.doctor.scaling_rules import SCALING_RULES
 from justitia_ray.doctor.service_rules import SERVICE_RULES
 from justitia_ray.doctor.store_rules import PAIR_RULES, REDIS_RULES, STORE_RULES
@@ -62,6 +63,7 @@ def rules_table() -> str:
         (rule.name, rule.severity, rule.holds)
         for table in (
             SERVICE_RULES,
+            ROLLOUT_RULES,
             SCALING_RULES,
             FRONT_RULES,
             STORE_RULES,

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import math
+import os
 import sys
 from contextlib import aclosing
 from functools import partial
@@ -18,6 +19,7 @@ from justitia_ray.doctor.rule import Look
 from justitia_ray.doctor.visit import visit
 from justitia_ray.errors import ConfigError, ResponseError
 from justitia_ray.protocol.inspection import Inspection
+from justitia_ray.protocol.proxies import proxy_hint
 from justitia_ray.store.scheduler_store import SchedulerStore
 
 _LEAST_INTERVAL_S = 1.0
@@ -82,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         visited = asyncio.run(_visit(options, configs))
     except (ConnectionError, ResponseError) as error:
-        print(f"justitia doctor: {_error_text(error)}", file=sys.stderr)
+        print(f"justitia doctor: {_error_text(error, options.url)}", file=sys.stderr)
         return 2
     found = [(first, second, find(first, second)) for first, second in visited]
     if options.json:
@@ -104,10 +106,14 @@ async def _visit(
         return await visit(http, open_store, options.interval_s, options.model)
 
 
-def _error_text(error: Exception) -> str:
-    if isinstance(error, ResponseError) and error.status == 404 and error.code is None:
-        return f"no application that can be examined is served there ({error})"
-    return str(error)
+def _error_text(error: Exception, url: str) -> str:
+    if not isinstance(error, ResponseError):
+        return str(error)
+    # An answer without a code is not this project's: a proxy may have sent it.
+    hint = "" if error.code else proxy_hint(url, os.environ)
+    if error.status == 404 and error.code is None:
+        return f"no application that can be examined is served there ({error}){hint}"
+    return f"{error}{hint}"
 
 
 def _open_store(

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 import httpx
 
 from justitia_ray.errors import ConfigError
+from justitia_ray.protocol.proxies import proxy_hint
 from justitia_ray.units import Seconds
 
 
@@ -169,7 +170,9 @@ def _network_errors() -> Generator[None]:
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
-        raise ServiceUnreachable(f"no connection to {error.request.url.host}: {error}") from error
+        url = error.request.url
+        hint = proxy_hint(str(url), os.environ)
+        raise ServiceUnreachable(f"no connection to {url.host}: {error}{hint}") from error
     except httpx.RequestError as error:
         raise ConnectionError(f"the answer broke off: {type(error).__name__}: {error}") from error
 

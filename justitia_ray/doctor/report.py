@@ -8,6 +8,7 @@ from itertools import groupby
 from typing import Any
 
 from justitia_ray.doctor.front_rules import FRONT_RULES
+from justitia_ray.doctor.rollout_rules import ROLLOUT_RULES
 from justitia_ray.doctor.rule import Finding, Look, Severity
 from justitia_ray.doctor.scaling_rules import SCALING_RULES
 from justitia_ray.doctor.service_rules import SERVICE_RULES
@@ -18,6 +19,9 @@ _SHOWN = 3
 _WIDTH = 100
 _INDENT = 8
 _ORDER = {severity: rank for rank, severity in enumerate(Severity)}
+
+_LOOK_RULES = (*SERVICE_RULES, *ROLLOUT_RULES, *SCALING_RULES, *FRONT_RULES, *STORE_RULES)
+"""Rules of one look that need no Redis."""
 
 NO_REDIS = "Redis was not looked at: give --config FILE, the Serve configuration file"
 
@@ -43,7 +47,7 @@ def is_wrong(findings: Sequence[Finding]) -> bool:
 def count_checks(look: Look) -> int:
     """Return the number of rules that were checked."""
     redis = len(REDIS_RULES) + len(PAIR_RULES) if look.saw_redis else 0
-    return len(SERVICE_RULES) + len(SCALING_RULES) + len(FRONT_RULES) + len(STORE_RULES) + redis
+    return len(_LOOK_RULES) + redis
 
 
 def report_text(look: Look, findings: Sequence[Finding]) -> str:
@@ -79,7 +83,7 @@ def report_dict(first: Look, second: Look, findings: Sequence[Finding]) -> dict[
 
 
 def _findings(look: Look) -> Iterator[Finding]:
-    for rule in (*SERVICE_RULES, *SCALING_RULES, *FRONT_RULES, *STORE_RULES, *REDIS_RULES):
+    for rule in (*_LOOK_RULES, *REDIS_RULES):
         yield from rule.findings(look)
 
 

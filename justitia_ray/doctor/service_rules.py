@@ -206,12 +206,6 @@ def _where(seen: Inspection, replica_id: ReplicaId) -> str:
     return f"process {replica.pid} on node {replica.node_ip}"
 
 
-def _failing_deployments(look: Look) -> Iterator[Breach]:
-    serve = look.seen.serve
-    for name, reason in ({} if serve is None else serve.failing).items():
-        yield breach(name, reason=reason)
-
-
 SERVICE_RULES: tuple[Rule[[Look]], ...] = (
     Rule(
         "scheduler_that_gives_no_answer",
@@ -306,16 +300,6 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "Ray Serve gives no answer: {reason}; what runs goes on, and nothing that dies is started"
         " again",
         "see `serve status` and `ray status`: the head node or its GCS may be away",
-    ),
-    Rule(
-        "deployment_that_does_not_start",
-        Severity.WRONG,
-        "Serve starts every process of the application.",
-        _failing_deployments,
-        "Serve cannot start {subject}: {reason}; an update stays half done, and what is missing is"
-        " not replaced",
-        "mend the cause (`justitia check-config FILE` finds wrong options) and deploy again, or"
-        " deploy the file of before: what runs goes on meanwhile",
     ),
     Rule(
         "tables_not_seen_whole",

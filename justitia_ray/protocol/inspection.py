@@ -228,6 +228,14 @@ class FrontFacts(_InspectionModel):
     """
 
 
+class ProxyFacts(_InspectionModel):
+    """Addresses of the cluster to which HTTP calls of a process would go by a proxy."""
+
+    variable: str
+    """Environment variable that names the proxy."""
+    addresses: tuple[str, ...]
+
+
 class IngressReport(_InspectionModel):
     """State of the ingress that answered."""
 
@@ -238,6 +246,8 @@ class IngressReport(_InspectionModel):
     """Maximum number of callers of this model that may wait at each ingress."""
     front: FrontFacts | None = None
     """HTTP proxy in front of the ingress (HAProxy or Serve's), by its environment."""
+    proxied: ProxyFacts | None = None
+    """None: calls to the cluster's nodes go directly."""
     tickets: dict[RequestId, bool] = {}
     """Pending inferences of the ingress, and whether each waits for a lease."""
     left_out: int = 0
@@ -249,6 +259,34 @@ class ServeReplica(_InspectionModel):
     state: str
     pid: int | None = None
     node_ip: str | None = None
+
+
+class DeploymentFacts(_InspectionModel):
+    """State of a deployment in Ray Serve."""
+
+    status: str
+    """Serve's status: `UPDATING` until every replica has the deployed configuration."""
+    target: int
+    """Number of replicas that Serve keeps."""
+    running: int
+    starting: int = 0
+    stopping: int = 0
+    starting_s: Seconds = 0.0
+    """Time since the first of the starting replicas was created."""
+    unplaced: int = 0
+    """Number of starting replicas without a node."""
+    unplaced_s: Seconds = 0.0
+    """Time since the first replica without a node was created."""
+    unchanged_s: Seconds = 0.0
+    """Time since the last deployment, or since the last of the running replicas was created."""
+    needs: str = ""
+    """Resources that a replica requests, as text."""
+    fitting_nodes: int = 0
+    """Number of nodes that offer these resources, free or used."""
+    failed_starts: int = 0
+    """Number of replicas that ended since the deployment before they ran; 0 once it is complete."""
+    failed_log: str | None = None
+    """Log file and node of the last of them."""
 
 
 class ServeReport(_InspectionModel):
@@ -266,6 +304,8 @@ class ServeReport(_InspectionModel):
     """Whether Serve's HTTP options name a certificate; None: unknown."""
     failing: dict[str, str] = {}
     """Deployments that fail to start or are unhealthy, with Serve's reason."""
+    deployments: dict[str, DeploymentFacts] = {}
+    """Deployments of the model, by name; empty in answers of older versions."""
 
 
 class Inspection(_InspectionModel):

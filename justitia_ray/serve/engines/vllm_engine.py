@@ -29,6 +29,7 @@ from justitia_ray.serve.engines.cache_salts import CacheSalts
 from justitia_ray.serve.engines.exit_causes import count_oom_kills, ended_by_itself
 from justitia_ray.serve.engines.grammar_checks import GrammarChecks
 from justitia_ray.serve.engines.grammar_worker import vllm_judge
+from justitia_ray.serve.engines.start_log import StartLog
 from justitia_ray.serve.engines.vllm_args import VllmValue, checked_vllm_args, parse_vllm_args
 from justitia_ray.serve.engines.vllm_releases import http_server
 from justitia_ray.serve.engines.vllm_requests import (
@@ -127,15 +128,16 @@ class VllmEngine:
             self._model_path, self._served_model_name, self._vllm_args, self._adapters
         )
         self._oom_kills = count_oom_kills()
+        log = StartLog()
         try:
             await self._start_llm(arguments)
             self._app = await self._build_app(arguments)
         except Exception as error:
             await self.stop()
             raise EngineError(
-                f"vLLM could not start model {self._model_path!r}: {error} (the engine's log says "
-                "more; usual causes are a wrong path, too little memory for max_model_len, and an "
-                "option in vllm_args)"
+                f"vLLM could not start model {self._model_path!r}: {log.cause_of(error)} (the"
+                " engine's log says more; usual causes are a wrong path, too little memory for"
+                " max_model_len, and an option in vllm_args)"
             ) from error
         config = self._llm.vllm_config
         # One block is vLLM's null block, which is never allocated; vLLM's gauge excludes it too.

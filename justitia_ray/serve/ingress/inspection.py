@@ -4,6 +4,8 @@ A part that does not answer in time is reported as silent; the inspection does n
 """
 
 import asyncio
+import os
+import time
 from collections.abc import Awaitable, Mapping
 from itertools import islice
 from typing import Any, TypeVar
@@ -18,14 +20,17 @@ from justitia_ray.protocol.inspection import (
     MAX_ENTRIES,
     IngressReport,
     Inspection,
+    ProxyFacts,
     ReplicaReport,
     SchedulerReport,
     ServeReplica,
     ServeReport,
 )
+from justitia_ray.protocol.proxies import proxied_addresses
 from justitia_ray.serve.front import read_front
 from justitia_ray.serve.ingress.queue_client import QueueClient
 from justitia_ray.serve.ingress.replica_calls import ReplicaCalls
+from justitia_ray.serve.ingress.serve_facts import deployment_facts, failure
 from justitia_ray.units import ReplicaId, Seconds
 
 _SCHEDULER_S: Seconds = 10.0
@@ -33,7 +38,6 @@ _SCHEDULER_S: Seconds = 10.0
 _REPLICA_S: Seconds = 3.0
 """Time limit for a replica, which may have to be connected to first (seconds)."""
 _SERVE_S: Seconds = 5.0
-_REASON_CHARACTERS = 300
 _FALLBACK_PROXY = "SERVE_PROXY_ACTOR-fallback-"
 """Name of the actor that Serve starts only behind HAProxy, for times without an ingress."""
 
@@ -97,13 +101,16 @@ class InspectionCalls:
             model=self._placed.config.model.name,
             scheduler=scheduler,
             replicas={n: a for n, a in zip(known, answers, strict=True) if a is not None},
-            ingress=self._own(),
+            ingress=self._own(seen_by_serve),
             serve=seen_by_serve,
             silent=silent,
         )
 
-    def _own(self) -> IngressReport:
+    def _own(self, seen_by_serve: ServeReport | None) -> IngressReport:
         pending = self._queue_client.pending
+        replicas = {} if seen_by_serve is None else seen_by_serve.replicas
+        nodes = {replica.node_ip for replica in replicas.values() if replica.node_ip}
+        variable, addresses = proxied_addresses(nodes, os.environ)
         return IngressReport(
             ingress_id=self._queue_client.session.ingress_id,
             epoch=self._queue_client.session.epoch,
@@ -115,6 +122,9 @@ class InspectionCalls:
             left_out=max(0, len(pending.inferences) - MAX_ENTRIES),
             max_outstanding=self._placed.config.ingress.max_outstanding,
             front=read_front(),
+            proxied=None
+            if variable is None
+            else ProxyFacts(variable=variable, addresses=addresses),
         )
 
     async def _ask_scheduler(self) -> SchedulerReport:
@@ -151,11 +161,13 @@ async def _answer_within(
 def _seen_by_serve(serve_name: str, placed: PlacedModel) -> ServeReport:
     """Return the view of Serve's controller and of the cluster; blocks the thread."""
     details = _get_global_client().get_serve_details()
-    deployments = details["applications"][serve_name]["deployments"]
+    application = details["applications"][serve_name]
+    deployments, nodes, now = application["deployments"], ray.nodes(), time.time()
+    ours = (placed.replicas, placed.predictor, "Ingress")
     actors = (actor["name"] for actor in ray.util.list_named_actors(all_namespaces=True))
     behind_haproxy = any(name.startswith(_FALLBACK_PROXY) for name in actors)
     return ServeReport(
-        nodes=sum(bool(node["Alive"]) for node in ray.nodes()),
+        nodes=sum(bool(node["Alive"]) for node in nodes),
         replicas={
             replica["replica_id"]: ServeReplica(
                 state=replica["state"], pid=replica.get("pid"), node_ip=replica.get("node_ip")
@@ -167,9 +179,13 @@ def _seen_by_serve(serve_name: str, placed: PlacedModel) -> ServeReport:
         front="haproxy" if behind_haproxy else "serve",
         tls=_asks_for_tls(details.get("http_options")),
         failing={
-            name: reason
-            for name in (placed.replicas, placed.predictor, "Ingress")
-            if (reason := _failure(deployments[name])) is not None
+            name: reason for name in ours if (reason := failure(deployments[name])) is not None
+        },
+        deployments={
+            name: deployment_facts(
+                deployments[name], nodes, application["last_deployed_time_s"], now
+            )
+            for name in ours
         },
     )
 
@@ -179,18 +195,6 @@ def _asks_for_tls(http_options: Mapping[str, Any] | None) -> bool | None:
     if http_options is None:
         return None
     return bool(http_options.get("ssl_certfile") and http_options.get("ssl_keyfile"))
-
-
-def _failure(deployment: Mapping[str, Any]) -> str | None:
-    """Return the reason that Serve reports for a deployment that does not start; None without one.
-
-    While Serve retries, or after it has stopped an update, only the message shows the failure.
-    """
-    message, status = str(deployment.get("message", "")), deployment.get("status")
-    if status not in ("UNHEALTHY", "DEPLOY_FAILED") and "failed to start" not in message:
-        return None
-    lines = [line.strip() for line in message.splitlines() if line.strip()]
-    return lines[-1][:_REASON_CHARACTERS] if lines else "its log says why"
 
 
 def _running(deployment: Mapping[str, Any]) -> int:

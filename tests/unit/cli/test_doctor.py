@@ -10,10 +10,8 @@ import pytest
 
 from justitia_ray.cli import doctor
 from justitia_ray.cli.main import main
-from justitia_ray.doctor.front_rules import FRONT_RULES
-from justitia_ray.doctor.scaling_rules import SCALING_RULES
-from justitia_ray.doctor.service_rules import SERVICE_RULES
-from justitia_ray.doctor.store_rules import STORE_RULES
+from justitia_ray.doctor.report import count_checks
+from justitia_ray.doctor.rule import Look
 from justitia_ray.errors import ResponseError
 from justitia_ray.protocol.inspection import read_inspection
 from tests.unit.cli.noting_service import Answer, noting_service
@@ -21,7 +19,7 @@ from tests.unit.doctor.healthy import inspection
 
 Json = dict[str, Any]
 HEALTHY = inspection()
-CHECKS = len(SERVICE_RULES) + len(SCALING_RULES) + len(FRONT_RULES) + len(STORE_RULES)
+CHECKS = count_checks(Look(read_inspection(HEALTHY)))
 
 SERVE_FILE = """
 applications:

@@ -161,6 +161,16 @@ def inspection() -> Json:
             "front": "haproxy",
             "tls": False,
             "predictors": 1,
+            "deployments": {
+                "Replica": {
+                    "status": "UPDATING",
+                    "target": 3,
+                    "running": 2,
+                    "starting": 1,
+                    "starting_s": 40.0,
+                    "unchanged_s": 40.0,
+                }
+            },
         },
         "silent": {},
     }

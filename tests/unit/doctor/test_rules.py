@@ -7,6 +7,7 @@ import pytest
 
 from justitia_ray.doctor.front_rules import FRONT_RULES
 from justitia_ray.doctor.report import find
+from justitia_ray.doctor.rollout_rules import ROLLOUT_RULES
 from justitia_ray.doctor.rule import Rule, Severity
 from justitia_ray.doctor.scaling_rules import SCALING_RULES
 from justitia_ray.doctor.service_rules import SERVICE_RULES
@@ -153,6 +154,22 @@ CASES = {
         "Replica",
         says("serve", failing={"Replica": "ConfigError: vllm_args: no such file"}),
         "Serve cannot start Replica: ConfigError: vllm_args: no such file",
+    ),
+    "replica_without_a_node": Case(
+        "Replica",
+        says("serve", "deployments", "Replica", unplaced=1, unplaced_s=61.0, needs="GPU 1"),
+        "1 replicas of Replica have waited for a node for 61 s: each requests GPU 1, and no node"
+        " offers that",
+    ),
+    "update_that_stands_still": Case(
+        "Replica",
+        says("serve", "deployments", "Replica", unchanged_s=660.0),
+        "the update of Replica has brought no replica for 11 min: 2 of 3 run, 1 start",
+    ),
+    "proxy_that_catches_the_cluster": Case(
+        "HTTP_PROXY",
+        says("ingress", proxied={"variable": "HTTP_PROXY", "addresses": ["10.0.0.1"]}),
+        "NO_PROXY does not except 10.0.0.1",
     ),
     "front_that_could_be_cheaper": Case("front", serves_itself, "Serve's own proxy"),
     "front_that_differs": Case("kind", says("serve", front="serve"), "runs the front serve"),
@@ -303,7 +320,10 @@ def test_healthy_service_has_no_finding() -> None:
 
 RULES: dict[str, Rule[Any]] = {
     rule.name: rule
-    for table in (SERVICE_RULES, SCALING_RULES, FRONT_RULES, STORE_RULES, REDIS_RULES, PAIR_RULES)
+    for table in (
+        *(SERVICE_RULES, ROLLOUT_RULES, SCALING_RULES, FRONT_RULES),
+        *(STORE_RULES, REDIS_RULES, PAIR_RULES),
+    )
     for rule in table
 }
 
@@ -358,6 +378,25 @@ def test_each_failure_is_found_by_its_rule_only(rule: str) -> None:
             id="an application that may be idle for longer than others",
         ),
         pytest.param(redis_holds("busy", attained=1.0), id="service not yet saved"),
+        pytest.param(
+            says("serve", "deployments", "Replica", unplaced=1, unplaced_s=59.0),
+            id="a replica that has just been created",
+        ),
+        pytest.param(
+            both(
+                says("serve", "deployments", "Replica", unchanged_s=660.0),
+                says("scheduler", "scaling", load_s=221.0, downscale_delay_s=600.0),
+            ),
+            id="an update of a model that loads for minutes",
+        ),
+        pytest.param(
+            says("serve", "deployments", "Replica", unchanged_s=9e5, running=3),
+            id="a complete deployment",
+        ),
+        pytest.param(
+            says("serve", "deployments", "Replica", unchanged_s=9e5, status="UPSCALING"),
+            id="autoscaling",
+        ),
         pytest.param(says("scheduler", "store", saved_s_ago=None), id="nothing saved yet"),
         pytest.param(
             both(says("ingress", "tickets", q9=True), says("scheduler", held_back=1)),
@@ -370,6 +409,50 @@ def test_normal_behaviour_is_not_found(harm: Harm) -> None:
     left = [f for f in find(seen_after(harm), seen_after(harm)) if f.severity is not Severity.NOTE]
 
     assert [] == left
+
+
+CAUSES = {
+    "EngineError: vLLM could not start model '/m': torch.OutOfMemoryError: CUDA out of memory.": (
+        "does not fit the GPU's memory"
+    ),
+    "ValueError: 1.5 GiB KV cache is needed, which is larger than": "lower max_model_len",
+    "OSError: acme/modle is not a local folder and is not a valid model identifier": "model.path",
+    "OSError: You are trying to access a gated repo.": "give the replicas a token",
+    "ray.exceptions.OutOfMemoryError: Task was killed due to the node running low on memory": (
+        "resources.limits.memory"
+    ),
+    "RuntimeError: No CUDA GPUs are available": "`nvidia-smi` in the pod",
+    "ConfigError: vllm_args.max_model_len: is no number": "`justitia check-config FILE`",
+}
+"""Reasons of failed starts, and part of the advice for each."""
+
+
+@pytest.mark.parametrize("reason", CAUSES)
+def test_advice_for_a_start_that_fails_is_that_of_its_cause(reason: str) -> None:
+    look = seen_after(says("serve", failing={"Replica": reason}))
+    (found,) = find(look, look)
+
+    assert "deployment_that_does_not_start" == found.rule
+    assert CAUSES[reason] in found.do
+
+
+def test_failed_starts_are_found_while_serve_reports_a_slow_one() -> None:
+    """Serve's message about the next replica replaces that about the failure after 30 s."""
+    failed = {"failed_starts": 2, "failed_log": "/serve/replica.log on node 10.0.0.1"}
+    look = seen_after(says("serve", "deployments", "Replica", unchanged_s=660.0, **failed))
+    (found,) = find(look, look)
+
+    assert ("deployment_that_does_not_start", Severity.WRONG) == (found.rule, found.severity)
+    assert "replicas that ended during their start: 2" in found.what
+    assert "/serve/replica.log on node 10.0.0.1" in found.what
+
+
+def test_nodes_that_are_taken_are_distinguished_from_none() -> None:
+    facts = {"unplaced": 1, "unplaced_s": 61.0, "fitting_nodes": 2}
+    look = seen_after(says("serve", "deployments", "Replica", **facts))
+    (found,) = find(look, look)
+
+    assert "2 of the nodes offer that, and are taken" in found.what
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from justitia_ray.protocol.engine import Engine, EngineCapacity, Progress
 from justitia_ray.protocol.inspection import (
     IngressReport,
     Inspection,
+    ProxyFacts,
     ReplicaReport,
     SchedulerReport,
     ServeReplica,
@@ -330,7 +331,9 @@ def _serve(monkeypatch: pytest.MonkeyPatch) -> None:
     replicas = {"r1": "RUNNING", "r3": "RUNNING", "r4": "STARTING"}
     seen = ServeReport(
         nodes=1,
-        replicas={name: ServeReplica(state=state) for name, state in replicas.items()},
+        replicas={
+            name: ServeReplica(state=state, node_ip="10.0.0.1") for name, state in replicas.items()
+        },
         ingresses=1,
         predictors=1,
     )
@@ -442,30 +445,13 @@ def test_certificates_of_serve_are_seen_in_its_http_options(
     assert gathering._asks_for_tls(http_options) is tls
 
 
-_RETRIED = (
-    "The deployment failed to start 2 times in a row. This may be due to a problem with its"
-    " constructor. See controller logs for details. Error:\nTraceback\nConfigError: no such file\n"
-)
-
-
-@pytest.mark.parametrize(
-    ("deployment", "reason"),
-    [
-        ({"status": "HEALTHY", "message": ""}, None),
-        ({"status": "UPDATING", "message": ""}, None),
-        ({"status": "UPSCALING", "message": "Upscaling from 1 to 2 replicas."}, None),
-        ({"status": "UPDATING", "message": _RETRIED}, "ConfigError: no such file"),
-        ({"status": "UNHEALTHY", "message": "A replica's health check failed."}, "A replica's"),
-        ({"status": "DEPLOY_FAILED", "message": ""}, "its log says why"),
-        ({}, None),
-    ],
-    ids=["well", "updating", "scaling", "retried", "unhealthy", "failed", "not said"],
-)
-def test_failing_deployment_is_reported_with_serves_message(
-    deployment: dict[str, Any], reason: str | None
+async def test_addresses_that_a_proxy_would_catch_are_reported(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """While Serve retries, its status is that of an update, and only the message has the error."""
-    told = gathering._failure(deployment)
+    """Calls to the cluster's own nodes would fail at a proxy that knows only the world outside."""
+    monkeypatch.setenv("http_proxy", "http://user:secret@proxy:3128")
+    monkeypatch.setenv("no_proxy", "localhost")
 
-    assert (told is None) == (reason is None)
-    assert reason is None or str(told).startswith(reason)
+    proxied = (await calls().inspect()).ingress.proxied
+
+    assert ProxyFacts(variable="http_proxy", addresses=("10.0.0.1",)) == proxied

@@ -1,0 +1,116 @@
+"""Facts about deployments, from details as Serve's controller of Ray 2.60 reports them."""
+
+from typing import Any
+
+import pytest
+
+from justitia_ray.serve.ingress.serve_facts import deployment_facts, failure
+
+NOW = 10_000.0
+NODES = [
+    {"Alive": True, "Resources": {"GPU": 1.0, "engine": 1.0}},
+    {"Alive": True, "Resources": {"CPU": 8.0}},
+    {"Alive": False, "Resources": {"GPU": 8.0, "engine": 1.0}},
+]
+
+
+def replica(state: str, age_s: float, node: str | None = "10.0.0.1", **more: Any) -> dict[str, Any]:
+    return {"state": state, "start_time_s": NOW - age_s, "node_ip": node} | more
+
+
+def deployment(*replicas: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {
+        "status": "UPDATING",
+        "message": "",
+        "target_num_replicas": 2,
+        "required_resources": {"CPU": 0.0, "GPU": 1.0, "engine": 1.0},
+        "replicas": list(replicas),
+    } | fields
+
+
+def test_update_that_hangs_shows_its_standstill() -> None:
+    """An old replica runs, a new one starts for minutes, and a stopped one ends its streams."""
+    details = deployment(
+        replica("RUNNING", 9_000.0), replica("STARTING", 640.0), replica("STOPPING", 9_000.0)
+    )
+    facts = deployment_facts(details, NODES, deployed_at=NOW - 660.0, now=NOW)
+
+    assert ("UPDATING", 2, 1, 1, 1) == (
+        *(facts.status, facts.target, facts.running),
+        *(facts.starting, facts.stopping),
+    )
+    assert (660.0, 640.0, 0) == (facts.unchanged_s, facts.starting_s, facts.unplaced)
+
+
+def test_replica_that_has_come_up_is_progress() -> None:
+    details = deployment(replica("RUNNING", 9_000.0), replica("RUNNING", 20.0))
+
+    assert 20.0 == deployment_facts(details, NODES, NOW - 660.0, NOW).unchanged_s
+
+
+def test_replica_without_a_node_is_counted_with_the_nodes_that_could_take_it() -> None:
+    details = deployment(replica("STARTING", 90.0, None), replica("STARTING", 70.0, None))
+    facts = deployment_facts(details, NODES, NOW - 660.0, NOW)
+
+    assert (2, 90.0, "GPU 1, engine 1", 1) == (
+        *(facts.unplaced, facts.unplaced_s),
+        *(facts.needs, facts.fitting_nodes),
+    )
+
+
+def test_replica_that_ended_after_the_deployment_is_a_failed_start() -> None:
+    """The update stops replicas of the earlier configuration, which are no failures."""
+    dead = [
+        replica("STOPPED", 9_000.0, log_file_path="/serve/old.log"),
+        replica("STOPPED", 400.0, log_file_path="/serve/new.log"),
+    ]
+    details = deployment(replica("STARTING", 40.0), recent_dead_replicas=dead)
+    facts = deployment_facts(details, NODES, NOW - 660.0, NOW)
+
+    assert (1, "serve/new.log in Ray's log directory on node 10.0.0.1") == (
+        facts.failed_starts,
+        facts.failed_log,
+    )
+
+
+@pytest.mark.parametrize("status", ["HEALTHY", "UPSCALING", "DOWNSCALING"])
+def test_replica_that_ended_in_a_complete_deployment_is_no_failed_start(status: str) -> None:
+    dead = [replica("STOPPED", 400.0, log_file_path="/serve/new.log")]
+    details = deployment(status=status, recent_dead_replicas=dead)
+
+    assert 0 == deployment_facts(details, NODES, NOW - 660.0, NOW).failed_starts
+
+
+RETRYING = (
+    "A replica failed to start with exception. Retrying 2 more time(s). Error:\n"
+    "ray::ServeReplica:justitia:Replica.initialize_and_get_metadata() (pid=7, ip=10.0.0.1)\n"
+    '  File "/justitia_ray/serve/engines/vllm_engine.py", line 137, in start\n'
+    "justitia_ray.errors.EngineError: vLLM could not start model '/m': ValueError: too long\n"
+)
+SLOW = (
+    "Deployment 'Replica' in application 'justitia' has 1 replicas that have taken more than 30s to"
+    " initialize.\nThis may be caused by a slow __init__ or reconfigure method."
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "reason"),
+    [
+        (
+            "UPDATING",
+            RETRYING,
+            "justitia_ray.errors.EngineError: vLLM could not start model '/m': ValueError: too"
+            " long",
+        ),
+        ("UPDATING", SLOW, None),
+        ("UPDATING", "", None),
+        ("UPSCALING", "Upscaling from 1 to 2 replicas.", None),
+        ("HEALTHY", "", None),
+        ("DEPLOY_FAILED", "", "its log says why"),
+        ("UNHEALTHY", "A replica's health check failed.", "A replica's health check failed."),
+    ],
+)
+def test_reason_is_the_last_line_of_serves_message(
+    status: str, message: str, reason: str | None
+) -> None:
+    assert reason == failure(deployment(status=status, message=message))
