@@ -1,11 +1,15 @@
-"""Cost of an inference: KV token-time, other cost functions, and the same formulas as meters."""
+"""Cost of an inference: KV token-time, the cost of computing its prompt, other cost functions.
+
+The same formulas meter service.
+"""
 
 import importlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
 
 from justitia_ray.errors import ConfigError
-from justitia_ray.units import KvTokenTime, Tokens
+from justitia_ray.units import KvTokenTime, Seconds, Tokens
 
 CostFunction = Callable[[Tokens, Tokens], KvTokenTime]
 """h(p, d): the cost of an inference of p prompt and d output tokens, non-decreasing in both."""
@@ -109,3 +113,58 @@ def choices_kv_token_time(
     if choices == 1:  # the usual case, evaluated for each lease in each report
         return kv_token_time(prompt_tokens, output_tokens)
     return choices_cost(kv_token_time, prompt_tokens, output_tokens, choices)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillCost:
+    """Cost of computing prompt tokens, κ·u + κ₁·u·(p − u/2), in the unit of KV token-time.
+
+    A replica with M tokens of KV memory, half of them in use, takes a + c·M/2 seconds for an
+    iteration, and serves M token·iterations in it at most. Computing a token takes b seconds, in
+    which it would have served κ = M·b/(a + c·M/2). The second term is attention: each computed
+    token reads all tokens before it.
+    """
+
+    per_token: float
+    """κ, token·iterations of each computed token."""
+    per_pair: float = 0.0
+    """κ₁, token·iterations of each pair of a computed token and a token before it."""
+
+    def of(self, computed_tokens: Tokens, prompt_tokens: Tokens) -> int:
+        """Return the cost of computing the last tokens of a prompt, rounded to a whole number.
+
+        Whole numbers, so that charges and refunds of it cancel exactly. Never decreases as
+        `computed_tokens` grows.
+
+        Args:
+            computed_tokens: Number of its tokens that are not cached, at most all.
+            prompt_tokens: Length of the prompt.
+        """
+        pairs = computed_tokens * (prompt_tokens - computed_tokens / 2) if self.per_pair else 0
+        return round(self.per_token * computed_tokens + self.per_pair * pairs)
+
+    @classmethod
+    def from_step_times(
+        cls,
+        kv_tokens: Tokens,
+        step_s: Seconds,
+        context_token_s: Seconds,
+        computed_token_s: Seconds,
+        pair_s: Seconds = 0.0,
+    ) -> "PrefillCost":
+        """Return the cost on an engine with these step times.
+
+        Args:
+            kv_tokens: M, its KV memory.
+            step_s: a, the fixed time of a step.
+            context_token_s: c, the time for each token of context that a step reads.
+            computed_token_s: b, the time for each prompt token that a step computes.
+            pair_s: The time for each pair of a computed token and one before it.
+
+        Raises:
+            ValueError: If a step takes no time.
+        """
+        usual_s = step_s + context_token_s * kv_tokens / 2
+        if not usual_s > 0:
+            raise ValueError(f"a step takes {usual_s} s: a time above 0 is allowed")
+        return cls(kv_tokens * computed_token_s / usual_s, kv_tokens * pair_s / usual_s)

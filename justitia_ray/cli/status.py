@@ -166,11 +166,15 @@ def _inferences(status: ModelStatus) -> str:
 
 
 def _prompts(status: ModelStatus) -> str | None:
-    """Return the cached share of the prompts; None while no inference has ended."""
+    """Return the cached share and the cost of prompts; None while no inference has ended."""
     tokens, cached = status.prompt_tokens, status.cached_prompt_tokens
-    return (
-        f"{tokens:,} tokens of ended inferences, {cached / tokens:.0%} cached" if tokens else None
-    )
+    if not tokens:
+        return None
+    text = f"{tokens:,} tokens of ended inferences, {cached / tokens:.0%} cached"
+    if not status.prefill_token_time:
+        return text
+    text += f", prefill {_amount(status.prefill_token_time)} token·iterations"
+    return f"{text}, of evicted contexts {_amount(status.forgiven_token_time)}"
 
 
 def _next(status: ModelStatus) -> list[tuple[str, str | None]]:

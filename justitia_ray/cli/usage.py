@@ -17,6 +17,7 @@ _COLUMNS = (
     "cached_prompt_tokens",
     "output_tokens",
     "kv_token_time",
+    "prefill_token_time",
 )
 _HEADS = ("day", "tenant", "model", *_COLUMNS)
 

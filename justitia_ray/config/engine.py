@@ -80,6 +80,16 @@ class FakeEngineSection(Section):
     """Whether `usage` contains the number of cached prompt tokens; as vLLM's option."""
 
 
+class PrefillCostSection(Section):
+    """Cost of computing prompts on this model's engines, relative to holding KV memory."""
+
+    per_token: NotNegative
+    """κ: token·iterations of each prompt token that is computed."""
+    per_pair: NotNegative = 0.0
+    """κ₁: token·iterations of each pair of a computed token and a token before it (attention).
+    Matters for prompts above some 20,000 tokens."""
+
+
 class EngineSection(Section):
     """The engine inside each replica."""
 
@@ -126,6 +136,9 @@ class EngineSection(Section):
     start_timeout_s: Positive = 3_600.0
     """Time after which an engine that has not started, its model included, is given up: its process
     ends, and Serve starts another. vLLM itself waits for ever for a hanging start."""
+    prefill_cost: PrefillCostSection | None = None
+    """Cost of computing prompts, for `scheduler.cost: with_prefill`. `justitia calibrate` prints
+    it. Costs before and after a change of it are not comparable."""
     fake: FakeEngineSection = FakeEngineSection()
 
     @model_validator(mode="after")

@@ -45,6 +45,11 @@ class SchedulerSection(Section):
     another reason. 0 blames no call: what ran on a dead engine is leased again at once, up to
     `ingress.attempts` times. See
     [troubleshooting.md](troubleshooting.md#a-call-that-kills-its-engine)."""
+    cost: Literal["kv_token_time", "with_prefill"] = "kv_token_time"
+    """Cost of an inference, by which applications are charged and ordered, and tenants are counted.
+    `kv_token_time`: the KV memory that it holds while it decodes, as in the paper; computing its
+    prompt costs nothing. `with_prefill`: also the computation of the prompt tokens that were not
+    cached, `engine.prefill_cost`."""
     lag_meter: bool = False
     """`true`: measures the bound on the lag of every application from all starts and reports, and
     compares its lag with it at its end: `justitia_bounded_applications_total`,

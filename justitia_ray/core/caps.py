@@ -43,7 +43,11 @@ def reached_cap(
             caps.inferences,
             application.inferences + application.unfinished + more_inferences - 1,
         ),
-        ("kv_token_time", caps.kv_token_time, application.kv_token_time),
+        (
+            "kv_token_time",
+            caps.kv_token_time,
+            application.kv_token_time + application.prefill_token_time,
+        ),
         ("seconds", caps.seconds, now - application.arrived_at),
     )
     return next(_exhausted(used), None)

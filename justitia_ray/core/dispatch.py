@@ -20,6 +20,7 @@ from justitia_ray.core.kv_shares import KvShares
 from justitia_ray.core.ledger import Ledger
 from justitia_ray.core.locality import leave_context, take_context
 from justitia_ray.core.placement import Line, Placement
+from justitia_ray.core.prefill import place_prefill
 from justitia_ray.core.queue import Key
 from justitia_ray.core.state import DeadlineKind, State
 from justitia_ray.core.states import InferenceState, LeaseState
@@ -370,6 +371,9 @@ class Leases:
         inference.found_tokens = None
         if replica.capacity.caches_prefixes:
             take_context(replica, application, inference, lease)
+        if state.prefill_cost is not None:
+            missing = lease.uncomputed_tokens if replica.capacity.caches_prefixes else None
+            place_prefill(state.prefill_cost, application, inference, missing)
         if inference.shares and replica.capacity.caches_prefixes:
             tokens = replica.footprint_beside(inference).full_tokens
             if inference.prefixes:

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 from justitia_ray.core.contexts import Context, Contexts
 from justitia_ray.core.footprints import Extension, Footprint, Footprints
+from justitia_ray.core.own_contexts import OwnContexts
+from justitia_ray.core.prefill import Prefill
 from justitia_ray.core.prefixes import Prefix
 from justitia_ray.core.queue import WaitingLine
 from justitia_ray.core.service_history import Start
@@ -93,7 +95,7 @@ class Inference:
     output_tokens: Tokens = 0
     """Output so far, the maximum over all attempts: recomputed tokens are not service."""
     attained: KvTokenTime = 0
-    """Service metered so far, h(p, output_tokens); never falls."""
+    """Service metered so far, h(p, output_tokens), without prefill; never falls."""
     attempts: int = 0
     resubmitted: bool = False
     """Whether an earlier scheduler had it, and may have booked a part of its service."""
@@ -131,6 +133,8 @@ class Inference:
     """Least prompt tokens that any of its leases found in a cache: the others were computed."""
     holder_wait: HolderWait | None = None
     """Its wait for the replica that holds its context; None: it has not waited for one."""
+    prefill: Prefill | None = None
+    """Cost of its prompt; None: computing a prompt costs nothing."""
 
     def repeated_tokens(self, block_size: Tokens) -> Tokens:
         """Return the prompt tokens that its choices share and an engine holds once, in blocks.
@@ -184,6 +188,17 @@ class Inference:
     def expected_output(self) -> Tokens:
         """Predicted output, or the output so far if that is more."""
         return max(self.predicted_output_tokens, self.output_tokens)
+
+    @property
+    def received(self) -> KvTokenTime:
+        """Service metered so far, with prefill."""
+        prefill = self.prefill
+        return self.attained if prefill is None else self.attained + prefill.paid + prefill.forgiven
+
+    @property
+    def expected_prefill(self) -> KvTokenTime:
+        """Amount that its tag is still expected to pay for prefill."""
+        return 0 if self.prefill is None else self.prefill.expected
 
     def expected_remaining(self, output_tokens: Tokens = 0) -> Tokens:
         """Return the output still expected after `output_tokens`.
@@ -314,6 +329,22 @@ class Application:
     """Whether it runs beyond a quota that deprioritises."""
     reuse: int = 0
     """Number of its contexts that engines found less those that they missed, within bounds."""
+    own_contexts: OwnContexts | None = None
+    """Its last contexts; None: computing a prompt costs nothing, or none was computed."""
+    prefill_token_time: KvTokenTime = 0
+    """Service received for computing prompts, as far as its tag pays; not in `kv_token_time`."""
+    pending_prefill: KvTokenTime = 0
+    """Part of its charge that is for prompts to be computed."""
+    pending_before: KvTokenTime = 0
+    """Part of `pending_prefill` charged by an earlier scheduler, which is not charged again."""
+    unfinished_prefill: KvTokenTime = 0
+    """Prefill of unfinished inferences that its tag has paid."""
+    paid_before: KvTokenTime = 0
+    """Part of `unfinished_prefill` booked by an earlier scheduler, which is not booked again."""
+    unfinished_forgiven: KvTokenTime = 0
+    """Prefill of unfinished inferences that its tag does not pay."""
+    forgiven_before: KvTokenTime = 0
+    """Part of `unfinished_forgiven` booked by an earlier scheduler, which is not booked again."""
 
     def move(self, finish: ApplicationState, now: Seconds) -> None:
         """Move to another state.

@@ -12,6 +12,7 @@ from justitia_ray.core.entities import Application, Departure, Inference, Lease,
 from justitia_ray.core.ledger import Ledger
 from justitia_ray.core.limits import LimitStanding
 from justitia_ray.core.liveness import Ingresses, Recovery
+from justitia_ray.core.prefill import Prefill, expect_prefill, leave_answer
 from justitia_ray.core.prefixes import read_prefixes
 from justitia_ray.core.stages import MAXIMUM_STAGES, replace_expected
 from justitia_ray.core.state import DeadlineKind, State
@@ -124,6 +125,9 @@ class Inferences:
         is_current = event.stage in (None, inference.stage) and not event.resubmitted
         if event.remaining_kv_token_time is not None and is_current:
             self._ledger.expect(event.application_id, event.remaining_kv_token_time)
+        if state.prefill_cost is not None:
+            charge = expect_prefill(state.prefill_cost, application, inference)
+            self._ledger.charge_prefill(application, charge)
         if event.expected_stages and is_current:
             stages = replace_expected(
                 application.expected_stages, inference.stage, event.expected_stages
@@ -307,10 +311,24 @@ class Inferences:
         if inference.is_counted is not None and (inference.attempts or inference.outcome):
             state.ends.add_inference(application.application_id, request_id, inference.ingress_id)
         application.unfinished_kv_token_time -= inference.attained
+        if inference.prefill is not None:
+            self._leave_prefill(application, inference, inference.prefill)
         application.stages.add_ended(inference, state.now, is_finished=outcome is Outcome.FINISHED)
         if self._ledger.notifies:
             self._ledger.inference_ended(application, inference)
         self._applications.inference_ended(application)
+
+    def _leave_prefill(
+        self, application: Application, inference: Inference, prefill: Prefill
+    ) -> None:
+        """Refund the charge for a prompt that was not computed; keep the context of another."""
+        application.unfinished_prefill -= prefill.paid
+        application.unfinished_forgiven -= prefill.forgiven
+        if prefill.charged:
+            application.pending_prefill -= prefill.charged
+            self._ledger.charge_prefill(application, -prefill.charged)
+            prefill.charged = 0
+        leave_answer(inference)
 
     def enforce_caps(self) -> None:
         """Refuse waiting inferences of applications that have reached a cap; running ones go on."""

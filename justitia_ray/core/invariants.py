@@ -453,6 +453,28 @@ def service_is_what_was_metered(core: SchedulerCore) -> Findings:
             yield total >= booked, ids, f"attained {total}, of which unfinished {booked}"
 
 
+def prefill_is_what_was_paid(core: SchedulerCore) -> Findings:
+    """Prefill booked for unfinished inferences, and charged for waiting ones, is theirs."""
+    sums = {
+        name: [one.pending_before, one.paid_before, one.forgiven_before]
+        for name, one in core.state.applications.items()
+    }
+    leaving = (departure.inference for departure in core.state.leaving.values())
+    for inference in (*core.state.inferences.values(), *leaving):
+        prefill, of = inference.prefill, sums[inference.application_id]
+        if prefill is None:
+            continue
+        of[0] += prefill.charged
+        of[1] += prefill.paid
+        of[2] += prefill.forgiven
+    for name, (pending, paid, forgiven) in sums.items():
+        one = core.state.applications[name]
+        yield one.pending_prefill == pending, (name,), f"pending {one.pending_prefill}, {pending}"
+        yield one.unfinished_prefill == paid, (name,), f"paid {one.unfinished_prefill}, {paid}"
+        kept = one.unfinished_forgiven
+        yield kept == forgiven, (name,), f"forgiven {kept}, {forgiven}"
+
+
 def quotas_count_what_is_there(core: SchedulerCore) -> Findings:
     """The counts that limits use equal the numbers of existing entities."""
     state = core.state
@@ -499,6 +521,7 @@ RULES: tuple[Rule, ...] = (
     tenants_are_owed_the_same_at_both_levels,
     replicas_have_seats_for_their_leases,
     service_is_what_was_metered,
+    prefill_is_what_was_paid,
     quotas_count_what_is_there,
     counters_sum_what_waits,
 )

@@ -161,4 +161,5 @@ def most_left(inference: Inference) -> KvTokenTime:
         longest = inference.max_output_tokens
     longest = max(longest, inference.output_tokens)
     whole = choices_kv_token_time(inference.prompt_tokens, longest, inference.choices)
-    return max(0, whole - inference.attained)
+    left = max(0, whole - inference.attained)
+    return left if inference.prefill is None else left + inference.prefill.most

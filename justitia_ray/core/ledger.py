@@ -22,6 +22,7 @@ from justitia_ray.core.policies import (
     parse_options,
 )
 from justitia_ray.core.policies.options import PolicyOptions
+from justitia_ray.core.prefill import NOTHING_PAID
 from justitia_ray.core.queue import Key, Queue, WaitingLine
 from justitia_ray.core.service_history import Late, ServiceHistory, Start
 from justitia_ray.core.state import State
@@ -308,13 +309,15 @@ class Ledger:
 
     def book(self, deliveries: Iterable[Delivery]) -> None:
         """Book one report's service: rules 1 and 2 of the clock, and the policy's own charges."""
-        state, booked = self._state, []
+        state, booked, computed = self._state, [], []
         usage: dict[ClientId, UsageTotals] = {}
         services: list[tuple[ClientId, KvTokenTime]] = []
         served: KvTokenTime = 0
         for delivery in deliveries:
             application = state.applications[delivery.application_id]
             tenant = application.tenant
+            if delivery.prefill is not NOTHING_PAID:
+                computed.append(delivery)
             services.append((tenant, delivery.amount))
             if delivery.amount > 0:
                 totals = usage.get(tenant)
@@ -330,6 +333,8 @@ class Ledger:
                 booked.append(delivery)
                 served += delivery.amount
         state.counters.count_services(services)
+        if computed:
+            booked, served = self._book_prefill(computed, booked)
         if not booked:
             return
         recharged = self.fair_share.deliver(self._charges(booked))
@@ -341,6 +346,57 @@ class Ledger:
             self._retag(recharged)
         if self.counting is not None:
             self._rekey(self.counting.served(booked))
+
+    def _book_prefill(
+        self, computed: Iterable[Delivery], booked: list[Delivery]
+    ) -> tuple[list[Delivery], KvTokenTime]:
+        """Book the prefill of a report, with the charges for it.
+
+        Args:
+            computed: Deliveries of prompts that were computed.
+            booked: Deliveries of other service.
+
+        Returns:
+            The deliveries of service that tags pay, and the service by which V moves.
+        """
+        state, counters = self._state, self._state.counters
+        served: KvTokenTime = sum(delivery.amount for delivery in booked)
+        for delivery in computed:
+            name, prefill = delivery.application_id, delivery.prefill
+            application = state.applications[name]
+            application.prefill_token_time += prefill.paid
+            application.unfinished_prefill += prefill.paid
+            application.unfinished_forgiven += prefill.forgiven
+            whole = prefill.paid + prefill.forgiven
+            state.usage.of(application.tenant, state.now).prefill_token_time += whole
+            counters.count_services([(application.tenant, whole)])
+            counters.prefill += whole
+            counters.forgiven += prefill.forgiven
+            state.changed[name] = None
+            self.charge_prefill(application, prefill.paid - prefill.was_charged)
+            if prefill.paid and self._counts_kv_token_time:
+                served += prefill.paid
+                if delivery.amount <= 0:
+                    booked.append(delivery)
+            if prefill.forgiven and self._counts_kv_token_time:
+                served += self.fair_share.miss(name, prefill.forgiven)
+        return booked, served
+
+    def charge_prefill(self, application: Application, amount: KvTokenTime) -> None:
+        """Charge an application for a prompt (rule 8), or refund a part of such a charge.
+
+        Without effect if accounts have another unit than KV token-time.
+        """
+        name = application.application_id
+        if not amount or not self._counts_kv_token_time:
+            return
+        if amount < 0 and self.observer is not None:
+            self.observer.losing_credit(name)
+        self.fair_share.adjust(name, amount)
+        if amount > 0 and self.observer is not None:
+            self.observer.raised(name)
+        self._note_service(0)
+        self._retag([name])
 
     # --- lateness against GPS
 
@@ -367,6 +423,10 @@ class Ledger:
             and options.fairness == "application"
             and self.follows_service
         )
+
+    @property
+    def _counts_kv_token_time(self) -> bool:
+        return self.options.accounts_cost == "kv_token_time"
 
     @property
     def follows_service(self) -> bool:
@@ -552,6 +612,8 @@ class Ledger:
 
     def _charges(self, deliveries: list[Delivery]) -> list[tuple[ApplicationId, KvTokenTime]]:
         if self.options.accounts_cost == "kv_token_time":
+            if self._state.prefill_cost is not None:
+                return [(d.application_id, d.tag_amount) for d in deliveries]
             return [(d.application_id, d.amount) for d in deliveries]
         cost = self.options.cost_function
         return [(d.application_id, d.cost(cost)) for d in deliveries]

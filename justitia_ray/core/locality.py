@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 
 from justitia_ray.core.contexts import Context
 from justitia_ray.core.entities import Application, Inference, KnownReplica, Lease
+from justitia_ray.core.prefill import NO_REUSE
 from justitia_ray.units import ReplicaId, Seconds, Tokens
 
 _READ = 1e-4
@@ -20,8 +21,8 @@ _READ = 1e-4
 both run. With half of that, sessions leave their contexts too often: the mean on the recorded
 sessions at 0.9 times the memory is 6 % higher; with this value, the same as with 0.
 """
-NO_REUSE, _MOST_REUSE = -2, 4
-"""Bounds of `Application.reuse`; at the lower one its prompts are assumed to share nothing."""
+_MOST_REUSE = 4
+"""Upper bound of `Application.reuse`; `NO_REUSE` is the lower one."""
 
 
 def take_context(

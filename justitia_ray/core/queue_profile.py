@@ -96,6 +96,7 @@ def expected_of(application: Application) -> KvTokenTime:
     left: KvTokenTime = 0
     if application.state.takes_inferences:  # else nothing comes beyond what is here
         left = application.predicted_kv_token_time - application.kv_token_time
+        left += application.pending_prefill
     if not application.waiting:
         return max(0, left)
     return max(left, len(application.waiting) * expected_service(application.waiting.first))
@@ -118,7 +119,7 @@ def expected_service(inference: Inference) -> KvTokenTime:
     whole = choices_kv_token_time(
         inference.prompt_tokens, made + inference.expected_remaining(made), inference.choices
     )
-    return max(0, whole - inference.attained)
+    return max(0, whole - inference.attained) + inference.expected_prefill
 
 
 def _only_running(state: State) -> list[Application]:

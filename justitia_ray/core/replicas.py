@@ -7,6 +7,7 @@ from justitia_ray.core.actions import Abort, Refusal, Refuse
 from justitia_ray.core.contexts import Contexts
 from justitia_ray.core.dispatch import Leases
 from justitia_ray.core.entities import (
+    Application,
     FailureCause,
     Inference,
     KnownReplica,
@@ -19,6 +20,7 @@ from justitia_ray.core.ledger import Ledger
 from justitia_ray.core.liveness import Recovery
 from justitia_ray.core.locality import note_first_token, recall_contexts
 from justitia_ray.core.policies import Delivery
+from justitia_ray.core.prefill import NOTHING_PAID, PrefillPaid, paid_before, pay_prefill
 from justitia_ray.core.state import DeadlineKind, State
 from justitia_ray.core.states import InferenceState, LeaseState
 from justitia_ray.core.suspects import Suspects
@@ -388,8 +390,11 @@ class Replicas:
         )
         if is_cut and is_stopped and not received:
             received = inference.begun_prompt_tokens
-        amount = max(0, received - inference.attained)
         application = self._state.applications[inference.application_id]
+        prefill = NOTHING_PAID
+        if inference.prefill is not None:
+            prefill = self._meter_prefill(application, inference, lease, report)
+        amount = max(0, received - inference.attained)
         if lease is not None and lease.uncomputed_tokens and report.output_tokens:
             replica = self._state.replicas[lease.replica_id]
             note_first_token(replica, application, inference, lease)
@@ -414,7 +419,23 @@ class Replicas:
             amount,
             inference.choices,
             unbooked,
+            prefill,
         )
+
+    def _meter_prefill(
+        self, application: Application, inference: Inference, lease: Lease | None, report: Report
+    ) -> PrefillPaid:
+        """Return the prefill since the last report that no earlier scheduler has booked."""
+        cost = self._state.prefill_cost
+        assert cost is not None
+        if isinstance(report, ev.LeaseFinished) and self._was_counted(report, inference):
+            return NOTHING_PAID
+        is_cached = (
+            lease is not None and self._state.replicas[lease.replica_id].capacity.caches_prefixes
+        )
+        new = pay_prefill(cost, application, inference, is_cached=is_cached)
+        application.pending_prefill -= new.was_charged
+        return paid_before(application, inference, new) if inference.resubmitted else new
 
     def _note_running(self, lease: Lease, inference: Inference, report: ev.LeaseProgress) -> None:
         if lease.state is LeaseState.GRANTED:

@@ -29,6 +29,7 @@ from justitia_ray.core.replicas import Replicas
 from justitia_ray.core.state import DeadlineKind, SchedulerLimits, State, Timeouts
 from justitia_ray.core.suspects import Suspects
 from justitia_ray.core.tenants import TIERS, TenantTree, Tier
+from justitia_ray.cost import PrefillCost
 from justitia_ray.units import ApplicationId, ReplicaId, RequestId, Seconds, Tokens, VirtualTime
 
 _STARTS_NOTHING = frozenset(
@@ -62,6 +63,7 @@ class SchedulerCore:
         tiers: Mapping[str, Tier] = TIERS,
         deaths_allowed: int = 2,
         meter: Callable[[State], Meter] | None = None,
+        prefill_cost: PrefillCost | None = None,
     ) -> None:
         """Start with an empty queue.
 
@@ -77,6 +79,7 @@ class SchedulerCore:
             deaths_allowed: Deaths of engines that one inference may be to blame for (`suspects`).
             meter: Measures the lag of every application, and the bound on it (`lag.meter`); None:
                 lags are computed on request.
+            prefill_cost: Cost of computing prompts; None: nothing, as in the paper.
 
         Raises:
             ConfigError: If a name or an option is not one of those allowed.
@@ -91,6 +94,7 @@ class SchedulerCore:
             known_inferences=TenantQuota(limits.waiting_inferences),
             tenants=TenantTree() if tenants is None else tenants,
             tiers=tiers,
+            prefill_cost=prefill_cost,
         )
         measured = None if meter is None else meter(self.state)
         self.ledger = Ledger(self.state, policy, policy_options or {}, measured)

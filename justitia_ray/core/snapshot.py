@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from justitia_ray.core.clock.fair_share import Account
 from justitia_ray.core.entities import Application
+from justitia_ray.core.own_contexts import OwnContexts
 from justitia_ray.core.policies import Durable
 from justitia_ray.core.policies.names import policy_path
 from justitia_ray.core.records import Fields, Record, RecordReader, read_fields
@@ -51,6 +52,10 @@ _LATER_FIELDS: Fields = {
     "prompt_tokens": RecordReader.integer,
     "cached_tokens": RecordReader.integer,
     "full_weight": RecordReader.positive,
+    "prefill_token_time": RecordReader.not_negative,
+    "pending_prefill": RecordReader.not_negative,
+    "unfinished_prefill": RecordReader.not_negative,
+    "unfinished_forgiven": RecordReader.not_negative,
 }
 """Fields of applications that are omitted at their defaults, as in all earlier records."""
 _ACCOUNT_FIELDS: Fields = {
@@ -101,6 +106,11 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
         "expected_stages": [[*stage] for stage in application.expected_stages],
         "prompt_tokens": application.prompt_tokens,
         "cached_tokens": application.cached_tokens,
+        "prefill_token_time": application.prefill_token_time,
+        "pending_prefill": application.pending_prefill,
+        "unfinished_prefill": application.unfinished_prefill,
+        "unfinished_forgiven": application.unfinished_forgiven,
+        "own_contexts": application.own_contexts.record() if application.own_contexts else None,
         "full_weight": application.weight if application.is_deprioritised else None,
         "counted": policy.application_state(application_id)
         if isinstance(policy, Durable)
@@ -257,6 +267,11 @@ def _restore_application(
         **read_fields(record, _ACCOUNT_FIELDS),
     )
     application.booked_before = application.unfinished_kv_token_time
+    application.pending_before = application.pending_prefill
+    application.paid_before = application.unfinished_prefill
+    application.forgiven_before = application.unfinished_forgiven
+    if "own_contexts" in record:
+        application.own_contexts = OwnContexts.restored(record["own_contexts"])
     core.applications.adopt(application, is_closed=_is_closed(record))
 
 

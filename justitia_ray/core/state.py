@@ -23,7 +23,7 @@ from justitia_ray.core.lease_times import LeaseTimes
 from justitia_ray.core.tenants import TIERS, TenantTree, Tier
 from justitia_ray.core.told_apart import ToldApart
 from justitia_ray.core.usage import UsageBook
-from justitia_ray.cost import choices_kv_token_time
+from justitia_ray.cost import PrefillCost, choices_kv_token_time
 from justitia_ray.units import (
     ApplicationId,
     ClientId,
@@ -101,6 +101,10 @@ class Counters:
     """Number of applications rejected by the quota; a recent repetition does not count again."""
     ended: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
     """Number of inferences by outcome, without those that an earlier scheduler has counted."""
+    prefill: KvTokenTime = 0
+    """Service booked for computing prompts."""
+    forgiven: KvTokenTime = 0
+    """Part of it that tenants paid, but not the tags of their applications."""
     served: dict[str, KvTokenTime] = field(default_factory=dict)
     """Service booked, by tenant."""
     _told_apart: ToldApart = field(default_factory=lambda: ToldApart(_MAXIMUM_TENANTS, OTHER))
@@ -119,8 +123,11 @@ class Counters:
         total = choices_kv_token_time(
             inference.prompt_tokens, inference.predicted_output_tokens, inference.choices
         )
+        left = max(0, total - inference.attained)
+        if inference.prefill is not None:
+            left += inference.prefill.expected
         self.waiting_kv_tokens += sign * inference.kv_need_tokens()
-        self.waiting_kv_token_time += sign * max(0, total - inference.attained)
+        self.waiting_kv_token_time += sign * left
 
     def count_services(self, services: Iterable[tuple[str, KvTokenTime]]) -> None:
         """Add the service of a report, a pair (tenant, amount) for each application."""
@@ -260,6 +267,8 @@ class State:
     ends: KeptEnds = field(default_factory=KeptEnds)
     tenants: TenantTree = field(default_factory=TenantTree)
     tiers: Mapping[str, Tier] = field(default_factory=lambda: TIERS)
+    prefill_cost: PrefillCost | None = None
+    """Cost of computing prompts; None: nothing."""
     caps: bool = False
     """Whether any tenant caps its applications."""
     served: dict[ApplicationId, None] = field(default_factory=dict)

@@ -34,6 +34,8 @@ class UsageTotals:
     output_tokens: Tokens = 0
     kv_token_time: KvTokenTime = 0
     """Service booked, also for unfinished inferences."""
+    prefill_token_time: KvTokenTime = 0
+    """Part of the service that was for computing prompts."""
     cached_prompt_tokens: Tokens = 0
     """Prompt tokens that were in an engine's prefix cache; the others were computed."""
 
@@ -50,7 +52,10 @@ _FIELDS: Fields = {
     "kv_token_time": RecordReader.not_negative,
 }
 
-_LATER_FIELDS: Fields = {"cached_prompt_tokens": RecordReader.integer}
+_LATER_FIELDS: Fields = {
+    "cached_prompt_tokens": RecordReader.integer,
+    "prefill_token_time": RecordReader.not_negative,
+}
 """Fields that records of earlier versions do not have."""
 
 
@@ -60,8 +65,8 @@ def read_totals(record: object) -> UsageTotals:
     Raises:
         ValueError: If a field is missing or has a wrong type.
     """
-    is_later = isinstance(record, Mapping) and _LATER_FIELDS.keys() <= record.keys()
-    later = _LATER_FIELDS if is_later else {}
+    named = record.keys() if isinstance(record, Mapping) else ()
+    later = {name: read for name, read in _LATER_FIELDS.items() if name in named}
     return UsageTotals(**read_fields(record, {**_FIELDS, **later}))
 
 

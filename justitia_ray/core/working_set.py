@@ -22,7 +22,7 @@ from justitia_ray.core.clock.fair_share import Account
 from justitia_ray.core.contexts import Context
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.ledger import Rank
-from justitia_ray.core.locality import NO_REUSE
+from justitia_ray.core.prefill import NO_REUSE
 from justitia_ray.core.state import State
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 

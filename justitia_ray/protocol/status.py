@@ -45,7 +45,9 @@ class ApplicationView:
     """`open` or `closing`; `held` or `refused` by its quotas before it is open."""
     predicted_kv_token_time: KvTokenTime | None = None
     kv_token_time: KvTokenTime = 0
-    """Service that the application has received."""
+    """Service that the application has received, without prefill."""
+    prefill_token_time: KvTokenTime = 0
+    """Service that the application has received for computing prompts; 0 unless prefill costs."""
     virtual_finish_time: VirtualTime | None = None
     """Tag F; None before the application is open."""
     age_s: Seconds | None = None
@@ -221,6 +223,11 @@ class SchedulerStatus:
     prompt_tokens: Tokens = 0
     """Prompt tokens of ended inferences."""
     cached_prompt_tokens: Tokens = 0
+    prefill_token_time: KvTokenTime = 0
+    """Service for computing prompts; 0 unless prefill costs."""
+    forgiven_token_time: KvTokenTime = 0
+    """Part of it that tenants paid, but not the tags of applications: their contexts were evicted.
+    """
     late_reports: int = 0
     engine_failures: Mapping[str, int] = field(default_factory=dict)
     """Number of engines that died, by cause."""

@@ -12,7 +12,7 @@ from justitia_ray.core.invariants import check, expected_first, same_key
 from justitia_ray.core.policies.guarded.policy import GuardedPolicy
 from justitia_ray.core.policies.guarded.rules import comes_first
 from justitia_ray.core.snapshot import restore, snapshot
-from justitia_ray.cost import choices_kv_token_time
+from justitia_ray.cost import PrefillCost, choices_kv_token_time
 from justitia_ray.units import ApplicationId, IngressId, LeaseId, ReplicaId, RequestId, Tokens
 from tests.fake_replica import FakeReplica, Held
 
@@ -43,8 +43,15 @@ class Call:
 class CoreWorld:
     """Feeds events to a core, executes its actions and records the state of every inference."""
 
-    def __init__(self, policy: str, options: Mapping[str, object], admission: str) -> None:
+    def __init__(
+        self,
+        policy: str,
+        options: Mapping[str, object],
+        admission: str,
+        prefill_cost: PrefillCost | None = None,
+    ) -> None:
         self._settings = (policy, options, admission)
+        self._prefill_cost = prefill_cost
         self.epoch = 1
         self.now = 50.0
         self.core = self._new_core()
@@ -147,7 +154,13 @@ class CoreWorld:
 
     def _new_core(self) -> SchedulerCore:
         policy, options, admission = self._settings
-        core = SchedulerCore(policy, options, admission, lease_prefix=f"{self.epoch}-")
+        core = SchedulerCore(
+            policy,
+            options,
+            admission,
+            lease_prefix=f"{self.epoch}-",
+            prefill_cost=self._prefill_cost,
+        )
         first, claim_first = core.ledger.queue.first, core.ledger.queue.claim_first
 
         def held_to_the_order(chosen: Application | None) -> Application | None:
@@ -226,7 +239,7 @@ class CoreWorld:
         self.ended[request_id] = reason
         if call.application_id in self.applications:
             before = self.served.get(call.application_id, 0)
-            self.served[call.application_id] = before + _received(call)
+            self.served[call.application_id] = before + self._received(call)
 
     def _check_that_the_first_would_not_fit(self) -> None:
         if self.core.recovery.holding:
@@ -246,11 +259,14 @@ class CoreWorld:
         seen = dict.fromkeys(self.applications, 0.0)
         for call in self.calls.values():
             if call.application_id in seen:
-                seen[call.application_id] += _received(call)
+                seen[call.application_id] += self._received(call)
         for application_id, account in self.core.ledger.fair_share.accounts.items():
             most = seen[application_id] + self.served.get(application_id, 0)
             assert account.attained <= most, "booked more than was served"
 
-
-def _received(call: Call) -> float:
-    return choices_kv_token_time(call.prompt, call.seen, call.choices) or call.read
+    def _received(self, call: Call) -> float:
+        """Return the most service that a call has received by its reports."""
+        memory = choices_kv_token_time(call.prompt, call.seen, call.choices) or call.read
+        computed = call.prompt if call.seen else call.read
+        cost = self._prefill_cost
+        return memory if cost is None else memory + cost.of(computed, max(computed, call.prompt))

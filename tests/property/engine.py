@@ -20,7 +20,7 @@ from justitia_ray.core.actions import EndApplication, Grant
 from justitia_ray.core.entities import Outcome, ReplicaCapacity
 from justitia_ray.core.invariants import check
 from justitia_ray.core.lag.meter import LagMeter
-from justitia_ray.cost import kv_token_time
+from justitia_ray.cost import PrefillCost, kv_token_time
 from tests.core_driver import PATIENT
 from tests.exact import exact
 
@@ -58,10 +58,16 @@ class Arrival:
     """Predicted remaining cost at each later stage, as a multiple of the truth; None: no
     prediction."""
     tenant: str = "tenant"
+    cached: Fraction = Fraction(0)
+    """Share of each prompt that its replica finds in its cache."""
 
     @property
     def cost(self) -> int:
         return sum(work(sizes) for sizes in self.stages)
+
+    def found(self, prompt: int) -> int:
+        """Return the tokens of a prompt that its replica finds in its cache."""
+        return int(prompt * self.cached)
 
 
 def one_stage(iteration: int, sizes: Sizes, weight: Fraction = Fraction(1)) -> Arrival:
@@ -107,13 +113,19 @@ class _Running:
     lease_id: str
     prompt: int
     output: int
+    found: int = 0
+    prefill: int = 0
+    """Cost of the tokens that it computes, in its service from the first token on."""
     made: int = 0
     reported: int = 0
 
+    def service(self, made: int) -> int:
+        """Return the service that it has received after so many tokens."""
+        return int(kv_token_time(self.prompt, made)) + (self.prefill if made else 0)
+
     @property
     def remaining(self) -> int:
-        done = kv_token_time(self.prompt, self.reported)
-        return int(kv_token_time(self.prompt, self.output) - done)
+        return self.service(self.output) - self.service(self.reported)
 
 
 class Engine:
@@ -127,8 +139,12 @@ class Engine:
         *,
         tell_truth: bool = False,
         meter: type[LagMeter] | None = LagMeter,
+        prefill_cost: PrefillCost | None = None,
     ) -> None:
-        self.core = SchedulerCore(policy, options, timeouts=PATIENT, meter=meter)
+        self.core = SchedulerCore(
+            policy, options, timeouts=PATIENT, meter=meter, prefill_cost=prefill_cost
+        )
+        self._prefill_cost = prefill_cost
         self._servers = servers
         self._tell_truth = tell_truth
         self._running: list[dict[str, _Running]] = [{} for _ in servers]
@@ -204,6 +220,10 @@ class Engine:
         self._left[name] = list(arrival.stages)
         self._submit_stage(name)
 
+    def _prefill(self, prompt: int, found: int) -> int:
+        cost = self._prefill_cost
+        return 0 if cost is None else cost.of(prompt - found, prompt)
+
     def _submit_stage(self, name: str) -> None:
         arrival = self._arrivals[name]
         remaining = None
@@ -235,7 +255,9 @@ class Engine:
     def _start(self, grant: Grant) -> None:
         name = grant.request_id.split("/")[0]
         prompt, output = self._sizes[grant.request_id]
-        started = _Running(grant.lease_id, prompt, output)
+        found = self._arrivals[name].found(prompt)
+        prefill = self._prefill(prompt, found)
+        started = _Running(grant.lease_id, prompt, output, found, prefill)
         self._running[int(grant.replica_id)][grant.request_id] = started
         self._last_start[name] = self._served
         tags = self.core.ledger.fair_share
@@ -267,8 +289,8 @@ class Engine:
         is_whole = self._now // server.report_every % server.progress_every == 0
         before = self._served
         for inference in (running if is_whole else ended).values():
-            done = kv_token_time(inference.prompt, inference.made)
-            self._served += int(done - kv_token_time(inference.prompt, inference.reported))
+            self._served += inference.service(inference.made)
+            self._served -= inference.service(inference.reported)
             inference.reported = inference.made
         for name in ended:
             del running[name]
@@ -277,16 +299,29 @@ class Engine:
         self._handle(
             ev.ReplicaPulled(
                 str(number),
-                ReplicaCapacity(server.kv_tokens, 1, server.seats),
+                ReplicaCapacity(
+                    server.kv_tokens,
+                    1,
+                    server.seats,
+                    caches_prefixes=self._prefill_cost is not None,
+                ),
                 server.kv_tokens - held,
                 tuple(
-                    ev.LeaseProgress(r.lease_id, r.prompt, r.made, running=True)
+                    ev.LeaseProgress(
+                        r.lease_id,
+                        r.prompt,
+                        r.made,
+                        running=True,
+                        cached_tokens=r.found if r.made else None,
+                    )
                     for r in running.values()
                 )
                 if is_whole
                 else None,
                 tuple(
-                    ev.LeaseFinished(r.lease_id, r.prompt, r.made, Outcome.FINISHED)
+                    ev.LeaseFinished(
+                        r.lease_id, r.prompt, r.made, Outcome.FINISHED, cached_tokens=r.found
+                    )
                     for r in ended.values()
                 ),
             )

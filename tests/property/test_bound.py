@@ -13,7 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.property.engine import ITERATION_S, Arrival, Engine, Outcomes, Server, one_stage
+from justitia_ray.cost import PrefillCost
+from tests.property.engine import (
+    ITERATION_S,
+    Arrival,
+    Engine,
+    Outcomes,
+    Server,
+    one_stage,
+    work,
+)
 from tests.property.profiles import examples
 from tests.property.workloads import arrivals, servers
 
@@ -55,6 +64,53 @@ def test_one_stage_is_within_the_work_in_flight(
     assert options or outcomes.passed == 0
     _is_what_the_engine_saw(outcomes)
     is_within_what_the_core_says(outcomes)
+
+
+_CACHED = [Fraction(0), Fraction(1, 2), Fraction(9, 10)]
+_PRICES = [PrefillCost(1), PrefillCost(40), PrefillCost(3, 2)]
+
+
+@pytest.mark.parametrize("options", [{}, {"fairness": "tenant"}])
+@examples(20)
+@given(arrivals(weighted=True), servers(2, lagging=True), st.sampled_from(_PRICES))
+def test_prefill_in_flight_is_a_part_of_the_bound(
+    options: dict[str, object],
+    applications: list[Arrival],
+    replicas: list[Server],
+    price: PrefillCost,
+) -> None:
+    """Service jumps by a prompt's cost at its first token; it was in flight until then."""
+    engine = Engine(replicas, options=options, prefill_cost=price)
+    outcomes = engine.run(applications)
+
+    assert outcomes.worst <= outcomes.in_flight + outcomes.report + outcomes.passed
+    if not options:
+        is_within_what_the_core_says(outcomes)
+
+
+@examples(40)
+@given(
+    arrivals(stages=3, weighted=True, cached=_CACHED),
+    servers(2, lagging=True),
+    st.sampled_from(_PRICES),
+)
+def test_prompts_cheaper_or_dearer_than_expected_stay_within_the_bound_of_the_core(
+    applications: list[Arrival], replicas: list[Server], price: PrefillCost
+) -> None:
+    """Charges for prompts are corrected when they are computed, some with misses."""
+    outcomes = Engine(replicas, prefill_cost=price).run(applications)
+    is_within_what_the_core_says(outcomes)
+
+
+def test_bound_without_the_prefill_in_flight_would_be_exceeded() -> None:
+    """A long prompt has just started when a short one arrives that GPS finishes before it."""
+    first = one_stage(0, ((30, 1),))
+    engine = Engine([Server(40, 1, report_every=5)], prefill_cost=PrefillCost(40))
+    outcomes = engine.run([first, one_stage(1, ((1, 1),)), one_stage(1, ((1, 1),))])
+    memory = max(work(sizes) for sizes in first.stages)
+
+    assert outcomes.worst > memory + 2
+    assert outcomes.worst <= outcomes.in_flight + outcomes.report
 
 
 _ERRORS = [Fraction(1), Fraction(1, 10), Fraction(1, 3), Fraction(3), Fraction(10)]

@@ -14,6 +14,7 @@ from justitia_ray.core.entities import FailureCause, Outcome, ReplicaCapacity
 from justitia_ray.core.policies import LAB_POLICIES, POLICIES, policy_path
 from justitia_ray.core.prefixes import Prefix, pack_prefixes
 from justitia_ray.core.tenants import TIERS, KvShare, TenantNode, TenantTree, Tier
+from justitia_ray.cost import PrefillCost
 from tests.fake_replica import FakeReplica
 from tests.property.core_world import Call, CoreWorld
 from tests.property.profiles import examples
@@ -47,6 +48,7 @@ _TIERS = st.sampled_from(
         {"flex": Tier(0.5, KvShare(most=0.4)), "default": Tier(1, KvShare(0.5, lends=0.5))},
     )
 )
+_PREFILL_COSTS = st.sampled_from([None, None, PrefillCost(3), PrefillCost(2, 0.5)])
 _ADMISSIONS = st.sampled_from(sorted(ADMISSIONS))
 _ORDERS = st.sampled_from(
     (
@@ -76,6 +78,7 @@ class CoreMachine(RuleBasedStateMachine):
         admission=_ADMISSIONS,
         order=_ORDERS,
         tenants=_TENANTS,
+        prefill_cost=_PREFILL_COSTS,
     )
     def start(
         self,
@@ -84,9 +87,10 @@ class CoreMachine(RuleBasedStateMachine):
         admission: str,
         order: dict[str, object],
         tenants: dict[str, str],
+        prefill_cost: PrefillCost | None,
     ) -> None:
         self.tenant_of = tenants
-        self.world = CoreWorld(*_chosen(policy, accounts, order), admission)
+        self.world = CoreWorld(*_chosen(policy, accounts, order), admission, prefill_cost)
         self.requests = 0
         self.slots: dict[int, FakeReplica] = {}
         self.replicas = 0

@@ -32,6 +32,7 @@ TENANT_OF = {
 _NAMES = st.sampled_from("".join(TENANT_OF))
 _WEIGHTS = st.sampled_from([Fraction(1), Fraction(1), Fraction(2), Fraction(1, 2), Fraction(7, 5)])
 _STEPS = lives(VERBS, _NAMES, _WEIGHTS, 30)
+_STEPS_WITH_MISSES = lives((*VERBS, "miss", "miss"), _NAMES, _WEIGHTS, 30)
 _TREE = {
     **{path: Fraction(1) for path in ("Y", "Z", "Z/s", "X/q/v")},
     "X": Fraction(3),
@@ -100,6 +101,39 @@ def test_every_node_owes_its_children_what_its_parent_owes_it(steps: list[Step])
         live = [account for account in pair.share.accounts.values() if not account.withdrawn]
 
         assert sum(a.charged - a.attained for a in live) == pair.share.clock.backlog()
+
+
+@examples(60)
+@given(_STEPS_WITH_MISSES)
+def test_misses_are_owed_by_every_node_above_and_by_no_application(steps: list[Step]) -> None:
+    """A miss is charged at every level and served at once; V falls at none."""
+    tree = {path: TenantNode(weight=exact(weight)) for path, weight in _TREE.items()}
+    share = TenantShare(VirtualClock(exact(0)), TenantTree(tree))
+    for number, step in enumerate(steps):
+        name, work, before = step.name, exact(step.work), share.clock.virtual_time
+        tags = {one: share.tag_in_tenant(one) for one in share.accounts}
+        if name not in share.accounts:
+            share.arrive(name, work, exact(step.weight), number, TENANT_OF[name])
+        elif step.verb == "miss":
+            share.miss(name, work)
+            assert all(share.tag_in_tenant(one) == tags[one] for one in _charged(share))
+        else:
+            change(share, step.verb, name, work, exact(step.weight))
+
+        assert before <= share.clock.virtual_time
+        for leaf in share.nodes.kept_leaves().values():
+            share._look_at(leaf)
+            owed = _owed_by_parent(share, leaf)
+            assert owed == leaf.gps.backlog() == leaf.server.total
+        for branch in share.nodes.kept_branches().values():
+            assert _owed_by_parent(share, branch) == branch.clock.backlog()
+        live = [share.accounts[one] for one in _charged(share)]
+
+        assert sum(a.charged - a.attained for a in live) == share.clock.backlog()
+
+
+def _charged(share: TenantShare) -> list[str]:
+    return [name for name, account in share.accounts.items() if not account.withdrawn]
 
 
 @examples(60)

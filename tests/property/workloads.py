@@ -20,6 +20,7 @@ def arrivals(
     overlaps: bool = False,
     predicted: Sequence[Fraction] = (Fraction(1),),
     expected: Sequence[Fraction | None] = (None,),
+    cached: Sequence[Fraction] = (Fraction(0),),
 ) -> st.SearchStrategy[list[Arrival]]:
     """Return applications with up to `stages` stages and at most 42 KV tokens per inference."""
     return st.lists(
@@ -32,6 +33,7 @@ def arrivals(
             predicted=st.sampled_from(predicted),
             overlaps=st.just(overlaps),
             expected=st.sampled_from(expected),
+            cached=st.sampled_from(cached),
         ),
         min_size=2,
         max_size=7,

@@ -12,6 +12,8 @@ refund(chg − att), it is *withdrawn*; 5. its next submission: charge(chg − a
 max(2, Ĉ), charge(chg); 7. expected to need r from now on, at a new stage: charge(att + r − chg) if
 that is above 0, and
    chg = att + r. Not in the paper. Expecting less changes nothing: F never falls by an estimate.
+8. With a cost of prefill: a submission is charged what its prompt is expected to cost, and charged
+   or refunded the difference once the prompt is computed, or the inference ends without it.
 
 Rules 1 and 3 are *settling*: a mispredicted giant keeps its place for at most twice its charge and
 its work in flight. Without rule 3 a served clock starves: service that GPS gave an application
@@ -134,6 +136,31 @@ class ServedShare:
         self.served += total
         clock.serve(total)
         return recharged
+
+    def adjust(self, application_id: ApplicationId, amount: KvTokenTime) -> None:
+        """Change the charge for a prompt that is expected, or known, to be computed (rule 8).
+
+        A withdrawn application is charged when it submits (rule 5). A charge never falls below the
+        service attained.
+        """
+        account = self.accounts[application_id]
+        amount = max(amount, account.attained - account.charged)
+        account.charged += amount
+        if account.withdrawn or not amount:
+            return
+        if amount > 0:
+            self._charge(application_id, account, amount)
+        else:
+            if self._moved is not None:
+                self._note_move(application_id)
+            self._refund(application_id, -amount)
+
+    def miss(self, application_id: ApplicationId, amount: KvTokenTime) -> KvTokenTime:
+        """Charge and serve the prefill of an application that its tag does not pay.
+
+        Return the service by which V moved: 0 here, because only tenants pay it.
+        """
+        return 0
 
     def withdraw(self, application_id: ApplicationId) -> None:
         """Refund the unserved charge while the application is idle (rule 4)."""

@@ -159,6 +159,21 @@ class TenantShare(ServedShare):
         recharged = self._deliver(with_quota, self.clock) if with_quota else []
         return recharged + (self._deliver(without, self.nodes.beyond) if without else [])
 
+    def miss(self, application_id: ApplicationId, amount: KvTokenTime) -> KvTokenTime:
+        """Charge an application's tenant, at all levels, for prefill that its tag does not pay.
+
+        It is served at once (rules 6 and 2) to an application of the tenant's own that has ended:
+        GPS gives it the service later, from the tenant's share.
+        """
+        tenant = self.nodes.leaf_of(application_id)
+        name = f"{tenant.path}|misses"  # no caller can use it
+        self.nodes.path_of[name] = tenant.path
+        account = self.accounts[application_id]
+        self._charge(name, Account(account.weight, account.sequence, amount), amount)
+        self.served += amount
+        self.nodes.clock_of(top(tenant)).serve(amount)
+        return amount
+
     def move(self, application_id: ApplicationId, leaf: ClientId, weight: float) -> None:
         """Move an account to another leaf, and charge the unserved part of its charge there.
 

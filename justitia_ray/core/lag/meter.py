@@ -346,7 +346,7 @@ class LagMeter:
 
         The service doubled the charges of the `recharged` applications.
         """
-        charges = [(delivery.application_id, delivery.amount) for delivery in deliveries]
+        charges = [(delivery.application_id, delivery.tag_amount) for delivery in deliveries]
         if self._accounts.are_own:
             for name in set(recharged):
                 self._bound.exceptions += self._stand(name).in_flight

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 from justitia_ray.core.clock.fair_share import ServedShare
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.policies.options import Option, PolicyOptions
+from justitia_ray.core.prefill import NOTHING_PAID, PrefillPaid
 from justitia_ray.core.queue import Key, LazyHeap, Queue
 from justitia_ray.cost import CostFunction, choices_cost
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, RequestId, Seconds, Tokens
@@ -36,6 +37,13 @@ class Delivery(NamedTuple):
     choices: int = 1
     unbooked: float = 1.0
     """Fraction of the service that no earlier scheduler has booked."""
+    prefill: PrefillPaid = NOTHING_PAID
+    """Prefill besides `amount`."""
+
+    @property
+    def tag_amount(self) -> KvTokenTime:
+        """KV token-time and prefill, as far as its application's tag pays."""
+        return self.amount + self.prefill.paid
 
     def worth(self, h: CostFunction) -> KvTokenTime:
         """Return h(p, after): the service that the inference has received in total."""

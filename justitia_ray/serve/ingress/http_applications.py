@@ -32,7 +32,10 @@ from justitia_ray.units import ApplicationId
 
 Json = dict[str, Any]
 
-_SUMMED = ("predicted_kv_token_time", "kv_token_time", "waiting", "running", "ended")
+_SUMMED = (
+    *("predicted_kv_token_time", "kv_token_time", "prefill_token_time"),
+    *("waiting", "running", "ended"),
+)
 
 
 class ApplicationBody(BaseModel):

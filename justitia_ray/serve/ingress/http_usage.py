@@ -104,13 +104,16 @@ def usage_rows(model: str, told: Json, tenant: str | None) -> Iterator[Json]:
     for day, of_day in told["days"].items():
         for name, totals in of_day.items():
             if tenant is None or is_within(name, tenant):
-                cached = totals.get("cached_prompt_tokens", 0)  # not in older totals
+                # Older totals have neither.
+                cached = totals.get("cached_prompt_tokens", 0)
+                prefill = totals.get("prefill_token_time", 0)
                 yield {
                     "day": _text(int(day)),
                     "tenant": name,
                     "model": model,
                     **totals,
                     "cached_prompt_tokens": cached,
+                    "prefill_token_time": prefill,
                     "computed_prompt_tokens": totals.get("prompt_tokens", 0) - cached,
                     "is_final": int(day) < told["open_from"],
                 }

@@ -207,7 +207,7 @@ def used_by(inference: Inference) -> dict[Unit, float]:
         Unit.INFERENCES: 1.0,
         Unit.TOKENS: float(inference.begun_prompt_tokens + inference.output_tokens),
         Unit.COMPUTED_TOKENS: float(inference.begun_computed_tokens + inference.output_tokens),
-        Unit.KV_TOKEN_TIME: float(inference.attained),
+        Unit.KV_TOKEN_TIME: float(inference.received),
     }
 
 

@@ -15,6 +15,7 @@ from justitia_ray.core.lags import Meter
 from justitia_ray.core.policies import policy_path
 from justitia_ray.core.snapshot import latest_instant, restore, saved_instant
 from justitia_ray.core.state import SchedulerLimits, State
+from justitia_ray.cost import PrefillCost
 from justitia_ray.errors import StoreError
 from justitia_ray.observability.log_events import application_ended, log_event
 from justitia_ray.observability.scheduler_metrics import DecisionMeter, SchedulerMetrics
@@ -38,6 +39,7 @@ class CoreDriver:
         outboxes: Outboxes for the core's actions.
         model: Name of the scheduled model, for the log.
         metrics: Counts decisions; None: no metrics.
+        prefill_cost: Cost of computing prompts; None: nothing.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class CoreDriver:
         outboxes: Outboxes,
         model: str,
         metrics: SchedulerMetrics | None = None,
+        prefill_cost: PrefillCost | None = None,
     ) -> None:
         self.core = SchedulerCore()
         self.settings = SchedulingConfig()
@@ -57,6 +60,7 @@ class CoreDriver:
         self._epoch: Epoch = 0
         self._metrics = metrics
         self._section = section
+        self._prefill_cost = prefill_cost
         self._clock = clock
         self.now = clock.now
         """Function that returns the scheduler's current time, with which events are handled."""
@@ -105,6 +109,7 @@ class CoreDriver:
             tiers=settings.service_tiers,
             deaths_allowed=section.engine_deaths_allowed,
             meter=_lag_meter() if section.lag_meter else None,
+            prefill_cost=self._prefill_cost,
         )
         core.applications.cap_anew()
         try:

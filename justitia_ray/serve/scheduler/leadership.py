@@ -99,7 +99,12 @@ class Term:
             interval_s = config.metrics.interval_s
             self._exporter = Exporter(measures, self._set_gauges, backend, interval_s)
         self.driver = CoreDriver(
-            config.scheduler, clock, Outboxes(), config.model.name, self._metrics
+            config.scheduler,
+            clock,
+            Outboxes(),
+            config.model.name,
+            self._metrics,
+            config.prefill_cost,
         )
         self._is_strict = config.store.durability == "strict"
         self.admission = WriteThroughAdmission(

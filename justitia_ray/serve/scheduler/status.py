@@ -66,7 +66,7 @@ def application_view(
     core: SchedulerCore, application: Application, now: Seconds
 ) -> ApplicationView:
     """Return a live application: predicted cost, service received, tag, counts."""
-    application_id = application.application_id
+    application_id, prefill = application.application_id, application.prefill_token_time
     return ApplicationView(
         application_id=application_id,
         application_class=application.application_class,
@@ -75,7 +75,8 @@ def application_view(
         weight=application.weight,
         state=application.state.public_name,
         predicted_kv_token_time=application.predicted_kv_token_time,
-        kv_token_time=core.ledger.fair_share.accounts[application_id].attained,
+        kv_token_time=core.ledger.fair_share.accounts[application_id].attained - prefill,
+        prefill_token_time=prefill,
         virtual_finish_time=core.tag(application_id),
         age_s=now - application.arrived_at,
         waiting=application.waiting_count,
@@ -113,6 +114,8 @@ def core_view(
         grants=state.grants,
         prompt_tokens=sum(state.counters.prompt_tokens.values()),
         cached_prompt_tokens=sum(state.counters.cached_tokens.values()),
+        prefill_token_time=state.counters.prefill,
+        forgiven_token_time=state.counters.forgiven,
         late_reports=state.late_reports,
         engine_failures={
             cause.value: count for cause, count in state.counters.engine_failures.items()

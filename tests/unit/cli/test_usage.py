@@ -20,7 +20,8 @@ def test_rows_are_requested_and_printed(
         asked.append(path)
         row = (
             b'{"day":"2026-11-24","tenant":"a","model":"m","applications":1,"inferences":2,'
-            b'"prompt_tokens":3000,"cached_prompt_tokens":7,"output_tokens":4,"kv_token_time":5.0,"is_final":true}'
+            b'"prompt_tokens":3000,"cached_prompt_tokens":7,"output_tokens":4,"kv_token_time":5.0,'
+            b'"prefill_token_time":6.0,"is_final":true}'
         )
         return Response(200, {}, b'{"object":"list","data":[' + row + b"]}")
 
@@ -29,6 +30,6 @@ def test_rows_are_requested_and_printed(
     assert 0 == main(["usage", "--tenant", "a/b", "--from", "2026-11-24"])
     heads, line = capsys.readouterr().out.splitlines()
     assert ["day", "tenant", "model"] == heads.split()[:3]
-    assert ["2026-11-24", "a", "m", "1", "2", "3,000", "7", "4", "5"] == line.split()
+    assert ["2026-11-24", "a", "m", "1", "2", "3,000", "7", "4", "5", "6"] == line.split()
     assert ["/v1/usage?tenant=a%2Fb&from=2026-11-24"] == asked
     assert "day" in usage.usage_text([])

@@ -307,7 +307,17 @@ def _tally_nobody(d: CoreDriver) -> None:
     d.core.state.counters.waiting_kv_token_time += 1
 
 
+def _charge_for_no_prompt(d: CoreDriver) -> None:
+    d.application().pending_prefill += 1
+
+
+def _forgive_nothing(d: CoreDriver) -> None:
+    d.application().unfinished_forgiven += 1
+
+
 DAMAGES: list[tuple[str, Damage]] = [
+    ("prefill_is_what_was_paid", _charge_for_no_prompt),
+    ("prefill_is_what_was_paid", _forgive_nothing),
     ("counters_sum_what_waits", _tally_nothing_waiting),
     ("counters_sum_what_waits", _tally_nobody),
     ("quotas_count_what_is_there", _forget_application_counted),

@@ -74,6 +74,7 @@ def test_events_cover_finished_days_only() -> None:
         "model": "m",
         "tokens": 1,
         "cached_prompt_tokens": 0,
+        "prefill_token_time": 0,
         "computed_prompt_tokens": 0,
     } == once[0]["data"]
 

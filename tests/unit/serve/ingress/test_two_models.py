@@ -101,6 +101,7 @@ def view(arrival: ApplicationArrived) -> dict[str, Any]:
         "state": "open",
         "predicted_kv_token_time": 100.0,
         "kv_token_time": 10.0,
+        "prefill_token_time": 0,
         "virtual_finish_time": 7.0,
         "age_s": 1.0,
         "waiting": 1,

@@ -17,6 +17,7 @@ from tests.unit.serve.scheduler.services import Services, inference, opened, pul
 _STATUS = (
     "ready degraded epoch saves settings policy virtual_time applications waiting kept_out"
     " held_back_s in_flight backlog_kv_tokens grants prompt_tokens cached_prompt_tokens"
+    " prefill_token_time forgiven_token_time"
     " late_reports engine_failures suspects recovering ingresses replicas head"
     " first_applications store kv decisions shares quotas size version pid"
 )
@@ -27,8 +28,8 @@ _HEAD = (
 )
 _APPLICATION = (
     "application_id application_class recognized_by tenant weight state predicted_kv_token_time"
-    " kv_token_time virtual_finish_time age_s waiting running ended prompt_tokens"
-    " cached_prompt_tokens gps_lag"
+    " kv_token_time prefill_token_time virtual_finish_time age_s waiting running ended"
+    " prompt_tokens cached_prompt_tokens gps_lag"
 )
 _OUTLOOK = (
     "reason what_would_help position position_is_least ahead_kv_token_time expected_start_s"

@@ -1,0 +1,79 @@
+"""Last contexts of an application, wherever they lie, and the prompt tokens that they leave.
+
+An application that has computed a context once expects to compute only what its next prompt adds.
+What it has to compute beyond that is a *miss*. Its tag pays for misses that it may have caused
+itself; see "The cost of a miss" in README.md.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+from justitia_ray.units import Tokens
+
+_MOST = 8
+"""Contexts that are kept: those of an agent, of its sub-agents, and of calls for titles."""
+
+
+@dataclass(slots=True, eq=False)
+class OwnContext:
+    """A prompt of the application with its answer."""
+
+    prompt_tokens: Tokens
+    tokens: Tokens
+    """Tokens of the prompt and, once it is complete, of the answer."""
+    begun_before: Tokens
+    """`OwnContexts.begun` when it was last continued."""
+
+
+class OwnContexts:
+    """The last contexts of one application."""
+
+    __slots__ = ("_contexts", "begun", "forgivable")
+
+    def __init__(self) -> None:
+        self._contexts: list[OwnContext] = []
+        """The least recently continued first."""
+        self.begun: Tokens = 0
+        """Prompt tokens of all inferences that have begun, the most that they can have evicted."""
+        self.forgivable: Tokens = 0
+        """Computed tokens that its tag has paid for, less those that were forgiven."""
+
+    def continued_by(self, prompt_tokens: Tokens) -> OwnContext | None:
+        """Return the longest context that a prompt may begin with; None if there is none."""
+        fitting = (one for one in self._contexts if one.prompt_tokens <= prompt_tokens)
+        return max(fitting, key=lambda one: one.prompt_tokens, default=None)
+
+    def begin(self, prompt_tokens: Tokens) -> OwnContext:
+        """Record that a prompt was computed; return its context."""
+        continued = self.continued_by(prompt_tokens)
+        if continued is not None:
+            self._contexts.remove(continued)
+        elif len(self._contexts) == _MOST:
+            del self._contexts[0]
+        self.begun += prompt_tokens
+        context = OwnContext(prompt_tokens, prompt_tokens, self.begun)
+        self._contexts.append(context)
+        return context
+
+    def record(self) -> list[list[Tokens]]:
+        """Return the contexts as JSON; what may be forgiven is not stored."""
+        return [[one.prompt_tokens, one.tokens] for one in self._contexts]
+
+    @classmethod
+    def restored(cls, record: object) -> Self:
+        """Return the contexts of a `record`.
+
+        Raises:
+            ValueError: If it has another form.
+        """
+        own = cls()
+        for pair in record if isinstance(record, list) else [record]:
+            if not isinstance(pair, list) or len(pair) != 2 or not all(map(_is_length, pair)):
+                raise ValueError(f"own_contexts: pairs of lengths are allowed, not {pair!r}")
+            own._contexts.append(OwnContext(pair[0], pair[1], 0))
+        del own._contexts[:-_MOST]
+        return own
+
+
+def _is_length(value: object) -> bool:
+    return type(value) is int and value >= 0

@@ -1,0 +1,187 @@
+"""Prefill as a part of the cost: what a prompt is expected to cost, may cost, and has cost.
+
+The functions are called only if computing a prompt costs something (`State.prefill_cost`).
+README.md derives who pays for a prompt that is computed again.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from justitia_ray.core.own_contexts import OwnContext, OwnContexts
+from justitia_ray.cost import PrefillCost
+from justitia_ray.units import KvTokenTime, Tokens
+
+if TYPE_CHECKING:
+    from justitia_ray.core.entities import Application, Inference
+
+NO_REUSE = -2
+"""`Application.reuse` at which its prompts are assumed to share nothing."""
+
+
+@dataclass(slots=True, eq=False)
+class Prefill:
+    """Prefill of one inference, in token·iterations unless named otherwise."""
+
+    expected: KvTokenTime = 0
+    """Amount that its tag is still expected to pay; 0 once its prompt is computed."""
+    most: KvTokenTime = 0
+    """Largest amount that its tag may still pay; 0 once its prompt is computed."""
+    charged: KvTokenTime = 0
+    """Part of its application's charge that is for `expected`."""
+    paid: KvTokenTime = 0
+    """Amount that its tag has paid; never falls."""
+    forgiven: KvTokenTime = 0
+    """Amount that its tenant has paid, but not its tag; never falls."""
+    expected_tokens: Tokens = 0
+    """Prompt tokens that it would have to compute where the context lies that it continues."""
+    lost_tokens: Tokens = 0
+    """Tokens of that context that are not on the replica of its lease, by the table of contexts,
+    and that its own application cannot have evicted.
+    """
+    computed_tokens: Tokens = 0
+    """Prompt tokens that engines have computed."""
+    context: OwnContext | None = None
+    """Context of its prompt, once that is computed."""
+
+
+class PrefillPaid(NamedTuple):
+    """Prefill of one inference in one report."""
+
+    paid: KvTokenTime = 0
+    """Amount that its application's tag pays."""
+    forgiven: KvTokenTime = 0
+    """Amount that only its tenant pays."""
+    was_charged: KvTokenTime = 0
+    """Amount of its application's charge that was for this prefill."""
+
+
+NOTHING_PAID = PrefillPaid()
+
+
+def expect_prefill(
+    cost: PrefillCost, application: "Application", inference: "Inference"
+) -> KvTokenTime:
+    """Set the prefill of an inference that was submitted; return the amount to be charged.
+
+    A part that an earlier scheduler has charged is not charged again.
+    """
+    expected = _cost(cost, inference, _expected_tokens(application, inference))
+    most = _cost(cost, inference, inference.prompt_tokens)
+    inference.prefill = Prefill(expected, most, expected)
+    application.pending_prefill += expected
+    again = min(expected, application.pending_before) if inference.resubmitted else 0
+    application.pending_before -= again
+    application.pending_prefill -= again
+    return expected - again
+
+
+def place_prefill(
+    cost: PrefillCost, application: "Application", inference: "Inference", missing: Tokens | None
+) -> None:
+    """Record the tokens that a lease has to compute.
+
+    Args:
+        cost: The cost of prefill.
+        application: Application of the inference.
+        inference: The inference that is leased.
+        missing: Prompt tokens that the replica has to compute, by the table of its contexts; None:
+            it has no prefix cache.
+    """
+    prefill, own = inference.prefill, application.own_contexts
+    assert prefill is not None
+    whole = _cost(cost, inference, inference.prompt_tokens)
+    prefill.most = max(0, whole - prefill.paid - prefill.forgiven)
+    prefill.expected_tokens = _expected_tokens(application, inference)
+    prefill.lost_tokens = 0
+    if missing is not None and own is not None and application.reuse > 0:
+        continued = own.continued_by(_prompt(inference))
+        if continued is not None:
+            lost = missing - prefill.expected_tokens - (own.begun - continued.begun_before)
+            prefill.lost_tokens = max(0, lost)
+
+
+def pay_prefill(
+    cost: PrefillCost, application: "Application", inference: "Inference", *, is_cached: bool
+) -> PrefillPaid:
+    """Meter the prompt tokens that engines have computed for an inference; return what is new.
+
+    Args:
+        cost: The cost of prefill.
+        application: Application of the inference.
+        inference: The inference, with the tokens of the report.
+        is_cached: Whether its replica caches the prompt.
+    """
+    prefill, tokens = inference.prefill, inference.begun_computed_tokens
+    assert prefill is not None
+    has_begun = inference.begun_prompt_tokens > 0 and (
+        inference.choices == 1 or inference.cached_tokens is not None
+    )
+    if not has_begun:
+        return NOTHING_PAID
+    own = application.own_contexts
+    if own is None:
+        own = application.own_contexts = OwnContexts()
+    was_charged = prefill.charged
+    prefill.expected = prefill.most = prefill.charged = 0
+    if is_cached and inference.output_tokens and prefill.context is None:
+        prefill.context = own.begin(_prompt(inference))
+    whole = _cost(cost, inference, tokens)
+    new = whole - prefill.paid - prefill.forgiven
+    if new <= 0:
+        return PrefillPaid(was_charged=was_charged) if was_charged else NOTHING_PAID
+    spared = min(prefill.lost_tokens, tokens - prefill.expected_tokens, own.forgivable)
+    spared = max(0, spared)
+    forgiven = min(new, whole - _cost(cost, inference, tokens - spared))
+    own.forgivable += max(0, tokens - prefill.computed_tokens - spared) - spared
+    prefill.lost_tokens, prefill.computed_tokens = 0, tokens
+    prefill.paid += new - forgiven
+    prefill.forgiven += forgiven
+    return PrefillPaid(new - forgiven, forgiven, was_charged)
+
+
+def paid_before(
+    application: "Application", inference: "Inference", new: PrefillPaid
+) -> PrefillPaid:
+    """Return prefill of a resubmitted inference without the part that is booked already."""
+    prefill = inference.prefill
+    assert prefill is not None
+    forgiven = min(new.paid, application.forgiven_before)
+    paid = min(new.paid - forgiven, application.paid_before)
+    application.forgiven_before -= forgiven
+    application.paid_before -= paid
+    prefill.paid -= forgiven
+    prefill.forgiven += forgiven
+    return new._replace(paid=new.paid - forgiven - paid)
+
+
+def leave_answer(inference: "Inference") -> None:
+    """Add the answer of an ended inference to the context that it has left."""
+    prefill = inference.prefill
+    if prefill is not None and prefill.context is not None:
+        answer = inference.output_tokens // inference.choices
+        prefill.context.tokens = prefill.context.prompt_tokens + answer
+
+
+def _expected_tokens(application: "Application", inference: "Inference") -> Tokens:
+    """Return the prompt tokens to be computed where the context lies that the prompt continues."""
+    prompt, own = _prompt(inference), application.own_contexts
+    repeated = inference.repeated_tokens(1) if inference.copies > 1 else 0
+    uncached = inference.prompt_tokens - repeated
+    if own is None or application.reuse <= NO_REUSE:
+        return uncached
+    continued = own.continued_by(prompt)
+    there = 0 if continued is None else min(continued.tokens, prompt - 1)
+    return max(1, uncached - there)
+
+
+def _cost(cost: PrefillCost, inference: "Inference", computed_tokens: Tokens) -> KvTokenTime:
+    """Return the cost of computing tokens of an inference, prompt after prompt."""
+    each = inference.prompt_tokens // inference.choices
+    if computed_tokens <= each or not each:
+        return cost.of(computed_tokens, max(each, computed_tokens))
+    whole, rest = divmod(computed_tokens, each)
+    return whole * cost.of(each, each) + cost.of(rest, each)
+
+
+def _prompt(inference: "Inference") -> Tokens:
+    return inference.prompt_tokens // inference.copies
