@@ -209,18 +209,23 @@ class Lanes:
         for application in core.state.applications.values():
             for name in _replicas_of(application, replicas):
                 replica = replicas[name]
-                context = replica.contexts.get(application.application_id)
-                if context is None or context.leases or not context.is_live:
+                contexts = [
+                    context
+                    for context in replica.contexts.of(application.application_id)
+                    if context.is_live and not context.leases
+                ]
+                if not contexts:
                     continue
+                tokens = sum(context.own_tokens for context in contexts)
                 key = (BarKind.HELD, name, application.application_id)
                 bar = self._open.get(key)
                 if bar is not None and bar.end is not None:
                     self._settle(key, bar)
                     bar = None
                 if bar is None:
-                    since = context.idle_since or now
-                    bar = self._begin(key, since, context.tokens)
-                self._resize(key, bar, context.tokens, replica, now)
+                    since = max(context.idle_since for context in contexts) or now
+                    bar = self._begin(key, since, tokens)
+                self._resize(key, bar, tokens, replica, now)
                 found.add(key)
         return found
 

@@ -15,6 +15,7 @@ WHY: Mapping[Reason, str] = {
     Reason.RUNNING: "it is running",
     Reason.TURN: "other applications come first",
     Reason.HEADROOM: "it is first, and no replica has enough free KV memory now",
+    Reason.CONTEXT: "its context lies on a replica that is full for a short time",
     Reason.REPLICA: "no replica takes work now",
     Reason.QUOTA: "a quota has nothing left",
     Reason.TIER: "the free memory is kept for other service tiers",

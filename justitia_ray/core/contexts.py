@@ -1,12 +1,14 @@
 """Contexts in the prefix cache of one replica, as inferred from its leases.
 
-A context is the longest prompt of an application that was computed there, with its answer. Leases
-of the application *hold* it; without such a lease it is idle. The engine evicts the blocks first
-that were freed first: the idle contexts still there are those used last, as many as fit into the
-memory that no lease has. An error here costs prefills and nothing else.
+A context is a prompt of an application that was computed there, with its answer. An application may
+have several: its sub-agents have their own, and a *branch* begins with a part of another one. A
+prompt continues the longest context of its application that is not longer than the prompt. Leases
+*hold* the context that they continue; without a lease it is idle. The engine evicts the blocks
+first that were freed first: the idle contexts still there are those used last, as many as fit into
+the memory that no lease has. An error here costs prefills and nothing else.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -15,11 +17,13 @@ from justitia_ray.units import ApplicationId, Seconds, Tokens
 _MOST = 4096
 _LOOKED_AT = 16
 """Number of least recently used contexts of which the shortest is dropped above `_MOST`."""
+_MOST_OF_ONE = 8
+"""Maximum number of contexts of one application."""
 
 
 @dataclass(slots=True, eq=False)
 class Context:
-    """The context of an application on a replica."""
+    """A context of an application on a replica."""
 
     prompt_tokens: Tokens
     """Prompt length of the inference that left it; an inference with a longer prompt continues it.
@@ -34,15 +38,23 @@ class Context:
     """Number of leases that hold it."""
     is_live: bool = True
     """Whether its application may submit more."""
+    shared: Tokens = 0
+    """Tokens of a branch that are those of the context from which it branched."""
+
+    @property
+    def own_tokens(self) -> Tokens:
+        """KV tokens that are counted for this context."""
+        return max(0, self.tokens - self.shared)
 
 
 class Contexts:
     """The contexts of one replica. A change takes amortised O(1)."""
 
     def __init__(self) -> None:
-        self._idle: dict[ApplicationId, Context] = {}
+        self._idle: dict[Context, ApplicationId] = {}
         """Idle contexts in the order of their last use."""
-        self._held: dict[ApplicationId, Context] = {}
+        self._of: dict[ApplicationId, list[Context]] = {}
+        """Contexts of each application, held or idle, the one continued last at the end."""
         self._uses = 0
         self.tokens: Tokens = 0
         """Tokens of the idle contexts."""
@@ -54,40 +66,54 @@ class Contexts:
 
     def idle(self) -> Iterator[tuple[ApplicationId, Context]]:
         """Yield the contexts that no lease holds, the least recently used first."""
-        return iter(self._idle.items())
-
-    def get(self, application_id: ApplicationId) -> Context | None:
-        """Return the context of an application, held or idle."""
-        return self._held.get(application_id) or self._idle.get(application_id)
+        return ((name, context) for context, name in self._idle.items())
 
     def held(self) -> Iterator[tuple[ApplicationId, Context]]:
         """Yield the contexts that leases hold."""
-        return iter(self._held.items())
+        for name, contexts in self._of.items():
+            yield from ((name, context) for context in contexts if context.leases)
+
+    def of(self, application_id: ApplicationId) -> Sequence[Context]:
+        """Return the contexts of an application, held and idle; the last is continued last."""
+        return self._of.get(application_id, ())
+
+    def continued_by(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context | None:
+        """Return the longest context of an application that a prompt may begin with, or None."""
+        longest = None
+        for context in self._of.get(application_id, ()):
+            if context.prompt_tokens <= prompt_tokens and (
+                longest is None or context.prompt_tokens >= longest.prompt_tokens
+            ):
+                longest = context
+        return longest
 
     def hold(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context | None:
         """Add a lease to the context that its prompt continues; return the context or None."""
-        context = self.get(application_id)
-        if context is None or prompt_tokens < context.prompt_tokens:
+        context = self.continued_by(application_id, prompt_tokens)
+        if context is None:
             return None
-        if application_id in self._idle:
-            self._take(application_id)
-            self._held[application_id] = context
+        if context in self._idle:
+            self._take(context)
             context.is_live = True
+        self._know(application_id, context)
         context.leases += 1
         return context
 
-    def begin(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context | None:
-        """Return the context of a lease whose prompt was computed, a new one if necessary.
-
-        None if its application has a longer context.
-        """
+    def begin(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context:
+        """Return the context of a lease whose prompt was computed, a new one if necessary."""
         context = self.hold(application_id, prompt_tokens)
-        if context is None and self.get(application_id) is None:
-            context = self._held[application_id] = Context(prompt_tokens, prompt_tokens, leases=1)
+        if context is None:
+            context = Context(prompt_tokens, prompt_tokens, leases=1)
+            self._know(application_id, context)
         return context
 
     def release(
-        self, application_id: ApplicationId, context: Context, left: Context | None, room: Tokens
+        self,
+        application_id: ApplicationId,
+        context: Context,
+        left: Context | None,
+        room: Tokens,
+        begun_with: Tokens | None = None,
     ) -> None:
         """Remove a lease from its context, which becomes idle if no other lease holds it.
 
@@ -97,12 +123,19 @@ class Contexts:
             left: Prompt and cached tokens with the answer, if the lease has read its prompt; else
                 None.
             room: KV tokens that no lease has.
+            begun_with: Tokens that the context had when the lease took it. If another lease has
+                extended it since, the two prompts fork, and this one's is a branch.
         """
         context.leases -= 1
-        if left is not None and left.prompt_tokens >= context.prompt_tokens:
-            context.prompt_tokens, context.tokens = left.prompt_tokens, left.tokens
-        if not context.leases and self._held.get(application_id) is context:
-            del self._held[application_id]
+        is_known = context in self._of.get(application_id, ())
+        if left is not None:
+            if is_known and begun_with is not None and context.tokens > begun_with:
+                left.shared, left.idle_since = min(begun_with, left.tokens), context.idle_since
+                left.is_live = context.is_live
+                self.put(application_id, left, room)
+            elif left.prompt_tokens >= context.prompt_tokens:
+                context.prompt_tokens, context.tokens = left.prompt_tokens, left.tokens
+        if is_known and not context.leases:
             self.put(application_id, context, room)
 
     def put(self, application_id: ApplicationId, context: Context, room: Tokens) -> None:
@@ -110,70 +143,108 @@ class Contexts:
         self._uses += 1
         context.used = self._uses
         self._add(application_id, context)
+        self._know(application_id, context)
         if len(self._idle) > _MOST:
-            names = islice(self._idle, _LOOKED_AT)
-            self._take(min(names, key=lambda name: self._idle[name].tokens))
+            self._drop(min(islice(self._idle, _LOOKED_AT), key=lambda one: one.tokens))
         self.shrink(room)
 
     def recall(self, application_id: ApplicationId, prompt_tokens: Tokens, room: Tokens) -> None:
         """Add a context from before a restart, with an assumed length."""
-        if self.get(application_id) is None:
-            self._add(application_id, Context(prompt_tokens, prompt_tokens))
+        if application_id not in self._of:
+            context = Context(prompt_tokens, prompt_tokens)
+            self._add(application_id, context)
+            self._know(application_id, context)
             self.shrink(room)
 
-    def forget(self, application_id: ApplicationId) -> None:
-        """Remove a context that an engine did not find."""
-        self._held.pop(application_id, None)  # its leases hold it until they end
-        if application_id in self._idle:
-            self._take(application_id)
+    def forget(self, application_id: ApplicationId, context: Context) -> None:
+        """Remove a context that an engine did not find; its leases hold it until they end."""
+        if context in self._idle:
+            self._drop(context)
+        else:
+            self._unknow(application_id, context)
 
     def forget_before(self, context: Context) -> None:
         """Remove the idle contexts that were used before a context that has been evicted."""
         while self._idle:
-            name, oldest = next(iter(self._idle.items()))
+            oldest = next(iter(self._idle))
             if oldest.used >= context.used:
                 return
-            self._take(name)
+            self._drop(oldest)
 
     def end(self, application_id: ApplicationId) -> None:
-        """Mark the context of an ended application: still cached, but nothing continues it."""
-        context = self.get(application_id)
-        if context is not None and context.is_live:
-            context.is_live = False
-            if application_id in self._idle:
-                self.live_tokens -= context.tokens
+        """Mark the contexts of an ended application: still cached, but nothing continues them."""
+        for context in self._of.get(application_id, ()):
+            if context.is_live:
+                context.is_live = False
+                if context in self._idle:
+                    self.live_tokens -= context.own_tokens
 
     def shrink(self, room: Tokens) -> None:
         """Evict the least recently used idle contexts, the last one in part, until all fit."""
         while self._idle and self.tokens > room:
-            name, context = next(iter(self._idle.items()))
-            evicted = min(context.tokens, self.tokens - max(0, room))
-            if evicted == context.tokens:
-                self._take(name)
+            context = next(iter(self._idle))
+            evicted = min(context.own_tokens, self.tokens - max(0, room))
+            if evicted == context.own_tokens:
+                self._drop(context)
                 continue
             context.tokens -= evicted
             self.tokens -= evicted
             self.live_tokens -= evicted * context.is_live
 
-    def displaced(self, application_id: ApplicationId, wanted: Tokens, room: Tokens) -> Tokens:
-        """Return the tokens of other live applications' contexts that a start would evict.
+    def displaced(self, continued: Context | None, wanted: Tokens, room: Tokens) -> Tokens:
+        """Return the tokens of other contexts of live applications that a start would evict.
 
         Contexts of ended applications are assumed to be evenly distributed among them.
+
+        Args:
+            continued: The context that the start continues, if any.
+            wanted: KV tokens that it adds.
+            room: KV tokens that no lease has.
         """
-        own = self._idle.get(application_id)
         all_tokens, live = self.tokens, self.live_tokens
-        if own is not None:
-            all_tokens -= own.tokens
-            live -= own.tokens * own.is_live
+        if continued is not None and continued in self._idle:
+            all_tokens -= continued.own_tokens
+            live -= continued.own_tokens * continued.is_live
         excess = min(all_tokens, all_tokens + wanted - room)
         return excess * live // all_tokens if excess > 0 else 0
 
     def _add(self, application_id: ApplicationId, context: Context) -> None:
-        self._idle[application_id] = context
-        self.tokens += context.tokens
-        self.live_tokens += context.tokens * context.is_live
+        self._idle[context] = application_id
+        self.tokens += context.own_tokens
+        self.live_tokens += context.own_tokens * context.is_live
 
-    def _take(self, application_id: ApplicationId) -> None:
-        context = self._idle.pop(application_id)
-        self.tokens -= context.tokens
-        self.live_tokens -= context.tokens * context.is_live
+    def _take(self, context: Context) -> ApplicationId:
+        application_id = self._idle.pop(context)
+        self.tokens -= context.own_tokens
+        self.live_tokens -= context.own_tokens * context.is_live
+        return application_id
+
+    def _drop(self, context: Context) -> None:
+        """Remove an idle context; the part that it shares with a branch is then that one's."""
+        application_id = self._take(context)
+        self._unknow(application_id, context)
+        for branch in self._of.get(application_id, ()):
+            if 0 < branch.shared <= context.tokens:
+                is_idle = branch in self._idle
+                self.tokens += branch.shared * is_idle
+                self.live_tokens += branch.shared * (is_idle and branch.is_live)
+                branch.shared = 0
+                return
+
+    def _know(self, application_id: ApplicationId, context: Context) -> None:
+        """Make a context the last continued of its application, which has a limited number."""
+        contexts = self._of.setdefault(application_id, [])
+        if context in contexts:
+            contexts.remove(context)
+        contexts.append(context)
+        if len(contexts) > _MOST_OF_ONE:
+            oldest = next((one for one in contexts if one in self._idle), None)
+            if oldest is not None:
+                self._drop(oldest)
+
+    def _unknow(self, application_id: ApplicationId, context: Context) -> None:
+        contexts = self._of.get(application_id, [])
+        if context in contexts:
+            contexts.remove(context)
+            if not contexts:
+                del self._of[application_id]

@@ -419,6 +419,8 @@ class Lease:
     state: LeaseState = LeaseState.GRANTED
     context: Context | None = None
     """Context on its replica that it continues, or has created (`locality`)."""
+    begun_with: Tokens = 0
+    """Tokens of that context when the lease began to hold it."""
     uncomputed_tokens: Tokens = 0
     """Prompt tokens that its engine has to compute before its first token; 0 afterwards."""
     tokens_ahead: Tokens = 0

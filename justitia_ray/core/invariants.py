@@ -154,8 +154,8 @@ def caches_agree(core: SchedulerCore) -> Findings:
         yield told == awaited, names, f"waits for {told} tokens, its leases for {awaited}"
         contexts = replica.contexts
         idle = [context for _, context in contexts.idle()]
-        summed = sum(context.tokens for context in idle)
-        live = sum(context.tokens for context in idle if context.is_live)
+        summed = sum(context.own_tokens for context in idle)
+        live = sum(context.own_tokens for context in idle if context.is_live)
         told_idle = contexts.tokens, contexts.live_tokens
         yield told_idle == (summed, live), names, f"contexts: {told_idle}, summed {summed}, {live}"
         holders = Counter(

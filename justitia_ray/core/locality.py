@@ -33,6 +33,8 @@ def take_context(
     lease.tokens_ahead = replica.uncomputed_tokens
     replica.uncomputed_tokens += lease.uncomputed_tokens
     lease.context = replica.contexts.hold(application.application_id, _prompt(inference))
+    if lease.context is not None:
+        lease.begun_with = lease.context.tokens
 
 
 def note_first_token(
@@ -50,10 +52,12 @@ def note_first_token(
             if application.reuse > 0:  # the context was evicted, with all that were used before it
                 contexts.forget_before(context)
             application.reuse = max(NO_REUSE, application.reuse - 1)
-            contexts.forget(name)
+            contexts.forget(name, context)
+            context.leases -= 1
             lease.context = None
     if lease.context is None:
         lease.context = contexts.begin(name, _prompt(inference))
+        lease.begun_with = lease.context.tokens
 
 
 def leave_context(replica: KnownReplica, inference: Inference, lease: Lease, now: Seconds) -> None:
@@ -67,7 +71,8 @@ def leave_context(replica: KnownReplica, inference: Inference, lease: Lease, now
         left = Context(own, own + inference.output_tokens // inference.choices)
     lease.context.idle_since = now
     room = replica.unleased_tokens
-    replica.contexts.release(inference.application_id, lease.context, left, room)
+    name = inference.application_id
+    replica.contexts.release(name, lease.context, left, room, lease.begun_with)
 
 
 def end_contexts(replicas: Mapping[ReplicaId, KnownReplica], application: Application) -> None:
@@ -92,8 +97,8 @@ def recall_contexts(replica: KnownReplica, applications: Iterable[Application]) 
 def missing_tokens(replica: KnownReplica, application: Application, inference: Inference) -> Tokens:
     """Return the prompt tokens of an inference that a replica would have to compute; at least 1."""
     prompt, there = _prompt(inference), 0
-    context = replica.contexts.get(application.application_id)
-    if context is not None and prompt >= context.prompt_tokens and application.reuse > NO_REUSE:
+    context = replica.contexts.continued_by(application.application_id, prompt)
+    if context is not None and application.reuse > NO_REUSE:
         there = context.tokens
     if inference.prefixes:
         there = max(there, replica.leases.shared_with(inference.prefixes))
@@ -134,8 +139,8 @@ def delay(replica: KnownReplica, application: Application, inference: Inference)
     missing, contexts = missing_tokens(replica, application, inference), replica.contexts
     if contexts.live_tokens:
         wanted = replica.footprint_beside(inference).full_tokens
-        name, room = application.application_id, replica.unleased_tokens
-        missing += contexts.displaced(name, wanted, room)
+        continued = contexts.continued_by(application.application_id, _prompt(inference))
+        missing += contexts.displaced(continued, wanted, replica.unleased_tokens)
     sequences, iterations = replica.leases.sequences, inference.expected_remaining()
     read = iterations * (replica.leases.context_tokens + sequences * _prompt(inference))
     return replica.uncomputed_tokens + missing * (sequences + 1) + _READ * read

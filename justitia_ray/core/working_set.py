@@ -141,10 +141,10 @@ class WorkingSet:
             return True
         replicas = self._state.replicas
         return any(
-            name in replicas
-            and (context := replicas[name].contexts.get(application.application_id)) is not None
-            and context.tokens > 0
+            context.tokens > 0
             for name in application.replicas
+            if name in replicas
+            for context in replicas[name].contexts.of(application.application_id)
         )
 
     def _fits(self, application: Application, inference: Inference) -> bool:
@@ -172,7 +172,7 @@ class WorkingSet:
         for replica in replicas:
             for other, context in replica.contexts.idle():
                 if context.is_live and (other == name or not self._counts(other, context, own)):
-                    counted -= context.tokens
+                    counted -= context.own_tokens
                     if counted <= 0 or excess + counted <= 0:
                         return True
         return counted <= 0

@@ -29,7 +29,7 @@ def test_context_in_use_is_not_evicted_and_becomes_the_last_used() -> None:
 
     assert held is not None
     assert {"b": 100} == lying(known)
-    assert held is known.get("a")
+    assert held is known.continued_by("a", 110)
     known.release("a", held, Context(110, 120), 150)
     assert {"b": 30, "a": 120} == lying(known)
 
@@ -40,19 +40,70 @@ def test_two_leases_hold_a_context_until_the_last_ends() -> None:
 
     assert first is second
     assert first is not None
-    known.release("a", first, Context(130, 140), 1000)
+    known.release("a", first, None, 1000)
     assert {} == lying(known)
     known.release("a", first, Context(110, 115), 1000)
-    assert {"a": 140} == lying(known)
+    assert {"a": 115} == lying(known)
 
 
-def test_short_call_of_an_application_leaves_its_long_context_as_it_is() -> None:
-    """A call for a title, for instance, continues no context."""
+def test_both_sides_of_a_fork_leave_their_contexts_and_share_its_beginning() -> None:
     known = contexts("a")
+    forked = known.hold("a", 100)
+    assert forked is known.hold("a", 130)
+    assert forked is not None
+    known.release("a", forked, Context(130, 140), 1000, begun_with=100)
+    known.release("a", forked, Context(120, 125), 1000, begun_with=100)
 
-    assert known.hold("a", 10) is None
-    assert known.begin("a", 10) is None
-    assert {"a": 100} == lying(known)
+    sides = [known.continued_by("a", prompt) for prompt in (130, 129)]
+    assert [140, 125] == [None if side is None else side.tokens for side in sides]
+    assert 140 + 25 == known.tokens == known.live_tokens
+
+
+def test_beginning_of_a_fork_stays_with_the_side_that_is_used_last() -> None:
+    known = contexts("a")
+    forked = known.hold("a", 100)
+    assert forked is known.hold("a", 130)
+    assert forked is not None
+    known.release("a", forked, Context(130, 140), 1000, begun_with=100)
+    known.release("a", forked, Context(120, 125), 1000, begun_with=100)
+    known.forget("a", forked)
+
+    assert 125 == known.tokens == known.live_tokens
+
+
+def test_lease_that_continues_what_another_one_left_extends_it() -> None:
+    known = contexts("a")
+    for prompt in (120, 140):
+        held = known.hold("a", prompt)
+        assert held is not None
+        known.release("a", held, Context(prompt, prompt + 10), 1000, begun_with=held.tokens)
+
+    assert {"a": 150} == lying(known)
+    assert 1 == len(known)
+
+
+def test_sub_agent_and_its_agent_have_their_own_contexts() -> None:
+    known = contexts("a")
+    sub_agent = known.begin("a", 10)
+    known.release("a", sub_agent, Context(10, 15), 1000)
+
+    assert sub_agent is known.continued_by("a", 30)
+    agent = known.continued_by("a", 110)
+    assert agent is not sub_agent
+    assert agent is not None
+    assert 100 == agent.tokens
+    assert 115 == known.tokens == known.live_tokens
+
+
+def test_application_has_a_limited_number_of_contexts() -> None:
+    known = contexts("a", room=10**9)
+    for tokens in range(20, 0, -1):
+        begun = known.begin("a", tokens)
+        known.release("a", begun, Context(tokens, tokens), 10**9)
+
+    assert 8 == len(known)
+    assert known.continued_by("a", 100) is not None
+    assert 8 == known.continued_by("a", 100).prompt_tokens  # type: ignore[union-attr]
 
 
 def test_first_prompt_of_an_application_is_its_context_from_then_on() -> None:
@@ -108,7 +159,7 @@ def test_context_that_was_forgotten_while_it_was_held_does_not_come_back() -> No
     known = contexts("a")
     held = known.hold("a", 100)
     assert held is not None
-    known.forget("a")
+    known.forget("a", held)
     known.release("a", held, Context(100, 110), 1000)
 
     assert {} == lying(known)
@@ -120,10 +171,11 @@ def test_start_evicts_idle_contexts_of_live_applications() -> None:
     known.end("a")
 
     assert 400 == known.live_tokens
-    assert 0 == known.displaced("c", 200, 1000)
-    assert 50 == known.displaced("c", 300, 1000)
-    assert 400 == known.displaced("c", 5000, 1000)
-    assert 0 == known.displaced("b", 600, 1000)  # its own context is evicted too, and a has ended
+    assert 0 == known.displaced(None, 200, 1000)
+    assert 50 == known.displaced(None, 300, 1000)
+    assert 400 == known.displaced(None, 5000, 1000)
+    own = known.continued_by("b", 400)
+    assert 0 == known.displaced(own, 600, 1000)  # it is evicted too, and `a` has ended
 
 
 def test_contexts_are_bounded_and_the_long_ones_stay() -> None:
@@ -133,5 +185,5 @@ def test_contexts_are_bounded_and_the_long_ones_stay() -> None:
 
     assert 4096 == len(known)
     assert 100 + 4095 == known.tokens
-    assert known.get("long") is not None
-    assert known.get("a0") is None
+    assert known.continued_by("long", 100) is not None
+    assert known.continued_by("a0", 1) is None

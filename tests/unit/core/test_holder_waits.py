@@ -43,7 +43,8 @@ def a_driver(
 def lie(driver: CoreDriver, tokens: int) -> None:
     """Let the context of `a` on r0 have this many tokens."""
     contexts = driver.core.state.replicas["r0"].contexts
-    contexts.forget("a")
+    for _, context in [*contexts.idle()]:
+        contexts.forget("a", context)
     contexts.put("a", Context(tokens, tokens), KV)
 
 

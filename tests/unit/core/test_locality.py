@@ -201,8 +201,8 @@ def test_eviction_of_a_found_context_implies_eviction_of_older_ones() -> None:
     assert {"c": 1110} == lying(driver)
 
 
-def test_call_without_a_context_does_not_replace_the_stored_one() -> None:
-    """A call for a title is charged with all of its prompt, and does not replace the context."""
+def test_call_without_a_context_has_its_own() -> None:
+    """A call for a title, or of a sub-agent, computes all of its prompt and continues nothing."""
     driver = a_core()
     driver.submit("a1", prompt=5000)
     driver.end("a1", 5000)
@@ -211,7 +211,19 @@ def test_call_without_a_context_does_not_replace_the_stored_one() -> None:
     first_token(driver, "title", found=0)
     driver.end("title", 300)
 
-    assert {"a": 5010} == lying(driver)
+    contexts = driver.core.state.replicas["r0"].contexts
+    assert [5010, 310] == [context.tokens for _, context in contexts.idle()]
+
+
+def test_turn_of_a_sub_agent_goes_where_its_own_context_lies() -> None:
+    """Its agent's longer context lies there, too; on the other replica a sibling's shorter one."""
+    agent, other = replica("r0", runs=1, context=5000), replica("r1")
+    agent.contexts.put("a", Context(400, 410), KV)
+    other.contexts.put("a", Context(200, 210), KV)
+
+    assert "r0" == best(500, other, agent)
+    assert "r1" == best(300, other, agent)
+    assert "r0" == best(5100, other, agent)
 
 
 def test_attempt_without_a_payload_leaves_no_context() -> None:

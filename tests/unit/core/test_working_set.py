@@ -198,7 +198,9 @@ def test_started_application_keeps_its_place_for_four_times_its_charge() -> None
 
 def test_application_whose_context_was_evicted_has_no_place() -> None:
     driver = a_core(costs=OUTRUN)
-    driver.core.state.replicas["r0"].contexts.forget("first")
+    contexts = driver.core.state.replicas["r0"].contexts
+    for context in [*contexts.of("first")]:
+        contexts.forget("first", context)
 
     assert ["second1"] == granted(driver.submit("second1", "second", prompt=3000))
 
