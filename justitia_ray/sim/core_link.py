@@ -83,6 +83,7 @@ class CoreLink:
             settings.policy_options,
             settings.engine.admission,
             Timeouts(_NEVER, _NEVER, _NEVER, _NEVER, _NEVER),
+            tenants=settings.tenants,
             meter=LagMeter,
         )
         self._applications: dict[ApplicationId, ApplicationResult] = {}

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from justitia_ray.core.tenants import TenantTree
 from justitia_ray.predictor.observation import Observation
 from justitia_ray.predictor.stages import CHARGE_FACTOR
 from justitia_ray.sim.engine_profile import EngineProfile
@@ -17,6 +18,8 @@ class RunSettings:
     engine: EngineProfile
     policy: str = "justitia"
     policy_options: Mapping[str, object] = field(default_factory=dict)
+    tenants: TenantTree = field(default_factory=TenantTree)
+    """Tree of tenants, for policies with `fairness: tenant`."""
     replicas: int = 1
     prediction: str = "oracle"
     """`oracle`: true values; `noisy:λ`: each cost and length times a factor drawn from [1/λ, λ];

@@ -291,12 +291,19 @@ def _from_spans(spans: Iterable[InferenceSpan]) -> list[WorkloadApplication]:
     for span in spans:
         groups.setdefault(span.application_id, []).append(span)
     began_ns = min((span.start_ns for group in groups.values() for span in group), default=0)
-    return [_of_spans(name, group, began_ns) for name, group in groups.items()]
+    return [application_of_spans(name, group, began_ns) for name, group in groups.items()]
 
 
-def _of_spans(
+def application_of_spans(
     application_id: str, spans: Sequence[InferenceSpan], began_ns: int
 ) -> WorkloadApplication:
+    """Return an application whose calls follow those that had ended when they began.
+
+    Args:
+        application_id: Its id.
+        spans: Its calls, at least one.
+        began_ns: Time at which the workload begins.
+    """
     spans = sorted(spans, key=lambda span: (span.start_ns, span.end_ns))
     by_end = sorted(range(len(spans)), key=lambda number: spans[number].end_ns)
     ends = [spans[number].end_ns for number in by_end]

@@ -8,7 +8,14 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from justitia_ray.protocol.console import Frame, Hello, Line, Timeline, read_line
+from justitia_ray.protocol.console import (
+    Frame,
+    Hello,
+    Line,
+    Timeline,
+    WhatIfAnswer,
+    read_line,
+)
 from justitia_ray.protocol.status import read_answer
 from tests.harness.bodies import COMPLETIONS, completion
 from tests.harness.service import ENDLESS, Service
@@ -86,6 +93,22 @@ async def test_frames_show_what_the_engines_count(
     timeline = read_answer(Timeline, told["models"][first.model], "timeline")
     assert [call.ended_at for call in timeline.calls] == [None, None]
     assert all(call.started_at is not None for call in timeline.calls)
+
+
+async def test_what_if_replays_what_was_recorded(http: httpx.AsyncClient) -> None:
+    async with watching(http) as lines:
+        await next_frame(lines)
+        for number in range(3):
+            named = {"x-justitia-application": f"what-if-{number}", "x-justitia-final": "true"}
+            answer = await http.post(COMPLETIONS, json=completion(max_tokens=20), headers=named)
+            assert answer.status_code == 200
+        told = await http.post("/v1/console/what-if", json={"policy": "fcfs", "replicas": 1})
+
+    assert told.status_code == 200, told.text
+    estimate = read_answer(WhatIfAnswer, told.json(), "estimate")
+    assert estimate.applications >= 3
+    assert (estimate.after.policy, estimate.after.replicas) == ("fcfs", 1)
+    assert estimate.measured.mean_s is not None
 
 
 async def test_the_short_path_leads_to_the_page(http: httpx.AsyncClient) -> None:

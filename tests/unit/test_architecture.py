@@ -129,8 +129,10 @@ RULES: dict[str, Rule] = {
         ),
         ("pydantic",),
     ),
-    "console": Rule((*BASE, "access.identity", "core", "protocol"), standard=PURE),
+    "console": Rule((*BASE, "access.identity", "core", "protocol"), standard=(*PURE, "statistics")),
     "console.files": Rule(),
+    # The ingress starts it as a process of its own.
+    "console.what_if": Rule((*BASE, "config", "console", "core", "protocol", "sim")),
     "client": Rule((*BASE, "core", "protocol"), ("httpx",)),
     "doctor": Rule((*BASE, "protocol", "client", "store")),
     "sim": Rule(

@@ -36,6 +36,7 @@ _SCOPES: dict[str, Scope] = {
     "/v1/console/applications/": Scope.OWN,
     "/v1/status": Scope.OPERATE,
     "/v1/examination": Scope.OPERATE,
+    "/v1/console/what-if": Scope.OPERATE,
     "/v1/predictor": Scope.OPERATE,
     "/v1/predictor/": Scope.OPERATE,
 }

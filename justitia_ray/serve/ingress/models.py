@@ -17,7 +17,7 @@ from justitia_ray.protocol.request_mapping import best_alias
 from justitia_ray.serve.ingress.gateway import Gateway
 from justitia_ray.serve.ingress.inspection import InspectionCalls
 from justitia_ray.serve.ingress.pending_inferences import PendingInferences
-from justitia_ray.units import ApplicationId, ClientId, Epoch
+from justitia_ray.units import ApplicationId, ClientId, Epoch, Seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,15 @@ class SchedulerCalls:
     async def console_application(self, application_id: ApplicationId) -> bytes | None:
         """Return an application's timeline as JSON; None if the scheduler does not have it."""
         found: bytes | None = await self._ask("console_application", application_id)
+        return found
+
+    async def console_history(self, lasts_s: Seconds) -> bytes:
+        """Return the recorded past as JSON, for "what if".
+
+        Raises:
+            AdmissionError: If nothing can be replayed yet, too.
+        """
+        found: bytes = await self._ask("console_history", lasts_s)
         return found
 
     async def usage(self, days: Sequence[int]) -> dict[str, Any]:

@@ -78,6 +78,7 @@ class SchedulerActor:
     applications = _forward("applications")
     console_frame = _forward("console_frame")
     console_application = _forward("console_application")
+    console_history = _forward("console_history")
     usage = _forward("usage")
     configure = _forward("configure")
 

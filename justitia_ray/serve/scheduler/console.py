@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from justitia_ray.console.history import history_of
 from justitia_ray.console.timeline import timeline_of
 from justitia_ray.console.watch import Sight, Watch
 from justitia_ray.errors import AdmissionError
@@ -24,6 +25,8 @@ from justitia_ray.units import ApplicationId, ClientId, Epoch, Seconds
 LINGER_S: Seconds = 120.0
 """Time without a viewer after which the recording ends: a viewer that comes back in time still has
 its past."""
+RETRY_S: Seconds = 15.0
+"""When to ask again for a past that is not there yet."""
 MOST_FRAMES = 64
 """Maximum number of different frames of one look: tenants, and readers that are behind."""
 _TIMES_ITS_COST = 20
@@ -109,6 +112,28 @@ class SchedulerConsole:
         now = self._term.driver.now()
         timeline = timeline_of(core, watch, application_id, now, self._trace(application_id))
         return None if timeline is None else msgspec.json.encode(timeline)
+
+    def history(self, lasts_s: Seconds) -> bytes:
+        """Return the recorded past as JSON, a `History`, for "what if".
+
+        Args:
+            lasts_s: Length of the past; at most since the recording began.
+
+        Raises:
+            AdmissionError: If no application was recorded from its arrival on.
+        """
+        watch, term = self._watched(), self._term
+        settings, now = term.driver.settings.model_dump(mode="json"), term.driver.now()
+        history = history_of(
+            term.driver.core, watch, term.config.model.name, settings, now, lasts_s
+        )
+        if history is None:
+            raise AdmissionError(
+                f"nothing can be replayed yet: {now - watch.calls.since:.0f} s are recorded,"
+                " without an application from its arrival on",
+                RETRY_S,
+            )
+        return msgspec.json.encode(history)
 
     def stop(self) -> None:
         """End the recording."""

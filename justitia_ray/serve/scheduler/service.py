@@ -178,6 +178,11 @@ class SchedulerService:
         await self.term.admit_caller()
         return self.console.application(application_id)
 
+    async def console_history(self, lasts_s: Seconds) -> bytes:
+        """Return the recorded past; see `SchedulerConsole.history`."""
+        await self.term.admit_caller()
+        return self.console.history(lasts_s)
+
     async def submit_many(
         self, ingress_id: IngressId, epoch: Epoch, ack: int, items: tuple[Submission, ...]
     ) -> IngressMail:

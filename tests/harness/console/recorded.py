@@ -10,6 +10,7 @@ from pathlib import Path
 
 from justitia_ray.access.identity import is_within
 from justitia_ray.application_key import application_key
+from justitia_ray.console.history import History, history_of
 from justitia_ray.console.timeline import timeline_of
 from justitia_ray.console.watch import Watch
 from justitia_ray.core import events as ev
@@ -55,6 +56,7 @@ class RecordedRun:
         timelines: Timeline of each application when it had ended.
         result: Outcome of the run.
         engine_kv_token_s: KV that each engine held over the run, by its own integral.
+        history: The run as "what if" replays it.
     """
 
     name: str = "llama"
@@ -64,6 +66,7 @@ class RecordedRun:
     timelines: dict[ApplicationId, Timeline] = field(default_factory=dict)
     result: RunResult = field(default_factory=RunResult)
     engine_kv_token_s: dict[ReplicaId, float] = field(default_factory=dict)
+    history: History | None = None
 
 
 class RecordedSource:
@@ -178,6 +181,8 @@ def record_run(
         timeline = timeline_of(core, watch, one.application_id, next_at)
         if timeline is not None:
             run.timelines[one.application_id] = timeline
+    settings_in_force = {"policy": settings.policy, "policy_options": {**settings.policy_options}}
+    run.history = history_of(core, watch, run.name, settings_in_force, next_at, 900.0)
     run.engine_kv_token_s = {server.name: server.kv_token_seconds for server in servers}
     return run
 

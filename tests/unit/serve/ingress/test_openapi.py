@@ -23,6 +23,7 @@ from justitia_ray.protocol.stream_forms import Keepalive
 from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door, is_public, scope_of
 from justitia_ray.serve.ingress.http_app import HttpApp, build_http_app
 from justitia_ray.serve.ingress.http_applications import ApplicationBody
+from justitia_ray.serve.ingress.http_what_if import WhatIfBody
 from justitia_ray.serve.ingress.models import ServedModels
 from justitia_ray.serve.ingress.predictor_http import HistoryBody, RollbackBody
 from justitia_ray.serve.ingress.request_context import IDEMPOTENCY_HEADER
@@ -141,6 +142,7 @@ def test_headers_are_those_that_the_service_reads_and_sends(app: HttpApp) -> Non
         ("/v1/applications", ApplicationBody, True),
         ("/v1/predictor/samples", HistoryBody, True),
         ("/v1/predictor/{application_class}/rollback", RollbackBody, False),
+        ("/v1/console/what-if", WhatIfBody, False),
     ],
 )
 def test_body_is_that_of_its_model(

@@ -1,0 +1,162 @@
+"""The recorded past of a core, as "what if" replays it."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from justitia_ray.console.calls import Call, RecordedApplication
+from justitia_ray.console.watch import Watch
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core.entities import Outcome
+from justitia_ray.units import ApplicationId, InferenceId, KvTokenTime, Seconds, Tokens
+
+MOST_CALLS = 8_000
+"""Maximum number of replayed calls; the latest applications are taken."""
+
+
+class PastCall(NamedTuple):
+    """A call of the past."""
+
+    inference_id: InferenceId
+    submitted_at: Seconds
+    ended_at: Seconds | None
+    """None: it has not ended."""
+    prompt_tokens: Tokens
+    output_tokens: Tokens
+    """Output, at least 1; the expected one of a call that has not ended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastApplication:
+    """An application that arrived in the replayed time, with all its calls."""
+
+    application_id: ApplicationId
+    application_class: str
+    tenant: str
+    weight: float
+    arrived_at: Seconds
+    finished_at: Seconds | None
+    """None: it has not ended, or not successfully."""
+    predicted_kv_token_time: KvTokenTime
+    calls: tuple[PastCall, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """The last minutes of a model's queue."""
+
+    model: str
+    start: Seconds
+    end: Seconds
+    settings: Mapping[str, Any]
+    """Scheduling settings, as `SchedulingConfig`."""
+    replicas: int
+    kv_tokens: Tokens
+    """KV memory of the largest replica."""
+    block_size: Tokens
+    max_num_seqs: int
+    caches_prefixes: bool
+    iteration_s: Seconds
+    """Time per output token of all calls that have ended, from lease to end."""
+    applications: tuple[PastApplication, ...] = field(default=())
+    left_out: int = 0
+    """Number of applications that began before, or whose calls were not all recorded."""
+
+
+def history_of(
+    core: SchedulerCore,
+    watch: Watch,
+    model: str,
+    settings: Mapping[str, Any],
+    now: Seconds,
+    lasts_s: Seconds,
+) -> History | None:
+    """Return the recorded past of a core; None if no application can be replayed.
+
+    Args:
+        core: The core.
+        watch: The recording of its events.
+        model: Name of the model.
+        settings: Scheduling settings in force.
+        now: The core's time.
+        lasts_s: Length of the past; at most since the recording began.
+    """
+    replicas = [one for one in core.state.replicas.values() if not one.draining]
+    start = max(watch.calls.since, now - lasts_s)
+    recorded = [one for one in watch.calls.applications() if _is_since(one, start)]
+    whole = [one for one in recorded if one.is_from_arrival and one.calls]
+    latest = list(_latest(whole))
+    if not replicas or not latest:
+        return None
+    largest = max((one.capacity for one in replicas), key=lambda one: one.kv_tokens)
+    ended = [call for one in latest for call in one.calls.values() if call.ended_at is not None]
+    return History(
+        model=model,
+        start=start,
+        end=now,
+        settings=settings,
+        replicas=len(replicas),
+        kv_tokens=largest.kv_tokens,
+        block_size=largest.block_size,
+        max_num_seqs=largest.max_num_seqs,
+        caches_prefixes=largest.caches_prefixes,
+        iteration_s=_iteration_s(ended) or core.outlooks.iteration_s,
+        applications=tuple(_past(core, one) for one in reversed(latest)),
+        left_out=len(recorded) - len(latest),
+    )
+
+
+def _is_since(recorded: RecordedApplication, start: Seconds) -> bool:
+    """Return whether an application was live in the past: others do not count as left out."""
+    return recorded.end is None or recorded.end.ended_at >= start
+
+
+def _latest(applications: Iterable[RecordedApplication]) -> Iterator[RecordedApplication]:
+    """Yield the applications that arrived last, the last one first, up to a number of calls."""
+    calls = 0
+    for one in sorted(applications, key=lambda one: one.arrived_at, reverse=True):
+        calls += len(one.calls)
+        if calls > MOST_CALLS:
+            return
+        yield one
+
+
+def _past(core: SchedulerCore, recorded: RecordedApplication) -> PastApplication:
+    end = recorded.end
+    is_finished = end is not None and end.outcome is Outcome.FINISHED
+    return PastApplication(
+        application_id=recorded.application_id,
+        application_class=recorded.application_class,
+        tenant=recorded.tenant,
+        weight=recorded.weight,
+        arrived_at=recorded.arrived_at,
+        finished_at=end.ended_at if end is not None and is_finished else None,
+        predicted_kv_token_time=max(1.0, recorded.predicted_kv_token_time),
+        calls=tuple(_past_call(core, call) for call in recorded.calls.values()),
+    )
+
+
+def _past_call(core: SchedulerCore, call: Call) -> PastCall:
+    output = call.output_tokens
+    inference = core.state.inferences.get(call.request_id)
+    if inference is not None:
+        made = inference.output_tokens
+        output = made + inference.expected_remaining(made)
+    return PastCall(
+        call.inference_id,
+        call.submitted_at,
+        call.ended_at,
+        max(1, call.prompt_tokens),
+        max(1, output),
+    )
+
+
+def _iteration_s(calls: Iterable[Call]) -> Seconds | None:
+    """Return the time per output token of each sequence, over all calls; None without any."""
+    ran_s, tokens = 0.0, 0
+    for call in calls:
+        made = call.output_tokens // call.choices
+        if call.started_at is not None and call.ended_at is not None and made:
+            ran_s += call.ended_at - call.started_at
+            tokens += made
+    return ran_s / tokens if ran_s > 0 else None

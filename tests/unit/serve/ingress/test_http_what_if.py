@@ -1,0 +1,114 @@
+"""`POST /v1/console/what-if`: bodies, limits, and the process that answers."""
+
+import asyncio
+import sys
+
+import httpx
+import pytest
+
+from justitia_ray.errors import AdmissionError, ConsoleIsBusy, DeadlineMissed, RequestError
+from justitia_ray.serve.ingress import http_what_if
+from justitia_ray.serve.ingress.http_what_if import Estimator
+from tests.unit.serve.ingress.http_client import StandInGateway, client_of, model_of
+
+PATH = "/v1/console/what-if"
+
+
+class RecordedScheduler:
+    """Scheduler's calls with a recorded past."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    async def console_history(self, lasts_s: float) -> bytes:
+        self.asked.append(lasts_s)
+        return b'{"model":"m"}'
+
+
+def process(program: str, lasts_s: float = 10.0) -> Estimator:
+    return Estimator((sys.executable, "-c", program), lasts_s)
+
+
+ECHO = process("import sys, json; print(json.dumps({'answer': json.load(sys.stdin)}))")
+"""Process that answers with its question."""
+
+
+@pytest.fixture
+def scheduler(monkeypatch: pytest.MonkeyPatch) -> RecordedScheduler:
+    monkeypatch.setattr(http_what_if, "Estimator", lambda: ECHO)
+    return RecordedScheduler()
+
+
+async def post(scheduler: RecordedScheduler, **body: object) -> httpx.Response:
+    async with client_of(model_of(StandInGateway(), scheduler)) as http:
+        return await http.post(PATH, json=body)
+
+
+@pytest.mark.slow
+async def test_the_process_gets_the_past_and_what_is_to_be_different(
+    scheduler: RecordedScheduler,
+) -> None:
+    answer = await post(scheduler, minutes=2, policy="vtc", weights={"acme": 2.0}, replicas=3)
+
+    assert scheduler.asked == [120.0]
+    assert answer.json() == {
+        "history": {"model": "m"},
+        "asked": {"policy": "vtc", "weights": {"acme": 2.0}, "replicas": 3},
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"policy": "package:Class"}, "policy"),
+        ({"weights": {"acme": 0}}, "weights"),
+        ({"weights": {"a b": 1}}, "tenant"),
+        ({"replicas": 0}, "replicas"),
+        ({"minutes": 60}, "minutes"),
+        ({"other": 1}, "other"),
+    ],
+)
+async def test_a_wrong_field_is_named(
+    scheduler: RecordedScheduler, body: dict[str, object], param: str
+) -> None:
+    """A policy by import path would run any code that the ingress can import."""
+    answer = await post(scheduler, **body)
+
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+    assert not scheduler.asked
+
+
+@pytest.mark.slow
+async def test_one_estimate_is_computed_at_a_time() -> None:
+    estimator = process("import sys; sys.stdin.read(); import time; time.sleep(60)")
+    first = asyncio.create_task(estimator.estimate(b"{}", {}))
+    await asyncio.sleep(0)
+    with pytest.raises(ConsoleIsBusy) as refused:
+        await estimator.estimate(b"{}", {})
+    assert refused.value.retry_after_s is not None
+
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert not estimator._is_busy
+
+
+@pytest.mark.slow
+async def test_an_estimate_that_takes_too_long_is_ended() -> None:
+    estimator = process("import time; time.sleep(60)", lasts_s=0.2)
+    with pytest.raises(DeadlineMissed, match=r"as long as one may: 0\.2 s"):
+        await estimator.estimate(b"{}", {})
+
+
+@pytest.mark.slow
+async def test_a_mistake_is_the_callers() -> None:
+    estimator = process('print(\'{"error": "no such policy"}\')')
+    with pytest.raises(RequestError, match="no such policy"):
+        await estimator.estimate(b"{}", {})
+
+
+@pytest.mark.slow
+async def test_a_process_that_dies_is_told() -> None:
+    estimator = process("raise MemoryError")
+    with pytest.raises(AdmissionError, match="limit of memory or CPU time"):
+        await estimator.estimate(b"{}", {})
