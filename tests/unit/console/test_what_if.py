@@ -33,8 +33,8 @@ def past(
         finished_at=calls[-1][1],
         predicted_kv_token_time=float(sum(output * (10 + output) for _, _, output in calls)),
         calls=tuple(
-            PastCall(str(number), *times, 10, output)
-            for number, (*times, output) in enumerate(calls)
+            PastCall(str(number), submitted_at, ended_at, 10, output)
+            for number, (submitted_at, ended_at, output) in enumerate(calls)
         ),
     )
 
