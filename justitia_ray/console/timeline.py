@@ -9,7 +9,7 @@ from justitia_ray.console.watch import Watch
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core.entities import Application
 from justitia_ray.core.outlook import WALK_KEPT_S
-from justitia_ray.protocol.console import CallSpan, Timeline, TimeSpan, Trace
+from justitia_ray.protocol.console_answers import CallSpan, Timeline, TimeSpan, Trace
 from justitia_ray.units import ApplicationId, Seconds
 
 _LEAST_TOOL_S: Seconds = 0.001

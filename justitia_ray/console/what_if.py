@@ -19,7 +19,7 @@ from justitia_ray.console.history import History, PastApplication
 from justitia_ray.core.policies.options import COMMON
 from justitia_ray.core.tenants import TenantNode, TenantTree, ancestors
 from justitia_ray.errors import ConfigError, JustitiaError
-from justitia_ray.protocol.console import Change, Setting, Times, WhatIfAnswer
+from justitia_ray.protocol.console_answers import Change, Setting, Times, WhatIfAnswer
 from justitia_ray.protocol.status import read_answer
 from justitia_ray.sim.engine_profile import EngineProfile, IterationCost
 from justitia_ray.sim.settings import RunSettings

@@ -8,14 +8,8 @@ from contextlib import asynccontextmanager
 import httpx
 import pytest
 
-from justitia_ray.protocol.console import (
-    Frame,
-    Hello,
-    Line,
-    Timeline,
-    WhatIfAnswer,
-    read_line,
-)
+from justitia_ray.protocol.console import Frame, Hello, Line, read_line
+from justitia_ray.protocol.console_answers import Timeline, WhatIfAnswer
 from justitia_ray.protocol.status import read_answer
 from tests.harness.bodies import COMPLETIONS, completion
 from tests.harness.service import ENDLESS, Service

@@ -16,7 +16,8 @@ from justitia_ray.console.timeline import timeline_of
 from justitia_ray.console.watch import Sight, Watch
 from justitia_ray.errors import AdmissionError
 from justitia_ray.observability.trace_context import ApplicationSampler
-from justitia_ray.protocol.console import INTERVAL_S, QuotaLeft, ShareRow, Strip, Trace
+from justitia_ray.protocol.console import INTERVAL_S, QuotaLeft, ShareRow, Strip
+from justitia_ray.protocol.console_answers import Trace
 from justitia_ray.protocol.status import NodeShare, SchedulerStatus
 from justitia_ray.serve.scheduler.inspection import SchedulerInspector
 from justitia_ray.serve.scheduler.leadership import Term

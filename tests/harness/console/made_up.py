@@ -19,9 +19,6 @@ from justitia_ray.protocol.console import (
     Ages,
     Bar,
     BarKind,
-    CallSpan,
-    Change,
-    ConsoleApplication,
     Frame,
     Hello,
     Label,
@@ -31,15 +28,20 @@ from justitia_ray.protocol.console import (
     QueueRow,
     QuotaLeft,
     ReplicaLane,
-    Setting,
     SharePast,
     ShareRow,
     Strip,
+    Trouble,
+)
+from justitia_ray.protocol.console_answers import (
+    CallSpan,
+    Change,
+    ConsoleApplication,
+    Setting,
     Timeline,
     Times,
     TimeSpan,
     Trace,
-    Trouble,
     WhatIfAnswer,
 )
 from justitia_ray.protocol.status import Counts, StoreView

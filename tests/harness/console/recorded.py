@@ -15,13 +15,8 @@ from justitia_ray.console.timeline import timeline_of
 from justitia_ray.console.watch import Watch
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action
-from justitia_ray.protocol.console import (
-    ConsoleApplication,
-    Frame,
-    ShareRow,
-    Strip,
-    Timeline,
-)
+from justitia_ray.protocol.console import Frame, ShareRow, Strip
+from justitia_ray.protocol.console_answers import ConsoleApplication, Timeline
 from justitia_ray.sim.engine_profile import EngineProfile, IterationCost
 from justitia_ray.sim.results import RunResult
 from justitia_ray.sim.settings import RunSettings

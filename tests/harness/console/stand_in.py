@@ -26,16 +26,8 @@ from starlette.responses import JSONResponse, RedirectResponse, Response, Stream
 from starlette.routing import Route
 
 from justitia_ray.console.files import CONSOLE_HEADERS
-from justitia_ray.protocol.console import (
-    CONTENT_TYPE,
-    Bye,
-    ConsoleApplication,
-    Frame,
-    Line,
-    Predictor,
-    Trouble,
-    WhatIfAnswer,
-)
+from justitia_ray.protocol.console import CONTENT_TYPE, Bye, Frame, Line, Predictor, Trouble
+from justitia_ray.protocol.console_answers import ConsoleApplication, WhatIfAnswer
 from justitia_ray.units import ApplicationId, ClientId, Seconds
 from tests.harness.console.made_up import MadeUp, hello
 

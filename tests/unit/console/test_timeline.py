@@ -6,7 +6,7 @@ from justitia_ray.console import calls as recording
 from justitia_ray.console.timeline import timeline_of
 from justitia_ray.core import events as ev
 from justitia_ray.core.entities import Outcome
-from justitia_ray.protocol.console import Timeline, TimeSpan
+from justitia_ray.protocol.console_answers import Timeline, TimeSpan
 from tests.unit.console.watched import WatchedCore
 
 

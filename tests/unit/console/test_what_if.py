@@ -11,7 +11,7 @@ from justitia_ray.console.history import History, PastApplication, PastCall, his
 from justitia_ray.console.what_if import Asked, estimate, times_of, tree_with
 from justitia_ray.core.tenants import TenantNode, TenantTree
 from justitia_ray.errors import ConfigError
-from justitia_ray.protocol.console import Times, WhatIfAnswer
+from justitia_ray.protocol.console_answers import Times, WhatIfAnswer
 from justitia_ray.protocol.status import read_answer
 from justitia_ray.sim.settings import RunSettings
 from tests.harness.console.recorded import engine, nine_classes, record_run

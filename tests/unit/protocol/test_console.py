@@ -4,14 +4,8 @@ import msgspec
 import pytest
 
 from justitia_ray.errors import ResponseError
-from justitia_ray.protocol.console import (
-    Bye,
-    ConsoleApplication,
-    Frame,
-    Line,
-    WhatIfAnswer,
-    read_line,
-)
+from justitia_ray.protocol.console import Bye, Frame, Line, read_line
+from justitia_ray.protocol.console_answers import ConsoleApplication, WhatIfAnswer
 from justitia_ray.protocol.status import read_answer
 from tests.harness.console.made_up import MadeUp, hello
 

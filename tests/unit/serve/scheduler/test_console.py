@@ -7,7 +7,8 @@ import pytest
 
 from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
 from justitia_ray.errors import AdmissionError
-from justitia_ray.protocol.console import Frame, Timeline, read_line
+from justitia_ray.protocol.console import Frame, read_line
+from justitia_ray.protocol.console_answers import Timeline
 from justitia_ray.protocol.status import NodeShare, ReplicaView, SchedulerStatus, read_answer
 from justitia_ray.serve.scheduler import console as scheduler_console
 from justitia_ray.serve.scheduler.console import LINGER_S, SchedulerConsole, shares_of, strip_of
