@@ -114,16 +114,27 @@ function outlookFigures(row) {
 }
 
 function costs(one) {
-  const part = one.predicted_kv_token_time ? one.kv_token_time / one.predicted_kv_token_time : null;
-  const prompt = one.prompt_tokens;
+  const { predicted_kv_token_time: predicted, kv_token_time: served, prompt_tokens: prompt } = one;
+  const cached = one.cached_prompt_tokens;
   return [
-    ["Predicted", amount(one.predicted_kv_token_time), "token·iterations"],
-    [one.state === "ended" ? "True" : "So far", amount(one.kv_token_time), `token·iterations, ${percent(part)} of the predicted`],
-    ["Ended calls", count(one.inferences), `${counted(one.waiting, "call")} wait, ${count(one.running)} run`],
-    ["Prompt tokens cached", amount(one.cached_prompt_tokens), `${prompt ? percent(one.cached_prompt_tokens / prompt) : "–"} of ${amount(prompt)}`],
-    ["Prompt tokens computed", amount(prompt - one.cached_prompt_tokens), "not found in the engine's cache"],
-    ["Output tokens", amount(one.output_tokens), "of ended calls"],
+    ["Predicted cost", amount(predicted), "token·iterations"],
+    [
+      one.state === "ended" ? "True cost" : "Cost so far",
+      amount(served),
+      html`<${Part} part=${predicted ? served / predicted : 0} />${percent(predicted ? served / predicted : null)} of the
+      predicted`,
+    ],
+    ["Prompt tokens", amount(prompt), "of ended calls"],
+    ["of them cached", amount(cached), html`<${Part} part=${prompt ? cached / prompt : 0} />${percent(prompt ? cached / prompt : null)} found in the engine's cache`],
+    ["computed", amount(prompt - cached), html`<${Part} part=${prompt ? 1 - cached / prompt : 0} />${percent(prompt ? 1 - cached / prompt : null)} not found in it`],
+    ["Output tokens", amount(one.output_tokens), `of ${counted(one.inferences, "ended call")}; ${count(one.running)} run, ${count(one.waiting)} wait`],
   ];
+}
+
+function Part({ part }) {
+  return html`<span class="meter slim" aria-hidden="true">
+    <span class="used" style=${{ width: `${Math.min(100, 100 * part)}%` }}></span>
+  </span>`;
 }
 
 function Figures({ pairs }) {

@@ -5,36 +5,42 @@ import { Dialog } from "./dialog.js";
 import { html } from "./html.js";
 import { call, inWords } from "./service.js";
 
-/** The last cancelled application, for a notice; null: none. */
+/** The application whose cancelling is in question; it may leave the queue meanwhile. */
+const inQuestion = signal(null);
+/** Id of the application that was cancelled last, for a notice; null: none. */
 export const cancelled = signal(null);
 
 /** @param {{application: string, id: string, isShort?: boolean}} props */
 export function CancelButton({ application, id, isShort }) {
-  const [asked, setAsked] = useState(false);
   return html`<button
-      class=${`danger ${isShort ? "short" : ""}`}
-      aria-label=${`Cancel ${id}`}
-      onClick=${() => setAsked(true)}
-    >
-      Cancel
-    </button>
-    ${asked && html`<${Question} application=${application} id=${id} onClose=${() => setAsked(false)} />`}`;
+    class=${`danger ${isShort ? "short" : ""}`}
+    aria-label=${`Cancel ${id}`}
+    onClick=${() => (inQuestion.value = { application, id })}
+  >
+    Cancel
+  </button>`;
 }
 
-function Question({ application, id, onClose }) {
+export function CancelDialog() {
+  const asked = inQuestion.value;
+  return asked && html`<${Question} key=${asked.application} ...${asked} />`;
+}
+
+function Question({ application, id }) {
   const [state, setState] = useState({ busy: false, error: null });
+  const close = () => (inQuestion.value = null);
   const cancel = async (event) => {
     event.preventDefault();
     setState({ busy: true, error: null });
     try {
       await call(`v1/applications/${encodeURIComponent(application)}`, { method: "DELETE" });
       cancelled.value = id;
-      onClose();
+      close();
     } catch (error) {
       setState({ busy: false, error: inWords(error) });
     }
   };
-  return html`<${Dialog} title=${`Cancel ${id}?`} onClose=${onClose}>
+  return html`<${Dialog} title=${`Cancel ${id}?`} onClose=${close}>
     <form onSubmit=${cancel}>
       <p>
         Its waiting and running calls end with an error, and its id is blocked for a while. This cannot be
@@ -42,7 +48,7 @@ function Question({ application, id, onClose }) {
       </p>
       ${state.error && html`<p class="error" role="alert">${state.error}</p>`}
       <div class="row">
-        <button type="button" onClick=${onClose}>Keep it</button>
+        <button type="button" onClick=${close}>Keep it</button>
         <button class="danger" disabled=${state.busy}>Cancel the application</button>
       </div>
     </form>

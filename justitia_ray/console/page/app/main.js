@@ -2,7 +2,7 @@
 import { render } from "../vendor/preact.mjs";
 import { VIEWS, address, link } from "./address.js";
 import { ApplicationView } from "./application.js";
-import { cancelled } from "./cancel.js";
+import { CancelDialog, cancelled } from "./cancel.js";
 import { connection, connectionTrouble, feed, followForever, hello, model, retryNow } from "./feed.js";
 import { Filters } from "./filters.js";
 import { seconds } from "./format.js";
@@ -27,7 +27,8 @@ function Console() {
       <${Notices} />
       <${Body} />
     </main>
-    <${KeyDialog} />`;
+    <${KeyDialog} />
+    <${CancelDialog} />`;
 }
 
 function Header() {

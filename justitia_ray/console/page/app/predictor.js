@@ -1,4 +1,4 @@
-/** The predictor: how well the cost of each class of applications is foretold, and by which model. */
+/** The predictor: how well the cost of each class of applications is predicted, and by which model. */
 import { feed } from "./feed.js";
 import { amount, change, count, counted, percent } from "./format.js";
 import { html } from "./html.js";
@@ -6,16 +6,16 @@ import { Notice, Panel, Table } from "./parts.js";
 
 const COLUMNS = [
   { name: "Class", cell: ({ name }) => html`<span class="mono">${name}</span>` },
-  { name: "Applications seen", number: true, cell: ({ samples }) => count(samples) },
+  { name: "Seen", number: true, cell: ({ samples }) => count(samples) },
   { name: "Mean cost", number: true, cell: ({ kv_token_time_mean: mean }) => amount(mean) },
-  { name: "Foretold by", cell: (row) => html`<${Serving} row=${row} />` },
+  { name: "Predicted by", cell: (row) => html`<${Serving} row=${row} />` },
   { name: "Error", number: true, cell: ({ model }) => percent(model?.error) },
   { name: "Before it", number: true, cell: ({ model }) => percent(model?.rival_error) },
   { name: "Better by", number: true, cell: ({ model }) => html`<${Gain} model=${model} />` },
   { name: "Trained on", number: true, cell: ({ model }) => (model ? count(model.samples) : "–") },
   { name: "Trained", cell: ({ model }) => (model?.trained_at ? day(model.trained_at) : "–") },
-  { name: "Versions kept", number: true, cell: ({ versions }) => count(versions.length) },
-  { name: "Changes found", number: true, cell: ({ changes }) => count(changes) },
+  { name: "Versions", number: true, cell: ({ versions }) => count(versions.length) },
+  { name: "Changes", number: true, cell: ({ changes }) => count(changes) },
 ];
 
 export function PredictorView() {
@@ -30,17 +30,17 @@ export function PredictorView() {
   const learns = line.overview.learns ? "it learns from every application that ends" : "learning is off";
   return html`<${Panel} title="Predictor" about=${`${counted(rows.length, "class", "classes")}; ${learns}`}>
     <${Table}
-      caption="Classes of applications with the error of the model that foretells their cost"
+      caption="Classes of applications with the error of the model that predicts their cost"
       columns=${COLUMNS}
       rows=${rows}
       rowKey=${({ name }) => name}
       empty="No application has ended yet."
     />
-    <p class="note muted small">
+    <div class="note muted small"><p>
       Error is the mean of |predicted − true| / true on the latest applications, which the model had not seen;
       “before it” is that of the version that it replaced, or of the mean of the class. Costs are in
-      token·iterations.
-    </p>
+      token·iterations; changes are shifts of a class's costs that the predictor has detected.
+    </p></div>
   <//>`;
 }
 

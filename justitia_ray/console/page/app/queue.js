@@ -20,21 +20,24 @@ const COLUMNS = [
   {
     name: "Tenant",
     cell: (row) => html`<${Tenant} path=${row.tenant} />
-      <span class="under">weight ${row.weight}${row.tier && row.tier !== "default" ? ` · ${row.tier}` : ""}</span>`,
+      <span class="under wide-only">weight ${row.weight}${row.tier && row.tier !== "default" ? ` · ${row.tier}` : ""}</span>`,
   },
   {
     name: "Why it waits",
     class: "reason",
-    cell: (row) => html`${row.why}<span class="under">would help: ${row.what_would_help}</span>`,
+    cell: (row) => html`${row.why}<span class="under wide-only">would help: ${row.what_would_help}</span>`,
   },
   {
     name: "Waited",
     number: true,
-    cell: (row) => html`${seconds(row.waited_s)}
-      <span class="under">${counted(row.waiting, "call")}</span>`,
+    cell: (row) => html`${seconds(row.waited_s)}<span class="under">${counted(row.waiting, "call")}</span>`,
   },
-  { name: "Starts in", number: true, cell: (row) => spread(row.expected_start_s) },
-  { name: "Ends in", number: true, cell: (row) => spread(row.expected_finish_s) },
+  {
+    name: "Starts in",
+    number: true,
+    cell: (row) => html`${spread(row.expected_start_s)}
+      <span class="under">ends in ${spread(row.expected_finish_s)}</span>`,
+  },
   {
     name: "Promised by",
     number: true,

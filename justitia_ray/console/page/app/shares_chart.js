@@ -65,7 +65,7 @@ function options(nodes, width) {
     legend: { live: false },
     scales: { x: { time: true }, y: { range: [0, 1] } },
     axes: [
-      { ...axis, space: 90, values: (_, times) => times.map((time) => ago(time, _.scales.x.max)) },
+      { ...axis, splits: (_, __, from, to) => minutesBack(from, to), values: (chart, times) => times.map((time) => ago(chart.scales.x.max - time)) },
       { ...axis, size: 48, values: (_, parts) => parts.map((part) => `${Math.round(part * 100)} %`) },
     ],
     series: [
@@ -79,7 +79,15 @@ function options(nodes, width) {
   };
 }
 
-function ago(time, latest) {
-  const minutes = Math.round((latest - time) / 6) / 10;
+/** Return times at whole minutes before the last one. */
+function minutesBack(from, to) {
+  const step = 60 * Math.max(1, Math.ceil((to - from) / 60 / 8));
+  const times = [];
+  for (let time = to; time >= from; time -= step) times.unshift(time);
+  return times;
+}
+
+function ago(elapsed) {
+  const minutes = Math.round(elapsed / 60);
   return minutes ? `−${minutes} min` : "now";
 }

@@ -14,20 +14,20 @@ export function Strip({ frame }) {
     ],
     [
       "Waiting",
-      html`${ages ? seconds(ages.p50_s) : "nothing"}${ages && html` <small>half wait less</small>`}`,
+      ages ? html`${seconds(ages.p50_s)} <small>p50</small>` : "nothing",
       ages
         ? `p95 ${seconds(ages.p95_s)} · oldest ${seconds(ages.oldest_s)}`
         : `${counted(own.running, "inference")} running`,
     ],
-    ["Drain time", seconds(strip.drain_s), `${counted(frame.queue.waiting, "application")} wait`],
-    ["KV memory", ...kvMemory(strip)],
+    ["Drain time", seconds(strip.drain_s), `${count(frame.queue.waiting)} in the queue`],
     ["Replicas", ...replicas(frame)],
+    ["KV memory", ...kvMemory(strip)],
     ["Redis", ...store(strip.store)],
     ["Policy", html`<span class="policy">${strip.policy}</span>`, version(strip)],
   ];
   return html`<dl class="strip" aria-label="State of the queue">
     ${tiles.map(
-      ([name, value, detail]) => html`<div class="tile">
+      ([name, value, detail]) => html`<div class=${`tile ${name === "KV memory" ? "wide" : ""}`}>
         <dt>${name}</dt>
         <dd>
           <div class="value">${value}</div>

@@ -79,6 +79,12 @@ function ticks(from, to) {
   const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400];
   const step = steps.find((one) => (to - from) / one <= 8) ?? (to - from) / 8;
   const found = [];
-  for (let time = 0; time < (to - from) * 0.97; time += step) found.push([from + time, time ? seconds(time) : "0"]);
+  for (let time = 0; time < (to - from) * 0.97; time += step) found.push([from + time, tickName(time)]);
   return found;
+}
+
+function tickName(time) {
+  if (time < 60) return time ? `${time} s` : "0";
+  if (time < 3600) return `${Math.floor(time / 60)}${time % 60 ? ":30" : ""} min`;
+  return `${time / 3600} h`;
 }

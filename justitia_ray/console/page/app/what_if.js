@@ -23,12 +23,11 @@ export function WhatIfView() {
     return html`<${Notice} tone="warn">Only a key with the scope “operate” may ask what if.<//>`;
   }
   return html`<${Panel} title="What if" about="the last minutes, simulated again by the scheduler's own code">
-      <div class="body"><${Form} busy=${state.busy} ask=${ask} /></div>
+      <div class="body">
+        <${Form} busy=${state.busy} ask=${ask} />
+        <div aria-live="polite">${state.error && html`<${Notice} tone="warn">${whatIfTrouble(state.error)}<//>`}</div>
+      </div>
     <//>
-    <div aria-live="polite">
-      ${state.busy && html`<${Notice} tone="good">The last minutes are simulated twice; this takes up to a minute.<//>`}
-      ${state.error && html`<${Notice} tone="warn">${whatIfTrouble(state.error)}<//>`}
-    </div>
     ${state.answer && html`<${Answer} answer=${state.answer} />`}`;
 }
 
@@ -101,7 +100,11 @@ function Form({ busy, ask }) {
     <div class="row">
       <button class="main" disabled=${busy || !changed}>${busy ? "Simulating …" : "Estimate"}</button>
       <span class="muted small">
-        ${changed ? "Nothing of the service changes." : "Change the policy, the replicas or a weight first."}
+        ${busy
+          ? "The last minutes are simulated twice; this takes up to a minute."
+          : changed
+            ? "Nothing of the service changes."
+            : "Change the policy, the replicas or a weight first."}
       </span>
     </div>
   </form>`;
@@ -128,7 +131,7 @@ function Answer({ answer }) {
 }
 
 function words({ policy, weights, replicas }) {
-  const weighted = Object.entries(weights).map(([node, weight]) => `${node} at ${weight}`);
+  const weighted = Object.entries(weights).map(([node, weight]) => `${node} at weight ${weight}`);
   return [policy, counted(replicas, "replica"), ...weighted].join(", ");
 }
 
@@ -137,7 +140,7 @@ function headline({ all, before, after }) {
   if (mean === null) return "No application could be compared.";
   const direction = mean < -0.005 ? `${percent(-mean)} shorter` : mean > 0.005 ? `${percent(mean)} longer` : "as long as now";
   const sooner = noLater === null ? "" : `; ${percent(noLater)} of the applications would end no later`;
-  return `With ${words(after)} the mean completion time would be ${direction} than with ${words(before)}${sooner}.`;
+  return `With ${words(after)} the mean completion time would be ${direction}${direction === "as long as now" ? "" : ` than with ${words(before)}`}${sooner}.`;
 }
 
 /** Mean completion times of each tenant, as they are and changed. */
