@@ -126,7 +126,7 @@ function costs(one) {
     ],
     ["Prompt tokens", amount(prompt), "of ended calls"],
     ["of them cached", amount(cached), html`<${Part} part=${prompt ? cached / prompt : 0} />${percent(prompt ? cached / prompt : null)} found in the engine's cache`],
-    ["computed", amount(prompt - cached), html`<${Part} part=${prompt ? 1 - cached / prompt : 0} />${percent(prompt ? 1 - cached / prompt : null)} not found in it`],
+    ["computed", amount(prompt - cached), html`<${Part} part=${prompt ? 1 - cached / prompt : 0} />not found in it`],
     ["Output tokens", amount(one.output_tokens), `of ${counted(one.inferences, "ended call")}; ${count(one.running)} run, ${count(one.waiting)} wait`],
   ];
 }

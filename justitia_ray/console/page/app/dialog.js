@@ -6,8 +6,13 @@ import { html } from "./html.js";
 export function Dialog({ title, onClose, children }) {
   const box = useRef(null);
   useLayoutEffect(() => {
-    box.current.showModal();
-    return () => box.current?.close();
+    const [dialog, before] = [box.current, document.activeElement];
+    dialog.showModal();
+    return () => {
+      dialog.close();
+      const isThere = before !== document.body && before.isConnected;
+      (isThere ? before : document.getElementById("content")).focus();
+    };
   }, []);
   return html`<dialog
     ref=${box}

@@ -10,6 +10,8 @@ import { tenantColour } from "./tenants.js";
 import { isDark } from "./theme.js";
 
 const PASTS = { 60: "1 min", 120: "2 min", 300: "5 min" };
+/** Least time between two movements of the picture: a screen's frame and a half. */
+const LEAST_MS = 25;
 const KINDS = { run: "running", held: "context held", planned: "planned" };
 
 export function LanesPanel() {
@@ -109,8 +111,12 @@ function LanesCanvas() {
     if (!width) return undefined;
     if (matchMedia("(prefers-reduced-motion: reduce)").matches) return undefined;
     let request = 0;
-    const next = () => {
-      paint(painter.current, drawn.current);
+    let paintedAt = 0;
+    const next = (time) => {
+      if (time - paintedAt >= LEAST_MS) {
+        paint(painter.current, drawn.current);
+        paintedAt = time;
+      }
       request = requestAnimationFrame(next);
     };
     request = requestAnimationFrame(next);

@@ -6,8 +6,6 @@ import { html } from "./html.js";
 import { Notice, Panel, PicturePanel, Table, Tenant } from "./parts.js";
 import { callJson, inWords } from "./service.js";
 
-const POLICIES = ["justitia", "justitia-guarded", "srjf", "app-fcfs", "fcfs", "sjf", "vtc", "vtc-predict"];
-
 export function WhatIfView() {
   const [state, setState] = useState({ busy: false, answer: null, error: null });
   const ask = async (question) => {
@@ -63,7 +61,7 @@ function Form({ busy, ask }) {
         Policy
         <select value=${policy} onChange=${(event) => setPolicy(event.target.value)}>
           <option value="">as now (${strip.policy})</option>
-          ${POLICIES.filter((one) => one !== strip.policy).map((one) => html`<option value=${one}>${one}</option>`)}
+          ${hello.value.policies.filter((one) => one !== strip.policy).map((one) => html`<option value=${one}>${one}</option>`)}
         </select>
       </label>
       <label>

@@ -1,0 +1,217 @@
+"""What the console says of each error, and that it goes on by itself afterwards."""
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.eventually import eventually
+from tests.harness.console.stand_in import StandIn
+from tests.integration.console.viewer import Viewers
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+def first_wait(page: Page) -> object:
+    """Return the cell with the time that the first application has waited."""
+    return (
+        page.get_by_label("Queue", exact=True).get_by_role("row").nth(1).get_by_role("cell").nth(4)
+    )
+
+
+async def test_page_without_a_key_asks_for_one(viewers: Viewers, service: StandIn) -> None:
+    viewer = await viewers.open(service.url, key=None)
+    dialog = viewer.page.get_by_role("dialog", name="API key")
+
+    await expect(dialog).to_contain_text("The service asks for a key.")
+    await expect(dialog.get_by_role("textbox")).to_be_focused()
+    assert service.authorizations == [None]
+
+
+async def test_wrong_key_is_refused_in_words_and_another_one_accepted(
+    viewers: Viewers, service: StandIn
+) -> None:
+    viewer = await viewers.open(service.url, key="wrong-key")
+    dialog = viewer.page.get_by_role("dialog", name="API key")
+    await expect(dialog).to_contain_text("The service does not accept this key")
+
+    await viewer.give_key("operator-key")
+
+    await expect(viewer.page.get_by_label("Lanes", exact=True)).to_be_visible()
+    assert service.authorizations == [None, "Bearer wrong-key", "Bearer operator-key"]
+
+
+async def test_key_without_the_scope_is_told_which_one_it_lacks(
+    viewers: Viewers, service: StandIn
+) -> None:
+    service.refused = (403, "this credential lacks the scope 'own'")
+
+    page = (await viewers.open(service.url)).page
+
+    dialog = page.get_by_role("dialog", name="API key")
+    await expect(dialog).to_contain_text("This key may not do that.")
+    await expect(dialog).to_contain_text("This credential lacks the scope 'own'.")
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "told"),
+    [
+        (429, "64 viewers are connected", "The service serves no more viewers now. 64 viewers are"),
+        (503, "no ingress answers", "The service cannot answer now. No ingress answers."),
+        (502, "", "The service answered 502."),
+    ],
+)
+async def test_refused_viewer_tries_again(
+    viewers: Viewers, service: StandIn, status: int, message: str, told: str
+) -> None:
+    service.refused = (status, message)
+    page = (await viewers.open(service.url)).page
+    alert = page.get_by_role("alert")
+    await expect(alert).to_contain_text(told)
+    await expect(alert).to_contain_text("Next try in 5 s.")
+
+    service.refused = None
+    await alert.get_by_role("button", name="Try now").click()
+
+    await expect(page.get_by_label("Lanes", exact=True)).to_be_visible()
+    await expect(alert).to_have_count(0)
+
+
+async def test_page_goes_on_when_a_dead_scheduler_is_there_again(
+    viewers: Viewers, service: StandIn
+) -> None:
+    page = (await viewers.open(service.url)).page
+    await expect(page.get_by_label("Lanes", exact=True)).to_be_visible()
+
+    service.trouble.add("llama")
+    service.tick(2)
+
+    notice = page.get_by_role("status").filter(has_text="No figures of llama for")
+    await expect(notice).to_contain_text("the scheduler is being started again")
+    await expect(notice).to_contain_text("The page goes on when the scheduler answers")
+    await expect(page.get_by_label("Lanes", exact=True)).to_be_visible()
+    service.trouble.clear()
+    service.tick()
+    await expect(notice).to_have_count(0)
+    await expect(first_wait(page)).to_contain_text("43 s")
+
+
+async def test_scheduler_that_is_dead_at_the_first_line_is_told(
+    viewers: Viewers, service: StandIn
+) -> None:
+    service.trouble.add("llama")
+
+    page = (await viewers.open(service.url)).page
+
+    await expect(page.get_by_role("status")).to_contain_text("No figures of llama")
+
+
+async def test_lost_connection_is_opened_again_and_the_last_figures_stay(
+    viewers: Viewers, service: StandIn
+) -> None:
+    page = (await viewers.open(service.url)).page
+    await expect(page.get_by_label("Lanes", exact=True)).to_be_visible()
+
+    service.cut_streams()
+
+    alert = page.get_by_role("alert")
+    await expect(alert).to_contain_text("The service does not answer.")
+    await expect(alert).to_contain_text("The figures below are the last ones.")
+    await expect(page.get_by_label("Lanes", exact=True)).to_be_visible()
+    await eventually(lambda: service.viewers == 1, "the page has connected again")
+    service.tick()
+    await expect(alert).to_have_count(0)
+    await expect(first_wait(page)).to_contain_text("41 s")
+
+
+async def test_silent_stream_is_given_up(viewers: Viewers, service: StandIn) -> None:
+    page = (await viewers.open(service.url, key=None)).page
+    await page.clock.install()
+    await page.reload()
+    await page.get_by_role("textbox", name="Key", exact=True).fill("operator-key")
+    await page.get_by_role("button", name="Use this key").click()
+    await expect(page.get_by_label("Lanes", exact=True)).to_be_visible()
+    before = len(service.authorizations)
+
+    await page.clock.fast_forward(9_000)
+    await expect(page.get_by_role("alert")).to_contain_text("The service does not answer.")
+    await page.clock.fast_forward(2_000)
+
+    await eventually(lambda: len(service.authorizations) > before, "the page has connected again")
+
+
+async def test_stream_that_the_service_ends_is_opened_again_when_it_says(
+    viewers: Viewers, service: StandIn
+) -> None:
+    page = (await viewers.open(service.url)).page
+    await expect(page.get_by_label("Lanes", exact=True)).to_be_visible()
+
+    service.end_streams("limit", 0.0)
+
+    await eventually(lambda: len(service.authorizations) == 3, "the page has connected again")
+    await expect(page.get_by_role("alert")).to_have_count(0)
+
+
+async def test_key_that_is_no_longer_accepted_is_asked_for_and_its_figures_go(
+    viewers: Viewers, service: StandIn
+) -> None:
+    page = (await viewers.open(service.url)).page
+    await expect(page.get_by_label("Lanes", exact=True)).to_be_visible()
+
+    service.end_streams("invalid_api_key", None)
+
+    await expect(page.get_by_role("dialog", name="API key")).to_be_visible()
+    await expect(page.get_by_label("Lanes", exact=True)).to_have_count(0)
+
+
+async def test_unknown_application_is_told_so(viewers: Viewers, service: StandIn) -> None:
+    page = (await viewers.open(service.url, "?application=acme%7Cnone")).page
+
+    await expect(page.get_by_role("status")).to_contain_text("No such application is open")
+
+
+async def test_application_that_ends_keeps_its_last_figures(
+    viewers: Viewers, service: StandIn
+) -> None:
+    viewer = await viewers.open(service.url, "?application=initech%7Crun-4")
+    page = viewer.page
+    await expect(page.get_by_label("Cost", exact=True)).to_be_visible()
+
+    await page.get_by_role("button", name="Cancel run-4").click()
+    await page.get_by_role("button", name="Cancel the application").click()
+
+    ended = page.get_by_text("The application has ended and is no longer kept")
+    await expect(ended).to_be_visible()
+    await expect(page.get_by_label("Cost", exact=True)).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "told"),
+    [
+        (
+            400,
+            "weights: 'nobody' is no tenant",
+            "The service answered 400. Weights: 'nobody' is no",
+        ),
+        (429, "one is made", "Another estimate is being made"),
+        (503, "nothing is recorded yet", "The service cannot answer now. Nothing is recorded yet."),
+        (504, "the limit is reached", "The estimate took too long: ask for fewer minutes."),
+    ],
+)
+async def test_refused_estimate_is_told(
+    viewers: Viewers, service: StandIn, status: int, message: str, told: str
+) -> None:
+    service.what_if_error = (status, message)
+    page = (await viewers.open(service.url, "?view=what-if")).page
+
+    await page.get_by_label("Policy").select_option("vtc")
+    await page.get_by_role("button", name="Estimate").click()
+
+    await expect(page.get_by_role("status")).to_contain_text(told)
+    await expect(page.get_by_role("button", name="Estimate")).to_be_enabled()
+
+
+async def test_tenant_is_told_that_a_view_is_for_operators(
+    viewers: Viewers, service: StandIn
+) -> None:
+    page = (await viewers.open(service.url, "?view=what-if", key="acme-key")).page
+
+    await expect(page.get_by_role("status")).to_contain_text("Only a key with the scope “operate”")
