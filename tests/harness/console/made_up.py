@@ -81,17 +81,15 @@ class MadeUp:
     def frame(self, second: int, tenant: ClientId | None = None, *, is_whole: bool = True) -> Frame:
         """Return the frame of a second, of one tenant or of all."""
         shown = [one for one in self._all() if _is_shown(one, tenant)]
-        now = {bar.id: bar for one in shown for bar in self._bars(one, second)}
+        past = PAST_S if is_whole else 2.0
+        now = {bar.id: bar for one in shown for bar in self._bars(one, second, past)}
         if not is_whole:
-            before = {bar.id: bar for one in shown for bar in self._bars(one, second - 1)}
+            before = {bar.id: bar for one in shown for bar in self._bars(one, second - 1, past)}
             now = {name: bar for name, bar in now.items() if before.get(name) != bar}
         waiting = [one for one in shown if one.waits]
         planned = [self._planned(one, second) for one in waiting[:PLANNED]]
-        labels = {
-            one.key: one.label
-            for one in shown
-            if one.waits or any(bar.application == one.key for bar in now.values())
-        }
+        barred = {bar.application for bar in now.values()}
+        labels = {one.key: one.label for one in shown if one.waits or one.key in barred}
         ages = sorted(self._waited_s(one, second) for one in waiting)
         return Frame(
             model=self.name,
@@ -256,8 +254,8 @@ class MadeUp:
     def _all(self) -> Iterator["_Application"]:
         return (_Application(number, self.replicas) for number in range(self.applications))
 
-    def _bars(self, one: "_Application", second: int) -> Iterator[Bar]:
-        """Yield the bars of an application that have begun by a second, back to the past's limit.
+    def _bars(self, one: "_Application", second: int, past: Seconds) -> Iterator[Bar]:
+        """Yield the bars of an application that have begun by a second, some seconds back.
 
         One that waits has run, too, until 10 seconds before it was submitted again.
         """
@@ -270,7 +268,7 @@ class MadeUp:
             ):
                 number += 1
                 ends = start + lasts
-                if start > second or ends < second - PAST_S or (one.waits and ends > second - 10):
+                if start > second or ends < second - past or (one.waits and ends > second - 10):
                     continue
                 yield Bar(
                     one.number * 10_000 + number,

@@ -1,6 +1,7 @@
 /** Numbers as people read them, each with its unit; an unknown value is a dash. */
 
 const DASH = "–";
+const whole = new Intl.NumberFormat("en-US");
 
 /**
  * A duration, rounded as `justitia why` rounds it: 0.4 s, 37 s, 12 min, 3.5 h.
@@ -48,7 +49,7 @@ export function amount(value) {
 
 /** @param {number | null | undefined} value */
 export function count(value) {
-  return value == null ? DASH : value.toLocaleString("en-US");
+  return value == null ? DASH : whole.format(value);
 }
 
 /** @param {number | null | undefined} part a part of 1 */

@@ -10,8 +10,6 @@ import { tenantColour } from "./tenants.js";
 import { isDark } from "./theme.js";
 
 const PASTS = { 60: "1 min", 120: "2 min", 300: "5 min" };
-/** Least time between two movements of the picture: a screen's frame and a half. */
-const LEAST_MS = 25;
 const KINDS = { run: "running", held: "context held", planned: "planned" };
 
 export function LanesPanel() {
@@ -95,15 +93,12 @@ function LanesCanvas() {
   useEffect(() => {
     if (!width) return;
     const { frame, lanes } = current;
-    painter.current.draw({
-      replicas: frame.replicas.map((one) => one.replica_id),
-      capacities: new Map(frame.replicas.map((one) => [one.replica_id, one.kv_tokens])),
-      record: lanes,
-      at: frame.at,
-      past: Number(past),
-      width,
-      isShown,
-    });
+    const replicas = frame.replicas.map((one) => one.replica_id);
+    const capacities = new Map(frame.replicas.map((one) => [one.replica_id, one.kv_tokens]));
+    painter.current.draw(
+      { replicas, capacities, record: lanes, at: frame.at, past: Number(past), width, isShown },
+      JSON.stringify([frame.model, lanes.begunAt, [...capacities], width, dark, address.value]),
+    );
     paint(painter.current, drawn.current);
   }, [current.frame, width, dark, address.value]);
 
@@ -111,12 +106,8 @@ function LanesCanvas() {
     if (!width) return undefined;
     if (matchMedia("(prefers-reduced-motion: reduce)").matches) return undefined;
     let request = 0;
-    let paintedAt = 0;
-    const next = (time) => {
-      if (time - paintedAt >= LEAST_MS) {
-        paint(painter.current, drawn.current);
-        paintedAt = time;
-      }
+    const next = () => {
+      paint(painter.current, drawn.current);
       request = requestAnimationFrame(next);
     };
     request = requestAnimationFrame(next);

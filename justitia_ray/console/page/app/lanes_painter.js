@@ -1,8 +1,9 @@
 /**
- * Paints lanes on a canvas: the past once for each frame, its movement by copying it.
+ * Paints lanes on a canvas: what is new is drawn once for each frame, movement is copying.
  *
- * The past and the plan are drawn on two sheets when a frame comes. Between frames both are copied,
- * shifted by the time that has passed, so that the number of rectangles does not matter.
+ * The past and the plan are drawn on two sheets. The sheet of the past is a strip of time, to whose
+ * end each frame adds what has changed since the last one; between frames both sheets are copied,
+ * shifted by the time that has passed. So the number of rectangles hardly matters.
  */
 import { tenantColour } from "./tenants.js";
 import { colour } from "./theme.js";
@@ -11,6 +12,12 @@ const AXIS = 22;
 const ROW_GAP = 4;
 /** Seconds after the frame's time for which open bars are drawn on the sheet of the past. */
 const OVERHANG_S = 3;
+/** Seconds for which the sheet of the past can grow before what is no longer shown is cut off. */
+const ROOM_S = 60;
+/** Side of the tile of a hatching, in pixels. */
+const TILE = 6;
+/** Least size of a rectangle that gets its application's id, in pixels. */
+const LEAST_NAMED = { wide: 46, high: 13 };
 /** Part of the width that lies ahead of now. */
 const AHEAD = 0.28;
 
@@ -23,16 +30,21 @@ export class LanesPainter {
   #canvas;
   #past = document.createElement("canvas");
   #plan = document.createElement("canvas");
+  #look = null;
   #colours = new Map();
   #patterns = new Map();
   #scene = null;
+  /** Time at the left end of the sheet of the past, and until when it is drawn. */
+  #strip = { from: 0, until: -Infinity };
+  /** Pieces with room for the application's id. */
+  #named = [];
 
   constructor(canvas) {
     this.#canvas = canvas;
   }
 
   /**
-   * Draw both sheets.
+   * Draw what a frame has changed.
    * @param {object} scene
    * @param {string[]} scene.replicas ids in the order of the rows
    * @param {Map<string, number>} scene.capacities KV tokens by replica
@@ -41,16 +53,30 @@ export class LanesPainter {
    * @param {number} scene.past seconds of the past to show
    * @param {number} scene.width pixels
    * @param {(label: object) => boolean} scene.isShown whether an application is drawn in full
+   * @param {string} look whatever else the picture depends on: another one draws all of the past
    */
-  draw(scene) {
+  draw(scene, look) {
     const height = laneHeight(scene.replicas.length);
     const now = Math.round(scene.width * (1 - AHEAD));
-    this.#scene = { ...scene, height, now, scale: now / scene.past };
-    this.#colours.clear();
-    this.#patterns.clear();
-    this.#resize();
+    this.#scene = { ...scene, height, now, scale: now / scene.past, look };
+    const isSame = this.#look === look && scene.at >= this.#strip.until;
+    if (!isSame) this.#begin(look);
     this.#drawPast();
     this.#drawPlan();
+    this.#findNames();
+  }
+
+  /** Make empty sheets of the right size. */
+  #begin(look) {
+    const { width, now, scale, at, past } = this.#scene;
+    this.#look = look;
+    this.#colours.clear();
+    this.#patterns.clear();
+    this.#strip = { from: at - past, until: -Infinity };
+    this.#canvas.style.height = `${this.height}px`;
+    resize(this.#canvas, width, this.height);
+    resize(this.#past, now + (ROOM_S + OVERHANG_S) * scale, this.height);
+    resize(this.#plan, width - now + OVERHANG_S * scale, this.height);
   }
 
   get height() {
@@ -58,26 +84,11 @@ export class LanesPainter {
     return rows * (this.#scene.height + ROW_GAP) + AXIS;
   }
 
-  #resize() {
-    const ratio = devicePixelRatio || 1;
-    const { width } = this.#scene;
-    const extra = Math.ceil(OVERHANG_S * this.#scene.scale);
-    this.#canvas.style.height = `${this.height}px`;
-    for (const [sheet, wide] of [[this.#canvas, width], [this.#past, this.#scene.now + extra], [this.#plan, width - this.#scene.now + extra]]) {
-      const size = [Math.round(wide * ratio), Math.round(this.height * ratio)];
-      if (sheet.width !== size[0] || sheet.height !== size[1]) [sheet.width, sheet.height] = size;
-      const context = sheet.getContext("2d");
-      context.setTransform(ratio, 0, 0, ratio, 0, 0);
-      context.clearRect(0, 0, wide, this.height);
-    }
-  }
-
-  /** Copy the sheets as they are `elapsed` seconds after the frame. */
+  /** Show the lanes as they are `elapsed` seconds after the frame. */
   show(elapsed) {
-    const { now, scale, width, replicas } = this.#scene;
-    const shift = Math.min(elapsed, OVERHANG_S) * scale;
+    const { now, scale, width, replicas, at } = this.#scene;
+    const later = Math.min(elapsed, OVERHANG_S);
     const context = this.#canvas.getContext("2d");
-    const ratio = devicePixelRatio || 1;
     const high = this.height - AXIS;
     context.clearRect(0, 0, width, this.height);
     context.fillStyle = this.#colour("raised");
@@ -89,11 +100,12 @@ export class LanesPainter {
       context.beginPath();
       context.rect(from, 0, to - from, high);
       context.clip();
-      context.drawImage(sheet, x, 0, sheet.width / ratio, this.height);
+      context.drawImage(sheet, x, 0, sheet.width / ratio(), this.height);
       context.restore();
     };
-    copy(this.#past, -shift, 0, now);
-    copy(this.#plan, now - shift, now, width);
+    copy(this.#past, now - (at + later - this.#strip.from) * scale, 0, now);
+    copy(this.#plan, now - later * scale, now, width);
+    this.#writeNames(context, later);
     this.#drawAxis(context);
   }
 
@@ -154,29 +166,52 @@ export class LanesPainter {
     return { top: bottom - high, high };
   }
 
+  /** Add to the strip of the past what began, went on or ended since it was drawn last. */
   #drawPast() {
-    const { replicas, capacities, record, at, now, scale, isShown } = this.#scene;
+    const { replicas, capacities, record, at, scale, isShown } = this.#scene;
+    this.#makeRoom();
+    const { from, until } = this.#strip;
     const context = this.#past.getContext("2d");
-    const oldest = at - now / scale;
-    const newest = at + OVERHANG_S;
+    const [newest, right] = [at + OVERHANG_S, this.#past.width / ratio()];
+    const left = Math.max(0, (until - from) * scale);
+    context.save();
+    context.beginPath();
+    context.rect(left, 0, right - left, this.height);
+    context.clip();
+    context.clearRect(left, 0, right - left, this.height);
     replicas.forEach((replica, row) => {
-      for (const piece of record.past(replica)) {
-        const end = piece.end ?? newest;
-        if (end < oldest) continue;
-        const label = record.label(piece.bar.application);
-        const { top, high } = this.#place(row, piece.y, piece.bar.kv, capacities.get(replica));
-        const left = now + (Math.max(piece.start, oldest) - at) * scale;
-        const box = [left, top, now + (end - at) * scale - left, high];
+      for (const { bar, start, end, y } of record.past(replica)) {
+        if (end !== null && (end < until || end < from)) continue;
+        const label = record.label(bar.application);
+        const { top, high } = this.#place(row, y, bar.kv, capacities.get(replica));
+        const begins = (Math.max(start, from) - from) * scale;
+        const box = [begins, top, ((end ?? newest) - from) * scale - begins, high];
         context.globalAlpha = isShown(label) ? 1 : 0.16;
-        this.#fill(context, box, tenantColour(label.tenant), piece.bar.kind === "held");
-        if (piece.bar.kind === "run") this.#write(context, box, label, now);
+        this.#fill(context, box, tenantColour(label.tenant), bar.kind === "held");
       }
     });
+    context.restore();
+    this.#strip.until = at;
+  }
+
+  /** Cut off the start of the strip, which is no longer shown, if the frame has no room at its end. */
+  #makeRoom() {
+    const { at, past, scale } = this.#scene;
+    const sheet = this.#past;
+    if ((at + OVERHANG_S - this.#strip.from) * scale <= sheet.width / ratio()) return;
+    // Whole tiles, so that hatchings stay in step.
+    const cut = Math.floor(((at - past - this.#strip.from) * scale) / TILE) * TILE;
+    const context = sheet.getContext("2d");
+    context.globalCompositeOperation = "copy";
+    context.drawImage(sheet, -cut, 0, sheet.width / ratio(), this.height);
+    context.globalCompositeOperation = "source-over";
+    this.#strip.from += cut / scale;
   }
 
   #drawPlan() {
     const { replicas, capacities, record, at, scale, isShown } = this.#scene;
     const context = this.#plan.getContext("2d");
+    context.clearRect(0, 0, this.#plan.width, this.height);
     for (const { bar, start, end, y } of record.planned) {
       const row = replicas.indexOf(bar.replica);
       if (row < 0) continue;
@@ -192,6 +227,7 @@ export class LanesPainter {
       context.setLineDash([3, 2]);
       context.strokeRect(left + 0.5, top + 0.5, wide - 1, high - 1);
     }
+    context.globalAlpha = 1;
   }
 
   #fill(context, [left, top, wide, high], name, isHatched) {
@@ -200,35 +236,55 @@ export class LanesPainter {
     context.fillRect(left + gap, top + gap, Math.max(0.5, wide - 2 * gap), Math.max(0.4, high - 2 * gap));
   }
 
-  #write(context, [left, top, wide, high], label, now) {
-    const from = Math.max(left, 0);
-    const room = Math.min(left + wide, now) - from;
-    if (high < 13 || room < 46) return;
-    context.save();
-    context.beginPath();
-    context.rect(from, top, room - 4, high);
-    context.clip();
+  #findNames() {
+    const { replicas, capacities, record, at, scale, past, height, isShown } = this.#scene;
+    const least = LEAST_NAMED.wide / scale;
+    this.#named = [];
+    replicas.forEach((replica, row) => {
+      const capacity = capacities.get(replica);
+      for (const { bar, start, end, y } of record.past(replica)) {
+        const to = end ?? Infinity;
+        const isLarge = (bar.kv / capacity) * height >= LEAST_NAMED.high && Math.min(to, at) - start >= least;
+        if (!isLarge || bar.kind !== "run" || to < at - past + least) continue;
+        const label = record.label(bar.application);
+        if (isShown(label)) this.#named.push({ start, to, name: label.application_id, ...this.#place(row, y, bar.kv, capacity) });
+      }
+    });
+  }
+
+  /** Write ids into large rectangles, at their left ends or that of the picture. */
+  #writeNames(context, later) {
+    const { at, now, scale } = this.#scene;
     context.fillStyle = this.#colour("panel");
     context.font = "500 10.5px Inter, system-ui, sans-serif";
     context.textBaseline = "middle";
-    context.fillText(label.application_id, from + 5, top + high / 2 + 0.5);
-    context.restore();
+    for (const { start, to, name, top, high } of this.#named) {
+      const left = Math.max(0, now + (start - at - later) * scale);
+      const right = Math.min(now, now + (to - at - later) * scale);
+      if (right - left < LEAST_NAMED.wide) continue;
+      context.save();
+      context.beginPath();
+      context.rect(left, top, right - left - 4, high);
+      context.clip();
+      context.fillText(name, left + 5, top + high / 2 + 0.5);
+      context.restore();
+    }
   }
 
   #hatch(context, name) {
     if (!this.#patterns.has(name)) {
       const tile = document.createElement("canvas");
-      tile.width = tile.height = 6;
+      tile.width = tile.height = TILE;
       const inside = tile.getContext("2d");
       inside.fillStyle = inside.strokeStyle = this.#colour(name);
       inside.globalAlpha = 0.22;
-      inside.fillRect(0, 0, 6, 6);
+      inside.fillRect(0, 0, TILE, TILE);
       inside.globalAlpha = 1;
       inside.lineWidth = 1.4;
       inside.beginPath();
-      for (const x of [-6, 0, 6]) {
-        inside.moveTo(x - 1, 7);
-        inside.lineTo(x + 7, -1);
+      for (const x of [-TILE, 0, TILE]) {
+        inside.moveTo(x - 1, TILE + 1);
+        inside.lineTo(x + TILE + 1, -1);
       }
       inside.stroke();
       this.#patterns.set(name, context.createPattern(tile, "repeat"));
@@ -267,4 +323,12 @@ function inMinutes(time) {
   if (time < 60) return `${time} s`;
   const minutes = Math.floor(time / 60);
   return time % 60 ? `${minutes}:${String(time % 60).padStart(2, "0")} min` : `${minutes} min`;
+}
+
+const ratio = () => devicePixelRatio || 1;
+
+function resize(sheet, width, height) {
+  sheet.width = Math.round(width * ratio());
+  sheet.height = Math.round(height * ratio());
+  sheet.getContext("2d").setTransform(ratio(), 0, 0, ratio(), 0, 0);
 }

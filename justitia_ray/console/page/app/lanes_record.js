@@ -11,6 +11,8 @@ export class LanesRecord {
   labels = new Map();
   /** @type {import("./lane_layout.js").Piece[]} pieces ahead of now, on all replicas */
   planned = [];
+  /** Time from which the lanes are recorded without a break. */
+  begunAt = 0;
   #epoch = null;
 
   /** Take a frame of the stream. */
@@ -18,6 +20,7 @@ export class LanesRecord {
     if (frame.is_whole || frame.epoch !== this.#epoch) {
       this.lanes.clear();
       this.#epoch = frame.epoch;
+      this.begunAt = frame.at;
     }
     for (const [application, [tenant, application_id, application_class]] of Object.entries(frame.labels)) {
       this.labels.set(application, { tenant, application_id, application_class });
