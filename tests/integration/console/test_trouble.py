@@ -1,7 +1,7 @@
 """What the console says of each error, and that it goes on by itself afterwards."""
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import Locator, Page, expect
 
 from tests.eventually import eventually
 from tests.harness.console.stand_in import StandIn
@@ -10,7 +10,7 @@ from tests.integration.console.viewer import Viewers
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-def first_wait(page: Page) -> object:
+def first_wait(page: Page) -> Locator:
     """Return the cell with the time that the first application has waited."""
     return (
         page.get_by_label("Queue", exact=True).get_by_role("row").nth(1).get_by_role("cell").nth(4)
@@ -138,13 +138,43 @@ async def test_silent_stream_is_given_up(viewers: Viewers, service: StandIn) -> 
     await eventually(lambda: len(service.authorizations) > before, "the page has connected again")
 
 
-async def test_stream_that_the_service_ends_is_opened_again_when_it_says(
+async def test_stream_that_ends_at_its_limit_is_opened_again_without_a_word(
+    viewers: Viewers, service: StandIn
+) -> None:
+    """The service ends each stream after a minute: what the lanes show stays where it is."""
+    places = """async () => {
+      const { feed } = await import("./app/feed.js");
+      const pieces = [...feed.value.lanes.lanes.values()].flatMap((lane) => lane.pieces);
+      return pieces.map(({ bar, start, y }) => [bar.id, start, y]).sort(([a], [b]) => a - b);
+    }"""
+    notices = """() => {
+      window.noticed = 0;
+      new MutationObserver(() => { window.noticed += document.querySelectorAll(".notice").length; })
+        .observe(document.body, { childList: true, subtree: true });
+    }"""
+    page = (await viewers.open(service.url)).page
+    await expect(page.get_by_label("Lanes", exact=True)).to_be_visible()
+    before = await page.evaluate(places)
+    await page.evaluate(notices)
+
+    service.end_streams("limit", 0.0)
+
+    await eventually(lambda: len(service.authorizations) == 3, "the page has connected again")
+    service.tick()
+    await expect(first_wait(page)).to_contain_text("41 s")
+    assert await page.evaluate("() => window.noticed") == 0
+    after = await page.evaluate(places)
+    assert len(before) > 100
+    assert [] == [one for one in before if one not in after]
+
+
+async def test_stream_of_a_service_that_leaves_is_opened_again_when_it_says(
     viewers: Viewers, service: StandIn
 ) -> None:
     page = (await viewers.open(service.url)).page
     await expect(page.get_by_label("Lanes", exact=True)).to_be_visible()
 
-    service.end_streams("limit", 0.0)
+    service.end_streams("leaving", 0.1)
 
     await eventually(lambda: len(service.authorizations) == 3, "the page has connected again")
     await expect(page.get_by_role("alert")).to_have_count(0)

@@ -173,8 +173,10 @@ async def test_predictor_has_the_error_of_each_class(viewers: Viewers, service: 
     page = (await viewers.open(service.url, "?view=predictor")).page
 
     rows = page.get_by_label("Predictor", exact=True).get_by_role("row")
-    await expect(rows.filter(has_text="react_fever")).to_contain_text("version 2")
-    await expect(rows.filter(has_text="react_fever")).to_contain_text("31 %")
+    learned = rows.filter(has_text="react_fever")
+    for text in ("320", "4.2 M", "network, version 2 pinned", "25 %", "200", "2027-01-15 07:30"):
+        await expect(learned).to_contain_text(text)
+    await expect(rows.filter(has_text="code_feedback")).to_contain_text("mean of the class")
 
 
 async def test_what_if_tells_the_change_for_each_tenant_as_an_estimate(

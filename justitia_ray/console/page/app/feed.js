@@ -4,7 +4,7 @@
  * The page holds nothing that the service does not send again: after a reconnect the first frame
  * of each model is whole.
  */
-import { computed, effect, signal } from "../vendor/signals.mjs";
+import { computed, signal } from "../vendor/signals.mjs";
 import { address } from "./address.js";
 import { LanesRecord } from "./lanes_record.js";
 import { readLines } from "./lines.js";
@@ -48,20 +48,22 @@ export const retryNow = () => wake();
 
 /** Follow the stream until the page is closed; another key starts it again. */
 export function followForever() {
-  effect(() => {
-    const stopped = new AbortController();
-    follow(key.value, stopped.signal);
-    return () => stopped.abort();
+  let stopped = new AbortController();
+  key.subscribe(() => {
+    stopped.abort();
+    stopped = new AbortController();
+    forget();
+    follow(stopped.signal);
   });
 }
 
-async function follow(usedKey, stopped) {
+async function follow(stopped) {
   let pause = 1;
   while (!stopped.aborted) {
-    connection.value = { ...connection.peek(), state: "connecting" };
     let error;
     try {
       const bye = await readStream(stopped, () => (pause = 1));
+      if (bye?.code === "limit") continue;
       error = bye ? endedBy(bye) : new ServiceError(0, "The connection was lost.");
     } catch (thrown) {
       error = thrown;
@@ -92,6 +94,7 @@ async function readStream(stopped, lineCame) {
     const answer = await call(STREAM, { signal: AbortSignal.any([stopped, silent.signal]) });
     for await (const line of readLines(answer)) {
       notSilent();
+      if (line === null) continue;
       lineCame();
       if (line.kind === "bye") return line;
       take(line);

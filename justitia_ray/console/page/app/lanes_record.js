@@ -15,9 +15,9 @@ export class LanesRecord {
   begunAt = 0;
   #epoch = null;
 
-  /** Take a frame of the stream. */
+  /** Take a frame of the stream; a whole one of the same epoch goes on with what is known. */
   take(frame) {
-    if (frame.is_whole || frame.epoch !== this.#epoch) {
+    if (frame.epoch !== this.#epoch) {
       this.lanes.clear();
       this.#epoch = frame.epoch;
       this.begunAt = frame.at;
@@ -40,12 +40,13 @@ export class LanesRecord {
       this.lanes.get(replica).take(own, capacities.get(replica) ?? Infinity);
     }
     this.planned = layOutPlan(frame.planned, capacities);
+    if (frame.is_whole) for (const lane of this.lanes.values()) lane.endOthers(bars, frame.at);
     const oldest = frame.at - KEPT_S;
     for (const [replica, lane] of this.lanes) {
       lane.dropBefore(oldest);
       if (!lane.pieces.length && !capacities.has(replica)) this.lanes.delete(replica);
     }
-    if (frame.number % 60 === 0) this.#dropLabels(frame);
+    if (frame.number % 60 === 0) this.#dropLabels();
   }
 
   /** Return the pieces of a replica's past. */
@@ -60,8 +61,8 @@ export class LanesRecord {
     );
   }
 
-  #dropLabels(frame) {
-    const used = new Set(frame.planned.map(([, application]) => application));
+  #dropLabels() {
+    const used = new Set(this.planned.map(({ bar }) => bar.application));
     for (const lane of this.lanes.values()) {
       for (const { bar } of lane.pieces) used.add(bar.application);
     }

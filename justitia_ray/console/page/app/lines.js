@@ -2,7 +2,7 @@
 import { ServiceError } from "./service.js";
 
 /**
- * Yield the JSON of each line of an answer.
+ * Yield the JSON of each line of an answer; null for an empty one, which is a sign of life.
  * @param {Response} answer
  * @throws {ServiceError} if the connection is lost
  */
@@ -17,7 +17,7 @@ export async function* readLines(answer) {
       if (done) return;
       const lines = (rest + value).split("\n");
       rest = lines.pop();
-      for (const line of lines) if (line) yield JSON.parse(line);
+      for (const line of lines) yield line ? JSON.parse(line) : null;
     }
   } finally {
     reader.cancel().catch(() => {});
