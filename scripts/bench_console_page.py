@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-import psutil
+import psutil  # type: ignore[import-untyped]
 from playwright.async_api import CDPSession, Page, async_playwright
 
 from scripts.bench.output import print_machine, write_json

@@ -6,8 +6,13 @@ from typing import TYPE_CHECKING
 import httpx
 import pytest_asyncio
 
+from tests.debian_programs import debian_program
+
 if TYPE_CHECKING:
+    from playwright.async_api import Browser
+
     from tests.harness.service import Service, Serving
+    from tests.integration.console.viewer import Viewers
 
 MOST_APPLICATIONS = 100
 MOST_OUTSTANDING = 100
@@ -46,3 +51,27 @@ async def http(service: "Service") -> AsyncIterator[httpx.AsyncClient]:
     async with service.http() as client:
         yield client
     await service.until_idle()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator["Browser"]:
+    """Chromium, started once for all tests of the console's page."""
+    from playwright.async_api import async_playwright
+
+    program = debian_program("chromium", "chromium")
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox", "--disable-gpu"]
+        )
+        yield browser
+        await browser.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def viewers(browser: "Browser") -> AsyncIterator["Viewers"]:
+    """Pages of the console; at the end each must have kept the rules that hold for every page."""
+    from tests.integration.console.viewer import Viewers
+
+    opened = Viewers(browser)
+    yield opened
+    await opened.end()

@@ -12,6 +12,7 @@ import httpx
 import pytest
 import pytest_asyncio
 import ray
+from playwright.async_api import expect
 
 from tests.eventually import eventually
 from tests.harness.answers import unary_answer
@@ -19,6 +20,7 @@ from tests.harness.bodies import COMPLETIONS, completion
 from tests.harness.known_load import known_load
 from tests.harness.open_calls import OpenStream, every_seat_taken, tags_of, when_served
 from tests.harness.service import ITERATION_S, PROBED, SEATS, Json, Service, Serving
+from tests.integration.console.viewer import Viewers
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
@@ -247,6 +249,24 @@ async def test_killed_scheduler_comes_back_with_all_tags_and_loses_nothing(
     assert in_tag_order == [name for _, name in order]
     for name in names:
         await check_each_ran_once(http, name, calls[name])
+
+
+async def test_console_in_a_browser_goes_on_when_the_scheduler_is_killed(
+    service: Service, viewers: Viewers
+) -> None:
+    """The page keeps its last figures, says so, and shows the next scheduler's without a reload."""
+    page = (await viewers.open(service.url, key=None)).page
+    lanes = page.get_by_label("Lanes", exact=True)
+    await expect(lanes).to_be_visible(timeout=20_000)
+    notice = page.get_by_role("status").filter(has_text="No figures of")
+
+    ray.kill(service.scheduler(), no_restart=False)
+
+    await expect(notice).to_be_visible(timeout=20_000)
+    await expect(lanes).to_be_visible()
+    await expect(notice).to_have_count(0, timeout=_BACK_WITHIN_S * 1000)
+    await expect(page.locator(".live")).to_have_text("live")
+    await service.until(lambda status: status["ready"], "the next scheduler leads", _BACK_WITHIN_S)
 
 
 async def test_dead_engine_is_a_failure_and_its_replica_is_replaced(

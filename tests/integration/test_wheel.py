@@ -113,6 +113,17 @@ def test_wheel_serves(installed: Installed) -> None:
     assert "Ingress\n" == built.stdout, built.stderr
 
 
+def test_wheel_has_every_file_of_the_console_page(installed: Installed) -> None:
+    """The page is data of the package: its modules, style, and the licences of others' code."""
+    program = "from justitia_ray.console.files import page_files; print(*sorted(page_files()))"
+    listed = installed.run(["-c", program])
+    page = _ROOT / "justitia_ray" / "console" / "page"
+    files = {str(path.relative_to(page)) for path in page.rglob("*") if path.is_file()}
+
+    assert files == set(listed.stdout.split()), listed.stderr
+    assert {"app/main.js", "vendor/LICENSE.uplot"} <= files
+
+
 def test_wheel_makes_a_workload_and_simulates_it(installed: Installed, tmp_path: Path) -> None:
     """The simulator is part of the product and needs no extra."""
     workload, results = tmp_path / "load.jsonl", tmp_path / "results"

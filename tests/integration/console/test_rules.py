@@ -5,7 +5,7 @@ Each page of every test also obeys its policy, asks no other host and stores no 
 """
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import axe_playwright_python
 import pytest
@@ -117,9 +117,9 @@ async def prepare(page: Page, view: str) -> None:
 
 @pytest.mark.parametrize("view", _VIEWS)
 async def test_axe_finds_nothing_in_light_dark_pictures_and_tables(
-    viewers: Viewers, service: StandIn, view: str
+    viewers: Viewers, stand_in: StandIn, view: str
 ) -> None:
-    page = (await viewers.open(service.url, _VIEWS[view])).page
+    page = (await viewers.open(stand_in.url, _VIEWS[view])).page
     await prepare(page, view)
 
     assert [] == await violations(page)
@@ -132,17 +132,17 @@ async def test_axe_finds_nothing_in_light_dark_pictures_and_tables(
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_axe_finds_nothing_in_dialogs_and_notices(
-    viewers: Viewers, service: StandIn, scheme: str
+    viewers: Viewers, stand_in: StandIn, scheme: Literal["light", "dark"]
 ) -> None:
-    viewer = await viewers.open(service.url, key="wrong-key", scheme=scheme)
+    viewer = await viewers.open(stand_in.url, key="wrong-key", scheme=scheme)
     page = viewer.page
     await expect(page.get_by_role("alert")).to_be_visible()
     assert [] == await violations(page)
 
     await viewer.give_key("operator-key")
-    service.trouble.add("llama")
+    stand_in.trouble.add("llama")
     await page.get_by_role("button", name="Cancel run-4", exact=True).click()
-    service.tick()
+    stand_in.tick()
     await expect(page.get_by_text("No figures of llama")).to_be_visible()
 
     assert [] == await violations(page)
@@ -150,9 +150,9 @@ async def test_axe_finds_nothing_in_dialogs_and_notices(
 
 @pytest.mark.parametrize("size", [(1280, 800), (800, 900)], ids=["1280", "800"])
 async def test_nothing_overlaps_or_leaves_the_window(
-    viewers: Viewers, service: StandIn, size: tuple[int, int]
+    viewers: Viewers, stand_in: StandIn, size: tuple[int, int]
 ) -> None:
-    page = (await viewers.open(service.url, size=size)).page
+    page = (await viewers.open(stand_in.url, size=size)).page
     for view, query in _VIEWS.items():
         await page.evaluate("(query) => { history.pushState(null, '', query || '.'); }", query)
         await page.evaluate("() => dispatchEvent(new PopStateEvent('popstate'))")
@@ -163,9 +163,9 @@ async def test_nothing_overlaps_or_leaves_the_window(
 
 
 async def test_theme_follows_the_system_until_it_is_switched(
-    viewers: Viewers, service: StandIn
+    viewers: Viewers, stand_in: StandIn
 ) -> None:
-    page = (await viewers.open(service.url, scheme="dark")).page
+    page = (await viewers.open(stand_in.url, scheme="dark")).page
     ground = "() => getComputedStyle(document.body).backgroundColor"
     dark = await page.evaluate(ground)
     await page.emulate_media(color_scheme="light")
@@ -179,10 +179,10 @@ async def test_theme_follows_the_system_until_it_is_switched(
 
 
 async def test_everything_is_reached_by_keyboard_and_the_focus_is_seen(
-    viewers: Viewers, service: StandIn
+    viewers: Viewers, stand_in: StandIn
 ) -> None:
     """From the top the Tab key goes through links, switches, filters, lanes and rows in order."""
-    page = (await viewers.open(service.url)).page
+    page = (await viewers.open(stand_in.url)).page
     await expect(page.get_by_label("Lanes", exact=True)).to_be_visible()
     await expect(page.locator("#content")).to_be_focused()
     await page.locator(".skip").focus()
@@ -212,9 +212,9 @@ async def test_everything_is_reached_by_keyboard_and_the_focus_is_seen(
 
 
 async def test_escape_closes_a_dialog_and_the_focus_returns(
-    viewers: Viewers, service: StandIn
+    viewers: Viewers, stand_in: StandIn
 ) -> None:
-    page = (await viewers.open(service.url)).page
+    page = (await viewers.open(stand_in.url)).page
     button = page.get_by_role("button", name="Cancel run-8", exact=True)
     await button.focus()
     await page.keyboard.press("Enter")
@@ -224,11 +224,11 @@ async def test_escape_closes_a_dialog_and_the_focus_returns(
 
     await expect(page.get_by_role("dialog")).to_have_count(0)
     await expect(button).to_be_focused()
-    assert service.cancelled == []
+    assert stand_in.cancelled == []
 
 
 async def test_lanes_move_between_frames_unless_less_motion_is_wanted(
-    viewers: Viewers, service: StandIn
+    viewers: Viewers, stand_in: StandIn
 ) -> None:
     copies = """() => new Promise((resolve) => {
       let copied = 0;
@@ -239,9 +239,9 @@ async def test_lanes_move_between_frames_unless_less_motion_is_wanted(
       };
       setTimeout(() => resolve(copied), 400);
     })"""
-    moving = (await viewers.open(service.url, motion="no-preference")).page
+    moving = (await viewers.open(stand_in.url, motion="no-preference")).page
     await expect(moving.locator("canvas")).to_be_visible()
-    still = (await viewers.open(service.url, motion="reduce")).page
+    still = (await viewers.open(stand_in.url, motion="reduce")).page
     await expect(still.locator("canvas")).to_be_visible()
 
     assert 2 <= await moving.evaluate(copies)
@@ -251,8 +251,8 @@ async def test_lanes_move_between_frames_unless_less_motion_is_wanted(
 async def test_pieces_of_a_lane_never_cover_each_other(viewers: Viewers) -> None:
     """A lane that is full of many applications is the hardest to lay out."""
     models = (MadeUp(replicas=2, applications=80),)
-    with StandIn(page=ROOT / PAGE, models=models, interval_s=None) as service:
-        page = (await viewers.open(service.url)).page
+    with StandIn(page=ROOT / PAGE, models=models, interval_s=None) as stand_in:
+        page = (await viewers.open(stand_in.url)).page
         covered = await page.evaluate(_FULL_LANE)
 
     assert covered["covered"] == 0

@@ -17,34 +17,34 @@ def first_wait(page: Page) -> Locator:
     )
 
 
-async def test_page_without_a_key_asks_for_one(viewers: Viewers, service: StandIn) -> None:
-    viewer = await viewers.open(service.url, key=None)
+async def test_page_without_a_key_asks_for_one(viewers: Viewers, stand_in: StandIn) -> None:
+    viewer = await viewers.open(stand_in.url, key=None)
     dialog = viewer.page.get_by_role("dialog", name="API key")
 
     await expect(dialog).to_contain_text("The service asks for a key.")
     await expect(dialog.get_by_role("textbox")).to_be_focused()
-    assert service.authorizations == [None]
+    assert stand_in.authorizations == [None]
 
 
 async def test_wrong_key_is_refused_in_words_and_another_one_accepted(
-    viewers: Viewers, service: StandIn
+    viewers: Viewers, stand_in: StandIn
 ) -> None:
-    viewer = await viewers.open(service.url, key="wrong-key")
+    viewer = await viewers.open(stand_in.url, key="wrong-key")
     dialog = viewer.page.get_by_role("dialog", name="API key")
     await expect(dialog).to_contain_text("The service does not accept this key")
 
     await viewer.give_key("operator-key")
 
     await expect(viewer.page.get_by_label("Lanes", exact=True)).to_be_visible()
-    assert service.authorizations == [None, "Bearer wrong-key", "Bearer operator-key"]
+    assert stand_in.authorizations == [None, "Bearer wrong-key", "Bearer operator-key"]
 
 
 async def test_key_without_the_scope_is_told_which_one_it_lacks(
-    viewers: Viewers, service: StandIn
+    viewers: Viewers, stand_in: StandIn
 ) -> None:
-    service.refused = (403, "this credential lacks the scope 'own'")
+    stand_in.refused = (403, "this credential lacks the scope 'own'")
 
-    page = (await viewers.open(service.url)).page
+    page = (await viewers.open(stand_in.url)).page
 
     dialog = page.get_by_role("dialog", name="API key")
     await expect(dialog).to_contain_text("This key may not do that.")
@@ -60,15 +60,15 @@ async def test_key_without_the_scope_is_told_which_one_it_lacks(
     ],
 )
 async def test_refused_viewer_tries_again(
-    viewers: Viewers, service: StandIn, status: int, message: str, told: str
+    viewers: Viewers, stand_in: StandIn, status: int, message: str, told: str
 ) -> None:
-    service.refused = (status, message)
-    page = (await viewers.open(service.url)).page
+    stand_in.refused = (status, message)
+    page = (await viewers.open(stand_in.url)).page
     alert = page.get_by_role("alert")
     await expect(alert).to_contain_text(told)
     await expect(alert).to_contain_text("Next try in 5 s.")
 
-    service.refused = None
+    stand_in.refused = None
     await alert.get_by_role("button", name="Try now").click()
 
     await expect(page.get_by_label("Lanes", exact=True)).to_be_visible()
@@ -76,70 +76,70 @@ async def test_refused_viewer_tries_again(
 
 
 async def test_page_goes_on_when_a_dead_scheduler_is_there_again(
-    viewers: Viewers, service: StandIn
+    viewers: Viewers, stand_in: StandIn
 ) -> None:
-    page = (await viewers.open(service.url)).page
+    page = (await viewers.open(stand_in.url)).page
     await expect(page.get_by_label("Lanes", exact=True)).to_be_visible()
 
-    service.trouble.add("llama")
-    service.tick(2)
+    stand_in.trouble.add("llama")
+    stand_in.tick(2)
 
     notice = page.get_by_role("status").filter(has_text="No figures of llama for")
     await expect(notice).to_contain_text("the scheduler is being started again")
     await expect(notice).to_contain_text("The page goes on when the scheduler answers")
     await expect(page.get_by_label("Lanes", exact=True)).to_be_visible()
-    service.trouble.clear()
-    service.tick()
+    stand_in.trouble.clear()
+    stand_in.tick()
     await expect(notice).to_have_count(0)
     await expect(first_wait(page)).to_contain_text("43 s")
 
 
 async def test_scheduler_that_is_dead_at_the_first_line_is_told(
-    viewers: Viewers, service: StandIn
+    viewers: Viewers, stand_in: StandIn
 ) -> None:
-    service.trouble.add("llama")
+    stand_in.trouble.add("llama")
 
-    page = (await viewers.open(service.url)).page
+    page = (await viewers.open(stand_in.url)).page
 
     await expect(page.get_by_role("status")).to_contain_text("No figures of llama")
 
 
 async def test_lost_connection_is_opened_again_and_the_last_figures_stay(
-    viewers: Viewers, service: StandIn
+    viewers: Viewers, stand_in: StandIn
 ) -> None:
-    page = (await viewers.open(service.url)).page
+    page = (await viewers.open(stand_in.url)).page
     await expect(page.get_by_label("Lanes", exact=True)).to_be_visible()
 
-    service.cut_streams()
+    stand_in.cut_streams()
 
     alert = page.get_by_role("alert")
     await expect(alert).to_contain_text("The service does not answer.")
     await expect(alert).to_contain_text("The figures below are the last ones.")
     await expect(page.get_by_label("Lanes", exact=True)).to_be_visible()
-    await eventually(lambda: service.viewers == 1, "the page has connected again")
-    service.tick()
+    await eventually(lambda: stand_in.viewers == 1, "the page has connected again")
+    stand_in.tick()
     await expect(alert).to_have_count(0)
     await expect(first_wait(page)).to_contain_text("41 s")
 
 
-async def test_silent_stream_is_given_up(viewers: Viewers, service: StandIn) -> None:
-    page = (await viewers.open(service.url, key=None)).page
+async def test_silent_stream_is_given_up(viewers: Viewers, stand_in: StandIn) -> None:
+    page = (await viewers.open(stand_in.url, key=None)).page
     await page.clock.install()
     await page.reload()
     await page.get_by_role("textbox", name="Key", exact=True).fill("operator-key")
     await page.get_by_role("button", name="Use this key").click()
     await expect(page.get_by_label("Lanes", exact=True)).to_be_visible()
-    before = len(service.authorizations)
+    before = len(stand_in.authorizations)
 
     await page.clock.fast_forward(9_000)
     await expect(page.get_by_role("alert")).to_contain_text("The service does not answer.")
     await page.clock.fast_forward(2_000)
 
-    await eventually(lambda: len(service.authorizations) > before, "the page has connected again")
+    await eventually(lambda: len(stand_in.authorizations) > before, "the page has connected again")
 
 
 async def test_stream_that_ends_at_its_limit_is_opened_again_without_a_word(
-    viewers: Viewers, service: StandIn
+    viewers: Viewers, stand_in: StandIn
 ) -> None:
     """The service ends each stream after a minute: what the lanes show stays where it is."""
     places = """async () => {
@@ -152,15 +152,15 @@ async def test_stream_that_ends_at_its_limit_is_opened_again_without_a_word(
       new MutationObserver(() => { window.noticed += document.querySelectorAll(".notice").length; })
         .observe(document.body, { childList: true, subtree: true });
     }"""
-    page = (await viewers.open(service.url)).page
+    page = (await viewers.open(stand_in.url)).page
     await expect(page.get_by_label("Lanes", exact=True)).to_be_visible()
     before = await page.evaluate(places)
     await page.evaluate(notices)
 
-    service.end_streams("limit", 0.0)
+    stand_in.end_streams("limit", 0.0)
 
-    await eventually(lambda: len(service.authorizations) == 3, "the page has connected again")
-    service.tick()
+    await eventually(lambda: len(stand_in.authorizations) == 3, "the page has connected again")
+    stand_in.tick()
     await expect(first_wait(page)).to_contain_text("41 s")
     assert await page.evaluate("() => window.noticed") == 0
     after = await page.evaluate(places)
@@ -169,39 +169,39 @@ async def test_stream_that_ends_at_its_limit_is_opened_again_without_a_word(
 
 
 async def test_stream_of_a_service_that_leaves_is_opened_again_when_it_says(
-    viewers: Viewers, service: StandIn
+    viewers: Viewers, stand_in: StandIn
 ) -> None:
-    page = (await viewers.open(service.url)).page
+    page = (await viewers.open(stand_in.url)).page
     await expect(page.get_by_label("Lanes", exact=True)).to_be_visible()
 
-    service.end_streams("leaving", 0.1)
+    stand_in.end_streams("leaving", 0.1)
 
-    await eventually(lambda: len(service.authorizations) == 3, "the page has connected again")
+    await eventually(lambda: len(stand_in.authorizations) == 3, "the page has connected again")
     await expect(page.get_by_role("alert")).to_have_count(0)
 
 
 async def test_key_that_is_no_longer_accepted_is_asked_for_and_its_figures_go(
-    viewers: Viewers, service: StandIn
+    viewers: Viewers, stand_in: StandIn
 ) -> None:
-    page = (await viewers.open(service.url)).page
+    page = (await viewers.open(stand_in.url)).page
     await expect(page.get_by_label("Lanes", exact=True)).to_be_visible()
 
-    service.end_streams("invalid_api_key", None)
+    stand_in.end_streams("invalid_api_key", None)
 
     await expect(page.get_by_role("dialog", name="API key")).to_be_visible()
     await expect(page.get_by_label("Lanes", exact=True)).to_have_count(0)
 
 
-async def test_unknown_application_is_told_so(viewers: Viewers, service: StandIn) -> None:
-    page = (await viewers.open(service.url, "?application=acme%7Cnone")).page
+async def test_unknown_application_is_told_so(viewers: Viewers, stand_in: StandIn) -> None:
+    page = (await viewers.open(stand_in.url, "?application=acme%7Cnone")).page
 
     await expect(page.get_by_role("status")).to_contain_text("No such application is open")
 
 
 async def test_application_that_ends_keeps_its_last_figures(
-    viewers: Viewers, service: StandIn
+    viewers: Viewers, stand_in: StandIn
 ) -> None:
-    viewer = await viewers.open(service.url, "?application=initech%7Crun-4")
+    viewer = await viewers.open(stand_in.url, "?application=initech%7Crun-4")
     page = viewer.page
     await expect(page.get_by_label("Cost", exact=True)).to_be_visible()
 
@@ -227,10 +227,10 @@ async def test_application_that_ends_keeps_its_last_figures(
     ],
 )
 async def test_refused_estimate_is_told(
-    viewers: Viewers, service: StandIn, status: int, message: str, told: str
+    viewers: Viewers, stand_in: StandIn, status: int, message: str, told: str
 ) -> None:
-    service.what_if_error = (status, message)
-    page = (await viewers.open(service.url, "?view=what-if")).page
+    stand_in.what_if_error = (status, message)
+    page = (await viewers.open(stand_in.url, "?view=what-if")).page
 
     await page.get_by_label("Policy").select_option("vtc")
     await page.get_by_role("button", name="Estimate").click()
@@ -240,8 +240,8 @@ async def test_refused_estimate_is_told(
 
 
 async def test_tenant_is_told_that_a_view_is_for_operators(
-    viewers: Viewers, service: StandIn
+    viewers: Viewers, stand_in: StandIn
 ) -> None:
-    page = (await viewers.open(service.url, "?view=what-if", key="acme-key")).page
+    page = (await viewers.open(stand_in.url, "?view=what-if", key="acme-key")).page
 
     await expect(page.get_by_role("status")).to_contain_text("Only a key with the scope “operate”")

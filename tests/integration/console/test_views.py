@@ -1,7 +1,7 @@
 """What each view of the console shows of a service whose frames are known."""
 
 import pytest
-from playwright.async_api import Locator, expect
+from playwright.async_api import Locator, Position, expect
 
 from tests.harness.console.made_up import MadeUp
 from tests.harness.console.stand_in import PAGE, StandIn
@@ -17,9 +17,9 @@ def tile(of: Locator, name: str) -> Locator:
 
 
 async def test_strip_has_state_waits_replicas_memory_store_and_policy(
-    viewers: Viewers, service: StandIn
+    viewers: Viewers, stand_in: StandIn
 ) -> None:
-    page = (await viewers.open(service.url)).page
+    page = (await viewers.open(stand_in.url)).page
     strip = page.get_by_label("State of the queue")
 
     await expect(tile(strip, "State")).to_contain_text("ready40 applications live")
@@ -34,9 +34,9 @@ async def test_strip_has_state_waits_replicas_memory_store_and_policy(
 
 
 async def test_queue_says_why_each_application_waits_and_until_when(
-    viewers: Viewers, service: StandIn
+    viewers: Viewers, stand_in: StandIn
 ) -> None:
-    page = (await viewers.open(service.url)).page
+    page = (await viewers.open(stand_in.url)).page
     rows = page.get_by_label("Queue", exact=True).get_by_role("row")
 
     await expect(rows).to_have_count(11)
@@ -51,22 +51,22 @@ async def test_queue_says_why_each_application_waits_and_until_when(
     await expect(page.get_by_label("Live applications by reason")).to_contain_text("30 running")
 
 
-async def test_new_frame_replaces_the_figures(viewers: Viewers, service: StandIn) -> None:
-    page = (await viewers.open(service.url)).page
+async def test_new_frame_replaces_the_figures(viewers: Viewers, stand_in: StandIn) -> None:
+    page = (await viewers.open(stand_in.url)).page
     waited = (
         page.get_by_label("Queue", exact=True).get_by_role("row").nth(1).get_by_role("cell").nth(4)
     )
     await expect(waited).to_contain_text("40 s")
 
-    service.tick(5)
+    stand_in.tick(5)
 
     await expect(waited).to_contain_text("45 s")
 
 
 async def test_lanes_as_a_table_have_what_runs_what_is_held_and_what_is_planned(
-    viewers: Viewers, service: StandIn
+    viewers: Viewers, stand_in: StandIn
 ) -> None:
-    page = (await viewers.open(service.url)).page
+    page = (await viewers.open(stand_in.url)).page
     lanes = page.get_by_label("Lanes", exact=True)
     toggle = page.get_by_role("button", name="Lanes: show as table")
 
@@ -87,14 +87,14 @@ async def test_lanes_as_a_table_have_what_runs_what_is_held_and_what_is_planned(
 
 
 async def test_pointer_on_a_rectangle_shows_its_application_and_a_click_opens_it(
-    viewers: Viewers, service: StandIn
+    viewers: Viewers, stand_in: StandIn
 ) -> None:
-    page = (await viewers.open(service.url)).page
+    page = (await viewers.open(stand_in.url)).page
     canvas = page.locator("canvas")
     box = await canvas.bounding_box()
     assert box is not None
     # The lowest rectangle of the second lane, just before now, which is at 72 % of the width.
-    place = {"x": box["width"] * 0.72 - 6, "y": 84 + 4 + 84 - 1}
+    place: Position = {"x": box["width"] * 0.72 - 6, "y": 84 + 4 + 84 - 1}
 
     await canvas.hover(position=place)
 
@@ -105,8 +105,8 @@ async def test_pointer_on_a_rectangle_shows_its_application_and_a_click_opens_it
     await expect(page.get_by_role("heading", name=name)).to_be_visible()
 
 
-async def test_lanes_are_reached_and_read_by_keyboard(viewers: Viewers, service: StandIn) -> None:
-    page = (await viewers.open(service.url)).page
+async def test_lanes_are_reached_and_read_by_keyboard(viewers: Viewers, stand_in: StandIn) -> None:
+    page = (await viewers.open(stand_in.url)).page
     await page.get_by_role("application").focus()
 
     await page.keyboard.press("ArrowDown")
@@ -122,9 +122,9 @@ async def test_lanes_are_reached_and_read_by_keyboard(viewers: Viewers, service:
 
 
 async def test_shares_have_the_tree_with_quotas_and_the_past(
-    viewers: Viewers, service: StandIn
+    viewers: Viewers, stand_in: StandIn
 ) -> None:
-    page = (await viewers.open(service.url, "?view=shares")).page
+    page = (await viewers.open(stand_in.url, "?view=shares")).page
     tree = page.get_by_label("Tenants", exact=True)
 
     globex = tree.get_by_role("row").filter(has_text="globex")
@@ -146,9 +146,9 @@ async def test_shares_have_the_tree_with_quotas_and_the_past(
 
 
 async def test_application_has_reason_outlook_timeline_and_costs(
-    viewers: Viewers, service: StandIn
+    viewers: Viewers, stand_in: StandIn
 ) -> None:
-    page = (await viewers.open(service.url)).page
+    page = (await viewers.open(stand_in.url)).page
     await page.get_by_role("link", name="run-12").click()
 
     await expect(page.get_by_role("heading", name="run-12")).to_be_visible()
@@ -169,8 +169,8 @@ async def test_application_has_reason_outlook_timeline_and_costs(
     await expect(page.get_by_label("Queue", exact=True)).to_be_visible()
 
 
-async def test_predictor_has_the_error_of_each_class(viewers: Viewers, service: StandIn) -> None:
-    page = (await viewers.open(service.url, "?view=predictor")).page
+async def test_predictor_has_the_error_of_each_class(viewers: Viewers, stand_in: StandIn) -> None:
+    page = (await viewers.open(stand_in.url, "?view=predictor")).page
 
     rows = page.get_by_label("Predictor", exact=True).get_by_role("row")
     learned = rows.filter(has_text="react_fever")
@@ -180,9 +180,9 @@ async def test_predictor_has_the_error_of_each_class(viewers: Viewers, service: 
 
 
 async def test_what_if_tells_the_change_for_each_tenant_as_an_estimate(
-    viewers: Viewers, service: StandIn
+    viewers: Viewers, stand_in: StandIn
 ) -> None:
-    page = (await viewers.open(service.url, "?view=what-if")).page
+    page = (await viewers.open(stand_in.url, "?view=what-if")).page
     ask = page.get_by_role("button", name="Estimate")
     await expect(ask).to_be_disabled()
 
@@ -203,8 +203,8 @@ async def test_what_if_tells_the_change_for_each_tenant_as_an_estimate(
     await expect(row).to_contain_text("40 s → 30 s−25 %")
 
 
-async def test_tenant_sees_only_its_own(viewers: Viewers, service: StandIn) -> None:
-    viewer = await viewers.open(service.url, key="acme-key")
+async def test_tenant_sees_only_its_own(viewers: Viewers, stand_in: StandIn) -> None:
+    viewer = await viewers.open(stand_in.url, key="acme-key")
     page = viewer.page
 
     await expect(page.get_by_role("button", name="acme", exact=True)).to_be_visible()
@@ -220,8 +220,8 @@ async def test_tenant_sees_only_its_own(viewers: Viewers, service: StandIn) -> N
     assert "initech" not in await page.locator("#console").inner_text()
 
 
-async def test_filters_live_in_the_address(viewers: Viewers, service: StandIn) -> None:
-    page = (await viewers.open(service.url)).page
+async def test_filters_live_in_the_address(viewers: Viewers, stand_in: StandIn) -> None:
+    page = (await viewers.open(stand_in.url)).page
     rows = page.get_by_label("Queue", exact=True).get_by_role("row")
     await page.get_by_role("combobox", name="Tenant").select_option("acme/search")
     await expect(rows).to_have_count(1 + 4)
@@ -231,7 +231,7 @@ async def test_filters_live_in_the_address(viewers: Viewers, service: StandIn) -
 
     assert "tenant=acme%2Fsearch" in address
     assert "text=bob" in address
-    again = (await viewers.open(service.url, f"?{address.partition('?')[2]}")).page
+    again = (await viewers.open(stand_in.url, f"?{address.partition('?')[2]}")).page
     await expect(again.get_by_label("Queue", exact=True).get_by_role("row")).to_have_count(1 + 2)
     await expect(again.get_by_role("searchbox")).to_have_value("bob")
     await again.get_by_role("button", name="Clear filters").click()
@@ -239,9 +239,9 @@ async def test_filters_live_in_the_address(viewers: Viewers, service: StandIn) -
 
 
 async def test_id_and_enter_open_an_application_that_is_in_no_row(
-    viewers: Viewers, service: StandIn
+    viewers: Viewers, stand_in: StandIn
 ) -> None:
-    page = (await viewers.open(service.url)).page
+    page = (await viewers.open(stand_in.url)).page
     search = page.get_by_role("searchbox")
 
     await search.fill("run-13")
@@ -256,8 +256,8 @@ async def test_id_and_enter_open_an_application_that_is_in_no_row(
 
 async def test_each_model_has_its_own_figures(viewers: Viewers) -> None:
     models = (MadeUp(), MadeUp("qwen", replicas=2, applications=8, epoch=3))
-    with StandIn(page=ROOT / PAGE, models=models, interval_s=None) as service:
-        page = (await viewers.open(service.url)).page
+    with StandIn(page=ROOT / PAGE, models=models, interval_s=None) as stand_in:
+        page = (await viewers.open(stand_in.url)).page
         names = page.locator(".lane-names li")
         await expect(names).to_have_count(4)
 
@@ -269,16 +269,16 @@ async def test_each_model_has_its_own_figures(viewers: Viewers) -> None:
 
 
 async def test_operator_cancels_an_application_after_a_question(
-    viewers: Viewers, service: StandIn
+    viewers: Viewers, stand_in: StandIn
 ) -> None:
-    page = (await viewers.open(service.url)).page
+    page = (await viewers.open(stand_in.url)).page
     await page.get_by_role("button", name="Cancel run-4", exact=True).click()
     await page.get_by_role("button", name="Keep it").click()
-    assert service.cancelled == []
+    assert stand_in.cancelled == []
 
     await page.get_by_role("button", name="Cancel run-4", exact=True).click()
     question = page.get_by_role("dialog", name="Cancel run-4?")
     await question.get_by_role("button", name="Cancel the application").click()
 
     await expect(page.get_by_text("run-4 is cancelled.")).to_be_visible()
-    assert service.cancelled == ["initech|run-4"]
+    assert stand_in.cancelled == ["initech|run-4"]

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Request
@@ -64,8 +64,8 @@ class Viewers:
         query: str = "",
         key: str | None = OPERATOR_KEY,
         size: Sequence[int] = (1280, 800),
-        scheme: str = "light",
-        motion: str = "reduce",
+        scheme: Literal["light", "dark"] = "light",
+        motion: Literal["reduce", "no-preference"] = "reduce",
         path: str = "/console/",
         **options: Any,
     ) -> Viewer:

@@ -16,7 +16,7 @@ export function LanesPanel() {
   const { frame } = feed.value;
   return html`<${PicturePanel}
     title="Lanes"
-    about=${`${counted(frame.replicas.length, "replica")}; height is KV memory`}
+    about=${about(frame)}
     end=${html`<label>
       Past
       <select value=${address.value.past} onChange=${(event) => setFilter({ past: event.target.value })}>
@@ -26,6 +26,11 @@ export function LanesPanel() {
     picture=${() => html`<${LanesPicture} />`}
     table=${() => html`<${LanesTable} />`}
   />`;
+}
+
+function about({ at, recorded_from: from, replicas }) {
+  const since = at - from < Number(address.value.past) ? `; recorded for ${seconds(at - from)}` : "";
+  return `${counted(replicas.length, "replica")}; height is KV memory${since}`;
 }
 
 function LanesPicture() {

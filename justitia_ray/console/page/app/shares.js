@@ -6,7 +6,7 @@ import { html } from "./html.js";
 import { Panel, PicturePanel, Table, Tenant } from "./parts.js";
 import { SharesChart } from "./shares_chart.js";
 
-const UNITS = { kv_token_time: "token·iterations", tokens: "tokens", requests: "calls", applications: "applications" };
+const UNITS = { kv_token_time: "token·iterations", computed_tokens: "computed tokens", inferences: "calls" };
 
 export function SharesView() {
   const { frame } = feed.value;

@@ -1,0 +1,76 @@
+"""The page on a recorded run: its figures are those that the engines themselves counted."""
+
+import re
+
+import pytest
+from playwright.async_api import Page
+
+from justitia_ray.sim.settings import RunSettings
+from tests.eventually import eventually
+from tests.harness.console.recorded import (
+    RecordedRun,
+    RecordedSource,
+    engine,
+    nine_classes,
+    record_run,
+)
+from tests.harness.console.stand_in import PAGE, StandIn
+from tests.integration.console.viewer import Viewers
+from tests.pages import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.asyncio(loop_scope="session")]
+
+REPLICAS = 2
+_SECONDS = (20, 40, 60)
+
+
+@pytest.fixture(scope="module")
+def run() -> RecordedRun:
+    """40 applications of the nine classes, of four tenants, on two engines."""
+    return record_run(nine_classes(40), RunSettings(engine(), replicas=REPLICAS), ("t1",))
+
+
+async def _kv_by_replica(page: Page) -> dict[str, int]:
+    """Return the sum of the KV tokens of what runs, by replica, from the table of the lanes."""
+    rows = await page.get_by_label("Lanes", exact=True).get_by_role("row").all_inner_texts()
+    found: dict[str, int] = {}
+    for row in rows[1:]:
+        replica, _, _, state, tokens, *_ = re.split(r"\s*\t\s*", row.strip())
+        if state == "running":
+            found[replica] = found.get(replica, 0) + int(tokens.replace(",", ""))
+    return found
+
+
+async def test_kv_of_what_runs_is_what_each_engine_counts(
+    viewers: Viewers, run: RecordedRun
+) -> None:
+    source = RecordedSource(run)
+    with StandIn(page=ROOT / PAGE, models=(source,), interval_s=None) as stand_in:
+        stand_in.second = _SECONDS[0]
+        page = (await viewers.open(stand_in.url)).page
+        await page.get_by_role("button", name="Lanes: show as table").click()
+        for second in _SECONDS:
+            stand_in.tick(second - stand_in.second)
+            counted = run.counters[second].used_kv_tokens
+            wanted = {name: kv for name, kv in counted.items() if kv}
+
+            async def is_shown(wanted: dict[str, int] = wanted) -> bool:
+                return await _kv_by_replica(page) == wanted
+
+            await eventually(is_shown, f"the lanes show {wanted} at second {second}", 5.0)
+            assert wanted
+
+
+async def test_tenant_sees_its_applications_of_the_run_only(
+    viewers: Viewers, run: RecordedRun
+) -> None:
+    with StandIn(page=ROOT / PAGE, models=(RecordedSource(run),), interval_s=None) as stand_in:
+        stand_in.keys["t1-key"] = "t1"
+        stand_in.second = 30
+        page = (await viewers.open(stand_in.url, key="t1-key")).page
+        await page.get_by_role("button", name="Lanes: show as table").click()
+
+        text = await page.locator("#console").inner_text()
+
+    assert "t1" in text
+    assert re.findall(r"\bt[023]\b", text) == []
