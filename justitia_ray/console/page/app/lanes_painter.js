@@ -237,17 +237,19 @@ export class LanesPainter {
   }
 
   #findNames() {
-    const { replicas, capacities, record, at, scale, past, height, isShown } = this.#scene;
+    const { replicas, capacities, record, at, scale, past, isShown } = this.#scene;
     const least = LEAST_NAMED.wide / scale;
     this.#named = [];
     replicas.forEach((replica, row) => {
       const capacity = capacities.get(replica);
       for (const { bar, start, end, y } of record.past(replica)) {
         const to = end ?? Infinity;
-        const isLarge = (bar.kv / capacity) * height >= LEAST_NAMED.high && Math.min(to, at) - start >= least;
-        if (!isLarge || bar.kind !== "run" || to < at - past + least) continue;
+        const isLong = Math.min(to, at) - start >= least && to > at - past + least;
+        if (bar.kind !== "run" || !isLong) continue;
+        const { top, high } = this.#place(row, y, bar.kv, capacity);
         const label = record.label(bar.application);
-        if (isShown(label)) this.#named.push({ start, to, name: label.application_id, ...this.#place(row, y, bar.kv, capacity) });
+        if (high < LEAST_NAMED.high || !isShown(label)) continue;
+        this.#named.push({ start, to, name: label.application_id, top, high });
       }
     });
   }

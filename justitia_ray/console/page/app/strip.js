@@ -22,7 +22,7 @@ export function Strip({ frame }) {
     ["Drain time", seconds(strip.drain_s), `${count(frame.queue.waiting)} in the queue`],
     ["Replicas", ...replicas(frame)],
     ["KV memory", ...kvMemory(strip)],
-    ["Redis", ...store(strip.store)],
+    ["Redis", ...store(strip)],
     ["Policy", html`<span class="policy">${strip.policy}</span>`, version(strip)],
   ];
   return html`<dl class="strip" aria-label="State of the queue">
@@ -63,8 +63,8 @@ function replicas({ strip, replicas: lanes }) {
   ];
 }
 
-function store(view) {
-  if (!view) return ["–", "not shown to this key"];
+function store({ store: view, kv_tokens: all }) {
+  if (!view) return ["–", all ? "not reported" : "not shown to this key"];
   if (view.kind === "none") return ["none", "state is kept in memory only"];
   const tone = view.connected ? "good" : "bad";
   return [
