@@ -32,10 +32,11 @@ def run() -> RecordedRun:
 
 async def _kv_by_replica(page: Page) -> dict[str, int]:
     """Return the sum of the KV tokens of what runs, by replica, from the table of the lanes."""
-    rows = await page.get_by_label("Lanes", exact=True).get_by_role("row").all_inner_texts()
     found: dict[str, int] = {}
-    for row in rows[1:]:
-        replica, _, _, state, tokens, *_ = re.split(r"\s*\t\s*", row.strip())
+    for replica, _, _, state, tokens, *_ in await page.get_by_label("Lanes", exact=True).evaluate(
+        "(lanes) => [...lanes.querySelectorAll('tbody tr')]"
+        ".map((row) => [...row.cells].map((cell) => cell.textContent))"
+    ):
         if state == "running":
             found[replica] = found.get(replica, 0) + int(tokens.replace(",", ""))
     return found
