@@ -12,7 +12,7 @@ from justitia_ray.cli.running_service import (
     show_answer,
 )
 from justitia_ray.cli.text_table import Columns, cell, column_table, shortened
-from justitia_ray.cli.why import position, spread
+from justitia_ray.cli.why import position, seconds, spread
 from justitia_ray.client.client import JustitiaClient
 from justitia_ray.client.transport import HttpTransport
 from justitia_ray.protocol.inspection import MAX_LISTED_APPLICATIONS
@@ -23,7 +23,7 @@ _COLUMNS: Columns[ListedApplication] = {
     "tenant": lambda one: shortened(one.tenant, 20),
     "class": lambda one: shortened(one.application_class, 14),
     "state": lambda one: one.state,
-    "reason": lambda one: one.outlook.reason,
+    "reason": lambda one: _reason(one),
     "before it": lambda one: position(one.outlook),
     "waits": lambda one: f"{one.waiting:,}",
     "runs": lambda one: f"{one.running:,}",
@@ -87,6 +87,12 @@ def _counts(counts: Counts) -> str:
         f"{counts.applications:,} applications, {counts.waiting:,} inferences waiting,"
         f" {counts.running:,} running"
     )
+
+
+def _reason(one: ListedApplication) -> str:
+    """Return the reason, and for how long the replica is full for which the application waits."""
+    full_s = one.outlook.context_full_s
+    return one.outlook.reason + ("" if full_s is None else f", full for {seconds(full_s)}")
 
 
 def _cached(one: ListedApplication) -> str:

@@ -107,6 +107,10 @@ class Outlook:
     """Time by which all its waiting inferences have started, at the present speed; None: not
     guaranteed.
     """
+    context_full_s: Seconds | None = None
+    """Time for which the replica that holds its context is expected to be full, with the reason
+    `context`; else None.
+    """
 
 
 def reason_text(reason: Reason, subject: ClientId | ReplicaId | None) -> str:
@@ -288,7 +292,12 @@ class Outlooks:
     def _outlook(self, application: Application, profile: QueueProfile) -> Outlook:
         core, name = self._core, application.application_id
         reason, subject = self._reason(application, profile)
-        why = reason_text(reason, subject), self._remedy(reason, application)
+        why, full_s = (reason_text(reason, subject), WHAT_WOULD_HELP[reason]), None
+        wait = _wait_of(application, core.state.now)
+        if reason is Reason.CONTEXT and wait is not None:
+            full_s = max(0.0, wait.full_until - self._now)
+            remedy = f"time: its context lies on {subject}, which is full for {full_s:.1f} s"
+            why = why[0], remedy
         if not application.waiting:
             return Outlook(*why, expected_finish_s=self._end_of_run(application))
         place = profile.place_of(name)
@@ -307,7 +316,9 @@ class Outlooks:
             finish = self._say(self._said_of_ends, self.ends, name, start_s + own_s)
             # Start and end are calibrated separately; an application never ends before its start.
             finish = finish.not_before(start)
-        return Outlook(*why, place, is_least, ahead.kv_token_time, start, finish, guaranteed_by_s)
+        return Outlook(
+            *why, place, is_least, ahead.kv_token_time, start, finish, guaranteed_by_s, full_s
+        )
 
     def _serves(self) -> bool:
         """Return whether there is any replica to start inferences."""
@@ -345,14 +356,6 @@ class Outlooks:
             if replica.takes_leases
         )
         return (Reason.REPLICA if fits else Reason.HEADROOM), None
-
-    def _remedy(self, reason: Reason, application: Application) -> str:
-        """Return what would help an application, by its reason."""
-        wait = _wait_of(application, self._core.state.now)
-        if reason is not Reason.CONTEXT or wait is None:
-            return WHAT_WOULD_HELP[reason]
-        full_s = max(0.0, wait.full_until - self._now)
-        return f"time: its context lies on {wait.replica_id}, which is full for {full_s:.1f} s"
 
     def _start_s(
         self,

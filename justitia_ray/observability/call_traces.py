@@ -282,6 +282,7 @@ class TracedCall:
             if span is not None and outlook is not None:
                 span.set(c.POSITION, outlook["position"])
                 span.set(c.REASON, outlook["reason"])
+                span.set(c.CONTEXT_FULL, outlook.get("context_full_s"))
                 span.set(c.TAG, outlook.get("virtual_finish_time"))
 
     def _stop_asking(self) -> None:

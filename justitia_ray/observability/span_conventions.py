@@ -91,6 +91,11 @@ REASON = Attribute(
     (QUEUE_SPAN,),
     "Why it waits, where it waits so long: see [why and when](why-and-when.md#reasons).",
 )
+CONTEXT_FULL = Attribute(
+    "justitia.context_full_s",
+    (QUEUE_SPAN,),
+    "Seconds for which the replica that holds its context is full, where that is the reason.",
+)
 WAITED = Attribute("justitia.waited_s", (QUEUE_SPAN,), "Its wait, by the scheduler's clock.")
 ATTEMPT = Attribute("justitia.attempt", (QUEUE_SPAN, LEASE_SPAN), "1, and more after a lost lease.")
 LEASE = Attribute("justitia.lease_id", (LEASE_SPAN, ENGINE_SPAN), "The lease.")

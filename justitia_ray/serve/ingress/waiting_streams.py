@@ -169,6 +169,8 @@ def comment_of(outlook: Mapping[str, Any], age_s: Seconds) -> bytes:
     said.append(f"reason={outlook['reason']}")
     if outlook["guaranteed_by_s"] is not None:
         said.append(f"guaranteed_by_s={_left(outlook['guaranteed_by_s'], age_s)}")
+    if outlook.get("context_full_s") is not None:
+        said.append(f"context_full_s={_left(outlook['context_full_s'], age_s)}")
     return f": {' '.join(said)}\n\n".encode()
 
 

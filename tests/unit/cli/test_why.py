@@ -54,6 +54,24 @@ def test_why_answers_the_question(capsys: pytest.CaptureFixture[str]) -> None:
     assert "guaranteed by 2.1 h, at this speed\n" in text
 
 
+def test_why_and_top_say_for_how_long_the_replica_with_the_context_is_full(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    remedy = "time: its context lies on R2, which is full for 0.8 s"
+    outlook = _OUTLOOK | {"reason": "context:R2", "what_would_help": remedy, "context_full_s": 0.84}
+    view = _VIEW | {"outlook": outlook}
+    listing = {"models": {"m": _LISTING["models"]["m"] | {"applications": [view]}}}
+    with noting_service((200, view)) as url:
+        assert 0 == main(["why", "report-17", "--url", url])
+    with noting_service((200, listing)) as url:
+        assert 0 == main(["top", "--url", url])
+    text = capsys.readouterr().out
+
+    assert "reason        context:R2\n" in text
+    assert f"would help    {remedy}\n" in text
+    assert "context:R2, full for 0.8 s" in text
+
+
 def test_why_covers_each_queue_of_the_application(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

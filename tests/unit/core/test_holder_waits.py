@@ -207,12 +207,14 @@ def test_outlook_names_the_replica_and_for_how_long_it_is_full() -> None:
 
     assert "context:r0" == outlook.reason
     assert "time: its context lies on r0, which is full for 0.2 s" == outlook.what_would_help
+    assert 0.2 == pytest.approx(outlook.context_full_s)
     assert outlook.expected_start_s is not None
     assert 0.1 < outlook.expected_start_s.p90
 
     driver.now += 0.2
     driver.pull("r0", finished={driver.lease_of("b1"): 20}, kv=KV, caches=True)
-    assert "running" == outlook_of(driver, "a").reason
+    outlook = outlook_of(driver, "a")
+    assert ("running", None) == (outlook.reason, outlook.context_full_s)
 
 
 def outlook_of(driver: CoreDriver, name: str) -> Outlook:

@@ -53,6 +53,10 @@ def test_comment_has_the_streams_queue_position() -> None:
 
 def test_comment_omits_unknown_values() -> None:
     """Unknown values are omitted; the age of the answer is subtracted from its times."""
+    waits = _TOLD | {"reason": "context:R2", "context_full_s": 0.84}
+    assert comment_of(waits, 0.0).endswith(
+        b"reason=context:R2 guaranteed_by_s=40 context_full_s=0.8\n\n"
+    )
     few = _TOLD | {"expected_start_s": None, "guaranteed_by_s": None, "position": None}
 
     assert b": justitia reason=turn\n\n" == comment_of(few, 0.0)

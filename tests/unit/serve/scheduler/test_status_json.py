@@ -33,7 +33,7 @@ _APPLICATION = (
 )
 _OUTLOOK = (
     "reason what_would_help position position_is_least ahead_kv_token_time expected_start_s"
-    " expected_finish_s guaranteed_by_s"
+    " expected_finish_s guaranteed_by_s context_full_s"
 )
 _STORE = "kind durability connected trouble saved_s_ago save_interval_s unsaved_applications"
 _SHARE = "node weight fair_share guaranteed used borrowed waiting running"
