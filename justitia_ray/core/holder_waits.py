@@ -89,6 +89,8 @@ class HolderWaits:
                 least, holder = missing, replica
         if holder is None:
             return None
+        if holder.replica_id in self._state.asking and self._placement.fits(holder, inference):
+            return None  # something else than memory keeps it from starting there
         more = delay(escape, application, inference) - delay(holder, application, inference)
         return Choice(holder, token_s * more, self._full_for_s(holder, inference, iteration_s))
 

@@ -7,6 +7,7 @@ import pytest
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.contexts import Context
+from justitia_ray.core.entities import Outcome
 from justitia_ray.core.outlook import Outlook
 from tests.core_driver import PATIENT, CoreDriver, granted
 
@@ -168,6 +169,17 @@ def test_no_inference_waits_while_the_times_of_the_engines_are_unknown() -> None
 def test_no_inference_waits_for_a_replica_that_takes_no_leases() -> None:
     driver = a_driver()
     driver.pull("r0", progress={driver.lease_of("b1"): 1}, kv=KV, caches=True, draining=True)
+    driver.submit("a2", "a", prompt=1_100, output=10)
+
+    assert ["r1"] == places(driver, "a2")
+
+
+def test_no_inference_waits_for_a_replica_that_refuses_it_although_it_has_the_memory() -> None:
+    """The engine of r0 accepts 100 prompt tokens at once."""
+    driver = a_driver()
+    ended = ev.LeaseFinished(driver.lease_of("b1"), 0, 20, Outcome.FINISHED)
+    asks = ev.ReplicaReported("r0", (), (ended,), asks=True, most_prompt_tokens=100)
+    driver.handle(asks)
     driver.submit("a2", "a", prompt=1_100, output=10)
 
     assert ["r1"] == places(driver, "a2")
