@@ -6,6 +6,7 @@ import re
 import shutil
 import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +14,15 @@ import pytest_asyncio
 from ray import serve
 
 from tests.harness.service import MODEL, Service
-from tests.pages import examples
+from tests.pages import ROOT, examples
+from tests.unit.k8s.cluster import steps
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 URL, SERVED_MODEL, NAME = "http://127.0.0.1:8000", '"tiny-llama"', '"justitia"'
 """URL, model and name on the pages, which the test replaces by its own."""
+FIRST_HOUR = ROOT / "deployments" / "first-hour.md"
+_COMMAND = re.compile(r"^justitia (\w+)", re.MULTILINE)
 _APPLICATION, _TENANT = (
     re.compile(rf'"X-Justitia-{name}": "(.+?)"') for name in ("Application", "Tenant")
 )
@@ -94,3 +98,22 @@ async def test_agent_inside_serve_answers(text: str, service: Service) -> None:
         await asyncio.to_thread(serve.delete, "readme")
 
     assert 32 == len(answer.split())
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
+@pytest.mark.parametrize("text", ["\n".join(steps(FIRST_HOUR, "service"))], ids=["first-hour"])
+async def test_first_hour_commands_are_answered(
+    text: str, service: Service, tmp_path: Path
+) -> None:
+    """The service of the tests requires no keys, so those of the page are only sent."""
+    for name in ("ops.key", "team-a.key"):
+        (tmp_path / name).write_text("jk-example")
+    script = _COMMAND.sub(rf"{Path(sys.executable).parent}/justitia \1 --url {service.url}", text)
+    script = script.replace('"Qwen/Qwen3-4B-Instruct-2507"', f'"{MODEL}"').replace(URL, service.url)
+
+    printed = await output_of("bash", "-ec", f"cd {tmp_path}\n{script}")
+
+    assert "policy" in printed
+    assert "nothing wrong" in printed
+    assert '"completion_tokens":16' in printed.replace(" ", "")
+    assert '{"application_id":"report-17","closed":true}' in printed.replace(" ", "")
