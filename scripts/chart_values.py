@@ -2,7 +2,7 @@
 
 A key below a comment that starts with `# -- ` is a parameter, with the comment as its description.
 A key without one is a section of parameters. `scripts/write_tables` writes the table of the chart's
-README and `values.schema.json` from them.
+README and `values.schema.json` from them, and the chart's copies of files outside its folder.
 """
 
 import json
@@ -17,8 +17,10 @@ from pydantic import BaseModel
 
 from justitia_ray.config import AppArgs, AppSettings
 
-CHART = Path(__file__).parents[1] / "k8s" / "chart"
-SCHEMA_FILE = CHART / "values.schema.json"
+_ROOT = Path(__file__).parents[1]
+CHART = _ROOT / "k8s" / "chart"
+_DASHBOARD = _ROOT / "justitia_ray" / "observability" / "dashboard.json"
+_ALERTS = _ROOT / "deployments" / "monitoring" / "alerts.yml"
 
 _KEY = re.compile(r"( *)([\w-]+):( |$)")
 _MARK = "# -- "
@@ -142,6 +144,21 @@ def parameters_table() -> str:
         for p in parameters()
     ]
     return "\n".join(["| value | default | meaning |", "|---|---|---|", *rows])
+
+
+def files() -> dict[Path, str]:
+    """Return the texts of the chart's generated files: its schema, and copies of files outside.
+
+    The copy of the dashboard is compact, because each release of Helm contains the chart.
+    """
+    dashboard = json.loads(_DASHBOARD.read_text(encoding="utf-8"))
+    alerts = _ALERTS.read_text(encoding="utf-8")
+    compact = json.dumps(dashboard, separators=(",", ":"), ensure_ascii=False) + "\n"
+    return {
+        CHART / "values.schema.json": schema_text(),
+        CHART / "files" / "dashboard.json": compact,
+        CHART / "files" / "alerts.yaml": alerts[alerts.index("groups:\n") :],
+    }
 
 
 def schema_text() -> str:

@@ -4,8 +4,8 @@
     <!-- end of table -->
 
 The texts stand below each key in `justitia_ray.config`, in the rows of the metrics, of the span
-attributes and of the doctor's rules, and in the Helm chart's values. The schema of these values is
-written, too.
+attributes and of the doctor's rules, and in the Helm chart's values. The generated files of the
+chart are written, too.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from justitia_ray.doctor.store_rules import PAIR_RULES, REDIS_RULES, STORE_RULES
 from justitia_ray.observability.metrics import EXPORTED_PREFIX
 from justitia_ray.observability.metrics import TABLE as METRICS
 from justitia_ray.observability.span_conventions import TABLE as SPAN_ATTRIBUTES
-from scripts.chart_values import CHART, SCHEMA_FILE, parameters_table, schema_text
+from scripts.chart_values import CHART, files, parameters_table
 
 ROOT = Path(__file__).parents[1]
 SETTINGS_PAGE = ROOT / "deployments" / "README.md"
@@ -161,14 +161,14 @@ def _written(default: object) -> str:
 
 
 def generated() -> dict[Path, str]:
-    """Return the text that each page, and the chart's schema, should have."""
+    """Return the text that each page, and each generated file of the chart, should have."""
     pages = sorted({page for page, _ in TABLES.values()})
     texts = {page: with_tables(page.read_text(encoding="utf-8"), page) for page in pages}
-    return texts | {SCHEMA_FILE: schema_text()}
+    return texts | files()
 
 
 def main() -> int:
-    """Write every page and the chart's schema, or with `--check` return 1 if one is outdated."""
+    """Write every page and the chart's files, or with `--check` return 1 if one is outdated."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument(
         "--check", action="store_true", help="change nothing; exit status 1 if a file is old"

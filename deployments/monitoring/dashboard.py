@@ -1,9 +1,9 @@
 """Make the Grafana dashboard: `python -m deployments.monitoring.dashboard`.
 
 The program writes `justitia_ray/observability/dashboard.json`, which is part of the wheel and
-printed by `justitia dashboard`, and a copy for the Helm chart, which reads no file outside its
-folder. Run it at the repository's root, with the extra `dev`, after a change of metrics or panels;
-a test fails while a file is outdated.
+printed by `justitia dashboard`. Run it at the repository's root, with the extra `dev`, after a
+change of metrics or panels; a test fails while the file is outdated. `scripts/write_tables` copies
+the file for the Helm chart, which reads no file outside its folder.
 
 The variables have the names of Ray's own dashboards, so that links between them keep the values:
 `datasource`, `Cluster` (set on Kubernetes, where a PodMonitor adds `ray_io_cluster`) and
@@ -24,7 +24,6 @@ from deployments.monitoring.promql import VARIABLES, rise
 from justitia_ray.observability.metrics import EPOCH, EPOCH_CHANGES_TOTAL, EXPORTED_PREFIX
 
 FILE = Path(__file__).parents[2] / "justitia_ray/observability/dashboard.json"
-CHART_FILE = Path(__file__).parents[2] / "k8s/chart/files/dashboard.json"
 UID = "justitia"
 """Id of the dashboard and part of its address; Grafana updates the dashboard with this id."""
 _LISTED_FROM = EXPORTED_PREFIX + EPOCH.name
@@ -69,12 +68,6 @@ def dashboard_text() -> str:
     """Return the file's text: JSON in which a changed panel changes only its own lines."""
     text = json.dumps(build_dashboard(), cls=JSONEncoder, indent=2, ensure_ascii=False)
     return text + "\n"
-
-
-def chart_text() -> str:
-    """Return the text of the chart's copy, which is compact: each release of Helm contains it."""
-    values = json.loads(dashboard_text())
-    return json.dumps(values, separators=(",", ":"), ensure_ascii=False) + "\n"
 
 
 def _datasource_variable() -> builders.DatasourceVariable:
@@ -152,4 +145,3 @@ def _leadership_changes() -> builders.AnnotationQuery:
 
 if __name__ == "__main__":
     FILE.write_text(dashboard_text(), encoding="utf-8")
-    CHART_FILE.write_text(chart_text(), encoding="utf-8")

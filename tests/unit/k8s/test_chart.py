@@ -8,8 +8,7 @@ import pytest
 import yaml
 
 import justitia_ray
-from deployments.monitoring import prometheus_rule
-from deployments.monitoring.dashboard import chart_text
+from scripts.chart_values import files
 from tests.dashboard_queries import DASHBOARD
 from tests.unit.k8s import rules
 from tests.unit.k8s.chart import (
@@ -77,13 +76,9 @@ def test_dashboard_is_a_value() -> None:
     assert DASHBOARD == json.loads(carrier["data"]["justitia.json"])
 
 
-def test_files_of_the_chart_are_the_generated_ones() -> None:
-    """Run `python -m deployments.monitoring.prometheus_rule` and `… .dashboard` after a change."""
-    alerts = (CHART / "files" / "alerts.yaml").read_text(encoding="utf-8")
-    dashboard = (CHART / "files" / "dashboard.json").read_text(encoding="utf-8")
-
-    assert prometheus_rule.chart_text() == alerts
-    assert chart_text() == dashboard
+@pytest.mark.parametrize("file", files(), ids=lambda file: str(file.name))
+def test_file_of_the_chart_is_the_generated_one(file: Path) -> None:
+    assert files()[file] == file.read_text(encoding="utf-8"), "run scripts/write_tables"
 
 
 @needs_helm
