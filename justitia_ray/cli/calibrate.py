@@ -140,6 +140,8 @@ def run(options: argparse.Namespace) -> int:
     write_profile(options.out, content, _head(options))
     _print(fitted.runs)
     print(f"wrote {options.out}: residual {fitted.regression.residual:.2%} of a decode time")
+    per_token = fitted.profile.prefill_cost.per_token
+    print(f"engine.prefill_cost: {{per_token: {per_token:.4g}}}")
     return 0
 
 

@@ -326,6 +326,7 @@ class Ledger:
                 totals.kv_token_time += delivery.amount
             if state.caps:
                 state.served[delivery.application_id] = None
+            state.counters.made_tokens += delivery.tokens_after - delivery.tokens_before
             application.kv_token_time += delivery.amount
             application.unfinished_kv_token_time += delivery.amount
             if delivery.amount > 0:

@@ -157,7 +157,8 @@ class Outlooks:
             replicas = core.state.replicas.values()
             held = sum(replica.context_tokens for replica in replicas)
             sequences = sum(replica.leases.sequences for replica in replicas)
-            self._rate.record(history.served, history.busy_s, held, sequences)
+            made = core.state.counters.made_tokens
+            self._rate.record(history.served, history.busy_s, held, sequences, made)
         for action in actions:
             if isinstance(action, Grant) and self._said:
                 inference = core.state.inferences.get(action.request_id)

@@ -29,9 +29,17 @@ class ServedRate:
         self._served_s: Seconds = 0
         self._held_token_s: float = 0
         self._sequence_s: float = 0
+        self._made: float = 0
+        self._made_tokens: Tokens = 0
+        """Output tokens in all at the last sample."""
 
     def record(
-        self, served: KvTokenTime, busy_s: Seconds, held_tokens: Tokens, sequences: int
+        self,
+        served: KvTokenTime,
+        busy_s: Seconds,
+        held_tokens: Tokens,
+        sequences: int,
+        made_tokens: Tokens,
     ) -> None:
         """Record the totals, and the current use.
 
@@ -40,6 +48,7 @@ class ServedRate:
             busy_s: Time so far in which anything ran.
             held_tokens: KV of all leases.
             sequences: Sequences of all leases, each of which uses a seat.
+            made_tokens: Output tokens so far.
         """
         lasted_s = busy_s - self.busy_s
         if lasted_s <= 0:
@@ -49,7 +58,8 @@ class ServedRate:
         self._served_s = keep * self._served_s + lasted_s
         self._held_token_s = keep * self._held_token_s + held_tokens * lasted_s
         self._sequence_s = keep * self._sequence_s + sequences * lasted_s
-        self._served, self.busy_s = served, busy_s
+        self._made = keep * self._made + (made_tokens - self._made_tokens)
+        self._served, self.busy_s, self._made_tokens = served, busy_s, made_tokens
 
     def kv_per_s(self, kv_tokens: Tokens) -> float:
         """Return the KV token-time served per second, above 0.
@@ -64,9 +74,13 @@ class ServedRate:
 
     @property
     def iteration_s(self) -> Seconds:
-        """Length of an iteration: the mean KV tokens held times seconds, divided by the service."""
-        if self._service > 0 and self._held_token_s > 0:
-            return self._held_token_s / self._service
+        """Length of an iteration, in which each running sequence makes a token.
+
+        Service does not measure it: prefill adds to it, and blocks that several sequences share are
+        held once but count for each.
+        """
+        if self._made > 0 and self._sequence_s > 0:
+            return self._sequence_s / self._made
         return USUAL_ITERATION_S
 
     @property

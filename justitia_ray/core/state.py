@@ -101,6 +101,8 @@ class Counters:
     """Number of applications rejected by the quota; a recent repetition does not count again."""
     ended: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
     """Number of inferences by outcome, without those that an earlier scheduler has counted."""
+    made_tokens: Tokens = 0
+    """Output tokens of all reports."""
     prefill: KvTokenTime = 0
     """Service booked for computing prompts."""
     forgiven: KvTokenTime = 0

@@ -20,6 +20,8 @@ class Demand:
     at: Seconds
     served: KvTokenTime = 0
     """Service charged since the scheduler started; never decreases."""
+    prefill: KvTokenTime = 0
+    """Part of it that was for computing prompts."""
     queued: KvTokenTime = 0
     """Remaining service of the waiting inferences."""
     in_flight: KvTokenTime = 0
@@ -82,6 +84,7 @@ def read_demand(core: SchedulerCore, now: Seconds, hold_s: Seconds) -> Demand:
     return Demand(
         at=now,
         served=sum(state.counters.served.values()),
+        prefill=state.counters.prefill,
         queued=max(0, state.counters.waiting_kv_token_time),
         in_flight=sum(flying.values()),
         expected_more=more,

@@ -141,7 +141,8 @@ class ReplicaRate:
             return
         keep = 0.5 ** (lasted_s / _RATE_HALF_LIFE_S)
         held = (before.held_tokens + now.held_tokens) / 2
-        self._iterating = keep * self._iterating + served
+        # An iteration serves the memory held; prefill comes on top.
+        self._iterating = keep * self._iterating + served - (now.prefill - before.prefill)
         self._held_token_s = keep * self._held_token_s + held * lasted_s
         if _is_full(before) and _is_full(now):
             replica_s = before.replicas * lasted_s

@@ -85,6 +85,7 @@ class CoreLink:
             Timeouts(_NEVER, _NEVER, _NEVER, _NEVER, _NEVER),
             tenants=settings.tenants,
             meter=LagMeter,
+            prefill_cost=settings.engine.prefill_cost if settings.with_prefill else None,
         )
         self._applications: dict[ApplicationId, ApplicationResult] = {}
         self._to_finish: dict[ApplicationId, int] = {}

@@ -25,6 +25,7 @@ import yaml
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from justitia_ray.atomic_files import replacing_text
+from justitia_ray.cost import PrefillCost
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.workload import first_mistake
 from justitia_ray.units import Seconds
@@ -106,6 +107,24 @@ class EngineProfile:
     its prompt."""
     speedup: _Factor = 1.0
     """Speedup by tensor parallelism: all times are divided by it."""
+
+    @property
+    def prefill_cost(self) -> PrefillCost:
+        """Cost of computing prompts on this engine.
+
+        Raises:
+            ConfigError: If its iterations take no time.
+        """
+        times = self.iteration
+        try:
+            return PrefillCost.from_step_times(
+                self.kv_tokens,
+                times.base_s,
+                times.per_context_token_s,
+                times.per_prefill_token_s,
+            )
+        except ValueError as error:
+            raise ConfigError(f"profile {self.name}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,6 +54,8 @@ class RunSettings:
     """Whether predictions at a later stage may raise charges (not with `oracle`)."""
     charge_factor: float = CHARGE_FACTOR
     """Factor from the predicted cost to the charge; with `noisy:λ` at most λ."""
+    with_prefill: bool = False
+    """Whether computing prompts costs, at the price of the engine's profile."""
     recognised: str = APPLICATION
     """How the scheduler finds an inference's application: `application`: by the caller's id;
     `conversation`: by the text; `inference`: not at all, each inference is its own application."""

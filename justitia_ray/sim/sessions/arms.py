@@ -142,13 +142,21 @@ class CoreArm:
     """The service's scheduling core, with true costs and lengths (`oracle`)."""
 
     def __init__(
-        self, replicas: Sequence[SessionReplica], options: Mapping[str, object] | None = None
+        self,
+        replicas: Sequence[SessionReplica],
+        options: Mapping[str, object] | None = None,
+        *,
+        with_prefill: bool = False,
     ) -> None:
         self._replicas = {replica.name: replica for replica in replicas}
         self._waiting: dict[str, TurnCall] = {}
         self._leased: dict[str, dict[str, TurnCall]] = {replica.name: {} for replica in replicas}
         self.core = SchedulerCore(
-            "justitia", options or {}, "peak", Timeouts(_NEVER, _NEVER, _NEVER, _NEVER, _NEVER)
+            "justitia",
+            options or {},
+            "peak",
+            Timeouts(_NEVER, _NEVER, _NEVER, _NEVER, _NEVER),
+            prefill_cost=replicas[0].profile.prefill_cost if with_prefill else None,
         )
         for replica in replicas:
             profile = replica.profile

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from justitia_ray.cost import PrefillCost
 from justitia_ray.units import Seconds, Tokens
 
 
@@ -27,6 +28,17 @@ class LongContextProfile:
     block_size: Tokens = 16
     max_num_seqs: int = 256
     max_batched_tokens: Tokens = 8192
+
+    @property
+    def prefill_cost(self) -> PrefillCost:
+        """Cost of computing prompts on this engine."""
+        return PrefillCost.from_step_times(
+            self.kv_tokens,
+            self.base_s,
+            self.per_context_token_s,
+            self.per_prompt_token_s,
+            self.per_pair_s,
+        )
 
     def decode_s(self, sequences: int, context_tokens: Tokens, iterations: int = 1) -> Seconds:
         """Return the time of decode-only iterations; `context_tokens` are those of the first."""

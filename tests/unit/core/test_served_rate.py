@@ -8,19 +8,27 @@ from justitia_ray.core.served_rate import HALF_LIFE_S, USUAL_ITERATION_S, Served
 def test_rate_is_service_over_busy_time() -> None:
     """Waits are a backlog divided by this rate."""
     rate = ServedRate()
-    rate.record(1000, 2.0, 50, 5)
-    rate.record(2000, 4.0, 50, 5)
+    rate.record(1000, 2.0, 50, 5, 100)
+    rate.record(2000, 4.0, 50, 5, 200)
 
     assert rate.kv_per_s(0) == pytest.approx(500)
-    assert rate.iteration_s == pytest.approx(50 / 500)
+
+
+def test_iteration_is_as_long_as_a_sequence_takes_for_a_token() -> None:
+    """Whether the service also contains prefill, or counts shared blocks for each sequence."""
+    rates = [ServedRate() for _ in range(2)]
+    for rate, per_iteration in zip(rates, (50, 5000), strict=True):
+        rate.record(20 * per_iteration, 2.0, 50, 5, 100)
+
+    assert [0.1, 0.1] == [pytest.approx(rate.iteration_s) for rate in rates]
 
 
 def test_rate_rests_while_nothing_runs() -> None:
     """After an idle night the expected rate is that of the evening."""
     rate = ServedRate()
-    rate.record(1000, 2.0, 50, 5)
+    rate.record(1000, 2.0, 50, 5, 100)
     before = rate.kv_per_s(0)
-    rate.record(1000, 2.0, 0, 0)
+    rate.record(1000, 2.0, 0, 0, 100)
 
     assert rate.kv_per_s(0) == before
     assert 2.0 == rate.busy_s
@@ -32,7 +40,7 @@ def test_rate_follows_a_change_by_half_in_a_half_life() -> None:
     for per_s, lasts_s in ((100, 20 * HALF_LIFE_S), (200, HALF_LIFE_S)):
         for _ in range(round(lasts_s)):
             served, busy_s = served + per_s, busy_s + 1.0
-            rate.record(served, busy_s, 10, 1)
+            rate.record(served, busy_s, 10, 1, round(busy_s))
 
     assert rate.kv_per_s(0) == pytest.approx(150, rel=0.02)
 
