@@ -333,8 +333,12 @@ class Application:
     """Its last contexts; None: computing a prompt costs nothing, or none was computed."""
     prefill_token_time: KvTokenTime = 0
     """Service received for computing prompts, as far as its tag pays; not in `kv_token_time`."""
+    predicted_prefill: KvTokenTime = 0
+    """Prefill expected on arrival; its charge contains at least this for prefill."""
+    charged_prefill: KvTokenTime = 0
+    """Part of its charge that is for prefill."""
     pending_prefill: KvTokenTime = 0
-    """Part of its charge that is for prompts to be computed."""
+    """Expected prefill of its submitted prompts that are not computed."""
     pending_before: KvTokenTime = 0
     """Part of `pending_prefill` charged by an earlier scheduler, which is not charged again."""
     unfinished_prefill: KvTokenTime = 0

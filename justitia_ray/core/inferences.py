@@ -126,8 +126,8 @@ class Inferences:
         if event.remaining_kv_token_time is not None and is_current:
             self._ledger.expect(event.application_id, event.remaining_kv_token_time)
         if state.prefill_cost is not None:
-            charge = expect_prefill(state.prefill_cost, application, inference)
-            self._ledger.charge_prefill(application, charge)
+            expect_prefill(state.prefill_cost, application, inference)
+            self._ledger.charge_prefill(application)
         if event.expected_stages and is_current:
             stages = replace_expected(
                 application.expected_stages, inference.stage, event.expected_stages
@@ -326,8 +326,8 @@ class Inferences:
         application.unfinished_forgiven -= prefill.forgiven
         if prefill.charged:
             application.pending_prefill -= prefill.charged
-            self._ledger.charge_prefill(application, -prefill.charged)
             prefill.charged = 0
+            self._ledger.charge_prefill(application)
         leave_answer(inference)
 
     def enforce_caps(self) -> None:

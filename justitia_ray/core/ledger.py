@@ -155,6 +155,10 @@ class Ledger:
         cost = application.predicted_kv_token_time if charge is None else charge
         if self.options.accounts_cost != "kv_token_time":
             cost = application.predicted_cost or 0
+        elif self._state.prefill_cost is not None:
+            expected = self._state.prefill_ratios.expected(application.application_class, cost)
+            application.predicted_prefill = application.charged_prefill = expected
+            cost += expected
         self.fair_share.arrive(
             application.application_id,
             cost,
@@ -189,6 +193,9 @@ class Ledger:
         """
         if self.options.accounts_cost != "kv_token_time":
             return
+        if self._state.prefill_cost is not None:
+            application = self._state.applications[application_id]
+            remaining += application.charged_prefill - application.prefill_token_time
         if self.fair_share.expect(application_id, remaining):
             self._state.counters.expected += 1
             if self.observer is not None:
@@ -374,7 +381,7 @@ class Ledger:
             counters.prefill += whole
             counters.forgiven += prefill.forgiven
             state.changed[name] = None
-            self.charge_prefill(application, prefill.paid - prefill.was_charged)
+            self.charge_prefill(application)
             if prefill.paid and self._counts_kv_token_time:
                 served += prefill.paid
                 if delivery.amount <= 0:
@@ -383,14 +390,18 @@ class Ledger:
                 served += self.fair_share.miss(name, prefill.forgiven)
         return booked, served
 
-    def charge_prefill(self, application: Application, amount: KvTokenTime) -> None:
-        """Charge an application for a prompt (rule 8), or refund a part of such a charge.
+    def charge_prefill(self, application: Application) -> None:
+        """Charge an application for its prompts (rule 8), or refund a part of such a charge.
 
         Without effect if accounts have another unit than KV token-time.
         """
         name = application.application_id
+        known = application.prefill_token_time + application.pending_prefill
+        charge = max(application.predicted_prefill, known)
+        amount = charge - application.charged_prefill
         if not amount or not self._counts_kv_token_time:
             return
+        application.charged_prefill = charge
         if amount < 0 and self.observer is not None:
             self.observer.losing_credit(name)
         self.fair_share.adjust(name, amount)

@@ -27,7 +27,7 @@ class Prefill:
     most: KvTokenTime = 0
     """Largest amount that its tag may still pay; 0 once its prompt is computed."""
     charged: KvTokenTime = 0
-    """Part of its application's charge that is for `expected`."""
+    """Part of `Application.pending_prefill` that is for `expected`."""
     paid: KvTokenTime = 0
     """Amount that its tag has paid; never falls."""
     forgiven: KvTokenTime = 0
@@ -51,17 +51,15 @@ class PrefillPaid(NamedTuple):
     """Amount that its application's tag pays."""
     forgiven: KvTokenTime = 0
     """Amount that only its tenant pays."""
-    was_charged: KvTokenTime = 0
-    """Amount of its application's charge that was for this prefill."""
+    was_expected: KvTokenTime = 0
+    """Amount that was expected for this prompt."""
 
 
 NOTHING_PAID = PrefillPaid()
 
 
-def expect_prefill(
-    cost: PrefillCost, application: "Application", inference: "Inference"
-) -> KvTokenTime:
-    """Set the prefill of an inference that was submitted; return the amount to be charged.
+def expect_prefill(cost: PrefillCost, application: "Application", inference: "Inference") -> None:
+    """Set the prefill of an inference that was submitted; the caller charges it.
 
     A part that an earlier scheduler has charged is not charged again.
     """
@@ -72,7 +70,6 @@ def expect_prefill(
     again = min(expected, application.pending_before) if inference.resubmitted else 0
     application.pending_before -= again
     application.pending_prefill -= again
-    return expected - again
 
 
 def place_prefill(
@@ -121,14 +118,14 @@ def pay_prefill(
     own = application.own_contexts
     if own is None:
         own = application.own_contexts = OwnContexts()
-    was_charged = prefill.charged
+    was_expected = prefill.charged
     prefill.expected = prefill.most = prefill.charged = 0
     if is_cached and inference.output_tokens and prefill.context is None:
         prefill.context = own.begin(_prompt(inference))
     whole = _cost(cost, inference, tokens)
     new = whole - prefill.paid - prefill.forgiven
     if new <= 0:
-        return PrefillPaid(was_charged=was_charged) if was_charged else NOTHING_PAID
+        return PrefillPaid(was_expected=was_expected) if was_expected else NOTHING_PAID
     spared = min(prefill.lost_tokens, tokens - prefill.expected_tokens, own.forgivable)
     spared = max(0, spared)
     forgiven = min(new, whole - _cost(cost, inference, tokens - spared))
@@ -136,7 +133,7 @@ def pay_prefill(
     prefill.lost_tokens, prefill.computed_tokens = 0, tokens
     prefill.paid += new - forgiven
     prefill.forgiven += forgiven
-    return PrefillPaid(new - forgiven, forgiven, was_charged)
+    return PrefillPaid(new - forgiven, forgiven, was_expected)
 
 
 def paid_before(

@@ -96,7 +96,7 @@ def expected_of(application: Application) -> KvTokenTime:
     left: KvTokenTime = 0
     if application.state.takes_inferences:  # else nothing comes beyond what is here
         left = application.predicted_kv_token_time - application.kv_token_time
-        left += application.pending_prefill
+        left += application.charged_prefill - application.prefill_token_time
     if not application.waiting:
         return max(0, left)
     return max(left, len(application.waiting) * expected_service(application.waiting.first))

@@ -434,7 +434,7 @@ class Replicas:
             lease is not None and self._state.replicas[lease.replica_id].capacity.caches_prefixes
         )
         new = pay_prefill(cost, application, inference, is_cached=is_cached)
-        application.pending_prefill -= new.was_charged
+        application.pending_prefill -= new.was_expected
         return paid_before(application, inference, new) if inference.resubmitted else new
 
     def _note_running(self, lease: Lease, inference: Inference, report: ev.LeaseProgress) -> None:

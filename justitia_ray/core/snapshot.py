@@ -53,6 +53,8 @@ _LATER_FIELDS: Fields = {
     "cached_tokens": RecordReader.integer,
     "full_weight": RecordReader.positive,
     "prefill_token_time": RecordReader.not_negative,
+    "predicted_prefill": RecordReader.not_negative,
+    "charged_prefill": RecordReader.not_negative,
     "pending_prefill": RecordReader.not_negative,
     "unfinished_prefill": RecordReader.not_negative,
     "unfinished_forgiven": RecordReader.not_negative,
@@ -69,7 +71,7 @@ _ACCOUNT_FIELDS: Fields = {
 def clock_record(core: SchedulerCore) -> Record:
     """Return V, and the kind of its clock."""
     branches, policy = core.ledger.fair_share.clock_state(), core.ledger.policy
-    suspects = core.suspects.record()
+    suspects, ratios = core.suspects.record(), core.state.prefill_ratios.record()
     return {
         "virtual_time": core.ledger.fair_share.clock.virtual_time,
         "kind": core.ledger.options.accounts_kind,
@@ -79,6 +81,7 @@ def clock_record(core: SchedulerCore) -> Record:
         "counted": policy.state() if isinstance(policy, Durable) else {},
         **({"branches": branches} if branches else {}),
         **({"suspects": suspects} if suspects else {}),
+        **({"prefill_ratios": ratios} if ratios else {}),
     }
 
 
@@ -107,6 +110,8 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
         "prompt_tokens": application.prompt_tokens,
         "cached_tokens": application.cached_tokens,
         "prefill_token_time": application.prefill_token_time,
+        "predicted_prefill": application.predicted_prefill,
+        "charged_prefill": application.charged_prefill,
         "pending_prefill": application.pending_prefill,
         "unfinished_prefill": application.unfinished_prefill,
         "unfinished_forgiven": application.unfinished_forgiven,
@@ -182,6 +187,10 @@ def restore(
         core.suspects.restore(clock.get("suspects", {}))
     except ValueError as error:
         raise StoreError(f"clock.suspects: the stored record is damaged ({error!r})") from error
+    try:
+        core.state.prefill_ratios.restore(clock.get("prefill_ratios", {}))
+    except ValueError as error:
+        raise StoreError(f"clock: the stored record is damaged ({error!r})") from error
     share = core.ledger.fair_share
     branches = clock.get("branches", {})
     same_kind = fields["kind"] == core.ledger.options.accounts_kind and share.takes(

@@ -23,6 +23,7 @@ from justitia_ray.core.lease_times import LeaseTimes
 from justitia_ray.core.tenants import TIERS, TenantTree, Tier
 from justitia_ray.core.told_apart import ToldApart
 from justitia_ray.core.usage import UsageBook
+from justitia_ray.core.prefill_ratios import PrefillRatios
 from justitia_ray.cost import PrefillCost, choices_kv_token_time
 from justitia_ray.units import (
     ApplicationId,
@@ -271,6 +272,7 @@ class State:
     tiers: Mapping[str, Tier] = field(default_factory=lambda: TIERS)
     prefill_cost: PrefillCost | None = None
     """Cost of computing prompts; None: nothing."""
+    prefill_ratios: PrefillRatios = field(default_factory=PrefillRatios)
     caps: bool = False
     """Whether any tenant caps its applications."""
     served: dict[ApplicationId, None] = field(default_factory=dict)

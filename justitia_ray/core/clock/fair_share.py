@@ -12,8 +12,8 @@ refund(chg − att), it is *withdrawn*; 5. its next submission: charge(chg − a
 max(2, Ĉ), charge(chg); 7. expected to need r from now on, at a new stage: charge(att + r − chg) if
 that is above 0, and
    chg = att + r. Not in the paper. Expecting less changes nothing: F never falls by an estimate.
-8. With a cost of prefill: a submission is charged what its prompt is expected to cost, and charged
-   or refunded the difference once the prompt is computed, or the inference ends without it.
+8. With a cost of prefill: chg contains the prefill that is predicted, and at least what was paid
+   and what the submitted prompts are expected to cost; the difference is charged or refunded.
 
 Rules 1 and 3 are *settling*: a mispredicted giant keeps its place for at most twice its charge and
 its work in flight. Without rule 3 a served clock starves: service that GPS gave an application

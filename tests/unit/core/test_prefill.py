@@ -5,6 +5,7 @@ import pytest
 from justitia_ray.core import events as ev
 from justitia_ray.core.entities import Outcome
 from justitia_ray.core.lags import most_left
+from justitia_ray.core.prefill_ratios import PrefillRatios
 from justitia_ray.core.scheduler import SchedulerCore
 from justitia_ray.cost import PrefillCost, kv_token_time
 from tests.core_driver import PATIENT, CoreDriver
@@ -393,3 +394,49 @@ def test_charge_for_a_prompt_is_not_made_again_after_a_restart() -> None:
     driver.resubmit(old.state.inferences["a1"], None)
 
     assert driver.account().charged == 1000 + PRICE * 1000
+
+
+def test_arrival_is_charged_for_prefill_by_the_ratio_of_its_class() -> None:
+    """Submissions draw on that charge, and only what exceeds it is charged again."""
+    turns = Turns(a_core())
+    turns.open("a", cost=2 * h(1000))
+    turns.run(1000)
+    turns.driver.handle(ev.ApplicationClosed("a"))
+    turns.open("b", cost=2 * h(1000))
+    expected = 2 * PRICE * 1000
+    assert turns.driver.account("b").charged == 2 * h(1000) + expected
+    turns.run(1000, name="b")
+    assert turns.driver.account("b").charged == 2 * h(1000) + expected
+    turns.run(1500, name="b")
+
+    assert turns.driver.account("b").charged == 2 * h(1000) + PRICE * 2500
+
+
+def test_ratios_outlive_the_scheduler() -> None:
+    driver = a_core()
+    turns = Turns(driver)
+    turns.open("a", cost=h(1000))
+    turns.run(1000)
+    driver.handle(ev.ApplicationClosed("a"))
+    driver.hand_over(new_core(prefix="2-"), ["r0"])
+    driver.open("b", h(1000))
+
+    assert driver.account("b").charged == h(1000) + PRICE * 1000
+
+
+@pytest.mark.parametrize("record", [[], {"class": [1, 2]}, {"class": [1, -2, 3]}])
+def test_damaged_ratios_are_refused(record: object) -> None:
+    with pytest.raises(ValueError, match="prefill_ratios"):
+        PrefillRatios().restore(record)
+
+
+def test_ratios_of_too_many_classes_share_an_entry_and_forget_slowly() -> None:
+    ratios = PrefillRatios()
+    for number in range(400):
+        ratios.observe(f"class {number}", 10, 20)
+    assert ratios.expected("new", 100) == 200
+    assert PrefillRatios().expected("new", 100) == 0
+    for _ in range(1000):
+        ratios.observe("class 1", 10, 40)
+
+    assert ratios.expected("class 1", 100) == pytest.approx(400, abs=3)

@@ -1,0 +1,79 @@
+"""Prefill of applications relative to their KV token-time, by class, learned as they end.
+
+An application's predicted KV token-time times the ratio of its class is its predicted prefill. The
+ratio depends on the lengths of outputs and on reuse, not on the size of an application.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from justitia_ray.core.records import Record
+from justitia_ray.units import KvTokenTime
+
+_MOST_CLASSES = 256
+_OTHER = "other"
+_HALVED_AT = 200
+"""Applications of a class after which its sums are halved, so that a change shows."""
+
+
+@dataclass(slots=True)
+class _Sums:
+    applications: int = 0
+    kv_token_time: KvTokenTime = 0
+    prefill: KvTokenTime = 0
+
+
+class PrefillRatios:
+    """Sums over finished applications, by class. Every call takes O(1)."""
+
+    def __init__(self) -> None:
+        self._sums: dict[str, _Sums] = {}
+
+    def observe(
+        self, application_class: str, kv_token_time: KvTokenTime, prefill: KvTokenTime
+    ) -> None:
+        """Learn from a finished application."""
+        name = application_class
+        if name not in self._sums and len(self._sums) >= _MOST_CLASSES:
+            name = _OTHER
+        sums = self._sums.setdefault(name, _Sums())
+        if sums.applications == _HALVED_AT:
+            sums.applications //= 2
+            sums.kv_token_time /= 2
+            sums.prefill /= 2
+        sums.applications += 1
+        sums.kv_token_time += kv_token_time
+        sums.prefill += prefill
+
+    def expected(self, application_class: str, kv_token_time: KvTokenTime) -> int:
+        """Return the prefill expected beside a KV token-time; 0 for an unknown class."""
+        sums = self._sums.get(application_class) or self._sums.get(_OTHER)
+        if sums is None or not sums.kv_token_time:
+            return 0
+        return round(kv_token_time * (sums.prefill / sums.kv_token_time))
+
+    def record(self) -> Record:
+        """Return the sums as JSON."""
+        return {
+            name: [sums.applications, sums.kv_token_time, sums.prefill]
+            for name, sums in self._sums.items()
+        }
+
+    def restore(self, record: object) -> None:
+        """Restore a `record`.
+
+        Raises:
+            ValueError: If it has another form.
+        """
+        if not isinstance(record, Mapping):
+            raise ValueError("prefill_ratios: an object is allowed")
+        for name, values in record.items():
+            if not (
+                isinstance(values, list)
+                and len(values) == 3
+                and all(isinstance(one, int | float) and 0 <= one < 1e300 for one in values)
+            ):
+                raise ValueError(
+                    f"prefill_ratios: {str(name)[:80]!r} is {values!r}: three sums >= 0"
+                )
+            self._sums[str(name)] = _Sums(int(values[0]), *values[1:])
