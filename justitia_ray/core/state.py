@@ -20,10 +20,10 @@ from justitia_ray.core.entities import (
 )
 from justitia_ray.core.kept_ends import KeptEnds
 from justitia_ray.core.lease_times import LeaseTimes
+from justitia_ray.core.prefill_ratios import PrefillRatios
 from justitia_ray.core.tenants import TIERS, TenantTree, Tier
 from justitia_ray.core.told_apart import ToldApart
 from justitia_ray.core.usage import UsageBook
-from justitia_ray.core.prefill_ratios import PrefillRatios
 from justitia_ray.cost import PrefillCost, choices_kv_token_time
 from justitia_ray.units import (
     ApplicationId,

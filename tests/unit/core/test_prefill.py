@@ -399,17 +399,17 @@ def test_charge_for_a_prompt_is_not_made_again_after_a_restart() -> None:
 def test_arrival_is_charged_for_prefill_by_the_ratio_of_its_class() -> None:
     """Submissions draw on that charge, and only what exceeds it is charged again."""
     turns = Turns(a_core())
-    turns.open("a", cost=2 * h(1000))
-    turns.run(1000)
+    turns.open("a", cost=h(1000, 10))
+    turns.run(1000, output=10)
     turns.driver.handle(ev.ApplicationClosed("a"))
-    turns.open("b", cost=2 * h(1000))
+    turns.open("b", cost=2 * h(1000, 10))
     expected = 2 * PRICE * 1000
-    assert turns.driver.account("b").charged == 2 * h(1000) + expected
+    assert turns.driver.account("b").charged == 2 * h(1000, 10) + expected
     turns.run(1000, name="b")
-    assert turns.driver.account("b").charged == 2 * h(1000) + expected
+    assert turns.driver.account("b").charged == 2 * h(1000, 10) + expected
     turns.run(1500, name="b")
 
-    assert turns.driver.account("b").charged == 2 * h(1000) + PRICE * 2500
+    assert turns.driver.account("b").charged == 2 * h(1000, 10) + PRICE * 2500
 
 
 def test_ratios_outlive_the_scheduler() -> None:
