@@ -9,6 +9,7 @@ import asyncio
 import shutil
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import psutil  # type: ignore[import-untyped]
@@ -36,9 +37,9 @@ _COUNT = """(seconds) => new Promise((resolve) => {
     resolve({
       drawn: times.length,
       fps: times.length / seconds,
-      gap_ms_p50: gaps[Math.floor(gaps.length / 2)] ?? null,
-      gap_ms_p95: gaps[Math.floor(gaps.length * 0.95)] ?? null,
-      gap_ms_max: gaps.at(-1) ?? null,
+      gap_ms_p50: gaps[Math.floor(gaps.length / 2)] ?? 0,
+      gap_ms_p95: gaps[Math.floor(gaps.length * 0.95)] ?? 0,
+      gap_ms_max: gaps.at(-1) ?? 0,
       long_tasks: tasks.length,
       longest_task_ms: Math.max(0, ...tasks),
     });
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--applications", type=int, default=1_000)
     parser.add_argument("--replicas", type=int, default=32)
     parser.add_argument("--seconds", type=float, default=20.0, help="measured time (default 20)")
-    parser.add_argument("--json", help="file for the figures")
+    parser.add_argument("--json", type=Path, help="file for the figures")
     options = parser.parse_args(arguments)
     program = shutil.which("chromium")
     if program is None:

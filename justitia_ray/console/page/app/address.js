@@ -20,7 +20,8 @@ addEventListener("popstate", () => (address.value = read()));
 function read() {
   const given = new URLSearchParams(location.search);
   const parts = {};
-  for (const [name, fallback] of Object.entries(DEFAULTS)) parts[name] = given.get(name) ?? fallback;
+  for (const [name, fallback] of Object.entries(DEFAULTS))
+    parts[name] = given.get(name) ?? fallback;
   if (!(parts.view in VIEWS)) parts.view = DEFAULTS.view;
   return parts;
 }
@@ -69,7 +70,8 @@ export function link(parts) {
 /** Whether an application passes the filters of the address. */
 export function isShown({ tenant, application_class: kind, application_id: id }) {
   const wanted = address.value;
-  const underTenant = !wanted.tenant || tenant === wanted.tenant || tenant.startsWith(`${wanted.tenant}/`);
+  const underTenant =
+    !wanted.tenant || tenant === wanted.tenant || tenant.startsWith(`${wanted.tenant}/`);
   const text = wanted.text.toLowerCase();
   return (
     underTenant &&

@@ -42,14 +42,23 @@ export function ApplicationView() {
       <a ...${link({ application: "" })}>Now</a><span class="muted">/</span>
       <h1 class="mono">${name}</h1>
       ${found && html`<${Tenant} path=${found.tenant} />`}
-      ${found &&
-      hello.value?.is_operator &&
-      isLive(found) &&
-      html`<div class="end"><${CancelButton} application=${application} id=${name} /></div>`}
+      ${
+        found &&
+        hello.value?.is_operator &&
+        isLive(found) &&
+        html`<div class="end"><${CancelButton} application=${application} id=${name} /></div>`
+      }
     </nav>
     ${of === application && error && html`<${Notice} tone="warn">${troubleOf(error, found)}<//>`}
-    ${found && Object.entries(found.models).map(([model, one]) => html`<${AtModel} key=${model} model=${model} one=${one} isOnly=${Object.keys(found.models).length === 1} />`)}
+    ${found && html`<${Models} models=${Object.entries(found.models)} />`}
     ${!found && !error && html`<p class="empty">Asking for the application …</p>`}`;
+}
+
+function Models({ models }) {
+  return models.map(
+    ([model, one]) =>
+      html`<${AtModel} key=${model} model=${models.length > 1 ? model : ""} one=${one} />`,
+  );
 }
 
 function isLive({ models }) {
@@ -65,8 +74,8 @@ function troubleOf(error, found) {
   return inWords(error);
 }
 
-function AtModel({ model, one, isOnly }) {
-  return html`<${Outlook} one=${one} model=${isOnly ? "" : model} />
+function AtModel({ model, one }) {
+  return html`<${Outlook} one=${one} model=${model} />
     <${PicturePanel}
       title="Timeline"
       about=${timelineAbout(one)}
@@ -80,9 +89,22 @@ function AtModel({ model, one, isOnly }) {
 
 function Outlook({ one, model }) {
   const { row } = one;
-  const state = one.state === "ended" ? `ended: ${one.outcome ?? "closed"}` : one.running ? "running" : row ? "waiting" : "at a tool";
+  const state =
+    one.state === "ended"
+      ? `ended: ${one.outcome ?? "closed"}`
+      : one.running
+        ? "running"
+        : row
+          ? "waiting"
+          : "at a tool";
   const tone = one.state === "ended" ? "" : one.running ? "good" : "warn";
-  const about = [model, one.application_class, one.tier !== "default" && `tier ${one.tier}`, `weight ${one.weight}`, one.recognized_by && `recognised by ${one.recognized_by}`];
+  const about = [
+    model,
+    one.application_class,
+    one.tier !== "default" && `tier ${one.tier}`,
+    `weight ${one.weight}`,
+    one.recognized_by && `recognised by ${one.recognized_by}`,
+  ];
   return html`<${Panel}
     title="Why and when"
     about=${about.filter(Boolean).join(" · ")}
@@ -96,10 +118,12 @@ function Outlook({ one, model }) {
 }
 
 function sentence({ row, state, running, at, arrived_at: arrived, ended_at: ended }) {
+  const age = `it arrived ${seconds(at - arrived)} ago`;
   if (state === "ended") return `It took ${seconds(ended - arrived)} from its arrival to its end.`;
   if (row) return `It waits: ${row.why}. What would help: ${row.what_would_help}.`;
-  if (running) return `${counted(running, "call")} of it ${running === 1 ? "runs" : "run"} now; it arrived ${seconds(at - arrived)} ago.`;
-  return `It asks nothing of the model now: its caller or a tool is at work. It arrived ${seconds(at - arrived)} ago.`;
+  if (running)
+    return `${counted(running, "call")} of it ${running === 1 ? "runs" : "run"} now; ${age}.`;
+  return `It asks nothing of the model now: its caller or a tool is at work; ${age}.`;
 }
 
 function outlookFigures(row) {
@@ -108,7 +132,11 @@ function outlookFigures(row) {
     ["Before it", amount(row.ahead_kv_token_time), "token·iterations to be served"],
     ["Starts in", spread(row.expected_start_s), "p10 to p90"],
     ["Ends in", spread(row.expected_finish_s), "p10 to p90"],
-    ["Promised by", row.guaranteed_by_s === null ? "–" : seconds(row.guaranteed_by_s), "all its waiting calls have started"],
+    [
+      "Promised by",
+      row.guaranteed_by_s === null ? "–" : seconds(row.guaranteed_by_s),
+      "all its waiting calls have started",
+    ],
     ["Waited", seconds(row.waited_s), counted(row.waiting, "call")],
   ];
 }
@@ -116,37 +144,58 @@ function outlookFigures(row) {
 function costs(one) {
   const { predicted_kv_token_time: predicted, kv_token_time: served, prompt_tokens: prompt } = one;
   const cached = one.cached_prompt_tokens;
+  const ofPredicted = predicted ? served / predicted : null;
+  const ofPrompt = prompt ? cached / prompt : null;
   return [
     ["Predicted cost", amount(predicted), "token·iterations"],
     [
       one.state === "ended" ? "True cost" : "Cost so far",
       amount(served),
-      html`<${Part} part=${predicted ? served / predicted : 0} />${percent(predicted ? served / predicted : null)} of the
-      predicted`,
+      html`<${Part} part=${ofPredicted} />${percent(ofPredicted)} of the predicted`,
     ],
     ["Prompt tokens", amount(prompt), "of ended calls"],
-    ["of them cached", amount(cached), html`<${Part} part=${prompt ? cached / prompt : 0} />${percent(prompt ? cached / prompt : null)} found in the engine's cache`],
-    ["computed", amount(prompt - cached), html`<${Part} part=${prompt ? 1 - cached / prompt : 0} />not found in it`],
-    ["Output tokens", amount(one.output_tokens), `of ${counted(one.inferences, "ended call")}; ${count(one.running)} run, ${count(one.waiting)} wait`],
+    [
+      "of them cached",
+      amount(cached),
+      html`<${Part} part=${ofPrompt} />${percent(ofPrompt)} found in the engine's cache`,
+    ],
+    [
+      "computed",
+      amount(prompt - cached),
+      html`<${Part} part=${ofPrompt === null ? null : 1 - ofPrompt} />not found in it`,
+    ],
+    [
+      "Output tokens",
+      amount(one.output_tokens),
+      `of ${counted(one.inferences, "ended call")}; ${count(one.running)} run, ${count(one.waiting)} wait`,
+    ],
   ];
 }
 
 function Part({ part }) {
   return html`<span class="meter slim" aria-hidden="true">
-    <span class="used" style=${{ width: `${Math.min(100, 100 * part)}%` }}></span>
+    <span class="used" style=${{ width: `${Math.min(100, 100 * (part ?? 0))}%` }}></span>
   </span>`;
 }
 
 function Figures({ pairs }) {
   return html`<dl class="figures">
-    ${pairs.map(([name, value, detail]) => html`<div><dt>${name}</dt><dd>${value}<small>${detail}</small></dd></div>`)}
+    ${pairs.map(
+      ([name, value, detail]) => html`<div>
+        <dt>${name}</dt>
+        <dd>${value}<small>${detail}</small></dd>
+      </div>`,
+    )}
   </dl>`;
 }
 
 function TraceLink({ trace }) {
   if (!trace) return null;
-  if (!trace.url) return html`<span class="muted small">trace <span class="mono">${trace.trace_id.slice(0, 12)}…</span></span>`;
-  return html`<a href=${trace.url} target="_blank" rel="noopener noreferrer">Open its trace</a>`;
+  if (trace.url) {
+    return html`<a href=${trace.url} target="_blank" rel="noopener noreferrer">Open its trace</a>`;
+  }
+  const start = trace.trace_id.slice(0, 12);
+  return html`<span class="muted small">trace <span class="mono">${start}…</span></span>`;
 }
 
 function timelineAbout(one) {

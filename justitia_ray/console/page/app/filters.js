@@ -13,6 +13,8 @@ export function Filters() {
     wanted.tenant,
   ]);
   const classes = distinct([...labels.map((label) => label.application_class), wanted.class]);
+  const [first, ...others] = hello.value.models;
+  const clear = () => setFilter({ tenant: "", class: "", text: "" });
   const find = (event) => {
     event.preventDefault();
     const found = frame.queue.rows.find((row) => row.application_id === wanted.text);
@@ -20,8 +22,10 @@ export function Filters() {
     if (id) go({ application: id, text: "" });
   };
   return html`<form class="filters" role="search" aria-label="Filters" onSubmit=${find}>
-    ${hello.value.models.length > 1 &&
-    html`<${Choice} name="Model" part="model" any=${hello.value.models[0]} choices=${hello.value.models.slice(1)} />`}
+    ${
+      hello.value.models.length > 1 &&
+      html`<${Choice} name="Model" part="model" any=${first} choices=${others} />`
+    }
     <${Choice} name="Tenant" part="tenant" any="all tenants" choices=${tenants} />
     <${Choice} name="Class" part="class" any="all classes" choices=${classes} />
     <input
@@ -31,10 +35,12 @@ export function Filters() {
       value=${wanted.text}
       onInput=${(event) => setFilter({ text: event.target.value.trim() })}
     />
-    ${hasFilters() &&
-    html`<button type="button" class="quiet" onClick=${() => setFilter({ tenant: "", class: "", text: "" })}>
+    ${
+      hasFilters() &&
+      html`<button type="button" class="quiet" onClick=${clear}>
       Clear filters
-    </button>`}
+    </button>`
+    }
   </form>`;
 }
 
@@ -49,7 +55,8 @@ function Choice({ name, part, any, choices }) {
 }
 
 function keyOf(lanes, id) {
-  for (const [application, label] of lanes.labels) if (label.application_id === id) return application;
+  for (const [application, label] of lanes.labels)
+    if (label.application_id === id) return application;
   return null;
 }
 

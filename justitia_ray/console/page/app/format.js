@@ -38,7 +38,12 @@ function inUnit(value, scale) {
  */
 export function amount(value) {
   if (value == null) return DASH;
-  for (const [size, letter] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+  for (const [size, letter] of [
+    [1e12, "T"],
+    [1e9, "G"],
+    [1e6, "M"],
+    [1e3, "k"],
+  ]) {
     if (Math.abs(value) >= (letter === "k" ? 1e4 : size)) {
       const scaled = value / size;
       return `${scaled.toFixed(scaled >= 100 ? 0 : 1)} ${letter}`;

@@ -33,8 +33,8 @@ export function KeyDialog() {
   return html`<${Dialog} title="API key" onClose=${refused ? undefined : close}>
     <form onSubmit=${use}>
       <p class="muted">
-        An operator's key shows all tenants; a key with the scope “own” shows its tenant. The page keeps the
-        key until it is closed or reloaded, and stores it nowhere.
+        An operator's key shows all tenants; a key with the scope “own” shows its tenant. The page
+        keeps the key until it is closed or reloaded, and stores it nowhere.
       </p>
       ${refused && html`<p class="error" role="alert">${inWords(error)}</p>`}
       <label>

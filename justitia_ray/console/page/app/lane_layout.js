@@ -46,7 +46,8 @@ export class LaneLayout {
       const isOpen = piece && piece.end === null;
       if (!piece && bar.end !== null && bar.end <= bar.start) continue;
       if (!piece) events.push({ at: bar.start, ends: false, bar });
-      else if (!isOpen && bar.end === null) events.push({ at: piece.end, ends: false, bar: piece.bar });
+      else if (!isOpen && bar.end === null)
+        events.push({ at: piece.end, ends: false, bar: piece.bar });
       if (bar.end !== null && (!piece || isOpen)) events.push({ at: bar.end, ends: true, bar });
     }
     events.sort((one, other) => one.at - other.at || other.ends - one.ends);

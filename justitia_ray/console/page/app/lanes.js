@@ -29,7 +29,8 @@ export function LanesPanel() {
 }
 
 function about({ at, recorded_from: from, replicas }) {
-  const since = at - from < Number(address.value.past) ? `; recorded for ${seconds(at - from)}` : "";
+  const since =
+    at - from < Number(address.value.past) ? `; recorded for ${seconds(at - from)}` : "";
   return `${counted(replicas.length, "replica")}; height is KV memory${since}`;
 }
 
@@ -51,9 +52,12 @@ function LaneName({ replica, among }) {
   const { replica_id: id, state, kv_tokens: all, used_kv_tokens: used } = replica;
   const tone = { serving: "good", draining: "warn" }[state] ?? "bad";
   const high = laneHeight(among.length);
+  const detail = state === "serving" ? `${amount(all)} tokens` : state;
   return html`<li style=${{ height: `${high}px` }}>
-    <span class="lane-id" title=${id}><span class=${`dot ${tone}`}></span><span class="clip mono">${id}</span></span>
-    ${high > 30 && html`<span class="muted small">${state === "serving" ? `${amount(all)} tokens` : state}</span>`}
+    <span class="lane-id" title=${id}>
+      <span class=${`dot ${tone}`}></span><span class="clip mono">${id}</span>
+    </span>
+    ${high > 30 && html`<span class="muted small">${detail}</span>`}
     ${used != null && html`<span class="lane-used">${percent(used / all)}</span>`}
   </li>`;
 }
@@ -66,11 +70,15 @@ function Legend() {
   }
   for (const { bar } of lanes.planned) shown.add(lanes.label(bar.application).tenant);
   return html`<ul class="legend">
-    ${[...shown].filter(Boolean).sort().slice(0, 12).map(
-      (tenant) => html`<li key=${tenant}>
+    ${[...shown]
+      .filter(Boolean)
+      .sort()
+      .slice(0, 12)
+      .map(
+        (tenant) => html`<li key=${tenant}>
         <span class="swatch" style=${{ background: `var(--${tenantColour(tenant)})` }}></span>${tenant}
       </li>`,
-    )}
+      )}
     <li class="apart"><span class="swatch held"></span>idle context held</li>
     <li><span class="swatch planned"></span>planned</li>
   </ul>`;
@@ -131,7 +139,11 @@ function LanesCanvas() {
       event.preventDefault();
       const piece = neighbour(current, chosen?.piece, step);
       const row = current.frame.replicas.findIndex((one) => one.replica_id === piece?.bar.replica);
-      setChosen(piece ? { piece, x: width / 3, y: row * (laneHeight(current.frame.replicas.length) + 4) } : null);
+      setChosen(
+        piece
+          ? { piece, x: width / 3, y: row * (laneHeight(current.frame.replicas.length) + 4) }
+          : null,
+      );
     } else if (event.key === "Escape") setChosen(null);
     else if (event.key === "Enter" && chosen) go({ application: chosen.piece.bar.application });
   };
@@ -140,7 +152,7 @@ function LanesCanvas() {
       ref=${canvas}
       tabindex="0"
       role="application"
-      aria-label="Lanes: arrow keys go through the applications on the replicas and the planned ones, Enter opens one"
+      aria-label="Lanes: arrow keys go through what runs, is held and is planned; Enter opens it"
       aria-describedby="lanes-chosen"
       onPointerMove=${move}
       onPointerLeave=${() => setChosen(null)}
@@ -167,10 +179,13 @@ function elapsedOf({ receivedAt }) {
 /** Return the piece before or after one, among those of now and the planned ones. */
 function neighbour({ frame, lanes }, piece, step) {
   const pieces = [
-    ...frame.replicas.flatMap(({ replica_id: replica }) => lanes.past(replica).filter(({ end }) => end === null)),
+    ...frame.replicas.flatMap(({ replica_id: replica }) =>
+      lanes.past(replica).filter(({ end }) => end === null),
+    ),
     ...lanes.planned,
   ].filter(({ bar }) => isShown(lanes.label(bar.application)));
-  const same = ({ bar }) => bar.application === piece?.bar.application && bar.kind === piece.bar.kind;
+  const same = ({ bar }) =>
+    bar.application === piece?.bar.application && bar.kind === piece.bar.kind;
   const place = pieces.findIndex(same);
   if (place < 0) return pieces[0];
   return pieces[(place + step + pieces.length) % pieces.length];
@@ -198,7 +213,8 @@ function Card({ piece, x, y, width }) {
 }
 
 function when(bar, start, end, at) {
-  if (bar.kind === "planned") return `in ${seconds(Math.max(0, start - at))}, for ${seconds(end - start)}`;
+  if (bar.kind === "planned")
+    return `in ${seconds(Math.max(0, start - at))}, for ${seconds(end - start)}`;
   if (bar.end === null) return `for ${seconds(at - bar.start)}`;
   return `${seconds(bar.end - bar.start)}, until ${seconds(at - bar.end)} ago`;
 }
@@ -207,7 +223,8 @@ const COLUMNS = [
   { name: "Replica", cell: ({ bar }) => html`<span class="mono">${bar.replica}</span>` },
   {
     name: "Application",
-    cell: ({ bar, label }) => html`<${ApplicationLink} application=${bar.application} id=${label.application_id} />`,
+    cell: ({ bar, label }) =>
+      html`<${ApplicationLink} application=${bar.application} id=${label.application_id} />`,
   },
   { name: "Tenant", cell: ({ label }) => html`<${Tenant} path=${label.tenant} />` },
   { name: "State", cell: ({ bar }) => KINDS[bar.kind] },
@@ -219,7 +236,9 @@ const COLUMNS = [
 function LanesTable() {
   const { frame, lanes } = feed.value;
   const pieces = [
-    ...frame.replicas.flatMap(({ replica_id: replica }) => lanes.past(replica).filter(({ end }) => end === null)),
+    ...frame.replicas.flatMap(({ replica_id: replica }) =>
+      lanes.past(replica).filter(({ end }) => end === null),
+    ),
     ...lanes.planned,
   ];
   const capacities = new Map(frame.replicas.map((one) => [one.replica_id, one.kv_tokens]));

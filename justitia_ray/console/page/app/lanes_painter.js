@@ -233,7 +233,12 @@ export class LanesPainter {
   #fill(context, [left, top, wide, high], name, isHatched) {
     context.fillStyle = isHatched ? this.#hatch(context, name) : this.#colour(name);
     const gap = high > 4 && wide > 4 ? 0.5 : 0;
-    context.fillRect(left + gap, top + gap, Math.max(0.5, wide - 2 * gap), Math.max(0.4, high - 2 * gap));
+    context.fillRect(
+      left + gap,
+      top + gap,
+      Math.max(0.5, wide - 2 * gap),
+      Math.max(0.4, high - 2 * gap),
+    );
   }
 
   #findNames() {
@@ -307,7 +312,11 @@ export class LanesPainter {
     for (let time = -Math.floor(past / step) * step; now + time * scale < width; time += step) {
       const x = now + time * scale;
       if (time === 0 || x < 24 || x > width - 24) continue;
-      context.fillText(time < 0 ? `−${inMinutes(-time)}` : `+${inMinutes(time)}`, x, this.height - 6);
+      context.fillText(
+        time < 0 ? `−${inMinutes(-time)}` : `+${inMinutes(time)}`,
+        x,
+        this.height - 6,
+      );
       context.beginPath();
       context.moveTo(x, bottom);
       context.lineTo(x, bottom + 4);

@@ -22,7 +22,9 @@ export class LanesRecord {
       this.#epoch = frame.epoch;
       this.begunAt = frame.at;
     }
-    for (const [application, [tenant, application_id, application_class]] of Object.entries(frame.labels)) {
+    for (const [application, [tenant, application_id, application_class]] of Object.entries(
+      frame.labels,
+    )) {
       this.labels.set(application, { tenant, application_id, application_class });
     }
     const capacities = new Map(frame.replicas.map((one) => [one.replica_id, one.kv_tokens]));
@@ -57,7 +59,11 @@ export class LanesRecord {
   /** Return the names of an application; its key, if no frame has told them. */
   label(application) {
     return (
-      this.labels.get(application) ?? { tenant: "", application_id: application, application_class: "" }
+      this.labels.get(application) ?? {
+        tenant: "",
+        application_id: application,
+        application_class: "",
+      }
     );
   }
 

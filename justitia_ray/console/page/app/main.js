@@ -3,7 +3,15 @@ import { render } from "../vendor/preact.mjs";
 import { VIEWS, address, link } from "./address.js";
 import { ApplicationView } from "./application.js";
 import { CancelDialog, cancelled } from "./cancel.js";
-import { connection, connectionTrouble, feed, followForever, hello, model, retryNow } from "./feed.js";
+import {
+  connection,
+  connectionTrouble,
+  feed,
+  followForever,
+  hello,
+  model,
+  retryNow,
+} from "./feed.js";
 import { Filters } from "./filters.js";
 import { seconds } from "./format.js";
 import { html } from "./html.js";
@@ -34,8 +42,11 @@ function Console() {
 function Header() {
   const { view, application } = address.value;
   const isOperator = hello.value?.is_operator;
+  const other = isDark() ? "light" : "dark";
   return html`<header class="top">
-    <a class="brand" ...${link({ view: "now", application: "" })}><img src="icon.svg" alt="" />justitia_ray</a>
+    <a class="brand" ...${link({ view: "now", application: "" })}
+      ><img src="icon.svg" alt="" />justitia_ray</a
+    >
     <nav class="views" aria-label="Views">
       ${Object.entries(VIEWS)
         .filter(([name]) => isOperator || !FOR_OPERATORS.includes(name))
@@ -52,8 +63,8 @@ function Header() {
     <div class="end">
       <${Live} />
       <${KeyButton} />
-      <button class="short" aria-label=${`Use the ${isDark() ? "light" : "dark"} theme`} onClick=${switchTheme}>
-        ${isDark() ? "Light" : "Dark"}
+      <button class="short" aria-label=${`Use the ${other} theme`} onClick=${switchTheme}>
+        ${other === "light" ? "Light" : "Dark"}
       </button>
     </div>
   </header>`;
@@ -74,24 +85,30 @@ function Notices() {
   const trouble = connectionTrouble.value;
   const { state, retryAt } = connection.value;
   const ofModel = feed.value?.trouble;
-  return html`${trouble &&
-  state !== "refused" &&
-  html`<${Notice} tone="bad" action=${html`<button class="short" onClick=${retryNow}>Try now</button>`}>
+  return html`${
+    trouble &&
+    state !== "refused" &&
+    html`<${Notice} tone="bad" action=${html`<button class="short" onClick=${retryNow}>Try now</button>`}>
     ${trouble} <${Until} at=${retryAt} />${feed.value?.frame ? " The figures below are the last ones." : ""}
-  <//>`}
-  ${state === "live" &&
-  ofModel &&
-  html`<${Notice} tone="warn">
-    No figures of ${ofModel.model} for ${seconds(ofModel.since_s)}: ${ofModel.reason}. The page goes on when the
-    scheduler answers${feed.value.frame ? "; the figures below are the last ones" : ""}.
-  <//>`}
-  ${cancelled.value &&
-  html`<${Notice}
+  <//>`
+  }
+  ${
+    state === "live" &&
+    ofModel &&
+    html`<${Notice} tone="warn">
+    No figures of ${ofModel.model} for ${seconds(ofModel.since_s)}: ${ofModel.reason}. The page goes
+    on when the scheduler answers${feed.value.frame ? "; the figures below are the last ones" : ""}.
+  <//>`
+  }
+  ${
+    cancelled.value &&
+    html`<${Notice}
     tone="good"
     action=${html`<button class="short" onClick=${() => (cancelled.value = null)}>Close</button>`}
   >
     ${cancelled.value} is cancelled.
-  <//>`}`;
+  <//>`
+  }`;
 }
 
 function Until({ at }) {
@@ -102,7 +119,8 @@ function Until({ at }) {
 
 function Body() {
   const { view, application } = address.value;
-  if (!hello.value) return html`<p class="empty">${connectionTrouble.value ? "" : "Connecting …"}</p>`;
+  if (!hello.value)
+    return html`<p class="empty">${connectionTrouble.value ? "" : "Connecting …"}</p>`;
   if (application) return html`<${ApplicationView} />`;
   if (!feed.value?.frame) return html`<p class="empty">Waiting for the first figures …</p>`;
   if (FOR_OPERATORS.includes(view) && !hello.value.is_operator) {

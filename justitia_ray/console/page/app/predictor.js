@@ -20,14 +20,18 @@ const COLUMNS = [
 
 export function PredictorView() {
   const line = feed.value.predictor;
-  if (!line) return html`<p class="empty">The predictor's figures come every ten seconds, for operators.</p>`;
-  if (!line.overview) return html`<${Notice} tone="warn">No figures of the predictor: ${line.error}<//>`;
+  if (!line)
+    return html`<p class="empty">The predictor's figures come every ten seconds, for operators.</p>`;
+  if (!line.overview)
+    return html`<${Notice} tone="warn">No figures of the predictor: ${line.error}<//>`;
   const rows = Object.entries(line.overview.classes).map(([name, known]) => ({
     name,
     ...known,
     model: known.versions.find(({ version }) => version === known.serving),
   }));
-  const learns = line.overview.learns ? "it learns from every application that ends" : "learning is off";
+  const learns = line.overview.learns
+    ? "it learns from every application that ends"
+    : "learning is off";
   return html`<${Panel} title="Predictor" about=${`${counted(rows.length, "class", "classes")}; ${learns}`}>
     <${Table}
       caption="Classes of applications with the error of the model that predicts their cost"
@@ -37,7 +41,8 @@ export function PredictorView() {
       empty="No application has ended yet."
     />
     <div class="note muted small"><p>
-      Error is the mean of |predicted − true| / true on the latest applications, which the model had not seen;
+      Error is the mean of |predicted − true| / true on the latest applications, which the model had
+      not seen;
       “before it” is that of the version that it replaced, or of the mean of the class. Costs are in
       token·iterations; changes are shifts of a class's costs that the predictor has detected.
     </p></div>

@@ -6,6 +6,8 @@ import { count, counted, seconds, spread } from "./format.js";
 import { html } from "./html.js";
 import { ApplicationLink, Panel, Table, Tenant } from "./parts.js";
 
+const tierOf = ({ tier }) => (tier && tier !== "default" ? ` · ${tier}` : "");
+
 const COLUMNS = [
   {
     name: "#",
@@ -14,23 +16,27 @@ const COLUMNS = [
   },
   {
     name: "Application",
-    cell: (row) => html`<${ApplicationLink} application=${row.application} id=${row.application_id} />
+    cell: (
+      row,
+    ) => html`<${ApplicationLink} application=${row.application} id=${row.application_id} />
       <span class="under clip" title=${row.application_class}>${row.application_class}</span>`,
   },
   {
     name: "Tenant",
     cell: (row) => html`<${Tenant} path=${row.tenant} />
-      <span class="under wide-only">weight ${row.weight}${row.tier && row.tier !== "default" ? ` · ${row.tier}` : ""}</span>`,
+      <span class="under wide-only">weight ${row.weight}${tierOf(row)}</span>`,
   },
   {
     name: "Why it waits",
     class: "reason",
-    cell: (row) => html`${row.why}<span class="under wide-only">would help: ${row.what_would_help}</span>`,
+    cell: (row) =>
+      html`${row.why}<span class="under wide-only">would help: ${row.what_would_help}</span>`,
   },
   {
     name: "Waited",
     number: true,
-    cell: (row) => html`${seconds(row.waited_s)}<span class="under">${counted(row.waiting, "call")}</span>`,
+    cell: (row) =>
+      html`${seconds(row.waited_s)}<span class="under">${counted(row.waiting, "call")}</span>`,
   },
   {
     name: "Starts in",
@@ -47,7 +53,8 @@ const COLUMNS = [
 const CANCEL = {
   name: html`<span class="hidden-text">Cancel</span>`,
   number: true,
-  cell: (row) => html`<${CancelButton} application=${row.application} id=${row.application_id} isShort />`,
+  cell: (row) =>
+    html`<${CancelButton} application=${row.application} id=${row.application_id} isShort />`,
 };
 
 export function QueuePanel() {
@@ -61,7 +68,8 @@ export function QueuePanel() {
       : `${counted(queue.waiting, "application")} wait`,
     hasFilters() ? `${count(rows.length)} pass the filters` : "",
     others.applications
-      ? `others: ${counted(others.applications, "application")}, ${count(others.waiting)} calls wait, ${count(others.running)} run`
+      ? `others: ${counted(others.applications, "application")}, ${count(others.waiting)} calls wait,` +
+        ` ${count(others.running)} run`
       : "",
   ];
   return html`<${Panel}
@@ -74,11 +82,13 @@ export function QueuePanel() {
       columns=${columns}
       rows=${rows}
       rowKey=${(row) => row.application}
-      empty=${hasFilters() && queue.waiting
-        ? address.value.text
-          ? `None of these rows has “${address.value.text}”. Enter opens the application of that id.`
-          : "No application that waits passes the filters."
-        : "Nothing waits."}
+      empty=${
+        hasFilters() && queue.waiting
+          ? address.value.text
+            ? `None of these rows has “${address.value.text}”. Enter opens the application of that id.`
+            : "No application that waits passes the filters."
+          : "Nothing waits."
+      }
     />
   <//>`;
 }
@@ -99,7 +109,8 @@ function Reasons({ counts }) {
   const entries = Object.entries(counts).sort(([, one], [, other]) => other - one);
   return html`<ul class="legend" aria-label="Live applications by reason">
     ${entries.map(
-      ([reason, number]) => html`<li class="badge">${count(number)} ${NAMES[reason] ?? reason}</li>`,
+      ([reason, number]) =>
+        html`<li class="badge">${count(number)} ${NAMES[reason] ?? reason}</li>`,
     )}
   </ul>`;
 }

@@ -6,11 +6,17 @@ import { html } from "./html.js";
 import { Panel, PicturePanel, Table, Tenant } from "./parts.js";
 import { SharesChart } from "./shares_chart.js";
 
-const UNITS = { kv_token_time: "token·iterations", computed_tokens: "computed tokens", inferences: "calls" };
+const UNITS = {
+  kv_token_time: "token·iterations",
+  computed_tokens: "computed tokens",
+  inferences: "calls",
+};
 
 export function SharesView() {
   const { frame } = feed.value;
-  const rows = frame.shares.filter((row) => isShown({ tenant: row.node, application_id: "", application_class: "" }));
+  const rows = frame.shares.filter((row) =>
+    isShown({ tenant: row.node, application_id: "", application_class: "" }),
+  );
   return html`<${HistoryPanel} rows=${rows} />
     <${Panel} title="Tenants" about="parts of the model's KV memory and service; ┃ is the fair share now">
       <${Table}
@@ -35,8 +41,18 @@ const COLUMNS = [
   { name: "Used and fair share", class: "wide", cell: (row) => html`<${ShareBar} ...${row} />` },
   { name: "Used now", number: true, cell: ({ used }) => percent(used) },
   { name: "Fair share", number: true, cell: ({ fair_share: fair }) => percent(fair) },
-  { name: "Guaranteed", number: true, class: "wide-only", cell: ({ guaranteed }) => (guaranteed ? percent(guaranteed) : "–") },
-  { name: "Borrowed", number: true, class: "wide-only", cell: ({ borrowed }) => (borrowed ? percent(borrowed) : "–") },
+  {
+    name: "Guaranteed",
+    number: true,
+    class: "wide-only",
+    cell: ({ guaranteed }) => (guaranteed ? percent(guaranteed) : "–"),
+  },
+  {
+    name: "Borrowed",
+    number: true,
+    class: "wide-only",
+    cell: ({ borrowed }) => (borrowed ? percent(borrowed) : "–"),
+  },
   { name: "Wait", number: true, cell: ({ waiting }) => count(waiting) },
   { name: "Run", number: true, cell: ({ running }) => count(running) },
   { name: "Quotas left", cell: ({ quotas }) => html`<${Quotas} quotas=${quotas} />` },
@@ -79,7 +95,11 @@ function HistoryPanel({ rows }) {
     caption="Used shares over time"
     columns=${[
       { name: "Ago", cell: ({ at }) => seconds(samples.at(-1).at - at) },
-      ...nodes.map((node) => ({ name: node, number: true, cell: ({ used }) => percent(used[node] ?? 0) })),
+      ...nodes.map((node) => ({
+        name: node,
+        number: true,
+        cell: ({ used }) => percent(used[node] ?? 0),
+      })),
     ]}
     rows=${[...samples].reverse()}
     rowKey=${({ at }) => at}

@@ -32,7 +32,9 @@ export function SharesChart({ samples, nodes }) {
   }, [samples.at(-1)?.at]);
 
   const now = samples.at(-1);
-  const label = nodes.map((node) => `${node} ${Math.round(100 * (now?.used[node] ?? 0))} %`).join(", ");
+  const label = nodes
+    .map((node) => `${node} ${Math.round(100 * (now?.used[node] ?? 0))} %`)
+    .join(", ");
   return html`<div
     ref=${box}
     class="chart"
@@ -65,14 +67,28 @@ function options(nodes, width) {
     legend: { live: false },
     scales: { x: { time: true }, y: { range: [0, 1] } },
     axes: [
-      { ...axis, splits: (_, __, from, to) => minutesBack(from, to), values: (chart, times) => times.map((time) => ago(chart.scales.x.max - time)) },
-      { ...axis, size: 48, values: (_, parts) => parts.map((part) => `${Math.round(part * 100)} %`) },
+      {
+        ...axis,
+        splits: (_, __, from, to) => minutesBack(from, to),
+        values: (chart, times) => times.map((time) => ago(chart.scales.x.max - time)),
+      },
+      {
+        ...axis,
+        size: 48,
+        values: (_, parts) => parts.map((part) => `${Math.round(part * 100)} %`),
+      },
     ],
     series: [
       {},
       ...highestFirst.map((node) => {
         const stroke = colour(tenantColour(node));
-        return { label: node, stroke, width: 1.5, fill: stroke.replace("rgb(", "rgba(").replace(")", ", 0.55)"), points: { show: false } };
+        return {
+          label: node,
+          stroke,
+          width: 1.5,
+          fill: stroke.replace("rgb(", "rgba(").replace(")", ", 0.55)"),
+          points: { show: false },
+        };
       }),
     ],
     bands: highestFirst.slice(1).map((_, index) => ({ series: [index + 1, index + 2] })),

@@ -38,7 +38,12 @@ export function Strip({ frame }) {
   </dl>`;
 }
 
-function kvMemory({ kv_tokens: all, used_kv_tokens: used, held_kv_tokens: held, free_kv_tokens: free }) {
+function kvMemory({
+  kv_tokens: all,
+  used_kv_tokens: used,
+  held_kv_tokens: held,
+  free_kv_tokens: free,
+}) {
   if (!all) return ["–", "not shown to this key"];
   const width = (part) => ({ width: `${Math.min(100, (100 * (part ?? 0)) / all)}%` });
   return [
@@ -55,10 +60,13 @@ function replicas({ strip, replicas: lanes }) {
   const up = strip.replicas_up ?? lanes.length;
   const other = lanes.filter(({ state }) => state !== "serving");
   const states = other.map(({ state }) => state).sort();
-  const text = [...new Set(states)].map((state) => `${states.filter((one) => one === state).length} ${state}`);
+  const text = [...new Set(states)].map(
+    (state) => `${states.filter((one) => one === state).length} ${state}`,
+  );
   return [
-    html`${count(up)} <small>up</small> ${strip.replicas_wanted != null &&
-    html`<small>· ${count(strip.replicas_wanted)} wanted</small>`}`,
+    html`${count(up)} <small>up</small> ${
+      strip.replicas_wanted != null && html`<small>· ${count(strip.replicas_wanted)} wanted</small>`
+    }`,
     text.join(", ") || strip.wanted_why || (up ? "all serve" : "none is up"),
   ];
 }

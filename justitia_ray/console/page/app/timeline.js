@@ -1,5 +1,5 @@
 /** The calls of an application over time: queue, prefill, decode, and the tool between calls. */
-import { count, seconds } from "./format.js";
+import { count, counted, seconds } from "./format.js";
 import { html } from "./html.js";
 
 const PHASES = { queue: "queue", prefill: "prefill", decode: "decode", tool: "tool or caller" };
@@ -9,7 +9,12 @@ const SHOWN = 60;
 /** Return the calls with the durations of their phases; a phase that has not begun is null. */
 export function callRows({ at, calls, tools }) {
   return calls.map((call) => {
-    const { submitted_at: submitted, started_at: started, first_token_at: first, ended_at: ended } = call;
+    const {
+      submitted_at: submitted,
+      started_at: started,
+      first_token_at: first,
+      ended_at: ended,
+    } = call;
     const until = ended ?? at;
     const tool = tools.find(({ end }) => Math.abs(end - submitted) < 0.05);
     return {
@@ -27,7 +32,8 @@ export function callRows({ at, calls, tools }) {
 export function TimelineLegend() {
   return html`<ul class="legend">
     ${Object.entries(PHASES).map(
-      ([phase, name]) => html`<li><span class="swatch" style=${{ background: `var(--phase-${phase})` }}></span>${name}</li>`,
+      ([phase, name]) =>
+        html`<li><span class="swatch" style=${{ background: `var(--phase-${phase})` }}></span>${name}</li>`,
     )}
   </ul>`;
 }
@@ -39,7 +45,8 @@ export function Timeline({ one }) {
   const first = rows.length < one.calls.length ? rows[0].submitted_at : from;
   const to = Math.max(one.ended_at ?? one.at, first + 1);
   const position = (time) => `${(100 * (Math.max(time, first) - first)) / (to - first)}%`;
-  const wide = (start, end) => `${(100 * Math.max(0, end - Math.max(start, first))) / (to - first)}%`;
+  const wide = (start, end) =>
+    `${(100 * Math.max(0, end - Math.max(start, first))) / (to - first)}%`;
   const span = (phase, start, end) =>
     end > start &&
     html`<span
@@ -47,7 +54,9 @@ export function Timeline({ one }) {
       style=${{ left: position(start), width: wide(start, end) }}
       title=${`${PHASES[phase]}: ${seconds(end - start)}`}
     ></span>`;
-  const description = `Timeline of ${rows.length} calls over ${seconds(to - first)}; the table has every phase.`;
+  const description = `${counted(rows.length, "call")} over ${seconds(to - first)}; see the table`;
+  const tick = ([time, name]) =>
+    html`<span class="tick" style=${{ left: position(time) }}>${name}</span>`;
   return html`<div class="timeline" role="img" aria-label=${description}>
     ${rows.map((row) => {
       const until = row.ended_at ?? one.at;
@@ -68,7 +77,7 @@ export function Timeline({ one }) {
     })}
     <div class="call axis">
       <span class="name muted">prompt → output tokens</span>
-      <span class="track">${ticks(first, to).map(([time, name]) => html`<span class="tick" style=${{ left: position(time) }}>${name}</span>`)}</span>
+      <span class="track">${ticks(first, to).map(tick)}</span>
       <span class="took"></span>
     </div>
   </div>`;
@@ -79,7 +88,8 @@ function ticks(from, to) {
   const steps = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400];
   const step = steps.find((one) => (to - from) / one <= 8) ?? (to - from) / 8;
   const found = [];
-  for (let time = 0; time < (to - from) * 0.97; time += step) found.push([from + time, tickName(time)]);
+  for (let time = 0; time < (to - from) * 0.97; time += step)
+    found.push([from + time, tickName(time)]);
   return found;
 }
 

@@ -11,7 +11,10 @@ export function WhatIfView() {
   const ask = async (question) => {
     setState((before) => ({ ...before, busy: true, error: null }));
     try {
-      const answer = await callJson("v1/console/what-if", { method: "POST", body: JSON.stringify(question) });
+      const answer = await callJson("v1/console/what-if", {
+        method: "POST",
+        body: JSON.stringify(question),
+      });
       setState({ busy: false, answer, error: null });
     } catch (error) {
       setState((before) => ({ ...before, busy: false, error }));
@@ -23,14 +26,17 @@ export function WhatIfView() {
   return html`<${Panel} title="What if" about="the last minutes, simulated again by the scheduler's own code">
       <div class="body">
         <${Form} busy=${state.busy} ask=${ask} />
-        <div aria-live="polite">${state.error && html`<${Notice} tone="warn">${whatIfTrouble(state.error)}<//>`}</div>
+        <div aria-live="polite">
+          ${state.error && html`<${Notice} tone="warn">${whatIfTrouble(state.error)}<//>`}
+        </div>
       </div>
     <//>
     ${state.answer && html`<${Answer} answer=${state.answer} />`}`;
 }
 
 function whatIfTrouble(error) {
-  if (error.status === 429) return "Another estimate is being made; one is made at a time. Ask again in some seconds.";
+  if (error.status === 429)
+    return "Another estimate is being made; one is made at a time. Ask again in some seconds.";
   if (error.status === 504) return "The estimate took too long: ask for fewer minutes.";
   return inWords(error);
 }
@@ -51,7 +57,9 @@ function Form({ busy, ask }) {
       minutes: Number(minutes),
       ...(policy && { policy }),
       ...(number && { replicas: Number(number) }),
-      ...(given.length && { weights: Object.fromEntries(given.map(([node, weight]) => [node, Number(weight)])) }),
+      ...(given.length && {
+        weights: Object.fromEntries(given.map(([node, weight]) => [node, Number(weight)])),
+      }),
     });
   };
   const changed = policy || number || Object.values(weights).some(Boolean);
@@ -61,12 +69,21 @@ function Form({ busy, ask }) {
         Policy
         <select value=${policy} onChange=${(event) => setPolicy(event.target.value)}>
           <option value="">as now (${strip.policy})</option>
-          ${hello.value.policies.filter((one) => one !== strip.policy).map((one) => html`<option value=${one}>${one}</option>`)}
+          ${hello.value.policies
+            .filter((one) => one !== strip.policy)
+            .map((one) => html`<option value=${one}>${one}</option>`)}
         </select>
       </label>
       <label>
         Replicas
-        <input type="number" min="1" max="64" placeholder=${replicas.length} value=${number} onInput=${(event) => setNumber(event.target.value)} />
+        <input
+          type="number"
+          min="1"
+          max="64"
+          placeholder=${replicas.length}
+          value=${number}
+          onInput=${(event) => setNumber(event.target.value)}
+        />
       </label>
       <label>
         Last
@@ -75,8 +92,9 @@ function Form({ busy, ask }) {
         </select>
       </label>
     </div>
-    ${weighted.length > 0 &&
-    html`<fieldset>
+    ${
+      weighted.length > 0 &&
+      html`<fieldset>
       <legend>Weights of tenants</legend>
       <div class="weights">
         ${weighted.map(
@@ -94,15 +112,18 @@ function Form({ busy, ask }) {
           </label>`,
         )}
       </div>
-    </fieldset>`}
+    </fieldset>`
+    }
     <div class="row">
       <button class="main" disabled=${busy || !changed}>${busy ? "Simulating …" : "Estimate"}</button>
       <span class="muted small">
-        ${busy
-          ? "The last minutes are simulated twice; this takes up to a minute."
-          : changed
-            ? "Nothing of the service changes."
-            : "Change the policy, the replicas or a weight first."}
+        ${
+          busy
+            ? "The last minutes are simulated twice; this takes up to a minute."
+            : changed
+              ? "Nothing of the service changes."
+              : "Change the policy, the replicas or a weight first."
+        }
       </span>
     </div>
   </form>`;
@@ -116,16 +137,31 @@ function Answer({ answer }) {
   ];
   return html`<${PicturePanel}
     title="Estimate"
-    about=${`${counted(answer.applications, "application")} with ${counted(answer.inferences, "call")} in ${seconds(answer.end - answer.start)}, simulated as they are and changed`}
+    about=${aboutAnswer(answer)}
     end=${html`<span class="badge warn">an estimate</span>`}
     picture=${() => html`<div class="body">
       <p class="why">${headline(answer)}</p>
       <${Bars} rows=${rows} />
       <${Trust} measured=${measured} simulated=${simulated} />
-      ${notes.length > 0 && html`<ul class="notes muted small">${notes.map((note) => html`<li>${note}</li>`)}</ul>`}
+      ${
+        notes.length > 0 &&
+        html`<ul class="notes muted small">
+        ${notes.map((note) => html`<li>${note}</li>`)}
+      </ul>`
+      }
     </div>`}
-    table=${() => html`<${Table} caption=${`Completion times: ${words(before)}, and ${words(after)}`} columns=${COLUMNS} rows=${rows} rowKey=${({ name }) => name ?? ""} />`}
+    table=${() => html`<${Table}
+      caption=${`Completion times with ${words(before)}, and with ${words(after)}`}
+      columns=${COLUMNS}
+      rows=${rows}
+      rowKey=${({ name }) => name ?? ""}
+    />`}
   />`;
+}
+
+function aboutAnswer({ applications, inferences, start, end }) {
+  const load = `${counted(applications, "application")} with ${counted(inferences, "call")}`;
+  return `${load} in ${seconds(end - start)}, simulated as they are and changed`;
 }
 
 function words({ policy, weights, replicas }) {
@@ -136,21 +172,30 @@ function words({ policy, weights, replicas }) {
 function headline({ all, before, after }) {
   const { mean, no_later: noLater } = all;
   if (mean === null) return "No application could be compared.";
-  const direction = mean < -0.005 ? `${percent(-mean)} shorter` : mean > 0.005 ? `${percent(mean)} longer` : "as long as now";
-  const sooner = noLater === null ? "" : `; ${percent(noLater)} of the applications would end no later`;
-  return `With ${words(after)} the mean completion time would be ${direction}${direction === "as long as now" ? "" : ` than with ${words(before)}`}${sooner}.`;
+  const than = ` than with ${words(before)}`;
+  const isSame = Math.abs(mean) < 0.005;
+  const longer = `${percent(Math.abs(mean))} ${mean < 0 ? "shorter" : "longer"}${than}`;
+  const sooner =
+    noLater === null ? "" : `; ${percent(noLater)} of the applications would end no later`;
+  return `With ${words(after)} the mean completion time would be ${isSame ? "as long as now" : longer}${sooner}.`;
 }
 
 /** Mean completion times of each tenant, as they are and changed. */
 function Bars({ rows }) {
-  const most = Math.max(...rows.flatMap(({ before, after }) => [before.mean_s ?? 0, after.mean_s ?? 0]), 1e-9);
+  const most = Math.max(
+    ...rows.flatMap(({ before, after }) => [before.mean_s ?? 0, after.mean_s ?? 0]),
+    1e-9,
+  );
   const width = (value) => ({ width: `${(100 * (value ?? 0)) / most}%` });
   const label = rows.map((row) => `${row.name ?? "all"} ${change(row.mean)}`).join(", ");
   return html`<div class="changes" role="img" aria-label=${`Change of the mean completion time: ${label}`}>
-    <div class="head muted small"><span></span><span>mean completion time, now and changed</span><span>mean</span><span>p90</span><span>worst</span></div>
+    <div class="head muted small">
+      <span></span><span>mean completion time, now and changed</span><span>mean</span><span>p90</span
+      ><span>worst</span>
+    </div>
     ${rows.map(
       (row) => html`<div class="change" key=${row.name ?? ""}>
-        <span>${row.name === null ? html`<strong>all tenants</strong>` : html`<${Tenant} path=${row.name} />`}</span>
+        <span><${Who} name=${row.name} /></span>
         <span class="pair">
           <span class="now" style=${width(row.before.mean_s)}></span><em>${seconds(row.before.mean_s)}</em>
           <span class="then" style=${width(row.after.mean_s)}></span><em>${seconds(row.after.mean_s)}</em>
@@ -161,6 +206,11 @@ function Bars({ rows }) {
   </div>`;
 }
 
+/** A tenant, or all of them. */
+function Who({ name }) {
+  return name === null ? html`<strong>all tenants</strong>` : html`<${Tenant} path=${name} />`;
+}
+
 function Part({ part }) {
   const tone = part == null || Math.abs(part) < 0.005 ? "" : part < 0 ? "gain" : "loss";
   return html`<span class=${`number ${tone}`}>${change(part)}</span>`;
@@ -169,14 +219,17 @@ function Part({ part }) {
 function Trust({ measured, simulated }) {
   if (measured.mean_s === null || simulated.mean_s === null) return null;
   return html`<p class="muted small">
-    How far to trust it: of ${counted(measured.applications, "application")} that have ended, the mean completion
-    time was ${seconds(measured.mean_s)} in truth and is ${seconds(simulated.mean_s)} simulated unchanged
+    How far to trust it: of ${counted(measured.applications, "application")} that have ended, the
+    mean completion time was ${seconds(measured.mean_s)} in truth and is ${seconds(simulated.mean_s)} simulated unchanged
     (${change(simulated.mean_s / measured.mean_s - 1)}).
   </p>`;
 }
 
 const COLUMNS = [
-  { name: "Tenant", cell: ({ name }) => (name === null ? html`<strong>all</strong>` : html`<${Tenant} path=${name} />`) },
+  {
+    name: "Tenant",
+    cell: ({ name }) => html`<${Who} name=${name} />`,
+  },
   { name: "Applications", number: true, cell: ({ before }) => count(before.applications) },
   ...["mean", "p90", "worst"].map((figure) => ({
     name: `${figure[0].toUpperCase()}${figure.slice(1)}: now, changed`,
