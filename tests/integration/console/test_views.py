@@ -238,6 +238,15 @@ async def test_filters_live_in_the_address(viewers: Viewers, stand_in: StandIn) 
     await expect(again.get_by_label("Queue", exact=True).get_by_role("row")).to_have_count(1 + 10)
 
 
+async def test_parts_of_an_address_that_do_not_exist_have_their_defaults(
+    viewers: Viewers, stand_in: StandIn
+) -> None:
+    page = (await viewers.open(stand_in.url, "?view=none&past=long&model=none&other=1")).page
+
+    await expect(page.get_by_label("Past")).to_have_value("120")
+    await expect(page.get_by_label("Queue", exact=True).get_by_role("row")).to_have_count(1 + 10)
+
+
 async def test_id_and_enter_open_an_application_that_is_in_no_row(
     viewers: Viewers, stand_in: StandIn
 ) -> None:

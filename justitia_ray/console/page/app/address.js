@@ -10,6 +10,8 @@ const DEFAULTS = {
   text: "",
   past: "120",
 };
+/** Lengths of the past that the lanes can show, by seconds. */
+export const PASTS = { 60: "1 min", 120: "2 min", 300: "5 min" };
 export const VIEWS = { now: "Now", shares: "Shares", predictor: "Predictor", "what-if": "What if" };
 
 /** Parts of the address, each a string; a part that is missing has its default. */
@@ -23,6 +25,7 @@ function read() {
   for (const [name, fallback] of Object.entries(DEFAULTS))
     parts[name] = given.get(name) ?? fallback;
   if (!(parts.view in VIEWS)) parts.view = DEFAULTS.view;
+  if (!(parts.past in PASTS)) parts.past = DEFAULTS.past;
   return parts;
 }
 

@@ -97,7 +97,7 @@ function Outlook({ one, model }) {
         : row
           ? "waiting"
           : "at a tool";
-  const tone = one.state === "ended" ? "" : one.running ? "good" : "warn";
+  const tone = one.state === "ended" ? "" : one.running ? "good" : row ? "warn" : "";
   const about = [
     model,
     one.application_class,
@@ -120,7 +120,8 @@ function Outlook({ one, model }) {
 function sentence({ row, state, running, at, arrived_at: arrived, ended_at: ended }) {
   const age = `it arrived ${seconds(at - arrived)} ago`;
   if (state === "ended") return `It took ${seconds(ended - arrived)} from its arrival to its end.`;
-  if (row) return `It waits: ${row.why}. What would help: ${row.what_would_help}.`;
+  if (row && row.reason !== "running")
+    return `It waits: ${row.why}. What would help: ${row.what_would_help}.`;
   if (running)
     return `${counted(running, "call")} of it ${running === 1 ? "runs" : "run"} now; ${age}.`;
   return `It asks nothing of the model now: its caller or a tool is at work; ${age}.`;
@@ -174,7 +175,10 @@ function costs(one) {
 
 function Part({ part }) {
   return html`<span class="meter slim" aria-hidden="true">
-    <span class="used" style=${{ width: `${Math.min(100, 100 * (part ?? 0))}%` }}></span>
+    <span
+      class=${part > 1 ? "used over" : "used"}
+      style=${{ width: `${Math.min(100, 100 * (part ?? 0))}%` }}
+    ></span>
   </span>`;
 }
 

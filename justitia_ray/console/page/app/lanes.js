@@ -1,6 +1,6 @@
 /** The lanes: a row a replica, its height the KV memory, rectangles the applications on it. */
 import { useEffect, useRef, useState } from "../vendor/preact-hooks.mjs";
-import { address, go, isShown, setFilter } from "./address.js";
+import { PASTS, address, go, isShown, setFilter } from "./address.js";
 import { feed } from "./feed.js";
 import { amount, count, counted, percent, seconds, spread } from "./format.js";
 import { html } from "./html.js";
@@ -9,7 +9,6 @@ import { ApplicationLink, Pairs, PicturePanel, Table, Tenant } from "./parts.js"
 import { tenantColour } from "./tenants.js";
 import { isDark } from "./theme.js";
 
-const PASTS = { 60: "1 min", 120: "2 min", 300: "5 min" };
 const KINDS = { run: "running", held: "context held", planned: "planned" };
 
 export function LanesPanel() {

@@ -10,8 +10,8 @@ const COLUMNS = [
   { name: "Mean cost", number: true, cell: ({ kv_token_time_mean: mean }) => amount(mean) },
   { name: "Predicted by", cell: (row) => html`<${Serving} row=${row} />` },
   { name: "Error", number: true, cell: ({ model }) => percent(model?.error) },
-  { name: "Before it", number: true, cell: ({ model }) => percent(model?.rival_error) },
-  { name: "Better by", number: true, cell: ({ model }) => html`<${Gain} model=${model} />` },
+  { name: "Error before", number: true, cell: ({ model }) => percent(model?.rival_error) },
+  { name: "Change", number: true, cell: ({ model }) => html`<${Gain} model=${model} />` },
   { name: "Trained on", number: true, cell: ({ model }) => (model ? count(model.samples) : "–") },
   { name: "Trained", cell: ({ model }) => (model?.trained_at ? day(model.trained_at) : "–") },
   { name: "Versions", number: true, cell: ({ versions }) => count(versions.length) },
@@ -43,7 +43,7 @@ export function PredictorView() {
     <div class="note muted small"><p>
       Error is the mean of |predicted − true| / true on the latest applications, which the model had
       not seen;
-      “before it” is that of the version that it replaced, or of the mean of the class. Costs are in
+      “error before” is that of the version that it replaced, or of the mean of the class. Costs are in
       token·iterations; changes are shifts of a class's costs that the predictor has detected.
     </p></div>
   <//>`;

@@ -29,8 +29,7 @@ const COLUMNS = [
   {
     name: "Why it waits",
     class: "reason",
-    cell: (row) =>
-      html`${row.why}<span class="under wide-only">would help: ${row.what_would_help}</span>`,
+    cell: (row) => html`<${Reason} row=${row} />`,
   },
   {
     name: "Waited",
@@ -57,15 +56,25 @@ const CANCEL = {
     html`<${CancelButton} application=${row.application} id=${row.application_id} isShort />`,
 };
 
+function Reason({ row }) {
+  if (row.reason === "running") {
+    return `${counted(row.running, "call")} of it ${row.running === 1 ? "runs" : "run"}, others wait for their turn`;
+  }
+  return html`${row.why}<span class="under wide-only">would help: ${row.what_would_help}</span>`;
+}
+
 export function QueuePanel() {
   const { frame } = feed.value;
   const { queue, others } = frame;
-  const rows = queue.rows.filter(isShown);
+  // The order is up to a second old: an application that runs by now waits no more.
+  const rows = queue.rows.filter(
+    (row) => isShown(row) && (row.waiting || row.reason !== "running"),
+  );
   const columns = hello.value.is_operator ? [...COLUMNS, CANCEL] : COLUMNS;
   const parts = [
     queue.waiting > queue.rows.length
       ? `first ${count(queue.rows.length)} of ${counted(queue.waiting, "application")} that wait`
-      : `${counted(queue.waiting, "application")} wait`,
+      : counted(queue.waiting, "application waits", "applications wait"),
     hasFilters() ? `${count(rows.length)} pass the filters` : "",
     others.applications
       ? `others: ${counted(others.applications, "application")}, ${count(others.waiting)} calls wait,` +

@@ -65,7 +65,7 @@ function options(nodes, width) {
     height: HEIGHT,
     cursor: { drag: { x: false, y: false }, points: { show: false } },
     legend: { live: false },
-    scales: { x: { time: true }, y: { range: [0, 1] } },
+    scales: { x: { time: true }, y: { range: (_, __, most) => [0, Math.max(1, most)] } },
     axes: [
       {
         ...axis,

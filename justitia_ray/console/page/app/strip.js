@@ -63,11 +63,12 @@ function replicas({ strip, replicas: lanes }) {
   const text = [...new Set(states)].map(
     (state) => `${states.filter((one) => one === state).length} ${state}`,
   );
+  const why = strip.replicas_wanted !== up ? strip.wanted_why : null;
   return [
     html`${count(up)} <small>up</small> ${
       strip.replicas_wanted != null && html`<small>· ${count(strip.replicas_wanted)} wanted</small>`
     }`,
-    text.join(", ") || strip.wanted_why || (up ? "all serve" : "none is up"),
+    text.join(", ") || why || (up ? "all serve" : "none is up"),
   ];
 }
 

@@ -32,8 +32,7 @@ export function callRows({ at, calls, tools }) {
 export function TimelineLegend() {
   return html`<ul class="legend">
     ${Object.entries(PHASES).map(
-      ([phase, name]) =>
-        html`<li><span class="swatch" style=${{ background: `var(--phase-${phase})` }}></span>${name}</li>`,
+      ([phase, name]) => html`<li><span class=${`swatch phase-${phase}`}></span>${name}</li>`,
     )}
   </ul>`;
 }
@@ -50,7 +49,7 @@ export function Timeline({ one }) {
   const span = (phase, start, end) =>
     end > start &&
     html`<span
-      class=${`phase ${phase}`}
+      class=${`phase phase-${phase}`}
       style=${{ left: position(start), width: wide(start, end) }}
       title=${`${PHASES[phase]}: ${seconds(end - start)}`}
     ></span>`;
@@ -64,7 +63,7 @@ export function Timeline({ one }) {
       const token = row.first_token_at ?? until;
       return html`<div class="call" key=${row.inference_id}>
         <span class="name">
-          <span class="mono">${row.inference_id}</span>
+          <span class="mono" title=${row.inference_id}>${row.inference_id.slice(0, 8)}</span>
           <span class="muted">${count(row.prompt_tokens)} → ${count(row.output_tokens)}</span>
         </span>
         <span class="track">
