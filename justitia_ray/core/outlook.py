@@ -133,7 +133,7 @@ class Outlooks:
     def __init__(self, core: SchedulerCore) -> None:
         self.held_by: HeldBy = lambda application: None
         self._core = core
-        self._rate = ServedRate()
+        self._rate = ServedRate(with_prefill=core.state.prefill_cost is not None)
         self.starts = Calibration()
         self.ends = Calibration()
         self._profile: QueueProfile | None = None

@@ -19,7 +19,13 @@ _USUAL_USE = 0.7
 class ServedRate:
     """Rate of service and length of an iteration, from growing totals. O(1) a sample."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_prefill: bool = False) -> None:
+        """Start without a measurement.
+
+        Args:
+            with_prefill: Whether prefill is service: then service says nothing about iterations.
+        """
+        self._with_prefill = with_prefill
         self._served: KvTokenTime = 0
         """Total service at the last sample."""
         self.busy_s: Seconds = 0
@@ -74,14 +80,14 @@ class ServedRate:
 
     @property
     def iteration_s(self) -> Seconds:
-        """Length of an iteration, in which each running sequence makes a token.
+        """Length of an iteration: the mean KV tokens held times seconds, divided by the service.
 
-        Service does not measure it: prefill adds to it, and blocks that several sequences share are
-        held once but count for each.
+        With prefill: the mean number of sequences times seconds, divided by the tokens made.
         """
-        if self._made > 0 and self._sequence_s > 0:
-            return self._sequence_s / self._made
-        return USUAL_ITERATION_S
+        used_s, made = self._held_token_s, self._service
+        if self._with_prefill:
+            used_s, made = self._sequence_s, self._made
+        return used_s / made if made > 0 and used_s > 0 else USUAL_ITERATION_S
 
     @property
     def held_tokens(self) -> float:

@@ -12,11 +12,12 @@ def test_rate_is_service_over_busy_time() -> None:
     rate.record(2000, 4.0, 50, 5, 200)
 
     assert rate.kv_per_s(0) == pytest.approx(500)
+    assert rate.iteration_s == pytest.approx(50 / 500)
 
 
-def test_iteration_is_as_long_as_a_sequence_takes_for_a_token() -> None:
-    """Whether the service also contains prefill, or counts shared blocks for each sequence."""
-    rates = [ServedRate() for _ in range(2)]
+def test_iteration_with_prefill_is_as_long_as_a_sequence_takes_for_a_token() -> None:
+    """Service does not measure it: most of it may be prefill."""
+    rates = [ServedRate(with_prefill=True) for _ in range(2)]
     for rate, per_iteration in zip(rates, (50, 5000), strict=True):
         rate.record(20 * per_iteration, 2.0, 50, 5, 100)
 
