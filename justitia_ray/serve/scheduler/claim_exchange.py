@@ -337,7 +337,11 @@ class ClaimExchange:
     def _requests_for(self, claim: Claim) -> Iterator[Ask]:
         """Yield the requests for a claim: initially, when exceeded, and while deprioritised."""
         inference = self._driver.core.state.inferences.get(claim.request_id or "")
-        more = {} if inference is None or not claim.is_decided else outrun_by(inference, claim)
+        more = (
+            {}
+            if inference is None or not claim.is_decided
+            else outrun_by(inference, claim, self._driver.core.state.prefill_cost)
+        )
         if more:
             claim.wants = {**claim.wants, **more}
             claim.needs = {**claim.needs, **more}

@@ -13,7 +13,7 @@ from justitia_ray.core.entities import Inference
 from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
 from justitia_ray.core.limits import LimitStanding
 from justitia_ray.core.tenants import METERED, OnExhausted, TenantTree, Unit
-from justitia_ray.cost import choices_kv_token_time
+from justitia_ray.cost import PrefillCost, choices_kv_token_time
 from justitia_ray.units import ApplicationId, ClientId, Epoch, RequestId, Seconds, Tokens
 
 RETRY_AFTER_S: Seconds = 5.0
@@ -136,7 +136,10 @@ def claim_of_application(
 
 
 def claim_of_inference(
-    tree: TenantTree, tenant: ClientId, item: InferenceSubmitted
+    tree: TenantTree,
+    tenant: ClientId,
+    item: InferenceSubmitted,
+    prefill_cost: PrefillCost | None = None,
 ) -> tuple[dict[Unit, float], dict[Unit, float]]:
     """Return the claim of an inference: its maximum usage, and its expected usage.
 
@@ -152,9 +155,10 @@ def claim_of_inference(
         if unit is Unit.INFERENCES:
             wants[unit] = needs[unit] = 1.0
             continue
-        least, likely, held = (
-            _amount(unit, item, output)
-            for output in (item.least_output_tokens, expected, max(reserved, expected))
+        least = _amount(unit, item, item.least_output_tokens, None)
+        likely, held = (
+            _amount(unit, item, output, prefill_cost)
+            for output in (expected, max(reserved, expected))
         )
         if unit is Unit.COMPUTED_TOKENS:
             least = float(item.least_output_tokens)  # the whole prompt may be cached
@@ -165,22 +169,37 @@ def claim_of_inference(
 
 
 def claim_of_running(
-    tree: TenantTree, tenant: ClientId, inference: Inference
+    tree: TenantTree,
+    tenant: ClientId,
+    inference: Inference,
+    prefill_cost: PrefillCost | None = None,
 ) -> tuple[dict[Unit, float], dict[Unit, float]]:
     """Return the claim of an inference that was admitted before quotas were configured."""
     units = units_of(tree, tenant).intersection(METERED)
     most, expected = inference.max_output_tokens, inference.expected_output
     return (
-        {unit: _amount(unit, inference, max(most, expected)) for unit in units},
-        {unit: _amount(unit, inference, expected) for unit in units},
+        {unit: _amount(unit, inference, max(most, expected), prefill_cost) for unit in units},
+        {unit: _amount(unit, inference, expected, prefill_cost) for unit in units},
     )
 
 
-def _amount(unit: Unit, of: InferenceSubmitted | Inference, output_tokens: Tokens) -> float:
-    """Return the amount of a metered unit that an inference with `output_tokens` uses."""
+def _amount(
+    unit: Unit,
+    of: InferenceSubmitted | Inference,
+    output_tokens: Tokens,
+    prefill_cost: PrefillCost | None,
+) -> float:
+    """Return the amount of a metered unit that an inference with `output_tokens` uses.
+
+    Nothing of its prompt is assumed to be cached.
+    """
     if unit in (Unit.TOKENS, Unit.COMPUTED_TOKENS):
         return float(of.prompt_tokens + output_tokens)
-    return float(choices_kv_token_time(of.prompt_tokens, output_tokens, of.choices))
+    amount = choices_kv_token_time(of.prompt_tokens, output_tokens, of.choices)
+    if prefill_cost is not None:
+        each = of.prompt_tokens // of.choices
+        amount += of.choices * prefill_cost.of(each, each)
+    return float(amount)
 
 
 def units_of(tree: TenantTree, tenant: ClientId) -> set[Unit]:
@@ -211,12 +230,14 @@ def used_by(inference: Inference) -> dict[Unit, float]:
     }
 
 
-def outrun_by(inference: Inference, claim: Claim) -> dict[Unit, float]:
+def outrun_by(
+    inference: Inference, claim: Claim, prefill_cost: PrefillCost | None = None
+) -> dict[Unit, float]:
     """Return the expected total of each unit whose use has exceeded an inference's claim."""
     used = used_by(inference)
     total = inference.output_tokens + inference.expected_remaining(inference.output_tokens)
     return {
-        unit: max(used[unit], _amount(unit, inference, total))
+        unit: max(used[unit], _amount(unit, inference, total, prefill_cost))
         for unit in METERED
         if unit in claim.wants and used[unit] > claim.wants[unit]
     }

@@ -24,6 +24,7 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.actions import EndApplication, Refusal, Refuse, RefuseApplication
 from justitia_ray.core.limits import LimitStanding
 from justitia_ray.core.tenants import METERED, OnExhausted, TenantTree, Unit
+from justitia_ray.cost import PrefillCost
 from justitia_ray.protocol.messages import Submission
 from justitia_ray.serve.scheduler.claim_book import ClaimBook
 from justitia_ray.serve.scheduler.claim_exchange import ClaimExchange
@@ -89,6 +90,10 @@ class QuotaGate:
         """Number of applications and inferences refused for a quota since the start."""
 
     @property
+    def _prefill_cost(self) -> PrefillCost | None:
+        return self._driver.core.state.prefill_cost
+
+    @property
     def _driver(self) -> CoreDriver:
         return self._admission.driver
 
@@ -136,7 +141,7 @@ class QuotaGate:
                 self.book.claims[claim.name] = claim
         for inference in state.inferences.values():
             tenant = state.applications[inference.application_id].tenant
-            wants, needs = claim_of_running(self._tree, tenant, inference)
+            wants, needs = claim_of_running(self._tree, tenant, inference, self._prefill_cost)
             if wants:
                 claim = Claim(
                     name_of_inference(inference),
@@ -307,7 +312,7 @@ class QuotaGate:
         tenant = self._tenant_of(item.application_id)
         if tenant is None:
             return None
-        wants, needs = claim_of_inference(self._tree, tenant, item)
+        wants, needs = claim_of_inference(self._tree, tenant, item, self._prefill_cost)
         if not wants:
             return None
         name = name_of_inference(item)

@@ -4,6 +4,7 @@ from justitia_ray.accounts.messages import Ask, Use
 from justitia_ray.core.entities import Inference
 from justitia_ray.core.events import InferenceSubmitted
 from justitia_ray.core.tenants import Period, Quota, TenantNode, TenantTree, Unit
+from justitia_ray.cost import PrefillCost
 from justitia_ray.serve.scheduler.claims import Claim, LatelyTold, claim_of_inference, used_by
 
 _UNIT = Unit.APPLICATIONS
@@ -24,6 +25,16 @@ def test_possibly_cached_prompt_is_reserved_in_full() -> None:
 
     _, needs = claim_of_inference(_tree(4_000), "t", item)
     assert {Unit.TOKENS: 1_020, Unit.COMPUTED_TOKENS: 1_020} == needs
+
+
+def test_prefill_is_reserved_as_if_nothing_were_cached() -> None:
+    item = InferenceSubmitted("q", "a", "q", "i", 1_000, 20, 50, least_output_tokens=7)
+    tree = TenantTree({"t": TenantNode(quotas=(Quota(Unit.KV_TOKEN_TIME, 10**6, Period.DAY),))})
+    (plain, _), (wants, _) = (
+        claim_of_inference(tree, "t", item, cost) for cost in (None, PrefillCost(30))
+    )
+
+    assert wants[Unit.KV_TOKEN_TIME] == plain[Unit.KV_TOKEN_TIME] + 30_000
 
 
 def test_computed_tokens_are_used_without_what_was_cached() -> None:
