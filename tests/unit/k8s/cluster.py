@@ -89,6 +89,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
             "HOME": str(folder),
             "HF_TOKEN": "hf_example",
             "KUBECONFIG": str(folder / "kubeconfig"),
+            "REGISTRY": "registry.example.com",
             "PATH": f"{_BINARIES}:{os.environ['PATH']}",
         }
         yield Cluster(store, folder, environment)
@@ -110,5 +111,6 @@ def steps(page: Path, kind: str) -> list[str]:
 def indented(page: Path, heading: str) -> list[str]:
     """Return the indented code blocks of a section, without their indentation."""
     section = page.read_text(encoding="utf-8").split(f"\n{heading}\n")[1].split("\n## ")[0]
+    section = re.sub(r"^```.*?^```", "", section, flags=re.MULTILINE | re.DOTALL)
     blocks = re.findall(r"(?:^    .*\n)+", section, re.MULTILINE)
     return [re.sub(r"^    ", "", block, flags=re.MULTILINE) for block in blocks]

@@ -30,6 +30,12 @@ OF_KUSTOMIZE = "--set-file serve.config=k8s/overlays/gpu/serve.yaml"
 INSTALL = "helm install justitia k8s/chart --namespace justitia"
 
 
+def own_values() -> str:
+    """Return the values that the chart's page shows."""
+    text = CHART_README.read_text(encoding="utf-8")
+    return text.split("<!-- own values -->\n```yaml\n")[1].partition("```")[0]
+
+
 @pytest.fixture
 def there(tmp_path: Path) -> Iterator[Cluster]:
     with cluster(tmp_path) as started:
@@ -106,6 +112,16 @@ def test_keys_of_the_page_are_in_the_secret(after_the_first_hour: Cluster) -> No
         assert key not in str(after_the_first_hour.found("Secret", "justitia-keys"))
 
 
+def test_installation_of_the_charts_page_ends_with_a_checked_configuration(there: Cluster) -> None:
+    (there.folder / "mine.yaml").write_text(own_values())
+    namespace, install, check = indented(CHART_README, "## Install")
+    there.done(namespace)
+    there.done(install)
+    checked = there.done(check.replace("check-config", "check-config --without-vllm"))
+
+    assert "is fine" in checked
+
+
 def test_objects_of_kustomize_are_not_taken_over_by_mistake(there: Cluster) -> None:
     there.done(APPLY)
 
@@ -143,9 +159,7 @@ def test_commands_of_the_page_take_over_an_own_overlay(there: Cluster) -> None:
     there.done("cp k8s/overlays/gpu/serve.yaml k8s/overlays/mine")
     there.done(f"{SECRETS}kubectl apply --server-side -k k8s/overlays/mine")
     before = there.specs()
-    text = CHART_README.read_text(encoding="utf-8")
-    values = text.split("<!-- own values -->\n```yaml\n")[1].partition("```")[0]
-    (there.folder / "mine.yaml").write_text(values)
+    (there.folder / "mine.yaml").write_text(own_values())
     commands = indented(CHART_README, "## From kustomize to the chart")[0]
     render, rest = commands.split("kubectl diff -f chart.yaml", 1)
     there.done(render)
