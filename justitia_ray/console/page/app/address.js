@@ -33,7 +33,7 @@ function read() {
  * Return the link to the present address with some parts changed.
  * @param {Partial<typeof DEFAULTS>} parts
  */
-export function linkTo(parts) {
+function linkTo(parts) {
   const query = new URLSearchParams();
   for (const [name, value] of Object.entries({ ...address.value, ...parts })) {
     if (value !== DEFAULTS[name]) query.set(name, value);

@@ -15,6 +15,7 @@ import { learnTenants } from "./tenants.js";
 const STREAM = "v1/console/snapshots";
 const SILENT_AFTER_S = 8;
 const LONGEST_PAUSE_S = 15;
+const LEAST_PAUSE_MS = 100;
 
 /**
  * @typedef {object} ModelFeed what the page has of one model
@@ -30,7 +31,7 @@ const LONGEST_PAUSE_S = 15;
 /** The first line of the stream; null before it. */
 export const hello = signal(null);
 /** Feeds by model; a new object with each line. */
-export const feeds = signal({});
+const feeds = signal({});
 /** State of the connection: `connecting`, `live`, `waiting` (for another try) or `refused`. */
 export const connection = signal({ state: "connecting", error: null, retryAt: 0 });
 
@@ -63,7 +64,10 @@ async function follow(stopped) {
     let error;
     try {
       const bye = await readStream(stopped, () => (pause = 1));
-      if (bye?.code === "limit") continue;
+      if (bye?.code === "limit") {
+        await sleep(LEAST_PAUSE_MS, stopped);
+        continue;
+      }
       error = bye ? endedBy(bye) : new ServiceError(0, "The connection was lost.");
     } catch (thrown) {
       error = thrown;

@@ -75,11 +75,6 @@ export function change(part) {
   return `${rounded < 0 ? "−" : "+"}${Math.abs(rounded)} %`;
 }
 
-/** @param {number} at Unix time in seconds */
-export function clock(at) {
-  return new Date(at * 1000).toLocaleTimeString("en-GB");
-}
-
 /**
  * @param {number} number
  * @param {string} one

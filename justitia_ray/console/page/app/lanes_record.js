@@ -2,7 +2,7 @@
 import { LaneLayout } from "./lane_layout.js";
 
 /** How much of the past the page keeps, in seconds. */
-export const KEPT_S = 300;
+const KEPT_S = 300;
 
 export class LanesRecord {
   /** @type {Map<string, LaneLayout>} by the replica's id */

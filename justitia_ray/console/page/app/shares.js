@@ -33,7 +33,7 @@ const COLUMNS = [
   {
     name: "Tenant",
     cell: ({ node }) =>
-      html`<span style=${{ paddingLeft: `${18 * (node.split("/").length - 1)}px` }} class="tree">
+      html`<span style=${{ paddingLeft: `${18 * (node.split("/").length - 1)}px` }}>
         <${Tenant} path=${node} />
       </span>`,
   },

@@ -23,7 +23,7 @@ export function Strip({ frame }) {
     ["Replicas", ...replicas(frame)],
     ["KV memory", ...kvMemory(strip)],
     ["Redis", ...store(strip)],
-    ["Policy", html`<span class="policy">${strip.policy}</span>`, version(strip)],
+    ["Policy", strip.policy, version(strip)],
   ];
   return html`<dl class="strip" aria-label="State of the queue">
     ${tiles.map(
