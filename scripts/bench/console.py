@@ -1,4 +1,4 @@
-"""CPU time that the console costs a scheduler: the same load watched and not watched, in turns.
+"""CPU time that the console costs a scheduler, under the same load watched and not, in turns.
 
 The scheduler is the service's own, in this process and without Ray. Replicas report all their
 leases four times a second, as real ones do; applications run a call, hold their context while a
@@ -36,16 +36,14 @@ class Reading:
     waiting: int
     events_per_s: float
     unwatched: float
+    """CPU time of the whole scheduler in the window without viewers."""
     watched: float
+    console: float
+    """CPU time of recording, looks and frames alone, in the window with viewers."""
     frames_per_s: float
     frame_bytes: int
     """Mean size of an operator's frame with the changes of a second."""
     whole_bytes: int
-
-    @property
-    def console(self) -> float:
-        """Part of a core that the console took."""
-        return self.watched - self.unwatched
 
 
 @dataclass(slots=True)
@@ -159,8 +157,24 @@ class _Load:
 
 @dataclass(slots=True)
 class _Told:
+    """What the viewers of a window were told, and what it took."""
+
     frames: int = 0
     sizes: list[int] = field(default_factory=list)
+    cpu_s: Seconds = 0.0
+
+    def time_observer(self, service: SchedulerService) -> None:
+        """Count the CPU time of the recording from now on."""
+        driver = service.term.driver
+        observer = driver.observer
+        assert observer is not None
+
+        def timed(event: ev.Event, actions: Sequence[Action], now: Seconds) -> None:
+            began_at = time.thread_time()
+            observer(event, actions, now)
+            self.cpu_s += time.thread_time() - began_at
+
+        driver.observer = timed
 
 
 async def measure(
@@ -185,10 +199,11 @@ async def measure(
     viewers: list[ClientId | None] = [None, *(f"team-{n}" for n in range(tenants))]
     readings = []
     for _ in range(repeats):
-        cpu = [await _window(load, window_s, [])]
+        cpu = [await _window(load, window_s, [], _Told())]
         told = _Told()
         whole = service.console.frame(None, None, None)
         assert whole is not None
+        told.time_observer(service)
         before = load.events
         cpu.append(await _window(load, window_s, viewers, told))
         whole = service.console.frame(None, None, None)
@@ -203,6 +218,7 @@ async def measure(
                 events_per_s=(load.events - before) / window_s,
                 unwatched=cpu[0],
                 watched=cpu[1],
+                console=told.cpu_s / window_s,
                 frames_per_s=told.frames / window_s,
                 frame_bytes=sum(told.sizes) // max(1, len(told.sizes)),
                 whole_bytes=len(whole[2]),
@@ -213,7 +229,7 @@ async def measure(
 
 
 async def _window(
-    load: _Load, seconds: Seconds, viewers: Sequence[ClientId | None], told: _Told | None = None
+    load: _Load, seconds: Seconds, viewers: Sequence[ClientId | None], told: _Told
 ) -> float:
     """Run the load for a time, with these viewers; return the CPU time as a part of a core."""
     watching = [asyncio.create_task(_watch(load.service, one, told)) for one in viewers]
@@ -226,15 +242,17 @@ async def _window(
     return cpu_s / took_s
 
 
-async def _watch(service: SchedulerService, tenant: ClientId | None, told: _Told | None) -> None:
+async def _watch(service: SchedulerService, tenant: ClientId | None, told: _Told) -> None:
     """Ask for frames once a second, as an ingress does for its viewers of one tenant."""
     has: tuple[int, int] | tuple[None, None] = (None, None)
     while True:
+        began_at = time.thread_time()
         answer = service.console.frame(tenant, *has)
+        told.cpu_s += time.thread_time() - began_at
         if answer is not None:
             is_change, has = has[0] is not None, answer[:2]
-            if told is not None:
-                told.frames += tenant is None
-                if tenant is None and is_change:
+            if tenant is None:
+                told.frames += 1
+                if is_change:
                     told.sizes.append(len(answer[2]))
         await asyncio.sleep(1.0)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import msgspec
 
 from justitia_ray.errors import JustitiaError, TooManyViewers
+from justitia_ray.observability.log_events import is_logged
 from justitia_ray.protocol.console import INTERVAL_S, Bye, Predictor, Trouble
 from justitia_ray.units import ClientId, Epoch, Seconds
 
@@ -123,6 +124,7 @@ class ModelFeed:
         self._predictor: bytes | None = None
         """Last line about the predictor."""
         self._predicting: asyncio.Task[None] | None = None
+        self._failures = 0
 
     def join(self, viewer: Viewer) -> None:
         """Send frames to a viewer from now on."""
@@ -161,7 +163,7 @@ class ModelFeed:
             except JustitiaError as error:
                 self._tell_trouble(audience, str(error), time() - answered_at)
             except Exception:
-                logger.exception("console.failed")
+                self._log_failure()
                 self._tell_trouble(audience, "an error in this ingress", time() - answered_at)
             if tenant is None:
                 self._ask_predictor(audience, time())
@@ -199,6 +201,12 @@ class ModelFeed:
             viewer.behind.add(self.model)
             viewer.offer(line)
 
+    def _log_failure(self) -> None:
+        """Log the present exception, but only the 1st, 2nd, 4th time and so on."""
+        self._failures += 1
+        if is_logged(self._failures):
+            logger.exception("console.failed")
+
     def _ask_predictor(self, audience: _Audience, now: Seconds) -> None:
         asked_at = self._asked_predictor_at
         is_busy = self._predicting is not None and not self._predicting.done()
@@ -217,7 +225,7 @@ class ModelFeed:
         except JustitiaError as failure:
             error = str(failure)
         except Exception:
-            logger.exception("console.failed")
+            self._log_failure()
             error = "an error in this ingress"
         self._predictor = line_of(Predictor(model=self.model, overview=overview, error=error))
         for viewer in audience.viewers:

@@ -10,6 +10,7 @@ from msgspec.json import encode
 from starlette.requests import Request as AnyRequest
 
 from justitia_ray import __version__
+from justitia_ray.access.identity import check_tenant
 from justitia_ray.application_key import split_key
 from justitia_ray.console.files import CONSOLE_HEADERS, page_files
 from justitia_ray.core.policies import POLICIES
@@ -88,10 +89,12 @@ def viewed_tenant(context: RequestContext) -> ClientId | None:
 
     Raises:
         Forbidden: If the credential does not cover the named tenant.
-        RequestError: If the call must name a tenant, and does not.
+        RequestError: If the call must name a tenant, and does not, or the tenant is malformed.
     """
     if not context.operates:
         return context.tenant
+    if context.named_tenant is not None:
+        check_tenant(context.named_tenant)
     return context.named_tenant
 
 

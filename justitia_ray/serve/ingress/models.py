@@ -110,8 +110,11 @@ class SchedulerCalls:
         return found
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
+        call = getattr(self.scheduler, method, None)
+        if call is None:
+            raise AdmissionError(f"the scheduler runs an earlier version, without {method!r}")
         try:
-            return await getattr(self.scheduler, method).remote(*arguments)
+            return await call.remote(*arguments)
         except RayActorError:
             raise AdmissionError("the scheduler is being started again") from None
         except RayTaskError as error:

@@ -5,7 +5,8 @@
         service.trouble.add("llama")  # its scheduler dies
         service.trouble.clear()  # and is there again
 
-`python -m tests.harness.console.stand_in PORT [APPLICATIONS] [REPLICAS]` serves it until Ctrl-C.
+`python -m tests.harness.console.stand_in PORT [APPLICATIONS REPLICAS]` serves it until Ctrl-C, and
+`… PORT recorded` a recorded run: a minute of the nine classes on three simulated engines.
 """
 
 import asyncio
@@ -28,8 +29,10 @@ from starlette.routing import Route
 from justitia_ray.console.files import CONSOLE_HEADERS
 from justitia_ray.protocol.console import CONTENT_TYPE, Bye, Frame, Line, Predictor, Trouble
 from justitia_ray.protocol.console_answers import ConsoleApplication, WhatIfAnswer
+from justitia_ray.sim.settings import RunSettings
 from justitia_ray.units import ApplicationId, ClientId, Seconds
 from tests.harness.console.made_up import MadeUp, hello
+from tests.harness.console.recorded import RecordedSource, engine, nine_classes, record_run
 
 
 class Source(Protocol):
@@ -318,11 +321,18 @@ def _error(
 
 def main() -> None:
     """Serve until Ctrl-C."""
-    port, *sizes = (int(one) for one in sys.argv[1:])
-    applications, replicas = [*sizes, 40, 4][: max(2, len(sizes))][:2]
-    model = MadeUp(applications=applications, replicas=replicas)
-    with StandIn(models=(model,), port=port) as service, suppress(KeyboardInterrupt):
-        sys.stdout.write(f"{service.url}/console/ with the key {OPERATOR_KEY} or acme-key\n")
+    port, *rest = sys.argv[1:]
+    model: Source = MadeUp()
+    if rest == ["recorded"]:
+        run = record_run(nine_classes(60), RunSettings(engine(), replicas=3), ("t1",))
+        model = RecordedSource(run)
+    elif rest:
+        applications, replicas = map(int, rest)
+        model = MadeUp(applications=applications, replicas=replicas)
+    with StandIn(models=(model,), port=int(port)) as service, suppress(KeyboardInterrupt):
+        service.keys["t1-key"] = "t1"
+        keys = ", ".join(service.keys)
+        sys.stdout.write(f"{service.url}/console/ with one of the keys {keys}\n")
         sys.stdout.flush()
         threading.Event().wait()
 

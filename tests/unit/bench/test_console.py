@@ -16,8 +16,8 @@ async def test_a_pair_of_windows_tells_what_the_console_costs() -> None:
 
 
 def test_the_report_compares_the_cost_with_the_target() -> None:
-    reading = Reading(1_000, 700, 0, 128.0, 0.10, 0.15, 1.0, 90_000, 150_000)
-    dear = Reading(1_000, 700, 0, 128.0, 0.10, 0.25, 1.0, 90_000, 150_000)
+    reading = Reading(1_000, 700, 0, 128.0, 0.10, 0.16, 0.05, 1.0, 90_000, 150_000)
+    dear = Reading(1_000, 700, 0, 128.0, 0.10, 0.25, 0.15, 1.0, 90_000, 150_000)
 
     assert "Console: 5.0% of a core [5.0%, 5.0%]; at most 10%: met." in report([reading])
     assert "15.0% of a core [15.0%, 15.0%]; at most 10%: MISSED." in report([dear])

@@ -3,6 +3,7 @@
 import pytest
 
 from justitia_ray.core.footprints import Footprint, Footprints
+from justitia_ray.core.prefixes import Prefix
 
 
 @pytest.fixture
@@ -97,3 +98,16 @@ def test_forecast_with_another_leaves_the_replica_alone(footprints: Footprints) 
 
     assert [65, 35 + 4 * 3, 30 + 3 * 4, 10 + 5] == other.held
     assert before == footprints.forecast(1).held
+
+
+def test_parts_add_up_with_what_leases_share(footprints: Footprints) -> None:
+    """A beginning of eight tokens that two leases share is a part of its own."""
+    for name in ("4", "5"):
+        footprints.join(name, (Prefix(8, b"system"),))
+        footprints[name] = Footprint(3, 1, 20, "c")
+    footprints.note_found("5", 8)
+    parts = [*footprints.parts()]
+
+    assert sum(part.context_tokens for part in parts) == footprints.context_tokens == 60 + 32
+    assert sum(part.choices for part in parts) == footprints.sequences
+    assert len(parts) == 6

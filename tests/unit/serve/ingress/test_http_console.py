@@ -137,6 +137,9 @@ async def test_a_header_narrows_the_stream_to_a_tenant_below(
     )
     assert (status, answer["error"]["code"]) == (403, "forbidden_tenant")
 
+    head, answer = await first_lines(2, stream(app, OPERATOR.secret, x_justitia_tenant="a b"))
+    assert (head[0], answer["error"]["param"]) == (400, "tenant")
+
     _, hello, _ = await first_lines(3, stream(app, OPERATOR.secret, x_justitia_tenant="globex"))
     assert (hello["tenant"], hello["is_operator"]) == ("globex", True)
 

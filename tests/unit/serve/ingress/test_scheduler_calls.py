@@ -3,9 +3,11 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from ray.exceptions import RayActorError
 
 from justitia_ray.core.ended_by_owner import EndedByOwner
+from justitia_ray.errors import AdmissionError
 from justitia_ray.serve.ingress.models import SchedulerCalls
 from justitia_ray.serve.ingress.pending_inferences import PendingInferences
 
@@ -64,3 +66,9 @@ async def test_lost_scheduler_does_not_fail_the_repetition() -> None:
     await calls.cancel_application("a")
 
     await calls.tell_ended()
+
+
+async def test_scheduler_of_an_earlier_version_lacks_later_calls() -> None:
+    """While a version is rolled out, an ingress may be newer than its scheduler."""
+    with pytest.raises(AdmissionError, match="an earlier version, without 'console_frame'"):
+        await calls_to(Actor()).console_frame(None, None, None)
