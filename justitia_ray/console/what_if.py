@@ -10,7 +10,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -113,7 +113,7 @@ def change_of(
     )
 
 
-def times_of(times: Any) -> Times:
+def times_of(times: Iterable[Seconds]) -> Times:
     """Return mean, p90 (linear, as numpy's) and maximum of completion times."""
     ordered = sorted(times)
     if not ordered:
@@ -220,18 +220,21 @@ def _nanoseconds(seconds: Seconds) -> int:
     return max(0, round(seconds * 1e9))
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Read a question from standard input, and print its answer or its error."""
-    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
-    resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU_S, MOST_CPU_S))
-    question = json.load(sys.stdin)
+def answer_to(question: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer to a question with `history` and `asked`, or its error, as JSON."""
     try:
         history = read_answer(History, question["history"], "history")
         asked = read_answer(Asked, question["asked"], "question")
-        answer: dict[str, Any] = {"answer": asdict(estimate(history, asked))}
-    except (JustitiaError, MemoryError) as error:
-        answer = {"error": str(error) or "the estimate needs more memory than it may have"}
-    json.dump(answer, sys.stdout)
+        return {"answer": asdict(estimate(history, asked))}
+    except JustitiaError as error:
+        return {"error": str(error)}
+
+
+def main() -> int:
+    """Read a question from standard input, and print its answer or its error."""
+    resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU_S, MOST_CPU_S))
+    json.dump(answer_to(json.load(sys.stdin)), sys.stdout)
     return 0
 
 

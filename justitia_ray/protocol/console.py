@@ -331,8 +331,7 @@ class Bye:
     kind: Literal["bye"] = "bye"
     reason: str
     code: str
-    """`limit`: the stream has lasted as long as a call may; `leaving`: this process ends; `slow`:
-    the viewer does not read; or the code of an error, if the key is no longer accepted."""
+    """`limit`: the stream has lasted as long as one may. A reader treats other codes alike."""
     retry_after_s: Seconds | None
     """When to connect again; None: not with this key."""
 

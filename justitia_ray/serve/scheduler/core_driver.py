@@ -26,6 +26,9 @@ from justitia_ray.units import ApplicationId, Epoch, Seconds
 
 logger = logging.getLogger(__name__)
 
+Observer = Callable[[ev.Event, Sequence[Action], Seconds], None]
+"""Function that is called with each handled event, its actions and its time."""
+
 
 class CoreDriver:
     """A core with its settings, its clock, its timer, and the outboxes for its actions.
@@ -71,8 +74,8 @@ class CoreDriver:
         self._has_failed = False
         self.on_end: Callable[[EndApplication], None] = lambda ended: None
         """Called for every application that ends."""
-        self.observer: Callable[[ev.Event, Sequence[Action], Seconds], None] | None = None
-        """Called with each handled event, its actions and its time; None: nobody watches."""
+        self.observer: Observer | None = None
+        """Sees every handled event; None: nobody watches."""
 
     def begin(self, stored: StoredState, epoch: Epoch) -> None:
         """Continue with the state that the last leader saved, recovering if there was one.
@@ -160,6 +163,8 @@ class CoreDriver:
             if isinstance(action, EndApplication):
                 self.on_end(action)
         self._report(event, actions, unstored)
+        if self.observer is not None:
+            self._show(self.observer, event, actions)
 
     def configure(self, settings: dict[str, Any]) -> bool:
         """Apply settings from now on, keeping the queue; return whether they differ.
@@ -207,8 +212,6 @@ class CoreDriver:
                 )
             if self._metrics is not None:
                 self._metrics.record_event(event, actions, self.core.state, unstored)
-            if self.observer is not None:
-                self.observer(event, actions, self.core.state.now)
             for action in actions:
                 if isinstance(action, EndApplication):
                     application_ended(logger, action, self._model, self._epoch)
@@ -218,6 +221,14 @@ class CoreDriver:
             if not self._has_failed:  # log it once: it may fail every time
                 logger.exception("decision.not_told")
             self._has_failed = True
+
+    def _show(self, observer: Observer, event: ev.Event, actions: Sequence[Action]) -> None:
+        """Show an event to the observer; an observer that fails is logged, and sees no more."""
+        try:
+            observer(event, actions, self.core.state.now)
+        except Exception:
+            logger.exception("console.recording_failed")
+            self.observer = None
 
     def _log_failure(self, failure: ev.EngineFailed) -> None:
         log_event(

@@ -38,6 +38,21 @@ async def test_failing_metrics_lose_no_grant(caplog: pytest.LogCaptureFixture) -
     driver.stop_timer()
 
 
+async def test_failing_observer_loses_no_grant_and_sees_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
+    line = driver.outboxes.of_ingress("i")
+    driver.observer = lambda event, actions, now: 1 / 0  # type: ignore[assignment]
+    for event in (opened(), inference("q"), ev.ReplicaPulled("r", ReplicaCapacity(100), 100)):
+        driver.apply(event)
+
+    assert ["q"] == [told.request_id for _, told in line.unread(0) if isinstance(told, Grant)]
+    assert driver.observer is None
+    assert ["console.recording_failed"] == [record.message for record in caplog.records]
+    driver.stop_timer()
+
+
 async def test_each_grant_of_a_pull_is_counted_as_a_decision() -> None:
     """The three decisions are an application, two inferences, and the pull that grants both."""
     driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
