@@ -81,7 +81,7 @@ class MadeUp:
     def frame(self, second: int, tenant: ClientId | None = None, *, is_whole: bool = True) -> Frame:
         """Return the frame of a second, of one tenant or of all."""
         shown = [one for one in self._all() if _is_shown(one, tenant)]
-        past = PAST_S if is_whole else 2.0
+        past = PAST_S if is_whole else 12.0
         now = {bar.id: bar for one in shown for bar in self._bars(one, second, past)}
         if not is_whole:
             before = {bar.id: bar for one in shown for bar in self._bars(one, second - 1, past)}
