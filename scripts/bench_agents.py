@@ -275,7 +275,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=[OURS.name, PINNED.name],
         help="ours: this service; ours-off: without prefix caching; pinned: bare vLLM servers, a"
         " session at one of them; pinned-priority: with the order of arrival as priority; router-*:"
-        " vLLM's router in front of them; ours-working-set: ours with the option working_set_s;"
+        " vLLM's router in front of them; ours-no-working-set: ours without the working set;"
         " ours-updated: ours, with a rolling update of its engines in each play (default: ours"
         " pinned)",
     )

@@ -174,6 +174,8 @@ class Applications:
     def become_busy(self, application: Application) -> None:
         """End the tool gap of an application that submits: charge it again (rule 5)."""
         if application.idle_since is not None:
+            if self._ledger.gate is not None:
+                self._ledger.gate.returned(application, self._state.now - application.idle_since)
             application.idle_since = None
             if application.state in BUSY:
                 self._move(application, BUSY[application.state])

@@ -311,6 +311,8 @@ class Ledger:
 
     def application_ended(self, application: Application) -> None:
         """Book that an application reached its end."""
+        if self.gate is not None:
+            self.gate.ended(application)
         if self.counting is not None:
             self.counting.application_ended(application)
 
@@ -587,12 +589,11 @@ class Ledger:
 
     def _working_set(self) -> "WorkingSet | None":
         """Return the working set of the policy's options; None if they request none."""
-        counts_s = self.options.own.get("working_set_s", 0.0)
-        if not counts_s:
+        if not self.options.own.get("working_set", False):
             return None
         from justitia_ray.core.working_set import WorkingSet
 
-        return WorkingSet(self._state, self.rank, self.fair_share.accounts.__getitem__, counts_s)
+        return WorkingSet(self._state, self.rank, self.fair_share.accounts.__getitem__)
 
     def _reopen_branched(self) -> None:
         """Recreate the orders below which a leaf became a branch."""

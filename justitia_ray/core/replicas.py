@@ -63,6 +63,8 @@ class Replicas:
             and report.lease_id not in self._state.leaving
             and self._unknown_lease(replica, report)
         ]
+        if self._ledger.gate is not None:
+            self._ledger.gate.report(replica, event.progress or (), ends)
         self._book(reports)
         for end in ends:
             self._finish(end, repeats=True)
@@ -89,6 +91,8 @@ class Replicas:
             KeyError: If the replica has never pulled.
         """
         replica = self._state.replicas[event.replica_id]
+        if self._ledger.gate is not None:
+            self._ledger.gate.report(replica, event.progress, event.finished)
         self._book([*event.progress, *event.finished])
         for finished in event.finished:
             self._finish(finished, repeats=False)

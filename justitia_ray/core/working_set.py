@@ -1,28 +1,34 @@
 """The working set: applications whose contexts fit into the KV memory together.
 
 A prefix cache evicts the context used least recently. If the contexts of all agents exceed the
-memory, each is evicted before its next turn and computed again. With the option `working_set_s` the
-context of an application between two inferences counts as used memory, for that time, for every
-application behind it in the order. The first application whose inference does not fit in addition
-to the counted memory waits, and all behind it wait with it: applications start, and continue
-between two turns, as their contexts fit. Running inferences are never stopped.
+memory, each is evicted before its next turn and computed again. Here the context of an application
+between two inferences counts as used memory for every application behind it in the order. The first
+application whose inference does not fit in addition to the counted memory waits, and all behind it
+wait with it: applications start, and continue between two turns, as their contexts fit. Running
+inferences are never stopped.
+
+A context counts for as long as it pays to keep it, learned from the gaps of its class (`gaps`) and
+from the time that replicas need for prompts (`prompt_rate`). Where prompts are computed fast,
+or gaps are long, no context counts, and nothing waits.
 
 A started application keeps the place that it had at its start, until its context is evicted or it
 has received several times its charge. Otherwise each doubled charge, and each tool gap while others
 are served, would put it behind applications that have no context yet.
 
-An application that does not come back delays those behind it by at most `working_set_s` for each of
-its ended inferences. Whenever nothing runs, the first in order starts.
+Whenever nothing runs, the first in order starts.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from justitia_ray.core.clock.fair_share import Account
 from justitia_ray.core.contexts import Context
-from justitia_ray.core.entities import Application, Inference
+from justitia_ray.core.entities import Application, Inference, KnownReplica
+from justitia_ray.core.events import LeaseFinished, LeaseProgress
+from justitia_ray.core.gaps import Gaps
 from justitia_ray.core.ledger import Rank
 from justitia_ray.core.prefill import NO_REUSE
+from justitia_ray.core.prompt_rate import PromptRate
 from justitia_ray.core.state import State
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
@@ -32,10 +38,11 @@ recorded sessions at 1.5 times the memory, 0.8 and 1.0 have a mean 11 and 30 % h
 """
 _AGAIN_S: Seconds = 0.25
 """Time for which a refusal stands while no lease ends; contexts expire meanwhile."""
+_UNKNOWN_S: Seconds = 3.0
+"""Break-even gap until the time of a prompt token is known."""
 _KEEPS_PLACE_FOR = 4
 """Service for which an application keeps the place of its start, in multiples of its charge then.
 """
-_PRUNED_ABOVE = 64
 
 Place = tuple[Rank, int]
 """Rank of an application, and its arrival sequence."""
@@ -56,14 +63,13 @@ class WorkingSet:
         state: State,
         rank: Callable[[ApplicationId], Rank],
         account: Callable[[ApplicationId], Account],
-        counts_s: Seconds,
     ) -> None:
         self._state = state
         self._rank_of = rank
         self._account_of = account
-        self._counts_s = counts_s
+        self._gaps = Gaps()
+        self._prompt_rate = PromptRate()
         self._starts: dict[ApplicationId, _Start] = {}
-        self._prune_above = _PRUNED_ABOVE
         self._waiting: dict[ApplicationId, None] = {}
         """Started applications that have submitted an inference, until they are found to wait for
         none."""
@@ -105,10 +111,48 @@ class WorkingSet:
         charge = max(0, account.charged - account.attained)
         until = account.attained + _KEEPS_PLACE_FOR * charge
         self._starts[name] = _Start(self._place(application), until)
-        if len(self._starts) > self._prune_above:
-            live = self._state.applications
-            self._starts = {name: start for name, start in self._starts.items() if name in live}
-            self._prune_above = _PRUNED_ABOVE + 2 * len(self._starts)
+
+    def returned(self, application: Application, idle_s: Seconds) -> None:
+        """Record the gap of an application that submits; its first submission ends no gap."""
+        if application.replicas:
+            self._gaps.add(application.application_class, idle_s, has_returned=True)
+
+    def report(
+        self,
+        replica: KnownReplica,
+        progress: Sequence[LeaseProgress],
+        finished: Sequence[LeaseFinished],
+    ) -> None:
+        """Learn the time of a prompt token from a replica's report, before that is booked."""
+        state, iterations, output, computed = self._state, 0, 0, 0
+        reports: tuple[LeaseProgress | LeaseFinished, ...] = (*progress, *finished)
+        for report in reports:
+            lease = state.leases.get(report.lease_id)
+            if lease is None:
+                continue
+            inference = state.inferences[lease.request_id]
+            made = max(0, report.output_tokens - inference.output_tokens)
+            output += made
+            if made and not inference.output_tokens:
+                computed += inference.prompt_tokens - (report.cached_tokens or 0)
+            if isinstance(report, LeaseProgress):  # those cover all iterations, ends only a part
+                iterations = max(iterations, made // inference.choices)
+        self._prompt_rate.report(
+            replica.replica_id,
+            iterations,
+            output,
+            computed,
+            state.now,
+            is_busy=len(replica.leases) > len(finished),
+        )
+
+    def ended(self, application: Application) -> None:
+        """Forget an application that has ended, after a gap if it was idle."""
+        self._starts.pop(application.application_id, None)
+        self._waiting.pop(application.application_id, None)
+        if application.idle_since is not None and application.replicas:
+            idle_s = self._state.now - application.idle_since
+            self._gaps.add(application.application_class, idle_s, has_returned=False)
 
     def started_before(self, application: Application) -> list[Application]:
         """Return the applications that wait, and started at a place before that of this one.
@@ -117,8 +161,8 @@ class WorkingSet:
         """
         place, found = self._place(application), []
         for name in list(self._waiting):
-            other = self._state.applications.get(name)
-            if other is None or not other.waiting:
+            other = self._state.applications[name]
+            if not other.waiting:
                 del self._waiting[name]
             elif self._keeps_place(other) and self._starts[name].place < place:
                 found.append(other)
@@ -128,7 +172,7 @@ class WorkingSet:
         """Yield started applications, their places, and the service that they may receive there."""
         applications = self._state.applications
         for name, start in self._starts.items():
-            if name in applications and self._keeps_place(applications[name]):
+            if self._keeps_place(applications[name]):
                 yield name, start.place, start.until - self._account_of(name).attained
 
     def _keeps_place(self, application: Application) -> bool:
@@ -171,16 +215,23 @@ class WorkingSet:
         own = self._place(application)
         for replica in replicas:
             for other, context in replica.contexts.idle():
-                if context.is_live and (other == name or not self._counts(other, context, own)):
+                if context.is_live and (
+                    other == name or not self._counts(replica, other, context, own)
+                ):
                     counted -= context.own_tokens
                     if counted <= 0 or excess + counted <= 0:
                         return True
         return counted <= 0
 
-    def _counts(self, name: ApplicationId, context: Context, own: Place) -> bool:
-        """Return whether the idle context of another application counts for one of this rank."""
+    def _counts(
+        self, replica: KnownReplica, name: ApplicationId, context: Context, own: Place
+    ) -> bool:
+        """Return whether the idle context of another application counts for one of this place."""
         other = self._state.applications.get(name)
-        if other is None or self._state.now >= context.idle_since + self._counts_s:
+        if other is None:
+            return False
+        kept_s = self._gaps.kept_s(other.application_class, self._break_even_s(replica))
+        if self._state.now >= context.idle_since + kept_s:
             return False
         is_closed = not (other.state.takes_inferences or other.waiting)
         if other.reuse <= NO_REUSE or is_closed:
@@ -188,6 +239,11 @@ class WorkingSet:
         if self._place(other) < own:
             return True
         return self._keeps_place(other) and self._starts[name].place < own
+
+    def _break_even_s(self, replica: KnownReplica) -> Seconds:
+        """Return the time in which a replica computes prompts that fill its memory."""
+        token_s = self._prompt_rate.token_s
+        return _UNKNOWN_S if token_s is None else token_s * replica.capacity.kv_tokens
 
     def _place(self, application: Application) -> Place:
         return self._rank_of(application.application_id), application.sequence

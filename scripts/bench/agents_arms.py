@@ -26,8 +26,8 @@ OURS_OFF = replace(
     vllm_args=(("enable_prefix_caching", False), ("enable_prompt_tokens_details", True)),
 )
 """Arm: this service without prefix caching."""
-WORKING_SET = replace(OURS, name="ours-working-set", policy_options=(("working_set_s", 60.0),))
-"""Arm: this service with contexts between two turns counted as used memory."""
+NO_WORKING_SET = replace(OURS, name="ours-no-working-set", policy_options=(("working_set", False),))
+"""Arm: this service without the working set: contexts between two turns are free memory."""
 UPDATED = replace(OURS, name="ours-updated")
 """Arm: the service of `ours` while a rolling update replaces its engines during the play."""
 PINNED = Arm("pinned", None, vllm_args=_CACHED)
@@ -46,7 +46,7 @@ ARMS = {
         CONSISTENT_HASH,
         OURS,
         OURS_OFF,
-        WORKING_SET,
+        NO_WORKING_SET,
         UPDATED,
     )
 }

@@ -7,7 +7,7 @@ from typing import ClassVar
 from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.policies.base import Order, PolicyContext
-from justitia_ray.core.policies.options import Option, number
+from justitia_ray.core.policies.options import Option, flag
 from justitia_ray.core.policies.tree_order import TreeOrder
 from justitia_ray.core.queue import Key, LazyHeap
 from justitia_ray.core.tenants import SEPARATOR
@@ -20,7 +20,7 @@ _APART = 0x7FF0 << 48
 class JustitiaPolicy(Order):
     """Smallest (F, arrival sequence) first; the first application gets all that it can use."""
 
-    OPTIONS: ClassVar[tuple[Option, ...]] = (Option("working_set_s", 0.0, number(least=0)),)
+    OPTIONS: ClassVar[tuple[Option, ...]] = (Option("working_set", True, flag),)
     ACCOUNTS_IN_COST: ClassVar[bool] = True
     BY_TAG: ClassVar[bool] = True
 

@@ -71,6 +71,13 @@ def whole(least: int, *, or_unlimited: bool = False) -> Callable[[Any], int | No
     return parse
 
 
+def flag(value: Any) -> bool:
+    """Parse true or false."""
+    if not isinstance(value, bool):
+        raise ValueError("is not true or false")
+    return value
+
+
 def cost_name(value: Any) -> str:
     """Parse the name of a cost function, or the import path of a user's function."""
     if not isinstance(value, str):

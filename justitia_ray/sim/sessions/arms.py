@@ -254,7 +254,9 @@ class ArmKind:
 
 ARMS: Mapping[str, ArmKind] = {
     "justitia": ArmKind(CoreArm, "priority"),
-    "justitia-working-set": ArmKind(partial(CoreArm, options={"working_set_s": 60.0}), "priority"),
+    "justitia-no-working-set": ArmKind(
+        partial(CoreArm, options={"working_set": False}), "priority"
+    ),
     "pinned": ArmKind(PinnedArm, "fcfs"),
     "lmetric": ArmKind(LMetricArm, "fcfs"),
 }

@@ -27,7 +27,7 @@ from scripts.bench.agents import (
     read_sessions,
     scaled_session,
 )
-from scripts.bench.agents_arms import ARMS, WORKING_SET, AgentArm, AgentArms
+from scripts.bench.agents_arms import ARMS, NO_WORKING_SET, AgentArm, AgentArms
 from scripts.bench.agents_loads import OwnLoad
 from scripts.bench.agents_player import AgentPlayer, Play, TurnSample
 from scripts.bench.agents_report import Pair, document, figures, hops_table, table, worst_against
@@ -407,5 +407,5 @@ def test_arms_of_the_service_have_configurations_that_it_accepts() -> None:
             (ingress,) = (one for one in found["deployments"] if one["name"] == "Ingress")
             options[name] = AppSettings.parse(ingress["user_config"]).policy_options
 
-    assert {"working_set_s": 60.0} == options.pop(WORKING_SET.name)
+    assert {"working_set": False} == options.pop(NO_WORKING_SET.name)
     assert {} == {name: one for name, one in options.items() if one}

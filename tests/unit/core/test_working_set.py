@@ -1,4 +1,4 @@
-"""The option `working_set_s`: idle contexts of earlier applications count as used memory."""
+"""The working set: idle contexts of earlier applications count as used memory."""
 
 from collections.abc import Sequence
 
@@ -10,7 +10,8 @@ from justitia_ray.core.scheduler import SchedulerCore
 from tests.core_driver import PATIENT, CoreDriver, granted
 
 KV = 10_000
-COUNTS_S = 60.0
+COUNTS_S = 3.0
+"""Time for which a context counts while neither gaps nor the time of a prompt are known."""
 
 
 NAMES = ("runs", "first", "second", "third")
@@ -20,13 +21,13 @@ OUTRUN = (10, 58_000, 60_000, 70_000)
 
 
 def a_core(
-    working_set_s: float = COUNTS_S, *, caches: bool = True, costs: Sequence[float] = COSTS
+    *, working_set: bool = True, caches: bool = True, costs: Sequence[float] = COSTS
 ) -> CoreDriver:
     """Return a core with one replica, on which `runs` keeps 1,000 tokens for good.
 
     The context of `first`, 6,000 tokens, is idle. Order: runs, first, second, third.
     """
-    options = {"working_set_s": working_set_s}
+    options = {"working_set": working_set}
     driver = CoreDriver(SchedulerCore("justitia", options, "peak", PATIENT))
     driver.pull(progress=None, kv=KV, caches=caches)
     for name, cost in zip(NAMES, costs, strict=True):
@@ -100,11 +101,11 @@ def test_first_in_order_starts_wherever_nothing_runs() -> None:
     assert ["second1"] == granted(driver.end("runs1", 990))
 
 
-@pytest.mark.parametrize(("working_set_s", "caches"), [(0.0, True), (COUNTS_S, False)])
+@pytest.mark.parametrize(("working_set", "caches"), [(False, True), (True, False)])
 def test_contexts_count_nowhere_without_the_option_or_without_a_cache(
-    working_set_s: float, caches: bool
+    *, working_set: bool, caches: bool
 ) -> None:
-    driver = a_core(working_set_s, caches=caches)
+    driver = a_core(working_set=working_set, caches=caches)
 
     assert ["second1"] == granted(driver.submit("second1", "second", prompt=3000))
 
@@ -112,7 +113,7 @@ def test_contexts_count_nowhere_without_the_option_or_without_a_cache(
 def test_change_of_policy_changes_the_working_set() -> None:
     driver = a_core()
     driver.submit("second1", "second", prompt=3000)
-    changed = driver.handle(ev.PolicyChanged("justitia"))
+    changed = driver.handle(ev.PolicyChanged("justitia", (("working_set", False),)))
 
     assert ["second1"] == granted(changed)
 
@@ -251,3 +252,27 @@ def test_applications_that_have_ended_are_forgotten() -> None:
         driver.handle(ev.ApplicationClosed(f"a{number}"))
 
     assert len(gate._starts) <= 66
+
+
+def test_contexts_of_a_class_with_long_gaps_delay_nothing() -> None:
+    driver = a_core()
+    gate = driver.core.ledger.gate
+    assert gate is not None
+    for _ in range(8):
+        gate.returned(driver.application("first"), idle_s=100.0)
+
+    assert ["second1"] == granted(driver.submit("second1", "second", prompt=3000))
+
+
+def test_gaps_are_those_between_an_end_and_the_next_submission() -> None:
+    driver = a_core()
+    driver.now += 2.0
+    driver.submit("first2", "first", prompt=7900)
+    driver.end("first2", 7900)
+    driver.now += 5.0
+    driver.handle(ev.ApplicationClosed("first"))
+    gate = driver.core.ledger.gate
+    assert gate is not None
+
+    [gaps] = gate._gaps._of.values()
+    assert [(2.0, True), (5.0, False)] == [(gap.length_s, gap.has_returned) for gap in gaps]

@@ -139,10 +139,10 @@ def _imported(policy: str, *, lag_meter: bool = False) -> set[str]:
 def test_scheduler_under_justitia_imports_no_option_and_no_lab() -> None:
     """An option that is off must cost nothing, not even its import."""
     guarded, lag = "justitia_ray.core.policies.guarded", "justitia_ray.core.lag."
-    lab, working_set = "justitia_ray.lab", "justitia_ray.core.working_set"
+    lab = "justitia_ray.lab"
     off, on = _imported("justitia"), _imported("justitia-guarded", lag_meter=True)
 
-    assert set() == {name for name in off if name.startswith((guarded, lag, lab, working_set))}
+    assert set() == {name for name in off if name.startswith((guarded, lag, lab))}
     assert {f"{guarded}.shadow", f"{lag}meter"} <= on
     assert set() == {name for name in on if name.startswith(lab)}
 

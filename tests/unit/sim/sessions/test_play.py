@@ -136,7 +136,7 @@ def mean_s(result: SessionResult) -> float:
 
 
 def test_arm_that_is_not_known_is_named(tmp_path: Path) -> None:
-    allowed = ", ".join(("justitia", "justitia-working-set", "pinned", "lmetric"))
+    allowed = ", ".join(("justitia", "justitia-no-working-set", "pinned", "lmetric"))
     with pytest.raises(ConfigError, match=f"arm is 'sticky'; allowed: {allowed}"):
         play("sticky", read(tmp_path, growing("a")), load=1.0)
 

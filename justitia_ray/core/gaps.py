@@ -1,0 +1,77 @@
+"""Gaps of application classes between two inferences, and how long a context is kept through one.
+
+Memory kept through a gap of g seconds is idle for g; a context that was evicted is computed again,
+which takes the whole replica. For a context of c tokens the first costs c·g, the second M·c·b
+token·seconds (M: KV tokens of the replica, b: seconds to compute a prompt token). So both are equal
+at g = M·b, whatever the length of the context: the *break-even* gap.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from justitia_ray.units import Seconds
+
+_SAMPLES = 128
+_LEAST_SAMPLES = 8
+_MOST_CLASSES = 256
+
+
+class _Gap(NamedTuple):
+    length_s: Seconds
+    has_returned: bool
+    """Whether the application submitted again after it; else it ended."""
+
+
+class Gaps:
+    """The last gaps of each application class."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, deque[_Gap]] = {}
+        """Gaps by class; the class with the latest new gap is last."""
+        self._kept: dict[str, tuple[Seconds, Seconds]] = {}
+        """Break-even gap and result of the last computation for a class, until a gap is added."""
+
+    def add(self, application_class: str, length_s: Seconds, *, has_returned: bool) -> None:
+        """Record a gap of an application that has submitted again, or has ended."""
+        gaps = self._of.pop(application_class, None)
+        if gaps is None:
+            gaps = deque(maxlen=_SAMPLES)
+            if len(self._of) >= _MOST_CLASSES:
+                oldest = next(iter(self._of))
+                del self._of[oldest]
+                self._kept.pop(oldest, None)
+        self._of[application_class] = gaps
+        gaps.append(_Gap(length_s, has_returned))
+        self._kept.pop(application_class, None)
+
+    def kept_s(self, application_class: str, break_even_s: Seconds) -> Seconds:
+        """Return how long a context of a class is kept from the begin of a gap.
+
+        The time with the least mean cost over the recorded gaps: the memory is idle until the
+        application returns or ends, or until that time; in this last case a return costs the
+        break-even gap. With few gaps it is the break-even gap itself, whose cost is at most twice
+        that of the best decision for each gap.
+        """
+        gaps = self._of.get(application_class)
+        if gaps is None or len(gaps) < _LEAST_SAMPLES:
+            return break_even_s
+        kept = self._kept.get(application_class)
+        if kept is None or kept[0] != break_even_s:
+            kept = self._kept[application_class] = (break_even_s, _best(gaps, break_even_s))
+        return kept[1]
+
+
+def _best(gaps: Iterable[_Gap], break_even_s: Seconds) -> Seconds:
+    ordered = sorted(gaps)
+    returns = sum(gap.has_returned for gap in ordered)
+    best_s, least = 0.0, returns * break_even_s
+    passed_s = 0.0
+    for place, gap in enumerate(ordered):
+        passed_s += gap.length_s
+        returns -= gap.has_returned
+        longer = len(ordered) - place - 1
+        cost = passed_s + longer * gap.length_s + returns * break_even_s
+        if gap.has_returned and cost < least:
+            best_s, least = gap.length_s, cost
+    return best_s
