@@ -105,7 +105,7 @@ def test_turns_wait_for_their_contexts_where_memory_is_short(
     """More prompt tokens are cached, and the mean time is better, where prompts take long."""
     slow = replace(ENGINE, per_prompt_token_s=1e-3)
     sessions = read(tmp_path, *(_agent(f"s{k}", turns=4 + k % 9) for k in range(40)))
-    settings = [SessionSettings("justitia", slow, 2, load, 8) for load in (1.1, 1.5)]
+    settings = [SessionSettings("justitia-no-working-set", slow, 2, load, 8) for load in (1.1, 1.5)]
     waiting = [play_sessions(sessions, one) for one in settings]
     monkeypatch.setattr(HolderWaits, "holder", lambda *_: None)
     moving = [play_sessions(sessions, one) for one in settings]
