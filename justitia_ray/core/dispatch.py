@@ -159,7 +159,7 @@ class Leases:
             others_wait = len(queue) + len(unscheduled) + len(kept_off) > 1
             cap = options.kv_share_cap if others_wait else 1.0
             if self._grant_one(application, cap, line):
-                if gate is not None:
+                if gate is not None and not gate.has_place:
                     gate.start(application)
                 has_seat = placement.has_seat()
                 continue

@@ -73,6 +73,8 @@ class WorkingSet:
         self._waiting: dict[ApplicationId, None] = {}
         """Started applications that have submitted an inference, until they are found to wait for
         none."""
+        self.has_place = False
+        """Whether the application that was admitted last has a place already."""
         self._refused: tuple[Inference, int] | None = None
         """The inference refused last, and the value of `State.memory_releases` then."""
         self._refused_at: Seconds = 0.0
@@ -83,7 +85,8 @@ class WorkingSet:
         O(replicas) if all contexts fit; otherwise O(idle contexts), once for each lease or
         application that ends and every quarter of a second.
         """
-        if self._keeps_place(application):
+        self.has_place = self._keeps_place(application)
+        if self.has_place:
             return True
         state = self._state
         asked = (inference, state.memory_releases)
@@ -101,16 +104,15 @@ class WorkingSet:
             self._waiting[application.application_id] = None
 
     def start(self, application: Application) -> None:
-        """Give an application that was granted an inference its place, unless it has one."""
+        """Give an application that was granted an inference, and `has_place` not, its place."""
         name = application.application_id
         if application.waiting:
             self._waiting[name] = None
-        if self._keeps_place(application):
-            return
         account = self._account_of(name)
         charge = max(0, account.charged - account.attained)
         until = account.attained + _KEEPS_PLACE_FOR * charge
-        self._starts[name] = _Start(self._place(application), until)
+        place = self._rank_of(name), application.sequence
+        self._starts[name] = _Start(place, until)
 
     def returned(self, application: Application, idle_s: Seconds) -> None:
         """Record the gap of an application that submits; its first submission ends no gap."""
@@ -199,6 +201,11 @@ class WorkingSet:
         """
         state, name = self._state, application.application_id
         replicas = [one for one in state.replicas.values() if not one.draining]
+        counted = 0
+        for one in replicas:
+            counted += one.contexts.live_tokens
+        if not counted:
+            return True
         if not any(one.leases for one in replicas):
             return True
         if not all(one.capacity.caches_prefixes for one in replicas):
@@ -209,7 +216,6 @@ class WorkingSet:
             excess += min(one.footprint_beside(inference).full_tokens for one in replicas)
         else:
             excess += inference.expected_footprint().full_tokens
-        counted = sum(one.contexts.live_tokens for one in replicas)
         if excess + counted <= 0:
             return True
         own = self._place(application)
