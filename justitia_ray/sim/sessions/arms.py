@@ -151,6 +151,8 @@ class CoreArm:
         self._replicas = {replica.name: replica for replica in replicas}
         self._waiting: dict[str, TurnCall] = {}
         self._leased: dict[str, dict[str, TurnCall]] = {replica.name: {} for replica in replicas}
+        self._early: list[Grant] = []
+        """Grants of deadlines that were due when a session began; its first turn returns them."""
         self.core = SchedulerCore(
             "justitia",
             options or {},
@@ -171,7 +173,7 @@ class CoreArm:
         arrived = ev.ApplicationArrived(
             session.name, "agent", "agents", 1.0, cost, _INGRESS, true_kv_token_time=cost
         )
-        self.core.handle(arrived, now)
+        self._early += self._grants(arrived, now)
 
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
         """Submit a turn as an inference."""
@@ -229,7 +231,8 @@ class CoreArm:
 
         Each replica requests again as soon as it was answered, as the service's replicas do.
         """
-        grants = [a for a in self.core.handle(event, now) if isinstance(a, Grant)]
+        grants = [*self._early, *self._grants(event, now)]
+        self._early = []
         while grants:
             for grant in grants:
                 call = self._waiting.pop(grant.request_id)
@@ -239,9 +242,11 @@ class CoreArm:
             answered = dict.fromkeys(grant.replica_id for grant in grants)
             grants = []
             for name in answered:
-                self.core.handle(ev.PullAnswered(name), now)
-                asks = ev.ReplicaReported(name, asks=True)
-                grants += [a for a in self.core.handle(asks, now) if isinstance(a, Grant)]
+                grants += self._grants(ev.PullAnswered(name), now)
+                grants += self._grants(ev.ReplicaReported(name, asks=True), now)
+
+    def _grants(self, event: ev.Event, now: Seconds) -> list[Grant]:
+        return [a for a in self.core.handle(event, now) if isinstance(a, Grant)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,16 @@ from typing import Any
 
 import pytest
 
+from justitia_ray.core import events as ev
+from justitia_ray.core.actions import Action, Grant
 from justitia_ray.core.contexts import Context, Contexts
 from justitia_ray.core.holder_waits import HolderWaits
 from justitia_ray.engine_model.block_pool import Beginning, BlockPool
 from justitia_ray.errors import ConfigError
-from justitia_ray.sim.sessions.arms import ARMS
+from justitia_ray.sim.sessions.arms import ARMS, CoreArm, TurnCall
 from justitia_ray.sim.sessions.play import SessionResult, SessionSettings, play_sessions
+from justitia_ray.sim.sessions.replica import SessionReplica
+from justitia_ray.sim.sessions.trace import TurnContent
 from tests.unit.sim.sessions.made import ENGINE, growing, line, read, turn
 
 each_arm = pytest.mark.parametrize("arm", ARMS)
@@ -112,6 +116,25 @@ def test_turns_wait_for_their_contexts_where_memory_is_short(
 
     assert sum(map(share, waiting)) > sum(map(share, moving)) + 0.05
     assert sum(map(mean_s, waiting)) < 0.95 * sum(map(mean_s, moving))
+
+
+def test_grant_of_a_deadline_that_is_due_when_a_session_begins_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The core processes due deadlines before any event, an arrival included."""
+    first, second = read(tmp_path, growing("a"), growing("b"))
+    arm = CoreArm([SessionReplica(0, ENGINE, "priority")])
+    calls = [TurnCall(one, 0, TurnContent(one.turns[0], 16)) for one in (first, second)]
+
+    def handle(event: ev.Event, now: float) -> list[Action]:
+        is_arrival = isinstance(event, ev.ApplicationArrived)
+        return [Grant("a/0", "simulation", "lease", "0", 0, 0, 0.0)] if is_arrival else []
+
+    monkeypatch.setattr(arm.core, "handle", handle)
+    assert [] == list(arm.submit(calls[0], 0.0))
+    arm.open(second, 1.0)
+
+    assert [calls[0]] == [start.call for start in arm.submit(calls[1], 1.0)]
 
 
 def _agent(name: str, turns: int) -> dict[str, Any]:
