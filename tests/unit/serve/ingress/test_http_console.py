@@ -147,6 +147,7 @@ async def test_a_header_narrows_the_stream_to_a_tenant_below(
 @pytest.mark.parametrize(
     ("key", "status", "code"),
     [(None, 401, "invalid_api_key"), ("wrong", 401, "invalid_api_key"), (INFER.secret, 403, None)],
+    ids=("no key", "unknown key", "key without the scope"),
 )
 async def test_a_stream_wants_a_key_with_its_scope(
     scheduler: StandInConsole, door: Door, key: str | None, status: int, code: str | None
