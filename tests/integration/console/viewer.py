@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Request
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect
 
 from tests.harness.console.stand_in import OPERATOR_KEY
 
@@ -16,7 +16,8 @@ addEventListener("securitypolicyviolation", (event) =>
 _STORED = """() => JSON.stringify([
   {...localStorage}, {...sessionStorage}, document.cookie, location.href, history.state, name,
 ])"""
-_PENDING_MS = 5_000
+_PENDING_MS = 30_000
+expect.set_options(timeout=_PENDING_MS)
 
 
 @dataclass
