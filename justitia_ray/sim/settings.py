@@ -18,8 +18,6 @@ class RunSettings:
     engine: EngineProfile
     policy: str = "justitia"
     policy_options: Mapping[str, object] = field(default_factory=dict)
-    tenants: TenantTree = field(default_factory=TenantTree)
-    """Tree of tenants, for policies with `fairness: tenant`."""
     replicas: int = 1
     prediction: str = "oracle"
     """`oracle`: true values; `noisy:λ`: each cost and length times a factor drawn from [1/λ, λ];
@@ -56,6 +54,8 @@ class RunSettings:
     """Factor from the predicted cost to the charge; with `noisy:λ` at most λ."""
     with_prefill: bool = False
     """Whether computing prompts costs, at the price of the engine's profile."""
+    tenants: TenantTree = field(default_factory=TenantTree)
+    """Tree of tenants, for policies with `fairness: tenant`."""
     recognised: str = APPLICATION
     """How the scheduler finds an inference's application: `application`: by the caller's id;
     `conversation`: by the text; `inference`: not at all, each inference is its own application."""

@@ -140,11 +140,13 @@ class Engine:
         tell_truth: bool = False,
         meter: type[LagMeter] | None = LagMeter,
         prefill_cost: PrefillCost | None = None,
+        caches: bool = False,
     ) -> None:
         self.core = SchedulerCore(
             policy, options, timeouts=PATIENT, meter=meter, prefill_cost=prefill_cost
         )
         self._prefill_cost = prefill_cost
+        self._caches = caches or prefill_cost is not None
         self._servers = servers
         self._tell_truth = tell_truth
         self._running: list[dict[str, _Running]] = [{} for _ in servers]
@@ -303,7 +305,7 @@ class Engine:
                     server.kv_tokens,
                     1,
                     server.seats,
-                    caches_prefixes=self._prefill_cost is not None,
+                    caches_prefixes=self._caches,
                 ),
                 server.kv_tokens - held,
                 tuple(

@@ -7,7 +7,6 @@ depend on which of them wait, or why.
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from functools import partial
 from unittest.mock import patch
 
 import pytest
@@ -15,7 +14,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from justitia_ray.core import events as ev
-from justitia_ray.core.entities import Application, Inference, KnownReplica, ReplicaCapacity
+from justitia_ray.core.entities import Application, Inference, KnownReplica
 from justitia_ray.core.holder_waits import Choice, HolderWaits
 from justitia_ray.core.placement import Placement
 from tests.property.engine import ITERATION_S, Arrival, Engine, Outcomes, Server, one_stage
@@ -26,8 +25,9 @@ from tests.property.workloads import arrivals, servers
 class _WaitingEngine(Engine):
     """Asks for every promise after every event, while inferences wait at random."""
 
-    def __init__(self, replicas: Sequence[Server], draws: Sequence[int], **more: object) -> None:
-        super().__init__(replicas, meter=None, **more)  # type: ignore[arg-type]
+    def __init__(self, replicas: Sequence[Server], draws: Sequence[int]) -> None:
+        options = {"working_set": False}  # otherwise contexts decide who may start
+        super().__init__(replicas, options=options, meter=None, caches=True)
         self.least: dict[str, Fraction] = {}
         """The least bound that was told of each application."""
         self.waits = 0
@@ -45,11 +45,7 @@ class _WaitingEngine(Engine):
         return Choice(others[inference.sequence % len(others)], iterations * ITERATION_S, 0.0)
 
     def run_waiting(self, applications: Sequence[Arrival]) -> Outcomes:
-        caching = partial(ReplicaCapacity, caches_prefixes=True)
-        with (
-            patch("tests.property.engine.ReplicaCapacity", caching),
-            patch.object(HolderWaits, "_choose", lambda _, *asked: self.choose(*asked)),
-        ):
+        with patch.object(HolderWaits, "_choose", lambda _, *asked: self.choose(*asked)):
             return self.run(applications)
 
     def _handle(self, event: ev.Event) -> None:

@@ -14,7 +14,7 @@ from justitia_ray.access.identity import check_tenant
 from justitia_ray.application_key import split_key
 from justitia_ray.console.files import CONSOLE_HEADERS, page_files
 from justitia_ray.core.policies import POLICIES
-from justitia_ray.errors import JustitiaError
+from justitia_ray.errors import JustitiaError, NotServed, shown_short
 from justitia_ray.protocol.console import CONTENT_TYPE, Hello
 from justitia_ray.serve.asgi import Message, Receive, Send
 from justitia_ray.serve.ingress.console_feed import ConsoleHub, Viewer, farewell, line_of
@@ -59,7 +59,7 @@ def add_console(app: FastAPI, models: ServedModels) -> None:
         """Return a file of the page, which holds no data."""
         found = page_files().get(name)
         if found is None:
-            return Response("there is no such file\n", 404, CONSOLE_HEADERS, "text/plain")
+            raise NotServed(f"the console has no file {shown_short(name)}")
         headers = {**CONSOLE_HEADERS, "etag": found.etag, "vary": "accept-encoding"}
         if found.etag in request.headers.get("if-none-match", ""):
             return Response(status_code=304, headers=headers)

@@ -295,7 +295,8 @@ class Recorder:
     ) -> None:
         """Check that grants precede all waiting inferences, under policies with tags.
 
-        Inferences that avoid the granted replica are excluded.
+        Inferences that avoid the granted replica, or wait for another one with their context, are
+        excluded, and so are grants to started applications at their places.
         """
         order = core.ledger
         if order.policy_name not in ("justitia", "app-fcfs"):
@@ -311,15 +312,26 @@ class Recorder:
 
         for application, replica_id in granted:
             in_line = [
-                a for a in waiting if not any(replica_id in i.avoided for i in a.waiting.values())
+                a
+                for a in waiting
+                if not any(replica_id in i.avoided or i.holder_wait for i in a.waiting.values())
             ]
             first = min(in_line, key=key, default=application)
-            if key(application) > key(first):
+            if key(application) > key(first) and not self._is_before(core, application, first):
                 self.add_failure(
                     "grants_follow_the_order",
                     f"{application.application_id} {key(application)} was granted before"
                     f" {first.application_id} {key(first)}",
                 )
+
+    def _is_before(self, core: SchedulerCore, one: Application, other: Application) -> bool:
+        """Return whether an application started at a place before that of another one."""
+        if core.ledger.gate is None:
+            return False
+        places = {name: place for name, place, _ in core.ledger.gate.kept_places()}
+        place = places.get(one.application_id)
+        rank = core.ledger.rank(other.application_id)
+        return place is not None and place < (rank, other.sequence)
 
     def _application_ended(self, ended: EndApplication) -> None:
         """Check that no more is booked for an application than its leases have produced."""

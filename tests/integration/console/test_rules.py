@@ -169,6 +169,7 @@ async def test_theme_follows_the_system_until_it_is_switched(
     ground = "() => getComputedStyle(document.body).backgroundColor"
     dark = await page.evaluate(ground)
     await page.emulate_media(color_scheme="light")
+    await page.wait_for_function(f"(dark) => ({ground})() !== dark", arg=dark)
     light = await page.evaluate(ground)
 
     assert dark != light

@@ -33,7 +33,7 @@ KUBERAY_DESCRIPTORS = 65_536
 NO_HOOK: dict[str, Any] = {"preStop": {"exec": {"command": []}}}
 
 _SECRET_NAME = re.compile(r"(password|token|secret|key)$", re.IGNORECASE)
-_RESOURCE_NUMBER = re.compile(r"^\s*(cpu|memory|storage|nvidia\.com/gpu): \S+")
+_RESOURCE_NUMBER = re.compile(r"^\s*(cpu|memory|storage|nvidia\.com/gpu): (?!\{\{)\S+")
 
 
 def images_are_pinned(found: list[Manifest]) -> Iterator[str]:

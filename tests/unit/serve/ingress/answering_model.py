@@ -8,7 +8,9 @@ from justitia_ray.application_key import split_key
 from justitia_ray.config import AppConfig
 from justitia_ray.core.actions import Grant
 from justitia_ray.core.events import ApplicationArrived
+from justitia_ray.errors import QueueFull
 from justitia_ray.protocol.endpoints import INFERENCE_PATHS, UNSCHEDULED_PATHS
+from justitia_ray.protocol.generation_bodies import MESSAGES, RESPONSES
 from justitia_ray.protocol.inspection import IngressReport, Inspection
 from justitia_ray.protocol.stream_parts import Part
 from justitia_ray.serve.ingress.gateway import Gateway
@@ -19,6 +21,10 @@ from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from tests.unit.serve.ingress.test_gateway import FakeCounter, FakeEstimates, FakeQueueClient
 
 _JSON = {"content-type": "application/json"}
+_LAST_EVENT = {
+    MESSAGES: b'event: message_stop\ndata: {"type": "message_stop"}\n\n',
+    RESPONSES: b'event: response.completed\ndata: {"type": "response.completed"}\n\n',
+}
 
 
 class GrantingQueue(FakeQueueClient):
@@ -51,7 +57,7 @@ class AnsweringReplicas:
         self, grant: Grant, path: str, payload: bytes, resume: Any, headers: Any
     ) -> AsyncIterator[Head | Part]:
         yield 200, {"content-type": "text/event-stream"}
-        yield Part(b"data: [DONE]\n\n", 1, ())
+        yield Part(_LAST_EVENT.get(path, b"data: [DONE]\n\n"), 1, ())
 
 
 class AnsweringScheduler:
@@ -69,6 +75,15 @@ class AnsweringScheduler:
 
     async def cancel_application(self, key: str) -> bool:
         return self._knows(key)
+
+    async def console_application(self, key: str) -> bytes | None:
+        return b"{}" if self._knows(key) else None
+
+    async def console_frame(self, tenant: str | None, epoch: Any, number: int | None) -> None:
+        return None
+
+    async def console_history(self, lasts_s: float) -> bytes:
+        raise QueueFull("simulations run already", retry_after_s=1.0)
 
     async def usage(self, days: list[int]) -> dict[str, Any]:
         return {"days": {}, "open_from": days[-1]}

@@ -29,6 +29,7 @@ from justitia_ray.access.gate import Gate
 from justitia_ray.access.identity import Scope
 from justitia_ray.access.keys import KeyTable, create_key
 from justitia_ray.serve.asgi import Message
+from justitia_ray.serve.ingress import http_console
 from justitia_ray.serve.ingress.door import TRUSTED, Door, is_public, scope_of
 from justitia_ray.serve.ingress.http_app import HttpApp, build_http_app
 from justitia_ray.serve.ingress.models import ServedModels
@@ -95,6 +96,12 @@ _DESCRIBED = schemathesis.openapi.from_dict(_APP.openapi())
 _DESCRIBED.config.generation.update(with_security_parameters=False)
 _FOUND: Any = _DESCRIBED.get_all_operations()
 _OPERATIONS: list[Any] = [found.ok() for found in _FOUND]
+
+
+@pytest.fixture(autouse=True)
+def _streams_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The console's stream lasts a minute."""
+    monkeypatch.setattr(http_console, "LIFE_S", 0.0)
 
 
 @pytest.fixture(scope="module")
