@@ -140,8 +140,10 @@ async def test_axe_finds_nothing_in_dialogs_and_notices(
     assert [] == await violations(page)
 
     await viewer.give_key("operator-key")
+    cancel = page.get_by_role("button", name="Cancel run-4", exact=True)
+    await expect(cancel).to_be_visible()
     stand_in.trouble.add("llama")
-    await page.get_by_role("button", name="Cancel run-4", exact=True).click()
+    await cancel.click()
     stand_in.tick()
     await expect(page.get_by_text("No figures of llama")).to_be_visible()
 

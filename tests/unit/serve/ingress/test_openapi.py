@@ -162,7 +162,10 @@ def statuses(path: str, described: dict[str, Any]) -> set[str]:
     """Return the statuses of the service's own errors that an operation may return."""
     found = set() if is_public(path) else {"400", "401", "403", "429", "503"}
     is_engine = path in (*INFERENCE_PATHS, *UNSCHEDULED_PATHS)
-    if is_engine or any(n == "model" or place == "path" for n, place, _ in parameters(described)):
+    names_model = path == "/v1/console/what-if"  # in its body
+    if names_model or is_engine:
+        found.add("404")
+    if any(n == "model" or place == "path" for n, place, _ in parameters(described)):
         found.add("404")
     if "requestBody" in described:
         found |= {"413", "415", "504"}
