@@ -88,8 +88,8 @@ class Lanes:
         elif bar.end is not None:
             bar.seen_at, bar.end, bar.kv_tokens = now, None, 0
         bar.reach(bar.expected(now, core.outlooks.iteration_s), now)
-        unused = core.state.replicas[lease.replica_id].capacity.block_size - 1
-        bar.kv_tokens += footprint.context_tokens + footprint.choices * unused
+        block_size = core.state.replicas[lease.replica_id].capacity.block_size
+        bar.kv_tokens += footprint.held_tokens(block_size)
         bar.leases += 1
         self._changed[key] = bar
 
@@ -175,11 +175,10 @@ class Lanes:
         kv_tokens: dict[_Key, Tokens] = {}
         leases: dict[_Key, int] = {}
         for replica in core.state.replicas.values():
-            unused = replica.capacity.block_size - 1
+            block_size = replica.capacity.block_size
             for part in replica.leases.parts():
                 key = (BarKind.RUN, replica.replica_id, part.application_id)
-                tokens = part.context_tokens + part.choices * unused
-                kv_tokens[key] = kv_tokens.get(key, 0) + tokens
+                kv_tokens[key] = kv_tokens.get(key, 0) + part.held_tokens(block_size)
                 leases[key] = leases.get(key, 0) + (part.choices > 0)
         granted_at: dict[_Key, Seconds] | None = None
         for key, tokens in kv_tokens.items():

@@ -71,8 +71,7 @@ def planned_bars(core: SchedulerCore, now: Seconds, most: int = PLANNED) -> list
             if not ends:
                 return found  # no replica takes it
             start = min(ends)
-        unused = inference.choices * (best.replica.capacity.block_size - 1)
-        tokens = footprint.full_tokens + unused
+        tokens = footprint.most_tokens(best.replica.capacity.block_size)
         end = start + max(1, footprint.iterations) * iteration_s
         best.take(end, tokens, inference.choices)
         found.append(
@@ -91,9 +90,9 @@ def _waiting(core: SchedulerCore) -> Iterator[tuple[Application, Inference]]:
 
 def _room_of(replica: KnownReplica, now: Seconds, iteration_s: Seconds) -> _Room:
     room = _Room(replica, replica.leasable_tokens, replica.capacity.max_num_seqs)
-    unused = replica.capacity.block_size - 1
+    block_size = replica.capacity.block_size
     for part in replica.leases.parts():
-        tokens = part.full_tokens + part.choices * unused
+        tokens = part.most_tokens(block_size)
         room.take(now + part.iterations * iteration_s, tokens, part.choices)
     return room
 

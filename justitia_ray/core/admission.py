@@ -112,7 +112,8 @@ class PeakAdmission(Admission):
         little enough. The intervals are in the order of the ends.
         """
         lease = replica.footprint_alone(inference)
-        own, length, choices = forecast.whole_blocks(lease), lease.iterations, lease.choices
+        own, length = lease.held_tokens(forecast.block_size), lease.iterations
+        choices = lease.choices
         ends, seats = forecast.ends, replica.capacity.max_num_seqs
         full = own + choices * length
         if full > kv_tokens:

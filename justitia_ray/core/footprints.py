@@ -39,6 +39,14 @@ class Footprint(NamedTuple):
         """Most KV that the lease will hold, without the unused parts of last blocks."""
         return self.context_tokens + self.choices * self.iterations
 
+    def held_tokens(self, block_size: Tokens) -> Tokens:
+        """Return the KV that the lease holds now, with an unused part of each last block."""
+        return self.context_tokens + self.choices * (block_size - 1)
+
+    def most_tokens(self, block_size: Tokens) -> Tokens:
+        """Return the most KV that the lease will hold, with an unused part of each last block."""
+        return self.full_tokens + self.choices * (block_size - 1)
+
     def less(self, shared: Tokens) -> "Footprint":
         """Return the footprint without `shared` tokens, or without context if that is smaller."""
         return Footprint(self[0], self[1], max(0, self[2] - shared), self[3])
@@ -76,10 +84,6 @@ class Forecast:
         self._most_from.reverse()
         self._most_until: dict[int, list[Tokens]] = {}
 
-    def whole_blocks(self, lease: Footprint) -> Tokens:
-        """Return the KV that a lease holds at its start, with an unused part of each last block."""
-        return lease.context_tokens + lease.choices * (self.block_size - 1)
-
     def peak_with(self, lease: Footprint, extension: Extension = ()) -> Tokens:
         """Return the peak KV if one more lease starts now.
 
@@ -93,7 +97,7 @@ class Forecast:
         if extension:
             return self._peak_beyond(lease, extension)
         end, choices = lease.iterations, lease.choices
-        own = self.whole_blocks(lease)
+        own = lease.held_tokens(self.block_size)
         at_end = bisect_left(self.ends, end)
         after_end = bisect_right(self.ends, end, at_end)
         beside = self.contexts[at_end] + self.sequences[at_end] * (self.block_size - 1 + end)
@@ -105,7 +109,7 @@ class Forecast:
 
     def _peak_beyond(self, lease: Footprint, extension: Extension) -> Tokens:
         end, choices, _, _ = lease
-        held = self.whole_blocks(lease)
+        held = lease.held_tokens(self.block_size)
         at_end = bisect_left(self.ends, end)
         after_end = bisect_right(self.ends, end, at_end)
         most, begin = self._most_from[after_end], 0

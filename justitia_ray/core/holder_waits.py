@@ -75,8 +75,8 @@ class HolderWaits:
         self, application: Application, inference: Inference, escape: KnownReplica
     ) -> Choice | None:
         """Return the replica with the most of the context, if that is worth anything."""
-        times = self._state.lease_times.estimate()
-        if times is None:
+        times = self._state.lease_times.two()
+        if times is None or min(times) <= 0:
             return None
         token_s, iteration_s = times
         least, holder = missing_tokens(escape, application, inference), None

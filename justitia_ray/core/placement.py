@@ -172,10 +172,8 @@ class Placement:
         if not kept:
             return True
         capacity = replica.capacity
-        blocks = capacity.block_size - 1
-        tokens = sum(
-            replica.footprint_beside(one).full_tokens + one.choices * blocks for one in kept
-        )
+        footprints = (replica.footprint_beside(one) for one in kept)
+        tokens = sum(one.most_tokens(capacity.block_size) for one in footprints)
         seats = replica.leases.sequences + sum(one.choices for one in (*kept, inference))
         left = replica.leasable_tokens - tokens
         return seats <= capacity.max_num_seqs and self.admission.fits(replica, inference, left)

@@ -486,7 +486,7 @@ class Replicas:
         computed = max(0, inference.prompt_tokens - (inference.found_tokens or 0))
         iterations = inference.output_tokens // inference.choices
         lasted_s = self._state.now - lease.granted_at
-        self._state.lease_times.record(lease.tokens_ahead + computed, iterations, lasted_s)
+        self._state.lease_times.add((lease.tokens_ahead + computed, iterations), lasted_s)
 
     def _finish_departure(self, end: ev.LeaseFinished, *, repeats: bool) -> None:
         """Count an inference that was stopped under a lease; an unknown lease is ignored."""

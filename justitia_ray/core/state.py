@@ -19,7 +19,7 @@ from justitia_ray.core.entities import (
     Outcome,
 )
 from justitia_ray.core.kept_ends import KeptEnds
-from justitia_ray.core.lease_times import LeaseTimes
+from justitia_ray.core.least_squares import DecayingFit
 from justitia_ray.core.prefill_ratios import PrefillRatios
 from justitia_ray.core.tenants import TIERS, TenantTree, Tier
 from justitia_ray.core.told_apart import ToldApart
@@ -265,7 +265,11 @@ class State:
     known_inferences: TenantQuota = field(default_factory=TenantQuota)
     """Inferences that have not ended, and the slots of refused ones."""
     counters: Counters = field(default_factory=Counters)
-    lease_times: LeaseTimes = field(default_factory=LeaseTimes)
+    lease_times: DecayingFit = field(default_factory=lambda: DecayingFit(2))
+    """Fit of the lengths of ended leases, s ≈ x·b + d·τ: x prompt tokens computed from the grant to
+    the first token, those of leases ahead included, and d iterations. The time τ of an iteration
+    contains the prompts that are computed in the meantime.
+    """
     usage: UsageBook = field(default_factory=UsageBook)
     ends: KeptEnds = field(default_factory=KeptEnds)
     tenants: TenantTree = field(default_factory=TenantTree)

@@ -125,7 +125,12 @@ class WorkingSet:
         progress: Sequence[LeaseProgress],
         finished: Sequence[LeaseFinished],
     ) -> None:
-        """Learn the time of a prompt token from a replica's report, before that is booked."""
+        """Learn the time of a prompt token from a replica's report, before that is booked.
+
+        Contexts count on replicas with a prefix cache only, and so do their reports.
+        """
+        if not replica.capacity.caches_prefixes:
+            return
         state, iterations, output, computed = self._state, 0, 0, 0
         reports: tuple[LeaseProgress | LeaseFinished, ...] = (*progress, *finished)
         for report in reports:

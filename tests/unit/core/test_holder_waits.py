@@ -28,7 +28,7 @@ def a_driver(
     if knows_times:
         for computed, iterations in ((1_000, 10), (100, 40)) * 10:
             lasted_s = computed * PROMPT_TOKEN_S + iterations * ITERATION_S
-            driver.core.state.lease_times.record(computed, iterations, lasted_s)
+            driver.core.state.lease_times.add((computed, iterations), lasted_s)
     driver.pull("r0", kv=KV, caches=True)
     driver.open("a", cost)
     driver.submit("a1", "a", prompt=CONTEXT - 10, output=10)

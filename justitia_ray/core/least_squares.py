@@ -1,0 +1,60 @@
+"""Least squares through the origin, with weights that decay with each new sample."""
+
+from collections.abc import Sequence
+
+_KEEP = 0.98
+"""Weight of all earlier samples with each new one: some 50 count."""
+_LEAST_WEIGHT = 8.0
+"""Sum of weights below which the unknowns are open."""
+_LEAST_PIVOT = 1e-3
+"""Share of a diagonal element that elimination must leave: with less, the samples are too much
+alike to tell the unknowns apart.
+"""
+
+
+class DecayingFit:
+    """Fits coefficients c to samples (x, y) with x·c ≈ y. O(n²) a sample of n values."""
+
+    def __init__(self, unknowns: int) -> None:
+        self._weight = 0.0
+        self._sums = [[0.0] * (unknowns + 1) for _ in range(unknowns)]
+        """Sums of products of x with (x, y): the normal equations."""
+
+    def add(self, values: Sequence[float], result: float) -> None:
+        """Add a sample of as many values as there are unknowns."""
+        for sums, value in zip(self._sums, values, strict=True):
+            for place, other in enumerate((*values, result)):
+                sums[place] = _KEEP * sums[place] + value * other
+        self._weight = _KEEP * self._weight + 1
+
+    def last(self) -> float | None:
+        """Return the last coefficient; None if the samples leave it open.
+
+        Earlier coefficients may be open: if their values are proportional in all samples, one
+        stands for all.
+        """
+        rows = self._eliminated()
+        return None if rows is None else rows[-1][-1] / rows[-1][-2]
+
+    def two(self) -> tuple[float, float] | None:
+        """Return both coefficients of a fit with two unknowns; None if they are open."""
+        rows = self._eliminated()
+        if rows is None or not rows[0][0]:
+            return None
+        second = rows[1][2] / rows[1][1]
+        return (rows[0][2] - rows[0][1] * second) / rows[0][0], second
+
+    def _eliminated(self) -> list[list[float]] | None:
+        """Return equations of which the last has only the last coefficient; None: it is open."""
+        if self._weight < _LEAST_WEIGHT:
+            return None
+        rows = [[*row] for row in self._sums]
+        for pivot in range(len(rows) - 1):
+            if rows[pivot][pivot] <= _LEAST_PIVOT * self._sums[pivot][pivot]:
+                continue
+            for row in rows[pivot + 1 :]:
+                factor = row[pivot] / rows[pivot][pivot]
+                for place in range(pivot, len(row)):
+                    row[place] -= factor * rows[pivot][place]
+        is_open = rows[-1][-2] <= _LEAST_PIVOT * self._sums[-1][-2]
+        return None if is_open else rows
