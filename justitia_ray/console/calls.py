@@ -1,4 +1,4 @@
-"""Calls of applications as they were queued, started and ended, while somebody watches.
+"""Calls of applications as they were queued, started and ended, recorded while there are viewers.
 
 The recording is bounded: of each application the last calls, of all ended applications the last.
 """
@@ -150,7 +150,7 @@ class CallRecorder:
     # --- queries
 
     def application(self, application_id: ApplicationId) -> RecordedApplication | None:
-        """Return what was recorded of an application, live or ended lately."""
+        """Return the record of a live or recently ended application; None: there is none."""
         return self._applications.get(application_id)
 
     def applications(self) -> Iterable[RecordedApplication]:

@@ -50,7 +50,7 @@ class Asked:
 
 
 def estimate(history: History, asked: Asked) -> WhatIfAnswer:
-    """Return how completion times would have changed.
+    """Return the estimated change of completion times.
 
     Raises:
         ConfigError: If the policy is not allowed, or nothing can be replayed.

@@ -120,7 +120,7 @@ class _Running:
     reported: int = 0
 
     def service(self, made: int) -> int:
-        """Return the service that it has received after so many tokens."""
+        """Return the service that the inference has received after a number of output tokens."""
         return int(kv_token_time(self.prompt, made)) + (self.prefill if made else 0)
 
     @property

@@ -172,7 +172,7 @@ def add_what_if(
 
     @app.post("/v1/console/what-if")
     async def what_if(request: Request) -> Response:
-        """Return how the last minutes would have gone otherwise, as simulated: an estimate."""
+        """Estimate by simulation how the last minutes would have gone with other settings."""
         body = await bodies.read_model(request, WhatIfBody, b"{}")
         body.check()
         model = models.named(body.model)

@@ -53,7 +53,7 @@ class Answer(NamedTuple):
     messages: Sequence[IngressMessage] = ()
     """The messages in the answer that were not in an earlier one."""
     given_up: bool = False
-    """Whether the call failed, and no scheduler has led for so long that the session gives up."""
+    """Whether the call failed because no scheduler has led for the session's whole time limit."""
 
 
 class SchedulerSession:

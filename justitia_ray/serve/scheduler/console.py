@@ -1,4 +1,4 @@
-"""The scheduler's side of the console: looks once a second while somebody watches, else nothing.
+"""The scheduler's side of the console: one snapshot a second while there are viewers, else none.
 
 A look and its frames are shared by all viewers. They take at most a twentieth of the time: where
 one takes longer than 50 ms, the next comes later.
@@ -57,7 +57,7 @@ class SchedulerConsole:
         self._term = term
         self._inspector = inspector
         self._watch: Watch | None = None
-        """The recording; None while nobody watches."""
+        """The recording; None without viewers."""
         self._sight: Sight | None = None
         self._next_look_at: Seconds = 0.0
         self._spent_s: Seconds = 0.0

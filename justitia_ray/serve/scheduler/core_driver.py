@@ -75,7 +75,7 @@ class CoreDriver:
         self.on_end: Callable[[EndApplication], None] = lambda ended: None
         """Called for every application that ends."""
         self.observer: Observer | None = None
-        """Sees every handled event; None: nobody watches."""
+        """Observer of every handled event; None: there are no viewers."""
 
     def begin(self, stored: StoredState, epoch: Epoch) -> None:
         """Continue with the state that the last leader saved, recovering if there was one.

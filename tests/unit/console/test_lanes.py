@@ -1,4 +1,4 @@
-"""Bars of the lanes: where they start and end, their heights, what a reader is told of changes."""
+"""Bars of the lanes: starts, ends, heights, and the changes that a frame contains."""
 
 import pytest
 

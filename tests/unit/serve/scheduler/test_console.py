@@ -1,4 +1,4 @@
-"""The scheduler's side of the console: frames while somebody watches, and nothing otherwise."""
+"""The scheduler's side of the console: frames while there are viewers, and nothing otherwise."""
 
 from collections.abc import AsyncIterator
 
