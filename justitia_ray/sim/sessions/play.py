@@ -3,11 +3,13 @@
 import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 
 from justitia_ray.engine_model.steps import EngineSequence
 from justitia_ray.errors import ConfigError
-from justitia_ray.sim.sessions.arms import ARMS, Start, TurnCall
+from justitia_ray.sim.sessions.arm import NEVER, Start, TurnCall
+from justitia_ray.sim.sessions.arms import ARMS
 from justitia_ray.sim.sessions.profiles import LongContextProfile
 from justitia_ray.sim.sessions.replica import SessionReplica
 from justitia_ray.sim.sessions.trace import Session, TurnContent
@@ -28,6 +30,8 @@ class SessionSettings:
     """Total context of the concurrent sessions over the memory of all replicas."""
     seed: int = 0
     """Seed of the order of the sessions."""
+    options: tuple[tuple[str, object], ...] = ()
+    """Options of the arm, by name."""
 
 
 @dataclass(slots=True)
@@ -96,7 +100,9 @@ class _Play:
         self._replicas = [
             SessionReplica(index, profile, kind.engine_policy) for index in range(settings.replicas)
         ]
-        self._arm = kind.make(self._replicas)
+        self._arm = kind.make(self._replicas, sessions, **dict(settings.options))
+        for replica in self._replicas:
+            replica.before_plan = partial(self._hold, replica)
         memory = settings.replicas * profile.kv_tokens
         at_once = round(settings.load * memory / mean_context(sessions))
         self._to_come = self._random.sample(sessions, len(sessions))
@@ -111,19 +117,21 @@ class _Play:
         """Run until all sessions have ended."""
         for _ in range(self._result.at_once):
             self._begin_next(self._random.uniform(0.0, _ARRIVE_WITHIN_S))
-        while True:
+        while self._rows:
             ending = [r for r in self._replicas if r.ends_at is not None]
             replica = min(ending, key=lambda r: r.ends_at or 0.0, default=None)
-            ends_at = float("inf") if replica is None else replica.ends_at
+            ends_at = NEVER if replica is None else replica.ends_at
             assert ends_at is not None
-            if self._due and self._due[0][0] < ends_at:
+            due_at = self._due[0][0] if self._due else NEVER
+            wakes_at = self._arm.wakes_at
+            if wakes_at < min(due_at, ends_at):
+                self._start(self._arm.wake(wakes_at), wakes_at)
+            elif due_at < ends_at:
                 now, _, session, place = heapq.heappop(self._due)
                 self._submit(session, place, now)
-            elif replica is not None:
-                self._end(replica, ends_at)
             else:
-                break
-        assert not self._rows, "every session ends"
+                assert replica is not None, "every session ends"
+                self._end(replica, ends_at)
         self._result.preemptions = sum(r.steps.preemptions for r in self._replicas)
         return self._result
 
@@ -159,13 +167,18 @@ class _Play:
             self._calls[call.sequence] = call
             replica.add(call.sequence, now)
 
+    def _hold(
+        self, replica: SessionReplica, finished: Sequence[EngineSequence], now: Seconds
+    ) -> None:
+        for sequence in finished:
+            self._arm.hold(replica, self._calls[sequence], now)
+
     def _end(self, replica: SessionReplica, now: Seconds) -> None:
         calls = [self._calls.pop(sequence) for sequence in replica.end(now)]
         for call in calls:
             self._result.turns += 1
             self._result.prompt_tokens += call.turn.prompt_tokens
-            assert call.sequence is not None
-            self._result.cached_tokens += call.sequence.cached_tokens or 0
+            self._result.cached_tokens += call.cached_tokens
         if calls:
             self._start(self._arm.finish(replica, calls, now), now)
         for call in calls:

@@ -50,6 +50,14 @@ class LongContextProfile:
         grown = sequences * (iterations - 1) * iterations / 2
         return first * iterations + self.per_context_token_s * grown
 
+    def alone_s(
+        self, prompt_tokens: Tokens, output_tokens: Tokens, computed_tokens: Tokens
+    ) -> Seconds:
+        """Return the time of a turn that runs alone and computes the last tokens of its prompt."""
+        attention = computed_tokens * (prompt_tokens - computed_tokens / 2)
+        prefill_s = self.per_prompt_token_s * computed_tokens + self.per_pair_s * attention
+        return prefill_s + self.decode_s(1, prompt_tokens, output_tokens)
+
     def iteration_s(
         self, sequences: int, context_tokens: Tokens, chunks: Iterable[tuple[Tokens, Tokens]]
     ) -> Seconds:

@@ -36,6 +36,7 @@ class _RecordedTurn:
     output_tokens: _Count
     reused_tokens: _Count
     gap_s: Annotated[float, Field(ge=0)] | None
+    stop: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,8 @@ class Turn:
     """Time since the answer of the turn before."""
     path: tuple[tuple[Chain, Tokens], ...]
     """Chains of its prompt, each with the token position up to which it goes."""
+    calls_tool: bool = False
+    """Whether its answer calls a tool: another turn follows, soon in most cases."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +168,8 @@ def _turns(
             chain = Chain()
         whole = (*_cut(path, turn.prompt_tokens), (chain, turn.prompt_tokens))
         gap_s = min(turn.gap_s or 0.0, longest_gap_s)
-        turns.append(Turn(turn.prompt_tokens, max(1, turn.output_tokens), gap_s, whole))
+        output_tokens, calls_tool = max(1, turn.output_tokens), turn.stop == "tool_use"
+        turns.append(Turn(turn.prompt_tokens, output_tokens, gap_s, whole, calls_tool))
         before = turn.prompt_tokens
     return tuple(turns)
 

@@ -12,13 +12,18 @@ from justitia_ray.core.contexts import Context, Contexts
 from justitia_ray.core.holder_waits import HolderWaits
 from justitia_ray.engine_model.block_pool import Beginning, BlockPool
 from justitia_ray.errors import ConfigError
-from justitia_ray.sim.sessions.arms import ARMS, CoreArm, TurnCall
+from justitia_ray.sim.sessions.arm import TurnCall
+from justitia_ray.sim.sessions.arms import ARMS, ArmOptions
+from justitia_ray.sim.sessions.core_arm import CoreArm
 from justitia_ray.sim.sessions.play import SessionResult, SessionSettings, play_sessions
 from justitia_ray.sim.sessions.replica import SessionReplica
-from justitia_ray.sim.sessions.trace import TurnContent
+from justitia_ray.sim.sessions.trace import Session, TurnContent
 from tests.unit.sim.sessions.made import ENGINE, growing, line, read, turn
 
 each_arm = pytest.mark.parametrize("arm", ARMS)
+each_setting = pytest.mark.parametrize(
+    ("arm", "options"), [(name, options) for name, kind in ARMS.items() for options in kind.grid]
+)
 
 
 @each_arm
@@ -33,19 +38,19 @@ def test_session_alone_takes_the_time_of_its_computed_tokens(arm: str, tmp_path:
     assert (2, 650 + 704, 640) == (result.turns, result.prompt_tokens, result.cached_tokens)
 
 
-@each_arm
-def test_all_turns_are_played_in_any_memory(arm: str, tmp_path: Path) -> None:
+@each_setting
+def test_all_turns_are_played_in_any_memory(arm: str, options: ArmOptions, tmp_path: Path) -> None:
     sessions = read(tmp_path, *(growing(f"s{k}") for k in range(20)))
-    result = play(arm, sessions, load=3.0)
+    result = play(arm, sessions, load=3.0, options=options)
 
     assert (20, 120) == (len(result.sessions), result.turns)
     # three times two replicas of 6,400 tokens, divided by a mean prompt of 850
     assert 20 == result.at_once
-    assert result == play(arm, sessions, load=3.0)
-    assert result != play(arm, sessions, load=3.0, seed=8)
+    assert result == play(arm, sessions, load=3.0, options=options)
+    assert result != play(arm, sessions, load=3.0, seed=8, options=options)
 
 
-@each_arm
+@pytest.mark.parametrize("arm", ["justitia-no-working-set", "pinned", "lmetric", "gittins"])
 def test_contexts_that_fit_are_kept_and_others_are_not(arm: str, tmp_path: Path) -> None:
     """Beyond the memory of an LRU cache the cached share drops sharply."""
     sessions = read(tmp_path, *(growing(f"s{k}", turns=12, more=150) for k in range(30)))
@@ -55,8 +60,10 @@ def test_contexts_that_fit_are_kept_and_others_are_not(arm: str, tmp_path: Path)
     assert share(few) > share(many) + 0.1
 
 
-def play(arm: str, sessions: list, load: float, seed: int = 7) -> SessionResult:  # type: ignore[type-arg]
-    return play_sessions(sessions, SessionSettings(arm, ENGINE, 2, load, seed))
+def play(
+    arm: str, sessions: list[Session], load: float, seed: int = 7, options: ArmOptions = ()
+) -> SessionResult:
+    return play_sessions(sessions, SessionSettings(arm, ENGINE, 2, load, seed, options))
 
 
 def share(result: SessionResult) -> float:
@@ -123,7 +130,7 @@ def test_grant_of_a_deadline_that_is_due_when_a_session_begins_is_not_lost(
 ) -> None:
     """The core processes due deadlines before any event, an arrival included."""
     first, second = read(tmp_path, growing("a"), growing("b"))
-    arm = CoreArm([SessionReplica(0, ENGINE, "priority")])
+    arm = CoreArm([SessionReplica(0, ENGINE, "priority")], [first, second])
     calls = [TurnCall(one, 0, TurnContent(one.turns[0], 16)) for one in (first, second)]
 
     def handle(event: ev.Event, now: float) -> list[Action]:
@@ -159,8 +166,7 @@ def mean_s(result: SessionResult) -> float:
 
 
 def test_arm_that_is_not_known_is_named(tmp_path: Path) -> None:
-    allowed = ", ".join(("justitia", "justitia-no-working-set", "pinned", "lmetric"))
-    with pytest.raises(ConfigError, match=f"arm is 'sticky'; allowed: {allowed}"):
+    with pytest.raises(ConfigError, match=r"arm is 'sticky'; allowed: justitia, .*pinned, lmetric"):
         play("sticky", read(tmp_path, growing("a")), load=1.0)
 
 

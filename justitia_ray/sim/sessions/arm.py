@@ -1,0 +1,84 @@
+"""The interface of an arm: it decides where and when the turns of sessions run."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from justitia_ray.engine_model.steps import EngineSequence
+from justitia_ray.sim.sessions.replica import SessionReplica
+from justitia_ray.sim.sessions.trace import Session, Turn, TurnContent
+from justitia_ray.units import Seconds, Tokens
+
+NEVER: Seconds = float("inf")
+
+
+@dataclass(slots=True, eq=False)
+class TurnCall:
+    """A submitted turn."""
+
+    session: Session
+    place: int
+    content: TurnContent
+    sequence: EngineSequence | None = None
+    """Sequence of the turn in an engine; None until it starts."""
+    lease_id: str = ""
+
+    @property
+    def turn(self) -> Turn:
+        """The recorded turn that is submitted."""
+        return self.session.turns[self.place]
+
+    @property
+    def name(self) -> str:
+        """Unique name of the turn: session and index."""
+        return f"{self.session.name}/{self.place}"
+
+    @property
+    def cached_tokens(self) -> Tokens:
+        """Prompt tokens that were found in the engine's cache; 0 before the turn starts."""
+        return (self.sequence.cached_tokens or 0) if self.sequence else 0
+
+
+class Start(NamedTuple):
+    """A turn that starts in an engine now."""
+
+    replica: SessionReplica
+    call: TurnCall
+    priority: int = 0
+    """Order in an engine with the policy `priority`: lower is admitted first."""
+
+
+class SessionArm(ABC):
+    """Decides where and when turns run.
+
+    An arm knows what a server sees: prompts, outputs of finished turns, times; never the later
+    turns of a session, nor the length of a gap before it has ended.
+    """
+
+    wakes_at: Seconds = NEVER
+    """Time of the next call of `wake`."""
+
+    def open(self, session: Session, now: Seconds) -> None:  # noqa: B027 (most arms need no call)
+        """Register a session that begins."""
+
+    @abstractmethod
+    def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
+        """Submit a turn; return the turns that start now."""
+
+    def hold(self, replica: SessionReplica, call: TurnCall, now: Seconds) -> None:  # noqa: B027
+        """Hold the prompt of a turn that ends, if wanted; its engine plans only afterwards."""
+
+    def finish(
+        self, replica: SessionReplica, calls: Sequence[TurnCall], now: Seconds
+    ) -> Iterable[Start]:
+        """Report ended turns of a replica; return the turns that start now."""
+        return ()
+
+    def close(self, session: Session, now: Seconds) -> Iterable[Start]:
+        """Report an ended session; return the turns that start now."""
+        return ()
+
+    def wake(self, now: Seconds) -> Iterable[Start]:
+        """Act at the time `wakes_at`; return the turns that start now."""
+        return ()

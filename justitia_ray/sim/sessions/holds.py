@@ -1,0 +1,68 @@
+"""Prompts that a replica holds in its cache while nothing runs on them.
+
+Held blocks have a reference, so that nothing evicts them: an engine does that if a KV connector
+touches the blocks of a finished request. A replica gives holds up, the last in rank first, before
+it preempts a sequence for lack of memory, and if nothing could run otherwise.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+from justitia_ray.engine_model.block_pool import BlockPool, Holding
+from justitia_ray.engine_model.contents import Content
+from justitia_ray.units import Tokens
+
+
+@dataclass(slots=True)
+class _Hold:
+    holding: Holding
+    rank: float
+
+
+class Holds:
+    """The prompts that are held in a pool of blocks, by name.
+
+    Args:
+        pool: The blocks of the engine.
+        block_size: Tokens of a block.
+    """
+
+    def __init__(self, pool: BlockPool, block_size: Tokens) -> None:
+        self._pool = pool
+        self._block_size = block_size
+        self._holds: dict[Hashable, _Hold] = {}
+
+    def __len__(self) -> int:
+        return len(self._holds)
+
+    def __contains__(self, name: Hashable) -> bool:
+        return name in self._holds
+
+    def add(self, name: Hashable, content: Content, tokens: Tokens, rank: float) -> None:
+        """Hold the cached blocks of a prompt, in place of those held under the name so far.
+
+        Args:
+            name: Name of the hold, for example its session.
+            content: Content of the prompt.
+            tokens: Length of the prompt.
+            rank: Holds of the highest rank are given up first.
+        """
+        found = self._pool.find(content, tokens // self._block_size)
+        holding = Holding()
+        self._pool.hold(holding, found)
+        self.drop(name)
+        self._holds[name] = _Hold(holding, rank)
+
+    def drop(self, name: Hashable) -> bool:
+        """Free the blocks of a hold; return False if there is none of that name."""
+        hold = self._holds.pop(name, None)
+        if hold is None:
+            return False
+        self._pool.free(hold.holding)
+        return True
+
+    def drop_last(self) -> bool:
+        """Free the blocks of the hold with the highest rank; return False if nothing is held."""
+        if not self._holds:
+            return False
+        return self.drop(max(self._holds, key=lambda name: self._holds[name].rank))

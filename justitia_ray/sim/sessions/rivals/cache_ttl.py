@@ -1,0 +1,137 @@
+"""CacheTTL, first called Continuum (arXiv 2511.02230), re-implemented.
+
+The prompt of a turn that calls a tool is pinned in the cache for a time to live; sessions are
+served first come, first served as wholes, so that a turn of an older session passes those of
+younger ones. The time to live is either fixed (2 s in the authors' public preview), or the one that
+maximises, over the gaps seen so far, the chance that the tool returns in time times what a return
+saves (computing the prompt again, and queueing), less the time for which the memory is held. The
+paper's text weighs these terms; the exact form of the second here is ours.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import count
+
+from justitia_ray.sim.sessions.arm import NEVER, Start, TurnCall
+from justitia_ray.sim.sessions.replica import SessionReplica
+from justitia_ray.sim.sessions.rivals.pinned import PinnedArm
+from justitia_ray.sim.sessions.trace import Session
+from justitia_ray.units import Seconds
+
+_PREVIEW_S: Seconds = 2.0
+_LEAST_GAPS, _MOST_GAPS = 10, 200
+_SMOOTHING = 0.05
+
+
+class CacheTtlArm(PinnedArm):
+    """Pins prompts through tool calls, on sticky replicas that serve the oldest session first.
+
+    Args:
+        replicas: The replicas.
+        sessions: All sessions of the run; not used.
+        ttl_s: Fixed time to live; None: computed for each turn.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[SessionReplica],
+        sessions: Sequence[Session],
+        ttl_s: Seconds | None = None,
+    ) -> None:
+        super().__init__(replicas, sessions)
+        self._fixed_s = ttl_s
+        self._count = count()
+        self._arrival: dict[str, int] = {}
+        self._expires: dict[str, Seconds] = {}
+        """End of the pins of sessions that wait for a tool."""
+        self._tool_since: dict[str, Seconds] = {}
+        self._submitted: dict[str, Seconds] = {}
+        self._gaps: deque[Seconds] = deque(maxlen=_MOST_GAPS)
+        self._queued_s: Seconds = 0.0
+        """Smoothed time of a turn beyond what it takes alone."""
+
+    def open(self, session: Session, now: Seconds) -> None:
+        """Pin a session to a replica, behind all older ones."""
+        super().open(session, now)
+        self._arrival[session.name] = next(self._count)
+
+    def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
+        """Start a turn; the pin of its session holds until the turn ends."""
+        name = call.session.name
+        self._submitted[name] = now
+        since = self._tool_since.pop(name, None)
+        if since is not None:
+            self._gaps.append(now - since)
+        if self._expires.pop(name, None) is not None:
+            self._plan_wake()
+        return [Start(self.replica_of(call.session), call, self._arrival[name])]
+
+    def hold(self, replica: SessionReplica, call: TurnCall, now: Seconds) -> None:
+        """Pin the prompt of a turn that calls a tool."""
+        name, turn = call.session.name, call.turn
+        self._learn_wait(replica, call, now)
+        ttl_s = self._ttl_s(replica, call) if turn.calls_tool else 0.0
+        if turn.calls_tool:
+            self._tool_since[name] = now
+        if ttl_s <= 0:
+            replica.holds.drop(name)
+            return
+        replica.holds.add(name, call.content, turn.prompt_tokens, self._arrival[name])
+        self._expires[name] = now + ttl_s
+        self._plan_wake()
+
+    def wake(self, now: Seconds) -> Iterable[Start]:
+        """Release the pins whose time is over."""
+        for name in [name for name, at in self._expires.items() if at <= now]:
+            del self._expires[name]
+            self._replicas[self._of[name]].release(name, now)
+        self._plan_wake()
+        return ()
+
+    def close(self, session: Session, now: Seconds) -> Iterable[Start]:
+        """Release the pin of an ended session."""
+        name = session.name
+        self._expires.pop(name, None)
+        self._tool_since.pop(name, None)
+        self._plan_wake()
+        self.replica_of(session).release(name, now)
+        return super().close(session, now)
+
+    def _plan_wake(self) -> None:
+        self.wakes_at = min(self._expires.values(), default=NEVER)
+
+    def _learn_wait(self, replica: SessionReplica, call: TurnCall, now: Seconds) -> None:
+        turn = call.turn
+        alone_s = replica.profile.alone_s(
+            turn.prompt_tokens, turn.output_tokens, turn.prompt_tokens - call.cached_tokens
+        )
+        waited_s = max(0.0, now - self._submitted[call.session.name] - alone_s)
+        self._queued_s += _SMOOTHING * (waited_s - self._queued_s)
+
+    def _ttl_s(self, replica: SessionReplica, call: TurnCall) -> Seconds:
+        if self._fixed_s is not None:
+            return self._fixed_s
+        if len(self._gaps) < _LEAST_GAPS:
+            return _PREVIEW_S
+        prompt = call.turn.prompt_tokens
+        saved_s = replica.profile.alone_s(prompt, 0, prompt) + self._queued_s
+        return best_ttl_s(self._gaps, saved_s, prompt / replica.profile.kv_tokens)
+
+
+def best_ttl_s(gaps: Iterable[Seconds], saved_s: Seconds, share: float) -> Seconds:
+    """Return the time to live with the greatest gain over recorded gaps; 0 if none gains.
+
+    Args:
+        gaps: Lengths of tool calls.
+        saved_s: Time that a turn saves if it returns in time.
+        share: Share of the memory that the pin takes: what a second of holding costs.
+    """
+    ordered = sorted(gaps)
+    best_s, most, passed_s = 0.0, 0.0, 0.0
+    for place, gap_s in enumerate(ordered):
+        passed_s += gap_s
+        held_s = passed_s + (len(ordered) - place - 1) * gap_s
+        gain = (place + 1) * saved_s - share * held_s
+        if gain > most:
+            best_s, most = gap_s, gain
+    return best_s

@@ -1,0 +1,140 @@
+"""Gittins ranks on learned stages, the order of Hermes (arXiv 2506.14851), re-implemented.
+
+Hermes learns the demand of an application's stages from earlier runs, and serves applications in
+the order of their Gittins rank: the least, over all amounts of service d, of the expected service
+up to d over the chance that the application ends within d. The rank is computed again at each stage
+(here: each turn). Its warm start of backends has no counterpart here, as all are warm.
+
+The earlier runs are all sessions of the run itself, which favours this arm. Hermes knows the kind
+of each application; the trace does not, so that a kind here is at most the length of a first prompt
+to a power of two.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import Literal
+
+from justitia_ray.sim.sessions.arm import SessionArm, Start, TurnCall
+from justitia_ray.sim.sessions.profiles import LongContextProfile
+from justitia_ray.sim.sessions.replica import SessionReplica
+from justitia_ray.sim.sessions.rivals.lmetric import LMetricArm
+from justitia_ray.sim.sessions.rivals.pinned import PinnedArm
+from justitia_ray.sim.sessions.trace import Session
+from justitia_ray.units import Seconds
+
+_PER_SECOND = 1_000
+"""Priorities are whole numbers; ranks are seconds."""
+
+
+class GittinsArm(SessionArm):
+    """Engines serve waiting turns by the Gittins ranks of their sessions.
+
+    Args:
+        replicas: The replicas.
+        sessions: All sessions of the run: the earlier runs.
+        by: What a rank is conditioned on: the number of turns that have ended (`stage`), that and
+            the length of the first prompt (`length`), or the service received (`age`).
+        placed: `lmetric`, or `pinned`: Hermes places nothing.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[SessionReplica],
+        sessions: Sequence[Session],
+        by: Literal["stage", "length", "age"] = "stage",
+        placed: Literal["lmetric", "pinned"] = "lmetric",
+    ) -> None:
+        self._by = by
+        kind = LMetricArm if placed == "lmetric" else PinnedArm
+        self._placer: SessionArm = kind(replicas, sessions)
+        profile = replicas[0].profile
+        self._demands = {session.name: demands_s(session, profile) for session in sessions}
+        kinds: dict[int, list[list[Seconds]]] = {}
+        for session in sessions:
+            kinds.setdefault(self._kind(session), []).append(self._demands[session.name])
+        self._ranks = {kind: _ranks(runs) for kind, runs in kinds.items()}
+        """Rank at each stage, by kind of session."""
+        self._totals = sorted(map(sum, self._demands.values()))
+        self._ages: dict[str, Seconds] = {}
+
+    def open(self, session: Session, now: Seconds) -> None:
+        """Register a session with no service received."""
+        self._ages[session.name] = 0.0
+        self._placer.open(session, now)
+
+    def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
+        """Start a turn with its session's present rank as its priority."""
+        if self._by == "age":
+            rank_s = self._age_rank_s(call)
+        else:
+            rank_s = self._ranks[self._kind(call.session)][call.place]
+        priority = round(_PER_SECOND * rank_s)
+        return [start._replace(priority=priority) for start in self._placer.submit(call, now)]
+
+    def finish(
+        self, replica: SessionReplica, calls: Sequence[TurnCall], now: Seconds
+    ) -> Iterable[Start]:
+        """Count the service of ended turns."""
+        for call in calls:
+            self._ages[call.session.name] += self._demands[call.session.name][call.place]
+        return self._placer.finish(replica, calls, now)
+
+    def close(self, session: Session, now: Seconds) -> Iterable[Start]:
+        """Forget an ended session."""
+        del self._ages[session.name]
+        return self._placer.close(session, now)
+
+    def _kind(self, session: Session) -> int:
+        return session.turns[0].prompt_tokens.bit_length() if self._by == "length" else 0
+
+    def _age_rank_s(self, call: TurnCall) -> Seconds:
+        age_s = self._ages[call.session.name]
+        longer = self._totals[bisect_right(self._totals, age_s) :]
+        if not longer:  # it has outlived all earlier runs
+            return age_s
+        return gittins_rank([total_s - age_s for total_s in longer])
+
+
+def gittins_rank(remaining: Sequence[float]) -> float:
+    """Return the least E[min(X, d)] / P(X <= d) over all d: lower is served first.
+
+    Args:
+        remaining: Equally likely values of what is left, ascending, above 0.
+    """
+    best, passed = float("inf"), 0.0
+    for place, value in enumerate(remaining):
+        passed += value
+        later = len(remaining) - place - 1
+        best = min(best, (passed + later * value) / (place + 1))
+    return best
+
+
+def demands_s(session: Session, profile: LongContextProfile) -> list[Seconds]:
+    """Return the time that each turn of a session takes alone, with its context in the cache."""
+    prompts = [0, *(turn.prompt_tokens for turn in session.turns)]
+    return [
+        profile.alone_s(now, turn.output_tokens, max(1, now - before))
+        for turn, (before, now) in zip(session.turns, pairwise(prompts), strict=True)
+    ]
+
+
+def _ranks(runs: Iterable[Sequence[Seconds]]) -> list[float]:
+    return [gittins_rank(sorted(remaining)) for remaining in remaining_by_stage(runs)]
+
+
+def remaining_by_stage(runs: Iterable[Sequence[Seconds]]) -> list[list[Seconds]]:
+    """Return what was left of the runs that reached each stage, from the first stage.
+
+    Args:
+        runs: The demands of the stages of each run.
+    """
+    stages: list[list[Seconds]] = []
+    for demands in runs:
+        left_s = 0.0
+        for place in reversed(range(len(demands))):
+            left_s += demands[place]
+            while len(stages) <= place:
+                stages.append([])
+            stages[place].append(left_s)
+    return stages

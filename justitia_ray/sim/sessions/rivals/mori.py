@@ -1,0 +1,152 @@
+"""MORI (arXiv 2606.00866), re-implemented: programs are ranked by their idleness.
+
+The idleness of a program is the share of acting in its last five cycles of running and acting, the
+present one included; waiting for a place does not count. The programs with a place on a replica are
+those whose contexts fit; the idlest lose theirs first, acting ones before running ones. Of the
+others, programs with a waiting turn come back, the least idle first, before new ones, the smallest
+first. One may take the places of acting programs that are idler than itself.
+
+In MORI engines evict the blocks of busy programs last; here their prompts are held, and given up
+under pressure, those of the idlest first. MORI moves contexts to host memory instead of dropping
+them; that tier is not modelled.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from justitia_ray.sim.sessions.arm import Start, TurnCall
+from justitia_ray.sim.sessions.replica import SessionReplica
+from justitia_ray.sim.sessions.rivals.programs import Program, ProgramArm
+from justitia_ray.sim.sessions.trace import Session
+from justitia_ray.units import Seconds, Tokens
+
+_CYCLES = 5
+
+
+class MoriArm(ProgramArm):
+    """Keeps the contexts of the least idle programs.
+
+    Args:
+        replicas: The replicas.
+        sessions: All sessions of the run; not used.
+        filled: Share of the memory that the programs with a place may take.
+        new: Idleness of a program that has run no turn; the paper does not give it.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[SessionReplica],
+        sessions: Sequence[Session],
+        filled: float = 1.0,
+        new: float = 1.0,
+    ) -> None:
+        super().__init__(replicas, sessions)
+        self._capacity: Tokens = int(filled * replicas[0].profile.kv_tokens)
+        self._new = new
+        self._cycles: dict[str, deque[list[Seconds]]] = {}
+        """[ran, acted] of the last cycles of each program."""
+
+    def open(self, session: Session, now: Seconds) -> None:
+        """Register a program without a place."""
+        super().open(session, now)
+        self._cycles[session.name] = deque(maxlen=_CYCLES)
+
+    def returned(self, program: Program, now: Seconds) -> None:
+        """Record the end of a gap."""
+        if cycles := self._cycles[program.name]:
+            cycles[-1][1] = now - program.since
+
+    def hold(self, replica: SessionReplica, call: TurnCall, now: Seconds) -> None:
+        """Hold the prompt of a program that keeps its place."""
+        program = self.programs[call.session.name]
+        self._cycles[program.name].append([now - program.since, 0.0])
+        if not program.is_marked:
+            rank = self._past_idleness(program)
+            replica.holds.add(program.name, call.content, call.turn.prompt_tokens, rank)
+
+    def pause(self, program: Program, now: Seconds) -> None:
+        """Take a program's place away, and let its context be evicted."""
+        replica = program.replica
+        super().pause(program, now)
+        if replica is not None:
+            replica.release(program.name, now)
+
+    def close(self, session: Session, now: Seconds) -> Iterable[Start]:
+        """Forget an ended program, and use its memory."""
+        del self._cycles[session.name]
+        return super().close(session, now)
+
+    def relieve(self, replica: SessionReplica, now: Seconds) -> None:
+        """Pause the idlest programs until the others fit; running ones when their turns end."""
+        excess = -self._room(replica)
+        if excess <= 0:
+            return
+        kept = [program for program in self.on(replica) if not program.is_marked]
+        kept.sort(key=lambda one: (one.is_running, -self._idleness(one, now)))
+        for program in kept[:-1]:
+            if excess <= 0:
+                return
+            excess -= self.need(program)
+            if program.is_running:
+                program.is_marked = True
+            else:
+                self.pause(program, now)
+
+    def place(self, now: Seconds) -> list[Start]:
+        """Give places to programs with waiting turns, in their order, as memory allows."""
+        starts: list[Start] = []
+        for program in sorted(self.pending(), key=lambda one: self._order(one, now)):
+            replica = self._place_of(program, now)
+            if replica is None:
+                continue
+            self._displace(program, replica, now)
+            starts += self.start(program, replica, now)
+        return starts
+
+    def _order(self, program: Program, now: Seconds) -> tuple[bool, bool, float]:
+        if not program.turns:
+            return not self.has_waited(program, now), True, program.tokens
+        return not self.has_waited(program, now), False, self._idleness(program, now)
+
+    def _place_of(self, program: Program, now: Seconds) -> SessionReplica | None:
+        """Return the replica with most room for a program, counting idler ones as room."""
+        need = min(self.need(program), self._capacity)
+        rooms = {one: self._room(one) for one in self.replicas}
+        best = max(rooms, key=lambda one: rooms[one])
+        if need <= rooms[best]:
+            return best
+        for replica in self.replicas:
+            rooms[replica] += sum(map(self.need, self._idler(program, replica, now)))
+        best = max(rooms, key=lambda one: rooms[one])
+        return best if need <= rooms[best] or self.has_waited(program, now) else None
+
+    def _displace(self, program: Program, replica: SessionReplica, now: Seconds) -> None:
+        """Pause idler programs that act on a replica, the idlest first, until a program fits."""
+        for other in self._idler(program, replica, now):
+            if self.need(program) <= self._room(replica):
+                return
+            self.pause(other, now)
+
+    def _idler(self, program: Program, replica: SessionReplica, now: Seconds) -> list[Program]:
+        """Return the acting programs on a replica that are idler than a program, idlest first."""
+        own = self._idleness(program, now)
+        acting = [one for one in self.on(replica) if not one.is_running]
+        idler = [one for one in acting if self._idleness(one, now) > own]
+        return sorted(idler, key=lambda one: self._idleness(one, now), reverse=True)
+
+    def _room(self, replica: SessionReplica) -> Tokens:
+        kept = [program for program in self.on(replica) if not program.is_marked]
+        return self._capacity - sum(map(self.need, kept))
+
+    def _idleness(self, program: Program, now: Seconds) -> float:
+        """Return the share of acting in the last cycles, the present gap included."""
+        acts = bool(program.turns) and not program.is_running and not program.pending
+        return self._past_idleness(program, now - program.since if acts else 0.0)
+
+    def _past_idleness(self, program: Program, gap_s: Seconds = 0.0) -> float:
+        cycles = self._cycles[program.name]
+        if not cycles:
+            return self._new
+        ran_s = sum(ran for ran, _ in cycles)
+        acted_s = gap_s + sum(acted for _, acted in cycles)
+        return acted_s / (ran_s + acted_s) if ran_s + acted_s > 0 else self._new

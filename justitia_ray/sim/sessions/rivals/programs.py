@@ -1,0 +1,133 @@
+"""What ThunderAgent and MORI share: programs that are paused outside of engines, between turns.
+
+A program (a session) has a place on a replica or none. Turns of a program without a place wait
+until it gets one: in the control loop, which runs every few seconds, and here also when a program
+submits a turn or ends.
+"""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from justitia_ray.sim.sessions.arm import SessionArm, Start, TurnCall
+from justitia_ray.sim.sessions.replica import SessionReplica
+from justitia_ray.sim.sessions.trace import Session
+from justitia_ray.units import Seconds, Tokens
+
+_EVERY_S: Seconds = 5.0
+_LONGEST_WAIT_S: Seconds = 1800.0
+"""Wait after which a program gets a place in any case."""
+_BUFFER: Tokens = 100
+"""Tokens for the growth of each program."""
+
+
+@dataclass(slots=True, eq=False)
+class Program:
+    """A session, as a program scheduler sees it."""
+
+    name: str
+    since: Seconds
+    """Begin of its present status: runs, acts, or waits."""
+    tokens: Tokens = 0
+    """Length of its context, as last seen."""
+    replica: SessionReplica | None = None
+    """Where it has its place; None: it is new or paused."""
+    pending: TurnCall | None = None
+    """Turn that waits for a place."""
+    is_running: bool = False
+    is_marked: bool = False
+    """Whether it loses its place when its running turn ends."""
+    turns: int = 0
+    """Turns that have ended."""
+
+
+class ProgramArm(SessionArm):
+    """A scheduler with a table of programs and a periodic control loop."""
+
+    def __init__(self, replicas: Sequence[SessionReplica], sessions: Sequence[Session]) -> None:
+        self.replicas = replicas
+        self.programs: dict[str, Program] = {}
+        self.wakes_at = _EVERY_S
+
+    def open(self, session: Session, now: Seconds) -> None:
+        """Register a program without a place."""
+        self.programs[session.name] = Program(session.name, now)
+
+    def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
+        """Start a turn where its program has its place; otherwise it waits for one."""
+        program = self.programs[call.session.name]
+        self.returned(program, now)
+        program.tokens = call.turn.prompt_tokens
+        program.pending, program.since = call, now
+        if program.replica is not None:
+            return [self._run(program, now)]
+        return self.place(now)
+
+    def finish(
+        self, replica: SessionReplica, calls: Sequence[TurnCall], now: Seconds
+    ) -> Iterable[Start]:
+        """Let the programs of ended turns act; those that are marked lose their places."""
+        for call in calls:
+            program = self.programs[call.session.name]
+            program.tokens = call.turn.prompt_tokens + call.turn.output_tokens
+            program.is_running, program.since = False, now
+            program.turns += 1
+            if program.is_marked:
+                self.pause(program, now)
+        return ()
+
+    def close(self, session: Session, now: Seconds) -> Iterable[Start]:
+        """Forget an ended program, and use its memory."""
+        self.pause(self.programs.pop(session.name), now)
+        return self.place(now)
+
+    def wake(self, now: Seconds) -> Iterable[Start]:
+        """Run the control loop once."""
+        self.wakes_at = now + _EVERY_S
+        starts = self.place(now)
+        for replica in self.replicas:
+            self.relieve(replica, now)
+        return starts
+
+    @abstractmethod
+    def place(self, now: Seconds) -> list[Start]:
+        """Give places to programs without one, as memory allows."""
+
+    @abstractmethod
+    def relieve(self, replica: SessionReplica, now: Seconds) -> None:
+        """Pause programs of a replica until its memory suffices for the others."""
+
+    def returned(self, program: Program, now: Seconds) -> None:
+        """Note that a program submits a turn, before its status changes."""
+
+    def pause(self, program: Program, now: Seconds) -> None:
+        """Take a program's place away; it does not run."""
+        program.replica, program.is_marked = None, False
+
+    def on(self, replica: SessionReplica) -> list[Program]:
+        """Return the programs with a place on a replica."""
+        return [program for program in self.programs.values() if program.replica is replica]
+
+    def need(self, program: Program) -> Tokens:
+        """Return the memory that a program takes, at most that of a replica."""
+        return min(program.tokens + _BUFFER, self.replicas[0].profile.kv_tokens)
+
+    def pending(self) -> list[Program]:
+        """Return the programs whose turns wait for a place."""
+        return [one for one in self.programs.values() if one.replica is None and one.pending]
+
+    def has_waited(self, program: Program, now: Seconds) -> bool:
+        """Return whether a pending program has to get a place in any case."""
+        return now - program.since >= _LONGEST_WAIT_S
+
+    def start(self, program: Program, replica: SessionReplica, now: Seconds) -> list[Start]:
+        """Give a program a place, and start its waiting turn, if any."""
+        program.replica = replica
+        return [self._run(program, now)] if program.pending else []
+
+    def _run(self, program: Program, now: Seconds) -> Start:
+        assert program.replica is not None
+        assert program.pending is not None
+        call, program.pending = program.pending, None
+        program.is_running, program.since = True, now
+        return Start(program.replica, call)
