@@ -18,6 +18,7 @@ from justitia_ray.protocol.status import (
     ApplicationView,
     FrontView,
     ModelStatus,
+    PrefillCostView,
     ReplicaView,
     StoreView,
     read_answer,
@@ -92,6 +93,7 @@ def _engines(status: ModelStatus) -> list[tuple[str, str | None]]:
         ("KV used", None if used is None else f"{used:.0%} on average since the start"),
         ("preemptions", None if kv.preemptions is None else f"{kv.preemptions:,}"),
         ("engines", _dead_engines(status)),
+        ("prefill cost", _prefill_cost(status.prefill_cost)),
     ]
 
 
@@ -131,6 +133,19 @@ def _dead_engines(status: ModelStatus) -> str | None:
         f"{failures.get('crash', 0):,} died by themselves, {failures.get('kill', 0):,} were killed"
         + (f"; {status.suspects:,} suspects run apart" if status.suspects else "")
     )
+
+
+def _prefill_cost(cost: PrefillCostView | None) -> str | None:
+    """Return the cost of computing prompts and its source; None: nothing."""
+    if cost is None:
+        return None
+    if cost.per_token is None:
+        return "not measured yet"
+    text = f"{cost.per_token:.4g} token·iterations a computed token"
+    if cost.per_pair:
+        text += f", {cost.per_pair:.3g} a pair"
+    release = f" under {cost.release}" if cost.release else ""
+    return f"{text}, {cost.source}{release}"
 
 
 def _store(store: StoreView | None) -> str | None:

@@ -69,18 +69,6 @@ class SharedSections(Section):
         return self
 
     @model_validator(mode="after")
-    def _prefill_has_a_cost(self) -> Self:
-        self._check_prefill_cost("engine", self.engine)
-        return self
-
-    def _check_prefill_cost(self, where: str, engine: EngineSection) -> None:
-        if self.scheduler.cost == "with_prefill" and engine.prefill_cost is None:
-            raise ValueError(
-                f"scheduler.cost is with_prefill: {where}.prefill_cost is required; justitia"
-                " calibrate prints it"
-            )
-
-    @model_validator(mode="after")
     def _leases_are_reported_before_they_expire(self) -> Self:
         self._check_report_interval("replica", self.replica)
         return self
@@ -107,11 +95,16 @@ class AppConfig(SharedSections):
 
     @property
     def prefill_cost(self) -> PrefillCost | None:
-        """Cost of computing prompts; None: they cost nothing."""
-        measured = self.engine.prefill_cost
-        if self.scheduler.cost == "kv_token_time" or measured is None:
+        """Configured cost of computing prompts; None: they cost nothing, or what is measured."""
+        given = self.engine.prefill_cost
+        if self.scheduler.cost == "kv_token_time" or given is None:
             return None
-        return PrefillCost(measured.per_token, measured.per_pair)
+        return PrefillCost(given.per_token, given.per_pair)
+
+    @property
+    def measures_prefill(self) -> bool:
+        """Whether computing prompts costs what the first replica measures."""
+        return self.scheduler.cost == "with_prefill" and self.engine.prefill_cost is None
 
     @property
     def store_name(self) -> str:
@@ -194,8 +187,6 @@ class AppArgs(SharedSections):
         owners: dict[str, str] = {}
         alike: dict[str, str] = {}
         for model in self._all():
-            if isinstance(model, ModelEntry) and model.engine is not None:
-                self._check_prefill_cost(f"models: {model.name}: engine", model.engine)
             if isinstance(model, ModelEntry) and model.replica is not None:
                 self._check_report_interval(f"models: {model.name}: replica", model.replica)
             for name in (*model.names, *model.aliases):

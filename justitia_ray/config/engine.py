@@ -137,8 +137,10 @@ class EngineSection(Section):
     """Time after which an engine that has not started, its model included, is given up: its process
     ends, and Serve starts another. vLLM itself waits for ever for a hanging start."""
     prefill_cost: PrefillCostSection | None = None
-    """Cost of computing prompts, for `scheduler.cost: with_prefill`. `justitia calibrate` prints
-    it. Costs before and after a change of it are not comparable."""
+    """Cost of computing prompts, for `scheduler.cost: with_prefill`. `null`: each replica measures
+    its engine when it starts, which takes seconds, and the first measurement under a release of the
+    service counts for all replicas of the model, until the next release. `justitia status` shows
+    the cost. `justitia calibrate` prints one for recorded or live requests."""
     fake: FakeEngineSection = FakeEngineSection()
 
     @model_validator(mode="after")

@@ -64,6 +64,7 @@ class Applications:
             expected_stages=event.expected_stages[:MAXIMUM_STAGES],
             deadline_s=event.deadline_s,
             tier=event.tier,
+            prefill_cost=state.prefill_cost,
         )
         _note_opener(application, event)
         state.applications[application_id] = application
@@ -217,7 +218,7 @@ class Applications:
         end_contexts(state.replicas, application)
         state.memory_releases += 1
         ledger.application_ended(application)
-        if state.prefill_cost is not None and outcome is Outcome.FINISHED:
+        if application.prefill_cost is not None and outcome is Outcome.FINISHED:
             state.prefill_ratios.observe(
                 application.application_class,
                 application.kv_token_time,

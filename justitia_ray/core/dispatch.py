@@ -371,9 +371,9 @@ class Leases:
         inference.found_tokens = None
         if replica.capacity.caches_prefixes:
             take_context(replica, application, inference, lease)
-        if state.prefill_cost is not None:
+        if application.prefill_cost is not None:
             missing = lease.uncomputed_tokens if replica.capacity.caches_prefixes else None
-            place_prefill(state.prefill_cost, application, inference, missing)
+            place_prefill(application.prefill_cost, application, inference, missing)
         if inference.shares and replica.capacity.caches_prefixes:
             tokens = replica.footprint_beside(inference).full_tokens
             if inference.prefixes:

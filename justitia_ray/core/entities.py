@@ -21,7 +21,7 @@ from justitia_ray.core.states import (
     LeaseState,
 )
 from justitia_ray.core.tenants import DEFAULT_TIER, LEAST_WEIGHT, beyond
-from justitia_ray.cost import CostFunction, choices_cost
+from justitia_ray.cost import CostFunction, PrefillCost, choices_cost
 from justitia_ray.units import (
     ApplicationId,
     ClientId,
@@ -331,6 +331,8 @@ class Application:
     """Number of its contexts that engines found less those that they missed, within bounds."""
     own_contexts: OwnContexts | None = None
     """Its last contexts; None: computing a prompt costs nothing, or none was computed."""
+    prefill_cost: PrefillCost | None = None
+    """Cost of computing its prompts, that in force when it arrived; None: nothing."""
     prefill_token_time: KvTokenTime = 0
     """Service received for computing prompts, as far as its tag pays; not in `kv_token_time`."""
     predicted_prefill: KvTokenTime = 0

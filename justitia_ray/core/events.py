@@ -13,6 +13,7 @@ from justitia_ray.core.actions import EndsStored
 from justitia_ray.core.entities import FailureCause, Outcome, ReplicaCapacity
 from justitia_ray.core.stages import ExpectedStage
 from justitia_ray.core.tenants import DEFAULT_TIER, TIERS, TenantTree, Tier
+from justitia_ray.cost import PrefillCost
 from justitia_ray.units import (
     ApplicationId,
     InferenceId,
@@ -391,6 +392,15 @@ class TenantsChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class PrefillMeasured:
+    """A replica has measured the cost of computing prompts; the first of a release counts."""
+
+    cost: PrefillCost
+    release: str
+    """Release of the service that measured it."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeadlinePassed:
     """A deadline was reached without another event."""
 
@@ -418,5 +428,6 @@ Event: TypeAlias = (
     | EndsAcknowledged
     | PolicyChanged
     | TenantsChanged
+    | PrefillMeasured
     | DeadlinePassed
 )

@@ -125,8 +125,8 @@ class Inferences:
         is_current = event.stage in (None, inference.stage) and not event.resubmitted
         if event.remaining_kv_token_time is not None and is_current:
             self._ledger.expect(event.application_id, event.remaining_kv_token_time)
-        if state.prefill_cost is not None:
-            expect_prefill(state.prefill_cost, application, inference)
+        if application.prefill_cost is not None:
+            expect_prefill(application.prefill_cost, application, inference)
             self._ledger.charge_prefill(application)
         if event.expected_stages and is_current:
             stages = replace_expected(

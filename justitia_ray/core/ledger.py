@@ -155,7 +155,7 @@ class Ledger:
         cost = application.predicted_kv_token_time if charge is None else charge
         if self.options.accounts_cost != "kv_token_time":
             cost = application.predicted_cost or 0
-        elif self._state.prefill_cost is not None:
+        elif application.prefill_cost is not None:
             expected = self._state.prefill_ratios.expected(application.application_class, cost)
             application.predicted_prefill = application.charged_prefill = expected
             cost += expected
@@ -193,8 +193,8 @@ class Ledger:
         """
         if self.options.accounts_cost != "kv_token_time":
             return
-        if self._state.prefill_cost is not None:
-            application = self._state.applications[application_id]
+        application = self._state.applications[application_id]
+        if application.prefill_cost is not None:
             remaining += application.charged_prefill - application.prefill_token_time
         if self.fair_share.expect(application_id, remaining):
             self._state.counters.expected += 1
@@ -347,7 +347,7 @@ class Ledger:
             booked, served = self._book_prefill(computed, booked)
         if not booked:
             return
-        recharged = self.fair_share.deliver(self._charges(booked))
+        recharged = self.fair_share.deliver(self._charges(booked, with_prefill=bool(computed)))
         state.counters.outran += len(recharged)
         self._note_service(served)
         if self.observer is not None:
@@ -623,9 +623,11 @@ class Ledger:
         for client in clients:
             self.queue.touch_client(client)
 
-    def _charges(self, deliveries: list[Delivery]) -> list[tuple[ApplicationId, KvTokenTime]]:
+    def _charges(
+        self, deliveries: list[Delivery], *, with_prefill: bool
+    ) -> list[tuple[ApplicationId, KvTokenTime]]:
         if self.options.accounts_cost == "kv_token_time":
-            if self._state.prefill_cost is not None:
+            if with_prefill:
                 return [(d.application_id, d.tag_amount) for d in deliveries]
             return [(d.application_id, d.amount) for d in deliveries]
         cost = self.options.cost_function

@@ -52,6 +52,11 @@ class PrefillRatios:
             return 0
         return round(kv_token_time * (sums.prefill / sums.kv_token_time))
 
+    def scale(self, factor: float) -> None:
+        """Multiply all prefill by a factor, because its cost has changed."""
+        for sums in self._sums.values():
+            sums.prefill *= factor
+
     def record(self) -> Record:
         """Return the sums as JSON."""
         return {

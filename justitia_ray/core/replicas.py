@@ -430,7 +430,7 @@ class Replicas:
         self, application: Application, inference: Inference, lease: Lease | None, report: Report
     ) -> PrefillPaid:
         """Return the prefill since the last report that no earlier scheduler has booked."""
-        cost = self._state.prefill_cost
+        cost = application.prefill_cost
         assert cost is not None
         if isinstance(report, ev.LeaseFinished) and self._was_counted(report, inference):
             return NOTHING_PAID

@@ -25,6 +25,7 @@ from justitia_ray.core.ledger import Ledger, Place
 from justitia_ray.core.liveness import Ingresses, Recovery
 from justitia_ray.core.outlook import Outlooks
 from justitia_ray.core.placement import Placement
+from justitia_ray.core.prefill_costs import MeasuredPrefill, accept_measured
 from justitia_ray.core.replicas import Replicas
 from justitia_ray.core.state import DeadlineKind, SchedulerLimits, State, Timeouts
 from justitia_ray.core.suspects import Suspects
@@ -39,6 +40,7 @@ _STARTS_NOTHING = frozenset(
         ev.DeadlinePassed,
         ev.EndsAcknowledged,
         ev.IngressHeartbeat,
+        ev.PrefillMeasured,
         ev.PullAnswered,
         ev.ReplicaDisconnected,
         ev.StateStored,
@@ -64,6 +66,7 @@ class SchedulerCore:
         deaths_allowed: int = 2,
         meter: Callable[[State], Meter] | None = None,
         prefill_cost: PrefillCost | None = None,
+        measures_prefill: bool = False,
     ) -> None:
         """Start with an empty queue.
 
@@ -80,6 +83,8 @@ class SchedulerCore:
             meter: Measures the lag of every application, and the bound on it (`lag.meter`); None:
                 lags are computed on request.
             prefill_cost: Cost of computing prompts; None: nothing, as in the paper.
+            measures_prefill: Whether that cost is the one that the first replica measures, from
+                then on (`PrefillMeasured`).
 
         Raises:
             ConfigError: If a name or an option is not one of those allowed.
@@ -95,6 +100,7 @@ class SchedulerCore:
             tenants=TenantTree() if tenants is None else tenants,
             tiers=tiers,
             prefill_cost=prefill_cost,
+            measures_prefill=measures_prefill,
         )
         measured = None if meter is None else meter(self.state)
         self.ledger = Ledger(self.state, policy, policy_options or {}, measured)
@@ -147,6 +153,7 @@ class SchedulerCore:
             ev.EndsAcknowledged: lambda event: self.state.ends.acknowledge(event.told),
             ev.PolicyChanged: self._policy_changed,
             ev.TenantsChanged: self._tenants_changed,
+            ev.PrefillMeasured: self._prefill_measured,
             ev.DeadlinePassed: lambda event: None,
         }
         self._expire: dict[DeadlineKind, Callable[[str], None]] = {
@@ -374,6 +381,9 @@ class SchedulerCore:
         self.applications.cap_anew()
         self._leases.shares.describe(event.tenants, event.tiers)
         self.state.headroom_changes += 1
+
+    def _prefill_measured(self, event: ev.PrefillMeasured) -> None:
+        accept_measured(self.state, MeasuredPrefill(event.cost, event.release))
 
     def _expire_lease(self, lease_id: str) -> None:
         inference = self._leases.expire(lease_id)

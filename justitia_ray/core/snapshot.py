@@ -13,6 +13,7 @@ from justitia_ray.core.entities import Application
 from justitia_ray.core.own_contexts import OwnContexts
 from justitia_ray.core.policies import Durable
 from justitia_ray.core.policies.names import policy_path
+from justitia_ray.core.prefill_costs import cost_record, read_cost, restore_measured
 from justitia_ray.core.records import Fields, Record, RecordReader, read_fields
 from justitia_ray.core.scheduler import SchedulerCore
 from justitia_ray.core.stages import read_stages
@@ -72,6 +73,7 @@ def clock_record(core: SchedulerCore) -> Record:
     """Return V, and the kind of its clock."""
     branches, policy = core.ledger.fair_share.clock_state(), core.ledger.policy
     suspects, ratios = core.suspects.record(), core.state.prefill_ratios.record()
+    measured = core.state.measured_prefill
     return {
         "virtual_time": core.ledger.fair_share.clock.virtual_time,
         "kind": core.ledger.options.accounts_kind,
@@ -82,6 +84,7 @@ def clock_record(core: SchedulerCore) -> Record:
         **({"branches": branches} if branches else {}),
         **({"suspects": suspects} if suspects else {}),
         **({"prefill_ratios": ratios} if ratios else {}),
+        **({"measured_prefill": measured.record()} if measured else {}),
     }
 
 
@@ -116,6 +119,7 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
         "unfinished_prefill": application.unfinished_prefill,
         "unfinished_forgiven": application.unfinished_forgiven,
         "own_contexts": application.own_contexts.record() if application.own_contexts else None,
+        "prefill_cost": cost_record(application.prefill_cost) if application.prefill_cost else None,
         "full_weight": application.weight if application.is_deprioritised else None,
         "counted": policy.application_state(application_id)
         if isinstance(policy, Durable)
@@ -189,6 +193,8 @@ def restore(
         raise StoreError(f"clock.suspects: the stored record is damaged ({error!r})") from error
     try:
         core.state.prefill_ratios.restore(clock.get("prefill_ratios", {}))
+        if "measured_prefill" in clock:
+            restore_measured(core.state, clock["measured_prefill"])
     except ValueError as error:
         raise StoreError(f"clock: the stored record is damaged ({error!r})") from error
     share = core.ledger.fair_share
@@ -281,6 +287,8 @@ def _restore_application(
     application.forgiven_before = application.unfinished_forgiven
     if "own_contexts" in record:
         application.own_contexts = OwnContexts.restored(record["own_contexts"])
+    if "prefill_cost" in record:
+        application.prefill_cost = read_cost(record["prefill_cost"])
     core.applications.adopt(application, is_closed=_is_closed(record))
 
 

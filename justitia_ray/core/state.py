@@ -20,6 +20,7 @@ from justitia_ray.core.entities import (
 )
 from justitia_ray.core.kept_ends import KeptEnds
 from justitia_ray.core.least_squares import DecayingFit
+from justitia_ray.core.prefill_costs import MeasuredPrefill
 from justitia_ray.core.prefill_ratios import PrefillRatios
 from justitia_ray.core.tenants import TIERS, TenantTree, Tier
 from justitia_ray.core.told_apart import ToldApart
@@ -275,7 +276,11 @@ class State:
     tenants: TenantTree = field(default_factory=TenantTree)
     tiers: Mapping[str, Tier] = field(default_factory=lambda: TIERS)
     prefill_cost: PrefillCost | None = None
-    """Cost of computing prompts; None: nothing."""
+    """Cost of computing prompts, for applications that arrive now; None: nothing."""
+    measures_prefill: bool = False
+    """Whether `prefill_cost` is the measured one, once there is one."""
+    measured_prefill: MeasuredPrefill | None = None
+    """Cost that a replica measured first under the last release that measured one."""
     prefill_ratios: PrefillRatios = field(default_factory=PrefillRatios)
     caps: bool = False
     """Whether any tenant caps its applications."""

@@ -31,6 +31,7 @@ from justitia_ray.core.events import (
     Resubmitted,
 )
 from justitia_ray.core.limits import LimitStanding
+from justitia_ray.core.prefill_costs import MeasuredPrefill
 from justitia_ray.units import ClientId, Epoch, ReplicaId, RequestId, Seconds, Tokens, VirtualTime
 
 Submission: TypeAlias = (
@@ -110,6 +111,8 @@ class Pull:
     """Whether the engine is stalled and none of its processes is suspended by a signal."""
     failure: EngineFailed | None = None
     """How the engine failed; repeated in every later pull."""
+    prefill: MeasuredPrefill | None = None
+    """Cost of computing prompts that the replica has measured; None: it measures none."""
 
 
 @dataclass(frozen=True, slots=True)

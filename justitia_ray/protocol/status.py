@@ -197,6 +197,20 @@ class FrontView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillCostView:
+    """Cost of computing prompts, for applications that are opened now."""
+
+    source: str
+    """`configured` or `measured`."""
+    per_token: float | None = None
+    """Token·iterations of each computed prompt token; None: not measured yet, so nothing."""
+    per_pair: float | None = None
+    """Token·iterations of each pair of a computed token and a token before it."""
+    release: str | None = None
+    """Release of the service that measured it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerStatus:
     """State of the scheduler of one model; one that is starting reports the first fields only."""
 
@@ -223,6 +237,8 @@ class SchedulerStatus:
     prompt_tokens: Tokens = 0
     """Prompt tokens of ended inferences."""
     cached_prompt_tokens: Tokens = 0
+    prefill_cost: PrefillCostView | None = None
+    """None: computing prompts costs nothing."""
     prefill_token_time: KvTokenTime = 0
     """Service for computing prompts; 0 unless prefill costs."""
     forgiven_token_time: KvTokenTime = 0

@@ -12,6 +12,7 @@ from ray.exceptions import RayActorError
 
 from justitia_ray.config import AppConfig
 from justitia_ray.core.entities import FailureCause, Outcome
+from justitia_ray.core.prefill_costs import MeasuredPrefill
 from justitia_ray.errors import EngineError
 from justitia_ray.observability.call_traces import EngineTracer
 from justitia_ray.observability.log_events import log_event
@@ -79,6 +80,12 @@ class EngineReplica:
         with start_deadline(self._config.engine.start_timeout_s):
             self._engine: Engine = await build_engine(self._config)
             self._capacity: EngineCapacity = await self._engine.start()
+            prefill: MeasuredPrefill | None = None
+            if self._config.measures_prefill:
+                from justitia_ray.serve.replica.prefill_plan import measure_prefill
+
+                name = self._config.model.name
+                prefill = await measure_prefill(self._engine, self._capacity, name)
         self._leases = LeaseTable(
             self._replica_id, self._engine, self._config.replica.lease_grace_s
         )
@@ -116,6 +123,7 @@ class EngineReplica:
             self._engine_died,
             self._listener.address,
             self._stalls,
+            prefill,
         )
         loop = asyncio.get_running_loop()
         self._pulling = loop.create_task(self._puller.run())

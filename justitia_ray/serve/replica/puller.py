@@ -12,6 +12,7 @@ from typing import Any
 
 from justitia_ray.config import ReplicaSection
 from justitia_ray.core.entities import ReplicaCapacity
+from justitia_ray.core.prefill_costs import MeasuredPrefill
 from justitia_ray.errors import (
     ConnectionLost,
     EngineError,
@@ -46,6 +47,7 @@ class Puller:
         on_engine_died: Called each time the engine is found dead.
         address: Address at which ingresses can call this replica.
         stalls: Shows whether the engine is stalled.
+        prefill: Cost of computing prompts that was measured; None: none was.
     """
 
     def __init__(
@@ -59,6 +61,7 @@ class Puller:
         on_engine_died: Callable[[EngineError], None],
         address: str,
         stalls: StallWatch,
+        prefill: MeasuredPrefill | None = None,
     ) -> None:
         self._replica_id = replica_id
         self._scheduler = scheduler
@@ -74,6 +77,7 @@ class Puller:
         self._on_engine_died = on_engine_died
         self._address = address
         self._stalls = stalls
+        self._prefill = prefill
         self.epoch: Epoch = 0
         """The scheduler's epoch in its last answer; 0 before the first."""
         self._numbers = itertools.count(1)
@@ -181,6 +185,7 @@ class Puller:
             stalled=self._stalls.is_stalled,
             hangs=self._stalls.hangs,
             failure=failure,
+            prefill=self._prefill,
         )
 
     async def _send(self, pull: Pull) -> bool:

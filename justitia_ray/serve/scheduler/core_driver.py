@@ -42,7 +42,8 @@ class CoreDriver:
         outboxes: Outboxes for the core's actions.
         model: Name of the scheduled model, for the log.
         metrics: Counts decisions; None: no metrics.
-        prefill_cost: Cost of computing prompts; None: nothing.
+        prefill_cost: Configured cost of computing prompts; None: nothing.
+        measures_prefill: Whether it is the one that the first replica measures.
     """
 
     def __init__(
@@ -53,6 +54,8 @@ class CoreDriver:
         model: str,
         metrics: SchedulerMetrics | None = None,
         prefill_cost: PrefillCost | None = None,
+        *,
+        measures_prefill: bool = False,
     ) -> None:
         self.core = SchedulerCore()
         self.settings = SchedulingConfig()
@@ -64,6 +67,7 @@ class CoreDriver:
         self._metrics = metrics
         self._section = section
         self._prefill_cost = prefill_cost
+        self._measures_prefill = measures_prefill
         self._clock = clock
         self.now = clock.now
         """Function that returns the scheduler's current time, with which events are handled."""
@@ -113,6 +117,7 @@ class CoreDriver:
             deaths_allowed=section.engine_deaths_allowed,
             meter=_lag_meter() if section.lag_meter else None,
             prefill_cost=self._prefill_cost,
+            measures_prefill=self._measures_prefill,
         )
         core.applications.cap_anew()
         try:

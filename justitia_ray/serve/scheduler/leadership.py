@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, Self
 
+from justitia_ray import __version__
 from justitia_ray.config import AppConfig
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.entities import Application
 from justitia_ray.core.outlook import Held, HeldBy, Reason
+from justitia_ray.core.prefill_costs import MeasuredPrefill
 from justitia_ray.errors import AdmissionError, SchedulerSuperseded
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.observability.measures import MetricsBackend
@@ -28,12 +30,14 @@ from justitia_ray.serve.scheduler.quota_gate import QuotaGate
 from justitia_ray.serve.scheduler.write_through import WriteThroughAdmission
 from justitia_ray.store.leader import StaleEpoch
 from justitia_ray.store.scheduler_store import DurableState
-from justitia_ray.units import ApplicationId, ClientId, Epoch, Seconds
+from justitia_ray.units import ApplicationId, ClientId, Epoch, ReplicaId, Seconds
 
 logger = logging.getLogger(__name__)
 
 _SETTINGS_WITHIN_S: Seconds = 5.0
 """Longest wait of a call for the settings, which ingresses send when they notice the new term."""
+_ALIKE = 2.0
+"""Ratio of two measured costs of prefill above which they are not of one engine."""
 _ADVICE = (
     "two deployments of one name and model on one Redis take the lead from each other: give one"
     " of them another name; to take it back here, end the other one, then run `justitia shutdown`"
@@ -105,6 +109,7 @@ class Term:
             config.model.name,
             self._metrics,
             config.prefill_cost,
+            measures_prefill=config.measures_prefill,
         )
         self._is_strict = config.store.durability == "strict"
         self.admission = WriteThroughAdmission(
@@ -248,6 +253,38 @@ class Term:
         if epoch > max(self.epoch, self._higher_epoch):
             self._higher_epoch = epoch
             self.checkpointer.save_soon()
+
+    def note_prefill(self, replica_id: ReplicaId, measured: MeasuredPrefill) -> None:
+        """Use a cost of prefill that a replica has measured, if it is the first of this release.
+
+        A new replica with a very different measurement is logged: it may have another GPU, or the
+        first one was disturbed.
+        """
+        state = self.driver.core.state
+        known = state.measured_prefill
+        is_new = known is None or known.release != __version__
+        if is_new and measured.release == __version__:
+            self.driver.apply(ev.PrefillMeasured(*measured))
+            self.checkpointer.save_soon()
+            log_event(
+                logger,
+                logging.INFO,
+                "prefill.measured",
+                replica_id=replica_id,
+                per_token=measured.cost.per_token,
+                per_pair=measured.cost.per_pair,
+            )
+        elif known is not None and replica_id not in state.replicas:
+            used, other = known.cost.per_token, measured.cost.per_token
+            if max(used, other) > _ALIKE * min(used, other):
+                log_event(
+                    logger,
+                    logging.WARNING,
+                    "prefill.measured_differently",
+                    replica_id=replica_id,
+                    per_token=other,
+                    used_per_token=used,
+                )
 
     def standing(self) -> dict[str, Any]:
         """Return whether calls are served, the current trouble if any, and the epoch."""

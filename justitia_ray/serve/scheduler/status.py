@@ -22,6 +22,7 @@ from justitia_ray.protocol.status import (
     ApplicationView,
     HeadView,
     KvTotals,
+    PrefillCostView,
     ReplicaView,
     SchedulerStatus,
     StoreView,
@@ -114,6 +115,7 @@ def core_view(
         grants=state.grants,
         prompt_tokens=sum(state.counters.prompt_tokens.values()),
         cached_prompt_tokens=sum(state.counters.cached_tokens.values()),
+        prefill_cost=prefill_cost_view(core),
         prefill_token_time=state.counters.prefill,
         forgiven_token_time=state.counters.forgiven,
         late_reports=state.late_reports,
@@ -140,6 +142,24 @@ def core_view(
             for replica_id, replica in state.replicas.items()
         },
         head=head_view(core, now),
+    )
+
+
+def prefill_cost_view(core: SchedulerCore) -> PrefillCostView | None:
+    """Return the cost of computing prompts; None: nothing."""
+    state = core.state
+    cost, measured = state.prefill_cost, state.measured_prefill
+    if cost is None:
+        return PrefillCostView(source="measured") if state.measures_prefill else None
+    if not state.measures_prefill or measured is None:
+        return PrefillCostView(
+            source="configured", per_token=cost.per_token, per_pair=cost.per_pair
+        )
+    return PrefillCostView(
+        source="measured",
+        per_token=cost.per_token,
+        per_pair=cost.per_pair,
+        release=measured.release,
     )
 
 

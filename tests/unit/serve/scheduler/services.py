@@ -64,7 +64,7 @@ class Services:
         self.told = RecordingBackend()
         """Metrics exported by the services."""
 
-    def service(self, **scheduler: float) -> SchedulerService:
+    def service(self, **scheduler: float | str) -> SchedulerService:
         """Return another service with these scheduler settings, not started."""
         config = AppConfig.parse(
             {
@@ -86,7 +86,7 @@ class Services:
         self.services.append(service)
         return service
 
-    async def start(self, **scheduler: float) -> SchedulerService:
+    async def start(self, **scheduler: float | str) -> SchedulerService:
         """Return another service that leads and has its settings, stored ones or the defaults."""
         service = self.service(**scheduler)
         await service.term.begin()

@@ -17,7 +17,7 @@ from tests.unit.serve.scheduler.services import Services, inference, opened, pul
 _STATUS = (
     "ready degraded epoch saves settings policy virtual_time applications waiting kept_out"
     " held_back_s in_flight backlog_kv_tokens grants prompt_tokens cached_prompt_tokens"
-    " prefill_token_time forgiven_token_time"
+    " prefill_cost prefill_token_time forgiven_token_time"
     " late_reports engine_failures suspects recovering ingresses replicas head"
     " first_applications store kv decisions shares quotas size version pid"
 )

@@ -1,0 +1,184 @@
+"""Measure the cost of computing prompts on a replica's engine, before it takes leases.
+
+A plan of a dozen calls to the idle engine: prompts of three lengths, each alone, and decoding with
+little and with much context. The first steps of real work would not do: batches of a load are often
+alike, so that new tokens, context and the number of sequences cannot be told apart, and how long
+that lasts depends on the load. Differences of two calls that differ in one length leave out the
+time that a call takes besides its steps.
+"""
+
+import asyncio
+import json
+import logging
+import random
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+
+from justitia_ray import __version__
+from justitia_ray.core.prefill_costs import MeasuredPrefill
+from justitia_ray.observability.log_events import log_event
+from justitia_ray.protocol.engine import Engine, EngineCall, EngineCapacity, ResponseHead
+from justitia_ray.protocol.generation_bodies import COMPLETIONS
+from justitia_ray.serve.replica.step_times import DecodeTime, PromptTime, fit_prefill_cost
+from justitia_ray.units import Seconds, Tokens
+
+logger = logging.getLogger("ray.serve")  # Serve adds the replica
+
+_LONGEST: Tokens = 16_384
+"""Longest prompt: long enough to show attention, seconds on a GPU."""
+_LEAST: Tokens = 64
+"""Length below which even the longest prompt takes no measurable time."""
+_TIMES_LONGER = 4
+"""Ratio of each length to the one before."""
+_LENGTHS_USED = 3
+"""Number of lengths that the fit uses, the longest ones."""
+_LONGEST_CALL_S: Seconds = 2.0
+"""Time that no prompt is expected to exceed; longer ones are left out."""
+_DECODED = 16
+"""Iterations of each measurement of decoding."""
+_REPEATS = 2
+"""Measurements of each kind, of which the least counts: interference only adds time."""
+_BUDGET_S: Seconds = 10.0
+"""Time after which nothing is repeated."""
+_GIVEN_UP_AFTER_S: Seconds = 60.0
+_FIRST_TOKEN_ID, _LAST_TOKEN_ID = 10, 250
+"""Token ids of the prompts, which the smallest vocabularies have."""
+
+
+class _Refused(Exception):
+    """The engine did not answer a call with status 200."""
+
+
+async def measure_prefill(
+    engine: Engine, capacity: EngineCapacity, model: str
+) -> MeasuredPrefill | None:
+    """Return the measured cost of computing prompts; None, with a line in the log: not measurable.
+
+    Takes about `_BUDGET_S` at most, `_GIVEN_UP_AFTER_S` if the engine is very slow.
+
+    Args:
+        engine: A started engine that runs nothing.
+        capacity: Its capacity.
+        model: Name of the model for its calls.
+
+    Raises:
+        EngineError: If the engine died.
+    """
+    plan = _Plan(engine, capacity, model)
+    reason = "the engine generates no text, or its context is too short"
+    cost = None
+    if plan.lengths and COMPLETIONS in engine.paths():
+        reason = "the times contradict each other"
+        try:
+            async with asyncio.timeout(_GIVEN_UP_AFTER_S):
+                prompts, decodes = await plan.run()
+            cost = fit_prefill_cost(capacity.kv_tokens, prompts, decodes)
+        except _Refused as error:
+            reason = str(error)
+        except TimeoutError:
+            reason = f"the calls took more than {_GIVEN_UP_AFTER_S:g} s"
+    if cost is None:
+        log_event(logger, logging.WARNING, "prefill.not_measured", reason=reason)
+        return None
+    return MeasuredPrefill(cost, __version__)
+
+
+class _Plan:
+    """The calls of one measurement, with prompts that no cache has."""
+
+    def __init__(self, engine: Engine, capacity: EngineCapacity, model: str) -> None:
+        self._engine = engine
+        self._capacity = capacity
+        self._model = model
+        self._random = random.Random()
+        self._now: Callable[[], Seconds] = asyncio.get_running_loop().time
+        self._until = self._now() + _BUDGET_S
+        self._calls = 0
+        # Two of the longest prompts, and their outputs, take half of the memory at most.
+        length = min(_LONGEST, capacity.kv_tokens // 4, capacity.max_model_len - _DECODED - 2)
+        self.lengths: list[Tokens] = []
+        """Lengths of the prompts, the shortest first; empty: none is long enough."""
+        while length >= _LEAST or (self.lengths and length >= _LEAST // _TIMES_LONGER):
+            self.lengths.insert(0, length)
+            length //= _TIMES_LONGER
+
+    async def run(self) -> tuple[list[PromptTime], list[DecodeTime]]:
+        """Return the least times of prompts and of decoding iterations, the smallest first."""
+        shortest = self.lengths[0]
+        await self._time([self._prompt(shortest)], 2)  # the first call may compile
+        prompts: list[PromptTime] = []
+        for length in self.lengths:
+            seconds = await self._least(length)
+            prompts.append(PromptTime(length, seconds))
+            if _TIMES_LONGER * seconds > _LONGEST_CALL_S and len(prompts) > 1:
+                break
+        longest, distinct, choices = prompts[-1].prompt_tokens, 1, 1
+        if self._capacity.caches_prefixes:
+            distinct = min(2, self._capacity.max_num_seqs)
+            choices = self._capacity.kv_tokens // (2 * distinct * longest)
+            choices = max(1, min(choices, self._capacity.max_num_seqs // distinct))
+        few = await self._decode([shortest], 1)
+        many = await self._decode([longest] * distinct, choices)
+        return prompts[-_LENGTHS_USED:], [few, many]
+
+    async def _decode(self, lengths: Sequence[Tokens], choices: int) -> DecodeTime:
+        """Return the time of an iteration that decodes so many choices of each prompt.
+
+        Several distinct prompts: if all sequences had one beginning, some engines would read it
+        once for all.
+        """
+        prompts = [self._prompt(length) for length in lengths]
+        if self._capacity.caches_prefixes:
+            await self._time(prompts, 1, choices)
+        short_s = await self._time(prompts, 1, choices)
+        long_s = await self._time(prompts, 1 + _DECODED, choices)
+        if self._now() < self._until:
+            short_s = min(short_s, await self._time(prompts, 1, choices))
+            long_s = min(long_s, await self._time(prompts, 1 + _DECODED, choices))
+        held = sum(length + _DECODED // 2 for length in lengths)
+        return DecodeTime(choices * held, (long_s - short_s) / _DECODED)
+
+    async def _least(self, length: Tokens) -> Seconds:
+        """Return the least time of prompts of one length, computed alone."""
+        times = [await self._time([self._prompt(length)], 1)]
+        while len(times) < _REPEATS and self._now() < self._until:
+            times.append(await self._time([self._prompt(length)], 1))
+        return min(times)
+
+    def _prompt(self, tokens: Tokens) -> list[int]:
+        return self._random.choices(range(_FIRST_TOKEN_ID, _LAST_TOKEN_ID + 1), k=tokens)
+
+    async def _time(
+        self, prompts: Sequence[list[int]], output_tokens: Tokens, choices: int = 1
+    ) -> Seconds:
+        """Run a call alone; return the time to its end.
+
+        Raises:
+            _Refused: If it has another status than 200.
+        """
+        self._calls += 1
+        lease_id = f"prefill-plan-{self._calls}"
+        body = json.dumps(
+            {
+                "model": self._model,
+                "prompt": prompts,
+                "n": choices,
+                "max_tokens": output_tokens,
+                "ignore_eos": True,
+                "temperature": 1.0,
+            }
+        ).encode()
+        call = EngineCall(lease_id, 0, COMPLETIONS, {"content-type": "application/json"}, body)
+        began_at, parts = self._now(), []
+        try:
+            async with aclosing(self._engine.call(call)) as items:
+                async for item in items:
+                    if isinstance(item, ResponseHead):
+                        status = item.status
+                    else:
+                        parts.append(item)
+        finally:
+            self._engine.release(lease_id)
+        if status != 200:
+            raise _Refused(f"status {status}: {b''.join(parts)[:200].decode(errors='replace')}")
+        return self._now() - began_at

@@ -1,0 +1,100 @@
+"""Measurement of the cost of computing prompts, on fake engines in virtual time."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from justitia_ray import __version__
+from justitia_ray.core.prefill_costs import MeasuredPrefill
+from justitia_ray.protocol.engine import EngineCall, ResponseHead
+from justitia_ray.serve.engines.fake_engine import FakeEngine
+from justitia_ray.serve.replica.prefill_plan import measure_prefill
+from tests.harness.simulation.virtual_loop import run_virtually
+
+_KV = 40_000
+
+
+def measured(engine: FakeEngine) -> tuple[MeasuredPrefill | None, float]:
+    """Return what is measured of an engine, and how long it takes."""
+
+    async def measure() -> tuple[MeasuredPrefill | None, float]:
+        capacity = await engine.start()
+        began_at = asyncio.get_running_loop().time()
+        try:
+            found = await measure_prefill(engine, capacity, "fake")
+            return found, asyncio.get_running_loop().time() - began_at
+        finally:
+            await engine.stop()
+
+    return run_virtually(measure())
+
+
+def an_engine(*, caching: bool = True, **options: float) -> FakeEngine:
+    return FakeEngine(
+        "fake",
+        _KV,
+        max_model_len=20_000,
+        iteration_s=0.02,
+        max_num_batched_tokens=20_000,
+        prefill_s_per_token=options.get("prefill_s_per_token", 1e-4),
+        max_num_seqs=int(options.get("seats", 256)),
+        enable_prefix_caching=caching,
+    )
+
+
+@pytest.mark.parametrize("caching", [True, False])
+@pytest.mark.parametrize("seats", [1, 256])
+def test_plan_finds_the_cost_of_the_engine(seats: int, *, caching: bool) -> None:
+    """κ = M·b/a with b = 0.1 ms and a = 20 ms, whatever runs at once and whatever is cached."""
+    found, took_s = measured(an_engine(caching=caching, seats=seats))
+
+    assert found is not None
+    assert found.release == __version__
+    assert found.cost.per_token == pytest.approx(_KV * 1e-4 / 0.02, rel=1e-3)
+    assert found.cost.per_pair == 0
+    assert took_s < 10
+
+
+def test_prompts_that_take_no_time_cost_nothing() -> None:
+    found, _ = measured(an_engine(prefill_s_per_token=0))
+
+    assert found is not None
+    assert found.cost.per_token == pytest.approx(0, abs=1e-6)
+
+
+def test_slow_engine_is_measured_with_shorter_prompts() -> None:
+    """10 ms a token: 10,000 tokens would take 100 s."""
+    found, took_s = measured(an_engine(prefill_s_per_token=0.01))
+
+    assert found is not None
+    assert found.cost.per_token == pytest.approx(_KV * 0.01 / 0.02, rel=0.05)
+    assert took_s < 15
+
+
+def test_engine_that_is_too_slow_for_any_plan_is_not_measured(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    found, took_s = measured(an_engine(prefill_s_per_token=1))
+
+    assert found is None
+    assert took_s == pytest.approx(60)
+    assert "more than 60 s" in caplog.text
+
+
+def test_engine_that_refuses_the_calls_is_not_measured(caplog: pytest.LogCaptureFixture) -> None:
+    """The replica serves all the same, under the paper's cost."""
+
+    class Refusing(FakeEngine):
+        async def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
+            yield ResponseHead(400, {})
+            yield b"no such token"
+
+    found, _ = measured(Refusing("fake", _KV))
+
+    assert found is None
+    assert "no such token" in caplog.text
+
+
+def test_context_too_short_to_take_time_is_not_measured() -> None:
+    assert measured(FakeEngine("fake", 100))[0] is None

@@ -1,0 +1,61 @@
+"""Cost of prefill by the step times of an engine."""
+
+import pytest
+
+from justitia_ray.cost import PrefillCost
+from justitia_ray.serve.replica.step_times import DecodeTime, PromptTime, fit_prefill_cost
+
+_KV = 100_000
+_STEP_S, _TOKEN_S, _CONTEXT_S, _PAIR_S = 0.01, 1e-4, 2e-7, 1e-8
+
+
+def prompts(pair_s: float = _PAIR_S) -> list[PromptTime]:
+    """Times of prompts that take 3 ms besides their tokens."""
+    return [
+        PromptTime(tokens, 0.003 + _STEP_S + _TOKEN_S * tokens + pair_s * tokens**2 / 2)
+        for tokens in (1_000, 4_000, 16_000)
+    ]
+
+
+def decodes() -> list[DecodeTime]:
+    return [DecodeTime(held, _STEP_S + _CONTEXT_S * held) for held in (1_000, 40_000)]
+
+
+def test_fit_finds_the_cost_of_an_engine_that_follows_the_model() -> None:
+    fitted = fit_prefill_cost(_KV, prompts(), decodes())
+
+    truth = PrefillCost.from_step_times(_KV, _STEP_S, _CONTEXT_S, _TOKEN_S, _PAIR_S)
+    assert fitted is not None
+    assert fitted.per_token == pytest.approx(truth.per_token)
+    assert fitted.per_pair == pytest.approx(truth.per_pair)
+
+
+def test_attention_within_the_noise_is_no_part_of_the_fit() -> None:
+    """0.5 % of the time of the longest prompt; its mean goes to the tokens."""
+    fitted = fit_prefill_cost(_KV, prompts(pair_s=6e-11), decodes())
+
+    assert fitted is not None
+    assert fitted.per_pair == 0
+    assert fitted.per_token == pytest.approx(_KV * _TOKEN_S / 0.02, rel=0.01)
+
+
+def test_attention_is_not_found_in_two_lengths() -> None:
+    fitted = fit_prefill_cost(_KV, prompts()[:2], decodes())
+
+    assert fitted is not None
+    assert fitted.per_pair == 0
+
+
+def test_context_that_makes_no_difference_costs_nothing() -> None:
+    fitted = fit_prefill_cost(_KV, prompts(0), [DecodeTime(1_000, 0.01), DecodeTime(9_000, 0.009)])
+
+    assert fitted is not None
+    assert fitted.per_token == pytest.approx(_KV * _TOKEN_S / 0.01)
+
+
+def test_times_that_fall_with_the_length_give_no_cost() -> None:
+    """A machine that was busy with something else during the shorter prompts."""
+    falling = [PromptTime(1_000, 0.9), PromptTime(4_000, 0.5), PromptTime(16_000, 0.4)]
+
+    assert fit_prefill_cost(_KV, falling, decodes()) is None
+    assert fit_prefill_cost(_KV, prompts(), [DecodeTime(1_000, 0.0)]) is None
