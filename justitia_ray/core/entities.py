@@ -429,8 +429,6 @@ class Lease:
     """Tokens of that context when the lease began to hold it."""
     uncomputed_tokens: Tokens = 0
     """Prompt tokens that its engine has to compute before its first token; 0 afterwards."""
-    tokens_ahead: Tokens = 0
-    """Prompt tokens of other leases that its engine had to compute when it was granted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,10 +75,9 @@ class HolderWaits:
         self, application: Application, inference: Inference, escape: KnownReplica
     ) -> Choice | None:
         """Return the replica with the most of the context, if that is worth anything."""
-        times = self._state.lease_times.two()
-        if times is None or min(times) <= 0:
+        times = self._state.engine_times
+        if times.token_s is None:
             return None
-        token_s, iteration_s = times
         least, holder = missing_tokens(escape, application, inference), None
         for name in application.replicas:
             replica = self._state.replicas.get(name)
@@ -92,7 +91,8 @@ class HolderWaits:
         if holder.replica_id in self._state.asking and self._placement.fits(holder, inference):
             return None  # something else than memory keeps it from starting there
         more = delay(escape, application, inference) - delay(holder, application, inference)
-        return Choice(holder, token_s * more, self._full_for_s(holder, inference, iteration_s))
+        full_for_s = self._full_for_s(holder, inference, times.iteration_s)
+        return Choice(holder, times.token_s * more, full_for_s)
 
     def _full_for_s(
         self, replica: KnownReplica, inference: Inference, iteration_s: Seconds

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-_KEEP = 0.98
+KEEP = 0.98
 """Weight of all earlier samples with each new one: some 50 count."""
 _LEAST_WEIGHT = 8.0
 """Sum of weights below which the unknowns are open."""
@@ -24,8 +24,8 @@ class DecayingFit:
         """Add a sample of as many values as there are unknowns."""
         for sums, value in zip(self._sums, values, strict=True):
             for place, other in enumerate((*values, result)):
-                sums[place] = _KEEP * sums[place] + value * other
-        self._weight = _KEEP * self._weight + 1
+                sums[place] = KEEP * sums[place] + value * other
+        self._weight = KEEP * self._weight + 1
 
     def last(self) -> float | None:
         """Return the last coefficient; None if the samples leave it open.
@@ -35,14 +35,6 @@ class DecayingFit:
         """
         rows = self._eliminated()
         return None if rows is None else rows[-1][-1] / rows[-1][-2]
-
-    def two(self) -> tuple[float, float] | None:
-        """Return both coefficients of a fit with two unknowns; None if they are open."""
-        rows = self._eliminated()
-        if rows is None or not rows[0][0]:
-            return None
-        second = rows[1][2] / rows[1][1]
-        return (rows[0][2] - rows[0][1] * second) / rows[0][0], second
 
     def _eliminated(self) -> list[list[float]] | None:
         """Return equations of which the last has only the last coefficient; None: it is open."""

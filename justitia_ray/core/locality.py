@@ -30,7 +30,6 @@ def take_context(
 ) -> None:
     """Let a lease hold the context that it continues; called before the replica has the lease."""
     lease.uncomputed_tokens = missing_tokens(replica, application, inference)
-    lease.tokens_ahead = replica.uncomputed_tokens
     replica.uncomputed_tokens += lease.uncomputed_tokens
     lease.context = replica.contexts.hold(application.application_id, _prompt(inference))
     if lease.context is not None:

@@ -1,6 +1,6 @@
 """Replicas: reports of their pulls, the service metered from them, and lost replicas."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Abort, Refusal, Refuse
@@ -63,8 +63,8 @@ class Replicas:
             and report.lease_id not in self._state.leaving
             and self._unknown_lease(replica, report)
         ]
-        if self._ledger.gate is not None:
-            self._ledger.gate.report(replica, event.progress or (), ends)
+        if replica.capacity.caches_prefixes:
+            self._note_times(replica, event.progress or (), ends)
         self._book(reports)
         for end in ends:
             self._finish(end, repeats=True)
@@ -91,8 +91,8 @@ class Replicas:
             KeyError: If the replica has never pulled.
         """
         replica = self._state.replicas[event.replica_id]
-        if self._ledger.gate is not None:
-            self._ledger.gate.report(replica, event.progress, event.finished)
+        if replica.capacity.caches_prefixes:
+            self._note_times(replica, event.progress, event.finished)
         self._book([*event.progress, *event.finished])
         for finished in event.finished:
             self._finish(finished, repeats=False)
@@ -342,6 +342,35 @@ class Replicas:
                 self._state.changed[application_id] = None
         return new
 
+    def _note_times(
+        self,
+        replica: KnownReplica,
+        progress: Sequence[ev.LeaseProgress],
+        ends: Sequence[ev.LeaseFinished],
+    ) -> None:
+        """Learn the engine's times from a report that is not booked yet."""
+        state, iterations, output, computed = self._state, 0, 0, 0
+        reports: tuple[Report, ...] = (*progress, *ends)
+        for report in reports:
+            lease = state.leases.get(report.lease_id)
+            if lease is None:
+                continue
+            inference = state.inferences[lease.request_id]
+            made = max(0, report.output_tokens - inference.output_tokens)
+            output += made
+            if made and not inference.output_tokens:
+                computed += inference.prompt_tokens - (report.cached_tokens or 0)
+            if isinstance(report, ev.LeaseProgress):  # those cover all iterations, ends only a part
+                iterations = max(iterations, made // inference.choices)
+        state.engine_times.report(
+            replica.replica_id,
+            iterations,
+            output,
+            computed,
+            state.now,
+            is_busy=len(replica.leases) > len(ends),
+        )
+
     def _book(self, reports: Iterable[Report]) -> None:
         """Meter the leases of these reports, and book the service."""
         leases, leaving = self._state.leases, self._state.leaving
@@ -472,21 +501,12 @@ class Replicas:
             if not self._refuse_killer(self._suspects.claim(end.lease_id, inference)):
                 self._inferences.requeue(inference)
             return
-        if end.outcome is Outcome.FINISHED and inference.found_tokens is not None:
-            self._note_length(lease, inference)
         application = self._state.applications[inference.application_id]
         is_counted = self._was_counted(end, inference)
         self._inferences.end(inference, end.outcome, is_counted=is_counted, is_reported=True)
         if repeats:
             application.ended_leases[end.lease_id] = None
             self._state.replicas[lease.replica_id].ended[end.lease_id] = inference.application_id
-
-    def _note_length(self, lease: Lease, inference: Inference) -> None:
-        """Learn the times of prompt tokens and iterations from the length of a lease."""
-        computed = max(0, inference.prompt_tokens - (inference.found_tokens or 0))
-        iterations = inference.output_tokens // inference.choices
-        lasted_s = self._state.now - lease.granted_at
-        self._state.lease_times.add((lease.tokens_ahead + computed, iterations), lasted_s)
 
     def _finish_departure(self, end: ev.LeaseFinished, *, repeats: bool) -> None:
         """Count an inference that was stopped under a lease; an unknown lease is ignored."""

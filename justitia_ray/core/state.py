@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from justitia_ray.core.actions import Action
 from justitia_ray.core.drain import TenantQuota
+from justitia_ray.core.engine_times import EngineTimes
 from justitia_ray.core.entities import (
     Application,
     Departure,
@@ -19,7 +20,6 @@ from justitia_ray.core.entities import (
     Outcome,
 )
 from justitia_ray.core.kept_ends import KeptEnds
-from justitia_ray.core.least_squares import DecayingFit
 from justitia_ray.core.prefill_costs import MeasuredPrefill
 from justitia_ray.core.prefill_ratios import PrefillRatios
 from justitia_ray.core.tenants import TIERS, TenantTree, Tier
@@ -266,11 +266,8 @@ class State:
     known_inferences: TenantQuota = field(default_factory=TenantQuota)
     """Inferences that have not ended, and the slots of refused ones."""
     counters: Counters = field(default_factory=Counters)
-    lease_times: DecayingFit = field(default_factory=lambda: DecayingFit(2))
-    """Fit of the lengths of ended leases, s ≈ x·b + d·τ: x prompt tokens computed from the grant to
-    the first token, those of leases ahead included, and d iterations. The time τ of an iteration
-    contains the prompts that are computed in the meantime.
-    """
+    engine_times: EngineTimes = field(default_factory=EngineTimes)
+    """Times of prompt tokens and iterations on replicas with a prefix cache."""
     usage: UsageBook = field(default_factory=UsageBook)
     ends: KeptEnds = field(default_factory=KeptEnds)
     tenants: TenantTree = field(default_factory=TenantTree)

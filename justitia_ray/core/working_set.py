@@ -8,7 +8,7 @@ wait with it: applications start, and continue between two turns, as their conte
 inferences are never stopped.
 
 A context counts for as long as it pays to keep it, learned from the gaps of its class (`gaps`) and
-from the time that replicas need for prompts (`prompt_rate`). Where prompts are computed fast,
+from the time that replicas need for prompts (`engine_times`). Where prompts are computed fast,
 or gaps are long, no context counts, and nothing waits.
 
 A started application keeps the place that it had at its start, until its context is evicted or it
@@ -18,17 +18,15 @@ are served, would put it behind applications that have no context yet.
 Whenever nothing runs, the first in order starts.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from justitia_ray.core.clock.fair_share import Account
 from justitia_ray.core.contexts import Context
 from justitia_ray.core.entities import Application, Inference, KnownReplica
-from justitia_ray.core.events import LeaseFinished, LeaseProgress
 from justitia_ray.core.gaps import Gaps
 from justitia_ray.core.ledger import Rank
 from justitia_ray.core.prefill import NO_REUSE
-from justitia_ray.core.prompt_rate import PromptRate
 from justitia_ray.core.state import State
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
@@ -68,7 +66,6 @@ class WorkingSet:
         self._rank_of = rank
         self._account_of = account
         self._gaps = Gaps()
-        self._prompt_rate = PromptRate()
         self._starts: dict[ApplicationId, _Start] = {}
         self._waiting: dict[ApplicationId, None] = {}
         """Started applications that have submitted an inference, until they are found to wait for
@@ -118,40 +115,6 @@ class WorkingSet:
         """Record the gap of an application that submits; its first submission ends no gap."""
         if application.replicas:
             self._gaps.add(application.application_class, idle_s, has_returned=True)
-
-    def report(
-        self,
-        replica: KnownReplica,
-        progress: Sequence[LeaseProgress],
-        finished: Sequence[LeaseFinished],
-    ) -> None:
-        """Learn the time of a prompt token from a replica's report, before that is booked.
-
-        Contexts count on replicas with a prefix cache only, and so do their reports.
-        """
-        if not replica.capacity.caches_prefixes:
-            return
-        state, iterations, output, computed = self._state, 0, 0, 0
-        reports: tuple[LeaseProgress | LeaseFinished, ...] = (*progress, *finished)
-        for report in reports:
-            lease = state.leases.get(report.lease_id)
-            if lease is None:
-                continue
-            inference = state.inferences[lease.request_id]
-            made = max(0, report.output_tokens - inference.output_tokens)
-            output += made
-            if made and not inference.output_tokens:
-                computed += inference.prompt_tokens - (report.cached_tokens or 0)
-            if isinstance(report, LeaseProgress):  # those cover all iterations, ends only a part
-                iterations = max(iterations, made // inference.choices)
-        self._prompt_rate.report(
-            replica.replica_id,
-            iterations,
-            output,
-            computed,
-            state.now,
-            is_busy=len(replica.leases) > len(finished),
-        )
 
     def ended(self, application: Application) -> None:
         """Forget an application that has ended, after a gap if it was idle."""
@@ -253,7 +216,7 @@ class WorkingSet:
 
     def _break_even_s(self, replica: KnownReplica) -> Seconds:
         """Return the time in which a replica computes prompts that fill its memory."""
-        token_s = self._prompt_rate.token_s
+        token_s = self._state.engine_times.token_s
         return _UNKNOWN_S if token_s is None else token_s * replica.capacity.kv_tokens
 
     def _place(self, application: Application) -> Place:

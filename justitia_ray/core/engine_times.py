@@ -1,4 +1,4 @@
-"""Time that a replica needs for a computed prompt token, learned from its reports while it is busy.
+"""Times that engines need for a prompt token and an iteration, learned from busy replicas' reports.
 
 In a stretch of N iterations without idle time, in which u prompt tokens are computed and g output
 tokens made, a replica takes about N·a + u·b + g·c seconds. Unlike the length of a lease, which
@@ -9,7 +9,7 @@ The fit is over all replicas.
 
 from dataclasses import dataclass
 
-from justitia_ray.core.least_squares import DecayingFit
+from justitia_ray.core.least_squares import KEEP, DecayingFit
 from justitia_ray.units import ReplicaId, Seconds, Tokens
 
 _ITERATIONS = 16
@@ -25,14 +25,21 @@ class _Stretch:
     computed_tokens: Tokens = 0
 
 
-class PromptRate:
-    """Fits the time of a prompt token. O(1) a report."""
+class EngineTimes:
+    """Fits the times of prompt tokens and iterations. O(1) a report."""
 
     def __init__(self) -> None:
         self._stretches: dict[ReplicaId, _Stretch] = {}
         self._fit = DecayingFit(3)
+        self._lasted_s: Seconds = 0.0
+        self._iterations = 0.0
         self.token_s: Seconds | None = None
         """Seconds for a prompt token; None: not known yet."""
+
+    @property
+    def iteration_s(self) -> Seconds:
+        """Mean seconds of an iteration, the prompts that it computes included; 0 before any."""
+        return self._lasted_s / self._iterations if self._iterations else 0.0
 
     def report(
         self,
@@ -68,6 +75,8 @@ class PromptRate:
             self._stretches[replica_id] = _Stretch(now)
 
     def _add(self, stretch: _Stretch, lasted_s: Seconds) -> None:
+        self._lasted_s = KEEP * self._lasted_s + lasted_s
+        self._iterations = KEEP * self._iterations + stretch.iterations
         row = stretch.iterations, stretch.output_tokens, stretch.computed_tokens
         self._fit.add(row, lasted_s)
         token_s = self._fit.last()
