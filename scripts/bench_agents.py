@@ -19,6 +19,7 @@ from scripts.bench.agents import (
     Scale,
     Selection,
     draw_common,
+    draw_mixed,
     draw_recorded,
     draw_synthetic,
     read_sessions,
@@ -26,7 +27,15 @@ from scripts.bench.agents import (
 from scripts.bench.agents_arms import ARMS, OURS, PINNED, AgentArm, AgentArms
 from scripts.bench.agents_loads import AgentLoad, AiperfLoad, OwnLoad
 from scripts.bench.agents_player import Play
-from scripts.bench.agents_report import Pair, document, figures, hops_table, table, write_turns
+from scripts.bench.agents_report import (
+    Pair,
+    document,
+    figures,
+    hops_table,
+    kinds_table,
+    table,
+    write_turns,
+)
 from scripts.bench.agents_targets import PLAN, label, verdicts
 from scripts.bench.aiperf import TRACES, TRACES_SCALE
 from scripts.bench.engine_steps import StepGrid, measure_steps, steps_table, write_steps
@@ -89,6 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         files.cleanup()
     print(f"\n{describe(options, arms_up)}\n\n{table(pairs, PINNED.name)}")
+    if kinds := kinds_table(pairs):
+        print(f"\nAgents and single calls:\n{kinds}")
     print(f"\nWhere a turn's time goes, medians:\n{hops_table(pairs)}")
     if options.targets:
         print("\n".join(map(str, verdicts(pairs, on_gpu=options.engine == "gpu"))))
@@ -226,6 +237,11 @@ def load_of(name: str, options: argparse.Namespace, directory: Path) -> AgentLoa
         return OwnLoad(
             lambda count, rng: draw_synthetic(count, options.window_s, rng), options.tenants
         )
+    if name == "mixed":
+        return OwnLoad(
+            lambda count, rng: draw_mixed(count, options.window_s, options.singles_s, rng),
+            options.tenants,
+        )
     if name == "common":
         return OwnLoad(draw_common, options.tenants)
     data = data_directory(options.data, required=True)
@@ -263,10 +279,11 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--load",
         nargs="+",
-        choices=("synthetic", "common", "sessions", "aiperf"),
+        choices=("synthetic", "mixed", "common", "sessions", "aiperf"),
         default=["synthetic"],
-        help="agents of one kind with short tool times; agents that arrive at once with a long"
-        " common beginning; recorded sessions; sessions replayed by aiperf (default synthetic)",
+        help="agents of one kind with short tool times; the same beside single calls; agents that"
+        " arrive at once with a long common beginning; recorded sessions; sessions replayed by"
+        " aiperf (default synthetic)",
     )
     parser.add_argument(
         "--arms",
@@ -276,6 +293,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="ours: this service; ours-off: without prefix caching; pinned: bare vLLM servers, a"
         " session at one of them; pinned-priority: with the order of arrival as priority; router-*:"
         " vLLM's router in front of them; ours-no-working-set: ours without the working set;"
+        " ours-held: ours, with contexts held in the engines;"
         " ours-updated: ours, with a rolling update of its engines in each play (default: ours"
         " pinned)",
     )
@@ -339,6 +357,12 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--window-s", type=float, default=4.0, help="seconds within which agents arrive (default 4)"
+    )
+    parser.add_argument(
+        "--singles-s",
+        type=float,
+        default=30.0,
+        help="seconds within which the single calls of mixed arrive (default 30)",
     )
     parser.add_argument("--repeats", type=int, default=5, help="repeats of every load (default 5)")
     parser.add_argument("--seed", type=int, default=1, help="seed of the loads (default 1)")

@@ -9,6 +9,8 @@ from justitia_ray.config.schema import Count, ModelName, NotNegative, Positive, 
 from justitia_ray.scaling.sizing import SizingRules
 from justitia_ray.units import Tokens
 
+_KV_CONNECTORS = ("kv_transfer_config", "kv_offloading_size", "kv_offloading_backend")
+"""Options of vLLM that choose its KV connector."""
 _LONGEST_CONTEXT: Tokens = 10**9
 """Largest accepted `max_model_len`."""
 
@@ -117,6 +119,11 @@ class EngineSection(Section):
     """Largest number of salts (`cache_salt`) in use by the callers of one tenant; a replica drops a
     salt ten minutes after its last use. Each salt has its own copy of cached prompts. A further
     salt is refused with 400."""
+    hold_contexts: bool = False
+    """Experimental. Whether vLLM evicts the contexts of applications between two inferences after
+    all other cached blocks, for as long as the working set of `justitia` counts them. Otherwise the
+    blocks of single calls that ended later displace them. Running inferences can still have all of
+    the memory. Needs prefix caching, and uses vLLM's only `kv_transfer_config`."""
     grammar_timeout_s: Positive | None = 5.0
     """Longest time for compiling a grammar (a JSON schema, a regex, a list of choices, forced
     tools). A process beside the replica compiles each grammar first, and refuses with 400 one that
@@ -148,6 +155,26 @@ class EngineSection(Section):
         _ = self.declared_context
         return self
 
+    @model_validator(mode="after")
+    def _can_hold_contexts(self) -> "EngineSection":
+        if not self.hold_contexts:
+            return self
+        if self.kind != "vllm":
+            raise ValueError(f"hold_contexts is true: kind {self.kind} holds no contexts")
+        given = {_option_name(name): value for name, value in self.vllm_args.items()}
+        if given.get("enable_prefix_caching") is False:
+            raise ValueError(
+                "hold_contexts is true: vllm_args.enable_prefix_caching is false, so that there are"
+                " no contexts to hold"
+            )
+        for name in _KV_CONNECTORS:
+            if name in given:
+                raise ValueError(
+                    f"hold_contexts is true: vllm_args.{name} asks for another KV connector, and"
+                    " vLLM has one; leave out one of the two"
+                )
+        return self
+
     @property
     def declared_context(self) -> Tokens | None:
         """Declared context length of the model; None: vLLM determines it, by default or as `auto`.
@@ -157,9 +184,14 @@ class EngineSection(Section):
         """
         if self.kind == "fake":
             return self.fake.max_model_len
-        given = {name.replace("-", "_"): value for name, value in self.vllm_args.items()}
+        given = {_option_name(name): value for name, value in self.vllm_args.items()}
         value = given.get("max_model_len")
         return None if value is None else _context_of(value)
+
+
+def _option_name(given: str) -> str:
+    """Return the name of an option of vLLM that may be set with dashes, or in part by a dot."""
+    return given.replace("-", "_").partition(".")[0]
 
 
 def _context_of(value: str | int | float | bool) -> Tokens | None:

@@ -449,6 +449,8 @@ class ReplicaCapacity:
     max_num_seqs: int = 256
     caches_prefixes: bool = False
     """Whether prompts with a common beginning share its KV."""
+    holds_contexts: bool = False
+    """Whether it evicts the contexts of applications that may submit again last."""
 
 
 class Refusals(NamedTuple):

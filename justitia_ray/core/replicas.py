@@ -237,6 +237,8 @@ class Replicas:
         if replica is None:
             replica = KnownReplica(event.replica_id, event.capacity, state.now)
             state.replicas[event.replica_id] = replica
+            if event.capacity.holds_contexts:
+                replica.contexts = _kept_contexts()
             if event.capacity.caches_prefixes:
                 recall_contexts(replica, state.applications.values())
             due = state.now + state.timeouts.replica_s
@@ -581,3 +583,10 @@ class Replicas:
             return end.booked
         name = inference.application_id
         return inference.is_counted or self._state.ends.is_counted(name, inference.request_id)
+
+
+def _kept_contexts() -> Contexts:
+    """Return an empty table of contexts for an engine that holds those of live applications."""
+    from justitia_ray.core.kept_contexts import KeptContexts
+
+    return KeptContexts()

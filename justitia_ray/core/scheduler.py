@@ -265,6 +265,18 @@ class SchedulerCore:
         """
         return self.ledger.place(self.state.inferences[request_id])
 
+    def context_kept_s(self, request_id: RequestId, replica_id: ReplicaId) -> Seconds:
+        """Return for how long it pays to keep the context that an inference leaves on a replica.
+
+        From the inference's end, by the working set. 0 without a working set, if nothing will
+        continue the context, and if there is no such inference or replica.
+        """
+        state, gate = self.state, self.ledger.gate
+        inference, replica = state.inferences.get(request_id), state.replicas.get(replica_id)
+        if gate is None or inference is None or replica is None:
+            return 0.0
+        return gate.kept_s(state.applications[inference.application_id], replica)
+
     @property
     def placement(self) -> Placement:
         """The rule that selects replicas for inferences."""

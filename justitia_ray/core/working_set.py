@@ -145,6 +145,16 @@ class WorkingSet:
             if self._keeps_place(applications[name]):
                 yield name, start.place, start.until - self._account_of(name).attained
 
+    def kept_s(self, application: Application, replica: KnownReplica) -> Seconds:
+        """Return for how long a context of an application on a replica counts after its last use.
+
+        0 if no prompt will continue it.
+        """
+        is_closed = not (application.state.takes_inferences or application.waiting)
+        if application.reuse <= NO_REUSE or is_closed:
+            return 0.0
+        return self._gaps.kept_s(application.application_class, self._break_even_s(replica))
+
     def _keeps_place(self, application: Application) -> bool:
         """Return whether an application has started and its context is still cached."""
         name = application.application_id
@@ -202,14 +212,8 @@ class WorkingSet:
     ) -> bool:
         """Return whether the idle context of another application counts for one of this place."""
         other = self._state.applications.get(name)
-        if other is None:
+        if other is None or self._state.now >= context.idle_since + self.kept_s(other, replica):
             return False
-        kept_s = self._gaps.kept_s(other.application_class, self._break_even_s(replica))
-        if self._state.now >= context.idle_since + kept_s:
-            return False
-        is_closed = not (other.state.takes_inferences or other.waiting)
-        if other.reuse <= NO_REUSE or is_closed:
-            return False  # nothing continues from it
         if self._place(other) < own:
             return True
         return self._keeps_place(other) and self._starts[name].place < own

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from justitia_ray.units import LeaseId, Tokens
+from justitia_ray.units import ApplicationId, LeaseId, Seconds, Tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,8 @@ class EngineCapacity:
     caches_prefixes: bool = False
     """Whether prompts with a common prefix share the KV of its whole blocks, also within one step.
     """
+    holds_contexts: bool = False
+    """Whether contexts are evicted last while they are held (`Hold`)."""
 
 
 class Output(NamedTuple):
@@ -41,6 +43,16 @@ class Output(NamedTuple):
     """Reason why the sequence ends here, e.g. `stop`, `length`; None if it continues."""
     stop_reason: int | str | None = None
     """The stop string or stop token that ended the sequence; None if neither did."""
+
+
+class Hold(NamedTuple):
+    """How long an engine keeps the context of a call in its prefix cache after the call."""
+
+    application_id: ApplicationId
+    for_s: Seconds
+    """Time after the end of the call; 0: the context is not kept."""
+    ended: tuple[ApplicationId, ...] = ()
+    """Applications that have ended since the last call: their contexts are kept no longer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +72,8 @@ class EngineCall:
     """Outputs of an earlier attempt on another engine, after which the engine continues."""
     tenant: str = ""
     """Tenant of the call; determines which prefix-cache entries it shares."""
+    hold: Hold | None = None
+    """Hold of its context, if the engine is configured for holds (`engine.hold_contexts`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,17 @@ from justitia_ray.core.events import (
 )
 from justitia_ray.core.limits import LimitStanding
 from justitia_ray.core.prefill_costs import MeasuredPrefill
-from justitia_ray.units import ClientId, Epoch, ReplicaId, RequestId, Seconds, Tokens, VirtualTime
+from justitia_ray.units import (
+    ApplicationId,
+    ClientId,
+    Epoch,
+    LeaseId,
+    ReplicaId,
+    RequestId,
+    Seconds,
+    Tokens,
+    VirtualTime,
+)
 
 Submission: TypeAlias = (
     ApplicationArrived | InferenceSubmitted | InferenceCancelled | ApplicationClosed | Resubmitted
@@ -41,7 +51,26 @@ Submission: TypeAlias = (
 IngressMessage: TypeAlias = (
     Grant | Refuse | RefuseApplication | EndApplication | ForgetApplication | EndsStored
 )
-ReplicaMessage: TypeAlias = Grant | Abort
+
+
+@dataclass(frozen=True, slots=True)
+class HoldContext:
+    """Keep the context that the inference of a lease leaves; sent with the lease."""
+
+    lease_id: LeaseId
+    application_id: ApplicationId
+    for_s: Seconds
+    """Time after the inference's end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseContexts:
+    """Keep the contexts of an application no longer; sent when it has ended."""
+
+    application_id: ApplicationId
+
+
+ReplicaMessage: TypeAlias = Grant | Abort | HoldContext | ReleaseContexts
 NOT_TAKEN: Epoch = 0
 """Returned instead of an epoch if the call came too late and had no effect."""
 

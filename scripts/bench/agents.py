@@ -16,6 +16,8 @@ from justitia_ray.errors import ConfigError
 from justitia_ray.units import Seconds, Tokens
 
 SESSIONS_FILE = Path("sessions/sessions.jsonl.gz")
+AGENT, SINGLE = "agent", "single"
+"""Kinds of sessions: agents, and single calls."""
 _BLOCK: Tokens = 64
 """Block size of the recorded prefix-cache reuse, in tokens."""
 
@@ -46,6 +48,8 @@ class AgentSession:
     common_tokens: Tokens
     """Length of the prefix that the first prompts of all sessions of a play share."""
     turns: tuple[Turn, ...]
+    kind: str = AGENT
+    """Class of the session in the service, and part of the report."""
 
     @property
     def largest_context(self) -> Tokens:
@@ -177,6 +181,25 @@ def draw_common(count: int, rng: random.Random) -> list[AgentSession]:
     for _ in range(count):
         later = Turn(rng.uniform(*TOOL_S), first.prompt_tokens + OUTPUT_TOKENS, 80, OUTPUT_TOKENS)
         drawn.append(AgentSession(f"s{len(drawn):03}", 0.0, SHARED_TOKENS, (first, later)))
+    return drawn
+
+
+SINGLES_EACH = 4
+"""Single calls for each agent of `draw_mixed`."""
+SINGLE_TOKENS: tuple[Tokens, Tokens] = (600, 1_200)
+
+
+def draw_mixed(
+    count: int, window_s: Seconds, singles_s: Seconds, rng: random.Random
+) -> list[AgentSession]:
+    """Return `count` agents of `draw_synthetic`, and single calls beside them.
+
+    Each single call has a prompt of its own and arrives at a random time within `singles_s`.
+    """
+    drawn = draw_synthetic(count, window_s, rng)
+    for number, at_s in enumerate(_arrivals(SINGLES_EACH * count, singles_s, rng)):
+        only = Turn(0.0, 0, rng.randint(*SINGLE_TOKENS), OUTPUT_TOKENS)
+        drawn.append(AgentSession(f"{SINGLE}{number:03}", at_s, 0, (only,), SINGLE))
     return drawn
 
 

@@ -28,6 +28,8 @@ OURS_OFF = replace(
 """Arm: this service without prefix caching."""
 NO_WORKING_SET = replace(OURS, name="ours-no-working-set", policy_options=(("working_set", False),))
 """Arm: this service without the working set: contexts between two turns are free memory."""
+HELD = replace(OURS, name="ours-held", holds_contexts=True)
+"""Arm: this service, whose engines evict the contexts of waiting applications last."""
 UPDATED = replace(OURS, name="ours-updated")
 """Arm: the service of `ours` while a rolling update replaces its engines during the play."""
 PINNED = Arm("pinned", None, vllm_args=_CACHED)
@@ -47,6 +49,7 @@ ARMS = {
         OURS,
         OURS_OFF,
         NO_WORKING_SET,
+        HELD,
         UPDATED,
     )
 }

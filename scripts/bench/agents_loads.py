@@ -11,9 +11,9 @@ from justitia_ray.config import AppConfig
 from justitia_ray.protocol.endpoints import CLASS_HEADER
 from justitia_ray.serve.engines.random_models import materialise_model
 from justitia_ray.units import Seconds, Tokens
-from scripts.bench.agents import AgentSession, agents_that_fit
+from scripts.bench.agents import AGENT, AgentSession, agents_that_fit
 from scripts.bench.agents_arms import AgentArm
-from scripts.bench.agents_player import AGENT_CLASS, AgentPlayer, Play
+from scripts.bench.agents_player import AgentPlayer, Play
 from scripts.bench.aiperf import AiperfPlan, TraceFacts, play_aiperf, scaled_traces
 
 Draw = Callable[[int, random.Random], list[AgentSession]]
@@ -110,5 +110,5 @@ class AiperfLoad:
             self._facts,
             f"{seed} {name}",
             self._directory / name,
-            {CLASS_HEADER: AGENT_CLASS} if arm.is_ours else {},
+            {CLASS_HEADER: AGENT} if arm.is_ours else {},
         )

@@ -22,7 +22,6 @@ from scripts.bench.load import CallFailed, Reply, Target
 
 _FIRST_TOKEN_ID, _LAST_TOKEN_ID = 100, 2000
 """Token ids that are ordinary words in every tokenizer in use; the smallest has 2,048 ids."""
-AGENT_CLASS = "agent"
 SESSION_HEADER = "X-Session-ID"
 """Header by which vLLM's router recognises a session."""
 
@@ -160,7 +159,7 @@ class AgentPlayer:
         application = f"{self._name}-{session.name}"
         tenant = f"tenant-{place % self._tenants}" if self._tenants > 1 else ""
         if self._is_ours:
-            headers = {APPLICATION_HEADER: application, CLASS_HEADER: AGENT_CLASS}
+            headers = {APPLICATION_HEADER: application, CLASS_HEADER: session.kind}
             headers |= {TENANT_HEADER: tenant} if tenant else {}
             extra: dict[str, Any] = {}
         else:

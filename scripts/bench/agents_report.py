@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from justitia_ray.cli.text_table import text_table
+from scripts.bench.agents import AGENT, SINGLE
 from scripts.bench.agents_player import Play, TurnSample
 from scripts.bench.statistics import percentile, spread
 
@@ -34,10 +35,44 @@ def figures(play: Play) -> dict[str, float]:
         "turn_p50_s": percentile(latencies, 50) if latencies else float("nan"),
         "makespan_s": play.elapsed_s,
         "cached_share": play.cached_share,
+        **_by_kind(play),
         "moved_turns": play.moved_turns,
         "sessions": len(ended),
         "errors": len(play.errors),
     }
+
+
+def _by_kind(play: Play) -> dict[str, float]:
+    """Return mean completion and cached share of agents and of single calls, if there are both."""
+    singles = {name for name in play.completion_s if name.startswith(SINGLE)}
+    found: dict[str, float] = {}
+    if not singles:
+        return found
+    for kind, is_single in ((AGENT, False), (SINGLE, True)):
+        ended = [s for name, s in play.completion_s.items() if (name in singles) == is_single]
+        turns = [turn for turn in play.turns if (turn.session in singles) == is_single]
+        prompts = sum(turn.prompt_tokens for turn in turns)
+        found[f"{kind}_mean_s"] = statistics.fmean(ended) if ended else float("nan")
+        cached = sum(turn.cached_tokens for turn in turns)
+        found[f"{kind}_cached_share"] = cached / prompts if prompts else 0.0
+    return found
+
+
+def kinds_table(pairs: Sequence[Pair]) -> str:
+    """Return mean completion and cached share by kind of session, medians over the repeats.
+
+    Empty if no load has several kinds.
+    """
+    names = [f"{kind}_{name}" for kind in (AGENT, SINGLE) for name in ("mean_s", "cached_share")]
+    rows = [("load", "arm", *names)]
+    for load in dict.fromkeys(pair.load for pair in pairs):
+        of_load = [pair for pair in pairs if pair.load == load]
+        for arm in dict.fromkeys(name for pair in of_load for name in pair.plays):
+            found = [figures(pair.plays[arm]) for pair in of_load if arm in pair.plays]
+            if all(name in one for one in found for name in names):
+                spans = [spread([one[name] for one in found]).format(3) for name in names]
+                rows.append((load, arm, *spans))
+    return text_table(rows, numbers_from=2) if len(rows) > 1 else ""
 
 
 def worst_against(play: Play, baseline: Play) -> float:

@@ -64,6 +64,8 @@ class Arm:
     """Recognition rules of applications, in place of the file's."""
     policy_options: tuple[tuple[str, float], ...] = ()
     """Options of the policy, besides the file's."""
+    holds_contexts: bool = False
+    """`engine.hold_contexts`."""
     quotas: tuple[str, ...] = ()
     """Units that every tenant's quota counts; the quota is never reached."""
     code: Path | None = None
@@ -151,6 +153,8 @@ def arm_args(
     if arm.vllm_args:
         given = changed["engine"].get("vllm_args", {})
         changed["engine"]["vllm_args"] = {**given, **dict(arm.vllm_args)}
+    if arm.holds_contexts:
+        changed["engine"]["hold_contexts"] = True
     if arm.rules:
         changed["recognition"] = {"rules": list(arm.rules)}
     own = dict(fake or {})

@@ -32,6 +32,29 @@ def test_only_the_model_is_required() -> None:
         ({"modle": {}}, r"modle: Extra inputs are not permitted"),
         ({"engine": {"kind": "tgi"}}, r"engine\.kind: .*'vllm' or 'fake' \(got 'tgi'\)"),
         ({"engine": {"fake": {"kv_tokens": 0}}}, r"engine\.fake\.kv_tokens: .*greater than 0.*0"),
+        (
+            {"engine": {"kind": "fake", "hold_contexts": True}},
+            r"engine: .*hold_contexts is true: kind fake holds no contexts",
+        ),
+        (
+            {
+                "engine": {
+                    "hold_contexts": True,
+                    "vllm_args": {"enable-prefix-caching": False},
+                }
+            },
+            r"hold_contexts is true: vllm_args\.enable_prefix_caching is false",
+        ),
+        *(
+            (
+                {"engine": {"hold_contexts": True, "vllm_args": {given: 4}}},
+                rf"hold_contexts is true: vllm_args\.{name} asks for another KV connector",
+            )
+            for given, name in (
+                ("kv_offloading_size", "kv_offloading_size"),
+                ("kv-transfer-config.kv_connector", "kv_transfer_config"),
+            )
+        ),
         ({"replica": {"heartbeat_s": -1}}, r"replica\.heartbeat_s: .*greater than 0 \(got -1\)"),
         ({"scheduler": {"lease_timeout_s": "soon"}}, r"scheduler\.lease_timeout_s: .*'soon'"),
         ({"scheduler": {"recovery_s": float("inf")}}, r"scheduler\.recovery_s: .*finite.*inf"),

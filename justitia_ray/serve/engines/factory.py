@@ -46,6 +46,7 @@ async def build_engine(config: AppConfig) -> Engine:
         adapters,
         exports_metrics=engine.metrics and config.metrics.enabled,
         cache_salts=salts,
+        holds_contexts=engine.hold_contexts,
         grammar_limits=(
             None
             if engine.grammar_timeout_s is None

@@ -7,7 +7,7 @@ here. vLLM is imported when an engine starts, so that importing this module is c
 import asyncio
 import multiprocessing.process
 import time
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from contextvars import Context, copy_context
 from types import SimpleNamespace
@@ -19,6 +19,7 @@ from justitia_ray.errors import EngineError
 from justitia_ray.protocol.engine import (
     EngineCall,
     EngineCapacity,
+    Hold,
     Output,
     Progress,
     ResponseHead,
@@ -75,6 +76,7 @@ class VllmEngine:
         cache_salts: Salts of the prefix cache, by tenant; None: all tenants share it.
         grammar_limits: Time (seconds) and memory (bytes) limits for compiling a grammar; None:
             grammars are not compiled in another process first.
+        holds_contexts: Whether contexts are kept through the gaps of their applications (`Hold`).
         exports_metrics: Whether vLLM's metrics are exported through Ray; this process
             then has to belong to a Ray cluster.
 
@@ -92,6 +94,7 @@ class VllmEngine:
         exports_metrics: bool = False,
         cache_salts: CacheSalts | None = None,
         grammar_limits: tuple[Seconds, int] | None = None,
+        holds_contexts: bool = False,
     ) -> None:
         self._model_path = model_path
         self._served_model_name = served_model_name
@@ -100,6 +103,12 @@ class VllmEngine:
         self._exports_metrics = exports_metrics
         self._cache_salts = cache_salts
         self._grammar_limits = grammar_limits
+        self._add_hold: Callable[[Any, Hold | None], Any] | None = None
+        if holds_contexts:
+            from justitia_ray.serve.engines.hold_parameters import TRANSFER_CONFIG, with_hold
+
+            self._vllm_args["kv_transfer_config"] = TRANSFER_CONFIG
+            self._add_hold = with_hold
         self._grammars: GrammarChecks | None = None
         self._llm: Any = None
         self._app: Any = None
@@ -155,6 +164,7 @@ class VllmEngine:
             max_num_seqs=config.scheduler_config.max_num_seqs,
             max_model_len=config.model_config.max_model_len,
             caches_prefixes=bool(config.cache_config.enable_prefix_caching),
+            holds_contexts=self._add_hold is not None,
         )
 
     async def _start_llm(self, arguments: Any) -> None:
@@ -182,7 +192,7 @@ class VllmEngine:
                 self._process_tree += [root, *root.children(recursive=True)]
         caches = self._llm.vllm_config.cache_config.enable_prefix_caching
         salts = self._cache_salts if caches else None
-        meter_requests(self._llm.output_processor, self._llm.engine_core, salts)
+        meter_requests(self._llm.output_processor, self._llm.engine_core, salts, self._add_hold)
 
     async def _build_app(self, arguments: Any) -> Any:
         from vllm.utils.gc_utils import freeze_gc_heap
@@ -214,7 +224,7 @@ class VllmEngine:
         """
         self.check()
         meter = self._meters[call.lease_id] = LeaseMeter(
-            call.priority, call.earlier, call.tenant, self._gauges.prefills
+            call.priority, call.earlier, call.tenant, self._gauges.prefills, call.hold
         )
         context = copy_context()
         context.run(CURRENT_METER.set, meter)

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from justitia_ray.errors import EngineError, RequestError
-from justitia_ray.protocol.engine import Output, Progress
+from justitia_ray.protocol.engine import Hold, Output, Progress
 from justitia_ray.serve.engines.cache_salts import CacheSalts
 from justitia_ray.serve.engines.grammar_checks import GrammarChecks
 from justitia_ray.serve.engines.prefills import Prefills
@@ -190,9 +190,11 @@ class LeaseMeter:
         earlier: tuple[Output, ...] = (),
         tenant: str = "",
         prefills: Prefills | None = None,
+        hold: Hold | None = None,
     ) -> None:
         self.priority = priority
         self.tenant = tenant
+        self.hold = hold
         self.tape = StreamTape(earlier)
         self._prefills = prefills
         self._sequences: dict[str, tuple[Tokens, Any]] = {}
@@ -323,7 +325,10 @@ def _at_lease_priority(kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def meter_requests(
-    output_processor: Any, engine_core: Any, salts: CacheSalts | None = None
+    output_processor: Any,
+    engine_core: Any,
+    salts: CacheSalts | None = None,
+    add_hold: Callable[[Any, Hold | None], Any] | None = None,
 ) -> None:
     """Patch vLLM's output processor to pass each new sequence to the current lease's meter.
 
@@ -339,6 +344,7 @@ def meter_requests(
         engine_core: vLLM's client of the engine process.
         salts: Salts of the prefix cache, set before a request is sent to the engine; None: prefix
             caching is off.
+        add_hold: Returns sampling parameters with a hold; None: the engine keeps no contexts.
     """
     add_request = output_processor.add_request
     send_request = engine_core.add_request_async
@@ -351,6 +357,9 @@ def meter_requests(
                 request.cache_salt = salts.salt(meter.tenant, own, time.monotonic())
             except RequestError as error:
                 raise validation_error(str(error)) from None
+        if add_hold is not None:
+            hold = None if meter is None else meter.hold
+            request.sampling_params = add_hold(request.sampling_params, hold)
         add_request(request, *args, **kwargs)
         state = output_processor.request_states.get(request.request_id)
         if meter is not None and state is not None:

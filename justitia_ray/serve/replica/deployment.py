@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ray import serve
 from ray.exceptions import RayActorError
@@ -42,6 +42,9 @@ from justitia_ray.serve.transport.handshake import Keyring, Peer
 from justitia_ray.serve.transport.listener import Caller, Listener, Serve
 from justitia_ray.serve.transport.methods import REPLICA_METHODS, SCHEDULER_METHODS
 from justitia_ray.units import Seconds, Tokens
+
+if TYPE_CHECKING:
+    from justitia_ray.serve.replica.call_holds import CallHolds
 
 logger = logging.getLogger("ray.serve")  # Serve adds replica and request id to lines
 
@@ -113,6 +116,7 @@ class EngineReplica:
             section, self._replica_id, keyring, REPLICA_METHODS, serve_calls, log=logger
         )
         self._stalls = StallWatch(self._config.replica)
+        self._holds = _call_holds() if self._capacity.holds_contexts else None
         self._puller = Puller(
             self._replica_id,
             self._scheduler,
@@ -124,6 +128,7 @@ class EngineReplica:
             self._listener.address,
             self._stalls,
             prefill,
+            self._holds,
         )
         loop = asyncio.get_running_loop()
         self._pulling = loop.create_task(self._puller.run())
@@ -307,7 +312,10 @@ class EngineReplica:
                 # The ingress sets the tenant header and never passes on a caller's own.
                 tenant = headers.get(TENANT_HEADER, "")
                 headers = {name: headers[name] for name in headers if name != TENANT_HEADER}
-                call = EngineCall(lease_id, lease.priority, path, headers, body, earlier, tenant)
+                hold = None if self._holds is None else self._holds.take(lease_id)
+                call = EngineCall(
+                    lease_id, lease.priority, path, headers, body, earlier, tenant, hold
+                )
                 try:
                     async with aclosing(self._engine.call(call)) as items:
                         async for item in items:
@@ -355,3 +363,9 @@ class EngineReplica:
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s):
                 await self._leases.failure_told.wait()
+
+
+def _call_holds() -> "CallHolds":
+    from justitia_ray.serve.replica.call_holds import CallHolds
+
+    return CallHolds()

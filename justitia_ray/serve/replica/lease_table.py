@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from justitia_ray.core.actions import Grant
+from justitia_ray.core.actions import Abort, Grant
 from justitia_ray.core.entities import FailureCause, Outcome
 from justitia_ray.core.events import EngineFailed, LeaseFinished, LeaseProgress, LeaseRun
 from justitia_ray.errors import EngineError, UnknownLease
@@ -80,6 +80,8 @@ class LeaseTable:
         """Arm granted leases and abort others, as the scheduler's messages say."""
         now = asyncio.get_running_loop().time()
         for message in messages:
+            if not isinstance(message, Grant | Abort):
+                continue  # holds of contexts, which this engine does not know
             lease_id = message.lease_id
             lease = self.held_leases.get(lease_id)
             if isinstance(message, Grant):

@@ -8,7 +8,7 @@ import itertools
 import logging
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from justitia_ray.config import ReplicaSection
 from justitia_ray.core.entities import ReplicaCapacity
@@ -27,6 +27,9 @@ from justitia_ray.protocol.messages import Pull, ReplicaMail
 from justitia_ray.serve.replica.lease_table import LeaseTable
 from justitia_ray.serve.replica.stalls import StallWatch
 from justitia_ray.units import Epoch, ReplicaId, Seconds, Tokens
+
+if TYPE_CHECKING:
+    from justitia_ray.serve.replica.call_holds import CallHolds
 
 logger = logging.getLogger("ray.serve")  # Serve adds the replica and the request
 
@@ -48,6 +51,7 @@ class Puller:
         address: Address at which ingresses can call this replica.
         stalls: Shows whether the engine is stalled.
         prefill: Cost of computing prompts that was measured; None: none was.
+        holds: Receives the holds of contexts; None: the engine holds none.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class Puller:
         address: str,
         stalls: StallWatch,
         prefill: MeasuredPrefill | None = None,
+        holds: "CallHolds | None" = None,
     ) -> None:
         self._replica_id = replica_id
         self._scheduler = scheduler
@@ -72,12 +77,14 @@ class Puller:
             capacity.block_size,
             capacity.max_num_seqs,
             capacity.caches_prefixes,
+            capacity.holds_contexts,
         )
         self._section = section
         self._on_engine_died = on_engine_died
         self._address = address
         self._stalls = stalls
         self._prefill = prefill
+        self._holds = holds
         self.epoch: Epoch = 0
         """The scheduler's epoch in its last answer; 0 before the first."""
         self._numbers = itertools.count(1)
@@ -210,7 +217,10 @@ class Puller:
             self._leases.confirm_ends(pull.finished)
             if pull.failure is not None:
                 self._leases.failure_told.set()
-            self._leases.read_messages(self._cursor.fresh(mail.messages))
+            messages = self._cursor.fresh(mail.messages)
+            if self._holds is not None:
+                messages = self._holds.read(messages)
+            self._leases.read_messages(messages)
             self.backlog_kv_tokens = mail.backlog_kv_tokens
         return True
 

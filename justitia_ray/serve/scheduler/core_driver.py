@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from justitia_ray.application_key import split_key
 from justitia_ray.config import SchedulerSection, SchedulingConfig
@@ -23,6 +23,9 @@ from justitia_ray.serve.scheduler.clock import SteadyClock
 from justitia_ray.serve.scheduler.outboxes import Outbox, Outboxes
 from justitia_ray.store.scheduler_store import StoredState
 from justitia_ray.units import ApplicationId, Epoch, Seconds
+
+if TYPE_CHECKING:
+    from justitia_ray.serve.scheduler.context_holds import ContextHolds
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +83,8 @@ class CoreDriver:
         """Called for every application that ends."""
         self.observer: Observer | None = None
         """Observer of every handled event; None: there are no viewers."""
+        self.holds: ContextHolds | None = None
+        """Holds of contexts; None: no replica has asked for them."""
 
     def begin(self, stored: StoredState, epoch: Epoch) -> None:
         """Continue with the state that the last leader saved, recovering if there was one.
@@ -161,6 +166,8 @@ class CoreDriver:
         actions = self.core.handle(event, self.now())
         took_s = time.perf_counter() - began_at
         self.outboxes.deliver(actions, self.core.state, quiet)
+        if self.holds is not None:
+            self.holds.post(actions, self.core, self.outboxes)
         self._set_timer()
         granted = sum(isinstance(action, Grant) for action in actions)
         self.decisions.record_decisions(took_s, max(1, granted))
@@ -191,6 +198,12 @@ class CoreDriver:
         if parsed.advice is not None:
             log_event(logger, logging.WARNING, "scheduler.setting_moved", advice=parsed.advice)
         return True
+
+    def begin_holds(self) -> None:
+        """Follow each lease by a hold of its context, for replicas that ask for them."""
+        from justitia_ray.serve.scheduler.context_holds import ContextHolds
+
+        self.holds = ContextHolds()
 
     def stop_timer(self) -> None:
         """Cancel the timer: no deadlines are handled any more."""

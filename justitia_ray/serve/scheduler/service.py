@@ -274,6 +274,8 @@ class SchedulerService:
         self.inspector.kv_meter.record_pull(pull, driver.now())
         if pull.prefill is not None and term.config.measures_prefill:
             term.note_prefill(pull.replica_id, pull.prefill)  # before what it delivers
+        if pull.capacity.holds_contexts and driver.holds is None:
+            driver.begin_holds()
         is_news = pull.failure is not None and pull.failure.failure_id != outbox.failure_id
         if pull.failure is not None and is_news:
             # Before the report: otherwise inferences that ended with the engine would be leased

@@ -22,6 +22,7 @@ from scripts.bench.agents import (
     Turn,
     agents_that_fit,
     draw_common,
+    draw_mixed,
     draw_recorded,
     draw_synthetic,
     read_sessions,
@@ -30,7 +31,15 @@ from scripts.bench.agents import (
 from scripts.bench.agents_arms import ARMS, NO_WORKING_SET, AgentArm, AgentArms
 from scripts.bench.agents_loads import OwnLoad
 from scripts.bench.agents_player import AgentPlayer, Play, TurnSample
-from scripts.bench.agents_report import Pair, document, figures, hops_table, table, worst_against
+from scripts.bench.agents_report import (
+    Pair,
+    document,
+    figures,
+    hops_table,
+    kinds_table,
+    table,
+    worst_against,
+)
 from scripts.bench.agents_targets import verdicts
 from scripts.bench.load import Target
 from scripts.bench.serve_arms import arm_application
@@ -124,6 +133,33 @@ def test_agents_with_a_common_beginning_come_at_once() -> None:
     assert [0.0] * 3 == [agent.arrived_at_s for agent in agents]
     assert {(1_600, 1_720)} == {tuple(t.prompt_tokens for t in agent.turns) for agent in agents}
     assert {1_536} == {agent.common_tokens for agent in agents}
+
+
+def test_single_calls_come_beside_the_agents() -> None:
+    drawn = draw_mixed(3, 4.0, 30.0, random.Random(1))
+    singles = [one for one in drawn if one.kind == "single"]
+
+    assert draw_synthetic(3, 4.0, random.Random(1)) == [one for one in drawn if one not in singles]
+    assert 12 == len(singles)
+    assert all(1 == len(one.turns) and 600 <= one.largest_context <= 1_240 for one in singles)
+    assert 4.0 < max(one.arrived_at_s for one in singles) <= 30.0
+
+
+def test_report_has_agents_and_single_calls_apart() -> None:
+    turns = (
+        TurnSample("s000", 0, 0.0, 1.0, 100, 0, 10),
+        TurnSample("s000", 1, 1.0, 2.0, 300, 200, 10),
+        TurnSample("single000", 0, 0.0, 1.0, 50, 10, 10),
+    )
+    play = Play({"s000": 2.0, "single000": 1.0}, turns, ())
+    found = figures(play)
+
+    assert (2.0, 0.5) == (found["agent_mean_s"], found["agent_cached_share"])
+    assert (1.0, 0.2) == (found["single_mean_s"], found["single_cached_share"])
+    assert "ours" in kinds_table([Pair("mixed 1", 0, 1, {"ours": play})])
+    alone = Play({"s000": 2.0}, turns[:2], ())
+    assert "agent_mean_s" not in figures(alone)
+    assert "" == kinds_table([Pair("synthetic 1", 0, 1, {"ours": alone})])
 
 
 def test_sessions_that_fit_are_counted_with_the_largest_contexts() -> None:
@@ -405,6 +441,7 @@ def test_arms_of_the_service_have_configurations_that_it_accepts() -> None:
             found = arm_application(application, arm, 2, "/data")
             AppConfig.parse(found["args"])
             (ingress,) = (one for one in found["deployments"] if one["name"] == "Ingress")
+            assert found["args"]["engine"].get("hold_contexts", False) is (name == "ours-held")
             options[name] = AppSettings.parse(ingress["user_config"]).policy_options
 
     assert {"working_set": False} == options.pop(NO_WORKING_SET.name)

@@ -140,9 +140,10 @@ def test_scheduler_under_justitia_imports_no_option_and_no_lab() -> None:
     """An option that is off must cost nothing, not even its import."""
     guarded, lag = "justitia_ray.core.policies.guarded", "justitia_ray.core.lag."
     lab = "justitia_ray.lab"
+    holds = "justitia_ray.core.kept_contexts", "justitia_ray.serve.scheduler.context_holds"
     off, on = _imported("justitia"), _imported("justitia-guarded", lag_meter=True)
 
-    assert set() == {name for name in off if name.startswith((guarded, lag, lab))}
+    assert set() == {name for name in off if name.startswith((guarded, lag, lab, *holds))}
     assert {f"{guarded}.shadow", f"{lag}meter"} <= on
     assert set() == {name for name in on if name.startswith(lab)}
 

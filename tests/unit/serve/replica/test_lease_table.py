@@ -10,6 +10,7 @@ from justitia_ray.core.entities import FailureCause, Outcome
 from justitia_ray.core.events import LeaseFinished, LeaseProgress
 from justitia_ray.errors import EngineError, UnknownLease
 from justitia_ray.protocol.engine import Engine, Progress
+from justitia_ray.protocol.messages import HoldContext, ReleaseContexts
 from justitia_ray.serve.replica.lease_table import LeaseTable
 from tests.eventually import eventually
 
@@ -84,6 +85,14 @@ async def stop(task: "asyncio.Task[Any]") -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_hold_of_a_context_is_no_abort(table: LeaseTable) -> None:
+    """A scheduler may send holds to a replica whose engine holds no contexts."""
+    table.read_messages([grant(), HoldContext("1-1", "a", 2.0), ReleaseContexts("a")])
+
+    assert ["1-1"] == list(table.held_leases)
+    assert not table.held_leases["1-1"].aborted
 
 
 async def test_armed_lease_runs_its_payload_and_its_end_is_reported(

@@ -12,9 +12,10 @@ from justitia_ray.core.actions import Grant
 from justitia_ray.core.entities import FailureCause, Outcome
 from justitia_ray.core.events import LeaseProgress
 from justitia_ray.errors import ConnectionLost
-from justitia_ray.protocol.engine import Engine, EngineCapacity, Progress
+from justitia_ray.protocol.engine import Engine, EngineCapacity, Hold, Progress
 from justitia_ray.protocol.mailbox import Mailbox
-from justitia_ray.protocol.messages import NOT_TAKEN, Pull, ReplicaMail, ReplicaMessage
+from justitia_ray.protocol.messages import NOT_TAKEN, HoldContext, Pull, ReplicaMail, ReplicaMessage
+from justitia_ray.serve.replica.call_holds import CallHolds
 from justitia_ray.serve.replica.lease_table import LeaseTable
 from justitia_ray.serve.replica.puller import Puller
 from justitia_ray.serve.replica.stalls import StallWatch
@@ -260,3 +261,30 @@ def test_engine_failure_is_sent_at_once_with_the_running_leases(trouble: str) ->
         assert (0.0, replica.scheduler.epoch) == (pull.wait_s, pull.epoch)
 
     _play(scene)
+
+
+async def test_holds_are_kept_from_the_leases() -> None:
+    replica, holds = _Replica(), CallHolds()
+    puller = Puller(
+        "r",
+        replica.scheduler,
+        replica.leases,
+        cast(Engine, _Meters()),
+        EngineCapacity(100, 1, 8, 100, caches_prefixes=True, holds_contexts=True),
+        ReplicaSection(),
+        lambda error: None,
+        "127.0.0.1:1",
+        replica.stalls,
+        holds=holds,
+    )
+    mail = ReplicaMail(
+        1, ((1, Grant("q", "i", "1-1", "r", 0, 10, 0.0)), (2, HoldContext("1-1", "a", 2.0)))
+    )
+    replica.scheduler.answer = lambda pull: mail
+    puller.epoch = 1
+    pull = puller._next_pull(0.0)
+
+    assert pull.capacity.holds_contexts
+    assert await puller._send(pull)
+    assert ["1-1"] == list(replica.leases.held_leases)
+    assert Hold("a", 2.0) == holds.take("1-1")

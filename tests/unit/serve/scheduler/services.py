@@ -7,7 +7,7 @@ from typing import Any
 
 from justitia_ray.config import AppConfig
 from justitia_ray.core import SchedulerCore
-from justitia_ray.core.actions import Grant
+from justitia_ray.core.actions import Abort, Grant
 from justitia_ray.core.entities import ReplicaCapacity
 from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted, LeaseProgress
 from justitia_ray.protocol.messages import IngressMail, Pull, ReplicaMail
@@ -148,7 +148,7 @@ class PullingReplica:
                 read = place
                 if isinstance(message, Grant):
                     held[message.lease_id] = message
-                else:
+                elif isinstance(message, Abort):
                     held.pop(message.lease_id, None)
 
 

@@ -1,0 +1,44 @@
+"""Contexts in the prefix cache of a replica whose engine evicts those of ended applications first.
+
+Such an engine *holds* the contexts of applications that may submit again: all other cached blocks
+are evicted before them (`engine.hold_contexts`).
+"""
+
+from justitia_ray.core.contexts import Context, Contexts
+from justitia_ray.units import Tokens
+
+
+class KeptContexts(Contexts):
+    """The contexts of one replica that holds those of live applications."""
+
+    def forget_before(self, context: Context) -> None:
+        """Remove the idle contexts of ended applications that were used before an evicted one."""
+        if not context.is_live:
+            super().forget_before(context)
+            return
+        for other in [one for one in self._idle if not one.is_live and one.used < context.used]:
+            self._drop(other)
+
+    def shrink(self, room: Tokens) -> None:
+        """Evict contexts of ended applications, then the least recently used, until all fit.
+
+        O(idle contexts) if contexts of ended applications have to go.
+        """
+        if self.tokens > room and self.tokens > self.live_tokens:
+            for context in [one for one in self._idle if not one.is_live]:
+                if self.tokens <= room:
+                    return
+                if context.own_tokens <= self.tokens - room:
+                    self._drop(context)
+                else:
+                    evicted = self.tokens - room
+                    context.tokens -= evicted
+                    self.tokens -= evicted
+        super().shrink(room)
+
+    def displaced(self, continued: Context | None, wanted: Tokens, room: Tokens) -> Tokens:
+        """Return the tokens of other contexts of live applications that a start would evict."""
+        live = self.live_tokens
+        if continued is not None and continued in self._idle and continued.is_live:
+            live -= continued.own_tokens
+        return max(0, min(live, live + wanted - room))

@@ -1,0 +1,200 @@
+"""Contexts that vLLM's prefix cache evicts last: those of applications between two inferences.
+
+vLLM evicts the free blocks first that were freed first. The context of an agent that waits for a
+tool is therefore evicted before the blocks of a single call that ended later, although nobody will
+ask for those again. A *held* context stays free, but its blocks are moved behind all others in the
+queue of free blocks before the blocks in front of them are used up.
+
+No block is ever taken away from the engine. Every running inference can have all of the memory, so
+a hold causes no preemption, does not change the engine's gauge, and does not block the reset of the
+prefix cache; an engine without work evicts nothing and needs no timer for holds that end. If memory
+is short, the held contexts are evicted like any others, those first whose holds end first.
+
+Holds last for a time. They are keyed by the last block of the context, so that parallel inferences
+of an application do not replace each other's; the inference that continues a context ends its hold.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+from justitia_ray.units import ApplicationId, Seconds
+
+_SHARE = 0.75
+"""Largest fraction of the free blocks that is kept behind the others."""
+_WORTH = 0.25
+"""Least number of blocks behind the held ones for which these are moved, as a fraction of them. So
+at most four blocks are moved for each that was freed."""
+_MOST_OF_ONE = 8
+"""Largest number of held contexts of one application."""
+_MOST = 4096
+"""Largest number of held contexts."""
+
+
+class Block(Protocol):
+    """What is used of vLLM's `KVCacheBlock`."""
+
+    block_id: int
+    ref_cnt: int
+    is_null: bool
+
+    @property
+    def block_hash(self) -> object | None:
+        """Hash of the cached tokens; None if nothing is cached in the block."""
+
+
+class Pool(Protocol):
+    """What is used of vLLM's `BlockPool`."""
+
+    def touch(self, blocks: Sequence[Block]) -> None:
+        """Add a reference to each block; a free block leaves the queue."""
+
+    def free_blocks(self, ordered_blocks: Iterable[Block]) -> None:
+        """Remove a reference from each block; blocks without one are appended to the queue."""
+
+    def get_num_free_blocks(self) -> int:
+        """Return the number of blocks in the queue."""
+
+
+class _Hold(NamedTuple):
+    application_id: ApplicationId
+    blocks: list[tuple[Block, object]]
+    """Blocks of the context, from the first to the last, with the hashes that they had."""
+    ends_at: Seconds
+
+    @property
+    def last_id(self) -> int:
+        return self.blocks[-1][0].block_id
+
+    def is_cached_to_its_end(self) -> bool:
+        """Return whether the last block has not been evicted since the hold."""
+        block, cached = self.blocks[-1]
+        return block.block_hash == cached
+
+
+class HeldContexts:
+    """The held contexts of one engine.
+
+    Args:
+        pool: vLLM's block pool.
+        step_blocks: Blocks that a step of the engine usually takes at most.
+    """
+
+    def __init__(self, pool: Pool, step_blocks: int) -> None:
+        self._pool = pool
+        self._step_blocks = step_blocks
+        self._holds: dict[int, _Hold] = {}
+        """Holds by the id of the last block."""
+        self._of: dict[ApplicationId, dict[int, None]] = {}
+        """Ids of the last blocks of each application's holds, the oldest hold first."""
+        self._ids: set[int] = set()
+        """Ids of the held blocks that are not in front: those in use at the last move or moved by
+        it, and those of later holds."""
+        self._in_front = 0
+        """Number of free blocks that are evicted before any held one, at least."""
+        self._moved = 0
+        """Number of blocks in the last move."""
+
+    def __len__(self) -> int:
+        return len(self._holds)
+
+    def hold(
+        self, application_id: ApplicationId, blocks: Iterable[Block], ends_at: Seconds
+    ) -> None:
+        """Hold the cached blocks of an inference that ends, before vLLM frees them.
+
+        Args:
+            application_id: The application of the inference.
+            blocks: All blocks of the inference, from its first token to its last.
+            ends_at: Time at which the hold ends.
+        """
+        kept = [
+            (block, block.block_hash)
+            for block in blocks
+            if block.block_hash is not None and not block.is_null
+        ]
+        if not kept:
+            return
+        if not self._holds:
+            self._ids.clear()
+            self._in_front, self._moved = self._pool.get_num_free_blocks(), 0
+        of_application = self._of.get(application_id, {})
+        if len(of_application) >= _MOST_OF_ONE:
+            self._drop(next(iter(of_application)))
+        elif len(self._holds) >= _MOST:
+            self._drop(next(iter(self._holds)))
+        self._add(_Hold(application_id, kept, ends_at))
+        self._ids.update(block.block_id for block, _ in kept)
+
+    def release(self, application_id: ApplicationId) -> None:
+        """Drop the holds of an application; its blocks are evicted in vLLM's order."""
+        for last_id in self._of.pop(application_id, ()):
+            del self._holds[last_id]
+
+    def make_room(self, blocks: int, now: Seconds) -> None:
+        """Move the held blocks back if fewer than this number are in front of them.
+
+        Args:
+            blocks: Blocks that an inference needs which is about to start.
+            now: Current time, on the clock of `ends_at`.
+        """
+        if self._in_front < blocks and self._holds:
+            behind = self._pool.get_num_free_blocks() - self._in_front - self._moved
+            if behind > _WORTH * self._moved:
+                self._move(now)
+
+    def allocated(self, block_ids: Iterable[int], now: Seconds) -> None:
+        """Count the blocks that inferences have got in a step.
+
+        Args:
+            block_ids: The blocks; those found in the prefix cache are included.
+            now: Current time, on the clock of `ends_at`.
+        """
+        for block_id in block_ids:
+            if block_id not in self._ids:
+                self._in_front -= 1
+            hold = self._holds.get(block_id)
+            if hold is not None and hold.is_cached_to_its_end():
+                self._drop(block_id)  # continued
+        self.make_room(self._step_blocks, now)
+
+    def _move(self, now: Seconds) -> None:
+        """Move the free held blocks behind all other free blocks. O(blocks of idle contexts)."""
+        free = self._pool.get_num_free_blocks()
+        room = int(_SHARE * free)
+        holds = sorted(self._holds.values(), key=lambda hold: hold.ends_at)
+        self._holds.clear()
+        self._of.clear()
+        self._ids.clear()
+        moved: dict[int, Block] = {}
+        for hold in reversed(holds):
+            blocks = [
+                (block, cached) for block, cached in hold.blocks if block.block_hash == cached
+            ]
+            if hold.ends_at <= now or not blocks:
+                continue
+            self._add(hold._replace(blocks=blocks))
+            for block, _ in blocks:
+                if block.ref_cnt:
+                    self._ids.add(block.block_id)
+                elif len(moved) < room:
+                    moved[block.block_id] = block
+        # The blocks freed last are evicted last: the first tokens of the longest hold.
+        blocks_in_order = list(moved.values())
+        self._pool.touch(blocks_in_order)
+        self._pool.free_blocks(reversed(blocks_in_order))
+        self._ids.update(moved)
+        self._in_front, self._moved = free - len(moved), len(moved)
+
+    def _add(self, hold: _Hold) -> None:
+        self._drop(hold.last_id)
+        self._holds[hold.last_id] = hold
+        self._of.setdefault(hold.application_id, {})[hold.last_id] = None
+
+    def _drop(self, last_id: int) -> None:
+        hold = self._holds.pop(last_id, None)
+        if hold is None:
+            return
+        of_application = self._of[hold.application_id]
+        del of_application[last_id]
+        if not of_application:
+            del self._of[hold.application_id]

@@ -1,0 +1,122 @@
+"""vLLM KV connector that holds contexts (`held_contexts`). It transfers nothing.
+
+vLLM offers no other place from which the order of evictions can be changed without a fork. The
+connector is used in the engine's scheduler only. vLLM creates one in each worker as well; there it
+does nothing, and has no metadata, so that attention layers skip it.
+
+An inference names its application and the time of the hold in `SamplingParams.extra_args`
+(`hold_parameters`). Releases travel with the next inference: without inferences nothing is evicted.
+
+vLLM calls this interface experimental; `tests/conformance/test_context_holds.py` checks a release.
+"""
+
+import time
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any
+
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    SupportsHMA,
+)
+
+from justitia_ray.serve.engines.held_contexts import HeldContexts
+from justitia_ray.serve.engines.hold_parameters import read_hold
+
+
+class _NoTransfers(KVConnectorMetadata):
+    """Metadata of a step: nothing is transferred."""
+
+
+class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
+    """Connector that moves held contexts to the end of vLLM's order of evictions."""
+
+    def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        self._block_size = vllm_config.cache_config.block_size
+        self._pool: Any = None
+        self._held: HeldContexts | None = None
+        """The held contexts; None in a worker."""
+        self._metadata = _NoTransfers()
+
+    @property
+    def requires_kv_delivery(self) -> bool:
+        """Whether a preempted inference must deliver its blocks: never, nothing is delivered."""
+        return False
+
+    # --- in the scheduler
+
+    def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
+        """Take the block pool, which vLLM has just created."""
+        self._pool = gpu_block_pool
+        tokens = self._vllm_config.scheduler_config.max_num_batched_tokens
+        self._held = HeldContexts(gpu_block_pool, tokens // self._block_size)
+
+    def on_new_request(self, request: Any) -> None:
+        """Drop the holds of applications that have ended."""
+        given = read_hold(request.kv_transfer_params)
+        if given is not None and self._held is not None:
+            for application_id in given.ended:
+                self._held.release(application_id)
+
+    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, None]:
+        """Hold the context of an inference; vLLM frees its blocks."""
+        return self.request_finished_all_groups(request, (block_ids,))
+
+    def request_finished_all_groups(
+        self, request: Any, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, None]:
+        """Hold the context of an inference; vLLM frees its blocks."""
+        given = read_hold(request.kv_transfer_params)
+        if given is not None and given.for_s > 0 and self._held is not None:
+            blocks = (self._pool.blocks[block_id] for block_id in chain(*block_ids))
+            self._held.hold(given.application_id, blocks, time.monotonic() + given.for_s)
+        return False, None
+
+    def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
+        """Count the blocks that a step has taken, and move the held ones if that is due."""
+        if self._held:
+            self._held.allocated(_new_blocks(scheduler_output), time.monotonic())
+        return self._metadata
+
+    def get_num_new_matched_tokens(
+        self, request: Any, num_computed_tokens: int
+    ) -> tuple[int, bool]:
+        """Return that nothing can be loaded; vLLM asks before it gives blocks to an inference."""
+        if self._held:
+            missing = request.num_tokens - num_computed_tokens
+            self._held.make_room(-(-missing // self._block_size), time.monotonic())
+        return 0, False
+
+    def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
+        """Do nothing; the abstract method of vLLM."""
+
+    # --- in a worker
+
+    def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
+        """Take no metadata: attention layers call connectors that have some, twice each."""
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Do nothing; the abstract method of vLLM."""
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Do nothing; the abstract method of vLLM."""
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
+    ) -> None:
+        """Do nothing; the abstract method of vLLM."""
+
+    def wait_for_save(self) -> None:
+        """Do nothing; the abstract method of vLLM."""
+
+
+def _new_blocks(scheduler_output: Any) -> Iterator[int]:
+    """Yield the ids of the blocks that inferences got in a step, cached ones too."""
+    for request in scheduler_output.scheduled_new_reqs:
+        yield from chain(*request.block_ids)
+    for block_ids in scheduler_output.scheduled_cached_reqs.new_block_ids:
+        if block_ids is not None:
+            yield from chain(*block_ids)

@@ -1,0 +1,45 @@
+"""Holds of contexts that the scheduler has ordered, until the calls of their leases begin."""
+
+from collections.abc import Iterable
+
+from justitia_ray.protocol.engine import Hold
+from justitia_ray.protocol.messages import HoldContext, ReleaseContexts, ReplicaMessage
+from justitia_ray.units import ApplicationId, LeaseId
+
+_MOST = 4096
+"""Largest number of holds that wait for a call, and of releases; leases may never run."""
+
+
+class CallHolds:
+    """Holds by lease, and the applications that have ended since the last call."""
+
+    def __init__(self) -> None:
+        self._of: dict[LeaseId, HoldContext] = {}
+        self._ended: dict[ApplicationId, None] = {}
+
+    def read(self, messages: Iterable[ReplicaMessage]) -> list[ReplicaMessage]:
+        """Store holds and releases; return the other messages."""
+        others: list[ReplicaMessage] = []
+        for message in messages:
+            if isinstance(message, HoldContext):
+                self._of[message.lease_id] = message
+                if len(self._of) > _MOST:
+                    del self._of[next(iter(self._of))]
+            elif isinstance(message, ReleaseContexts):
+                self._ended[message.application_id] = None
+                if len(self._ended) > _MOST:
+                    del self._ended[next(iter(self._ended))]
+            else:
+                others.append(message)
+        return others
+
+    def take(self, lease_id: LeaseId) -> Hold | None:
+        """Return the hold for a call that begins, with all releases; None if there is nothing."""
+        ordered = self._of.pop(lease_id, None)
+        if ordered is None and not self._ended:
+            return None
+        ended = tuple(self._ended)
+        self._ended.clear()
+        if ordered is None:
+            return Hold("", 0.0, ended)
+        return Hold(ordered.application_id, ordered.for_s, ended)

@@ -1,0 +1,48 @@
+"""Orders to replicas to keep contexts in their prefix caches between two inferences.
+
+Each lease of an application that is expected to submit again is followed by a `HoldContext` with
+the time for which the working set counts the context. When the application ends, the replicas that
+got one receive a `ReleaseContexts`. Both wait for the next message that wakes the replica's pull:
+a hold travels with its lease, and a release is not urgent, because the hold ends by itself.
+
+A new scheduler does not know the holds of its predecessor; these end by time.
+"""
+
+from collections.abc import Sequence
+
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core.actions import Action, EndApplication, Grant
+from justitia_ray.protocol.messages import HoldContext, ReleaseContexts
+from justitia_ray.serve.scheduler.outboxes import Outboxes
+from justitia_ray.units import ApplicationId, ReplicaId
+
+
+class ContextHolds:
+    """Holds of the applications that are open."""
+
+    def __init__(self) -> None:
+        self._replicas: dict[ApplicationId, dict[ReplicaId, None]] = {}
+        """Replicas that hold a context of an application."""
+
+    def post(self, actions: Sequence[Action], core: SchedulerCore, outboxes: Outboxes) -> None:
+        """Add the holds and releases that follow from actions which have been delivered."""
+        for action in actions:
+            if isinstance(action, Grant):
+                self._hold(action, core, outboxes)
+            elif isinstance(action, EndApplication):
+                for replica_id in self._replicas.pop(action.application_id, ()):
+                    if replica_id in outboxes.replicas:
+                        release = ReleaseContexts(action.application_id)
+                        outboxes.replicas[replica_id].put(release)
+
+    def _hold(self, grant: Grant, core: SchedulerCore, outboxes: Outboxes) -> None:
+        replica = core.state.replicas.get(grant.replica_id)
+        outbox = outboxes.replicas.get(grant.replica_id)
+        if outbox is None or replica is None or not replica.capacity.holds_contexts:
+            return
+        for_s = core.context_kept_s(grant.request_id, grant.replica_id)
+        if for_s <= 0:
+            return
+        application_id = core.state.inferences[grant.request_id].application_id
+        self._replicas.setdefault(application_id, {})[grant.replica_id] = None
+        outbox.put(HoldContext(grant.lease_id, application_id, for_s))

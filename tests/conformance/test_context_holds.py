@@ -1,0 +1,218 @@
+"""Held contexts in vLLM's prefix cache: kept behind all others, and in nobody's way.
+
+The interface of vLLM's KV connectors is experimental: these tests show whether a release still
+behaves as `justitia_ray.serve.engines.held_contexts` assumes.
+"""
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from justitia_ray.protocol.engine import EngineCall, EngineCapacity, Hold
+from justitia_ray.protocol.generation_bodies import COMPLETIONS
+from justitia_ray.serve.engines.vllm_engine import VllmEngine
+from tests.conformance.conftest import VLLM_ONLY
+from tests.conformance.test_engines import LEASES, MODEL, answer_json
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    *VLLM_ONLY[0].marks,
+]
+
+_BLOCK = 32
+_BLOCKS = 64
+_FOREVER = 1000.0
+_CONTEXT = 16 * _BLOCK
+_WORDS = itertools.count()
+
+
+def prompt_of(tokens: int) -> list[int]:
+    """Return a prompt that no other test sends."""
+    return [100 + (next(_WORDS) * 7919) % 1900 for _ in range(tokens)]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def holding(model_path: str) -> AsyncIterator[tuple[VllmEngine, EngineCapacity]]:
+    """Running vLLM with 64 blocks that holds contexts."""
+    engine = VllmEngine(
+        model_path,
+        MODEL,
+        {
+            "dtype": "float32",
+            "enforce_eager": True,
+            "block_size": _BLOCK,
+            "num_gpu_blocks_override": _BLOCKS + 1,  # plus vLLM's null block
+            "max_model_len": _BLOCKS * _BLOCK,
+            "max_num_seqs": 16,
+            "enable_prefix_caching": True,
+            "enable_prompt_tokens_details": True,
+        },
+        holds_contexts=True,
+    )
+    capacity = await engine.start()
+    yield engine, capacity
+    await engine.stop()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def engine(holding: tuple[VllmEngine, EngineCapacity]) -> VllmEngine:
+    """Engine with an empty prefix cache and no holds."""
+    assert await holding[0]._llm.reset_prefix_cache(), "blocks are still in use"
+    return holding[0]
+
+
+async def complete(
+    engine: VllmEngine,
+    prompt: list[int],
+    hold: Hold | None = None,
+    *,
+    output: int = 1,
+    **fields: Any,
+) -> int:
+    """Complete a prompt, and return how many of its tokens were cached."""
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": output, "ignore_eos": True, **fields}
+    call = EngineCall(next(LEASES), 0, COMPLETIONS, {}, json.dumps(body).encode(), hold=hold)
+    status, answered = await answer_json(engine, call)
+    engine.release(call.lease_id)
+    assert 200 == status, answered
+    details = answered["usage"].get("prompt_tokens_details") or {}
+    return int(details.get("cached_tokens") or 0)
+
+
+async def fill(engine: VllmEngine, calls: int = 24) -> None:
+    """Complete single prompts of 4 blocks each; 24 take one and a half times the memory."""
+    for _ in range(calls):
+        await complete(engine, prompt_of(4 * _BLOCK - 1))
+
+
+async def test_engine_reports_that_it_holds_contexts(
+    holding: tuple[VllmEngine, EngineCapacity],
+) -> None:
+    assert holding[1].holds_contexts
+    assert holding[1].caches_prefixes
+
+
+async def test_context_without_a_hold_is_evicted_by_later_single_calls(engine: VllmEngine) -> None:
+    """This is what holds are for; if vLLM kept it by itself they would be of no use."""
+    agent = prompt_of(_CONTEXT)
+    await complete(engine, agent)
+    await fill(engine)
+
+    assert 0 == await complete(engine, [*agent, *prompt_of(40)])
+
+
+async def test_held_context_outlives_later_single_calls(engine: VllmEngine) -> None:
+    agent = prompt_of(_CONTEXT)
+    await complete(engine, agent, Hold("agent", _FOREVER))
+    await fill(engine, 60)
+
+    assert _CONTEXT == await complete(engine, [*agent, *prompt_of(40)])
+
+
+async def test_two_parallel_contexts_of_an_application_are_held(engine: VllmEngine) -> None:
+    common = prompt_of(4 * _BLOCK)
+    sides = [[*common, *prompt_of(4 * _BLOCK)] for _ in range(2)]
+    for side in sides:
+        await complete(engine, side, Hold("agent", _FOREVER))
+    await fill(engine)
+
+    assert [8 * _BLOCK] * 2 == [await complete(engine, [*side, 100]) for side in sides]
+
+
+async def test_every_free_block_stays_free_while_contexts_are_held(
+    engine: VllmEngine, holding: tuple[VllmEngine, EngineCapacity]
+) -> None:
+    """The engine's gauge, from which admission follows, does not see holds."""
+    for name in "abc":
+        await complete(engine, prompt_of(_CONTEXT), Hold(name, _FOREVER))
+
+    assert holding[1].kv_tokens == engine.free_kv_tokens()
+
+
+async def test_idle_engine_gives_all_of_its_memory_to_the_next_prompt(engine: VllmEngine) -> None:
+    """No step is taken in a gap: a hold that took memory would need something that wakes vLLM."""
+    before = engine.preemptions()
+    for name in "abcd":
+        await complete(engine, prompt_of(_CONTEXT), Hold(name, _FOREVER))
+    large = prompt_of(_BLOCKS * _BLOCK - 40)
+
+    assert 0 == await complete(engine, large, output=32)
+    assert before == engine.preemptions()
+
+
+async def test_running_inferences_are_not_preempted_for_held_contexts(engine: VllmEngine) -> None:
+    """The engine preempts before it asks a connector that keeps references to blocks."""
+    before = engine.preemptions()
+    for name in "abcd":
+        await complete(engine, prompt_of(_CONTEXT), Hold(name, _FOREVER))
+    half = [prompt_of(20 * _BLOCK) for _ in range(2)]
+    await asyncio.gather(*(complete(engine, one, output=10 * _BLOCK) for one in half))
+
+    assert before == engine.preemptions()
+
+
+async def test_prefix_cache_is_reset_while_contexts_are_held(engine: VllmEngine) -> None:
+    agent = prompt_of(_CONTEXT)
+    await complete(engine, agent, Hold("agent", _FOREVER))
+
+    assert await engine._llm.reset_prefix_cache()
+    assert 0 == await complete(engine, [*agent, 100])
+
+
+async def test_hold_ends_with_its_application(engine: VllmEngine) -> None:
+    """The release travels with the next call, whatever application that belongs to."""
+    agent = prompt_of(_CONTEXT)
+    await complete(engine, agent, Hold("agent", _FOREVER))
+    await complete(engine, prompt_of(40), Hold("", 0.0, ("agent",)))
+    await fill(engine)
+
+    assert 0 == await complete(engine, [*agent, 100])
+
+
+async def test_hold_that_has_ended_is_evicted_as_any_context(engine: VllmEngine) -> None:
+    agent = prompt_of(_CONTEXT)
+    await complete(engine, agent, Hold("agent", 1e-9))
+    await fill(engine)
+
+    assert 0 == await complete(engine, [*agent, 100])
+
+
+async def test_next_turn_is_held_in_place_of_the_last(engine: VllmEngine) -> None:
+    agent = prompt_of(_CONTEXT)
+    for turn in range(5):
+        found = await complete(engine, agent, Hold("agent", _FOREVER))
+        assert (_CONTEXT + (turn - 1) * 2 * _BLOCK if turn else 0) == found
+        agent = [*agent, *prompt_of(2 * _BLOCK)]
+        await fill(engine, 8)
+
+    assert _CONTEXT + 8 * _BLOCK == await complete(engine, agent)
+
+
+async def test_caller_cannot_hold_contexts(engine: VllmEngine) -> None:
+    agent = prompt_of(_CONTEXT)
+    own = {"application_id": "x", "for_s": _FOREVER, "ended": []}
+    await complete(engine, agent, kv_transfer_params=own)
+    await fill(engine)
+
+    assert 0 == await complete(engine, [*agent, 100])
+
+
+async def test_outputs_are_those_of_an_engine_without_holds(engine: VllmEngine) -> None:
+    """A context that was evicted and computed again, or was held, gives the same tokens."""
+    agent = prompt_of(_CONTEXT)
+    texts = []
+    for hold in (Hold("agent", _FOREVER), None, None):
+        body = {"model": MODEL, "prompt": agent, "max_tokens": 16, "temperature": 0}
+        call = EngineCall(next(LEASES), 0, COMPLETIONS, {}, json.dumps(body).encode(), hold=hold)
+        _, answered = await answer_json(engine, call)
+        engine.release(call.lease_id)
+        texts.append(answered["choices"][0]["text"])
+        if hold is None:
+            await engine._llm.reset_prefix_cache()
+
+    assert 1 == len(set(texts))

@@ -1,0 +1,43 @@
+"""Predicted contents of a prefix cache that evicts contexts of live applications last."""
+
+from justitia_ray.core.contexts import Context
+from justitia_ray.core.kept_contexts import KeptContexts
+from tests.unit.core.test_contexts import lying
+
+
+def contexts(*names: str, room: int = 1000) -> KeptContexts:
+    """Return contexts of 100 tokens; a name in capitals is that of an ended application."""
+    known = KeptContexts()
+    for name in names:
+        known.put(name, Context(100, 100), room)
+        if name.isupper():
+            known.end(name)
+    return known
+
+
+def test_contexts_of_ended_applications_make_room_first() -> None:
+    known = contexts("a", "B", "c", "D")
+    known.shrink(250)
+    assert {"a": 100, "c": 100, "D": 50} == lying(known)
+    known.shrink(150)
+
+    assert {"a": 50, "c": 100} == lying(known)
+    assert 150 == known.tokens == known.live_tokens
+
+
+def test_only_what_is_not_left_by_ended_applications_is_displaced() -> None:
+    known = contexts("a", "B", "c", room=300)
+
+    assert 0 == known.displaced(None, wanted=100, room=300)
+    assert 50 == known.displaced(None, wanted=150, room=300)
+    assert 0 == known.displaced(known.of("a")[0], wanted=200, room=300)
+    assert 200 == known.displaced(None, wanted=900, room=300)
+
+
+def test_eviction_of_a_live_context_says_nothing_of_other_live_ones() -> None:
+    known = contexts("a", "B", "c", "D")
+    known.forget_before(known.of("c")[0])
+    assert ["a", "c", "D"] == list(lying(known))
+    known.forget_before(known.of("D")[0])
+
+    assert ["D"] == list(lying(known))

@@ -1,0 +1,74 @@
+"""Holds in vLLM's sampling parameters: the service's, never the caller's."""
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+from justitia_ray.protocol.engine import Hold
+from justitia_ray.serve.engines.hold_parameters import TRANSFER_CONFIG, read_hold, with_hold
+
+_HOLD = Hold("tenant/a", 2.5, ("tenant/b",))
+
+
+def params(extra_args: dict[str, Any] | None = None) -> SimpleNamespace:
+    return SimpleNamespace(extra_args=extra_args)
+
+
+def test_hold_is_read_as_it_was_given() -> None:
+    """The process of the engine receives tuples as lists."""
+    given = with_hold(params(), _HOLD).extra_args["kv_transfer_params"]
+
+    assert _HOLD == read_hold(json.loads(json.dumps(given)))
+
+
+def test_callers_own_parameters_are_replaced() -> None:
+    """Otherwise any caller could hold contexts."""
+    caller = params({"kv_transfer_params": {"for_s": 1e9}, "other": 1})
+
+    assert {"other": 1} == with_hold(caller, None).extra_args
+    held = with_hold(caller, _HOLD).extra_args
+    assert ({"other": 1}, _HOLD) == (
+        {"other": held["other"]},
+        read_hold(held["kv_transfer_params"]),
+    )
+    assert {"for_s": 1e9} == (caller.extra_args or {})["kv_transfer_params"], "it is shared"
+
+
+def test_parameters_without_a_hold_stay_as_they_are() -> None:
+    plain = params({"other": 1})
+
+    assert plain is with_hold(plain, None)
+    assert with_hold(None, _HOLD) is None
+    assert read_hold(None) is None
+    assert read_hold({}) is None
+
+
+def test_connector_module_exists() -> None:
+    config = json.loads(TRANSFER_CONFIG)
+
+    assert "justitia_ray.serve.engines.hold_connector" == config["kv_connector_module_path"]
+    assert "kv_producer" == config["kv_role"]
+
+
+def test_service_without_holds_imports_nothing_of_them() -> None:
+    program = (
+        "import sys; import justitia_ray.serve.replica.deployment\n"
+        "from justitia_ray.serve.engines.vllm_engine import VllmEngine\n"
+        "VllmEngine('path', 'name', {}{})\n"
+        "parts = 'hold_', 'holds', 'held_'\n"
+        "print(sorted(name for name in sys.modules if any(part in name for part in parts)))"
+    )
+    off, on = (
+        subprocess.run(
+            [sys.executable, "-c", program.replace("{}{}", given)],
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for given in ("{}", "{}, holds_contexts=True")
+    )
+
+    assert "[]\n" == off
+    assert "['justitia_ray.serve.engines.hold_parameters']\n" == on

@@ -1,0 +1,103 @@
+"""Leases are followed by the holds of their contexts, on replicas that hold contexts."""
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from justitia_ray.core.actions import Grant
+from justitia_ray.core.entities import Outcome, ReplicaCapacity
+from justitia_ray.core.events import ApplicationClosed, LeaseFinished
+from justitia_ray.protocol.messages import HoldContext, ReleaseContexts, ReplicaMail
+from justitia_ray.serve.scheduler.service import SchedulerService
+from tests.unit.serve.scheduler.services import Services, inference, opened, pull
+
+HOLDING = ReplicaCapacity(100, caches_prefixes=True, holds_contexts=True)
+UNKNOWN_S = 3.0
+"""Time for which a context pays while neither gaps nor the time of a prompt are known."""
+
+
+@pytest_asyncio.fixture
+async def services() -> AsyncIterator[Services]:
+    services = Services()
+    yield services
+    await services.close()
+
+
+class Replica:
+    """Replica that pulls when it is called."""
+
+    def __init__(self, service: SchedulerService, capacity: ReplicaCapacity) -> None:
+        self._service = service
+        self._capacity = capacity
+        self._number = 0
+        self._read = 0
+
+    async def pull(self, **fields: Any) -> list[object]:
+        self._number += 1
+        mail: ReplicaMail = await self._service.pull(
+            pull(self._number, ack=self._read, capacity=self._capacity, **fields)
+        )
+        self._read = max((place for place, _ in mail.messages), default=self._read)
+        return [message for _, message in mail.messages]
+
+
+async def leased(service: SchedulerService, replica: Replica) -> tuple[Grant, list[object]]:
+    """Submit an inference; return its grant and all messages to the replica."""
+    await replica.pull()
+    await service.submit_many("i", 1, 0, (opened(), inference()))
+    messages = await replica.pull(progress=None)
+    [grant] = [message for message in messages if isinstance(message, Grant)]
+    return grant, messages
+
+
+async def test_each_lease_is_followed_by_the_hold_of_its_context(services: Services) -> None:
+    service = await services.start()
+    grant, messages = await leased(service, Replica(service, HOLDING))
+
+    assert [grant, HoldContext(grant.lease_id, "a", UNKNOWN_S)] == messages
+
+
+async def test_end_of_an_application_releases_its_contexts(services: Services) -> None:
+    service = await services.start()
+    replica = Replica(service, HOLDING)
+    grant, _ = await leased(service, replica)
+    ended = LeaseFinished(grant.lease_id, 20, 10, Outcome.FINISHED)
+    await replica.pull(progress=None, finished=(ended,))
+    await service.submit_many("i", 1, 0, (ApplicationClosed("a"),))
+
+    assert [ReleaseContexts("a")] == await replica.pull(progress=None)
+
+
+async def test_last_inference_of_a_closed_application_holds_nothing(services: Services) -> None:
+    service = await services.start()
+    replica = Replica(service, HOLDING)
+    await replica.pull()
+    await service.submit_many("i", 1, 0, (opened(), inference(prompt_tokens=80)))
+    first, hold = await replica.pull(progress=None)
+    await service.submit_many("i", 1, 0, (inference("q2"), ApplicationClosed("a")))
+    assert isinstance(first, Grant)
+    ended = LeaseFinished(first.lease_id, 80, 10, Outcome.FINISHED)
+    messages = await replica.pull(progress=None, finished=(ended,))
+
+    assert HoldContext(first.lease_id, "a", UNKNOWN_S) == hold
+    assert [Grant] == [type(message) for message in messages]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "justitia"])
+async def test_without_a_working_set_nothing_is_held(policy: str, services: Services) -> None:
+    service = await services.start()
+    options = {"working_set": False} if policy == "justitia" else {}
+    await service.configure({"policy": policy, "policy_options": options})
+    grant, messages = await leased(service, Replica(service, HOLDING))
+
+    assert [grant] == messages
+
+
+async def test_replica_that_holds_no_contexts_gets_no_holds(services: Services) -> None:
+    service = await services.start()
+    grant, messages = await leased(service, Replica(service, ReplicaCapacity(100)))
+
+    assert [grant] == messages
+    assert service.term.driver.holds is None
