@@ -11,6 +11,12 @@ from deployments.monitoring.promql import (
 from justitia_ray.observability import metrics as m
 
 
+def _share_of_missed_returns() -> str:
+    """Return the share of the window's returns that did not find their context."""
+    missed = per_second(m.CONTEXT_RETURNS_TOTAL, window=WINDOW, where={"context": "missed"})
+    return f"{missed} / ({per_second(m.CONTEXT_RETURNS_TOTAL, window=WINDOW)} > 0)"
+
+
 def _share_of_starts(fell: str) -> str:
     """Return by horizon the share of the window's starts that fell into a range."""
     some = per_second(m.EXPECTED_STARTS_TOTAL, "horizon", window=WINDOW, where={"fell": fell})
@@ -25,7 +31,8 @@ OUTLOOKS = (
         "Applications by outlook",
         "Live applications by the reason why they stand where they do. Many at turn is a queue;"
         " headroom is a first one that fits nowhere, context one that waits for the replica with"
-        " its context, replica is that none takes work, quota a limit of a tenant, tool their"
+        " its context, working_set one that does not fit beside the contexts of started"
+        " applications, replica is that none takes work, quota a limit of a tenant, tool their"
         " callers, recovery and store a scheduler that has just begun or cannot save.",
         (Query(gauge(m.APPLICATIONS_BY_OUTLOOK, "outlook"), "{{outlook}}"),),
         stacked=True,
@@ -80,6 +87,32 @@ OUTLOOKS = (
             Query(per_second(m.FAILED_STREAMS_TOTAL, "failed_with"), "streams: {{failed_with}}"),
         ),
         unit="ops",
+    ),
+    curves(
+        607,
+        "Working set",
+        "Applications that have started and keep their place, and those that wait for one. While"
+        " some wait, the contexts of the started ones fill the memory.",
+        (Query(gauge(m.WORKING_SET_APPLICATIONS, "working_set"), "{{working_set}}"),),
+        stacked=True,
+    ),
+    curves(
+        608,
+        "Returns that missed their context",
+        "Share of the applications that returned while their context counted as used memory, and"
+        " found less than half of it in the cache. At 0 no memory is kept for nothing; an engine"
+        " that was restarted causes a peak that one turn of each application ends.",
+        (Query(_share_of_missed_returns(), "missed"),),
+        unit="percentunit",
+        highest=1,
+        thresholds={0.2: "yellow", 0.5: "red"},
+    ),
+    curves(
+        609,
+        "Contexts between two inferences",
+        "KV tokens of the idle contexts that count as used memory.",
+        (Query(gauge(m.WORKING_SET_CONTEXT_TOKENS, "model"), "{{model}}"),),
+        axis="tokens",
     ),
 )
 

@@ -21,6 +21,7 @@ from justitia_ray.protocol.status import (
     PrefillCostView,
     ReplicaView,
     StoreView,
+    WorkingSetView,
     read_answer,
 )
 
@@ -29,6 +30,7 @@ _WAITS_FOR = {
     "recovery": "replicas to report what runs",
     "replica": "a replica that takes work",
     "room": "room at a replica",
+    "working_set": "room beside the contexts of started applications",
 }
 
 
@@ -80,6 +82,7 @@ def _queue(status: ModelStatus) -> list[tuple[str, str | None]]:
         ("inferences", _inferences(status)),
         ("backlog", f"{status.backlog_kv_tokens:,} KV tokens"),
         ("prompts", _prompts(status)),
+        ("working set", _working_set(status.working_set)),
         *_next(status),
         ("ingresses", f"{status.ingresses:,}"),
     ]
@@ -190,6 +193,18 @@ def _prompts(status: ModelStatus) -> str | None:
         return text
     text += f", prefill {_amount(status.prefill_token_time)} token·iterations"
     return f"{text}, of evicted contexts {_amount(status.forgiven_token_time)}"
+
+
+def _working_set(view: WorkingSetView | None) -> str | None:
+    """Return the applications that share the memory; None without a working set."""
+    if view is None:
+        return None
+    text = (
+        f"{view.started:,} applications started, {view.waiting:,} wait to start;"
+        f" {view.context_tokens:,} KV tokens of contexts beside what runs, of {view.room_tokens:,}"
+    )
+    returns = view.found + view.missed
+    return text + (f"; {view.missed:,} of {returns:,} returns missed theirs" if returns else "")
 
 
 def _next(status: ModelStatus) -> list[tuple[str, str | None]]:

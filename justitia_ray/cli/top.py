@@ -90,9 +90,10 @@ def _counts(counts: Counts) -> str:
 
 
 def _reason(one: ListedApplication) -> str:
-    """Return the reason, and for how long the replica is full for which the application waits."""
-    full_s = one.outlook.context_full_s
-    return one.outlook.reason + ("" if full_s is None else f", full for {seconds(full_s)}")
+    """Return the reason, for how long its replica is full, and the memory that it lacks."""
+    full_s, missing = one.outlook.context_full_s, one.outlook.missing_kv_tokens
+    text = one.outlook.reason + ("" if full_s is None else f", full for {seconds(full_s)}")
+    return text + ("" if missing is None else f", {missing:,} tokens short")
 
 
 def _cached(one: ListedApplication) -> str:

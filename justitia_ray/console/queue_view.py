@@ -16,6 +16,7 @@ WHY: Mapping[Reason, str] = {
     Reason.TURN: "other applications come first",
     Reason.HEADROOM: "it is first, and no replica has enough free KV memory now",
     Reason.CONTEXT: "its context lies on a replica that is full for a short time",
+    Reason.WORKING_SET: "it does not fit beside the contexts of started applications yet",
     Reason.REPLICA: "no replica takes work now",
     Reason.QUOTA: "a quota has nothing left",
     Reason.TIER: "the free memory is kept for other service tiers",

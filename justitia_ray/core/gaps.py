@@ -31,6 +31,8 @@ class Gaps:
         """Gaps by class; the class with the latest new gap is last."""
         self._kept: dict[str, tuple[Seconds, Seconds]] = {}
         """Break-even gap and result of the last computation for a class, until a gap is added."""
+        self.last_kept_s: dict[str, Seconds] = {}
+        """Last result of `kept_s` for each class, which gaps added since may change."""
 
     def add(self, application_class: str, length_s: Seconds, *, has_returned: bool) -> None:
         """Record a gap of an application that has submitted again, or has ended."""
@@ -41,6 +43,7 @@ class Gaps:
                 oldest = next(iter(self._of))
                 del self._of[oldest]
                 self._kept.pop(oldest, None)
+                self.last_kept_s.pop(oldest, None)
         self._of[application_class] = gaps
         gaps.append(_Gap(length_s, has_returned))
         self._kept.pop(application_class, None)
@@ -55,10 +58,13 @@ class Gaps:
         """
         gaps = self._of.get(application_class)
         if gaps is None or len(gaps) < _LEAST_SAMPLES:
+            if gaps is not None:
+                self.last_kept_s[application_class] = break_even_s
             return break_even_s
         kept = self._kept.get(application_class)
         if kept is None or kept[0] != break_even_s:
             kept = self._kept[application_class] = (break_even_s, _best(gaps, break_even_s))
+            self.last_kept_s[application_class] = kept[1]
         return kept[1]
 
 

@@ -23,10 +23,11 @@ from justitia_ray.core.calibration import LEAST_S, Calibration, Quantiles, Said
 from justitia_ray.core.entities import Application, HolderWait, Inference, Outcome
 from justitia_ray.core.queue_profile import Demand, QueueProfile, demand_of, expected_of
 from justitia_ray.core.served_rate import SAMPLE_S, ServedRate
-from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, ReplicaId, Seconds
+from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, ReplicaId, Seconds, Tokens
 
 if TYPE_CHECKING:
     from justitia_ray.core.scheduler import SchedulerCore
+    from justitia_ray.core.start_forecast import StartForecast
 
 _MAXIMUM_SAID = 4_096
 """Maximum number of stored expectations without an outcome."""
@@ -50,6 +51,7 @@ class Reason(StrEnum):
     TURN = "turn"
     HEADROOM = "headroom"
     CONTEXT = "context"
+    WORKING_SET = "working_set"
     REPLICA = "replica"
     QUOTA = "quota"
     TIER = "tier"
@@ -63,6 +65,7 @@ WHAT_WOULD_HELP: Mapping[Reason, str] = {
     Reason.TURN: "time, a larger weight, or more replicas: others come first",
     Reason.HEADROOM: "time, or a replica with free KV memory: it is first, and fits nowhere now",
     Reason.CONTEXT: "time: its context lies on the replica that is named, which is full",
+    Reason.WORKING_SET: "time: it starts when it fits beside the contexts of started applications",
     Reason.REPLICA: "a replica: none is up that takes work now",
     Reason.QUOTA: "the next period of the quota, or a larger quota of the node that is named",
     Reason.TIER: "another service tier, or time: others have the share that is kept for theirs",
@@ -111,6 +114,9 @@ class Outlook:
     """Time for which the replica that holds its context is expected to be full, with the reason
     `context`; else None.
     """
+    missing_kv_tokens: Tokens | None = None
+    """KV tokens that must become free before it starts, with the reason `working_set`; else None.
+    """
 
 
 def reason_text(reason: Reason, subject: ClientId | ReplicaId | None) -> str:
@@ -137,6 +143,9 @@ class Outlooks:
         self.starts = Calibration()
         self.ends = Calibration()
         self._profile: QueueProfile | None = None
+        self._forecast: StartForecast | None = None
+        """Starts in the cached walk while the first in order waits for contexts; None: it does not.
+        """
         self._said: dict[ApplicationId, list[Said]] = {}
         """Expected starts without an outcome."""
         self._said_of_ends: dict[ApplicationId, list[Said]] = {}
@@ -276,6 +285,7 @@ class Outlooks:
         state, profile = self._core.state, self._profile
         if profile is None or not max_age_s or self._now - profile.made_at > max_age_s:
             profile = self._profile = QueueProfile(state, self._core.ledger)
+            self._forecast = self._forecast_of(profile)
         return profile
 
     @property
@@ -299,6 +309,9 @@ class Outlooks:
             full_s = max(0.0, wait.full_until - self._now)
             remedy = f"time: its context lies on {subject}, which is full for {full_s:.1f} s"
             why = why[0], remedy
+        missing = None
+        if reason is Reason.WORKING_SET and self._forecast is not None:
+            missing = self._forecast.missing_tokens
         if not application.waiting:
             return Outlook(*why, expected_finish_s=self._end_of_run(application))
         place = profile.place_of(name)
@@ -306,7 +319,13 @@ class Outlooks:
         if place is None:  # submitted since the walk, behind the visited applications, or held back
             place = profile.place_by(core.ledger.place(application.waiting.first))
             is_least = place == len(profile) and not profile.is_whole
-        ahead = profile.ahead(place, core.ledger.rank(name))
+        forecast = self._forecast
+        if forecast is None:
+            ahead_work = profile.ahead(place, core.ledger.rank(name)).kv_token_time
+        elif name in forecast.passing:
+            place, ahead_work, is_least = forecast.passing[name], 0, False
+        else:
+            ahead_work = forecast.served_until(place)
         start = finish = guaranteed_by_s = None
         if self._serves():
             guaranteed_by_s = self._guaranteed_by_s(application)
@@ -317,8 +336,10 @@ class Outlooks:
             finish = self._say(self._said_of_ends, self.ends, name, start_s + own_s)
             # Start and end are calibrated separately; an application never ends before its start.
             finish = finish.not_before(start)
+        if missing is not None and start is not None:
+            why = why[0], _starts_when(missing, start.p50)
         return Outlook(
-            *why, place, is_least, ahead.kv_token_time, start, finish, guaranteed_by_s, full_s
+            *why, place, is_least, ahead_work, start, finish, guaranteed_by_s, full_s, missing
         )
 
     def _serves(self) -> bool:
@@ -348,9 +369,9 @@ class Outlooks:
         first = profile.first
         if first is None or first.application_id != application.application_id:
             return Reason.TURN, None
-        inference, gate = application.waiting.first, core.ledger.gate
-        if gate is not None and not gate.admits(application, inference):
-            return Reason.HEADROOM, None
+        if self._forecast is not None:
+            return Reason.WORKING_SET, None
+        inference = application.waiting.first
         fits = any(
             core.placement.fits(replica, inference)
             for replica in core.state.replicas.values()
@@ -372,7 +393,24 @@ class Outlooks:
         wait = _wait_of(application, self._core.state.now)
         if wait is not None:
             return max(0.0, wait.full_until - self._now)
+        if self._forecast is not None:
+            if application.application_id in self._forecast.passing:
+                return self._fits_in_s(inference)
+            return max(0.0, self.seconds_for(self._forecast.served_until(place)) - served_s)
         return self._fits_in_s(first) + max(0.0, self._served_within_s(ahead) - served_s)
+
+    def _forecast_of(self, profile: QueueProfile) -> StartForecast | None:
+        """Return the starts in a walk, if the first in order waits for contexts; else None."""
+        core, first = self._core, profile.first
+        gate = core.ledger.gate
+        if gate is None or first is None:
+            return None
+        application = core.state.applications[first.application_id]
+        if not gate.missing_tokens(application, first):
+            return None
+        from justitia_ray.core.start_forecast import StartForecast
+
+        return StartForecast(core.state, core.ledger, gate, profile, application)
 
     def _served_within_s(self, demand: Demand) -> Seconds:
         """Return how long the replicas take to serve a demand, limited by memory or seats.
@@ -455,6 +493,12 @@ class Outlooks:
     ) -> None:
         for said in of.pop(name, ()):
             calibration.forget(said)
+
+
+def _starts_when(missing: Tokens, expected_s: Seconds) -> str:
+    """Return what an application waits for that the working set holds back."""
+    tokens = f"{missing / 1_000:.0f}k" if missing >= 10_000 else f"{missing:,}"
+    return f"time: it starts when {tokens} more KV tokens are free, expected in {expected_s:.0f} s"
 
 
 def _wait_of(application: Application, now: Seconds) -> HolderWait | None:

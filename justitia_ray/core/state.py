@@ -109,6 +109,10 @@ class Counters:
     """Service booked for computing prompts."""
     forgiven: KvTokenTime = 0
     """Part of it that tenants paid, but not the tags of their applications."""
+    contexts_found: int = 0
+    """Returns of applications that found their context while it counted (`context_returns`)."""
+    contexts_missed: int = 0
+    """Returns of applications that did not."""
     served: dict[str, KvTokenTime] = field(default_factory=dict)
     """Service booked, by tenant."""
     _told_apart: ToldApart = field(default_factory=lambda: ToldApart(_MAXIMUM_TENANTS, OTHER))

@@ -18,17 +18,19 @@ are served, would put it behind applications that have no context yet.
 Whenever nothing runs, the first in order starts.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from justitia_ray.core.clock.fair_share import Account
+from justitia_ray.core.context_returns import ContextReturns
 from justitia_ray.core.contexts import Context
 from justitia_ray.core.entities import Application, Inference, KnownReplica
 from justitia_ray.core.gaps import Gaps
 from justitia_ray.core.ledger import Rank
 from justitia_ray.core.prefill import NO_REUSE
+from justitia_ray.core.queue import Queue
 from justitia_ray.core.state import State
-from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
+from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, Tokens
 
 _FILLED = 0.9
 """Fraction of the KV memory that the working set may use; the remainder is for growth. On the
@@ -66,6 +68,7 @@ class WorkingSet:
         self._rank_of = rank
         self._account_of = account
         self._gaps = Gaps()
+        self._returns = ContextReturns(state.counters)
         self._starts: dict[ApplicationId, _Start] = {}
         self._waiting: dict[ApplicationId, None] = {}
         """Started applications that have submitted an inference, until they are found to wait for
@@ -113,13 +116,22 @@ class WorkingSet:
 
     def returned(self, application: Application, idle_s: Seconds) -> None:
         """Record the gap of an application that submits; its first submission ends no gap."""
-        if application.replicas:
-            self._gaps.add(application.application_class, idle_s, has_returned=True)
+        if not application.replicas:
+            return
+        name, returns = application.application_class, self._returns
+        if application.application_id in returns.open:
+            returns.end(application)
+        if application.reuse > NO_REUSE and idle_s < self._gaps.last_kept_s.get(name, 0.0):
+            returns.begin(application)
+        self._gaps.add(name, idle_s, has_returned=True)
 
     def ended(self, application: Application) -> None:
         """Forget an application that has ended, after a gap if it was idle."""
-        self._starts.pop(application.application_id, None)
-        self._waiting.pop(application.application_id, None)
+        name = application.application_id
+        self._starts.pop(name, None)
+        self._waiting.pop(name, None)
+        if name in self._returns.open:
+            self._returns.end(application)
         if application.idle_since is not None and application.replicas:
             idle_s = self._state.now - application.idle_since
             self._gaps.add(application.application_class, idle_s, has_returned=False)
@@ -137,6 +149,60 @@ class WorkingSet:
             elif self._keeps_place(other) and self._starts[name].place < place:
                 found.append(other)
         return found
+
+    def has_refused(self, inference: Inference) -> bool:
+        """Return whether this inference was refused when it was last first in order. O(1)."""
+        return self._refused is not None and self._refused[0] is inference
+
+    def missing_tokens(self, application: Application, inference: Inference) -> Tokens:
+        """Return the KV tokens that must become free before the first in order may start.
+
+        0: it may start now, as far as contexts decide. Unlike `admits`, this changes nothing.
+        O(idle contexts).
+        """
+        replicas = self._serving()
+        if self._keeps_place(application) or not _contexts_matter(replicas):
+            return 0
+        counted = sum(tokens for _, tokens in self.counted(application))
+        return max(0, self._excess(inference, replicas) + counted) if counted else 0
+
+    def counted(self, application: Application) -> Iterator[tuple[ApplicationId, Tokens]]:
+        """Yield the idle contexts that count for an application: owner and KV tokens.
+
+        O(idle contexts).
+        """
+        own, name = self._place(application), application.application_id
+        for replica in self._serving():
+            for other, context in replica.contexts.idle():
+                if context.is_live and other != name and self._counts(replica, other, context, own):
+                    yield other, context.own_tokens
+
+    def context_tokens(self) -> Tokens:
+        """Return the KV tokens of the idle contexts that count, whatever their places.
+
+        O(idle contexts).
+        """
+        applications, tokens = self._state.applications, 0
+        for replica in self._serving():
+            for name, context in replica.contexts.idle():
+                if context.is_live and name in applications:
+                    kept_s = self.kept_s(applications[name], replica)
+                    if self._state.now < context.idle_since + kept_s:
+                        tokens += context.own_tokens
+        return tokens
+
+    def started_and_waiting(self, queue: Queue) -> tuple[int, int]:
+        """Return the number of applications with a place, and of those that wait for one.
+
+        O(started applications).
+        """
+        names = [name for name, _, _ in self.kept_places()]
+        return len(names), len(queue) - sum(name in queue for name in names)
+
+    @property
+    def room(self) -> Tokens:
+        """KV tokens that leases and counted contexts may hold together."""
+        return _room(self._serving())
 
     def kept_places(self) -> Iterator[tuple[ApplicationId, Place, KvTokenTime]]:
         """Yield started applications, their places, and the service that they may receive there."""
@@ -177,23 +243,13 @@ class WorkingSet:
         It does if no context counts, and if a replica has no prefix cache: contexts take no memory
         there. Memory that leases alone leave too small is refused elsewhere.
         """
-        state, name = self._state, application.application_id
-        replicas = [one for one in state.replicas.values() if not one.draining]
-        counted = 0
+        replicas = [one for one in self._state.replicas.values() if not one.draining]
+        name, counted = application.application_id, 0
         for one in replicas:
             counted += one.contexts.live_tokens
-        if not counted:
+        if not counted or not _contexts_matter(replicas):
             return True
-        if not any(one.leases for one in replicas):
-            return True
-        if not all(one.capacity.caches_prefixes for one in replicas):
-            return True
-        room = int(_FILLED * sum(one.capacity.kv_tokens for one in replicas))
-        excess = sum(one.leases.full_tokens for one in replicas) - room
-        if inference.shares:
-            excess += min(one.footprint_beside(inference).full_tokens for one in replicas)
-        else:
-            excess += inference.expected_footprint().full_tokens
+        excess = self._excess(inference, replicas)
         if excess + counted <= 0:
             return True
         own = self._place(application)
@@ -206,6 +262,16 @@ class WorkingSet:
                     if counted <= 0 or excess + counted <= 0:
                         return True
         return counted <= 0
+
+    def _serving(self) -> list[KnownReplica]:
+        return [one for one in self._state.replicas.values() if not one.draining]
+
+    def _excess(self, inference: Inference, replicas: Sequence[KnownReplica]) -> Tokens:
+        """Return the KV tokens by which leases and an inference exceed the room; below 0: free."""
+        excess = sum(one.leases.full_tokens for one in replicas) - _room(replicas)
+        if inference.shares:
+            return excess + min(one.footprint_beside(inference).full_tokens for one in replicas)
+        return excess + inference.expected_footprint().full_tokens
 
     def _counts(
         self, replica: KnownReplica, name: ApplicationId, context: Context, own: Place
@@ -225,3 +291,15 @@ class WorkingSet:
 
     def _place(self, application: Application) -> Place:
         return self._rank_of(application.application_id), application.sequence
+
+
+def _room(replicas: Iterable[KnownReplica]) -> Tokens:
+    """Return the KV tokens that leases and counted contexts may hold together."""
+    return int(_FILLED * sum(one.capacity.kv_tokens for one in replicas))
+
+
+def _contexts_matter(replicas: Iterable[KnownReplica]) -> bool:
+    """Return whether contexts may delay a start: something runs, and all replicas cache."""
+    return any(one.leases for one in replicas) and all(
+        one.capacity.caches_prefixes for one in replicas
+    )

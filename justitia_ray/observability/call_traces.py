@@ -283,6 +283,7 @@ class TracedCall:
                 span.set(c.POSITION, outlook["position"])
                 span.set(c.REASON, outlook["reason"])
                 span.set(c.CONTEXT_FULL, outlook.get("context_full_s"))
+                span.set(c.MISSING_KV, outlook.get("missing_kv_tokens"))
                 span.set(c.TAG, outlook.get("virtual_finish_time"))
 
     def _stop_asking(self) -> None:

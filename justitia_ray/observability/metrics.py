@@ -59,6 +59,8 @@ LABEL_VALUES: dict[str, tuple[str, ...]] = {
     "horizon": tuple(HORIZONS),
     "fell": tuple(fell.value for fell in Fell),
     "outlook": tuple(reason.value for reason in Reason),
+    "working_set": ("started", "waiting"),
+    "context": ("found", "missed"),
     "deadline": ("made", "missed", "refused"),
     "tier": tuple(TIERS),
     "direction": ("prompt", "cached", "output"),
@@ -211,6 +213,22 @@ APPLICATIONS_BY_TIER = Metric(
     "justitia_applications_by_tier",
     "Live applications by service tier; counted with those by outlook.",
     ("tier",),
+)
+WORKING_SET_APPLICATIONS = Metric(
+    "justitia_working_set_applications",
+    "Applications that have `started` and keep their place, and applications `waiting` for one;"
+    " counted with those by outlook. 0 without a working set.",
+    ("working_set",),
+)
+WORKING_SET_CONTEXT_TOKENS = Metric(
+    "justitia_working_set_context_tokens",
+    "KV tokens of idle contexts that count as used memory; counted with those by outlook.",
+)
+CONTEXT_RETURNS_TOTAL = Metric(
+    "justitia_context_returns_total",
+    "Applications that returned from a gap while their context still counted as used memory:"
+    " `found`, the engine had it cached; `missed`, most of it had to be computed again.",
+    ("context",),
 )
 DEADLINES_TOTAL = Metric(
     "justitia_deadlines_total",

@@ -12,7 +12,7 @@ from justitia_ray.core.tenants import DEFAULT_TIER, TIERS
 from justitia_ray.observability import metrics as m
 from justitia_ray.observability.measures import Measures
 from justitia_ray.observability.metrics import MAX_LAG_CANDIDATES
-from justitia_ray.units import Seconds
+from justitia_ray.units import Seconds, Tokens
 
 _SHARE = 0.01
 """Maximum share of the scheduler's time for counting the applications."""
@@ -62,12 +62,26 @@ class OutlookMetrics:
         reasons[Reason.QUOTA] += held_back
         tiers = Counter(one.tier if one.tier in TIERS else DEFAULT_TIER for one in live)
         self._set(reasons, tiers)
+        self._measure_working_set(core)
         now = self._clock()
         self._due_at = now + (now - began_at) / _SHARE
 
     def step_down(self) -> None:
         """Set the gauges of a scheduler that is no longer the leader to 0."""
         self._set(Counter(), Counter())
+        self._set_working_set((0, 0), 0)
+
+    def _measure_working_set(self, core: SchedulerCore) -> None:
+        gate = core.ledger.gate
+        if gate is None:
+            self._set_working_set((0, 0), 0)
+            return
+        self._set_working_set(gate.started_and_waiting(core.ledger.queue), gate.context_tokens())
+
+    def _set_working_set(self, started_and_waiting: tuple[int, int], tokens: Tokens) -> None:
+        for label, count in zip(m.LABEL_VALUES["working_set"], started_and_waiting, strict=True):
+            self._measures.gauge(m.WORKING_SET_APPLICATIONS, label).value = count
+        self._measures.gauge(m.WORKING_SET_CONTEXT_TOKENS).value = tokens
 
     def _set(self, reasons: Counter[Reason], tiers: Counter[str]) -> None:
         for reason in Reason:

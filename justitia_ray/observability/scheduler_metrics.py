@@ -288,6 +288,8 @@ class SchedulerMetrics:
             measures.counter(m.ENGINE_FAILURES_TOTAL, cause.value).set_total(count)
         measures.counter(m.SETTLEMENTS_TOTAL, "outran").set_total(counters.outran)
         measures.counter(m.SETTLEMENTS_TOTAL, "expected").set_total(counters.expected)
+        measures.counter(m.CONTEXT_RETURNS_TOTAL, "found").set_total(counters.contexts_found)
+        measures.counter(m.CONTEXT_RETURNS_TOTAL, "missed").set_total(counters.contexts_missed)
         rejected = Refusal.TOO_MANY_APPLICATIONS.value
         measures.counter(m.REFUSALS_TOTAL, rejected).set_total(counters.rejected_applications)
         for outcome, count in counters.ended.items():

@@ -96,6 +96,11 @@ CONTEXT_FULL = Attribute(
     (QUEUE_SPAN,),
     "Seconds for which the replica that holds its context is full, where that is the reason.",
 )
+MISSING_KV = Attribute(
+    "justitia.missing_kv_tokens",
+    (QUEUE_SPAN,),
+    "KV tokens that must become free before it starts, where contexts are the reason.",
+)
 WAITED = Attribute("justitia.waited_s", (QUEUE_SPAN,), "Its wait, by the scheduler's clock.")
 ATTEMPT = Attribute("justitia.attempt", (QUEUE_SPAN, LEASE_SPAN), "1, and more after a lost lease.")
 LEASE = Attribute("justitia.lease_id", (LEASE_SPAN, ENGINE_SPAN), "The lease.")

@@ -141,7 +141,25 @@ class HeadView:
     predicted_output_tokens: Tokens
     waited_s: Seconds
     waits_for: str
-    """`recovery`, `replica` or `room`."""
+    """`recovery`, `replica`, `working_set` or `room`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkingSetView:
+    """Applications that share the KV memory, and those that wait for a place in it."""
+
+    started: int
+    """Number of applications that have started and keep their place."""
+    waiting: int
+    """Number of applications that wait to start."""
+    context_tokens: Tokens
+    """KV tokens of idle contexts that count as used memory."""
+    room_tokens: Tokens
+    """KV tokens that leases and counted contexts may hold together."""
+    found: int
+    """Number of returns, within the time for which a context counts, that found it in the cache."""
+    missed: int
+    """Number of these returns that did not find it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,6 +272,8 @@ class SchedulerStatus:
     replicas: Mapping[ReplicaId, ReplicaView] = field(default_factory=dict)
     head: HeadView | None = None
     """None: no waiting inference may be granted."""
+    working_set: WorkingSetView | None = None
+    """None: the policy has none, or its option is off."""
     first_applications: tuple[ApplicationView, ...] = ()
     store: StoreView | None = None
     kv: KvTotals = field(default_factory=KvTotals)

@@ -171,6 +171,8 @@ def comment_of(outlook: Mapping[str, Any], age_s: Seconds) -> bytes:
         said.append(f"guaranteed_by_s={_left(outlook['guaranteed_by_s'], age_s)}")
     if outlook.get("context_full_s") is not None:
         said.append(f"context_full_s={_left(outlook['context_full_s'], age_s)}")
+    if outlook.get("missing_kv_tokens") is not None:
+        said.append(f"missing_kv_tokens={outlook['missing_kv_tokens']}")
     return f": {' '.join(said)}\n\n".encode()
 
 

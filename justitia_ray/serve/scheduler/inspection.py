@@ -7,10 +7,10 @@ once a second.
 """
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core.clock.fair_share import Account, ServedShare
@@ -28,7 +28,7 @@ from justitia_ray.protocol.inspection import (
     SchedulerReport,
     SilenceLimits,
 )
-from justitia_ray.protocol.status import NodeShare, SchedulerStatus
+from justitia_ray.protocol.status import NodeShare, SchedulerStatus, WorkingSetView
 from justitia_ray.serve.scheduler.leadership import Term
 from justitia_ray.serve.scheduler.outboxes import LONG_POLL_S, Outbox
 from justitia_ray.serve.scheduler.shares import shares_view
@@ -39,6 +39,7 @@ from justitia_ray.serve.scheduler.status import (
     quotas_view,
     store_facts,
     store_view,
+    working_set_view,
 )
 from justitia_ray.units import ClientId, Seconds, VirtualTime
 
@@ -50,6 +51,28 @@ _MAX_CHECKED = 20_000
 blocked meanwhile."""
 
 
+T = TypeVar("T")
+
+
+class _Kept(Generic[T]):
+    """Last result of a walk over all applications, repeated at most once a second.
+
+    If the walk takes long it is repeated less often, so that it takes a twentieth of the time.
+    """
+
+    def __init__(self, walk: Callable[[SchedulerCore], T]) -> None:
+        self._walk = walk
+        self._last: tuple[Seconds, T] | None = None
+
+    def of(self, core: SchedulerCore, now: Seconds) -> T:
+        if self._last is None or now >= self._last[0]:
+            began_at = time.perf_counter()
+            found = self._walk(core)
+            took_s = time.perf_counter() - began_at
+            self._last = (now + max(1.0, _TIMES_ITS_COST * took_s), found)
+        return self._last[1]
+
+
 class SchedulerInspector:
     """Describes the scheduler of a term for status and inspection, whether it leads or not."""
 
@@ -58,7 +81,8 @@ class SchedulerInspector:
         self.kv_meter = KvMeter()
         """Integrals of the KV usage that the replicas report."""
         self._last_report: tuple[Seconds, dict[str, Any]] | None = None
-        self._last_shares: tuple[Seconds, tuple[NodeShare, ...]] | None = None
+        self._shares: _Kept[tuple[NodeShare, ...]] = _Kept(shares_view)
+        self._working_set: _Kept[WorkingSetView | None] = _Kept(working_set_view)
 
     def status(self, applications: int = 0) -> SchedulerStatus:
         """Return the scheduler's part of `/v1/status`.
@@ -77,7 +101,8 @@ class SchedulerInspector:
             store=store_view(self._term.config, checkpointer, core),
             kv=self.kv_meter.totals(),
             decisions=driver.decisions.totals(),
-            shares=self._shares(core, now),
+            shares=self._shares.of(core, now),
+            working_set=self._working_set.of(core, now),
             quotas=quotas_view(self._term.gate.exchange.known.nodes),
             size=self._size(core, now),
         )
@@ -88,19 +113,6 @@ class SchedulerInspector:
             return None
         autoscaled = self._term.config.autoscaling is not None
         return self._term.fleet.decision(core, now).as_json() | {"autoscaled": autoscaled}
-
-    def _shares(self, core: SchedulerCore, now: Seconds) -> tuple[NodeShare, ...]:
-        """Return the shares of the tree's nodes, cached for a second, or longer if they take long.
-
-        Computing them iterates over all applications, 25 ms with 10,000; the cache limits the cost
-        to a twentieth of the time.
-        """
-        if self._last_shares is None or now >= self._last_shares[0]:
-            began_at = time.perf_counter()
-            shares = shares_view(core)
-            took_s = time.perf_counter() - began_at
-            self._last_shares = (now + max(1.0, _TIMES_ITS_COST * took_s), shares)
-        return self._last_shares[1]
 
     def report(self) -> dict[str, Any]:
         """Return a `SchedulerReport` as a dict, at most a second old."""

@@ -26,6 +26,7 @@ from justitia_ray.protocol.status import (
     ReplicaView,
     SchedulerStatus,
     StoreView,
+    WorkingSetView,
 )
 from justitia_ray.serve.scheduler.checkpointer import Checkpointer
 from justitia_ray.serve.stores import store_kind
@@ -224,6 +225,8 @@ def head_view(core: SchedulerCore, now: Seconds) -> HeadView | None:
         waits_for = "recovery"
     elif not any(replica.takes_leases for replica in core.state.replicas.values()):
         waits_for = "replica"
+    elif core.ledger.gate is not None and core.ledger.gate.has_refused(inference):
+        waits_for = "working_set"
     else:
         waits_for = "room"
     return HeadView(
@@ -237,6 +240,22 @@ def head_view(core: SchedulerCore, now: Seconds) -> HeadView | None:
         predicted_output_tokens=inference.predicted_output_tokens,
         waited_s=now - inference.submitted_at,
         waits_for=waits_for,
+    )
+
+
+def working_set_view(core: SchedulerCore) -> WorkingSetView | None:
+    """Return the state of the working set; None if there is none. O(idle contexts)."""
+    gate = core.ledger.gate
+    if gate is None:
+        return None
+    started, waiting = gate.started_and_waiting(core.ledger.queue)
+    return WorkingSetView(
+        started=started,
+        waiting=waiting,
+        context_tokens=gate.context_tokens(),
+        room_tokens=gate.room,
+        found=core.state.counters.contexts_found,
+        missed=core.state.counters.contexts_missed,
     )
 
 

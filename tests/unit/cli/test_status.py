@@ -175,6 +175,25 @@ def test_predictor_that_is_away_hides_nothing_else(capsys: pytest.CaptureFixture
     assert "1,040 waiting" in text
 
 
+def test_working_set_is_a_line() -> None:
+    seen = {
+        "started": 8,
+        "waiting": 24,
+        "context_tokens": 41_000,
+        "room_tokens": 90_000,
+        "found": 90,
+        "missed": 10,
+    }
+    line = "8 applications started, 24 wait to start; 41,000 KV tokens of contexts beside what runs"
+    head = ANSWER["head"] | {"waits_for": "working_set"}
+    text = of(ANSWER | {"working_set": seen, "head": head})
+
+    assert f"working set   {line}, of 90,000; 10 of 100 returns missed theirs\n" in text
+    assert "for room beside the contexts of started applications" in text
+    assert "returns" not in of(ANSWER | {"working_set": seen | {"found": 0, "missed": 0}})
+    assert "working set" not in of(ANSWER)
+
+
 def stored(**changes: Any) -> dict[str, Any]:
     return {"store": ANSWER["store"] | changes}
 

@@ -72,6 +72,18 @@ def test_why_and_top_say_for_how_long_the_replica_with_the_context_is_full(
     assert "context:R2, full for 0.8 s" in text
 
 
+def test_top_shows_the_memory_that_an_application_lacks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    outlook = _OUTLOOK | {"reason": "working_set", "missing_kv_tokens": 41_000}
+    view = _VIEW | {"outlook": outlook}
+    listing = {"models": {"m": _LISTING["models"]["m"] | {"applications": [view]}}}
+    with noting_service((200, listing)) as url:
+        assert 0 == main(["top", "--url", url])
+
+    assert "working_set, 41,000 tokens short" in capsys.readouterr().out
+
+
 def test_why_covers_each_queue_of_the_application(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -254,6 +254,22 @@ def test_applications_that_have_ended_are_forgotten() -> None:
     assert len(gate._starts) <= 66
 
 
+def test_started_applications_and_those_that_wait_are_counted() -> None:
+    """`runs` and `first` have started, `second` and `third` wait; `first` waits at its place."""
+    driver = a_core(costs=OUTRUN)
+    driver.submit("second1", "second", prompt=3000)
+    driver.submit("third1", "third", prompt=10)
+    driver.submit("first2", "first", prompt=9500)
+    gate, queue = driver.core.ledger.gate, driver.core.ledger.queue
+    assert gate is not None
+
+    assert (2, 2) == gate.started_and_waiting(queue)
+    assert 6000 == gate.context_tokens()
+    driver.now += COUNTS_S
+    report(driver)
+    assert 0 == gate.context_tokens()
+
+
 def test_contexts_of_a_class_with_long_gaps_delay_nothing() -> None:
     driver = a_core()
     gate = driver.core.ledger.gate

@@ -63,6 +63,39 @@ def test_live_applications_are_counted_by_reason_and_tier(driver: CoreDriver) ->
     assert {"flex": 1, "default": 3} == by(told, "applications_by_tier")
 
 
+def test_working_set_is_counted_and_cleared() -> None:
+    """`runs` runs, the context of `idle` counts, and `first` waits for it."""
+    driver = CoreDriver(SchedulerCore(lease_prefix="1-"))
+    driver.pull(progress=None, kv=10_000, caches=True)
+    for name, cost in (("runs", 1e6), ("idle", 2e6), ("first", 3e6)):
+        driver.open(name, cost)
+    driver.submit("runs1", "runs", prompt=990)
+    driver.submit("idle1", "idle", prompt=5_990)
+    driver.end("idle1", 5_990)
+    driver.submit("first1", "first", prompt=3_000)
+    source = measures("scheduler")
+    metrics = OutlookMetrics(source, lambda: 0.0)
+    metrics.measure(driver.core, 0)
+    told = exported(source)
+
+    assert {"started": 2, "waiting": 1} == by(told, "working_set_applications")
+    assert 6_000 == told.gauges[("working_set_context_tokens",)]
+    assert {"running": 1, "tool": 1, "working_set": 1} == by(told, "applications_by_outlook")
+    metrics.step_down()
+    assert {} == by(exported(source), "working_set_applications")
+
+
+def test_returns_of_contexts_are_counted(driver: CoreDriver) -> None:
+    source = measures("scheduler")
+    counters = driver.core.state.counters
+    counters.contexts_found, counters.contexts_missed = 5, 2
+    metrics = SchedulerMetrics(source, lambda: 0.0)
+    metrics.measure(driver.core, DecisionMeter(), 7, driver.now, store_reachable=True)
+    told = exported(source).counts
+
+    assert (5, 2) == tuple(told["context_returns_total", label] for label in ("found", "missed"))
+
+
 def test_counting_takes_at_most_one_percent_of_the_time(driver: CoreDriver) -> None:
     """The scheduler is blocked meanwhile, so a count of 10 ms is repeated after a second."""
     source, clock = measures("scheduler"), Clock()

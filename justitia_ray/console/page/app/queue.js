@@ -106,6 +106,8 @@ const NAMES = {
   running: "running",
   turn: "wait their turn",
   headroom: "wait for memory",
+  context: "wait for the replica with their context",
+  working_set: "wait until contexts leave room",
   replica: "wait for a replica",
   quota: "held by a quota",
   tier: "held by a tier",

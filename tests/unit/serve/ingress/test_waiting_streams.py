@@ -57,6 +57,8 @@ def test_comment_omits_unknown_values() -> None:
     assert comment_of(waits, 0.0).endswith(
         b"reason=context:R2 guaranteed_by_s=40 context_full_s=0.8\n\n"
     )
+    waits = _TOLD | {"reason": "working_set", "missing_kv_tokens": 41_000}
+    assert comment_of(waits, 0.0).endswith(b"missing_kv_tokens=41000\n\n")
     few = _TOLD | {"expected_start_s": None, "guaranteed_by_s": None, "position": None}
 
     assert b": justitia reason=turn\n\n" == comment_of(few, 0.0)

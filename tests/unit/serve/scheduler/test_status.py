@@ -9,12 +9,13 @@ import pytest
 from justitia_ray.config import AppConfig
 from justitia_ray.core import SchedulerCore, Timeouts
 from justitia_ray.core.policies import policy_path
-from justitia_ray.protocol.status import HeadView, ReplicaView, StoreView
+from justitia_ray.protocol.status import HeadView, ReplicaView, StoreView, WorkingSetView
 from justitia_ray.serve.scheduler.status import (
     core_view,
     first_applications,
     head_view,
     store_view,
+    working_set_view,
 )
 from justitia_ray.store.scheduler_store import NoStore
 from tests.core_driver import CoreDriver
@@ -273,3 +274,40 @@ async def test_without_a_store_no_save_is_late() -> None:
     assert StoreView(kind="none", durability="none") == store_view(
         config, kept.checkpointer, driver.core
     )
+
+
+def full_of_contexts() -> CoreDriver:
+    """Return a core with a running application, an idle context of 6,000, and one that waits."""
+    driver = CoreDriver(SchedulerCore("justitia", {}, "peak", _PATIENT))
+    driver.pull(progress=None, kv=10_000, caches=True)
+    for name, cost in (("runs", 1e6), ("idle", 2e6), ("first", 3e6)):
+        driver.open(name, cost)
+    driver.submit("runs1", "runs", prompt=990)
+    driver.submit("idle1", "idle", prompt=5_990)
+    driver.end("idle1", 5_990)
+    driver.submit("first1", "first", prompt=3_000)
+    return driver
+
+
+def test_status_shows_the_working_set() -> None:
+    driver = full_of_contexts()
+    head = head_view(driver.core, driver.now)
+
+    assert head is not None
+    assert "working_set" == head.waits_for
+    assert working_set_view(driver.core) == WorkingSetView(
+        started=2, waiting=1, context_tokens=6_000, room_tokens=9_000, found=0, missed=0
+    )
+
+
+def test_status_of_the_head_walks_over_no_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = full_of_contexts()
+    gate = driver.core.ledger.gate
+    assert gate is not None
+    monkeypatch.setattr(gate, "_counts", lambda *_: pytest.fail("the contexts are walked"))
+
+    assert head_view(driver.core, driver.now) is not None
+
+
+def test_status_shows_no_working_set_where_there_is_none() -> None:
+    assert working_set_view(SchedulerCore("fcfs")) is None

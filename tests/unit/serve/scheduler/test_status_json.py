@@ -18,7 +18,7 @@ _STATUS = (
     "ready degraded epoch saves settings policy virtual_time applications waiting kept_out"
     " held_back_s in_flight backlog_kv_tokens grants prompt_tokens cached_prompt_tokens"
     " prefill_cost prefill_token_time forgiven_token_time"
-    " late_reports engine_failures suspects recovering ingresses replicas head"
+    " late_reports engine_failures suspects recovering ingresses replicas head working_set"
     " first_applications store kv decisions shares quotas size version pid"
 )
 _REPLICA = "kv_tokens leases running sequences max_num_seqs draining state silent_s used_kv_tokens"
@@ -33,7 +33,7 @@ _APPLICATION = (
 )
 _OUTLOOK = (
     "reason what_would_help position position_is_least ahead_kv_token_time expected_start_s"
-    " expected_finish_s guaranteed_by_s context_full_s"
+    " expected_finish_s guaranteed_by_s context_full_s missing_kv_tokens"
 )
 _STORE = "kind durability connected trouble saved_s_ago save_interval_s unsaved_applications"
 _SHARE = "node weight fair_share guaranteed used borrowed waiting running"

@@ -1,0 +1,111 @@
+"""Expected starts of waiting applications while the working set holds the first in order back.
+
+Then applications are served side by side, not one after the other: the started ones take turns on
+the memory that they hold together, also through their gaps, and the next in order starts when some
+of them have ended and left it enough. The forecast gives each started application an equal part of
+the service. It leaves out the growth of contexts, and later arrivals.
+"""
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+
+from justitia_ray.core.entities import Application
+from justitia_ray.core.ledger import Ledger
+from justitia_ray.core.queue_profile import QueueProfile, expected_of
+from justitia_ray.core.state import State
+from justitia_ray.core.working_set import WorkingSet
+from justitia_ray.units import ApplicationId, KvTokenTime, Tokens
+
+
+class StartForecast:
+    """Service until the start of each application that a walk over the queue has visited.
+
+    Making one is O(k log k) for k visited or started applications, and O(idle contexts).
+
+    Args:
+        state: State of the core.
+        ledger: Accounts and queue.
+        gate: The working set.
+        profile: The walk.
+        first: The first application in order.
+
+    Attributes:
+        missing_tokens: KV tokens that must become free before the first in order starts.
+        passing: Waiting applications that keep a place before the first, with their positions.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        ledger: Ledger,
+        gate: WorkingSet,
+        profile: QueueProfile,
+        first: Application,
+    ) -> None:
+        self.missing_tokens: Tokens = gate.missing_tokens(first, first.waiting.first)
+        passing = sorted(gate.started_before(first), key=ledger.queue.place)
+        self.passing: Mapping[ApplicationId, int] = {
+            one.application_id: place for place, one in enumerate(passing)
+        }
+        applications = state.applications
+        held = _held(state, gate, first)
+        started = [(tokens, expected_of(applications[name])) for name, tokens in held.items()]
+        waiting: list[tuple[Tokens, KvTokenTime]] = []
+        for name in profile.names:
+            one = applications.get(name)
+            if one is None or not one.waiting or name in held:
+                waiting.append((0, 0))  # it takes no more memory
+            else:
+                need = one.waiting.first.expected_footprint().full_tokens
+                waiting.append((need, expected_of(one)))
+        self._until = served_until_starts(gate.room, started, waiting)
+
+    def served_until(self, place: int) -> KvTokenTime:
+        """Return the service expected before the application at a place in the walk starts."""
+        return self._until[min(place, len(self._until) - 1)]
+
+
+def served_until_starts(
+    room: Tokens,
+    started: Iterable[tuple[Tokens, KvTokenTime]],
+    waiting: Sequence[tuple[Tokens, KvTokenTime]],
+) -> list[KvTokenTime]:
+    """Return the service delivered to all applications before each of the waiting ones starts.
+
+    Args:
+        room: KV tokens that the applications may hold together.
+        started: KV tokens that each started application holds, and its expected service.
+        waiting: The same of the waiting ones, in order.
+
+    Returns:
+        One amount for each waiting application, and a last one for any behind them.
+    """
+    level: KvTokenTime = 0
+    """Service that each application has received that was there from the begin."""
+    served: KvTokenTime = 0
+    ends = [(work, tokens) for tokens, work in started]
+    heapq.heapify(ends)
+    used = sum(tokens for _, tokens in ends)
+    until = []
+    for tokens, work in (*waiting, (0, 0)):
+        while ends and used + tokens > room:
+            end, freed = heapq.heappop(ends)
+            served += (end - level) * (len(ends) + 1)
+            level, used = end, used - freed
+        until.append(served)
+        if tokens:
+            heapq.heappush(ends, (level + work, tokens))
+            used += tokens
+    return until
+
+
+def _held(state: State, gate: WorkingSet, first: Application) -> dict[ApplicationId, Tokens]:
+    """Return the KV tokens of the leases and counted contexts of each application."""
+    held: dict[ApplicationId, Tokens] = {}
+    for name, tokens in gate.counted(first):
+        held[name] = held.get(name, 0) + tokens
+    for lease in state.leases.values():
+        name = state.inferences[lease.request_id].application_id
+        tokens = state.replicas[lease.replica_id].leases[lease.lease_id].full_tokens
+        held[name] = held.get(name, 0) + tokens
+    return held
