@@ -24,7 +24,7 @@ from scripts.bench.agents import (
     draw_synthetic,
     read_sessions,
 )
-from scripts.bench.agents_arms import ARMS, OURS, PINNED, AgentArm, AgentArms
+from scripts.bench.agents_arms import ARMS, HOST, OURS, PINNED, AgentArm, AgentArms
 from scripts.bench.agents_loads import AgentLoad, AiperfLoad, OwnLoad
 from scripts.bench.agents_player import Play
 from scripts.bench.agents_report import (
@@ -293,7 +293,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="ours: this service; ours-off: without prefix caching; pinned: bare vLLM servers, a"
         " session at one of them; pinned-priority: with the order of arrival as priority; router-*:"
         " vLLM's router in front of them; ours-no-working-set: ours without the working set;"
-        " ours-held: ours, with contexts held in the engines;"
+        " ours-held: ours, with contexts held in the engines; ours-host: ours, with 32 GiB of KV"
+        " cache in host memory (only with --engine gpu);"
         " ours-updated: ours, with a rolling update of its engines in each play (default: ours"
         " pinned)",
     )
@@ -380,6 +381,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         options.loads = [float(agents) for agents in options.agents]
     if options.tenants > 1 and "aiperf" in options.load:
         parser.error("--tenants: the sessions of aiperf are of one tenant")
+    if HOST.name in options.arms and options.engine != "gpu":
+        parser.error("--arms ours-host needs --engine gpu: host memory is for KV caches of GPUs")
     if options.steps is not None and PINNED.name not in options.arms:
         parser.error("--steps needs the arm pinned")
     return options

@@ -110,6 +110,7 @@ class CoreDriver:
         hangs: bool = False,
         connected: bool = False,
         caches: bool = False,
+        host: Tokens = 0,
     ) -> list[Action]:
         """Pull of a replica; mappings give output tokens so far, or in total for finished leases.
 
@@ -124,7 +125,7 @@ class CoreDriver:
         return self.handle(
             ev.ReplicaPulled(
                 replica_id,
-                ReplicaCapacity(kv, block, seats, caches_prefixes=caches),
+                ReplicaCapacity(kv, block, seats, caches_prefixes=caches, host_kv_tokens=host),
                 kv if free is None else free,
                 None if progress is None else tuple(progress),
                 tuple(finished),

@@ -124,6 +124,12 @@ class EngineSection(Section):
     all other cached blocks, for as long as the working set of `justitia` counts them. Otherwise the
     blocks of single calls that ended later displace them. Running inferences can still have all of
     the memory. Needs prefix caching, and uses vLLM's only `kv_transfer_config`."""
+    host_kv_gib: Positive | None = None
+    """Experimental, and not yet run on a GPU. Size in GiB of a KV cache in a replica's host memory,
+    for all its GPUs together: contexts that are evicted from the GPU are loaded from there. The
+    contexts of waiting applications are evicted last, and the working set counts the larger of
+    both memories. `null`: none. Needs a GPU, vLLM 0.32 and prefix caching, and uses vLLM's only
+    `kv_transfer_config`; not with `hold_contexts` or speculative decoding (vllm#55503)."""
     grammar_timeout_s: Positive | None = 5.0
     """Longest time for compiling a grammar (a JSON schema, a regex, a list of choices, forced
     tools). A process beside the replica compiles each grammar first, and refuses with 400 one that
@@ -156,23 +162,36 @@ class EngineSection(Section):
         return self
 
     @model_validator(mode="after")
-    def _can_hold_contexts(self) -> "EngineSection":
-        if not self.hold_contexts:
+    def _can_keep_contexts(self) -> "EngineSection":
+        options = {"hold_contexts": self.hold_contexts, "host_kv_gib": self.host_kv_gib}
+        chosen = [name for name, value in options.items() if value]
+        if not chosen:
             return self
+        if len(chosen) > 1:
+            raise ValueError(
+                "hold_contexts and host_kv_gib are both set: each is a KV connector, and vLLM has"
+                " one; leave out one of the two"
+            )
+        (name,) = chosen
         if self.kind != "vllm":
-            raise ValueError(f"hold_contexts is true: kind {self.kind} holds no contexts")
-        given = {_option_name(name): value for name, value in self.vllm_args.items()}
+            raise ValueError(f"{name} is set: kind {self.kind} has no memory for contexts")
+        given = {_option_name(key): value for key, value in self.vllm_args.items()}
         if given.get("enable_prefix_caching") is False:
             raise ValueError(
-                "hold_contexts is true: vllm_args.enable_prefix_caching is false, so that there are"
-                " no contexts to hold"
+                f"{name} is set: vllm_args.enable_prefix_caching is false, so that there are no"
+                " contexts to keep"
             )
-        for name in _KV_CONNECTORS:
-            if name in given:
+        for option in _KV_CONNECTORS:
+            if option in given:
                 raise ValueError(
-                    f"hold_contexts is true: vllm_args.{name} asks for another KV connector, and"
-                    " vLLM has one; leave out one of the two"
+                    f"{name} is set: vllm_args.{option} asks for another KV connector, and vLLM has"
+                    " one; leave out one of the two"
                 )
+        if name == "host_kv_gib" and "speculative_config" in given:
+            raise ValueError(
+                "host_kv_gib is set: vllm_args.speculative_config is not allowed with it, because"
+                " vLLM's host memory fails with multi-token prediction (vllm#55503)"
+            )
         return self
 
     @property

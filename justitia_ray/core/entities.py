@@ -451,6 +451,13 @@ class ReplicaCapacity:
     """Whether prompts with a common beginning share its KV."""
     holds_contexts: bool = False
     """Whether it evicts the contexts of applications that may submit again last."""
+    host_kv_tokens: Tokens = 0
+    """KV tokens that fit into its host memory, which has copies of all contexts; 0: it has none."""
+
+    @property
+    def cache_tokens(self) -> Tokens:
+        """KV tokens of contexts that fit into the larger one of its memories."""
+        return max(self.kv_tokens, self.host_kv_tokens)
 
 
 class Refusals(NamedTuple):
@@ -525,7 +532,7 @@ class KnownReplica:
     @property
     def unleased_tokens(self) -> Tokens:
         """KV that no lease uses, available to idle contexts in its prefix cache."""
-        return self.capacity.kv_tokens - self.context_tokens
+        return self.capacity.cache_tokens - self.context_tokens
 
     @property
     def context_tokens(self) -> Tokens:

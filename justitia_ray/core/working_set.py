@@ -285,9 +285,9 @@ class WorkingSet:
         return self._keeps_place(other) and self._starts[name].place < own
 
     def _break_even_s(self, replica: KnownReplica) -> Seconds:
-        """Return the time in which a replica computes prompts that fill its memory."""
+        """Return the time in which a replica computes prompts that fill the memory for contexts."""
         token_s = self._state.engine_times.token_s
-        return _UNKNOWN_S if token_s is None else token_s * replica.capacity.kv_tokens
+        return _UNKNOWN_S if token_s is None else token_s * replica.capacity.cache_tokens
 
     def _place(self, application: Application) -> Place:
         return self._rank_of(application.application_id), application.sequence
@@ -295,7 +295,7 @@ class WorkingSet:
 
 def _room(replicas: Iterable[KnownReplica]) -> Tokens:
     """Return the KV tokens that leases and counted contexts may hold together."""
-    return int(_FILLED * sum(one.capacity.kv_tokens for one in replicas))
+    return int(_FILLED * sum(one.capacity.cache_tokens for one in replicas))
 
 
 def _contexts_matter(replicas: Iterable[KnownReplica]) -> bool:

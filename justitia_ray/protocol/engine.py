@@ -29,6 +29,8 @@ class EngineCapacity:
     """
     holds_contexts: bool = False
     """Whether contexts are evicted last while they are held (`Hold`)."""
+    host_kv_tokens: Tokens = 0
+    """KV tokens that fit into the host memory behind the engine's; 0: there is none."""
 
 
 class Output(NamedTuple):

@@ -30,6 +30,8 @@ NO_WORKING_SET = replace(OURS, name="ours-no-working-set", policy_options=(("wor
 """Arm: this service without the working set: contexts between two turns are free memory."""
 HELD = replace(OURS, name="ours-held", holds_contexts=True)
 """Arm: this service, whose engines evict the contexts of waiting applications last."""
+HOST = replace(OURS, name="ours-host", host_kv_gib=32.0)
+"""Arm: this service with a KV cache in host memory; needs a GPU, and has not yet run on one."""
 UPDATED = replace(OURS, name="ours-updated")
 """Arm: the service of `ours` while a rolling update replaces its engines during the play."""
 PINNED = Arm("pinned", None, vllm_args=_CACHED)
@@ -50,6 +52,7 @@ ARMS = {
         OURS_OFF,
         NO_WORKING_SET,
         HELD,
+        HOST,
         UPDATED,
     )
 }

@@ -66,6 +66,8 @@ class Arm:
     """Options of the policy, besides the file's."""
     holds_contexts: bool = False
     """`engine.hold_contexts`."""
+    host_kv_gib: float | None = None
+    """`engine.host_kv_gib`."""
     quotas: tuple[str, ...] = ()
     """Units that every tenant's quota counts; the quota is never reached."""
     code: Path | None = None
@@ -155,6 +157,8 @@ def arm_args(
         changed["engine"]["vllm_args"] = {**given, **dict(arm.vllm_args)}
     if arm.holds_contexts:
         changed["engine"]["hold_contexts"] = True
+    if arm.host_kv_gib is not None:
+        changed["engine"]["host_kv_gib"] = arm.host_kv_gib
     if arm.rules:
         changed["recognition"] = {"rules": list(arm.rules)}
     own = dict(fake or {})

@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import json
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -202,17 +203,38 @@ async def test_caller_cannot_hold_contexts(engine: VllmEngine) -> None:
     assert 0 == await complete(engine, [*agent, 100])
 
 
-async def test_outputs_are_those_of_an_engine_without_holds(engine: VllmEngine) -> None:
-    """A context that was evicted and computed again, or was held, gives the same tokens."""
-    agent = prompt_of(_CONTEXT)
-    texts = []
-    for hold in (Hold("agent", _FOREVER), None, None):
-        body = {"model": MODEL, "prompt": agent, "max_tokens": 16, "temperature": 0}
-        call = EngineCall(next(LEASES), 0, COMPLETIONS, {}, json.dumps(body).encode(), hold=hold)
-        _, answered = await answer_json(engine, call)
-        engine.release(call.lease_id)
-        texts.append(answered["choices"][0]["text"])
-        if hold is None:
-            await engine._llm.reset_prefix_cache()
+async def text_of(engine: VllmEngine, prompt: list[int], hold: Hold | None = None) -> str:
+    """Return the greedy completion of a prompt."""
+    body = {"model": MODEL, "prompt": prompt, "max_tokens": 16, "temperature": 0}
+    call = EngineCall(next(LEASES), 0, COMPLETIONS, {}, json.dumps(body).encode(), hold=hold)
+    _, answered = await answer_json(engine, call)
+    engine.release(call.lease_id)
+    return str(answered["choices"][0]["text"])
 
-    assert 1 == len(set(texts))
+
+async def test_outputs_of_held_contexts_are_those_of_computed_ones(engine: VllmEngine) -> None:
+    agent = prompt_of(_CONTEXT)
+    computed = await text_of(engine, agent, Hold("agent", _FOREVER))
+    await fill(engine)
+    found = await text_of(engine, agent)
+    await engine._llm.reset_prefix_cache()
+
+    assert computed == found == await text_of(engine, agent)
+
+
+async def test_model_with_recurrent_layers_is_refused_by_releases_that_corrupt_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Such a release resumes it from a wrong state beside any connector (vllm#53505)."""
+    from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+        KVConnectorBase_V1,
+        KVConnectorRole,
+    )
+
+    from justitia_ray.serve.engines.hold_connector import ContextHoldConnector
+
+    name = "supports_divergent_local_hybrid_hits"
+    monkeypatch.delattr(KVConnectorBase_V1, name, raising=False)
+    config: Any = SimpleNamespace(model_config=SimpleNamespace(is_hybrid=True))
+    with pytest.raises(ValueError, match=r"engine\.hold_contexts: .*vllm#53505"):
+        ContextHoldConnector(config, KVConnectorRole.SCHEDULER, None)

@@ -34,7 +34,7 @@ def test_only_the_model_is_required() -> None:
         ({"engine": {"fake": {"kv_tokens": 0}}}, r"engine\.fake\.kv_tokens: .*greater than 0.*0"),
         (
             {"engine": {"kind": "fake", "hold_contexts": True}},
-            r"engine: .*hold_contexts is true: kind fake holds no contexts",
+            r"engine: .*hold_contexts is set: kind fake has no memory for contexts",
         ),
         (
             {
@@ -43,17 +43,27 @@ def test_only_the_model_is_required() -> None:
                     "vllm_args": {"enable-prefix-caching": False},
                 }
             },
-            r"hold_contexts is true: vllm_args\.enable_prefix_caching is false",
+            r"hold_contexts is set: vllm_args\.enable_prefix_caching is false",
         ),
+        (
+            {"engine": {"hold_contexts": True, "host_kv_gib": 4}},
+            r"hold_contexts and host_kv_gib are both set: .*leave out one",
+        ),
+        (
+            {"engine": {"host_kv_gib": 4, "vllm_args": {"speculative-config.method": "mtp"}}},
+            r"host_kv_gib is set: vllm_args\.speculative_config .*vllm#55503",
+        ),
+        ({"engine": {"host_kv_gib": 0}}, r"engine\.host_kv_gib: .*greater than 0"),
         *(
             (
-                {"engine": {"hold_contexts": True, "vllm_args": {given: 4}}},
-                rf"hold_contexts is true: vllm_args\.{name} asks for another KV connector",
+                {"engine": {**engine, "vllm_args": {given: 4}}},
+                rf"{next(iter(engine))} is set: vllm_args\.{name} asks for another KV connector",
             )
             for given, name in (
                 ("kv_offloading_size", "kv_offloading_size"),
                 ("kv-transfer-config.kv_connector", "kv_transfer_config"),
             )
+            for engine in ({"hold_contexts": True}, {"host_kv_gib": 4})
         ),
         ({"replica": {"heartbeat_s": -1}}, r"replica\.heartbeat_s: .*greater than 0 \(got -1\)"),
         ({"scheduler": {"lease_timeout_s": "soon"}}, r"scheduler\.lease_timeout_s: .*'soon'"),

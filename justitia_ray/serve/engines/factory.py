@@ -47,6 +47,7 @@ async def build_engine(config: AppConfig) -> Engine:
         exports_metrics=engine.metrics and config.metrics.enabled,
         cache_salts=salts,
         holds_contexts=engine.hold_contexts,
+        host_kv_gib=engine.host_kv_gib,
         grammar_limits=(
             None
             if engine.grammar_timeout_s is None

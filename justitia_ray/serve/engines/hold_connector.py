@@ -25,6 +25,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from justitia_ray.serve.engines.held_contexts import HeldContexts
 from justitia_ray.serve.engines.hold_parameters import read_hold
 
+_SAFE_FOR_HYBRID = "supports_divergent_local_hybrid_hits"
+"""Attribute of connectors since vllm#50344, which is not in 0.26."""
+
 
 class _NoTransfers(KVConnectorMetadata):
     """Metadata of a step: nothing is transferred."""
@@ -34,6 +37,11 @@ class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
     """Connector that moves held contexts to the end of vLLM's order of evictions."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
+        if vllm_config.model_config.is_hybrid and not hasattr(KVConnectorBase_V1, _SAFE_FOR_HYBRID):
+            raise ValueError(
+                "engine.hold_contexts: this release of vLLM resumes a model with recurrent layers"
+                " from a wrong state beside any KV connector (vllm#53505); vLLM 0.32 does not"
+            )
         super().__init__(vllm_config, role, kv_cache_config)
         self._block_size = vllm_config.cache_config.block_size
         self._pool: Any = None

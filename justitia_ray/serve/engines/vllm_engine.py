@@ -77,6 +77,7 @@ class VllmEngine:
         grammar_limits: Time (seconds) and memory (bytes) limits for compiling a grammar; None:
             grammars are not compiled in another process first.
         holds_contexts: Whether contexts are kept through the gaps of their applications (`Hold`).
+        host_kv_gib: Size of the KV cache in host memory; None: there is none.
         exports_metrics: Whether vLLM's metrics are exported through Ray; this process
             then has to belong to a Ray cluster.
 
@@ -95,6 +96,7 @@ class VllmEngine:
         cache_salts: CacheSalts | None = None,
         grammar_limits: tuple[Seconds, int] | None = None,
         holds_contexts: bool = False,
+        host_kv_gib: float | None = None,
     ) -> None:
         self._model_path = model_path
         self._served_model_name = served_model_name
@@ -103,12 +105,17 @@ class VllmEngine:
         self._exports_metrics = exports_metrics
         self._cache_salts = cache_salts
         self._grammar_limits = grammar_limits
+        self._host_kv_gib = host_kv_gib
         self._add_hold: Callable[[Any, Hold | None], Any] | None = None
-        if holds_contexts:
+        if holds_contexts or host_kv_gib is not None:
             from justitia_ray.serve.engines.hold_parameters import TRANSFER_CONFIG, with_hold
 
-            self._vllm_args["kv_transfer_config"] = TRANSFER_CONFIG
             self._add_hold = with_hold
+            self._vllm_args["kv_transfer_config"] = TRANSFER_CONFIG
+        if host_kv_gib is not None:
+            from justitia_ray.serve.engines.host_memory import host_transfer_config
+
+            self._vllm_args["kv_transfer_config"] = host_transfer_config(host_kv_gib)
         self._grammars: GrammarChecks | None = None
         self._llm: Any = None
         self._app: Any = None
@@ -165,7 +172,15 @@ class VllmEngine:
             max_model_len=config.model_config.max_model_len,
             caches_prefixes=bool(config.cache_config.enable_prefix_caching),
             holds_contexts=self._add_hold is not None,
+            host_kv_tokens=self._host_tokens(),
         )
+
+    def _host_tokens(self) -> Tokens:
+        if self._host_kv_gib is None:
+            return 0
+        from justitia_ray.serve.engines.host_memory import host_tokens
+
+        return host_tokens(self._host_kv_gib, self._llm.vllm_config)
 
     async def _start_llm(self, arguments: Any) -> None:
         from vllm.engine.arg_utils import AsyncEngineArgs

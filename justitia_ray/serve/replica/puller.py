@@ -78,6 +78,7 @@ class Puller:
             capacity.max_num_seqs,
             capacity.caches_prefixes,
             capacity.holds_contexts,
+            capacity.host_kv_tokens,
         )
         self._section = section
         self._on_engine_died = on_engine_died

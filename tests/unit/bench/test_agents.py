@@ -442,6 +442,7 @@ def test_arms_of_the_service_have_configurations_that_it_accepts() -> None:
             AppConfig.parse(found["args"])
             (ingress,) = (one for one in found["deployments"] if one["name"] == "Ingress")
             assert found["args"]["engine"].get("hold_contexts", False) is (name == "ours-held")
+            assert ("host_kv_gib" in found["args"]["engine"]) is (name == "ours-host")
             options[name] = AppSettings.parse(ingress["user_config"]).policy_options
 
     assert {"working_set": False} == options.pop(NO_WORKING_SET.name)

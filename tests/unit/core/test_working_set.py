@@ -21,7 +21,11 @@ OUTRUN = (10, 58_000, 60_000, 70_000)
 
 
 def a_core(
-    *, working_set: bool = True, caches: bool = True, costs: Sequence[float] = COSTS
+    *,
+    working_set: bool = True,
+    caches: bool = True,
+    costs: Sequence[float] = COSTS,
+    host: int = 0,
 ) -> CoreDriver:
     """Return a core with one replica, on which `runs` keeps 1,000 tokens for good.
 
@@ -29,7 +33,7 @@ def a_core(
     """
     options = {"working_set": working_set}
     driver = CoreDriver(SchedulerCore("justitia", options, "peak", PATIENT))
-    driver.pull(progress=None, kv=KV, caches=caches)
+    driver.pull(progress=None, kv=KV, caches=caches, host=host)
     for name, cost in zip(NAMES, costs, strict=True):
         driver.open(name, cost)
     driver.submit("runs1", "runs", prompt=990)
@@ -53,6 +57,14 @@ def test_start_that_fits_beside_the_contexts_does_not_wait() -> None:
     driver = a_core()
 
     assert ["second1"] == granted(driver.submit("second1", "second", prompt=1500))
+
+
+@pytest.mark.parametrize(("host", "starts"), [(0, False), (KV, False), (2 * KV, True)])
+def test_contexts_count_against_the_larger_of_both_memories(host: int, starts: bool) -> None:
+    """The host memory has copies of all contexts."""
+    driver = a_core(host=host)
+
+    assert ["second1"] * starts == granted(driver.submit("second1", "second", prompt=3000))
 
 
 def test_context_of_a_later_application_delays_nothing() -> None:

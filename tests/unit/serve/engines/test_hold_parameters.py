@@ -57,18 +57,22 @@ def test_service_without_holds_imports_nothing_of_them() -> None:
         "import sys; import justitia_ray.serve.replica.deployment\n"
         "from justitia_ray.serve.engines.vllm_engine import VllmEngine\n"
         "VllmEngine('path', 'name', {}{})\n"
-        "parts = 'hold_', 'holds', 'held_'\n"
+        "parts = 'hold_', 'holds', 'held_', 'engines.host_'\n"
         "print(sorted(name for name in sys.modules if any(part in name for part in parts)))"
     )
-    off, on = (
+    off, on, host = (
         subprocess.run(
             [sys.executable, "-c", program.replace("{}{}", given)],
             check=True,
             capture_output=True,
             text=True,
         ).stdout
-        for given in ("{}", "{}, holds_contexts=True")
+        for given in ("{}", "{}, holds_contexts=True", "{}, host_kv_gib=1.0")
     )
 
     assert "[]\n" == off
     assert "['justitia_ray.serve.engines.hold_parameters']\n" == on
+    names = (
+        "['justitia_ray.serve.engines.hold_parameters', 'justitia_ray.serve.engines.host_memory']"
+    )
+    assert f"{names}\n" == host

@@ -1,0 +1,63 @@
+"""KV caches in host memory (`engine.host_kv_gib`): vLLM's options, and how many tokens fit.
+
+Host memory needs a GPU and a vLLM release in which an eviction policy can be named. 0.26 is none of
+them; it also resumes models with recurrent layers from a wrong state beside any KV connector
+(vllm#53505, repaired by #50344).
+"""
+
+import json
+from importlib.util import find_spec
+from typing import Any
+
+from justitia_ray.errors import ConfigError
+from justitia_ray.units import Tokens
+
+_GIB = 2**30
+_POLICIES = "vllm.v1.kv_offload.cpu.policies.factory"
+"""Module of the first releases that accept a policy by its name; 0.26 does not have it."""
+
+
+def host_transfer_config(gib: float) -> str:
+    """Return vLLM's option `kv_transfer_config` for host memory of a size in GiB.
+
+    Raises:
+        ConfigError: If the installed vLLM accepts no eviction policy.
+    """
+    if find_spec(_POLICIES) is None:
+        raise ConfigError(
+            "engine.host_kv_gib: the installed vLLM accepts no eviction policy for host memory;"
+            " 0.32 does"
+        )
+    return json.dumps(
+        {
+            "kv_connector": "OffloadingConnector",
+            "kv_role": "kv_both",
+            "kv_connector_extra_config": {
+                "cpu_bytes_to_use": int(gib * _GIB),
+                "eviction_policy": "HostContexts",
+                "cache_policy_module_path": "justitia_ray.serve.engines.host_policy",
+            },
+        }
+    )
+
+
+def host_tokens(gib: float, config: Any) -> Tokens:
+    """Return how many tokens of KV fit into host memory.
+
+    Layers with a sliding window count as the others; a hybrid model has more tokens than this.
+
+    Args:
+        gib: Size of the memory in GiB, of all ranks together.
+        config: vLLM's `VllmConfig`.
+    """
+    model, parallel = config.model_config, config.parallel_config
+    layers = model.get_num_layers(parallel) * parallel.pipeline_parallel_size
+    if model.use_mla:
+        values = model.get_head_size()
+    else:
+        ranks = parallel.tensor_parallel_size
+        values = 2 * model.get_head_size() * model.get_num_kv_heads(parallel) * ranks
+    dtype = config.cache_config.cache_dtype
+    value_bytes = 1 if dtype.startswith("fp8") else model.dtype.itemsize
+    token_bytes: int = layers * values * value_bytes
+    return int(gib * _GIB) // token_bytes

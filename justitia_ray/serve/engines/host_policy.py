@@ -1,0 +1,165 @@
+"""Eviction policy of vLLM's host memory: contexts of applications that may submit again go last.
+
+vLLM's `OffloadingConnector` copies each computed block to host memory, in *chunks*, and loads it
+when a prompt finds it there and not on the GPU. This policy replaces its LRU order. Chunks belong
+to the application whose inference used them last (`hold_parameters`), and go in this order:
+
+1. chunks of single calls and of applications that have ended, the least recently used first;
+2. contexts whose hold has ended, the longest idle first: after the time for which a context of its
+   class pays, the application is unlikely to return soon;
+3. contexts that are held, the longest idle first.
+
+Within a context the last tokens go first. The interface, `CachePolicy`, is experimental;
+`tests/conformance/test_host_policy.py` checks a release.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from vllm.v1.kv_offload.cpu.policies.base import CachePolicy, ChunkStatus, order_request_keys
+
+from justitia_ray.serve.engines.hold_parameters import read_hold
+from justitia_ray.units import ApplicationId, Seconds
+
+_NOBODY: ApplicationId = ""
+"""Owner of the chunks that no prompt is expected to find."""
+
+
+class _Context:
+    """Chunks of one application, in the order in which they are evicted."""
+
+    __slots__ = ("chunks", "ends_at", "used")
+
+    def __init__(self) -> None:
+        self.chunks: dict[Any, None] = {}
+        self.ends_at: Seconds = 0.0
+        """Time at which its last hold ends."""
+        self.used = 0
+        """Rank of its last use."""
+
+
+class HostContexts(CachePolicy):
+    """Chunks in host memory by application.
+
+    Args:
+        cache_capacity: Number of chunks.
+        clock: Returns the current time in seconds.
+    """
+
+    def __init__(self, cache_capacity: int, clock: Callable[[], Seconds] = time.monotonic) -> None:
+        super().__init__(cache_capacity)
+        self._clock = clock
+        self._chunks: dict[Any, ChunkStatus] = {}
+        self._owners: dict[Any, ApplicationId] = {}
+        self._contexts: dict[ApplicationId, _Context] = {_NOBODY: _Context()}
+        self._pinned: set[Any] = set()
+        """Chunks that are being written or read."""
+        self._uses = 0
+
+    def get(self, key: Any) -> ChunkStatus | None:
+        """Return a chunk, or None."""
+        return self._chunks.get(key)
+
+    def insert(self, key: Any, chunk: ChunkStatus) -> None:
+        """Add a chunk; its application is known when the request ends."""
+        self._chunks[key] = chunk
+        self._give(key, _NOBODY)
+        if chunk.ref_cnt != 0:
+            self._pinned.add(key)
+
+    def remove(self, key: Any) -> None:
+        """Remove a chunk whose store has failed."""
+        del self._chunks[key]
+        self._pinned.discard(key)
+        self._take(key)
+
+    def touch(self, keys: Iterable[Any], req_context: Any) -> None:
+        """Mark chunks as used by a request; the first key is the first of its prompt."""
+        self._use(list(keys), req_context)
+
+    def on_request_finished(
+        self,
+        key_groups: Sequence[Sequence[Any]],
+        insertion_only_keys: set[Any],
+        reused_keys: set[Any],
+        req_context: Any,
+    ) -> None:
+        """Mark all chunks of a request as used by its application."""
+        self._use(order_request_keys(key_groups, req_context), req_context)
+
+    def evict(self, n: int, protected: set[Any]) -> list[tuple[Any, ChunkStatus]] | None:
+        """Evict exactly n chunks, none of them protected; None if there are fewer."""
+        found: list[Any] = []
+        for context in self._in_order():
+            if len(found) == n:
+                break
+            for key in context.chunks:
+                if len(found) == n:
+                    break
+                if key not in self._pinned and key not in protected:
+                    found.append(key)
+        if len(found) < n:
+            return None
+        evicted = [(key, self._chunks.pop(key)) for key in found]
+        for key in found:
+            self._take(key)
+        return evicted
+
+    def clear(self) -> None:
+        """Remove all chunks."""
+        self._chunks.clear()
+        self._owners.clear()
+        self._pinned.clear()
+        self._contexts = {_NOBODY: _Context()}
+
+    def mark_evictable(self, key: Any) -> None:
+        """Record that nothing writes or reads a chunk any more."""
+        self._pinned.discard(key)
+
+    def mark_non_evictable(self, key: Any) -> None:
+        """Record that a chunk is being read."""
+        self._pinned.add(key)
+
+    def _use(self, keys: Sequence[Any], req_context: Any) -> None:
+        hold = read_hold(req_context.kv_transfer_params)
+        owner = _NOBODY
+        if hold is not None:
+            for ended in hold.ended:
+                self._end(ended)
+            if hold.for_s > 0:
+                owner = hold.application_id
+        for key in reversed(keys):
+            if key in self._chunks:
+                self._give(key, owner)
+        context = self._contexts.get(owner)
+        if hold is not None and context is not None:
+            self._uses += 1
+            context.used, context.ends_at = self._uses, self._clock() + hold.for_s
+
+    def _end(self, application_id: ApplicationId) -> None:
+        """Let the chunks of an application be evicted as those of single calls used just now."""
+        if application_id and application_id in self._contexts:
+            for key in list(self._contexts[application_id].chunks):
+                self._give(key, _NOBODY)
+
+    def _in_order(self) -> list[_Context]:
+        now = self._clock()
+        own = [context for name, context in self._contexts.items() if name != _NOBODY]
+        own.sort(key=lambda context: (context.ends_at > now, context.used))
+        return [self._contexts[_NOBODY], *own]
+
+    def _give(self, key: Any, owner: ApplicationId) -> None:
+        """Make a chunk the last of its new owner to be evicted."""
+        self._take(key)
+        self._owners[key] = owner
+        self._contexts.setdefault(owner, _Context()).chunks[key] = None
+
+    def _take(self, key: Any) -> None:
+        owner = self._owners.pop(key, None)
+        if owner is None:
+            return
+        context = self._contexts[owner]
+        del context.chunks[key]
+        if not context.chunks and owner != _NOBODY:
+            del self._contexts[owner]
