@@ -26,7 +26,7 @@ ANYBODY = Identity("guests", frozenset({Scope.INFER}), "anonymous")
 Headers = list[tuple[bytes, bytes]]
 
 
-def new_key(seed: int, expires_at: float | None = None) -> NewKey:
+def create_test_key(seed: int, expires_at: float | None = None) -> NewKey:
     return create_key(
         tenant="acme",
         now=NOW - 10,
@@ -35,12 +35,10 @@ def new_key(seed: int, expires_at: float | None = None) -> NewKey:
     )
 
 
-KEY, OTHER, OLD = new_key(1), new_key(2), new_key(3, NOW - 5)
+KEY, OTHER, OLD = create_test_key(1), create_test_key(2), create_test_key(3, NOW - 5)
 
 
-class Tokens:
-    """Token verifier that accepts only `a.b.c`."""
-
+class TokenVerifierStub:
     async def identify(self, token: str) -> Identity:
         if token == "no.tenant.here":
             raise Forbidden("the token names no tenant", "no_tenant")
@@ -49,7 +47,7 @@ class Tokens:
         return Identity("of-token", frozenset({Scope.INFER}), "jwt:idp:alice")
 
 
-class Slept:
+class RecordingSleep:
     """Sleep function that returns at once and records the delays."""
 
     def __init__(self) -> None:
@@ -59,32 +57,35 @@ class Slept:
         self.times.append(seconds)
 
 
-def gate_of(
+def create_gate(
     *tables: Callable[[], KeyTable], anonymous: Identity | None = None, **settings: Any
 ) -> Gate:
     known = tables or (lambda: KeyTable([KEY.record, OLD.record]),)
-    given_: dict[str, Any] = {"clock": lambda: 0.0, "sleep": Slept()} | settings
-    return Gate(known, Tokens(), anonymous, calendar=lambda: NOW, **given_)
+    given_: dict[str, Any] = {"clock": lambda: 0.0, "sleep": RecordingSleep()} | settings
+    return Gate(known, TokenVerifierStub(), anonymous, calendar=lambda: NOW, **given_)
 
 
-def bearer(credential: str) -> Headers:
+def bearer_headers(credential: str) -> Headers:
     return [(b"authorization", f"Bearer {credential}".encode())]
 
 
 @pytest.mark.parametrize(
     ("headers", "credential"),
     [
-        (bearer(KEY.secret), f"key:{KEY.record.key_id}"),
+        (bearer_headers(KEY.secret), f"key:{KEY.record.key_id}"),
         ([(b"authorization", b"bEaReR " + KEY.secret.encode())], f"key:{KEY.record.key_id}"),
         ([(b"x-api-key", KEY.secret.encode())], f"key:{KEY.record.key_id}"),
-        ([*bearer(KEY.secret), (b"x-api-key", KEY.secret.encode())], f"key:{KEY.record.key_id}"),
-        (bearer("a.b.c"), "jwt:idp:alice"),
+        (
+            [*bearer_headers(KEY.secret), (b"x-api-key", KEY.secret.encode())],
+            f"key:{KEY.record.key_id}",
+        ),
+        (bearer_headers("a.b.c"), "jwt:idp:alice"),
         ([(b"x-other", b"1")], "anonymous"),
     ],
 )
-async def test_credential_identifies_its_caller(headers: Headers, credential: str) -> None:
-    """A caller sends an API key in either header, a token, or no credential where allowed."""
-    found = await gate_of(anonymous=ANYBODY).identify(headers)
+async def test_credential_identifies_the_caller(headers: Headers, credential: str) -> None:
+    """A credential is an API key in either header or a token; anonymous calls may have none."""
+    found = await create_gate(anonymous=ANYBODY).identify(headers)
 
     assert credential == found.credential
 
@@ -93,18 +94,18 @@ async def test_credential_identifies_its_caller(headers: Headers, credential: st
     ("headers", "said"),
     [
         ([], "a credential is required"),
-        (bearer(OTHER.secret), "the API key is not known"),
-        (bearer(OLD.secret), f"the API key {OLD.record.key_id} has expired"),
-        (bearer("x.y.z"), "no JSON Web Token|not a JSON Web Token"),
-        (bearer(""), "empty"),
+        (bearer_headers(OTHER.secret), "the API key is not known"),
+        (bearer_headers(OLD.secret), f"the API key {OLD.record.key_id} has expired"),
+        (bearer_headers("x.y.z"), "no JSON Web Token|not a JSON Web Token"),
+        (bearer_headers(""), "empty"),
         ([(b"authorization", b"Basic YTpi")], "only the scheme Bearer"),
         ([(b"x-api-key", "schlüssel".encode())], "other characters than ASCII"),
-        ([*bearer(KEY.secret), (b"x-api-key", b"jk-other")], "two credentials"),
+        ([*bearer_headers(KEY.secret), (b"x-api-key", b"jk-other")], "two credentials"),
     ],
 )
 async def test_wrong_credential_is_refused_without_being_shown(headers: Headers, said: str) -> None:
     with pytest.raises(Unauthenticated, match=said) as refused:
-        await gate_of().identify(headers)
+        await create_gate().identify(headers)
 
     for _, value in headers:
         secret = value.decode().partition(" ")[2] or value.decode()
@@ -112,48 +113,48 @@ async def test_wrong_credential_is_refused_without_being_shown(headers: Headers,
 
 
 async def test_key_is_looked_up_in_every_source() -> None:
-    """A key that expired in one source may be valid in the next.
+    """A key that expired in one source of keys may be valid in the next.
 
     Unreadable sources are reported.
     """
 
-    def unreadable() -> KeyTable:
+    def raise_unreadable() -> KeyTable:
         raise AdmissionError("the API keys cannot be read from Redis now")
 
-    def first() -> KeyTable:
+    def load_expired_key() -> KeyTable:
         return KeyTable([OLD.record])
 
-    both = gate_of(first, lambda: KeyTable([KEY.record]))
-    away = gate_of(first, unreadable)
+    both = create_gate(load_expired_key, lambda: KeyTable([KEY.record]))
+    away = create_gate(load_expired_key, raise_unreadable)
 
-    assert "acme" == (await both.identify(bearer(KEY.secret))).tenant
+    assert "acme" == (await both.identify(bearer_headers(KEY.secret))).tenant
     with pytest.raises(Unauthenticated, match="has expired"):
-        await both.identify(bearer(OLD.secret))
+        await both.identify(bearer_headers(OLD.secret))
     with pytest.raises(AdmissionError, match="cannot be read"):
-        await away.identify(bearer(KEY.secret))
+        await away.identify(bearer_headers(KEY.secret))
 
 
-async def test_failures_are_delayed_and_valid_keys_are_not() -> None:
-    """The first few failures of a key are not delayed: a deployment may still have an old key."""
-    slept, shown = Slept(), list[str]()
-    gate = gate_of(sleep=slept, on_failure=shown.append)
+async def test_only_failed_authentications_are_delayed() -> None:
+    """The first failures of a key are not delayed: a deployment may still use its old key."""
+    slept, shown = RecordingSleep(), list[str]()
+    gate = create_gate(sleep=slept, on_failure=shown.append)
     for _ in range(8):
         with pytest.raises(Unauthenticated):
-            await gate.identify(bearer(OTHER.secret))
-    await gate.identify(bearer(KEY.secret))
+            await gate.identify(bearer_headers(OTHER.secret))
+    await gate.identify(bearer_headers(KEY.secret))
 
     assert [0.1, 0.2, 0.4] == slept.times
     assert [OTHER.record.key_id] * 8 == shown
 
 
-async def test_number_of_delayed_failures_is_bounded() -> None:
+async def test_number_of_delayed_failures_is_limited() -> None:
     release = asyncio.Event()
 
-    async def until_released(seconds: float) -> None:
+    async def wait_for_release(seconds: float) -> None:
         await release.wait()
 
-    gate = gate_of(sleep=until_released)
-    calls = [asyncio.create_task(gate.identify(bearer("x.y.z"))) for _ in range(1_020)]
+    gate = create_gate(sleep=wait_for_release)
+    calls = [asyncio.create_task(gate.identify(bearer_headers("x.y.z"))) for _ in range(1_020)]
     await asyncio.sleep(0)
     release.set()
     outcomes = await asyncio.gather(*calls, return_exceptions=True)
@@ -162,19 +163,18 @@ async def test_number_of_delayed_failures_is_bounded() -> None:
     assert {Unauthenticated, TooManyFailures} == {type(outcome) for outcome in outcomes}
 
 
-async def test_valid_token_without_a_tenant_does_not_count_as_a_failure() -> None:
-    """A valid token proves the caller's identity even without a tenant."""
-    slept = Slept()
-    gate = gate_of(sleep=slept)
+async def test_valid_token_without_a_tenant_is_no_authentication_failure() -> None:
+    slept = RecordingSleep()
+    gate = create_gate(sleep=slept)
     for _ in range(20):
         with pytest.raises(Forbidden):
-            await gate.identify(bearer("no.tenant.here"))
+            await gate.identify(bearer_headers("no.tenant.here"))
 
     assert [] == slept.times
 
 
 def test_failures_of_different_keys_are_delayed_together() -> None:
-    """An attacker who guesses uses another key each time."""
+    """An attacker who guesses keys uses another key each time."""
     delays = FailureDelays()
     at_once = [delays.note_failure(str(number), 0.0) for number in range(1_000)]
 
@@ -184,8 +184,7 @@ def test_failures_of_different_keys_are_delayed_together() -> None:
     assert 0.0 == delays.note_failure("later", 20.0)
 
 
-def test_failure_is_forgotten_after_a_minute() -> None:
-    """A key that was fixed and broken again gets undelayed failures again."""
+def test_failed_authentication_is_forgotten_after_a_minute() -> None:
     delays = FailureDelays()
     for _ in range(9):
         last = delays.note_failure("a", 0.0)
@@ -203,8 +202,8 @@ def test_failure_is_forgotten_after_a_minute() -> None:
         max_size=5,
     )
 )
-def test_headers_of_any_form_give_a_credential_or_a_refusal(headers: Headers) -> None:
-    """Two copies of an identifying header are always refused."""
+def test_any_headers_give_a_credential_or_a_refusal(headers: Headers) -> None:
+    """A request with two copies of a credential header is always refused."""
     try:
         check_single(headers, [b"x-justitia-tenant"])
     except RequestError:

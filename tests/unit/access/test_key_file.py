@@ -15,61 +15,61 @@ from justitia_ray.errors import ConfigError
 NOW = 1_800_000_000.0
 
 
-def key(number: int) -> NewKey:
+def create_numbered_key(number: int) -> NewKey:
     return create_key(tenant="acme", now=NOW, random_bytes=lambda count: bytes([number] * count))
 
 
-def put(path: Path, *keys: NewKey, at: int) -> None:
+def write_keys_at(path: Path, *keys: NewKey, at: int) -> None:
     path.write_text(write_records([one.record for one in keys]))
-    touch(path, at)
+    set_modification_time(path, at)
 
 
-def touch(path: Path, at: int) -> None:
+def set_modification_time(path: Path, at: int) -> None:
     os.utime(path, ns=(at, at))
 
 
-def ids(file: KeyFile) -> list[str]:
+def list_key_ids(file: KeyFile) -> list[str]:
     return [record.key_id for record in file.table.records]
 
 
-ONE, TWO = key(1), key(2)
+ONE, TWO = create_numbered_key(1), create_numbered_key(2)
 IDS = [ONE.record.key_id, TWO.record.key_id]
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def key_path(tmp_path: Path) -> Path:
     path = tmp_path / "keys.yaml"
-    put(path, ONE, at=1)
+    write_keys_at(path, ONE, at=1)
     return path
 
 
-def test_file_is_read_again_when_it_changes(path: Path) -> None:
-    """A new key is valid without a restart, and an unchanged file costs one stat."""
-    file = KeyFile(path)
+def test_changed_key_file_is_read_again(key_path: Path) -> None:
+    """A new key is valid without a restart; an unchanged file costs one `stat` call."""
+    file = KeyFile(key_path)
 
-    assert (IDS[:1], False) == (ids(file), file.refresh())
-    put(path, ONE, TWO, at=1)  # another size
-    assert (True, IDS) == (file.refresh(), ids(file))
-    put(path, ONE, at=1)
-    assert (True, IDS[:1]) == (file.refresh(), ids(file))
-    put(path, TWO, at=2)  # another time
-    assert (True, IDS[1:]) == (file.refresh(), ids(file))
-
-
-def test_file_of_same_time_and_size_is_read_again_by_its_inode(path: Path) -> None:
-    file = KeyFile(path)
-    other = path.with_name("other")
-    put(other, TWO, at=1)
-    other.replace(path)
-
-    assert (True, IDS[1:]) == (file.refresh(), ids(file))
+    assert (IDS[:1], False) == (list_key_ids(file), file.refresh())
+    write_keys_at(key_path, ONE, TWO, at=1)  # another size
+    assert (True, IDS) == (file.refresh(), list_key_ids(file))
+    write_keys_at(key_path, ONE, at=1)
+    assert (True, IDS[:1]) == (file.refresh(), list_key_ids(file))
+    write_keys_at(key_path, TWO, at=2)  # another time
+    assert (True, IDS[1:]) == (file.refresh(), list_key_ids(file))
 
 
-def test_mounted_secret_is_read_again(tmp_path: Path) -> None:
-    """Kubernetes writes a new directory and replaces the symlink to it."""
+def test_replaced_key_file_of_the_same_time_and_size_is_read_again(key_path: Path) -> None:
+    file = KeyFile(key_path)
+    other = key_path.with_name("other")
+    write_keys_at(other, TWO, at=1)
+    other.replace(key_path)
+
+    assert (True, IDS[1:]) == (file.refresh(), list_key_ids(file))
+
+
+def test_changed_kubernetes_secret_is_read_again(tmp_path: Path) -> None:
+    """Kubernetes writes a mounted secret to a new directory and replaces the symlink to it."""
     for name, one in (("..1", ONE), ("..2", TWO)):
         (tmp_path / name).mkdir()
-        put(tmp_path / name / "keys.yaml", one, at=1)
+        write_keys_at(tmp_path / name / "keys.yaml", one, at=1)
     (tmp_path / "..data").symlink_to("..1")
     (tmp_path / "keys.yaml").symlink_to("..data/keys.yaml")
     file = KeyFile(tmp_path / "keys.yaml")
@@ -77,48 +77,48 @@ def test_mounted_secret_is_read_again(tmp_path: Path) -> None:
     (tmp_path / "..new").symlink_to("..2")
     (tmp_path / "..new").replace(tmp_path / "..data")
 
-    assert (True, IDS[1:]) == (file.refresh(), ids(file))
+    assert (True, IDS[1:]) == (file.refresh(), list_key_ids(file))
 
 
-def test_error_keeps_the_last_keys_and_is_logged_once_per_change(path: Path) -> None:
-    """A typing error must neither lock out all callers nor fill the log."""
+def test_invalid_key_file_keeps_the_last_keys_and_is_logged_once(key_path: Path) -> None:
+    """A typing error in the key file must neither lock out all callers nor fill the log."""
     told: list[str] = []
-    file = KeyFile(path, told.append)
+    file = KeyFile(key_path, told.append)
     for at in (2, 3):
-        path.write_text("keys: {}")
-        touch(path, at)
+        key_path.write_text("keys: {}")
+        set_modification_time(key_path, at)
         assert [False] * 3 == [file.refresh() for _ in range(3)]
-    wrong = f"{path}: keys is a mapping: a list is required"
+    wrong = f"{key_path}: keys is a mapping: a list is required"
 
     assert [wrong] * 2 == told
-    assert (IDS[:1], wrong) == (ids(file), file.trouble)
-    put(path, TWO, at=4)
-    assert (True, IDS[1:], None) == (file.refresh(), ids(file), file.trouble)
+    assert (IDS[:1], wrong) == (list_key_ids(file), file.trouble)
+    write_keys_at(key_path, TWO, at=4)
+    assert (True, IDS[1:], None) == (file.refresh(), list_key_ids(file), file.trouble)
 
 
-def test_missing_file_keeps_the_last_keys_and_is_logged_each_time(path: Path) -> None:
+def test_missing_key_file_keeps_the_last_keys_and_is_logged_each_time(key_path: Path) -> None:
     told: list[str] = []
-    file = KeyFile(path, told.append)
-    away = path.with_name("away")
+    file = KeyFile(key_path, told.append)
+    away = key_path.with_name("away")
     for _ in range(2):
-        path.rename(away)
+        key_path.rename(away)
         assert [False] * 3 == [file.refresh() for _ in range(3)]
-        assert (IDS[:1], told[-1]) == (ids(file), file.trouble)
-        away.rename(path)
+        assert (IDS[:1], told[-1]) == (list_key_ids(file), file.trouble)
+        away.rename(key_path)
         assert (False, None) == (file.refresh(), file.trouble)
 
-    assert [f"{path}: cannot be read: No such file or directory"] * 2 == told
+    assert [f"{key_path}: cannot be read: No such file or directory"] * 2 == told
 
 
-def test_mistake_is_remembered_while_the_file_is_away(path: Path) -> None:
+def test_error_of_a_key_file_is_remembered_while_the_file_is_missing(key_path: Path) -> None:
     told: list[str] = []
-    file = KeyFile(path, told.append)
-    path.write_text("keys: {}")
+    file = KeyFile(key_path, told.append)
+    key_path.write_text("keys: {}")
     file.refresh()
-    away = path.with_name("away")
-    path.rename(away)
+    away = key_path.with_name("away")
+    key_path.rename(away)
     file.refresh()
-    away.rename(path)
+    away.rename(key_path)
     file.refresh()
 
     assert 2 == len(told)
@@ -126,17 +126,17 @@ def test_mistake_is_remembered_while_the_file_is_away(path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["missing", "directory", "pipe", "empty", "binary", "long"])
-def test_first_read_needs_a_good_file(
+def test_first_read_fails_without_a_valid_key_file(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without keys the service would refuse every caller, so it fails at its start."""
+    """Without keys the service would refuse every caller, so its start fails."""
     path = tmp_path / "keys.yaml"
     monkeypatch.setattr(key_file, "MOST_BYTES", 1_000)
     match kind:
         case "directory":
             path.mkdir()
         case "pipe":
-            os.mkfifo(path)  # a FIFO without a writer must not block the read
+            os.mkfifo(path)  # reading must not block on a FIFO without a writer
         case "empty":
             path.touch()
         case "binary":
@@ -158,10 +158,10 @@ def test_first_read_needs_a_good_file(
 
 
 @pytest.mark.parametrize("content", [ONE.secret, f"keys: [{ONE.secret}]", f"keys: *{ONE.secret}"])
-def test_trouble_shows_no_key(path: Path, content: str) -> None:
+def test_errors_of_a_key_file_show_no_key(key_path: Path, content: str) -> None:
     told: list[str] = []
-    file = KeyFile(path, told.append)
-    path.write_text(content)
+    file = KeyFile(key_path, told.append)
+    key_path.write_text(content)
     file.refresh()
 
     assert 1 == len(told)
@@ -171,82 +171,84 @@ def test_trouble_shows_no_key(path: Path, content: str) -> None:
 # --- changes
 
 
-def test_added_key_is_last_and_has_an_unused_id(path: Path) -> None:
+def test_added_key_is_written_last_with_an_unused_id(key_path: Path) -> None:
     seen: list[Collection[str]] = []
 
-    def make(taken: Collection[str]) -> NewKey:
+    def create_unused_key(taken: Collection[str]) -> NewKey:
         seen.append(taken)
         return TWO
 
-    new = add_key(path, make)
+    new = add_key(key_path, create_unused_key)
 
     assert TWO == new
     assert [{IDS[0]}] == seen
-    assert (ONE.record, TWO.record) == read_key_file(path)
+    assert (ONE.record, TWO.record) == read_key_file(key_path)
 
 
-def test_new_file_is_private_and_an_old_one_keeps_its_mode(path: Path) -> None:
-    """Digests give no access, but names and tenants are private."""
-    new = path.with_name("new.yaml")
+def test_new_key_file_is_private_and_an_existing_one_keeps_its_mode(key_path: Path) -> None:
+    """Digests of keys give no access, but the names of keys and tenants are private."""
+    new = key_path.with_name("new.yaml")
     add_key(new, lambda _: ONE)
-    path.chmod(0o640)
-    add_key(path, lambda _: TWO)
+    key_path.chmod(0o640)
+    add_key(key_path, lambda _: TWO)
 
-    assert [0o600, 0o640] == [one.stat().st_mode & 0o777 for one in (new, path)]
+    assert [0o600, 0o640] == [one.stat().st_mode & 0o777 for one in (new, key_path)]
 
 
-def test_symlink_to_a_file_stays(path: Path) -> None:
-    link = path.with_name("link")
-    link.symlink_to(path.name)
+def test_symlink_to_a_key_file_stays_a_symlink(key_path: Path) -> None:
+    link = key_path.with_name("link")
+    link.symlink_to(key_path.name)
     add_key(link, lambda _: TWO)
 
     assert link.is_symlink()
-    assert (ONE.record, TWO.record) == read_key_file(path)
+    assert (ONE.record, TWO.record) == read_key_file(key_path)
 
 
-def test_removed_key_is_gone(path: Path) -> None:
-    inode = path.stat().st_ino
+def test_removed_key_is_absent_from_the_file(key_path: Path) -> None:
+    inode = key_path.stat().st_ino
 
-    assert remove_key(path, IDS[1]) is None
-    assert inode == path.stat().st_ino
-    assert ONE.record == remove_key(path, IDS[0])
-    assert () == read_key_file(path)
+    assert remove_key(key_path, IDS[1]) is None
+    assert inode == key_path.stat().st_ino
+    assert ONE.record == remove_key(key_path, IDS[0])
+    assert () == read_key_file(key_path)
 
 
-def test_file_with_a_mistake_is_not_written_over(path: Path) -> None:
-    """A rewrite would lose the other content of the invalid file."""
-    path.write_text("keys: {}")
+def test_invalid_key_file_is_not_overwritten(key_path: Path) -> None:
+    """Rewriting an invalid key file would lose its other content."""
+    key_path.write_text("keys: {}")
     with pytest.raises(ConfigError, match="a list is required"):
-        add_key(path, lambda _: ONE)
+        add_key(key_path, lambda _: ONE)
     with pytest.raises(ConfigError, match="a list is required"):
-        remove_key(path, IDS[0])
+        remove_key(key_path, IDS[0])
 
-    assert "keys: {}" == path.read_text()
-    assert ["keys.yaml"] == os.listdir(path.parent)
+    assert "keys: {}" == key_path.read_text()
+    assert ["keys.yaml"] == os.listdir(key_path.parent)
 
 
-def test_directory_that_is_missing_is_a_sentence(tmp_path: Path) -> None:
+def test_missing_directory_of_a_key_file_is_reported(tmp_path: Path) -> None:
     """A typing error in the path must not create directories."""
     with pytest.raises(ConfigError, match=r"cannot be written: No such file or directory"):
         add_key(tmp_path / "no" / "keys.yaml", lambda _: ONE)
 
 
-def test_two_changes_at_once_lose_nothing(path: Path) -> None:
-    """The second change waits for the first one and reads its result."""
+def test_two_concurrent_changes_of_a_key_file_are_both_kept(key_path: Path) -> None:
+    """The second change waits for the first change and reads its result."""
     order: list[str] = []
 
-    def second(taken: Collection[str]) -> NewKey:
+    def create_second_key(taken: Collection[str]) -> NewKey:
         order.append(f"second of {len(taken) + 1}")
-        return key(3)
+        return create_numbered_key(3)
 
-    def first(taken: Collection[str]) -> NewKey:
-        thread.start()  # the thread tries to lock the file, which is locked until this write ends
+    def create_first_key(taken: Collection[str]) -> NewKey:
+        thread.start()  # the thread waits for the lock of the key file until the first write ends
         order.append(f"first of {len(taken) + 1}")
         return TWO
 
-    thread = threading.Thread(target=add_key, args=(path, second))
-    add_key(path, first)
+    thread = threading.Thread(target=add_key, args=(key_path, create_second_key))
+    add_key(key_path, create_first_key)
     thread.join()
 
     assert ["first of 2", "second of 3"] == order
-    assert [*IDS, key(3).record.key_id] == [record.key_id for record in read_key_file(path)]
+    assert [*IDS, create_numbered_key(3).record.key_id] == [
+        record.key_id for record in read_key_file(key_path)
+    ]

@@ -47,17 +47,17 @@ repeatable = settings(derandomize=True, database=None, deadline=None, max_exampl
 LOADERS = [pytest.param(yaml.SafeLoader, id="python"), pytest.param(keys._LOADER, id="as found")]
 
 
-def zeros(count: int) -> bytes:
+def zero_bytes(count: int) -> bytes:
     return bytes(count)
 
 
-def entry(**changes: object) -> str:
-    """Return a file with one changed entry; a field set to None is left out."""
+def write_key_entry(**changes: object) -> str:
+    """Return a key file with one changed entry; a field set to None is left out."""
     fields = {name: value for name, value in (ENTRY | changes).items() if value is not None}
     return yaml.safe_dump({"keys": [fields]})
 
 
-def mistake(text: str) -> str:
+def read_error_message(text: str) -> str:
     with pytest.raises(ConfigError) as refused:
         read_records(text)
     return str(refused.value)
@@ -66,8 +66,8 @@ def mistake(text: str) -> str:
 # --- making and finding
 
 
-def test_new_key_has_256_random_bits_and_is_kept_as_its_hash() -> None:
-    new = create_key(tenant="acme", now=NOW + 0.7, random_bytes=zeros)
+def test_new_key_has_256_random_bits_and_is_stored_as_a_digest() -> None:
+    new = create_key(tenant="acme", now=NOW + 0.7, random_bytes=zero_bytes)
 
     assert ZEROS == new.secret
     assert KeyRecord(
@@ -75,15 +75,14 @@ def test_new_key_has_256_random_bits_and_is_kept_as_its_hash() -> None:
     ) == (new.record)
 
 
-def test_two_keys_differ() -> None:
-    """The default source of randomness is the operating system."""
+def test_two_new_keys_differ() -> None:
     first, second = (create_key(tenant="acme", now=NOW) for _ in range(2))
 
     assert first.secret != second.secret
 
 
-def test_taken_id_makes_another_key() -> None:
-    """An id is 32 bits of the digest, so two of 10,000 keys sometimes collide."""
+def test_new_key_with_a_taken_id_is_drawn_again() -> None:
+    """An id has 32 bits of the key's digest, so two of 10,000 keys sometimes have the same id."""
     numbers = iter([0, 1])
     new = create_key(
         tenant="acme", now=NOW, taken={ID}, random_bytes=lambda n: bytes([next(numbers)] * n)
@@ -108,15 +107,15 @@ def test_taken_id_makes_another_key() -> None:
         ({"expires_at": 1e15}, "a time from 1970 to 9999 is allowed"),
     ],
 )
-def test_key_that_is_not_allowed_is_not_made(options: dict[str, Any], said: str) -> None:
-    """A written entry must be readable, so both directions use the same checks."""
+def test_invalid_new_key_is_refused(options: dict[str, Any], said: str) -> None:
+    """Keys that are written must be readable, so both directions use the same checks."""
     with pytest.raises(ConfigError) as refused:
         create_key(**{"tenant": "acme", "now": NOW, **options})
 
     assert str(refused.value).startswith(said)
 
 
-def test_key_gives_its_identity() -> None:
+def test_key_is_resolved_to_its_identity() -> None:
     new = create_key(
         tenant="acme/search",
         user="ci",
@@ -124,7 +123,7 @@ def test_key_gives_its_identity() -> None:
         max_weight=2.0,
         expires_at=NOW + 10,
         now=NOW,
-        random_bytes=zeros,
+        random_bytes=zero_bytes,
     )
 
     assert Identity(
@@ -136,8 +135,7 @@ def test_key_gives_its_identity() -> None:
     "secret", ["", "jk-", ZEROS[:-1], ZEROS + "A", DIGEST, "ü\ud800", "A" * 9_999]
 )
 def test_unknown_key_is_refused_without_being_shown(secret: str) -> None:
-    """The header may contain anything; a digest gives no access."""
-    table = KeyTable([create_key(tenant="acme", now=NOW, random_bytes=zeros).record])
+    table = KeyTable([create_key(tenant="acme", now=NOW, random_bytes=zero_bytes).record])
     with pytest.raises(Unauthenticated) as refused:
         find_identity([table], secret, NOW)
 
@@ -145,22 +143,21 @@ def test_unknown_key_is_refused_without_being_shown(secret: str) -> None:
     assert table.record_of(secret) is None
 
 
-def test_key_ends_at_its_expiry() -> None:
-    """The error has the key's public id, which the holder also finds in the list."""
-    new = create_key(tenant="acme", expires_at=NOW + 10, now=NOW, random_bytes=zeros)
+def test_key_is_refused_after_its_expiry() -> None:
+    """The error names the key's public id, which its owner finds in the list of keys."""
+    new = create_key(tenant="acme", expires_at=NOW + 10, now=NOW, random_bytes=zero_bytes)
     with pytest.raises(Unauthenticated) as refused:
         find_identity([KeyTable([new.record])], new.secret, NOW + 10)
 
     assert f"the API key {ID} has expired" == str(refused.value)
 
 
-def test_public_id_is_that_of_the_record() -> None:
-    """Refused calls and the operator's list share the public id."""
+def test_public_id_of_a_key_is_that_of_its_record() -> None:
     assert ID == public_id(ZEROS)
 
 
-def test_table_refuses_a_key_twice() -> None:
-    record = create_key(tenant="acme", now=NOW, random_bytes=zeros).record
+def test_key_table_refuses_a_duplicate_key() -> None:
+    record = create_key(tenant="acme", now=NOW, random_bytes=zero_bytes).record
 
     with pytest.raises(ConfigError, match=r"keys\[1\].*its sha256 is that of keys\[0\]"):
         KeyTable([record, record])
@@ -169,7 +166,7 @@ def test_table_refuses_a_key_twice() -> None:
 # --- files
 
 
-def test_entry_is_read() -> None:
+def test_entry_of_a_key_file_is_read() -> None:
     text = f"""
 keys:
   - id: {ID}
@@ -188,23 +185,25 @@ keys:
     ) == read_records(text)
 
 
-def test_file_without_keys_is_an_empty_table() -> None:
+def test_key_file_without_keys_is_an_empty_table() -> None:
     assert () == read_records("keys: []")
     assert () == read_records(write_records([]))
 
 
-def test_id_of_digits_alone_is_a_text() -> None:
-    """YAML reads one id in forty as a number, and one in 400 as an octal number."""
+def test_key_id_of_digits_is_read_as_text() -> None:
+    """YAML reads one key id in 40 as a number and one in 400 as an octal number."""
     digest = "01234567" + "a" * 56
-    [record] = read_records(entry(id=None, sha256=digest).replace("- ", "- id: 01234567\n  ", 1))
+    [record] = read_records(
+        write_key_entry(id=None, sha256=digest).replace("- ", "- id: 01234567\n  ", 1)
+    )
 
     assert "01234567" == record.key_id
 
 
 @pytest.mark.parametrize("scope", ["proxy", "operate"])
-def test_tenant_may_be_missing_for_some_scopes(scope: str) -> None:
-    """A gateway names the tenant of each call, and an operator acts for none."""
-    [record] = read_records(entry(tenant=None, scopes=[scope]))
+def test_only_proxies_and_operators_need_no_tenant(scope: str) -> None:
+    """A gateway names the tenant of each call, and an operator acts for no tenant."""
+    [record] = read_records(write_key_entry(tenant=None, scopes=[scope]))
 
     assert record.tenant is None
 
@@ -247,11 +246,10 @@ def test_tenant_may_be_missing_for_some_scopes(scope: str) -> None:
         ({"expiry": "x"}, "'expiry' is an unknown field; id, sha256, tenant, user, scopes,"),
     ],
 )
-def test_mistake_names_entry_field_value_and_what_is_allowed(
+def test_error_names_the_entry_the_field_the_value_and_the_allowed_values(
     changes: dict[str, object], said: str
 ) -> None:
-    """The error locates the mistake without showing the digest."""
-    told = mistake(entry(**changes))
+    told = read_error_message(write_key_entry(**changes))
 
     assert told.startswith("keys[0]")
     assert said in told
@@ -282,26 +280,28 @@ def test_mistake_names_entry_field_value_and_what_is_allowed(
             (deep * 100_000, "line 1 is nested deeper than an entry's scopes")
             for deep in ("- ", "{a: ")
         ),
-        ("[" * 100_000, "nest"),  # libyaml looks ahead here and may itself refuse the depth
+        ("[" * 100_000, "nest"),  # libyaml may itself refuse this nesting depth
     ],
     ids=lambda text: repr(text[:20]),
 )
-def test_file_of_another_form_is_a_mistake(
+def test_key_file_of_another_structure_is_an_error(
     text: str, said: str, loader: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Deep nesting would crash PyYAML's composer, and it silently drops a duplicate field."""
+    """PyYAML crashes at deep nesting and silently drops a duplicate field."""
     monkeypatch.setattr(keys, "_LOADER", loader)
 
-    assert said in mistake(text)
+    assert said in read_error_message(text)
 
 
-def test_same_id_twice_is_a_mistake() -> None:
+def test_duplicate_key_id_is_an_error() -> None:
     other = ENTRY | {"sha256": ID + "0" * 56}
 
     same_id, same = (json.dumps({"keys": [ENTRY, second]}) for second in (other, ENTRY))
 
-    assert f"keys[1] ({ID}): its id is that of keys[0]: each is allowed once" == mistake(same_id)
-    assert "its sha256 is that of keys[0]" in mistake(same)
+    assert f"keys[1] ({ID}): its id is that of keys[0]: each is allowed once" == read_error_message(
+        same_id
+    )
+    assert "its sha256 is that of keys[0]" in read_error_message(same)
 
 
 records = st.builds(
@@ -320,14 +320,14 @@ tables = st.lists(records, max_size=4, unique_by=lambda record: record.key_id)
 @repeatable
 @given(tables)
 @example([KeyRecord("1" * 8, "1" * 64, "null", "~", frozenset({Scope.OWN}), 1.0, None, None)])
-def test_file_that_was_written_is_read_back(table: list[KeyRecord]) -> None:
-    """The names include some that YAML reads as null, a number or a time."""
+def test_written_key_file_is_read_back(table: list[KeyRecord]) -> None:
+    """The names include texts that YAML would read as null, a number or a time."""
     assert table == list(read_records(write_records(table)))
 
 
 @repeatable
 @given(tables)
-def test_json_that_was_written_is_read_back(table: list[KeyRecord]) -> None:
+def test_written_json_keys_are_read_back(table: list[KeyRecord]) -> None:
     stored = json.loads(json.dumps({record.key_id: record_to_json(record) for record in table}))
 
     assert (table, []) == records_from_json(stored)
@@ -354,7 +354,7 @@ FRAGMENTS = [*"[]{}:,-?&*!|>'\"%@`# \n\t\\~", "keys", "jk-", "0x1", "---", "..."
         st.lists(near_entries, max_size=2).map(lambda entries: yaml.safe_dump({"keys": entries})),
     )
 )
-def test_any_text_is_parsed_or_refused(text: str, loader: type) -> None:
+def test_any_text_is_read_as_keys_or_refused(text: str, loader: type) -> None:
     with patch.object(keys, "_LOADER", loader):
         try:
             read = read_records(text)
@@ -367,7 +367,7 @@ def test_any_text_is_parsed_or_refused(text: str, loader: type) -> None:
 @pytest.mark.parametrize(
     ("at", "text"), [(0.0, "1970-01-01T00:00:00Z"), (NOW + 0.9, "2027-01-15T08:00:00Z")]
 )
-def test_time_is_written_in_utc(at: float, text: str) -> None:
+def test_expiry_is_written_in_utc(at: float, text: str) -> None:
     assert text == write_time(at)
     assert int(at) == read_time(text)
 
@@ -375,15 +375,15 @@ def test_time_is_written_in_utc(at: float, text: str) -> None:
 @pytest.mark.parametrize(
     "text", ["2027-01-15", "2027-01-15 00:00:00Z", "2027-01-15T02:00:00+02:00"]
 )
-def test_time_has_several_forms(text: str) -> None:
+def test_expiry_is_read_in_several_formats(text: str) -> None:
     assert NOW - 8 * 3600 == read_time(text)
 
 
 # --- Redis
 
 
-def test_damaged_records_are_left_out_and_named() -> None:
-    """One manually written entry must not lock out the other callers."""
+def test_damaged_key_records_are_left_out_and_named() -> None:
+    """One damaged record must not lock out the callers of the other keys."""
     other = ENTRY | {"id": "0" * 8, "sha256": "0" * 64}
     found, damage = records_from_json(
         {ID: ENTRY, "0" * 8: other | {"max_weight": True}, "1" * 8: other, "2" * 8: {}}
@@ -402,9 +402,10 @@ def test_damaged_records_are_left_out_and_named() -> None:
 
 @pytest.mark.parametrize("secret", [ZEROS, ZEROS[:20], f"Bearer {ZEROS}"])
 @pytest.mark.parametrize("field", ["id", "sha256", "tenant", "user", "max_weight", "expires", "x"])
-def test_plain_key_in_a_file_is_a_mistake_that_does_not_show_it(field: str, secret: str) -> None:
-    """Errors are logged, and a log must not reveal a key."""
-    told = mistake(entry(**{field: secret}))
+def test_plain_text_key_in_a_file_is_an_error_that_does_not_show_the_key(
+    field: str, secret: str
+) -> None:
+    told = read_error_message(write_key_entry(**{field: secret}))
 
     assert "holds what looks like a plain key: only digests belong here" in told
     assert secret not in told
@@ -427,16 +428,16 @@ def test_plain_key_in_a_file_is_a_mistake_that_does_not_show_it(field: str, secr
     ],
 )
 @pytest.mark.parametrize("secret", [ZEROS, DIGEST])
-def test_no_error_shows_a_key_or_digest(
+def test_no_error_shows_a_key_or_a_digest(
     text: str, secret: str, loader: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(keys, "_LOADER", loader)
 
-    assert secret not in mistake(text.format(key=secret))
+    assert secret not in read_error_message(text.format(key=secret))
 
 
-def test_no_repr_shows_a_key_or_digest() -> None:
-    new = create_key(tenant="acme", now=NOW, random_bytes=zeros)
+def test_no_repr_shows_a_key_or_a_digest() -> None:
+    new = create_key(tenant="acme", now=NOW, random_bytes=zero_bytes)
     table = KeyTable([new.record])
     identity = find_identity([table], ZEROS, NOW)
     shown = f"{new!r} {new.record!r} {table!r} {identity!r} {public_json(new.record)}"

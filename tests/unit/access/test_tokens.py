@@ -34,7 +34,7 @@ ISSUER = "https://login.acme.com"
 JWKS_URL = "https://login.acme.com/keys"
 DISCOVERY_URL = f"{ISSUER}/.well-known/openid-configuration"
 NOW = 1_800_000_000
-"""Wall-clock time at the start of each test, in 2027."""
+"""Time at the start of each test, in seconds since 1970: a day in 2027."""
 
 PrivateKey: TypeAlias = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
 
@@ -45,8 +45,8 @@ ED = ed25519.Ed25519PrivateKey.generate()
 OTHER_EC = ec.generate_private_key(ec.SECP256R1())
 
 
-def jwk(key: PrivateKey, key_id: str, **fields: Any) -> dict[str, Any]:
-    """Return the public part of a key as an issuer publishes it."""
+def to_jwk(key: PrivateKey, key_id: str, **fields: Any) -> dict[str, Any]:
+    """Return the public part of a key as a JSON Web Key."""
     shown: dict[str, Any]
     match key:
         case rsa.RSAPrivateKey():
@@ -58,16 +58,16 @@ def jwk(key: PrivateKey, key_id: str, **fields: Any) -> dict[str, Any]:
     return {**shown, "kid": key_id, **fields}
 
 
-def signed(header: dict[str, Any], claims: dict[str, Any], key: Any, algorithm: str) -> str:
-    """Return a token with any header, whatever algorithm the header names."""
+def sign_token(header: dict[str, Any], claims: dict[str, Any], key: Any, algorithm: str) -> str:
+    """Return a signed token; its header may name another algorithm than the signature's."""
     parts = (jwt.utils.base64url_encode(json.dumps(part).encode()) for part in (header, claims))
     message = b".".join(parts)
     signature = jwt.algorithms.get_default_algorithms()[algorithm].sign(message, key)
     return b".".join((message, jwt.utils.base64url_encode(signature))).decode()
 
 
-class World:
-    """A verifier, its issuer and the time, all changeable by the test."""
+class IssuerWorld:
+    """Token verifier with a fake issuer and a clock that the test sets."""
 
     def __init__(self, **fields: Any) -> None:
         """Start with an issuer that publishes an RSA and an EC key.
@@ -81,7 +81,7 @@ class World:
         self.troubles: list[tuple[str, str]] = []
         self.answers = asyncio.Event()
         self.answers.set()
-        self.show(jwk(RSA, "rsa"), jwk(EC, "ec"))
+        self.publish_keys(to_jwk(RSA, "rsa"), to_jwk(EC, "ec"))
         self.issuer = Issuer(
             **{
                 "issuer": ISSUER,
@@ -93,26 +93,26 @@ class World:
         self.verifier = TokenVerifier(
             [self.issuer],
             lambda *trouble: self.troubles.append(trouble),
-            fetch=self._fetch,
+            fetch=self._fetch_document,
             clock=lambda: self.at,
             calendar=lambda: self.calendar_at,
         )
 
-    def show(self, *keys: Any) -> None:
+    def publish_keys(self, *keys: Any) -> None:
         self.documents[JWKS_URL] = {"keys": keys}
 
     def pass_time(self, seconds: float) -> None:
         self.at += seconds
         self.calendar_at += seconds
 
-    def token(
+    def create_token(
         self,
         key: Any = EC,
         algorithm: str = "ES256",
         header: dict[str, Any] | None = None,
         **claims: Any,
     ) -> str:
-        """Return a token valid for an hour; headers or claims set to None are left out."""
+        """Return a token valid for an hour; headers and claims set to None are left out."""
         key_id = {RSA: "rsa", EC_384: "ec-384", ED: "ed"}.get(key, "ec")
         headers = {"alg": algorithm, "kid": key_id, **(header or {})}
         said = {
@@ -124,21 +124,21 @@ class World:
             "scope": "openid justitia.infer justitia.own",
             **claims,
         }
-        return signed(
+        return sign_token(
             {name: value for name, value in headers.items() if value is not None},
             {name: value for name, value in said.items() if value is not None},
             key,
             algorithm,
         )
 
-    async def identify(self, *arguments: Any, **claims: Any) -> Identity:
-        return await self.verifier.identify(self.token(*arguments, **claims))
+    async def identify_caller(self, *arguments: Any, **claims: Any) -> Identity:
+        return await self.verifier.identify(self.create_token(*arguments, **claims))
 
-    async def settle(self) -> None:
+    async def run_pending_tasks(self) -> None:
         for _ in range(5):
             await asyncio.sleep(0)
 
-    async def _fetch(self, url: str, ca_file: str | None) -> bytes:
+    async def _fetch_document(self, url: str, ca_file: str | None) -> bytes:
         self.asked.append(url)
         await self.answers.wait()
         match self.documents.get(url, OSError("no route to host")):
@@ -151,8 +151,8 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
-    return World()
+def issuer_world() -> IssuerWorld:
+    return IssuerWorld()
 
 
 # --- good tokens
@@ -170,9 +170,11 @@ def world() -> World:
 async def test_token_of_each_algorithm_identifies_its_caller(
     key: PrivateKey, algorithm: str
 ) -> None:
-    """One RSA key verifies all RSA algorithms, unless the key names one."""
-    world = World(algorithms=tuple(key_sets.KEY_TYPES), max_weight=3.0)
-    world.show(jwk(RSA, "rsa"), jwk(EC, "ec"), jwk(EC_384, "ec-384"), jwk(ED, "ed"))
+    """An RSA key verifies tokens of all RSA algorithms, unless the key names an algorithm."""
+    world = IssuerWorld(algorithms=tuple(key_sets.KEY_TYPES), max_weight=3.0)
+    world.publish_keys(
+        to_jwk(RSA, "rsa"), to_jwk(EC, "ec"), to_jwk(EC_384, "ec-384"), to_jwk(ED, "ed")
+    )
     expected = Identity(
         tenant="acme/search",
         scopes=frozenset({Scope.INFER, Scope.OWN}),
@@ -181,7 +183,7 @@ async def test_token_of_each_algorithm_identifies_its_caller(
         max_weight=3.0,
     )
 
-    assert expected == await world.identify(key, algorithm)
+    assert expected == await world.identify_caller(key, algorithm)
     assert [] == world.troubles
 
 
@@ -195,11 +197,11 @@ async def test_token_of_each_algorithm_identifies_its_caller(
         ({"exp": NOW + 0.5}, {}),
     ],
 )
-async def test_token_at_the_edge_is_accepted(
+async def test_token_within_the_allowed_limits_is_accepted(
     claims: dict[str, Any], fields: dict[str, Any]
 ) -> None:
-    """Audiences may be a list, and clocks may differ by the leeway."""
-    assert "acme/search" == (await World(**fields).identify(**claims)).tenant
+    """Audiences may be a list, and the issuer's clock may differ by the configured leeway."""
+    assert "acme/search" == (await IssuerWorld(**fields).identify_caller(**claims)).tenant
 
 
 # --- refusals
@@ -245,13 +247,13 @@ async def test_token_at_the_edge_is_accepted(
         ),
     ],
 )
-async def test_token_that_proves_nothing_is_refused(
-    world: World, claims: dict[str, Any], message: str
+async def test_invalid_token_is_refused_with_the_reason(
+    issuer_world: IssuerWorld, claims: dict[str, Any], message: str
 ) -> None:
-    """The error gives the reason and shows nothing of the token."""
-    token = world.token(**claims)
+    """The error shows nothing of the token."""
+    token = issuer_world.create_token(**claims)
     with pytest.raises(Unauthenticated, match=message) as caught:
-        await world.verifier.identify(token)
+        await issuer_world.verifier.identify(token)
 
     assert not any(part in str(caught.value) for part in token.split(".") if part)
 
@@ -271,29 +273,31 @@ async def test_token_that_proves_nothing_is_refused(
     ],
 )
 async def test_malformed_token_is_refused_without_a_fetch(
-    world: World, token: str, message: str
+    issuer_world: IssuerWorld, token: str, message: str
 ) -> None:
-    """An unauthenticated caller cannot trigger a request."""
+    """An unauthenticated caller cannot make the verifier send a request."""
     with pytest.raises(Unauthenticated, match=message):
-        await world.verifier.identify(token)
+        await issuer_world.verifier.identify(token)
 
-    assert [] == world.asked
+    assert [] == issuer_world.asked
 
 
-async def test_unknown_issuer_and_algorithm_are_refused_without_a_fetch(world: World) -> None:
+async def test_token_of_an_unknown_issuer_or_algorithm_is_refused_without_a_fetch(
+    issuer_world: IssuerWorld,
+) -> None:
     for claims in ({"iss": "https://evil.com"}, {"header": {"alg": "HS256"}}):
         with pytest.raises(Unauthenticated):
-            await world.identify(**claims)
+            await issuer_world.identify_caller(**claims)
 
-    assert [] == world.asked
+    assert [] == issuer_world.asked
 
 
 async def test_public_key_is_not_accepted_as_a_shared_secret() -> None:
-    """HS256 with the public key's bytes as secret is refused by its algorithm.
+    """A token signed by HS256 with the public key as secret is refused because of its algorithm.
 
     A header that claims RS256 above this signature is refused by the signature.
     """
-    world = World()
+    world = IssuerWorld()
     encoding = (
         serialization.Encoding.PEM,
         serialization.PublicFormat.SubjectPublicKeyInfo,
@@ -301,51 +305,53 @@ async def test_public_key_is_not_accepted_as_a_shared_secret() -> None:
     public = RSA.public_key().public_bytes(*encoding)
     for said, message in [("HS256", "is not accepted"), ("RS256", "signature is wrong")]:
         with pytest.raises(Unauthenticated, match=message):
-            await world.identify(public, "HS256", {"alg": said, "kid": "rsa"})
+            await world.identify_caller(public, "HS256", {"alg": said, "kid": "rsa"})
 
 
 @pytest.mark.parametrize(
     "key",
     [
-        jwk(EC, "ec", use="enc"),
-        jwk(EC, "ec", alg="ES384"),
-        jwk(EC_384, "ec"),
-        jwk(EC, "ec", crv=["P-256"]),
-        jwk(EC, "ec", x="AA"),
-        jwk(EC, "ec", y=None),
+        to_jwk(EC, "ec", use="enc"),
+        to_jwk(EC, "ec", alg="ES384"),
+        to_jwk(EC_384, "ec"),
+        to_jwk(EC, "ec", crv=["P-256"]),
+        to_jwk(EC, "ec", x="AA"),
+        to_jwk(EC, "ec", y=None),
         {**jwt.algorithms.ECAlgorithm.to_jwk(EC, as_dict=True), "kid": "ec"},
-        jwk(RSA, "ec"),
-        jwk(RSA, "ec", n="AQAB"),
-        jwk(EC, "ec", kid=None),
+        to_jwk(RSA, "ec"),
+        to_jwk(RSA, "ec", n="AQAB"),
+        to_jwk(EC, "ec", kid=None),
         {"kty": "oct", "kid": "ec", "k": "c2VjcmV0"},
         {"kid": "ec"},
         "ec",
     ],
 )
-async def test_key_that_does_not_fit_is_ignored(world: World, key: Any) -> None:
-    """Keys for encryption, of another curve, broken, shared or private are skipped."""
-    world.show(key, jwk(RSA, "rsa"))
+async def test_unsuitable_public_key_is_ignored(issuer_world: IssuerWorld, key: Any) -> None:
+    """Unsuitable keys are for encryption, of another curve, broken, shared or private."""
+    issuer_world.publish_keys(key, to_jwk(RSA, "rsa"))
     with pytest.raises(Unauthenticated, match="a key that its issuer does not show"):
-        await world.identify()
+        await issuer_world.identify_caller()
 
-    assert "alice" == (await world.identify(RSA, "RS256")).user
-    assert [] == world.troubles
+    assert "alice" == (await issuer_world.identify_caller(RSA, "RS256")).user
+    assert [] == issuer_world.troubles
 
 
-async def test_short_rsa_key_is_ignored(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RSA below 2048 bits can be broken; the test moves the bound instead of the key."""
-    token = world.token(RSA, "RS256")
+async def test_short_rsa_key_is_ignored(
+    issuer_world: IssuerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RSA keys below 2,048 bits can be broken."""
+    token = issuer_world.create_token(RSA, "RS256")
     monkeypatch.setattr(jwt.algorithms.RSAAlgorithm, "_MIN_KEY_SIZE", 4096)
     with pytest.raises(Unauthenticated, match="a key that its issuer does not show"):
-        await world.verifier.identify(token)
+        await issuer_world.verifier.identify(token)
 
 
 # --- keys and tokens without an id
 
 
-def without_id(key: PrivateKey) -> dict[str, Any]:
-    """Return the public part of a key without an id, as an issuer of one key may publish it."""
-    shown = jwk(key, "")
+def to_jwk_without_id(key: PrivateKey) -> dict[str, Any]:
+    """Return the public part of a key as a JSON Web Key without an id."""
+    shown = to_jwk(key, "")
     del shown["kid"]
     return shown
 
@@ -356,75 +362,79 @@ _NO_ID: dict[str, Any] = {"header": {"kid": None}}
 @pytest.mark.parametrize(
     "keys",
     [
-        [without_id(EC)],
-        [jwk(EC, "", kid=None)],
-        [without_id(RSA), without_id(EC), without_id(EC_384)],
-        [without_id(EC), jwk(OTHER_EC, "other", use="enc"), jwk(OTHER_EC, "other", alg="ES384")],
-        [jwk(EC, "ec"), jwk(RSA, "rsa")],
+        [to_jwk_without_id(EC)],
+        [to_jwk(EC, "", kid=None)],
+        [to_jwk_without_id(RSA), to_jwk_without_id(EC), to_jwk_without_id(EC_384)],
+        [
+            to_jwk_without_id(EC),
+            to_jwk(OTHER_EC, "other", use="enc"),
+            to_jwk(OTHER_EC, "other", alg="ES384"),
+        ],
+        [to_jwk(EC, "ec"), to_jwk(RSA, "rsa")],
     ],
     ids=["one", "null", "of each type", "others are not for it", "with an id"],
 )
-async def test_token_that_names_no_key_is_for_the_only_one_that_fits(
-    world: World, keys: list[Any]
+async def test_token_without_a_key_id_is_verified_by_the_only_suitable_key(
+    issuer_world: IssuerWorld, keys: list[Any]
 ) -> None:
-    world.show(*keys)
+    issuer_world.publish_keys(*keys)
 
-    assert "alice" == (await world.identify(**_NO_ID)).user
-    assert [] == world.troubles
+    assert "alice" == (await issuer_world.identify_caller(**_NO_ID)).user
+    assert [] == issuer_world.troubles
 
 
 @pytest.mark.parametrize(
     ("keys", "header", "message"),
     [
         (
-            [without_id(EC), without_id(OTHER_EC)],
+            [to_jwk_without_id(EC), to_jwk_without_id(OTHER_EC)],
             {"kid": None},
             "has no kid, the id of its key, and its issuer shows 2 keys for ES256",
         ),
         (
-            [without_id(EC), jwk(OTHER_EC, "other")],
+            [to_jwk_without_id(EC), to_jwk(OTHER_EC, "other")],
             {"kid": None},
             "has no kid, the id of its key, and its issuer shows 2 keys for ES256",
         ),
         (
-            [jwk(RSA, "rsa")],
+            [to_jwk(RSA, "rsa")],
             {"kid": None},
             "has no kid, the id of its key, and its issuer shows no key for ES256",
         ),
         (
-            [without_id(EC)],
+            [to_jwk_without_id(EC)],
             {},
             "that its issuer does not show: the token's header has a kid, and the issuer's keys"
             " have none",
         ),
-        ([without_id(OTHER_EC)], {"kid": None}, "the token's signature is wrong"),
+        ([to_jwk_without_id(OTHER_EC)], {"kid": None}, "the token's signature is wrong"),
     ],
     ids=["two", "one with an id", "none", "a token with an id", "another key"],
 )
 async def test_token_without_a_matching_key_is_refused_with_the_reason(
-    world: World, keys: list[Any], header: dict[str, Any], message: str
+    issuer_world: IssuerWorld, keys: list[Any], header: dict[str, Any], message: str
 ) -> None:
-    """The keys were available, so a retry would not help."""
-    world.show(*keys)
+    """The error is not retryable, because the issuer's keys were available."""
+    issuer_world.publish_keys(*keys)
     with pytest.raises(Unauthenticated, match=message):
-        await world.identify(header=header)
+        await issuer_world.identify_caller(header=header)
 
 
-async def test_key_without_an_id_that_was_replaced_is_fetched_again(world: World) -> None:
-    """Tokens of a new key without an id look like those of the old key.
+async def test_replaced_key_without_an_id_is_fetched_again(issuer_world: IssuerWorld) -> None:
+    """Tokens of a new key without an id look like tokens of the old key.
 
     A flood of them causes a limited number of fetches.
     """
-    world.show(without_id(EC))
-    await world.identify(**_NO_ID)
-    world.pass_time(PAUSE_S)
-    world.show(without_id(OTHER_EC))
+    issuer_world.publish_keys(to_jwk_without_id(EC))
+    await issuer_world.identify_caller(**_NO_ID)
+    issuer_world.pass_time(PAUSE_S)
+    issuer_world.publish_keys(to_jwk_without_id(OTHER_EC))
 
-    assert "alice" == (await world.identify(OTHER_EC, **_NO_ID)).user
+    assert "alice" == (await issuer_world.identify_caller(OTHER_EC, **_NO_ID)).user
     for _ in range(10):
         with pytest.raises(Unauthenticated, match="signature is wrong"):
-            await world.identify(**_NO_ID)
-    assert [JWKS_URL] * 2 == world.asked
+            await issuer_world.identify_caller(**_NO_ID)
+    assert [JWKS_URL] * 2 == issuer_world.asked
 
 
 # --- claims
@@ -440,11 +450,11 @@ async def test_key_without_an_id_that_was_replaced_is_fetched_again(world: World
         ({"tenant_claim": "https://acme.com/t"}, {"https://acme.com/t": "acme"}, "acme"),
     ],
 )
-async def test_tenant_is_read_from_its_claim(
+async def test_tenant_is_read_from_the_configured_claim(
     fields: dict[str, Any], claims: dict[str, Any], tenant: str
 ) -> None:
-    """The claim may be nested, have dots in its name, or be a list of one."""
-    assert tenant == (await World(**fields).identify(**claims)).tenant
+    """The claim of the tenant may be nested, have dots in its name, or be a list with one entry."""
+    assert tenant == (await IssuerWorld(**fields).identify_caller(**claims)).tenant
 
 
 @pytest.mark.parametrize(
@@ -464,12 +474,12 @@ async def test_tenant_is_read_from_its_claim(
         ({"tenant_claim": "tenant.team"}, "acme", "'tenant.team' has to name"),
     ],
 )
-async def test_token_without_one_tenant_is_forbidden(
+async def test_token_without_exactly_one_tenant_is_forbidden(
     fields: dict[str, Any], value: Any, message: str
 ) -> None:
-    """The caller is known, and this token can never succeed."""
+    """The status is 403, not 401: the caller is known, and a retry cannot succeed."""
     with pytest.raises(Forbidden, match=message) as caught:
-        await World(**fields).identify(tenant=value)
+        await IssuerWorld(**fields).identify_caller(tenant=value)
 
     assert "no_tenant" == caught.value.code
 
@@ -487,11 +497,11 @@ async def test_token_without_one_tenant_is_forbidden(
         ({"scope_claim": "access.roles"}, {"access": {"roles": ["justitia.own"]}}, {Scope.OWN}),
     ],
 )
-async def test_scopes_are_those_with_the_prefix_but_never_proxy(
+async def test_scopes_with_the_configured_prefix_are_granted_except_proxy(
     fields: dict[str, Any], claims: dict[str, Any], scopes: set[Scope]
 ) -> None:
-    """Other services' scopes are ignored, and no issuer may grant the proxy scope."""
-    assert scopes == (await World(**fields).identify(**claims)).scopes
+    """Scopes of other services are ignored, and no issuer may grant the scope `proxy`."""
+    assert scopes == (await IssuerWorld(**fields).identify_caller(**claims)).scopes
 
 
 @pytest.mark.parametrize(
@@ -504,11 +514,11 @@ async def test_scopes_are_those_with_the_prefix_but_never_proxy(
         ({}, {"sub": "x" * 256}, None, f"jwt:{ISSUER}:{'x' * 73}"),
     ],
 )
-async def test_user_and_credential_are_fit_for_a_log(
+async def test_subject_of_a_token_is_made_safe_for_the_log(
     fields: dict[str, Any], claims: dict[str, Any], user: str | None, credential: str
 ) -> None:
-    """A subject is the issuer's text and may have line breaks and any length."""
-    caller = await World(**fields).identify(**claims)
+    """The issuer chooses the subject, which may have line breaks and any length."""
+    caller = await IssuerWorld(**fields).identify_caller(**claims)
 
     assert (user, credential) == (caller.user, caller.credential)
     assert len(caller.credential) <= 100
@@ -517,174 +527,179 @@ async def test_user_and_credential_are_fit_for_a_log(
 # --- the cache of verified tokens
 
 
-async def test_verified_token_is_remembered_and_ends_at_its_end(world: World) -> None:
-    """A cached token is not verified again, and is not accepted beyond its expiry."""
-    token = world.token(exp=NOW + 40)
-    first = await world.verifier.identify(token)
-    world.pass_time(59)
+async def test_verified_token_is_cached_until_its_expiry(issuer_world: IssuerWorld) -> None:
+    token = issuer_world.create_token(exp=NOW + 40)
+    first = await issuer_world.verifier.identify(token)
+    issuer_world.pass_time(59)
 
-    assert first is await world.verifier.identify(token)
+    assert first is await issuer_world.verifier.identify(token)
 
-    world.calendar_at = NOW + 40 + world.issuer.leeway_s
+    issuer_world.calendar_at = NOW + 40 + issuer_world.issuer.leeway_s
     with pytest.raises(Unauthenticated, match="the token has expired"):
-        await world.verifier.identify(token)
+        await issuer_world.verifier.identify(token)
 
 
-async def test_remembered_token_is_verified_again_in_time(world: World) -> None:
-    """A withdrawn key stays valid for at most the lifetime of the token cache."""
-    token = world.token()
-    first = await world.verifier.identify(token)
-    world.pass_time(REMEMBERED_S)
+async def test_cached_token_is_verified_again_after_the_cache_lifetime(
+    issuer_world: IssuerWorld,
+) -> None:
+    """A withdrawn key is accepted for at most the lifetime of the token cache."""
+    token = issuer_world.create_token()
+    first = await issuer_world.verifier.identify(token)
+    issuer_world.pass_time(REMEMBERED_S)
 
-    again = await world.verifier.identify(token)
+    again = await issuer_world.verifier.identify(token)
     assert (True, False) == (first == again, first is again)
 
 
-async def test_refused_token_is_not_remembered(world: World) -> None:
-    token = world.token(nbf=NOW + 40)
+async def test_refused_token_is_not_cached(issuer_world: IssuerWorld) -> None:
+    token = issuer_world.create_token(nbf=NOW + 40)
     with pytest.raises(Unauthenticated, match="does not hold yet"):
-        await world.verifier.identify(token)
-    world.pass_time(10)
+        await issuer_world.verifier.identify(token)
+    issuer_world.pass_time(10)
 
-    assert "alice" == (await world.verifier.identify(token)).user
+    assert "alice" == (await issuer_world.verifier.identify(token)).user
 
 
-async def test_cache_forgets_the_token_not_seen_for_longest(
-    world: World, monkeypatch: pytest.MonkeyPatch
+async def test_token_cache_evicts_the_least_recently_used_token(
+    issuer_world: IssuerWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tokens, "MOST_REMEMBERED", 2)
-    signed = [world.token(sub=name) for name in "abc"]
-    first, second = [await world.verifier.identify(token) for token in signed[:2]]
-    await world.verifier.identify(signed[0])
-    await world.verifier.identify(signed[2])
+    signed = [issuer_world.create_token(sub=name) for name in "abc"]
+    first, second = [await issuer_world.verifier.identify(token) for token in signed[:2]]
+    await issuer_world.verifier.identify(signed[0])
+    await issuer_world.verifier.identify(signed[2])
 
-    assert first is await world.verifier.identify(signed[0])
-    assert second is not await world.verifier.identify(signed[1])
-    assert 2 == len(world.verifier._verified)
-
-
-# --- keys: fetched, kept, rotated
+    assert first is await issuer_world.verifier.identify(signed[0])
+    assert second is not await issuer_world.verifier.identify(signed[1])
+    assert 2 == len(issuer_world.verifier._verified)
 
 
-async def test_concurrent_calls_share_one_fetch(world: World) -> None:
-    """A caller that is cancelled does not end the fetch for the others."""
-    world.answers.clear()
-    calls = [asyncio.create_task(world.identify(sub=str(n))) for n in range(20)]
-    await world.settle()
+# --- fetching, keeping and rotating the issuer's keys
+
+
+async def test_concurrent_calls_share_one_fetch_of_the_keys(issuer_world: IssuerWorld) -> None:
+    """A cancelled caller does not end the fetch for other callers."""
+    issuer_world.answers.clear()
+    calls = [asyncio.create_task(issuer_world.identify_caller(sub=str(n))) for n in range(20)]
+    await issuer_world.run_pending_tasks()
     calls.pop().cancel()
-    world.answers.set()
+    issuer_world.answers.set()
 
     assert {str(n) for n in range(19)} == {one.user for one in await asyncio.gather(*calls)}
-    assert [JWKS_URL] == world.asked
+    assert [JWKS_URL] == issuer_world.asked
 
 
-async def test_rotated_key_is_accepted_after_one_fetch(world: World) -> None:
-    """New tokens are accepted at once after a rotation, and old ones are refused."""
-    await world.identify()
-    world.pass_time(PAUSE_S)
-    world.show(jwk(ED, "ed"), jwk(OTHER_EC, "new"))
+async def test_rotated_key_is_accepted_after_one_fetch(issuer_world: IssuerWorld) -> None:
+    """After a rotation, new tokens are accepted at once and old tokens are refused."""
+    await issuer_world.identify_caller()
+    issuer_world.pass_time(PAUSE_S)
+    issuer_world.publish_keys(to_jwk(ED, "ed"), to_jwk(OTHER_EC, "new"))
 
-    assert "alice" == (await world.identify(OTHER_EC, header={"kid": "new"})).user
-    assert [JWKS_URL] * 2 == world.asked
+    assert "alice" == (await issuer_world.identify_caller(OTHER_EC, header={"kid": "new"})).user
+    assert [JWKS_URL] * 2 == issuer_world.asked
     with pytest.raises(Unauthenticated, match="a key that its issuer does not show"):
-        await world.identify()
+        await issuer_world.identify_caller()
 
 
-async def test_flood_of_key_ids_makes_one_fetch_in_a_while(world: World) -> None:
-    """1,000 unknown key ids in 100 s cause four fetches, and none is stored."""
+async def test_unknown_key_ids_cause_few_fetches(issuer_world: IssuerWorld) -> None:
+    """1,000 unknown key ids in 100 s cause four fetches, and none of the ids is stored."""
     for number in range(1000):
         with pytest.raises(Unauthenticated, match="a key that its issuer does not show"):
-            await world.identify(header={"kid": f"random-{number}"})
-        world.pass_time(0.1)
+            await issuer_world.identify_caller(header={"kid": f"random-{number}"})
+        issuer_world.pass_time(0.1)
 
-    assert 4 == len(world.asked)
-    assert 2 == len(world.verifier._key_sets[ISSUER]._keys)
+    assert 4 == len(issuer_world.asked)
+    assert 2 == len(issuer_world.verifier._key_sets[ISSUER]._keys)
 
 
-async def test_old_set_serves_while_a_new_one_is_fetched(world: World) -> None:
-    """No call waits for the issuer; a withdrawn key becomes invalid with the new set."""
-    await world.identify()
-    world.pass_time(FRESH_S)
-    world.show(jwk(RSA, "rsa"))
-    world.answers.clear()
+async def test_old_keys_stay_valid_while_new_keys_are_fetched(issuer_world: IssuerWorld) -> None:
+    """No call waits for the issuer; a withdrawn key becomes invalid with the new key set."""
+    await issuer_world.identify_caller()
+    issuer_world.pass_time(FRESH_S)
+    issuer_world.publish_keys(to_jwk(RSA, "rsa"))
+    issuer_world.answers.clear()
 
-    assert "alice" == (await world.identify()).user
+    assert "alice" == (await issuer_world.identify_caller()).user
 
-    world.answers.set()
-    await world.settle()
-    assert [JWKS_URL] * 2 == world.asked
+    issuer_world.answers.set()
+    await issuer_world.run_pending_tasks()
+    assert [JWKS_URL] * 2 == issuer_world.asked
     with pytest.raises(Unauthenticated, match="a key that its issuer does not show"):
-        await world.identify(sub="bob")
+        await issuer_world.identify_caller(sub="bob")
 
 
-async def test_first_call_after_a_silence_waits_for_the_new_set(world: World) -> None:
-    """After hours without calls the old set may contain a stolen key."""
-    await world.identify()
-    world.pass_time(STALE_S)
-    world.show(jwk(RSA, "rsa"))
+async def test_first_call_after_hours_waits_for_new_keys(issuer_world: IssuerWorld) -> None:
+    """After hours without calls the old key set may contain a stolen key."""
+    await issuer_world.identify_caller()
+    issuer_world.pass_time(STALE_S)
+    issuer_world.publish_keys(to_jwk(RSA, "rsa"))
 
     with pytest.raises(Unauthenticated, match="a key that its issuer does not show"):
-        await world.identify()
+        await issuer_world.identify_caller()
 
 
-async def test_key_set_of_an_unreachable_issuer_is_valid_for_a_day(world: World) -> None:
-    """Each failure is logged and no call waits. The keys are fetched when the issuer is back."""
-    await world.identify()
-    shown = world.documents.pop(JWKS_URL)
-    while world.at + STALE_S < KEPT_S:
-        world.pass_time(STALE_S)
+async def test_keys_of_an_unreachable_issuer_stay_valid_for_a_day(
+    issuer_world: IssuerWorld,
+) -> None:
+    """Each failed fetch is logged and delays no call."""
+    await issuer_world.identify_caller()
+    shown = issuer_world.documents.pop(JWKS_URL)
+    while issuer_world.at + STALE_S < KEPT_S:
+        issuer_world.pass_time(STALE_S)
         async with asyncio.timeout(5):
-            assert "alice" == (await world.identify()).user
-        world.answers.set()
-        await world.settle()
-        world.answers.clear()  # the next call must not wait for an answer
-    world.answers.set()
+            assert "alice" == (await issuer_world.identify_caller()).user
+        issuer_world.answers.set()
+        await issuer_world.run_pending_tasks()
+        issuer_world.answers.clear()  # the next call must not wait for the issuer
+    issuer_world.answers.set()
 
     away = (ISSUER, "no route to host")
-    assert [away] * (len(world.asked) - 1) == world.troubles
+    assert [away] * (len(issuer_world.asked) - 1) == issuer_world.troubles
     with pytest.raises(AdmissionError, match="cannot be had now"):
-        await world.identify(header={"kid": "new"})
+        await issuer_world.identify_caller(header={"kid": "new"})
 
-    world.pass_time(STALE_S)
+    issuer_world.pass_time(STALE_S)
     with pytest.raises(AdmissionError, match="keys of the token's issuer cannot be had"):
-        await world.identify()
+        await issuer_world.identify_caller()
 
-    world.documents[JWKS_URL] = shown
-    world.pass_time(PAUSE_WITHOUT_KEYS_S)
-    assert "alice" == (await world.identify()).user
+    issuer_world.documents[JWKS_URL] = shown
+    issuer_world.pass_time(PAUSE_WITHOUT_KEYS_S)
+    assert "alice" == (await issuer_world.identify_caller()).user
 
 
-async def test_never_reached_issuer_is_retried_every_few_seconds(world: World) -> None:
-    """The error is retryable because the tokens may be valid."""
-    shown = world.documents.pop(JWKS_URL)
+async def test_issuer_without_any_answer_is_asked_again_every_few_seconds(
+    issuer_world: IssuerWorld,
+) -> None:
+    """The error is retryable because the caller's token may be valid."""
+    shown = issuer_world.documents.pop(JWKS_URL)
     for _ in range(3):
         with pytest.raises(AdmissionError) as caught:
-            await world.identify()
+            await issuer_world.identify_caller()
         assert PAUSE_WITHOUT_KEYS_S == caught.value.retry_after_s
 
-    assert [JWKS_URL] == world.asked
-    world.documents[JWKS_URL] = shown
-    world.pass_time(PAUSE_WITHOUT_KEYS_S)
-    assert "alice" == (await world.identify()).user
+    assert [JWKS_URL] == issuer_world.asked
+    issuer_world.documents[JWKS_URL] = shown
+    issuer_world.pass_time(PAUSE_WITHOUT_KEYS_S)
+    assert "alice" == (await issuer_world.identify_caller()).user
 
 
-async def test_issuer_that_is_away_harms_no_other() -> None:
-    """Keys, fetches and failures are separate for each issuer."""
-    world = World()
-    world.documents["https://two.com/keys"] = {"keys": [jwk(EC, "ec")]}
+async def test_unreachable_issuer_affects_no_other_issuer() -> None:
+    """Each issuer has separate keys, fetches and failures."""
+    world = IssuerWorld()
+    world.documents["https://two.com/keys"] = {"keys": [to_jwk(EC, "ec")]}
     del world.documents[JWKS_URL]
     second = Issuer("https://two.com", "justitia", "https://two.com/keys")
     verifier = TokenVerifier(
         [world.issuer, second],
         lambda *trouble: None,
-        fetch=world._fetch,
+        fetch=world._fetch_document,
         clock=lambda: 0.0,
         calendar=lambda: NOW,
     )
     with pytest.raises(AdmissionError):
-        await verifier.identify(world.token())
+        await verifier.identify(world.create_token())
 
-    caller = await verifier.identify(world.token(iss="https://two.com"))
+    caller = await verifier.identify(world.create_token(iss="https://two.com"))
     assert "jwt:https://two.com:alice" == caller.credential
 
 
@@ -701,30 +716,30 @@ async def test_issuer_that_is_away_harms_no_other() -> None:
         ({"keys": {}}, "has no list of at most 100 keys"),
         ({"keys": [{}] * 101}, "has no list of at most 100 keys"),
         ({"keys": []}, "no key fits RS256, ES256"),
-        ({"keys": [jwk(ED, "ec")]}, "no key fits RS256, ES256"),
+        ({"keys": [to_jwk(ED, "ec")]}, "no key fits RS256, ES256"),
     ],
 )
 async def test_unavailable_keys_are_a_server_error(
-    world: World, document: Any, reason: str
+    issuer_world: IssuerWorld, document: Any, reason: str
 ) -> None:
     """The error is retryable, and its reason is logged for the operator."""
-    world.documents[JWKS_URL] = document
+    issuer_world.documents[JWKS_URL] = document
     with pytest.raises(AdmissionError, match="cannot be had now"):
-        await world.identify()
+        await issuer_world.identify_caller()
 
-    ((issuer, said),) = world.troubles
+    ((issuer, said),) = issuer_world.troubles
     assert issuer == ISSUER
     assert reason in said
 
 
-async def test_empty_key_set_invalidates_all_keys(world: World) -> None:
-    """An empty set is an answer, unlike a failed fetch, which keeps the keys valid."""
-    await world.identify()
-    world.show()
-    world.pass_time(STALE_S)
+async def test_empty_key_set_invalidates_all_keys(issuer_world: IssuerWorld) -> None:
+    """A failed fetch would keep the last keys valid."""
+    await issuer_world.identify_caller()
+    issuer_world.publish_keys()
+    issuer_world.pass_time(STALE_S)
 
     with pytest.raises(AdmissionError):
-        await world.identify()
+        await issuer_world.identify_caller()
 
 
 @pytest.mark.parametrize(
@@ -737,18 +752,18 @@ async def test_empty_key_set_invalidates_all_keys(world: World) -> None:
         ({"issuer": ISSUER, "jwks_uri": 7}, "has no jwks_uri"),
     ],
 )
-async def test_discovery_document_locates_the_keys(
+async def test_discovery_document_gives_the_address_of_the_keys(
     said: dict[str, Any], reason: str | None
 ) -> None:
-    """A discovery document of another issuer could name an attacker's keys."""
-    world = World(jwks_url=None)
+    """The discovery document of another issuer could name an attacker's keys."""
+    world = IssuerWorld(jwks_url=None)
     world.documents[DISCOVERY_URL] = said
     if reason is None:
-        assert "alice" == (await world.identify()).user
+        assert "alice" == (await world.identify_caller()).user
         assert [DISCOVERY_URL, JWKS_URL] == world.asked
         return
     with pytest.raises(AdmissionError):
-        await world.identify()
+        await world.identify_caller()
 
     assert reason in world.troubles[0][1]
     assert [DISCOVERY_URL] == world.asked
@@ -771,16 +786,14 @@ async def test_discovery_document_locates_the_keys(
         ({"jwks_url": None, "issuer": "acme"}, "only https://"),
     ],
 )
-def test_issuer_that_could_not_be_trusted_is_a_wrong_setting(
-    fields: dict[str, Any], message: str
-) -> None:
+def test_insecure_issuer_is_a_configuration_error(fields: dict[str, Any], message: str) -> None:
     """The service fails at its start, not at the first call."""
     with pytest.raises(ConfigError, match=message):
         Issuer(**{"issuer": ISSUER, "audience": "justitia", **fields})
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8080", "[::1]"])
-def test_plain_http_is_allowed_for_this_machine(host: str) -> None:
+def test_plain_http_is_allowed_on_localhost(host: str) -> None:
     """A local sidecar that serves the keys needs no certificate."""
     Issuer(ISSUER, "justitia", f"http://{host}/keys")
 
@@ -788,14 +801,14 @@ def test_plain_http_is_allowed_for_this_machine(host: str) -> None:
 # --- real HTTPS
 
 
-class _Pages(BaseHTTPRequestHandler):
-    """An issuer's HTTP answers by path."""
+class _IssuerHandler(BaseHTTPRequestHandler):
+    """HTTP handler of an issuer: each path has one kind of answer."""
 
     def do_GET(self) -> None:
         body, location = b"", ""
         match self.path:
             case "/keys":
-                body = json.dumps({"keys": [jwk(EC, "ec")]}).encode()
+                body = json.dumps({"keys": [to_jwk(EC, "ec")]}).encode()
             case "/long":
                 body = bytes(LONGEST_DOCUMENT_BYTES + 1)
             case "/moved":
@@ -822,7 +835,7 @@ class _Pages(BaseHTTPRequestHandler):
         """Write no log."""
 
 
-def _serve(server: ThreadingHTTPServer) -> Iterator[int]:
+def _serve_on_thread(server: ThreadingHTTPServer) -> Iterator[int]:
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield server.server_port
@@ -833,7 +846,7 @@ def _serve(server: ThreadingHTTPServer) -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def ca_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Self-signed certificate of 127.0.0.1 with its key beside it."""
+    """Return the path of a self-signed certificate for 127.0.0.1; its key has the suffix `.key`."""
     file = tmp_path_factory.mktemp("tls") / "ca.pem"
     certificate = make_certificate("login", EC, "login", EC, is_authority=True, address="127.0.0.1")
     file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
@@ -848,44 +861,44 @@ def ca_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def https(ca_file: Path) -> Iterator[str]:
-    """URL of a server with that certificate."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Pages)
+def https_url(ca_file: Path) -> Iterator[str]:
+    """Run an issuer with TLS and return its URL."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _IssuerHandler)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(ca_file, ca_file.with_suffix(".key"))
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    for port in _serve(server):
+    for port in _serve_on_thread(server):
         yield f"https://127.0.0.1:{port}"
 
 
 @pytest.fixture(scope="module")
-def http() -> Iterator[str]:
-    for port in _serve(ThreadingHTTPServer(("127.0.0.1", 0), _Pages)):
+def http_url() -> Iterator[str]:
+    for port in _serve_on_thread(ThreadingHTTPServer(("127.0.0.1", 0), _IssuerHandler)):
         yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture(autouse=True)
-def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+def _disable_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "*")
 
 
-async def test_keys_come_over_https_with_the_authority_of_the_settings(
-    https: str, ca_file: Path
+async def test_keys_are_fetched_over_https_with_the_configured_authority(
+    https_url: str, ca_file: Path
 ) -> None:
-    """A company's own authority is trusted for its issuer only."""
+    """A company's own certificate authority is trusted for its issuer only."""
     troubles: list[tuple[str, str]] = []
-    world = World()
+    world = IssuerWorld()
     for file in (str(ca_file), None, str(ca_file.with_name("missing.pem"))):
-        issuer = Issuer(ISSUER, "justitia", f"{https}/keys", file)
+        issuer = Issuer(ISSUER, "justitia", f"{https_url}/keys", file)
         verifier = TokenVerifier(
             [issuer], lambda *trouble: troubles.append(trouble), calendar=lambda: NOW
         )
         if file == str(ca_file):
-            assert "alice" == (await verifier.identify(world.token())).user
+            assert "alice" == (await verifier.identify(world.create_token())).user
             assert [] == troubles
         else:
             with pytest.raises(AdmissionError):
-                await verifier.identify(world.token())
+                await verifier.identify(world.create_token())
 
     assert "CERTIFICATE_VERIFY_FAILED" in troubles[0][1]
     assert "missing.pem: the certificates cannot be read" in troubles[1][1]
@@ -905,7 +918,7 @@ async def test_keys_come_over_https_with_the_authority_of_the_settings(
     ],
 )
 @pytest.mark.parametrize("scheme", ["http", "https"])
-async def test_unusual_http_answer_is_refused(
+async def test_invalid_http_answer_is_refused(
     path: str,
     error: type[Exception] | None,
     message: str,
@@ -913,7 +926,7 @@ async def test_unusual_http_answer_is_refused(
     ca_file: Path,
     request: pytest.FixtureRequest,
 ) -> None:
-    """Redirects are followed to allowed addresses only, and the answer's size is bounded."""
+    """Only redirects to allowed addresses are followed, and the size of the answer is limited."""
     url = f"{request.getfixturevalue(scheme)}{path}"
     if error is None:
         assert b"keys" in await fetch(url, str(ca_file))
@@ -930,11 +943,13 @@ async def test_forbidden_address_is_not_requested(monkeypatch: pytest.MonkeyPatc
             await fetch(url, None)
 
 
-async def test_slowly_sent_document_is_given_up(http: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server that keeps sending slowly could hold a thread for days."""
+async def test_slowly_sent_document_is_abandoned(
+    http_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An issuer that keeps sending slowly could hold a thread for days."""
     monkeypatch.setattr(documents, "_LONGEST_READ_S", -1.0)
     with pytest.raises(TimeoutError, match="not read within"):
-        await fetch(f"{http}/keys", None)
+        await fetch(f"{http_url}/keys", None)
 
 
 # --- any text
@@ -948,39 +963,41 @@ JSON = st.recursive(
 
 
 @pytest.fixture(scope="module")
-def identified() -> Iterator[Any]:
-    """Outcomes of tokens: an identity or a refusal."""
-    world = World(algorithms=("ES256", "RS256", "EdDSA"))
+def identify_or_refuse() -> Iterator[Any]:
+    """Return a function from a token to the caller's identity or the refusal."""
+    world = IssuerWorld(algorithms=("ES256", "RS256", "EdDSA"))
     with asyncio.Runner() as runner:
 
-        def identify(token: str) -> Identity | Exception:
+        def identify_token(token: str) -> Identity | Exception:
             try:
                 return runner.run(world.verifier.identify(token))
             except (Unauthenticated, Forbidden) as refusal:
                 return refusal
 
-        yield identify
+        yield identify_token
 
 
 @pytest.fixture(scope="module")
-def token() -> str:
-    return World().token()
+def valid_token() -> str:
+    return IssuerWorld().create_token()
 
 
 @settings(max_examples=50, deadline=None)
 @given(text=st.text() | st.lists(st.text(), min_size=3, max_size=3).map(".".join))
-def test_any_text_is_refused(identified: Any, text: str) -> None:
-    assert isinstance(identified(text), Unauthenticated)
+def test_any_text_is_refused_as_a_token(identify_or_refuse: Any, text: str) -> None:
+    assert isinstance(identify_or_refuse(text), Unauthenticated)
 
 
 @settings(max_examples=100, deadline=None)
 @given(data=st.data())
-def test_mangled_token_is_refused(identified: Any, token: str, data: st.DataObject) -> None:
-    at = data.draw(st.integers(0, len(token) - 1))
-    put = data.draw(st.sampled_from(["", "A", "b", ".", "=", "é", token[at] * 2]))
-    mangled = token[:at] + put + token[at + 1 :]
+def test_altered_token_is_refused(
+    identify_or_refuse: Any, valid_token: str, data: st.DataObject
+) -> None:
+    at = data.draw(st.integers(0, len(valid_token) - 1))
+    put = data.draw(st.sampled_from(["", "A", "b", ".", "=", "é", valid_token[at] * 2]))
+    mangled = valid_token[:at] + put + valid_token[at + 1 :]
 
-    assert mangled == token or isinstance(identified(mangled), Unauthenticated)
+    assert mangled == valid_token or isinstance(identify_or_refuse(mangled), Unauthenticated)
 
 
 @settings(max_examples=100, deadline=None)
@@ -990,12 +1007,12 @@ def test_mangled_token_is_refused(identified: Any, token: str, data: st.DataObje
     ),
     header=st.dictionaries(st.sampled_from(["alg", "kid", "crit", "b64", "typ", "enc"]), JSON),
 )
-def test_any_claim_and_header_is_answered(
-    identified: Any, claims: dict[str, Any], header: dict[str, Any]
+def test_token_with_any_claims_and_headers_is_answered(
+    identify_or_refuse: Any, claims: dict[str, Any], header: dict[str, Any]
 ) -> None:
-    """An issuer may sign any content: the result is an identity with a tenant, or a refusal."""
-    found = identified(
-        signed(
+    """An issuer may sign any content: the result is an identity with a tenant or a refusal."""
+    found = identify_or_refuse(
+        sign_token(
             {"alg": "ES256", "kid": "ec", **header},
             {"iss": ISSUER, "aud": "justitia", "exp": NOW + 60, "tenant": "a", **claims},
             EC,

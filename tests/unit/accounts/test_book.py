@@ -7,41 +7,45 @@ from justitia_ray.core.tenants import OnExhausted, Period, Quota, TenantNode, Te
 KV, APPS, TOKENS = Unit.KV_TOKEN_TIME, Unit.APPLICATIONS, Unit.TOKENS
 
 
-def _book(*quotas: Quota, below: tuple[Quota, ...] = ()) -> QuotaBook:
+def _quota_book(*quotas: Quota, below: tuple[Quota, ...] = ()) -> QuotaBook:
     return QuotaBook(TenantTree({"a": TenantNode(quotas=quotas), "a/*": TenantNode(quotas=below)}))
 
 
-def _apps(limit: float, how: OnExhausted = OnExhausted.REJECT) -> Quota:
+def _applications_per_day(limit: float, how: OnExhausted = OnExhausted.REJECT) -> Quota:
     return Quota(APPS, limit, Period.DAY, on_exhausted=how)
 
 
-def _ask(name: str, tenant: str = "a/x", **wants: float) -> Ask:
+def _claim_request(name: str, tenant: str = "a/x", **wants: float) -> Ask:
     return Ask(name, tenant, {Unit(unit): amount for unit, amount in wants.items()})
 
 
-def _granted(answer: Answer) -> list[bool]:
+def _granted_claims(answer: Answer) -> list[bool]:
     return [verdict.refused_by is None for verdict in answer.verdicts]
 
 
-def test_ten_of_a_thousand_over_two_schedulers() -> None:
-    """One book decides for all models, so concurrency cannot exceed the limit."""
-    book = _book(_apps(10))
+def test_two_schedulers_share_one_limit_of_applications() -> None:
+    """1,000 concurrent requests of two schedulers are granted ten times, as the quota allows."""
+    book = _quota_book(_applications_per_day(10))
     granted = 0
     for k in range(500):
         for name in ("m1", "m2"):
-            told = Exchange(name, 1, k + 1, asks=(_ask(f"p{k}", applications=1),))
-            granted += sum(_granted(book.exchange(told, k)))
+            told = Exchange(name, 1, k + 1, asks=(_claim_request(f"p{k}", applications=1),))
+            granted += sum(_granted_claims(book.exchange(told, k)))
 
     assert 10 == granted
 
 
-def test_refusal_names_its_node_and_claims_nothing() -> None:
-    """A claim that one node refuses must not consume the quota of another."""
-    book = _book(_apps(5), below=(_apps(1),))
-    asks = (_ask("p", applications=1), _ask("q", applications=1), _ask("r", "a/y", applications=1))
+def test_refused_claim_names_the_tenant_node_and_uses_no_quota() -> None:
+    """A claim that one tenant node refuses must not consume the quota of another node."""
+    book = _quota_book(_applications_per_day(5), below=(_applications_per_day(1),))
+    asks = (
+        _claim_request("p", applications=1),
+        _claim_request("q", applications=1),
+        _claim_request("r", "a/y", applications=1),
+    )
     answer = book.exchange(Exchange("m", 1, 1, asks=asks), 0)
 
-    assert [True, False, True] == _granted(answer)
+    assert [True, False, True] == _granted_claims(answer)
     refused = answer.verdicts[1].refused_by
     assert refused is not None
     assert ("a/x", "applications", 1, 0) == (
@@ -53,10 +57,10 @@ def test_refusal_names_its_node_and_claims_nothing() -> None:
     assert 3 == book.standings("a", 0)[0].remaining
 
 
-def test_unused_part_of_a_claim_is_returned_at_its_end() -> None:
-    """The claim reserves a quantile and is settled with the actual usage."""
-    book = _book(Quota(KV, 100, Period.MINUTE))
-    book.exchange(Exchange("m", 1, 1, asks=(_ask("p", kv_token_time=90),)), 0)
+def test_unused_part_of_a_claim_is_returned_at_the_end() -> None:
+    """A claim reserves a quantile of the usage and is settled with the actual usage."""
+    book = _quota_book(Quota(KV, 100, Period.MINUTE))
+    book.exchange(Exchange("m", 1, 1, asks=(_claim_request("p", kv_token_time=90),)), 0)
     (before,) = book.standings("a", 1)
     book.exchange(Exchange("m", 1, 2, uses=(Use("p", {KV: 30}, is_over=True),)), 1)
     (after,) = book.standings("a", 1)
@@ -65,26 +69,26 @@ def test_unused_part_of_a_claim_is_returned_at_its_end() -> None:
 
 
 def test_repeated_exchange_is_recorded_once() -> None:
-    """A lost answer makes the scheduler repeat everything."""
-    book = _book(Quota(KV, 100, Period.MINUTE), _apps(1))
-    told = Exchange("m", 1, 1, asks=(_ask("p", applications=1, kv_token_time=10),))
+    """A scheduler that lost the answer repeats its whole exchange."""
+    book = _quota_book(Quota(KV, 100, Period.MINUTE), _applications_per_day(1))
+    told = Exchange("m", 1, 1, asks=(_claim_request("p", applications=1, kv_token_time=10),))
     end = Exchange(
         "m",
         1,
         2,
         uses=(Use("p", {KV: 30, APPS: 1}, is_over=True),),
-        asks=(_ask("p", kv_token_time=20),),
+        asks=(_claim_request("p", kv_token_time=20),),
     )
     answers = [book.exchange(one, 0) for one in (told, told, end, end)]
 
-    assert [[True]] * 4 == [_granted(answer) for answer in answers]
+    assert [[True]] * 4 == [_granted_claims(answer) for answer in answers]
     assert [50, 0] == [standing.remaining for standing in book.standings("a", 0)]
 
 
-def test_late_exchange_claims_nothing() -> None:
-    """A call that timed out may arrive after its successor."""
-    book = _book(_apps(2))
-    told = Exchange("m", 1, 1, asks=(_ask("p", applications=1),))
+def test_late_exchange_claims_no_quota() -> None:
+    """An exchange that timed out may arrive after the exchange that replaced it."""
+    book = _quota_book(_applications_per_day(2))
+    told = Exchange("m", 1, 1, asks=(_claim_request("p", applications=1),))
     book.exchange(told, 0)
     book.exchange(Exchange("m", 1, 2, uses=(Use("p", {}, is_over=True),)), 1)
     late = book.exchange(told, 2)
@@ -94,33 +98,38 @@ def test_late_exchange_claims_nothing() -> None:
 
 
 def test_claims_of_a_dead_scheduler_count_as_used() -> None:
-    """The dead scheduler may have admitted what was granted, and the limit must hold."""
-    book = _book(_apps(3))
-    asks = tuple(_ask(name, applications=1) for name in ("p", "q"))
+    """A dead scheduler may have admitted all its granted applications."""
+    book = _quota_book(_applications_per_day(3))
+    asks = tuple(_claim_request(name, applications=1) for name in ("p", "q"))
     book.exchange(Exchange("m", 1, 1, asks=asks), 0)
     again = book.exchange(Exchange("m", 2, 1, asks=asks[:1], survivors=("p",)), 10)
-    late = book.exchange(Exchange("m", 1, 2, asks=(_ask("r", applications=1),)), 10)
+    late = book.exchange(Exchange("m", 1, 2, asks=(_claim_request("r", applications=1),)), 10)
     more = book.exchange(
-        Exchange("m", 2, 2, asks=tuple(_ask(name, applications=1) for name in ("s", "t"))), 20
+        Exchange(
+            "m", 2, 2, asks=tuple(_claim_request(name, applications=1) for name in ("s", "t"))
+        ),
+        20,
     )
 
-    assert [True] == _granted(again)
+    assert [True] == _granted_claims(again)
     assert late.is_stale
-    assert [True, False] == _granted(more)
+    assert [True, False] == _granted_claims(more)
     book.expire(700, silent_s=600)
     assert 0 == book.standings("a", 86_400 - 300)[0].remaining
     assert 3 == book.standings("a", 86_400 + 3_000)[0].remaining
 
 
-def test_deprioritising_quota_refuses_nothing_and_is_reported() -> None:
-    """The application runs when no other one waits, and in its turn once there is room again."""
-    book = _book(_apps(1, OnExhausted.DEPRIORITISE), Quota(KV, 1, Period.DAY, on_exhausted=_SHADOW))
-    asks = tuple(_ask(name, applications=1, kv_token_time=5) for name in ("p", "q"))
+def test_deprioritising_quota_refuses_no_application_and_is_reported() -> None:
+    book = _quota_book(
+        _applications_per_day(1, OnExhausted.DEPRIORITISE),
+        Quota(KV, 1, Period.DAY, on_exhausted=_SHADOW),
+    )
+    asks = tuple(_claim_request(name, applications=1, kv_token_time=5) for name in ("p", "q"))
     answer = book.exchange(Exchange("m", 1, 1, asks=asks), 0)
     book.exchange(Exchange("m", 1, 2, uses=(Use("p", {}, is_over=True),)), 1)
     later = book.exchange(Exchange("m", 1, 3, asks=asks[1:], wants_nodes=True), 2)
 
-    assert [True, True] == _granted(answer)
+    assert [True, True] == _granted_claims(answer)
     assert [False, True] == [verdict.is_deprioritised for verdict in answer.verdicts]
     assert [False] == [verdict.is_deprioritised for verdict in later.verdicts]
     assert [1, 2] == [standing.exceeded for standing in later.nodes["a"]]
@@ -129,75 +138,83 @@ def test_deprioritising_quota_refuses_nothing_and_is_reported() -> None:
 _SHADOW = OnExhausted.SHADOW
 
 
-def test_changed_settings_keep_the_usage() -> None:
-    """A raised, lowered or calendar-based limit keeps the earlier usage."""
-    book = _book(_apps(3))
+def test_changed_quota_settings_keep_the_usage() -> None:
+    book = _quota_book(_applications_per_day(3))
     use = Use("p", {APPS: 1}, is_over=True)
-    book.exchange(Exchange("m", 1, 1, asks=(_ask("p", applications=1),)), 0)
-    book.exchange(Exchange("m", 1, 2, (use,), (_ask("q", applications=1),)), 0)
-    book.configure(_book(_apps(9)).tree, 1)
+    book.exchange(Exchange("m", 1, 1, asks=(_claim_request("p", applications=1),)), 0)
+    book.exchange(Exchange("m", 1, 2, (use,), (_claim_request("q", applications=1),)), 0)
+    book.configure(_quota_book(_applications_per_day(9)).tree, 1)
     raised = book.standings("a", 1)
-    book.configure(_book(Quota(APPS, 5, Period.MONTH)).tree, 1)
-    book.configure(_book(_apps(2)).tree, 1)
+    book.configure(_quota_book(Quota(APPS, 5, Period.MONTH)).tree, 1)
+    book.configure(_quota_book(_applications_per_day(2)).tree, 1)
 
     assert [7] == [standing.remaining for standing in raised]
     assert [0] == [standing.remaining for standing in book.standings("a", 1)]
 
 
 def test_ended_application_is_not_counted_again() -> None:
-    """A successor reports a restored application although its end was reported before."""
-    book = _book(_apps(10), Quota(KV, 100, Period.DAY))
-    book.exchange(Exchange("m", 1, 1, asks=(_ask("p", applications=1, kv_token_time=40),)), 0)
+    """A restarted scheduler reports an application whose end was already reported."""
+    book = _quota_book(_applications_per_day(10), Quota(KV, 100, Period.DAY))
+    book.exchange(
+        Exchange("m", 1, 1, asks=(_claim_request("p", applications=1, kv_token_time=40),)), 0
+    )
     book.exchange(Exchange("m", 1, 2, uses=(Use("p", {APPS: 1, KV: 40}, is_over=True),)), 1)
-    book.exchange(Exchange("m", 2, 1, asks=(_ask("p", kv_token_time=20),)), 2)
+    book.exchange(Exchange("m", 2, 1, asks=(_claim_request("p", kv_token_time=20),)), 2)
     book.exchange(Exchange("m", 2, 2, uses=(Use("p", {APPS: 1, KV: 20}, is_over=True),)), 3)
 
     assert 9 == book.standings("a", 3)[0].remaining
 
 
-def _sized(name: str, most: float, likely: float) -> Ask:
+def _claim_of_tokens(name: str, most: float, likely: float) -> Ask:
     return Ask(name, "a/x", {TOKENS: most}, needs={TOKENS: likely})
 
 
-def test_claim_needs_room_beside_all_held_claims() -> None:
+def test_claim_is_granted_beside_all_held_claims() -> None:
     """A refusal because of expected usage is final; one because of held claims is temporary."""
-    book = _book(Quota(TOKENS, 100, Period.MINUTE))
-    asks = (_sized("p", 90, 10), _sized("q", 20, 10), _sized("r", 50, 11), _sized("s", 99, 91))
+    book = _quota_book(Quota(TOKENS, 100, Period.MINUTE))
+    asks = (
+        _claim_of_tokens("p", 90, 10),
+        _claim_of_tokens("q", 20, 10),
+        _claim_of_tokens("r", 50, 11),
+        _claim_of_tokens("s", 99, 91),
+    )
     answer = book.exchange(Exchange("m", 1, 1, asks=asks), 0)
 
-    assert [True, True, False, False] == _granted(answer)
+    assert [True, True, False, False] == _granted_claims(answer)
     assert [True, False] == [verdict.waits for verdict in answer.verdicts[2:]]
     assert 0 == book.standings("a", 0)[0].remaining
 
 
 def test_final_usage_returns_the_remainder_and_keeps_the_claim() -> None:
-    """A successor without the end repeats the request and is not refused."""
-    book = _book(Quota(TOKENS, 100, Period.MINUTE))
-    book.exchange(Exchange("m", 1, 1, asks=(_sized("p", 90, 10),)), 0)
+    """A restarted scheduler that repeats the request is then not refused."""
+    book = _quota_book(Quota(TOKENS, 100, Period.MINUTE))
+    book.exchange(Exchange("m", 1, 1, asks=(_claim_of_tokens("p", 90, 10),)), 0)
     book.exchange(Exchange("m", 1, 2, uses=(Use("p", {TOKENS: 30}, is_final=True),)), 0)
     left = book.standings("a", 0)[0].remaining
-    again = book.exchange(Exchange("m", 2, 1, asks=(_sized("p", 90, 10),)), 0)
+    again = book.exchange(Exchange("m", 2, 1, asks=(_claim_of_tokens("p", 90, 10),)), 0)
 
     assert 70 == left
-    assert {TOKENS: 30} == again.verdicts[0].holds or _granted(again) == [True]
+    assert {TOKENS: 30} == again.verdicts[0].holds or _granted_claims(again) == [True]
 
 
-def test_needs_of_a_claim_survive_an_accounts_restart() -> None:
-    """Otherwise all held claims would count as expected usage and block other claims."""
+def test_expected_usage_of_a_claim_survives_an_accounts_restart() -> None:
+    """Without its expected usage a held claim would block other claims with its maximum."""
     quota = Quota(TOKENS, 100, Period.MINUTE)
-    book = _book(quota)
-    book.exchange(Exchange("m", 1, 1, asks=(_sized("p", 90, 10),)), 0)
-    successor = _book(quota)
+    book = _quota_book(quota)
+    book.exchange(Exchange("m", 1, 1, asks=(_claim_of_tokens("p", 90, 10),)), 0)
+    successor = _quota_book(quota)
     records = {name: book.record(name) for name in book.all_records()}
     successor.restore({name: record for name, record in records.items() if record}, 0)
-    answer = successor.exchange(Exchange("m", 1, 2, asks=(_sized("q", 20, 20),)), 0)
+    answer = successor.exchange(Exchange("m", 1, 2, asks=(_claim_of_tokens("q", 20, 20),)), 0)
 
     assert [True] == [verdict.waits for verdict in answer.verdicts]
 
 
 def test_claim_above_the_whole_quota_is_refused_with_its_need() -> None:
-    book = _book(Quota(TOKENS, 100, Period.MINUTE))
-    (verdict,) = book.exchange(Exchange("m", 1, 1, asks=(_sized("p", 200, 150),)), 0).verdicts
+    book = _quota_book(Quota(TOKENS, 100, Period.MINUTE))
+    (verdict,) = book.exchange(
+        Exchange("m", 1, 1, asks=(_claim_of_tokens("p", 200, 150),)), 0
+    ).verdicts
 
     assert verdict.refused_by is not None
     assert (150, True, None) == (
@@ -208,9 +225,13 @@ def test_claim_above_the_whole_quota_is_refused_with_its_need() -> None:
 
 
 def test_deprioritising_quota_uses_the_expected_usage() -> None:
-    """The maximum usage does not demote an application, which uses its expected one."""
-    book = _book(Quota(TOKENS, 100, Period.MINUTE, on_exhausted=OnExhausted.DEPRIORITISE))
-    asks = (_sized("p", 500, 90), _sized("q", 500, 20), Ask("app", "a/x", {TOKENS: 0.0}))
+    """The maximum usage of an application does not demote it, only the expected usage."""
+    book = _quota_book(Quota(TOKENS, 100, Period.MINUTE, on_exhausted=OnExhausted.DEPRIORITISE))
+    asks = (
+        _claim_of_tokens("p", 500, 90),
+        _claim_of_tokens("q", 500, 20),
+        Ask("app", "a/x", {TOKENS: 0.0}),
+    )
     answer = book.exchange(Exchange("m", 1, 1, asks=asks), 0)
     over = Use("q", {TOKENS: 5}, is_over=True)
     later = book.exchange(Exchange("m", 1, 2, (over,), asks[2:]), 0)

@@ -6,7 +6,7 @@ from justitia_ray.config import AppArgs, AppSettings
 from tests.pages import ROOT
 
 
-def test_quota_example_is_valid_and_matches_its_page() -> None:
+def test_documented_quota_example_is_valid_and_matches_its_page() -> None:
     """A user who copies the example must not find a misspelt key at deployment."""
     page = (ROOT / "deployments" / "quotas.md").read_text(encoding="utf-8")
     (application,) = yaml.safe_load(page.split("```yaml\n")[1].split("```")[0])["applications"]
@@ -19,8 +19,8 @@ def test_quota_example_is_valid_and_matches_its_page() -> None:
     assert ["shadow"] == [quota.on_exhausted.value for quota in tree.node("acme/search").quotas]
 
 
-def test_tree_example_is_valid_and_matches_its_page() -> None:
-    """By the page a tenant that is not configured gets at most half."""
+def test_documented_tree_example_is_valid_and_matches_its_page() -> None:
+    """The page says that a tenant that is not configured gets at most half."""
     page = (ROOT / "deployments" / "tenants.md").read_text(encoding="utf-8")
     (application,) = yaml.safe_load(page.split("```yaml\n")[1].split("```")[0])["applications"]
     AppArgs.parse(application["args"])

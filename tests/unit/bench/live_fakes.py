@@ -23,7 +23,7 @@ from scripts.bench.live_session import FCFS, Arm, Decisions, LiveRun
 NO_DECISIONS = Decisions(0, None, None, 0.0)
 
 
-def inference(
+def recorded_inference(
     submitted_at_s: float,
     finished_at_s: float,
     tokens: tuple[int, int] = (100, 10),
@@ -32,10 +32,6 @@ def inference(
     ways_s: float = 0.0,
     dispatch_s: float = 0.0,
 ) -> RecordedInference:
-    """Return an inference of a prompt and an output.
-
-    It spent `ways_s` in transport without a lease, and `dispatch_s` with one.
-    """
     leased_s = finished_at_s - submitted_at_s - waited_s - ways_s
     ran_s = leased_s - dispatch_s
     return RecordedInference(
@@ -43,7 +39,7 @@ def inference(
     )
 
 
-def application(
+def played_application(
     number: int,
     arrived_at_s: float,
     rows: Sequence[RecordedInference],
@@ -51,7 +47,7 @@ def application(
     predicted: float = 1000.0,
     error: str | None = None,
 ) -> PlayedApplication:
-    """Return an application that ended with its last inference."""
+    """Return an application that ends with the end of its last inference."""
     planned = PlannedApplication(
         number,
         application_class,
@@ -81,12 +77,11 @@ def application(
     )
 
 
-def run(arm: Arm, played: Sequence[PlayedApplication]) -> LiveRun:
-    """Return a run under an arm."""
+def live_run(arm: Arm, played: Sequence[PlayedApplication]) -> LiveRun:
     return LiveRun(arm, tuple(played), 0.5, 0, NO_DECISIONS, {"engine": 1.0}, 10.0)
 
 
-def simulated_play(
+def simulated_run(
     engine: EngineProfile,
     count: int,
     seed: int,
@@ -96,7 +91,7 @@ def simulated_play(
     hold_up_s: float = 0.0,
     arm: Arm = FCFS,
 ) -> LiveRun:
-    """Return the records of a simulated live run on two engines of this profile.
+    """Simulate a live run on two engines of the given profile, and return its records.
 
     Args:
         engine: Cost of an iteration.
@@ -141,7 +136,7 @@ def simulated_play(
         assert row.dispatched_at_s is not None
         assert row.finished_at_s is not None
         rows.setdefault(row.application_id, []).append(
-            inference(
+            recorded_inference(
                 row.submitted_at_s,
                 row.finished_at_s + way_s,
                 (row.prompt_tokens, row.output_tokens),
@@ -151,34 +146,36 @@ def simulated_play(
                 dispatch_s,
             )
         )
-    played = [application(n, a.arrived_at_s, rows[a.application_id]) for n, a in enumerate(load)]
-    return run(arm, played)
+    played = [
+        played_application(n, a.arrived_at_s, rows[a.application_id]) for n, a in enumerate(load)
+    ]
+    return live_run(arm, played)
 
 
 class LiveService:
-    """Takes 10 ms per inference, and 2 ms per token of its answer."""
+    """Fake service that takes 10 ms per inference and 2 ms per output token."""
 
     def __init__(self) -> None:
         self.settings: dict[str, Any] = {"policy": "justitia", "policy_options": {}}
         self.opened: list[tuple[str, str, str]] = []
-        """Policy, class and input of every application, in order."""
+        """Policy, class and input of every opened application, in order."""
         self.samples: list[dict[str, Any]] = []
         self.leftover = 0
-        """Number of applications left over in the next status; it falls by one per status."""
+        """Number of unfinished applications in the next status; each status lowers it."""
         self.ignores_policies = False
         self.fails = ""
-        """Class whose inferences fail."""
+        """Application class whose inferences fail."""
         self.refuses = ""
-        """Input whose applications are refused."""
+        """Input text whose applications are refused."""
         self.loses_closes = False
         """Whether requests to close applications get lost."""
         self.cancelled: list[str] = []
-        """Paths of the cancelled applications."""
+        """URL paths of the cancelled applications."""
         self.used_token_s = 10.0
         self._decisions = DecisionMeter()
         self._classes: dict[str, str] = {}
         self._tenants: dict[str, str | None] = {}
-        """Tenant of each application, which does not exist for callers of other tenants."""
+        """Tenant of each application; callers of other tenants get the status 404."""
 
     async def configure(self, arm: Arm) -> None:
         if not self.ignores_policies:
@@ -187,26 +184,25 @@ class LiveService:
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> Response:
-        """Answer as the ingress would."""
         fields = json.loads(body) if body else {}
         name = path.removeprefix("/v1/applications/").removesuffix("/close")
         if self._tenants.get(name) != headers.get("x-justitia-tenant") and name in self._tenants:
-            return _answer({"error": {"message": f"{name} is not open"}}, 404)
+            return _json_response({"error": {"message": f"{name} is not open"}}, 404)
         if path.endswith("/close") and self.loses_closes:
-            return _answer({"error": {"message": "lost"}}, 500)
+            return _json_response({"error": {"message": "lost"}}, 500)
         if method == "DELETE":
             self.cancelled.append(path)
         if path == "/v1/status":
             self.leftover = max(0, self.leftover - 1)
-            return _answer(self._status())
+            return _json_response(self._status_fields())
         if path == "/v1/models":
-            return _answer({"data": [{"id": "tiny"}]})
+            return _json_response({"data": [{"id": "tiny"}]})
         if path == "/v1/predictor/samples":
             self.samples += fields["samples"]
-            return _answer({"taken": len(fields["samples"])})
+            return _json_response({"taken": len(fields["samples"])})
         if path == "/v1/applications":
             if fields["input"] == self.refuses:
-                return _answer({"error": {"message": "refused"}}, 400)
+                return _json_response({"error": {"message": "refused"}}, 400)
             name = f"app-{len(self.opened)}"
             self.opened.append(
                 (self.settings["policy"], fields["application_class"], fields["input"])
@@ -215,10 +211,10 @@ class LiveService:
             self._tenants[name] = fields.get("tenant")
             self._decisions.record_decisions(1e-4)
             tag = {"predicted_kv_token_time": 5.0, "virtual_finish_time": None}
-            return _answer({"application_id": name, **tag})
+            return _json_response({"application_id": name, **tag})
         if path == "/v1/chat/completions":
             if self.fails and headers["x-justitia-class"].startswith(self.fails):
-                return _answer({"error": {"message": "broken"}}, 500)
+                return _json_response({"error": {"message": "broken"}}, 500)
             ran_s = 0.01 + 0.002 * fields["max_tokens"]
             await asyncio.sleep(ran_s)
             self.used_token_s += 1.0
@@ -232,18 +228,18 @@ class LiveService:
             }
             content = json.dumps({"choices": choices, "usage": usage}).encode()
             return Response(200, head, content)
-        return _answer({"gps_lag": {"seconds": 0.5, "bound_s": 2.0}})
+        return _json_response({"gps_lag": {"seconds": 0.5, "bound_s": 2.0}})
 
     def stream(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> AbstractAsyncContextManager[StreamedResponse]:
-        """Refuse: agents do not stream."""
+        """Raise NotImplementedError: agents do not stream."""
         raise NotImplementedError
 
     async def aclose(self) -> None:
         """Do nothing: the fake has no connection."""
 
-    def _status(self) -> dict[str, Any]:
+    def _status_fields(self) -> dict[str, Any]:
         return {
             "pid": 7,
             "policy": self.settings["policy"],
@@ -261,5 +257,5 @@ class LiveService:
         }
 
 
-def _answer(value: object, status: int = 200) -> Response:
+def _json_response(value: object, status: int = 200) -> Response:
     return Response(status, {}, json.dumps(value).encode())

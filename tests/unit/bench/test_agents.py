@@ -63,14 +63,14 @@ RECORDED = {
     "system_tokens": 100,
     "turns": [
         recorded_turn(1_000, 0, 100, 0.0),
-        recorded_turn(1_300, 960, 80, 8.0),  # all whole blocks of 64 of the prompt before
+        recorded_turn(1_300, 960, 80, 8.0),  # 448: whole blocks of 64 tokens of the prompt before
         recorded_turn(900, 640, 60, 400.0),  # the context was cut
-        recorded_turn(910, 896, 40, 4.0),  # less than prompt and answer before
+        recorded_turn(910, 896, 40, 4.0),  # fewer than in the prompt and answer before
     ],
 }
 
 
-def test_recorded_session_keeps_its_lengths_at_the_scale() -> None:
+def test_scaled_session_keeps_the_proportions_of_its_lengths() -> None:
     session = scaled_session(RECORDED, "s", 1.5, HALF)
 
     assert [500, 650, 450, 455] == [turn.prompt_tokens for turn in session.turns]
@@ -81,14 +81,14 @@ def test_recorded_session_keeps_its_lengths_at_the_scale() -> None:
 
 
 def test_prompt_repeats_the_answer_where_it_repeated_the_whole_prompt() -> None:
-    """Reuse was recorded between prompts: the answer before counts as new there, but is not."""
+    """Recorded reuse is between prompts, so the answer before wrongly counts as new."""
     session = scaled_session(RECORDED, "s", 0.0, HALF)
 
     assert [0, 550, 320, 454] == [turn.kept_tokens for turn in session.turns]
     assert [500, 100, 130, 1] == [turn.new_tokens for turn in session.turns]
 
 
-def test_sessions_are_chosen_by_turns_and_prompts(tmp_path: Path) -> None:
+def test_sessions_are_chosen_by_number_of_turns_and_prompt_lengths(tmp_path: Path) -> None:
     short = {**RECORDED, "turns": RECORDED["turns"][:2]}  # type: ignore[index]
     (tmp_path / "sessions").mkdir()
     with gzip.open(tmp_path / "sessions" / "sessions.jsonl.gz", "wt") as lines:
@@ -99,12 +99,12 @@ def test_sessions_are_chosen_by_turns_and_prompts(tmp_path: Path) -> None:
         read_sessions(tmp_path, Selection((3, 9), 1_299))
 
 
-def test_missing_sessions_are_named(tmp_path: Path) -> None:
+def test_missing_session_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"sessions\.jsonl\.gz: cannot be read: No such file"):
         read_sessions(tmp_path, Selection())
 
 
-def test_every_recorded_session_is_played_before_one_is_played_again() -> None:
+def test_every_recorded_session_is_played_before_any_session_repeats() -> None:
     others = [{**RECORDED, "tool_tokens": tokens} for tokens in (0, 100, 200)]
 
     drawn = draw_recorded(others, 7, HALF, 4.0, random.Random(1))
@@ -115,7 +115,7 @@ def test_every_recorded_session_is_played_before_one_is_played_again() -> None:
     assert all(0.0 <= session.arrived_at_s <= 4.0 for session in drawn)
 
 
-def test_synthetic_agents_send_the_whole_conversation() -> None:
+def test_synthetic_agent_sends_the_whole_conversation() -> None:
     drawn = draw_synthetic(200, 4.0, random.Random(1))
 
     assert {3, 13} <= {len(session.turns) for session in drawn} <= set(range(3, 14))
@@ -127,7 +127,7 @@ def test_synthetic_agents_send_the_whole_conversation() -> None:
         assert all(0.25 <= turn.gap_s <= 0.75 for turn in session.turns[1:])
 
 
-def test_agents_with_a_common_beginning_come_at_once() -> None:
+def test_agents_with_a_common_beginning_start_at_once() -> None:
     agents = draw_common(3, random.Random(1))
 
     assert [0.0] * 3 == [agent.arrived_at_s for agent in agents]
@@ -135,7 +135,7 @@ def test_agents_with_a_common_beginning_come_at_once() -> None:
     assert {1_536} == {agent.common_tokens for agent in agents}
 
 
-def test_single_calls_come_beside_the_agents() -> None:
+def test_single_calls_arrive_beside_the_agents() -> None:
     drawn = draw_mixed(3, 4.0, 30.0, random.Random(1))
     singles = [one for one in drawn if one.kind == "single"]
 
@@ -145,7 +145,7 @@ def test_single_calls_come_beside_the_agents() -> None:
     assert 4.0 < max(one.arrived_at_s for one in singles) <= 30.0
 
 
-def test_report_has_agents_and_single_calls_apart() -> None:
+def test_report_separates_agents_and_single_calls() -> None:
     turns = (
         TurnSample("s000", 0, 0.0, 1.0, 100, 0, 10),
         TurnSample("s000", 1, 1.0, 2.0, 300, 200, 10),
@@ -162,7 +162,7 @@ def test_report_has_agents_and_single_calls_apart() -> None:
     assert "" == kinds_table([Pair("synthetic 1", 0, 1, {"ours": alone})])
 
 
-def test_sessions_that_fit_are_counted_with_the_largest_contexts() -> None:
+def test_number_of_sessions_that_fit_is_counted_by_the_largest_contexts() -> None:
     sessions = [
         AgentSession("a", 0.0, 0, (Turn(0.0, 0, 90, 10), Turn(0.0, 0, 40, 10))),
         AgentSession("b", 0.0, 0, (Turn(0.0, 0, 250, 50),)),
@@ -171,8 +171,8 @@ def test_sessions_that_fit_are_counted_with_the_largest_contexts() -> None:
     assert 5.0 == agents_that_fit(1_000, sessions)
 
 
-class Answers:
-    """Answers completions as vLLM does, on one connection at a time."""
+class CompletionServer:
+    """HTTP server that answers completions as vLLM does, on one connection at a time."""
 
     def __init__(self, *, has_token_ids: bool = True, fails_at: int | None = None) -> None:
         self.bodies: list[dict[str, Any]] = []
@@ -181,7 +181,9 @@ class Answers:
         self._has_token_ids = has_token_ids
         self._fails_at = fails_at
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         with suppress(asyncio.IncompleteReadError):
             head = await reader.readuntil(b"\r\n\r\n")
             length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
@@ -190,14 +192,14 @@ class Answers:
             self.bodies.append(body)
             self.ports.append(writer.get_extra_info("sockname")[1])
             failed = len(self.bodies) == self._fails_at
-            answer = json.dumps({} if b"/close" in head else self._answer(body)).encode()
+            answer = json.dumps({} if b"/close" in head else self._completion(body)).encode()
             status = b"500 Failed" if failed else b"200 OK"
             lines = b"HTTP/1.1 %s\r\ncontent-length: %d\r\n\r\n" % (status, len(answer))
             writer.write(lines + answer)
         writer.close()
         await writer.wait_closed()
 
-    def _answer(self, body: dict[str, Any]) -> dict[str, Any]:
+    def _completion(self, body: dict[str, Any]) -> dict[str, Any]:
         made, prompt = body["max_tokens"], len(body["prompt"])
         usage = {"prompt_tokens": prompt, "completion_tokens": made}
         ids = {"token_ids": [7] * made} if self._has_token_ids else {}
@@ -208,8 +210,10 @@ class Answers:
 
 
 @asynccontextmanager
-async def answering(answers: Answers, servers: int = 1) -> AsyncIterator[list[Target]]:
-    started = [await asyncio.start_server(answers.serve, "127.0.0.1", 0) for _ in range(servers)]
+async def run_servers(answers: CompletionServer, servers: int = 1) -> AsyncIterator[list[Target]]:
+    started = [
+        await asyncio.start_server(answers.serve_connection, "127.0.0.1", 0) for _ in range(servers)
+    ]
     try:
         yield [Target(server.sockets[0].getsockname()[1], "/ours") for server in started]
     finally:
@@ -227,9 +231,9 @@ OTHER = AgentSession("s1", 0.0, 4, (Turn(0.0, 0, 9, 2),))
 @pytest.mark.parametrize("has_token_ids", [True, False])
 @pytest.mark.asyncio
 async def test_prompts_repeat_the_context_token_by_token(*, has_token_ids: bool) -> None:
-    """A prefix cache only finds tokens that are equal from the first one on."""
-    answers = Answers(has_token_ids=has_token_ids)
-    async with answering(answers) as targets:
+    """A prefix cache only finds tokens that are equal from the first token on."""
+    answers = CompletionServer(has_token_ids=has_token_ids)
+    async with run_servers(answers) as targets:
         play = await AgentPlayer(targets, "m", "p", is_ours=False).play([SESSION])
 
     first, second, third = (body["prompt"] for body in answers.bodies)
@@ -244,9 +248,9 @@ async def test_prompts_repeat_the_context_token_by_token(*, has_token_ids: bool)
 
 
 @pytest.mark.asyncio
-async def test_sessions_of_a_play_share_their_beginning_and_plays_share_nothing() -> None:
-    answers = Answers()
-    async with answering(answers) as targets:
+async def test_sessions_share_a_prefix_within_a_run_and_none_across_runs() -> None:
+    answers = CompletionServer()
+    async with run_servers(answers) as targets:
         for name in ("p", "q"):
             await AgentPlayer(targets, "m", name, is_ours=False).play([SESSION])
             await AgentPlayer(targets, "m", name, is_ours=False).play([OTHER])
@@ -258,9 +262,9 @@ async def test_sessions_of_a_play_share_their_beginning_and_plays_share_nothing(
 
 
 @pytest.mark.asyncio
-async def test_session_stays_with_one_server_and_the_next_takes_the_next() -> None:
-    answers = Answers()
-    async with answering(answers, 2) as targets:
+async def test_each_session_stays_on_one_server_and_sessions_alternate() -> None:
+    answers = CompletionServer()
+    async with run_servers(answers, 2) as targets:
         await AgentPlayer(targets, "m", "p", is_ours=False).play([SESSION, OTHER])
 
     by_port = {target.port: answers.ports.count(target.port) for target in targets}
@@ -268,9 +272,9 @@ async def test_session_stays_with_one_server_and_the_next_takes_the_next() -> No
 
 
 @pytest.mark.asyncio
-async def test_our_sessions_are_applications_that_are_closed() -> None:
-    answers = Answers()
-    async with answering(answers) as targets:
+async def test_sessions_on_our_service_are_applications_and_are_closed() -> None:
+    answers = CompletionServer()
+    async with run_servers(answers) as targets:
         await AgentPlayer(targets, "m", "p", is_ours=True).play([SESSION])
 
     assert all(b"x-justitia-application: p-s0\r\n" in head for head in answers.heads[:3])
@@ -279,11 +283,11 @@ async def test_our_sessions_are_applications_that_are_closed() -> None:
 
 
 @pytest.mark.asyncio
-async def test_priorities_and_salts_of_bare_servers_are_the_callers() -> None:
-    """The caller sends the order of arrival and a salt per tenant, as this service does itself."""
-    answers = Answers()
+async def test_client_sends_priorities_and_cache_salts_to_bare_servers() -> None:
+    """Priorities are the order of arrival; each tenant has a cache salt, as in this service."""
+    answers = CompletionServer()
     later = replace(OTHER, arrived_at_s=0.05)
-    async with answering(answers) as targets:
+    async with run_servers(answers) as targets:
         player = AgentPlayer(targets, "m", "p", is_ours=False, has_priorities=True, tenants=2)
         await player.play([later, SESSION])
         ours = AgentPlayer(targets, "m", "q", is_ours=True, tenants=2)
@@ -297,10 +301,10 @@ async def test_priorities_and_salts_of_bare_servers_are_the_callers() -> None:
 
 
 @pytest.mark.asyncio
-async def test_session_that_fails_is_an_error_and_stops_no_other() -> None:
-    answers = Answers(fails_at=2)
+async def test_failed_session_is_an_error_and_ends_no_other_session() -> None:
+    answers = CompletionServer(fails_at=2)
     later = AgentSession("s1", 0.2, 4, OTHER.turns)
-    async with answering(answers) as targets:
+    async with run_servers(answers) as targets:
         play = await AgentPlayer(targets, "m", "p", is_ours=False).play([SESSION, later])
 
     assert {"s1"} == set(play.completion_s)
@@ -308,7 +312,7 @@ async def test_session_that_fails_is_an_error_and_stops_no_other() -> None:
     assert error.startswith("s0: status 500")
 
 
-def played(arm_s: float, other_s: float) -> Play:
+def two_session_play(arm_s: float, other_s: float) -> Play:
     turns = (
         TurnSample("s0", 0, 0.0, 30.0, 100, 25, 10),
         TurnSample("s1", 0, 0.0, 60.0, 100, 75, 10),
@@ -316,8 +320,8 @@ def played(arm_s: float, other_s: float) -> Play:
     return Play({"s0": arm_s, "s1": other_s}, turns, ())
 
 
-def test_report_compares_session_by_session() -> None:
-    pinned, ours = played(2.0, 4.0), played(3.0, 3.0)
+def test_report_compares_arms_session_by_session() -> None:
+    pinned, ours = two_session_play(2.0, 4.0), two_session_play(3.0, 3.0)
     pairs = [Pair("synthetic 0.9", 0, 2, {"pinned": pinned, "ours": ours})]
 
     assert 3.0 == figures(pinned)["mean_s"]
@@ -331,8 +335,8 @@ def test_report_compares_session_by_session() -> None:
     assert ["pinned", "ours"] == [entry["arm"] for entry in document(pairs)]
 
 
-def test_report_splits_the_time_of_a_turn() -> None:
-    """Of 4 s 1 is in the queue and 2 on the replica; s0 moves from a to b and back."""
+def test_report_splits_a_turn_into_queue_replica_and_transport() -> None:
+    """Of 4 s a turn spends 1 s in the queue and 2 s on the replica."""
     turns = tuple(
         TurnSample(name, turn, 4.0 * turn, 4.0 * turn + 4.0, 100, 60, 10, replica, 1.0, 2.0)
         for turn, replicas in enumerate(("ab", "bb", "ab"))
@@ -346,8 +350,8 @@ def test_report_splits_the_time_of_a_turn() -> None:
 
 
 def test_targets_are_compared_with_medians_of_the_pairs() -> None:
-    """Means of 1.0, 1.1 and 3 times at 8 agents meet them; a cached share 2 points worse fails."""
-    cached = played(1.0, 1.0)
+    """Ratios of 1.0, 1.1 and 3 at 8 agents meet the target; a cached share 2 points lower fails."""
+    cached = two_session_play(1.0, 1.0)
     pairs = []
     for repeat, factor in enumerate((1.0, 1.1, 3.0)):
         turns = tuple(replace(turn, cached_tokens=turn.cached_tokens - 3) for turn in cached.turns)
@@ -364,7 +368,7 @@ def test_targets_are_compared_with_medians_of_the_pairs() -> None:
 
 
 class RunningArms:
-    """Arms as `AgentBench` sees them; the same servers answer both."""
+    """Running arms of `AgentBench`, all answered by the same servers."""
 
     def __init__(self, targets: list[Target]) -> None:
         self.kv_tokens = 3_000
@@ -379,8 +383,8 @@ class RunningArms:
 
 
 @pytest.mark.asyncio
-async def test_every_load_is_played_by_every_arm_in_alternating_order(tmp_path: Path) -> None:
-    """After the first repeat the iterations are timed and written to a file."""
+async def test_every_arm_plays_every_load_in_alternating_order(tmp_path: Path) -> None:
+    """From the second repeat on, the engine iterations are timed and written to a file."""
     steps = tmp_path / "steps.csv"
     arguments = ["--agents", "2", "3", "--repeats", "2", "--steps", str(steps), "--window-s", "0"]
     options = bench_agents.parse_arguments(arguments)
@@ -388,14 +392,14 @@ async def test_every_load_is_played_by_every_arm_in_alternating_order(tmp_path: 
     kept: list[int] = []
     one = AgentSession("s0", 0.0, 4, (Turn(0.0, 0, 60, 40),))
 
-    def draw(count: int, rng: random.Random) -> list[AgentSession]:
+    def draw_sessions(count: int, rng: random.Random) -> list[AgentSession]:
         return [replace(one, name=f"s{i}") for i in range(count)]
 
-    async with answering(Answers(), 2) as targets:
+    async with run_servers(CompletionServer(), 2) as targets:
         arms = cast(AgentArms, RunningArms(targets))
         bench = bench_agents.AgentBench(
             arms,
-            {"synthetic": OwnLoad(draw)},
+            {"synthetic": OwnLoad(draw_sessions)},
             options,
             said.append,
             lambda p: kept.append(len(p)),
@@ -419,11 +423,11 @@ async def test_every_load_is_played_by_every_arm_in_alternating_order(tmp_path: 
 
 
 @pytest.mark.asyncio
-async def test_no_play_begins_after_the_deadline() -> None:
+async def test_no_load_is_started_after_the_deadline() -> None:
     options = bench_agents.parse_arguments(["--loads", "1", "--repeats", "1", "--agents", "1"])
     said: list[str] = []
 
-    async with answering(Answers()) as targets:
+    async with run_servers(CompletionServer()) as targets:
         arms = cast(AgentArms, RunningArms(targets))
         loads = {"synthetic": OwnLoad(lambda count, rng: draw_synthetic(count, 0.0, rng))}
         bench = bench_agents.AgentBench(arms, loads, options, said.append, lambda _: None, 0.0)
@@ -433,7 +437,7 @@ async def test_no_play_begins_after_the_deadline() -> None:
     assert ["the time is over after 0 of 1 pairs"] == said
 
 
-def test_arms_of_the_service_have_configurations_that_it_accepts() -> None:
+def test_configurations_of_the_arms_are_valid() -> None:
     application = read_serve_config(bench_agents.FILES["cpu"])["applications"][0]
     options = {}
     for name, arm in ARMS.items():

@@ -12,10 +12,10 @@ from scripts.bench.aiperf import TraceFacts, read_export, scaled_traces
 FACTS = {"t": TraceFacts(2, 100), "u": TraceFacts(1, 100)}
 
 
-def record(
+def exported_record(
     session: str, turn: int, start_s: float, end_s: float, *, root: str = "", **changes: Any
 ) -> dict[str, Any]:
-    """Return a line of the export in the format of aiperf 0.13; `session` begins with its trace."""
+    """Return one record of an aiperf 0.13 export."""
     metadata = {
         "conversation_id": session[0],
         "source_trace_id": (root or session)[0],
@@ -38,14 +38,14 @@ def record(
 
 
 def test_session_ends_with_the_answer_to_its_last_recorded_turn() -> None:
-    """The session t1 takes 9 s, its sub-agent's calls included; t2 starts but does not finish."""
+    """Session t1 takes 9 s with the calls of its sub-agent; t2 starts but does not finish."""
     play = read_export(
         [
-            record("t1", 0, 1.0, 2.0),
-            record("t1", 1, 4.0, 5.0),
-            record("s1", 0, 5.0, 6.0, root="t1"),
-            record("t1", 2, 8.0, 10.0),
-            record("t2", 0, 10.5, 11.0),
+            exported_record("t1", 0, 1.0, 2.0),
+            exported_record("t1", 1, 4.0, 5.0),
+            exported_record("s1", 0, 5.0, 6.0, root="t1"),
+            exported_record("t1", 2, 8.0, 10.0),
+            exported_record("t2", 0, 10.5, 11.0),
         ],
         FACTS,
     )
@@ -57,13 +57,13 @@ def test_session_ends_with_the_answer_to_its_last_recorded_turn() -> None:
     assert () == play.errors
 
 
-def test_failed_calls_are_errors_and_cancelled_ones_are_not() -> None:
+def test_failed_calls_are_errors_and_cancelled_calls_are_not() -> None:
     failed = {"type": "HTTPError", "message": "503"}
     play = read_export(
         [
-            record("u1", 0, 0.0, 1.0),
-            record("u1", 1, 2.0, 3.0, error=failed),
-            record("u2", 0, 3.0, 4.0, error={"message": "cancelled"}, was_cancelled=True),
+            exported_record("u1", 0, 0.0, 1.0),
+            exported_record("u1", 1, 2.0, 3.0, error=failed),
+            exported_record("u2", 0, 3.0, 4.0, error={"message": "cancelled"}, was_cancelled=True),
         ],
         FACTS,
     )
@@ -73,14 +73,14 @@ def test_failed_calls_are_errors_and_cancelled_ones_are_not() -> None:
     assert error.startswith("u#0 turn 1: ")
 
 
-def test_calls_that_prepare_are_left_out_and_an_empty_play_is_an_error() -> None:
-    prepared = record("t1", 0, 0.0, 1.0, benchmark_phase="warmup")
+def test_warm_up_calls_are_excluded_and_an_empty_run_is_an_error() -> None:
+    prepared = exported_record("t1", 0, 0.0, 1.0, benchmark_phase="warmup")
 
     assert ("aiperf made no call in its time",) == read_export([prepared], FACTS).errors
 
 
 def test_traces_are_scaled_in_whole_blocks(tmp_path: Path) -> None:
-    """From 1/32 to 1/4 a block of 2 tokens becomes one of 16, with the same hashes."""
+    """From scale 1/32 to 1/4 a block of 2 tokens becomes a block of 16, with the same hashes."""
     source, scaled = tmp_path / "source", tmp_path / "scaled"
     source.mkdir()
     scaled.mkdir()

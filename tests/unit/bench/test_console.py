@@ -7,7 +7,7 @@ from scripts.bench_console import report
 
 
 @pytest.mark.slow
-async def test_a_pair_of_windows_tells_what_the_console_costs() -> None:
+async def test_cost_of_the_console_is_computed_from_pairs_of_windows() -> None:
     [reading] = await measure(applications=20, replicas=2, tenants=1, window_s=0.3, repeats=1)
 
     assert reading.applications == 20
@@ -15,7 +15,7 @@ async def test_a_pair_of_windows_tells_what_the_console_costs() -> None:
     assert reading.whole_bytes > 1_000
 
 
-def test_the_report_compares_the_cost_with_the_target() -> None:
+def test_report_compares_the_cost_of_the_console_with_the_target() -> None:
     reading = Reading(1_000, 700, 0, 128.0, 0.10, 0.16, 0.05, 1.0, 90_000, 150_000)
     dear = Reading(1_000, 700, 0, 128.0, 0.10, 0.25, 0.15, 1.0, 90_000, 150_000)
 

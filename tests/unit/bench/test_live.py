@@ -34,34 +34,33 @@ from scripts.bench.live_session import (
     shuffled,
 )
 from tests.harness.simulation.virtual_loop import run_virtually
-from tests.unit.bench.live_fakes import LiveService, application
+from tests.unit.bench.live_fakes import LiveService, played_application
 
 ENGINE = EngineProfile(kv_tokens=100_000, prefill="chunked", admission="peak")
 SIZE = replace(QUICK, mix={"KBQAV": 6, "SC": 2, "MRS": 1}, mice_s=1.0)
 
 
-def now() -> Seconds:
-    """Return the time of the running loop."""
+def loop_time() -> Seconds:
     return asyncio.get_running_loop().time()
 
 
-def session(service: LiveService) -> Session:
-    """Return a session on an in-memory service."""
+def live_session(service: LiveService) -> Session:
+    """Return a benchmark session on an in-memory service."""
     return Session(
         "http://nowhere",
         service.configure,
         lambda pid: {"scheduler": 1.0} if pid == 7 else {},
         lambda _: service,
-        now,
+        loop_time,
     )
 
 
-def played(service: LiveService, data_dir: Path, *, known: bool = False) -> Plays:
-    """Run everything on an in-memory service, in virtual time."""
+def play_benchmark(service: LiveService, data_dir: Path, *, known: bool = False) -> Plays:
+    """Run the whole benchmark on an in-memory service, in virtual time."""
 
-    async def everything() -> Plays:
+    async def play_all_arms() -> Plays:
         return await play_all(
-            session(service),
+            live_session(service),
             (1, 2),
             SIZE,
             data_dir,
@@ -70,12 +69,12 @@ def played(service: LiveService, data_dir: Path, *, known: bool = False) -> Play
             known=known,
         )
 
-    return run_virtually(everything())
+    return run_virtually(play_all_arms())
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return inputs of all classes; lengths are generated."""
+def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with inputs of all application classes; their lengths are generated."""
     directory = tmp_path_factory.mktemp("data")
     (directory / "apps").mkdir()
     for name in MIXES["paper"]:
@@ -86,27 +85,27 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(data: Path) -> tuple[LiveService, Plays]:
+def whole_benchmark(data_dir: Path) -> tuple[LiveService, Plays]:
     """Return a service and the results of a whole benchmark on it."""
     service = LiveService()
-    return service, played(service, data)
+    return service, play_benchmark(service, data_dir)
 
 
-def play_nothing(service: LiveService, arm: Arm) -> Seconds:
-    """Play an empty load, and return its duration."""
+def play_empty_load(service: LiveService, arm: Arm) -> Seconds:
+    """Run an empty load and return its duration."""
 
-    async def nothing() -> Seconds:
-        began_at = now()
-        await session(service).play(arm, [])
-        return now() - began_at
+    async def time_empty_load() -> Seconds:
+        began_at = loop_time()
+        await live_session(service).play(arm, [])
+        return loop_time() - began_at
 
-    return run_virtually(nothing())
+    return run_virtually(time_empty_load())
 
 
 @pytest.mark.slow
-def test_every_arm_of_a_seed_plays_the_same_inputs(whole: tuple[LiveService, Plays]) -> None:
+def test_all_arms_of_a_seed_get_the_same_inputs(whole_benchmark: tuple[LiveService, Plays]) -> None:
     """Arms with different inputs would differ by their loads."""
-    _, plays = whole
+    _, plays = whole_benchmark
 
     for runs in plays.runs.values():
         first = [(one.planned.text, one.planned.arrived_at_s) for one in runs[0].played]
@@ -116,11 +115,11 @@ def test_every_arm_of_a_seed_plays_the_same_inputs(whole: tuple[LiveService, Pla
     assert one != other
 
 
-def test_arms_are_played_under_their_policies_in_an_order_of_the_seed(
-    whole: tuple[LiveService, Plays],
+def test_order_of_the_arms_depends_on_the_seed(
+    whole_benchmark: tuple[LiveService, Plays],
 ) -> None:
-    """An arm that always came last would run in the state left by the others."""
-    _, plays = whole
+    """An arm that always ran last would run in the state left by the other arms."""
+    _, plays = whole_benchmark
 
     for seed, runs in plays.runs.items():
         assert shuffled(ARMS, seed) == [run.arm for run in runs]
@@ -129,11 +128,11 @@ def test_arms_are_played_under_their_policies_in_an_order_of_the_seed(
     assert 80 <= firsts.count(JUSTITIA) <= 120
 
 
-def test_each_run_has_classes_of_its_own_that_were_taught_the_same(
-    whole: tuple[LiveService, Plays],
+def test_each_run_has_separate_classes_with_the_same_training(
+    whole_benchmark: tuple[LiveService, Plays],
 ) -> None:
-    """Training by one arm must not improve the predictions of the next one."""
-    service, plays = whole
+    """The training of one arm must not improve the predictions of the next arm."""
+    service, plays = whole_benchmark
 
     by_run: dict[str, list[object]] = {}
     for sample in service.samples:
@@ -148,10 +147,10 @@ def test_each_run_has_classes_of_its_own_that_were_taught_the_same(
 
 
 @pytest.mark.slow
-def test_known_application_is_trained_with_its_earlier_run(data: Path) -> None:
+def test_known_application_is_trained_with_its_earlier_run(data_dir: Path) -> None:
     """All arms of a seed are trained with the same observation of each application."""
     service = LiveService()
-    plays = played(service, data, known=True)
+    plays = play_benchmark(service, data_dir, known=True)
 
     lessons = plays.history[-2 * SIZE.applications :]
     for number, (seed, runs) in enumerate(plays.runs.items()):
@@ -173,9 +172,9 @@ def test_known_application_is_trained_with_its_earlier_run(data: Path) -> None:
             assert set(SIZE.mix) == {row.application_class for row in rows}
 
 
-def test_control_is_vtc_under_another_name(whole: tuple[LiveService, Plays]) -> None:
-    """The control arm is VTC again: its difference from VTC is the noise of the measurement."""
-    service, _ = whole
+def test_control_arm_is_vtc_under_another_name(whole_benchmark: tuple[LiveService, Plays]) -> None:
+    """The difference between the control arm and VTC is the noise of the measurement."""
+    service, _ = whole_benchmark
 
     assert (VTC.policy, VTC.options) == (CONTROL.policy, CONTROL.options)
     for seed in (1, 2):
@@ -189,9 +188,9 @@ def test_control_is_vtc_under_another_name(whole: tuple[LiveService, Plays]) -> 
     assert ["vtc-again"] == bench_live.parse_arguments(["--arms", "vtc-again"]).arms
 
 
-def test_elephant_arrives_before_the_mice(whole: tuple[LiveService, Plays]) -> None:
-    """The policies are compared by the elephant's delay."""
-    _, plays = whole
+def test_elephant_arrives_before_the_mice(whole_benchmark: tuple[LiveService, Plays]) -> None:
+    """Policies are compared by how long the large application delays the small ones."""
+    _, plays = whole_benchmark
 
     for run in plays.elephant_runs:
         classes = [one.record.application_class for one in run.played]
@@ -199,34 +198,34 @@ def test_elephant_arrives_before_the_mice(whole: tuple[LiveService, Plays]) -> N
         assert SIZE.elephant not in classes[1:]
 
 
-def test_failed_calibration_ends_the_benchmark(data: Path) -> None:
-    """A profile of the runs that succeeded would describe another load."""
+def test_failed_calibration_ends_the_benchmark(data_dir: Path) -> None:
+    """An engine profile of the successful calls alone would describe another load."""
     service = LiveService()
     service.fails = "KBQAV"
 
     with pytest.raises(ResponseError, match=r"calibration, fcfs: [1-9] failed, one of: "):
-        played(service, data)
+        play_benchmark(service, data_dir)
 
 
 @pytest.mark.parametrize(("in_force", "wanted"), [(JUSTITIA, FCFS), (NOMINAL, JUSTITIA)])
-def test_policy_or_options_that_do_not_come_into_force_end_the_benchmark(
+def test_benchmark_ends_if_a_policy_or_its_options_are_not_in_force(
     in_force: Arm, wanted: Arm
 ) -> None:
-    """Figures under another name would look right; the two clocks are one policy, two options."""
+    """Figures under the wrong policy's name would look right."""
     service = LiveService()
     asyncio.run(service.configure(in_force))
     service.ignores_policies = True
 
     with pytest.raises(JustitiaError, match=f"not under {wanted.policy}"):
-        play_nothing(service, wanted)
+        play_empty_load(service, wanted)
 
 
-def test_next_play_waits_until_nothing_of_the_last_is_left() -> None:
-    """Unfinished work would be served beside the next arm's."""
+def test_next_run_waits_until_the_last_run_is_finished() -> None:
+    """Unfinished applications would be served beside those of the next arm."""
     service = LiveService()
     service.leftover = 4
 
-    assert 3 * 0.25 == pytest.approx(play_nothing(service, FCFS))
+    assert 3 * 0.25 == pytest.approx(play_empty_load(service, FCFS))
 
 
 def test_application_whose_close_was_lost_is_cancelled_for_its_tenant() -> None:
@@ -234,16 +233,18 @@ def test_application_whose_close_was_lost_is_cancelled_for_its_tenant() -> None:
     service = LiveService()
     service.loses_closes = True
 
-    async def play_one() -> None:
-        await session(service).play(FCFS, [application(0, 0.0, []).planned])
+    async def play_one_application() -> None:
+        await live_session(service).play(FCFS, [played_application(0, 0.0, []).planned])
 
-    run_virtually(play_one())
+    run_virtually(play_one_application())
     assert ["/v1/applications/app-0"] == service.cancelled
 
 
-def test_memory_and_cpu_time_are_those_of_the_play(whole: tuple[LiveService, Plays]) -> None:
-    """The service's counters only grow: the use of an arm is a difference."""
-    _, plays = whole
+def test_memory_and_cpu_time_of_a_run_are_differences(
+    whole_benchmark: tuple[LiveService, Plays],
+) -> None:
+    """The service's counters only grow."""
+    _, plays = whole_benchmark
 
     run = plays.runs[1][0]
     assert 0.1 == pytest.approx(run.kv_utilization)
@@ -252,11 +253,11 @@ def test_memory_and_cpu_time_are_those_of_the_play(whole: tuple[LiveService, Pla
 
 
 @pytest.mark.slow
-def test_written_file_is_read_by_the_report(
-    whole: tuple[LiveService, Plays], tmp_path: Path
+def test_report_reads_the_result_file(
+    whole_benchmark: tuple[LiveService, Plays], tmp_path: Path
 ) -> None:
-    """Benchmark and report agree on `live.json`, and the rows are those of other result files."""
-    _, plays = whole
+    """Benchmark and report use the same format of `live.json`."""
+    _, plays = whole_benchmark
     about = {"machine": {"cores": "2"}, "config": "some.yaml", "quick": True}
     written = write_all(tmp_path, plays, SIZE, about, lambda line: None)
 
@@ -277,27 +278,28 @@ def test_written_file_is_read_by_the_report(
 
 
 @pytest.mark.parametrize(("options", "size"), [([], FULL), (["--quick"], QUICK)])
-def test_window_of_the_arrivals_is_replaced_by_the_option(options: list[str], size: Size) -> None:
-    """A faster machine needs a denser load; the load is otherwise unchanged."""
+def test_option_replaces_the_window_of_arrivals(options: list[str], size: Size) -> None:
+    """A faster machine needs more arrivals per second; the rest of the load is unchanged."""
     assert size == bench_live.size_of(bench_live.parse_arguments(options))
     given = bench_live.parse_arguments([*options, "--window-s", "2.5"])
     assert replace(size, window_s=2.5) == bench_live.size_of(given)
 
 
-def test_half_the_window_halves_the_instants_of_arrival(data: Path) -> None:
-    """In a window of half the length the same applications arrive twice as densely."""
+def test_half_the_window_halves_the_arrival_times(data_dir: Path) -> None:
     half = replace(SIZE, window_s=SIZE.window_s / 2)
 
     for draw in (nine_classes, calibration):
-        usual, denser = (draw(1, size, data) for size in (SIZE, half))
+        usual, denser = (draw(1, size, data_dir) for size in (SIZE, half))
         assert [one.text for one in usual] == [one.text for one in denser]
         expected = [one.arrived_at_s / 2 for one in usual]
         assert expected == pytest.approx([one.arrived_at_s for one in denser], abs=1e-6)
 
 
 @pytest.mark.parametrize("window", ["0", "-3", "nan", "inf", "soon"])
-def test_invalid_window_is_refused(window: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The message names the option, the value, and what is allowed."""
+def test_invalid_window_of_arrivals_is_refused(
+    window: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The error names the option, its value and the allowed values."""
     with pytest.raises(SystemExit):
         bench_live.parse_arguments([f"--window-s={window}"])
 
@@ -308,21 +310,21 @@ def test_invalid_window_is_refused(window: str, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.slow
-def test_window_is_in_the_log_and_in_the_files(
-    whole: tuple[LiveService, Plays],
+def test_window_of_arrivals_is_logged_and_written_to_the_files(
+    whole_benchmark: tuple[LiveService, Plays],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Runs of two windows have different loads, so every file must name its window."""
-    _, plays = whole
+    """Runs with different windows have different loads, so every file must name its window."""
+    _, plays = whole_benchmark
     sizes: list[Size] = []
 
-    def play(options: object, size: Size, *others: object) -> Plays:
+    def return_recorded_plays(options: object, size: Size, *others: object) -> Plays:
         sizes.append(size)
         return plays
 
-    monkeypatch.setattr(bench_live, "play", play)
+    monkeypatch.setattr(bench_live, "play", return_recorded_plays)
     for name in ("RAY_USAGE_STATS_ENABLED", "RAY_worker_niceness"):
         monkeypatch.setenv(name, "0")
     window = ["--quick", "--window-s", "2.5"]
@@ -335,8 +337,8 @@ def test_window_is_in_the_log_and_in_the_files(
     assert [2.5] * 3 == [live["window_s"], live["load"]["window_s"], rows["window_s"]]
 
 
-def test_decisions_of_an_arm_are_those_between_two_readings() -> None:
-    """Counters only grow: an earlier arm's decisions must not count for a later one."""
+def test_decisions_of_an_arm_are_counted_between_two_readings() -> None:
+    """The service's counters only grow and include the decisions of earlier arms."""
     meter = DecisionMeter()
     for _ in range(50):
         meter.record_decisions(1.0)

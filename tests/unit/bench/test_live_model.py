@@ -10,7 +10,12 @@ from justitia_ray.sim.results import RunResult
 from scripts.bench.live_model import calls_at_replicas, fit_model
 from scripts.bench.live_session import FCFS, SRJF
 from scripts.bench.residence import CallAtReplica
-from tests.unit.bench.live_fakes import application, inference, run, simulated_play
+from tests.unit.bench.live_fakes import (
+    live_run,
+    played_application,
+    recorded_inference,
+    simulated_run,
+)
 
 START = EngineProfile(
     kv_tokens=7360,
@@ -31,23 +36,26 @@ ENGINE = replace(
 )
 
 
-def mean_jct(result: RunResult) -> float:
-    """Return the mean completion time of the finished applications."""
+def mean_completion_time(result: RunResult) -> float:
+    """Return the mean completion time of the finished applications, in seconds."""
     return statistics.fmean(a.jct_s for a in result.applications if a.jct_s is not None)
 
 
 @pytest.mark.slow
-def test_simulated_order_uses_the_costs_predicted_by_the_service() -> None:
-    """Under srjf the smaller prediction is served first, right or wrong: so must the model."""
-    long, short = inference(0.1, 9.0, (3000, 400)), inference(0.1, 9.0, (3000, 20))
-    blocked = [application(n, 0.0, [long]) for n in range(2)]
+def test_simulated_order_follows_the_predictions_of_the_service() -> None:
+    """The policy srjf serves the smaller prediction first, even if the prediction is wrong."""
+    long, short = (
+        recorded_inference(0.1, 9.0, (3000, 400)),
+        recorded_inference(0.1, 9.0, (3000, 20)),
+    )
+    blocked = [played_application(n, 0.0, [long]) for n in range(2)]
     told_wrong = [
-        application(2, 0.01, [long], predicted=10.0),
-        application(3, 0.01, [short], predicted=10_000_000.0),
+        played_application(2, 0.01, [long], predicted=10.0),
+        played_application(3, 0.01, [short], predicted=10_000_000.0),
     ]
-    model = replace(fit_model([simulated_play(ENGINE, 20, 1, 0.0)], (), START, 2), replicas=1)
+    model = replace(fit_model([simulated_run(ENGINE, 20, 1, 0.0)], (), START, 2), replicas=1)
 
-    result = model.predict(run(SRJF, [*blocked, *told_wrong]), ()).usual
+    result = model.predict(live_run(SRJF, [*blocked, *told_wrong]), ()).usual
     started = {i.application_id: i.dispatched_at_s for i in result.inferences}
     assert started["a002"] is not None
     assert started["a003"] is not None
@@ -56,39 +64,41 @@ def test_simulated_order_uses_the_costs_predicted_by_the_service() -> None:
 
 @pytest.mark.slow
 def test_simulated_times_use_the_measured_speed_of_the_machine() -> None:
-    """The same work took twice as much CPU time: the machine is half as fast."""
-    play = simulated_play(ENGINE, 20, 1, 0.0)
+    """If the same work took twice the CPU time, the machine has half the speed."""
+    play = simulated_run(ENGINE, 20, 1, 0.0)
     fitted_on, slowed = (replace(play, speed=((0.0, cpu_s),)) for cpu_s in (0.001, 0.002))
     model = fit_model([fitted_on], (), START, 2)
     usual, slow = (model.predict(r, ()) for r in (fitted_on, slowed))
 
     assert usual.slowness == 1.0
-    assert mean_jct(usual.usual) == mean_jct(slow.usual)
+    assert mean_completion_time(usual.usual) == mean_completion_time(slow.usual)
     assert slow.slowness == pytest.approx(2.0)
-    assert 1.8 < mean_jct(slow.result) / mean_jct(slow.usual) < 2.5
+    assert 1.8 < mean_completion_time(slow.result) / mean_completion_time(slow.usual) < 2.5
 
 
-def test_a_call_is_at_its_replica_between_the_ways_of_payload_and_answer() -> None:
-    """Transport time is no cost of the engine, and uses no memory of it."""
-    row = inference(0.0, 2.0, waited_s=0.5, ways_s=0.5, dispatch_s=0.25)
-    [call] = calls_at_replicas(run(FCFS, [application(0, 0.0, [row])]).played)
+def test_simulated_call_excludes_transport_from_its_time_on_the_replica() -> None:
+    """Transport takes no engine time and no KV memory."""
+    row = recorded_inference(0.0, 2.0, waited_s=0.5, ways_s=0.5, dispatch_s=0.25)
+    [call] = calls_at_replicas(live_run(FCFS, [played_application(0, 0.0, [row])]).played)
 
     assert CallAtReplica("r1", 1.0, 1.75, 100, 10) == call
 
 
 @pytest.mark.slow
-def test_model_includes_the_cost_of_many_short_calls() -> None:
+def test_simulation_includes_the_overhead_of_many_short_calls() -> None:
     """Two policies on one load separate the cost of calls from that of tokens.
 
     The fit is tested on another load.
     """
     busy = {"dispatch_s": 0.02, "hold_up_s": 0.01}
-    plays = [simulated_play(ENGINE, 30, 1, 0.02, arm=arm, **busy) for arm in (FCFS, SRJF)]
+    plays = [simulated_run(ENGINE, 30, 1, 0.02, arm=arm, **busy) for arm in (FCFS, SRJF)]
     model = fit_model(plays, (), START, 2)
 
     assert 0.9 < model.pace < 1.1
     assert 0.01 == pytest.approx(model.hold_up_s, rel=0.3)
     for arm in (FCFS, SRJF):
-        other = simulated_play(ENGINE, 30, 2, 0.02, arm=arm, **busy)
+        other = simulated_run(ENGINE, 30, 2, 0.02, arm=arm, **busy)
         measured = statistics.fmean(one.record.jct_s for one in other.played)
-        assert measured == pytest.approx(mean_jct(model.predict(other, ()).usual), rel=0.08)
+        assert measured == pytest.approx(
+            mean_completion_time(model.predict(other, ()).usual), rel=0.08
+        )

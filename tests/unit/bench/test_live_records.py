@@ -21,14 +21,13 @@ from scripts.bench.live_records import (
     as_workload,
 )
 from tests.harness.simulation.virtual_loop import run_virtually
-from tests.unit.bench.live_fakes import LiveService, application, inference
+from tests.unit.bench.live_fakes import LiveService, played_application, recorded_inference
 
 
-def test_call_is_recorded_with_its_instants_sizes_and_prediction() -> None:
-    """The profile and the simulated load are computed from them; runs have separate classes."""
+def test_recorded_call_has_its_times_token_counts_and_prediction() -> None:
     service = LiveService()
 
-    async def call_twice() -> RecordedApplication:
+    async def make_two_calls() -> RecordedApplication:
         recorder = Recorder(service, ".run-3", clock=asyncio.get_running_loop().time)
         async with (
             JustitiaClient(recorder) as client,
@@ -40,7 +39,7 @@ def test_call_is_recorded_with_its_instants_sizes_and_prediction() -> None:
                 await app.chat("two", max_tokens=45)
         return recorder.applications["app-0"]
 
-    opened = run_virtually(call_twice())
+    opened = run_virtually(make_two_calls())
     assert [("justitia", "MRS.run-3", "text")] == service.opened
     assert 5.0 == opened.predicted_kv_token_time
     ran_s: Any = pytest.approx(0.1)
@@ -50,7 +49,7 @@ def test_call_is_recorded_with_its_instants_sizes_and_prediction() -> None:
 
 @pytest.mark.parametrize("loses_closes", [False, True])
 def test_application_is_requested_under_its_tenant(loses_closes: bool) -> None:
-    """For another tenant it does not exist: its lag and its end would be missing."""
+    """The service hides an application from other tenants, with its delay and its end."""
     service = LiveService()
     service.loses_closes = loses_closes
 
@@ -68,20 +67,20 @@ def test_application_is_requested_under_its_tenant(loses_closes: bool) -> None:
     assert ({"app-0": "team-a"} if loses_closes else {}) == recorder.left_open
 
 
-# Opened at 1.0; two in parallel from 1.25, ends at 2 and 3; tool time of 0.5; one from 3.5 to 5.
-TWO_STAGES = application(
+# opens at 1.0; two calls from 1.25 to 2 and 3; 0.5 s of tool time; a call from 3.5 to 5
+TWO_STAGES = played_application(
     4,
     1.0,
     [
-        inference(3.5, 5.0, (300, 20)),
-        inference(1.25, 3.0, (200, 5)),
-        inference(1.25, 2.0, (100, 10)),
+        recorded_inference(3.5, 5.0, (300, 20)),
+        recorded_inference(1.25, 3.0, (200, 5)),
+        recorded_inference(1.25, 2.0, (100, 10)),
     ],
 )
 
 
-def test_inference_follows_ended_ones_after_its_tool_time() -> None:
-    """The simulator must not start a stage before its predecessor, nor without the tool time."""
+def test_recorded_inference_depends_on_ended_ones_and_has_tool_time() -> None:
+    """The simulator must start no stage before its predecessor has ended and the tool has run."""
     [workload] = as_workload([TWO_STAGES])
 
     assert [(), (), ("0", "1")] == [i.after for i in workload.inferences]
@@ -97,17 +96,22 @@ def test_inference_follows_ended_ones_after_its_tool_time() -> None:
     checked_application(workload)
 
 
-def test_only_the_stage_before_is_followed() -> None:
-    """A third stage follows the second; the first is implied."""
-    rows = [inference(0, 1), inference(1.5, 2), inference(1.5, 2.5), inference(3, 4)]
-    [workload] = as_workload([application(0, 0.0, rows)])
+def test_inference_depends_only_on_the_stage_before() -> None:
+    """A third stage depends on the second, and by it on the first."""
+    rows = [
+        recorded_inference(0, 1),
+        recorded_inference(1.5, 2),
+        recorded_inference(1.5, 2.5),
+        recorded_inference(3, 4),
+    ]
+    [workload] = as_workload([played_application(0, 0.0, rows)])
 
     assert [(), ("0",), ("0",), ("1", "2")] == [i.after for i in workload.inferences]
 
 
-def test_rows_are_those_of_result_files() -> None:
-    """A live run is then summarised like a simulated one."""
-    failed = application(5, 0.5, [inference(1.0, 9.0)], error="broken")
+def test_live_rows_have_the_format_of_result_files() -> None:
+    """A live run is then summarised like a simulated run."""
+    failed = played_application(5, 0.5, [recorded_inference(1.0, 9.0)], error="broken")
     result = as_result([TWO_STAGES, failed], 0.75, 3)
 
     assert [] == as_workload([failed])
@@ -122,8 +126,8 @@ def test_rows_are_those_of_result_files() -> None:
     ]
 
 
-def test_history_has_the_stages_as_the_service_would_have_learned_them() -> None:
-    """Expected stages raise charges, in the service and in the simulator alike."""
+def test_history_has_the_stages_that_the_service_would_have_learned() -> None:
+    """Expected stages raise the charges of an application, in service and simulator alike."""
     [observation] = as_history([TWO_STAGES])
 
     assert (

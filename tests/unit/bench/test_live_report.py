@@ -16,17 +16,17 @@ from scripts.bench.live_report import (
     seed_figures,
 )
 from scripts.bench.live_session import CONTROL, FCFS, JUSTITIA, VTC, Arm
-from tests.unit.bench.live_fakes import application, inference, run
+from tests.unit.bench.live_fakes import live_run, played_application, recorded_inference
 
 
-def figures(seed: int, jcts: dict[Arm, tuple[float, float]]) -> SeedFigures:
-    """Return the figures of a seed: a KBQAV and an MRS with these times, as simulated."""
+def seed_with_two_applications(seed: int, jcts: dict[Arm, tuple[float, float]]) -> SeedFigures:
+    """Return figures of a KBQAV and an MRS application with the given completion times."""
     runs = [
-        run(
+        live_run(
             arm,
             [
-                application(0, 0.0, [inference(0.0, first)]),
-                application(1, 0.0, [inference(0.0, second)], "MRS"),
+                played_application(0, 0.0, [recorded_inference(0.0, first)]),
+                played_application(1, 0.0, [recorded_inference(0.0, second)], "MRS"),
             ],
         )
         for arm, (first, second) in jcts.items()
@@ -37,12 +37,12 @@ def figures(seed: int, jcts: dict[Arm, tuple[float, float]]) -> SeedFigures:
 
 
 SEEDS = [
-    figures(1, {FCFS: (8.0, 12.0), VTC: (4.0, 16.0), JUSTITIA: (2.0, 14.0)}),
-    figures(2, {FCFS: (10.0, 20.0), VTC: (8.0, 12.0), JUSTITIA: (4.0, 12.0)}),
+    seed_with_two_applications(1, {FCFS: (8.0, 12.0), VTC: (4.0, 16.0), JUSTITIA: (2.0, 14.0)}),
+    seed_with_two_applications(2, {FCFS: (10.0, 20.0), VTC: (8.0, 12.0), JUSTITIA: (4.0, 12.0)}),
 ]
 
 
-def test_ratios_are_paired_seed_by_seed() -> None:
+def test_ratios_between_arms_are_paired_by_seed() -> None:
     """Seeds differ more than arms do: a ratio of medians would compare different loads."""
     row = over_seeds(SEEDS)["justitia"]
 
@@ -51,8 +51,8 @@ def test_ratios_are_paired_seed_by_seed() -> None:
     assert 8 / 15 == pytest.approx(row["mean_jct_over_fcfs"]["low"])
 
 
-def test_means_stand_over_that_of_justitia_of_the_same_seed() -> None:
-    """Targets are relative to it: 10 and 15 s of `fcfs` over 8 s, and over 8 s."""
+def test_mean_completion_times_are_divided_by_that_of_justitia() -> None:
+    """Under `fcfs` 10 and 15 s are divided by the 8 s of `justitia` with the same seed."""
     table = over_seeds(SEEDS)
 
     over = {"median": 25 / 16, "low": 10 / 8, "high": 15 / 8}
@@ -65,23 +65,30 @@ def test_means_stand_over_that_of_justitia_of_the_same_seed() -> None:
     assert "  1.56 (1.25 to 1.88)  " in fcfs
 
 
-def test_arms_played_alone_have_no_ratio_to_others() -> None:
-    """With `--arms` there may be no `fcfs`: only its column is missing then."""
-    seeds = [figures(1, {VTC: (4.0, 16.0), JUSTITIA: (2.0, 14.0)})]
+def test_single_arm_has_no_ratios() -> None:
+    """With `--arms` the report may have no `fcfs`, and then only that column is missing."""
+    seeds = [seed_with_two_applications(1, {VTC: (4.0, 16.0), JUSTITIA: (2.0, 14.0)})]
     row = over_seeds(seeds)["justitia"]
 
     assert row["mean_jct_over_fcfs"] is None
     assert 0.8 == pytest.approx(row["mean_jct_over_vtc"]["median"])
     assert "–" in printed(over_seeds(seeds))
-    assert over_seeds([figures(1, {VTC: (4.0, 16.0)})])["vtc"]["mean_jct_over_justitia"] is None
+    assert (
+        over_seeds([seed_with_two_applications(1, {VTC: (4.0, 16.0)})])["vtc"][
+            "mean_jct_over_justitia"
+        ]
+        is None
+    )
 
 
-CONTROLLED = [figures(1, {VTC: (4.0, 16.0), CONTROL: (6.0, 15.0), JUSTITIA: (3.0, 24.0)})]
-"""A seed with the control: its applications take 6/4 and 15/16 of their times under `vtc`."""
+CONTROLLED = [
+    seed_with_two_applications(1, {VTC: (4.0, 16.0), CONTROL: (6.0, 15.0), JUSTITIA: (3.0, 24.0)})
+]
+"""Seed with a control arm: 6/4 and 15/16 of the completion times under `vtc`."""
 
 
-def test_control_is_compared_with_vtc_like_any_other_arm() -> None:
-    """The control shows the noise of all figures relative to `vtc`."""
+def test_control_arm_is_compared_with_vtc() -> None:
+    """The control arm shows the noise of all figures relative to `vtc`."""
     row = over_seeds(CONTROLLED)["vtc-again"]
 
     assert 1.5 == pytest.approx(row["worst_ratio_to_vtc"]["median"])
@@ -90,8 +97,7 @@ def test_control_is_compared_with_vtc_like_any_other_arm() -> None:
     assert 21 / 27 == pytest.approx(row["mean_jct_over_justitia"]["median"])
 
 
-def test_control_has_no_place_in_the_order_of_the_arms() -> None:
-    """Two runs of one policy differ only by noise, and so would the order."""
+def test_control_arm_is_not_ranked() -> None:
     table = over_seeds(CONTROLLED)
 
     assert ["vtc", "justitia"] == order_of(table, "mean_jct_s")
@@ -102,17 +108,14 @@ def test_control_has_no_place_in_the_order_of_the_arms() -> None:
     ("arms", "is_told"),
     [((VTC, CONTROL, FCFS), True), ((VTC, FCFS), False), ((CONTROL, FCFS), False)],
 )
-def test_report_explains_the_control_beside_its_figures(
-    arms: tuple[Arm, ...], is_told: bool
-) -> None:
-    """Without `vtc` it has no comparison."""
-    line = noise_line(over_seeds([figures(1, dict.fromkeys(arms, (4.0, 16.0)))]))
+def test_report_explains_the_control_arm(arms: tuple[Arm, ...], is_told: bool) -> None:
+    line = noise_line(over_seeds([seed_with_two_applications(1, dict.fromkeys(arms, (4.0, 16.0)))]))
 
     assert is_told == bool(line)
     assert is_told == line.startswith("vtc-again is vtc played once more")
 
 
-def test_errors_beyond_the_limit_name_each_policy_once() -> None:
+def test_each_policy_beyond_the_error_limit_is_named_once() -> None:
     errors = {"fcfs": -0.16, "vtc": 0.2, "vtc-again": 0.3, "srjf": 0.15}
     table: dict[str, dict[str, Any]] = {
         arm: {"error": {"median": error}} for arm, error in errors.items()

@@ -15,7 +15,7 @@ STREAM = Shape(True, (2, 4), (5, 9))
 
 
 class CannedServer:
-    """Answers every request with the same bytes and records the requests."""
+    """HTTP server that answers every request with the same bytes and records the requests."""
 
     def __init__(self, answer: bytes, *, closes: bool) -> None:
         self.answer = answer
@@ -24,7 +24,9 @@ class CannedServer:
         self.open = 0
         self.most_open = 0
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         with suppress(asyncio.IncompleteReadError):
             answered = False
             while not (self.closes and answered):
@@ -42,53 +44,52 @@ class CannedServer:
 
 
 @asynccontextmanager
-async def serving(
+async def run_canned_server(
     answer: bytes, *, closes: bool = False
 ) -> AsyncIterator[tuple[CannedServer, Target]]:
-    """Run a server, which may close each connection after the first answer."""
+    """Run a `CannedServer`, which may close each connection after the first answer."""
     canned = CannedServer(answer, closes=closes)
-    server = await asyncio.start_server(canned.serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(canned.serve_connection, "127.0.0.1", 0)
     async with server:
         yield canned, Target(server.sockets[0].getsockname()[1], "/direct")
     await server.wait_closed()
 
 
-def chunked(*pieces: bytes) -> bytes:
+def chunked_response(*pieces: bytes) -> bytes:
     body = b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
     return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body + b"0\r\n\r\n"
 
 
-def plain(status: bytes, body: bytes, headers: bytes = b"") -> bytes:
+def plain_response(status: bytes, body: bytes, headers: bytes = b"") -> bytes:
     return b"HTTP/1.1 %s\r\n%sContent-Length: %d\r\n\r\n%s" % (status, headers, len(body), body)
 
 
-async def test_every_call_is_made_once_by_the_given_number_of_callers() -> None:
-    """A closed loop neither drops calls nor makes more at a time than configured."""
+async def test_closed_loop_makes_every_call_once_with_limited_concurrency() -> None:
     call = make_calls(UNARY, 1, random.Random(1), "m")[0]
     answer = json.dumps({"usage": {"completion_tokens": call.output_tokens}}).encode()
-    async with serving(plain(b"200 OK", answer)) as (canned, target):
+    async with run_canned_server(plain_response(b"200 OK", answer)) as (canned, target):
         samples = await run_closed_loop(target, [call] * 40, 4, 0.0, random.Random(1))
 
     assert 40 == len(samples) == len(canned.bodies)
     assert 1 <= canned.most_open <= 4
 
 
-async def test_connection_that_an_answer_ends_is_opened_again() -> None:
-    """HAProxy ends its connections this way when Serve starts another one: no call is lost."""
+async def test_connection_closed_by_an_answer_is_reopened() -> None:
+    """HAProxy closes connections in this way when Serve restarts it; no call is lost."""
     call = make_calls(UNARY, 1, random.Random(1), "m")[0]
     body = json.dumps({"usage": {"completion_tokens": call.output_tokens}}).encode()
-    answer = plain(b"200 OK", body, b"Connection: close\r\n")
-    async with serving(answer, closes=True) as (canned, target):
+    answer = plain_response(b"200 OK", body, b"Connection: close\r\n")
+    async with run_canned_server(answer, closes=True) as (canned, target):
         samples = await run_closed_loop(target, [call] * 5, 1, 0.0, random.Random(1))
 
     assert 5 == len(samples) == len(canned.bodies)
 
 
-async def test_call_on_a_connection_that_is_closed_unsaid_fails() -> None:
+async def test_call_on_a_connection_closed_without_notice_fails() -> None:
     """A connection that is closed without notice may have lost the call."""
     call = make_calls(UNARY, 1, random.Random(1), "m")[0]
     body = json.dumps({"usage": {"completion_tokens": call.output_tokens}}).encode()
-    async with serving(plain(b"200 OK", body), closes=True) as (_, target):
+    async with run_canned_server(plain_response(b"200 OK", body), closes=True) as (_, target):
         with pytest.raises(CallFailed, match="closed before an answer"):
             await run_closed_loop(target, [call] * 2, 1, 0.0, random.Random(1))
 
@@ -96,9 +97,13 @@ async def test_call_on_a_connection_that_is_closed_unsaid_fails() -> None:
 @pytest.mark.parametrize(
     ("shape", "answer", "says"),
     [
-        (UNARY, plain(b"503 Service Unavailable", b"no replica"), "status 503.*no replica"),
-        (UNARY, plain(b"200 OK", b'{"usage": {"completion_tokens": 1}}'), "1 tokens came"),
-        (STREAM, chunked(b"data: a\n\n", b'data: {"error": 1}\n\n'), "ended with.*error"),
+        (
+            UNARY,
+            plain_response(b"503 Service Unavailable", b"no replica"),
+            "status 503.*no replica",
+        ),
+        (UNARY, plain_response(b"200 OK", b'{"usage": {"completion_tokens": 1}}'), "1 tokens came"),
+        (STREAM, chunked_response(b"data: a\n\n", b'data: {"error": 1}\n\n'), "ended with.*error"),
         (STREAM, b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nff\r\n", "closed in an"),
     ],
     ids=["refused", "short", "cut by an event", "cut"],
@@ -106,8 +111,8 @@ async def test_call_on_a_connection_that_is_closed_unsaid_fails() -> None:
 async def test_incomplete_answer_fails_the_benchmark(
     shape: Shape, answer: bytes, says: str
 ) -> None:
-    """A failed call is fast: its time must never count as a good one."""
+    """A failed call is fast: its time must never count as that of a successful call."""
     calls = make_calls(shape, 1, random.Random(1), "m")
-    async with serving(answer, closes=True) as (_, target):
+    async with run_canned_server(answer, closes=True) as (_, target):
         with pytest.raises(CallFailed, match=says):
             await run_closed_loop(target, calls, 1, 0.0, random.Random(1))

@@ -9,7 +9,7 @@ RAYLET = ProcessEntry(11, ROOT, "raylet/raylet --raylet_socket_name=x", 1.0)
 
 
 def test_processes_of_a_cluster_are_identified_by_titles_and_parents() -> None:
-    """Engines belong to their replica and Redis to its scheduler; other processes do not count."""
+    """An engine belongs to its replica, Redis to its scheduler; other processes do not count."""
     table = [
         ProcessEntry(ROOT, 1, "python scripts/bench_serve.py", 99.0),
         RAYLET,
@@ -36,8 +36,8 @@ def test_processes_of_a_cluster_are_identified_by_titles_and_parents() -> None:
     } == cpu_by_role(ROOT, {20: ("justitia", "scheduler")}, lambda: table)
 
 
-def test_process_table_is_read_whatever_the_command_is_called(tmp_path: Path) -> None:
-    """The command is in parentheses and may contain parentheses and blanks itself: ") R 1"."""
+def test_process_table_is_read_for_any_command_name(tmp_path: Path) -> None:
+    """A command name like `) R 1` contains parentheses and blanks itself."""
     entry = tmp_path / "42"
     entry.mkdir()
     (entry / "stat").write_text("42 (a) R 1) S 7 42 42 0 -1 0 0 0 0 0 250 150 0 0 20 0 1 0 0")

@@ -9,13 +9,13 @@ from scripts.bench.predicted_stages import Run, StageErrors, foretell, stage_tab
 from scripts.bench.predictor import SEVEN, Latency, Trial, held_share, verdicts
 
 
-def trial(name: str, kind: str, number: int, error: float) -> Trial:
+def create_trial(name: str, kind: str, number: int, error: float) -> Trial:
     return Trial(name, kind, number, 100, error, error / 2, 0.8, 2.0, 25, 0.9)
 
 
-def trials(ours: float, median: float) -> list[Trial]:
+def create_trials(ours: float, median: float) -> list[Trial]:
     return [
-        trial(name, kind, number, error + (0.1 if number else 0.0))
+        create_trial(name, kind, number, error + (0.1 if number else 0.0))
         for name in (*SEVEN, "CG")
         for kind, error in (("mlp", ours), ("median", median))
         for number in (0, 1)
@@ -23,60 +23,61 @@ def trials(ours: float, median: float) -> list[Trial]:
 
 
 def test_verdicts_name_missed_targets() -> None:
-    """A class that the median predicts better is named, whatever the mean over classes is."""
+    """A class whose median predicts better is named, whatever the mean over all classes."""
     fast = [Latency("mlp", 0.2, 0.4, "DM", 0.5, 0.1)]
-    good = verdicts(trials(0.2, 0.4), fast)
-    bad = verdicts(trials(0.5, 0.4), [Latency("mlp", 0.9, 1.0, "DM", 0.9, 0.1)])
+    good = verdicts(create_trials(0.2, 0.4), fast)
+    bad = verdicts(create_trials(0.5, 0.4), [Latency("mlp", 0.9, 1.0, "DM", 0.9, 0.1)])
 
     assert [True] * 7 == [verdict.met for verdict in good]
     assert [False, False, False, *[True] * 4] == [verdict.met for verdict in bad]
     assert ", ".join([*SEVEN, "CG"]) == bad[1].figure
 
 
-def test_share_held_counts_every_test_once() -> None:
-    """A class of five tests counts less than one of ninety-five."""
-    few = replace(trial("EV", "mlp", 0, 0.2), covered=0.2, tested_on=5)
+def test_share_of_held_bounds_counts_every_test_once() -> None:
+    """A class of 5 tests counts less than a class of 95."""
+    few = replace(create_trial("EV", "mlp", 0, 0.2), covered=0.2, tested_on=5)
     many = replace(few, covered=1.0, tested_on=95)
 
     assert pytest.approx(0.96) == held_share([few, many])
 
 
 @pytest.mark.parametrize(("covered", "met"), [(0.85, True), (0.86, False), (0.74, False)])
-def test_share_of_all_tests_is_held_to_five_points(covered: float, met: bool) -> None:
-    """A share above the range is as wrong as one below it."""
-    rows = [replace(t, covered=covered) for t in trials(0.2, 0.4)]
+def test_share_of_held_bounds_may_deviate_by_five_points(covered: float, met: bool) -> None:
+    """A share above the range is as wrong as a share below it."""
+    rows = [replace(t, covered=covered) for t in create_trials(0.2, 0.4)]
 
     assert met is verdicts(rows, [Latency("mlp", 0.2, 0.4, "DM", 0.5, 0.1)])[4].met
 
 
 @pytest.mark.parametrize(
     ("covered", "tests", "met"),
-    # 1.96 · sqrt(0.8 · 0.2 / n) is 0.157 of 25 tests and 0.078 of 100.
+    # the 95% margin 1.96 · sqrt(0.8 · 0.2 / n) is 0.157 for 25 tests and 0.078 for 100
     [(0.65, 25, True), (0.64, 25, False), (0.95, 25, True), (0.88, 100, False), (0.2, 24, True)],
 )
-def test_class_whose_spread_chance_does_not_explain_is_named(
-    covered: float, tests: int, met: bool
-) -> None:
-    """Too wide is as wrong as too narrow; a class with few tests is exempt."""
+def test_class_with_an_implausible_spread_is_named(covered: float, tests: int, met: bool) -> None:
+    """A spread that is too wide is as wrong as a narrow one; a class with few tests is exempt."""
     rows = [
         replace(t, covered=covered, tested_on=tests) if t.application_class == "PE" else t
-        for t in trials(0.2, 0.4)
+        for t in create_trials(0.2, 0.4)
     ]
     verdict = verdicts(rows, [Latency("mlp", 0.2, 0.4, "DM", 0.5, 0.1)])[5]
 
     assert (met, "all" if met else "PE") == (verdict.met, verdict.figure)
 
 
-def test_class_whose_quantiles_would_do_better_is_named() -> None:
-    """A spread with the right share may still be worse than that of the class's quantiles."""
-    rows = [replace(t, pinball=1.1) if t.application_class == "CC" else t for t in trials(0.2, 0.4)]
+def test_class_whose_empirical_quantiles_predict_better_is_named() -> None:
+    """A spread with the right share may still be worse than the quantiles of the class."""
+    rows = [
+        replace(t, pinball=1.1) if t.application_class == "CC" else t
+        for t in create_trials(0.2, 0.4)
+    ]
     verdict = verdicts(rows, [Latency("mlp", 0.2, 0.4, "DM", 0.5, 0.1)])[6]
 
     assert (False, "CC") == (verdict.met, verdict.figure)
 
 
-def _turns(*lengths: int, gap_s: float = 1.0) -> Run:
-    """Return a run of turns of these lengths, each after a tool."""
+def _run_of_turns(*lengths: int, gap_s: float = 1.0) -> Run:
+    """Return a run with turns of the given output lengths, each after a tool call."""
     return tuple(
         WorkloadInference(str(n), 100, length, (str(n - 1),) if n else (), gap_s if n else 0.0)
         for n, length in enumerate(lengths)
@@ -84,12 +85,12 @@ def _turns(*lengths: int, gap_s: float = 1.0) -> Run:
 
 
 def test_stages_of_repeated_runs_are_predicted_without_error() -> None:
-    """Gaps of each stage and the end after the last one are exact; lengths are rounded up.
+    """The gaps and the last stage are predicted exactly; lengths are rounded up.
 
     The table adds one application of the class's mean, 20: (30 · 10 + 20)/31 is 11, rounded up.
     """
     errors = StageErrors("FV")
-    foretell(errors, [_turns(10, 30)] * 30, [_turns(10, 30)])
+    foretell(errors, [_run_of_turns(10, 30)] * 30, [_run_of_turns(10, 30)])
 
     assert [1, 0] == errors.lengths
     assert [10, 10] == errors.lengths_of_class
@@ -97,10 +98,10 @@ def test_stages_of_repeated_runs_are_predicted_without_error() -> None:
     assert [True, False] == errors.turns_of_class
 
 
-def test_stages_that_come_otherwise_are_errors() -> None:
-    """A turn more than in any run before is not predicted, nor its gap; a longer gap is off."""
+def test_deviations_from_the_learned_stages_are_errors() -> None:
+    """A turn beyond those of earlier runs is not predicted, nor is its gap."""
     errors = StageErrors("FV")
-    foretell(errors, [_turns(10, 30)] * 30, [_turns(10, 30, 30, gap_s=3.0)])
+    foretell(errors, [_run_of_turns(10, 30)] * 30, [_run_of_turns(10, 30, 30, gap_s=3.0)])
 
     assert [True, False, True] == errors.turns
     assert [2.0, 3.0] == errors.gaps

@@ -17,11 +17,11 @@ from scripts.bench.recognition_report import live_tables, simulated_tables
 from tests.harness.simulation.virtual_loop import run_virtually
 
 REPEATING = WorkloadInference("1", 40, 2, ("0",), 6.0)
-"""Agent whose second turn has room for the whole first turn."""
+"""Agent whose second prompt is long enough to contain its first turn."""
 
 
-class Echo:
-    """Service that answers every chat at once with as many words as allowed.
+class EchoService:
+    """Fake service that answers every chat at once with as many words as the call allows.
 
     It identifies an application by its first question.
     """
@@ -31,12 +31,11 @@ class Echo:
         """Path, headers and body of every call."""
         self._fails = fails
         self._knows = knows
-        """The application that every call is assigned to; empty: that of its first question."""
+        """Application to which every call is assigned; if empty, each first question is one."""
 
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> Response:
-        """Answer a chat, or the close of an application."""
         fields = json.loads(body or b"{}")
         self.asked.append((path, headers, fields))
         if self._fails:
@@ -49,28 +48,28 @@ class Echo:
         return Response(200, {"x-justitia-application": named}, json.dumps(answer).encode())
 
     def stream(self, *_: Any) -> StreamedResponse:
-        """Refuse: streams are not used."""
         raise NotImplementedError
 
     async def aclose(self) -> None:
         """Do nothing: the fake has no connection."""
 
 
-def agent(second: WorkloadInference, name: str = "a") -> WorkloadApplication:
-    """Return an agent of two turns."""
+def two_turn_agent(second: WorkloadInference, name: str = "a") -> WorkloadApplication:
     return WorkloadApplication(name, "FV", 3.0, (WorkloadInference("0", 20, 2), second))
 
 
-def played(service: Echo, *load: WorkloadApplication, has_headers: bool = False) -> PlayedChats:
-    """Play a load at three times its speed, in virtual time."""
+def play_chats(
+    service: EchoService, *load: WorkloadApplication, has_headers: bool = False
+) -> PlayedChats:
+    """Play the load at three times its speed, in virtual time."""
     player = ChatPlayer(service, "m", 3.0, has_headers=has_headers, name="play")  # type: ignore[arg-type]
     return run_virtually(player.play(load))
 
 
-def test_second_turn_sends_the_first_and_its_answer_again() -> None:
-    """Twenty tokens are 5 of the system's message and 15; forty are these, 6 answered, and 14."""
-    service = Echo()
-    played(service, agent(REPEATING))
+def test_second_prompt_contains_the_first_turn() -> None:
+    """The 40 tokens of the second prompt are 20 of the first, 6 answered ones and 14 new ones."""
+    service = EchoService()
+    play_chats(service, two_turn_agent(REPEATING))
     [(path, headers, first), (_, _, second)] = service.asked
     *again, answer, question = second["messages"]
 
@@ -82,33 +81,40 @@ def test_second_turn_sends_the_first_and_its_answer_again() -> None:
     assert [5, 15, 6, 14] == sizes
 
 
-def test_answers_say_where_calls_were_put() -> None:
-    """Two equal agents are separated; one too short to repeat its first turn is not recognised."""
+def test_application_of_each_call_is_read_from_its_answer() -> None:
+    """Equal agents are separated; a prompt too short for its first turn is not recognised."""
     short = WorkloadInference("1", 21, 2, ("0",))
-    found = played(Echo(), agent(REPEATING), agent(REPEATING, "b"), agent(short, "c"))
+    found = play_chats(
+        EchoService(),
+        two_turn_agent(REPEATING),
+        two_turn_agent(REPEATING, "b"),
+        two_turn_agent(short, "c"),
+    )
 
     assert Placed(calls=6, following=3, repeating=2, right=2, wrong=0) == found.placed
 
 
 def test_call_assigned_to_another_conversation_counts_as_wrong() -> None:
-    """All four calls get one application of the service: those of one agent are wrong."""
-    found = played(Echo(knows="all"), agent(REPEATING), agent(REPEATING, "b"))
+    """If the service merges all calls into one application, the calls of one agent are wrong."""
+    found = play_chats(
+        EchoService(knows="all"), two_turn_agent(REPEATING), two_turn_agent(REPEATING, "b")
+    )
 
     assert (1, 2) == (found.placed.right, found.placed.wrong)
 
 
-def test_completion_time_counts_from_the_arrival_at_the_speed_of_the_play() -> None:
-    """The completion time includes the tool's 6 s, which pass in 2."""
-    [(name, jct_s)] = played(Echo(), agent(REPEATING)).completed
+def test_completion_time_counts_from_the_arrival_at_the_play_speed() -> None:
+    """The completion time includes the tool's 6 s, which pass in 2 s."""
+    [(name, jct_s)] = play_chats(EchoService(), two_turn_agent(REPEATING)).completed
 
     assert "FV" == name
     assert pytest.approx(2.0) == jct_s
 
 
 def test_headers_name_the_application_and_it_is_closed() -> None:
-    """Ids of one run differ from those of another."""
-    service = Echo()
-    played(service, agent(REPEATING), has_headers=True)
+    """Application ids of two runs differ."""
+    service = EchoService()
+    play_chats(service, two_turn_agent(REPEATING), has_headers=True)
     *calls, (path, _, _) = service.asked
 
     assert "/v1/applications/play-a/close" == path
@@ -117,32 +123,32 @@ def test_headers_name_the_application_and_it_is_closed() -> None:
     }
 
 
-def test_failed_application_is_reported_and_stops_no_other() -> None:
-    """A failed application has no completion time."""
-    found = played(Echo(fails=True), agent(REPEATING), agent(REPEATING, "b"))
+def test_failed_application_is_reported_and_ends_no_other_application() -> None:
+    found = play_chats(
+        EchoService(fails=True), two_turn_agent(REPEATING), two_turn_agent(REPEATING, "b")
+    )
 
     assert () == found.completed
     assert ["a", "b"] == sorted(failure[0] for failure in found.failures)
 
 
-def test_times_are_of_all_and_of_each_class() -> None:
-    """The 90th percentile lies between the last two."""
+def test_completion_times_are_reported_for_all_applications_and_each_class() -> None:
+    """The 90th percentile lies between the two largest values."""
     found = times_of([("CC", 1.0), ("FV", 2.0), ("CC", 3.0)])
 
     assert Times(2.0, found.p90_s, 3.0, {"CC": 2.0, "FV": 2.0}) == found
     assert pytest.approx(2.8) == found.p90_s
 
 
-def test_all_ways_are_compared_with_the_first() -> None:
-    """The comparison is the same for any predictions, and no way is simulated twice."""
+def test_all_recognition_modes_are_compared_with_the_first() -> None:
     found = ways(("learned",))
 
     assert REFERENCE == found[0]
     assert len(set(found)) == len(found) == 6
 
 
-def test_ratios_are_of_the_same_seed() -> None:
-    """Per seed the times are 2 and 4 times as long: 3 in the median."""
+def test_ratios_compare_runs_of_the_same_seed() -> None:
+    """The times of two seeds are 2 and 4 times as long, in the median 3."""
     times = {
         str(REFERENCE): [times_of([("CC", 1.0)]), times_of([("CC", 10.0)])],
         "other": [times_of([("CC", 2.0)]), times_of([("CC", 40.0)])],
@@ -156,7 +162,6 @@ def test_ratios_are_of_the_same_seed() -> None:
 
 
 def test_every_arm_is_reported() -> None:
-    """The assignment of its calls, and the rule by which the service counted them."""
     arms = (PLAIN.name, BY_CONVERSATION.name, HEADER.name)
     plays = LivePlays(
         {arm: [times_of([("CC", 1.0)])] for arm in arms},
@@ -169,7 +174,7 @@ def test_every_arm_is_reported() -> None:
         assert [arm, "9", "5", "3", "2", "1", "header", "5,", "none", "4"] in lines
 
 
-def test_cost_is_of_every_kind_of_call() -> None:
+def test_recognition_time_is_measured_for_every_kind_of_call() -> None:
     """Recognition by headers takes a fraction of the time of a long conversation."""
     costs = measure_cost(repeats=2, calls=1)
     table = cost_table(costs)

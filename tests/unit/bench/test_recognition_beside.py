@@ -22,16 +22,20 @@ from scripts.bench.recognition_beside import (
 
 LATEST, ONLY = ("latest", 1.0), ("only", 1.0)
 BUSY = Timeline([(0.0, 100.0, True)])
-"""One call, in flight all the time."""
+"""Session with one call, which is in flight all the time."""
 FIRST, _, MEMORY = KINDS
 
 
-def turn(api_s: float, gap_s: float | None = 1.0, stop: str = "tool_use") -> dict[str, Any]:
+def recorded_turn(
+    api_s: float, gap_s: float | None = 1.0, stop: str = "tool_use"
+) -> dict[str, Any]:
     return {"api_s": api_s, "gap_s": gap_s, "stop": stop}
 
 
-def test_session_is_another_application_after_a_gap_of_ten_minutes() -> None:
-    one, other = timelines_of([turn(2.0, 5.0), turn(3.0, None, "end_turn"), turn(4.0, 600.0)])
+def test_session_begins_a_new_application_after_a_gap_of_ten_minutes() -> None:
+    one, other = timelines_of(
+        [recorded_turn(2.0, 5.0), recorded_turn(3.0, None, "end_turn"), recorded_turn(4.0, 600.0)]
+    )
 
     assert (5.0, 4.0) == (one.length_s, other.length_s)
     assert ((0.0,), (5.0,)) == (one.moments["session"], one.moments["turn"])
@@ -46,22 +50,22 @@ def test_application_is_quiet_since_its_last_end_and_new_since_its_last_event() 
     assert float("inf") == line.quiet_s(-0.1) == line.since_s(-0.1)
 
 
-def test_single_session_of_a_key_has_all_its_calls() -> None:
+def test_single_session_of_a_key_gets_all_its_calls() -> None:
     found = judge([BUSY], MEMORY, sessions=1, draws=100)
 
     assert Joins(1.0, 1.0) == found[LATEST] == found[ONLY]
 
 
-def test_first_call_of_a_session_is_joined_wrongly_while_another_is_at_work() -> None:
-    """The text of the call repeats no other call."""
+def test_first_call_of_a_session_is_wrongly_joined_to_a_busy_session() -> None:
+    """The text of the first call repeats no other call."""
     found = judge([BUSY], FIRST, sessions=2, draws=100)
 
     assert Joins(1.0, 0.0) == found[ONLY]
     assert 0.0 == found[LATEST].right
 
 
-def test_call_of_one_of_two_busy_sessions_joins_none_or_the_latest() -> None:
-    """The other one's call began more than 0.5 s before in 99.5 of 100 s."""
+def test_call_beside_two_busy_sessions_joins_none_or_the_latest() -> None:
+    """In 99.5 of 100 s the call of the other session began more than 0.5 s before."""
     late = Kind("late", (0.5,), "turn")
     found = judge([BUSY], late, sessions=2, draws=4_000)
 
@@ -70,7 +74,7 @@ def test_call_of_one_of_two_busy_sessions_joins_none_or_the_latest() -> None:
     assert 0.995 == pytest.approx(found[LATEST].right, abs=0.005)
 
 
-def test_all_kinds_count_by_their_calls() -> None:
+def test_kinds_of_sessions_are_weighted_by_their_calls() -> None:
     found = together([(1, Joins(1.0, 0.0)), (3, Joins(0.5, 0.5))])
 
     assert Joins(0.625, 0.375) == found
@@ -78,10 +82,10 @@ def test_all_kinds_count_by_their_calls() -> None:
     assert "none" == str(Joins(0.0, 0.0))
 
 
-def test_table_has_every_kind_and_all_of_them(tmp_path: Path) -> None:
+def test_table_has_each_kind_of_session_and_the_total(tmp_path: Path) -> None:
     path = tmp_path / "sessions" / "sessions.jsonl.gz"
     path.parent.mkdir()
-    session = {"turns": [turn(2.0), turn(3.0, stop="end_turn")]}
+    session = {"turns": [recorded_turn(2.0), recorded_turn(3.0, stop="end_turn")]}
     path.write_bytes(gzip.compress(json.dumps(session).encode()))
     table = beside_table(read_timelines(tmp_path), draws=10)
 
@@ -89,6 +93,6 @@ def test_table_has_every_kind_and_all_of_them(tmp_path: Path) -> None:
         assert any(line.startswith(name) for line in table.splitlines())
 
 
-def test_data_that_cannot_be_read_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+def test_unreadable_data_file_is_named_in_the_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"sessions\.jsonl\.gz: cannot be read"):
         read_timelines(tmp_path)

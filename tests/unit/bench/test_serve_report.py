@@ -20,32 +20,32 @@ from scripts.bench.serve_loads import (
 from scripts.bench.serve_report import TARGETS, compare, verdicts
 
 
-def block(ttft_s: float, output_tokens: int = 10) -> Block:
+def measured_block(ttft_s: float, output_tokens: int = 10) -> Block:
     samples = tuple(Sample(ttft_s, 2 * ttft_s, 1.0 + k, output_tokens, 4) for k in range(6))
     return Block(samples, 2, {"proxy": 2.0, "ingress": 3.0, "client": 100.0})
 
 
-def measured(ours: list[float], theirs: list[float], ratio: float = 1.0) -> Measured:
-    """Return one block per first-token time; ours makes `ratio` times the tokens of theirs."""
+def measured_pairs(ours: list[float], theirs: list[float], ratio: float = 1.0) -> Measured:
+    """Return one block per time to first token; ours has `ratio` times the tokens of theirs."""
     found = Measured()
     for a, b in zip(ours, theirs, strict=True):
         for load in (IDLE_STREAM, CONCURRENT, SATURATED_UNARY):
-            found.add_block(load, "justitia", block(a, round(1_000 * ratio)))
-            found.add_block(load, "direct", block(b, 1_000))
+            found.add_block(load, "justitia", measured_block(a, round(1_000 * ratio)))
+            found.add_block(load, "direct", measured_block(b, 1_000))
     return found
 
 
-def test_added_time_is_the_median_of_the_pairs() -> None:
-    """10 to 13, 100 to 104 and 20 to 50 ms: pairs add 3, 4 and 30; medians alone would add 30."""
-    blocks = measured([0.013, 0.104, 0.050], [0.010, 0.100, 0.020])
+def test_added_time_is_the_median_of_the_paired_differences() -> None:
+    """Differences of 3, 4 and 30 ms have the median 4; the medians alone differ by 30."""
+    blocks = measured_pairs([0.013, 0.104, 0.050], [0.010, 0.100, 0.020])
     added = compare(blocks, IDLE_STREAM, FIRST_TOKEN_P50, "justitia", "direct").compared
 
     assert (4.0, 3.0, 30.0) == pytest.approx((added.median, added.low, added.high))
 
 
-def test_cpu_of_a_call_leaves_the_caller_out() -> None:
+def test_cpu_time_of_a_call_excludes_the_client() -> None:
     """The client runs on the same machine, but is no cost of an arm."""
-    assert 5.0 == block(0.01).cpu_ms_per_call
+    assert 5.0 == measured_block(0.01).cpu_ms_per_call
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_cpu_of_a_call_leaves_the_caller_out() -> None:
 def test_verdicts_follow_the_targets(
     setting: str, added_s: float, ratio: float, met: list[bool]
 ) -> None:
-    """5 ms; 0.97 of the throughput on fake engines, 0.90 on vLLM; other arms have none."""
-    judged = verdicts(setting, measured([0.01 + added_s], [0.01], ratio))
+    """Targets: 5 ms; 0.97 of the throughput on fake engines and 0.90 on vLLM."""
+    judged = verdicts(setting, measured_pairs([0.01 + added_s], [0.01], ratio))
 
     assert met == [verdict.met for verdict in judged]
     assert all(str(verdict).startswith("MET" if verdict.met else "MISSED") for verdict in judged)
@@ -79,7 +79,7 @@ def test_every_target_is_measured(name: str) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_no_arm_gains_by_its_turn(count: int) -> None:
+def test_every_arm_is_called_equally_often_in_every_position(count: int) -> None:
     """A machine that slows down would otherwise cost the arm that is always called last."""
     arms = tuple(Arm(str(number)) for number in range(count))
     orders = [order_of(arms, repeat) for repeat in range(2 * count)]
@@ -89,8 +89,7 @@ def test_no_arm_gains_by_its_turn(count: int) -> None:
     assert orders[0] == orders[1][::-1]
 
 
-def test_another_release_is_measured_under_the_same_loads(tmp_path: Path) -> None:
-    """The effect of a change shows in pairs, in one run on one machine."""
+def test_other_release_is_measured_under_the_same_loads(tmp_path: Path) -> None:
     release = release_arm(Path(__file__).parents[3])
     loads = SETTINGS["path"].choose_loads(["justitia", "release"], quick=True, release=release)
 
@@ -102,7 +101,7 @@ def test_another_release_is_measured_under_the_same_loads(tmp_path: Path) -> Non
 
 
 def test_chosen_arms_are_measured_with_their_baselines() -> None:
-    """A single rival can then be measured without the minutes of all others."""
+    """A single rival can then be measured without the minutes of all other arms."""
     path = SETTINGS["path"]
     chosen = path.choose_loads(["justitia"], quick=True)
 
@@ -112,8 +111,8 @@ def test_chosen_arms_are_measured_with_their_baselines() -> None:
 
 
 @pytest.mark.parametrize("quick", [True, False])
-def test_loads_have_calls_left_between_their_first_and_their_last(quick: bool) -> None:
-    """Rates omit as many calls as there are callers, at either end."""
+def test_loads_keep_calls_after_trimming_both_ends(quick: bool) -> None:
+    """A rate leaves out as many calls as there are callers at both ends of the load."""
     loads = [load for setting in SETTINGS.values() for load in setting.loads(quick=quick)]
     few = [
         str(load) for load in loads if CALLS in load.figures and load.calls < 2 * load.callers + 1

@@ -6,7 +6,7 @@ from scripts import trace_inference as command
 from scripts.bench.trace import trace_granted_submission, trace_inference
 
 MOST_CORE_FILES = 23
-"""Largest number of package files that an immediately granted submission may execute."""
+"""Upper bound on package files executed by an immediately granted submission."""
 
 
 def test_granted_submission_executes_few_files() -> None:
@@ -18,11 +18,11 @@ def test_granted_submission_executes_few_files() -> None:
 
 
 MOST_UNARY_FUNCTIONS = 377
-"""Bound on the service's functions in a unary call: what it takes now. It may only fall."""
+"""Upper bound on the service's functions in a unary call; it may only be lowered."""
 
 
-def test_unary_call_passes_few_functions() -> None:
-    """Background work of the call's time is in it: reports, the checkpoint, pings."""
+def test_unary_call_executes_few_functions() -> None:
+    """Background work during the call counts: reports, the checkpoint, pings."""
     functions = trace_inference().functions_of_the_service
     folders = {file.rpartition("/")[0] for file, _ in functions}
 
@@ -32,7 +32,6 @@ def test_unary_call_passes_few_functions() -> None:
 
 
 def test_trace_of_an_inference_is_printed_by_folder(capsys: pytest.CaptureFixture[str]) -> None:
-    """Ingress, scheduler, replica and engine all take part in it."""
     assert 0 == command.main(["--stream"])
 
     printed = capsys.readouterr().out
