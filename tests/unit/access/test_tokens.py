@@ -927,7 +927,7 @@ async def test_invalid_http_answer_is_refused(
     request: pytest.FixtureRequest,
 ) -> None:
     """Only redirects to allowed addresses are followed, and the size of the answer is limited."""
-    url = f"{request.getfixturevalue(scheme)}{path}"
+    url = f"{request.getfixturevalue(scheme + '_url')}{path}"
     if error is None:
         assert b"keys" in await fetch(url, str(ca_file))
         return

@@ -13,15 +13,15 @@ Sent = tuple[str, str, Any]
 
 
 @contextmanager
-def noting_service(
+def recording_service(
     answer: Answer | Callable[[str, str, Any], Answer], sent: list[Sent] | None = None
 ) -> Iterator[str]:
-    """Serve a fixed answer, or the result of a function of method, path and body; yield the URL.
+    """Run an HTTP server with a fixed or computed answer, record the requests, and yield its URL.
 
     An answer of bytes is sent as it is, any other as JSON. Every request is appended to `sent`.
     """
 
-    class Handler(BaseHTTPRequestHandler):
+    class RecordingHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             content = self.rfile.read(int(self.headers.get("content-length") or 0))
             request = (self.command, self.path, json.loads(content) if content else None)
@@ -40,7 +40,7 @@ def noting_service(
         def log_message(self, format: str, *arguments: Any) -> None:
             pass
 
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+    with HTTPServer(("127.0.0.1", 0), RecordingHandler) as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:

@@ -12,13 +12,13 @@ from justitia_ray.sim.calibration.measured import MeasuredRun, TimedRequest, wri
 from justitia_ray.sim.engine_profile import IterationCost, load_profile, load_profile_file
 
 
-def run(*arguments: str | Path) -> int:
+def run_calibrate(*arguments: str | Path) -> int:
     return main(["calibrate", *map(str, arguments)])
 
 
 @pytest.fixture
-def measured(tmp_path: Path) -> Path:
-    """Write requests measured on an engine of 0.05 s per iteration with the A10G's rules."""
+def measurements_path(tmp_path: Path) -> Path:
+    """Write measured requests of an engine: 0.05 s per iteration, the A10G's admission rules."""
     engine = replace(
         load_profile("a10g-llama2-7b"),
         kv_tokens=2000,
@@ -31,15 +31,15 @@ def measured(tmp_path: Path) -> Path:
     return path
 
 
-def fitted(measured: Path, *more: str) -> Path:
+def calibrated_profile_path(measured: Path, *more: str) -> Path:
     out = measured.with_name("mine.yaml")
-    assert 0 == run("--runs", measured, "--kv-tokens", "2000", "--out", out, *more)
+    assert 0 == run_calibrate("--runs", measured, "--kv-tokens", "2000", "--out", out, *more)
     return out
 
 
-def test_fitted_profile_names_its_data(measured: Path) -> None:
-    """The profile names its command and data without their directory, so it can be repeated."""
-    out = fitted(measured, "--name", "my-engine")
+def test_fitted_profile_names_its_command_and_data(measurements_path: Path) -> None:
+    """The profile names its data without their directory, so that the command can be repeated."""
+    out = calibrated_profile_path(measurements_path, "--name", "my-engine")
     content = load_profile_file(str(out))
 
     assert "my-engine" == content.profile.name
@@ -48,13 +48,16 @@ def test_fitted_profile_names_its_data(measured: Path) -> None:
     assert content.fitted is not None
     assert [("fcfs__mine.csv", 20)] == [(r.file, r.requests) for r in content.fitted.runs]
     assert "justitia calibrate --runs fcfs__mine.csv --kv-tokens 2000" in out.read_text()
-    assert str(measured.parent) not in out.read_text()
-    assert out.read_bytes() == fitted(measured, "--name", "my-engine").read_bytes()
+    assert str(measurements_path.parent) not in out.read_text()
+    assert (
+        out.read_bytes()
+        == calibrated_profile_path(measurements_path, "--name", "my-engine").read_bytes()
+    )
 
 
-def test_admission_rules_come_from_the_initial_profile(measured: Path) -> None:
-    """Times show the engine's costs but not how it admits requests."""
-    out = fitted(measured, "--start", "a10g-llama2-7b")
+def test_admission_rules_come_from_the_initial_profile(measurements_path: Path) -> None:
+    """Measured times show the engine's costs but not how it admits requests."""
+    out = calibrated_profile_path(measurements_path, "--start", "a10g-llama2-7b")
     profile = load_profile_file(str(out)).profile
     start = load_profile_file("a10g-llama2-7b").profile
 
@@ -63,14 +66,14 @@ def test_admission_rules_come_from_the_initial_profile(measured: Path) -> None:
     assert 0.05 == pytest.approx(profile.iteration.base_s, rel=0.02)
 
 
-def test_check_prints_and_writes_how_far_a_profile_errs(
-    measured: Path, capsys: pytest.CaptureFixture[str]
+def test_check_prints_and_writes_the_errors_of_a_profile(
+    measurements_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Measured value, simulated value and error of each figure are printed and written as JSON."""
-    profile = fitted(measured, "--start", "a10g-llama2-7b")
-    out = measured.with_name("check.json")
+    profile = calibrated_profile_path(measurements_path, "--start", "a10g-llama2-7b")
+    out = measurements_path.with_name("check.json")
     capsys.readouterr()
-    assert 0 == run("--check", measured, "--profile", profile, "--out", out)
+    assert 0 == run_calibrate("--check", measurements_path, "--profile", profile, "--out", out)
     written = json.loads(out.read_text())
     printed = capsys.readouterr().out
 
@@ -83,12 +86,12 @@ def test_check_prints_and_writes_how_far_a_profile_errs(
     assert "median absolute error: tokens_per_s" in printed
 
 
-def test_request_larger_than_the_memory_is_named_and_nothing_written(
-    measured: Path, capsys: pytest.CaptureFixture[str]
+def test_request_larger_than_the_kv_memory_is_named_in_an_error(
+    measurements_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The measured engine cannot have run a request larger than its memory."""
-    out = measured.with_name("mine.yaml")
+    out = measurements_path.with_name("mine.yaml")
 
-    assert 2 == run("--runs", measured, "--kv-tokens", "80", "--out", out)
+    assert 2 == run_calibrate("--runs", measurements_path, "--kv-tokens", "80", "--out", out)
     assert "must be at most the KV memory of a replica, 80 tokens" in capsys.readouterr().err
     assert not out.exists()

@@ -28,17 +28,17 @@ FILE: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def parser(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Errors of vLLM's parser by model; `test_argument_checks` tests the parser itself."""
+def parser_errors(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Replace vLLM's argument parser, and return its errors by model for the test to fill."""
     said: dict[str, str] = {}
     monkeypatch.setattr(argument_checks, "parser_mistakes", lambda configs: said)
     return said
 
 
-def errors_of(
+def check_file(
     values: Any, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, list[str]]:
-    """Run the command on a file with these values and return its status and error lines."""
+    """Run `check-config` on a file with these values; return its exit status and error lines."""
     file = directory / "serve.yaml"
     file.write_text(values if isinstance(values, str) else yaml.safe_dump(values))
     status = main(["check-config", str(file)])
@@ -47,7 +47,7 @@ def errors_of(
 
 
 @pytest.mark.parametrize("file", SHIPPED, ids=[file.name for file in SHIPPED])
-def test_shipped_file_is_fine(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_shipped_configuration_is_valid(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Users start from these files and find the scheduler by Serve's application name."""
     assert 0 == main(["check-config", str(file)])
     assert "application 'justitia' is fine" in capsys.readouterr().out
@@ -55,7 +55,7 @@ def test_shipped_file_is_fine(file: Path, capsys: pytest.CaptureFixture[str]) ->
     assert {"justitia"} == {config.name for config in application.configs}
 
 
-def test_every_error_has_a_line_with_key_value_and_what_is_allowed(
+def test_each_error_has_a_line_with_key_value_and_allowed_values(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An operator fixes all errors at once without reading the schema."""
@@ -65,7 +65,7 @@ def test_every_error_has_a_line_with_key_value_and_what_is_allowed(
     application["args"]["store"] = {"redis_url": "redis://:secret@host:6379/0"}
     application["deployments"][0]["user_config"] = {"policy": "fifo"}
     application["deployments"].append({"name": "Replicas", "num_replicas": 2})
-    status, errors = errors_of(values, tmp_path, capsys)
+    status, errors = check_file(values, tmp_path, capsys)
 
     assert 2 == status
     found = {error.split(": ")[0]: error for error in errors}
@@ -77,25 +77,25 @@ def test_every_error_has_a_line_with_key_value_and_what_is_allowed(
         "applications[0].deployments[1].name",
     } == found.keys()
     assert "redis_password_env" in found["applications[0].args.store"]
-    assert "secret" not in "".join(errors)  # the output may be logged by a pipeline
+    assert "secret" not in "".join(errors)  # a pipeline may log the output
     assert "greater than 0 (got 0)" in found["applications[0].args.ingress.attempts"]
     assert "keepalive_s" in found["applications[0].args.ingress.keepalives"]
     assert "justitia, fcfs" in found["applications[0].deployments[0].user_config"]
     assert "Ingress, Predictor, Replica" in found["applications[0].deployments[1].name"]
 
 
-def application(**changes: Any) -> dict[str, Any]:
+def application_settings(**changes: Any) -> dict[str, Any]:
     values: dict[str, Any] = deepcopy(FILE["applications"][0])
     return values | changes
 
 
-OTHER = application(
+OTHER = application_settings(
     name="other", route_prefix="/other", args={"model": {"name": "n", "path": "none"}}
 )
 
 
-def of_two(**user_config: Any) -> dict[str, Any]:
-    """Return a file with an application of two models."""
+def file_of_two_models(**user_config: Any) -> dict[str, Any]:
+    """Return a configuration file with an application of two models."""
     values = deepcopy(FILE)
     application = values["applications"][0]
     application["args"] = {
@@ -114,14 +114,18 @@ def of_two(**user_config: Any) -> dict[str, Any]:
     ("values", "said"),
     [
         pytest.param(
-            {"applications": [application(deployments=[{"name": "Ingress", "num_replica": 4}])]},
+            {
+                "applications": [
+                    application_settings(deployments=[{"name": "Ingress", "num_replica": 4}])
+                ]
+            },
             r"applications\[0\]\.deployments\[0\]\.num_replica: unknown key.*num_replicas",
             id="Serve passes over unknown keys: a slip would keep a default",
         ),
         pytest.param(
             {
                 "applications": [
-                    application(
+                    application_settings(
                         deployments=[{"name": "Replica", "user_config": {"policy": "fcfs"}}]
                     )
                 ]
@@ -132,24 +136,33 @@ def of_two(**user_config: Any) -> dict[str, Any]:
         ),
         *(
             pytest.param(
-                {"applications": [application(deployments=[{"name": "Replica", **scaled}])]},
+                {
+                    "applications": [
+                        application_settings(deployments=[{"name": "Replica", **scaled}])
+                    ]
+                },
                 r"applications\[0\]\.deployments\[0\]\.autoscaling_config: needs a policy",
                 id=f"Serve does not see the calls of an engine: {scaled}",
             )
             for scaled in ({"autoscaling_config": {"max_replicas": 3}}, {"num_replicas": "auto"})
         ),
         pytest.param(
-            {"applications": [application(), application(name="other", route_prefix="/other")]},
+            {
+                "applications": [
+                    application_settings(),
+                    application_settings(name="other", route_prefix="/other"),
+                ]
+            },
             "applications: 'justitia' and 'other' have the same args.name",
             id="two queues under one name would be one queue",
         ),
         pytest.param(
-            {"applications": [*of_two()["applications"], OTHER]},
+            {"applications": [*file_of_two_models()["applications"], OTHER]},
             "'justitia' and 'other' have the same args.name and a model of the same name",
             id="of several models of two applications one is the same",
         ),
         pytest.param(
-            {"applications": [application(import_path="justitia_ray.serve.apps:build")]},
+            {"applications": [application_settings(import_path="justitia_ray.serve.apps:build")]},
             "applications: none has import_path justitia_ray.serve.app:build$",
             id="a slip in import_path is no file with nothing to check",
         ),
@@ -159,11 +172,11 @@ def of_two(**user_config: Any) -> dict[str, Any]:
         ("applications: [1]", r"applications\[0\]: "),
     ],
 )
-def test_error_that_serve_would_miss_is_one_sentence(
+def test_error_that_ray_serve_would_miss_is_reported(
     values: Any, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Serve would fail minutes later, or do something unintended."""
-    status, errors = errors_of(values, tmp_path, capsys)
+    """Ray Serve would fail minutes later, or do something unintended."""
+    status, errors = check_file(values, tmp_path, capsys)
 
     assert 2 == status
     assert 1 == len(errors)
@@ -174,28 +187,32 @@ RAY = {"distributed_executor_backend": "ray"}
 ONE = {"GPU": 1}
 
 
-def on_gpus(vllm_args: dict[str, Any], **deployment: Any) -> dict[str, Any]:
-    """Return a file with a vLLM engine of these options and these deployment settings."""
+def file_of_a_vllm_engine(vllm_args: dict[str, Any], **deployment: Any) -> dict[str, Any]:
+    """Return a configuration file of a vLLM engine with these options and deployment settings."""
     args = {
         "model": {"name": "large", "path": "org/large"},
         "engine": {"kind": "vllm", "vllm_args": vllm_args},
     }
     replica = {"name": "Replica", **deployment}
-    return {"applications": [application(args=args, deployments=[replica])]}
+    return {"applications": [application_settings(args=args, deployments=[replica])]}
 
 
 @pytest.mark.parametrize(
     "values",
     [
-        pytest.param(on_gpus({}, ray_actor_options={"num_gpus": 1}), id="one rank, one GPU"),
-        pytest.param(on_gpus({}, ray_actor_options={"num_gpus": 0.5}), id="a part of a GPU"),
-        pytest.param(on_gpus({"tensor_parallel_size": 2}), id="two ranks on CPUs"),
         pytest.param(
-            on_gpus({"tensor-parallel-size": 4}, ray_actor_options={"num_gpus": 4}),
+            file_of_a_vllm_engine({}, ray_actor_options={"num_gpus": 1}), id="one rank, one GPU"
+        ),
+        pytest.param(
+            file_of_a_vllm_engine({}, ray_actor_options={"num_gpus": 0.5}), id="a part of a GPU"
+        ),
+        pytest.param(file_of_a_vllm_engine({"tensor_parallel_size": 2}), id="two ranks on CPUs"),
+        pytest.param(
+            file_of_a_vllm_engine({"tensor-parallel-size": 4}, ray_actor_options={"num_gpus": 4}),
             id="processes beside the engine's",
         ),
         pytest.param(
-            on_gpus(
+            file_of_a_vllm_engine(
                 RAY | {"tensor_parallel_size": 2, "pipeline_parallel_size": 2},
                 ray_actor_options={"num_cpus": 2},
                 placement_group_bundles=[{"CPU": 2, "GPU": 1}, ONE, ONE, ONE],
@@ -204,33 +221,33 @@ def on_gpus(vllm_args: dict[str, Any], **deployment: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_ranks_with_gpus_are_valid(
+def test_gpus_for_tensor_parallel_ranks_are_valid(
     values: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A deployment may give the ranks their GPUs in either of vLLM's two ways."""
-    assert (0, []) == errors_of(values, tmp_path, capsys)
+    assert (0, []) == check_file(values, tmp_path, capsys)
 
 
 @pytest.mark.parametrize(
     ("values", "said"),
     [
         pytest.param(
-            on_gpus({"tensor_parallel_size": 4}, ray_actor_options={"num_gpus": 1}),
+            file_of_a_vllm_engine({"tensor_parallel_size": 4}, ray_actor_options={"num_gpus": 1}),
             r"ray_actor_options\.num_gpus: 4 is allowed, one for each rank .* is 4\); got 1",
             id="fewer GPUs than ranks",
         ),
         pytest.param(
-            on_gpus({}, ray_actor_options={"num_gpus": 2}),
+            file_of_a_vllm_engine({}, ray_actor_options={"num_gpus": 2}),
             r"ray_actor_options\.num_gpus: 1 is allowed",
             id="a GPU that no rank uses",
         ),
         pytest.param(
-            on_gpus({"tensor_parallel_size": 2}, placement_group_bundles=[ONE, ONE]),
+            file_of_a_vllm_engine({"tensor_parallel_size": 2}, placement_group_bundles=[ONE, ONE]),
             r"placement_group_bundles: .*vllm_args needs distributed_executor_backend: ray",
             id="processes reach no bundle",
         ),
         pytest.param(
-            on_gpus(
+            file_of_a_vllm_engine(
                 RAY | {"tensor_parallel_size": 2},
                 ray_actor_options={"num_gpus": 1},
                 placement_group_bundles=[ONE, ONE],
@@ -239,22 +256,26 @@ def test_ranks_with_gpus_are_valid(
             id="the replica takes the GPU of a rank",
         ),
         pytest.param(
-            on_gpus(RAY | {"tensor_parallel_size": 2}, placement_group_bundles=[{"GPU": 2}]),
+            file_of_a_vllm_engine(
+                RAY | {"tensor_parallel_size": 2}, placement_group_bundles=[{"GPU": 2}]
+            ),
             r"placement_group_bundles\[0\]\.GPU: 1 is allowed",
             id="vLLM refuses a bundle of two",
         ),
         pytest.param(
-            on_gpus(RAY | {"pipeline_parallel_size": 3}, placement_group_bundles=[ONE, ONE]),
+            file_of_a_vllm_engine(
+                RAY | {"pipeline_parallel_size": 3}, placement_group_bundles=[ONE, ONE]
+            ),
             r"placement_group_bundles: 3 with a GPU are needed, one for each rank .*; got 2",
             id="fewer bundles than ranks",
         ),
     ],
 )
-def test_ranks_without_a_gpu_are_reported_before_the_deployment(
+def test_tensor_parallel_ranks_without_a_gpu_are_reported(
     values: Any, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Otherwise Ray would keep the ranks pending and the application DEPLOYING forever."""
-    status, errors = errors_of(values, tmp_path, capsys)
+    """Ray would keep the ranks pending and the application in the state DEPLOYING forever."""
+    status, errors = check_file(values, tmp_path, capsys)
 
     assert 2 == status
     assert 1 == len(errors)
@@ -264,9 +285,9 @@ def test_ranks_without_a_gpu_are_reported_before_the_deployment(
 def test_models_are_listed_with_their_policies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A model's policy follows from two places in the file."""
+    """A model's policy is set in the section of the model or that of the application."""
     file = tmp_path / "serve.yaml"
-    file.write_text(yaml.safe_dump(of_two(models={"n": {"policy": "fcfs"}})))
+    file.write_text(yaml.safe_dump(file_of_two_models(models={"n": {"policy": "fcfs"}})))
 
     assert 0 == main(["check-config", str(file)])
     assert capsys.readouterr().out.endswith(
@@ -278,7 +299,7 @@ def test_moved_option_is_valid_and_its_new_name_is_printed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     moved = {"policy": "justitia", "policy_options": {"order": "sgps", "guard_iterations": 300}}
-    status, said = errors_of(of_two(models={"n": moved}), tmp_path, capsys)
+    status, said = check_file(file_of_two_models(models={"n": moved}), tmp_path, capsys)
 
     assert 0 == status
     assert [
@@ -286,13 +307,13 @@ def test_moved_option_is_valid_and_its_new_name_is_printed(
     ] == said
 
 
-def test_mistakes_in_several_models_are_found_before_they_are_deployed(
+def test_errors_in_several_models_are_all_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Serve would ignore settings for a deployment that does not exist."""
-    values = of_two(models={"x": {"policy": "fcfs"}})
+    """Ray Serve would ignore settings for a deployment that does not exist."""
+    values = file_of_two_models(models={"x": {"policy": "fcfs"}})
     values["applications"][0]["deployments"].append({"name": "Replica"})
-    status, errors = errors_of(values, tmp_path, capsys)
+    status, errors = check_file(values, tmp_path, capsys)
 
     assert 2 == status
     assert [
@@ -345,24 +366,24 @@ def test_two_settings_for_the_replica_count_are_refused(
     values["applications"][0]["args"]["autoscaling"] = autoscaling
     values["applications"][0]["deployments"].append({"name": "Replica", **deployment})
 
-    assert (2, [said]) == errors_of(values, tmp_path, capsys)
+    assert (2, [said]) == check_file(values, tmp_path, capsys)
 
 
 @pytest.mark.parametrize("is_external", [True, False])
 def test_single_setting_for_the_replica_count_is_valid(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], is_external: bool
 ) -> None:
-    """With an external autoscaler the number is the initial one."""
+    """With an external autoscaler the setting is the initial number of replicas."""
     values = deepcopy(FILE)
     values["applications"][0]["args"]["autoscaling"] = {"max_replicas": 4, "external": is_external}
     if is_external:
         values["applications"][0]["external_scaler_enabled"] = True
         values["applications"][0]["deployments"].append({"name": "Replica", "num_replicas": 1})
 
-    assert (0, []) == errors_of(values, tmp_path, capsys)
+    assert (0, []) == check_file(values, tmp_path, capsys)
 
 
-def vllm_file(**engine: Any) -> dict[str, Any]:
+def file_of_vllm_options(**engine: Any) -> dict[str, Any]:
     values = deepcopy(FILE)
     values["applications"][0]["args"]["engine"] = engine
     return values
@@ -380,23 +401,23 @@ def vllm_file(**engine: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_engine_that_would_break_the_service_is_refused_by_name(
+def test_vllm_option_that_would_break_the_service_is_refused(
     engine: dict[str, Any], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The service would start and answer 401 to every call."""
-    status, (error,) = errors_of(vllm_file(**engine), tmp_path, capsys)
+    """With vLLM's option for API keys the service would answer 401 to every call."""
+    status, (error,) = check_file(file_of_vllm_options(**engine), tmp_path, capsys)
 
     assert 2 == status
     assert re.search(said, error)
 
 
 def test_error_of_vllms_parser_is_reported(
-    parser: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    parser_errors: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    parser["m"] = "engine.vllm_args: vLLM says: unrecognized arguments: --max-modle-len=4"
-    values = vllm_file(vllm_args={"max_modle_len": 4})
+    parser_errors["m"] = "engine.vllm_args: vLLM says: unrecognized arguments: --max-modle-len=4"
+    values = file_of_vllm_options(vllm_args={"max_modle_len": 4})
 
-    assert (2, [f"application 'justitia', model 'm': {parser['m']}"]) == errors_of(
+    assert (2, [f"application 'justitia', model 'm': {parser_errors['m']}"]) == check_file(
         values, tmp_path, capsys
     )
     file = tmp_path / "serve.yaml"
@@ -406,9 +427,9 @@ def test_error_of_vllms_parser_is_reported(
 def test_missing_vllm_is_reported(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without vLLM a misspelt option is found only when the engine starts."""
+    """Without vLLM a misspelt engine option is found only when the engine starts."""
     monkeypatch.setattr(argument_checks, "parser_mistakes", lambda configs: None)
-    status, errors = errors_of(vllm_file(), tmp_path, capsys)
+    status, errors = check_file(file_of_vllm_options(), tmp_path, capsys)
 
     assert (0, ["vLLM is not installed here: its parser has not seen vllm_args"]) == (
         status,

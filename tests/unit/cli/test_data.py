@@ -12,11 +12,11 @@ from justitia_ray.cli.main import main
 from justitia_ray.errors import ConfigError
 from justitia_ray.predictor.input_features import features_of
 from justitia_ray.sim.suites.recorded_samples import load_samples, recorded_classes
-from tests.unit.cli.noting_service import Answer, Sent, noting_service
+from tests.unit.cli.noting_service import Answer, Sent, recording_service
 
 
-def history(path: Path, count: int, **changes: Any) -> str:
-    """Write a history of two classes whose last line has the given fields."""
+def write_history(path: Path, count: int, **changes: Any) -> str:
+    """Write a history of two classes, with the given fields in the last line."""
     lines: list[dict[str, Any]] = [
         {
             "class": f"class-{number % 2}",
@@ -30,18 +30,18 @@ def history(path: Path, count: int, **changes: Any) -> str:
     return str(path)
 
 
-def imported(*words: str) -> int:
+def import_data(*words: str) -> int:
     return main(["data", "import", *words])
 
 
-def test_features_are_sent_and_texts_are_not(
+def test_import_sends_features_and_no_texts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Features are sent in bounded batches in the order of the file."""
+    """Features are sent in batches of limited size, in the order of the file."""
     sent: list[Sent] = []
-    file = history(tmp_path / "h.jsonl", 450)
-    with noting_service((200, {}), sent) as url:
-        assert 0 == imported("--file", file, "--url", url)
+    file = write_history(tmp_path / "h.jsonl", 450)
+    with recording_service((200, {}), sent) as url:
+        assert 0 == import_data("--file", file, "--url", url)
 
     assert {("POST", "/v1/predictor/samples")} == {(method, path) for method, path, _ in sent}
     assert [200, 200, 50] == [len(body["samples"]) for *_, body in sent]
@@ -51,12 +51,14 @@ def test_features_are_sent_and_texts_are_not(
     assert capsys.readouterr().out.startswith("450 applications of 2 classes are being learned")
 
 
-def test_wrong_last_line_sends_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_import_with_an_invalid_last_line_sends_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Otherwise a user would have to find out which part was learned."""
     sent: list[Sent] = []
-    file = history(tmp_path / "h.jsonl", 450, input=3)
-    with noting_service((200, {}), sent) as url:
-        assert 2 == imported("--file", file, "--url", url)
+    file = write_history(tmp_path / "h.jsonl", 450, input=3)
+    with recording_service((200, {}), sent) as url:
+        assert 2 == import_data("--file", file, "--url", url)
 
     assert [] == sent
     assert f"{file}:450: input must be a text" in capsys.readouterr().err
@@ -67,30 +69,30 @@ def test_interrupted_import_reports_where_to_resume(
 ) -> None:
     sent: list[Sent] = []
     broken: Answer = (500, {"error": {"message": "broken"}})
-    file = history(tmp_path / "h.jsonl", 450)
-    with noting_service(lambda *_: broken if len(sent) == 2 else (200, {}), sent) as url:
-        assert 1 == imported("--file", file, "--url", url)
+    file = write_history(tmp_path / "h.jsonl", 450)
+    with recording_service(lambda *_: broken if len(sent) == 2 else (200, {}), sent) as url:
+        assert 1 == import_data("--file", file, "--url", url)
         assert "go on with --skip 200" in capsys.readouterr().err
-        assert 0 == imported("--file", file, "--url", url, "--skip", "200")
+        assert 0 == import_data("--file", file, "--url", url, "--skip", "200")
 
     assert [200, 200, 200, 50] == [len(body["samples"]) for *_, body in sent]
     assert sent[1] == sent[2]
 
 
-def test_busy_predictor_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The predictor answers 503 while it still processes earlier samples."""
+def test_import_waits_for_a_busy_predictor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The predictor answers 503 while it processes earlier samples."""
     monkeypatch.setattr(data, "_PAUSE_S", 0.001)
     answers: list[Answer] = [(503, {"error": {"message": "still learning"}}), (200, {"taken": 1})]
-    with noting_service(lambda *_: answers.pop(0)) as url:
-        assert 0 == imported("--file", history(tmp_path / "h.jsonl", 1), "--url", url)
+    with recording_service(lambda *_: answers.pop(0)) as url:
+        assert 0 == import_data("--file", write_history(tmp_path / "h.jsonl", 1), "--url", url)
 
     assert [] == answers
 
 
-def test_directory_has_the_form_of_recorded_data(tmp_path: Path) -> None:
-    """`justitia predictor train --data` reads the directory."""
+def test_imported_directory_has_the_format_of_recorded_data(tmp_path: Path) -> None:
+    """`justitia predictor train --data` reads such a directory."""
     out = tmp_path / "data"
-    assert 0 == imported("--file", history(tmp_path / "h.jsonl", 5), "--out", str(out))
+    assert 0 == import_data("--file", write_history(tmp_path / "h.jsonl", 5), "--out", str(out))
 
     assert ["class-0", "class-1"] == recorded_classes(out)
     samples = load_samples(out, "class-0")
@@ -99,11 +101,11 @@ def test_directory_has_the_form_of_recorded_data(tmp_path: Path) -> None:
     assert "secret number 4" == samples[2].input_text
 
 
-def test_one_of_several_models_learns(tmp_path: Path) -> None:
+def test_import_trains_only_the_named_model(tmp_path: Path) -> None:
     sent: list[Sent] = []
-    file = history(tmp_path / "h.jsonl", 1)
-    with noting_service((200, {}), sent) as url:
-        assert 0 == imported("--file", file, "--url", url, "--model", "org/m")
+    file = write_history(tmp_path / "h.jsonl", 1)
+    with recording_service((200, {}), sent) as url:
+        assert 0 == import_data("--file", file, "--url", url, "--model", "org/m")
 
     assert ["/v1/predictor/samples?model=org%2Fm"] == [path for _, path, _ in sent]
 
@@ -118,14 +120,14 @@ LINE: dict[str, Any] = {
 }
 
 
-def file_of(tmp_path: Path, *lines: dict[str, Any]) -> Path:
+def write_history_lines(tmp_path: Path, *lines: dict[str, Any]) -> Path:
     path = tmp_path / "history.jsonl"
     path.write_text("".join(f"\n{json.dumps(line)}" for line in lines))
     return path
 
 
-def test_cost_follows_from_the_inferences(tmp_path: Path) -> None:
-    (application,) = read_history(file_of(tmp_path, LINE))
+def test_cost_of_an_application_is_computed_from_its_inferences(tmp_path: Path) -> None:
+    (application,) = read_history(write_history_lines(tmp_path, LINE))
     observation = application.observation()
 
     # p·d + d(d+1)/2: 40 + 10 and 6 + 3
@@ -158,10 +160,12 @@ def test_cost_follows_from_the_inferences(tmp_path: Path) -> None:
         ({"cost": 3}, "field 'cost' must be one of class, inferences, input"),
     ],
 )
-def test_wrong_line_is_named(tmp_path: Path, change: dict[str, Any], complaint: str) -> None:
-    """A history of a million lines must be repairable; None: the field is missing."""
+def test_invalid_line_of_a_history_is_named(
+    tmp_path: Path, change: dict[str, Any], complaint: str
+) -> None:
+    """A user must be able to find the line in a history of a million lines."""
     line = {name: value for name, value in (LINE | change).items() if value is not None}
-    path = file_of(tmp_path, LINE, line)
+    path = write_history_lines(tmp_path, LINE, line)
 
     with pytest.raises(ConfigError, match=rf"history\.jsonl:3: {complaint}"):
         list(read_history(path))

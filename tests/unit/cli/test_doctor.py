@@ -14,7 +14,7 @@ from justitia_ray.doctor.report import count_checks
 from justitia_ray.doctor.rule import Look
 from justitia_ray.errors import ResponseError
 from justitia_ray.protocol.inspection import read_inspection
-from tests.unit.cli.noting_service import Answer, noting_service
+from tests.unit.cli.noting_service import Answer, recording_service
 from tests.unit.doctor.healthy import inspection
 
 Json = dict[str, Any]
@@ -34,27 +34,27 @@ applications:
 
 
 @pytest.fixture(autouse=True)
-def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave out the pause between the two inspections, as the service does not change."""
+def _skip_the_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Skip the pause between two inspections."""
     monkeypatch.setattr(doctor, "_LEAST_INTERVAL_S", 0.0)
 
 
 LEARNS: Answer = (200, {"learns": True, "classes": {}})
 
 
-def answering(seen: Json, predictor: Answer = LEARNS) -> Callable[..., Answer]:
+def answer_with(seen: Json, predictor: Answer = LEARNS) -> Callable[..., Answer]:
     answers = {"/v1/examination": (200, seen), "/v1/predictor": predictor}
     return lambda method, path, body: answers[path]
 
 
-def examined(service: Json | Answer | Callable[..., Answer], *options: str) -> int:
-    answer = answering(service) if isinstance(service, dict) else service
-    with noting_service(answer) as url:
+def run_doctor(service: Json | Answer | Callable[..., Answer], *options: str) -> int:
+    answer = answer_with(service) if isinstance(service, dict) else service
+    with recording_service(answer) as url:
         return main(["doctor", "--url", url, "--interval-s", "0", *options])
 
 
-def broken() -> Json:
-    """Return a service with two failures, one of them fourfold, and a warning."""
+def broken_inspection() -> Json:
+    """Return the inspection of a service with two failures, one of them fourfold, and a warning."""
     seen = deepcopy(HEALTHY)
     seen["replicas"]["r1"]["held"] = {}
     for number in range(4):
@@ -63,9 +63,11 @@ def broken() -> Json:
     return seen
 
 
-def test_healthy_service_is_one_line_and_status_0(capsys: pytest.CaptureFixture[str]) -> None:
-    """A cron job uses status 0; checks that were skipped are listed."""
-    status = examined(HEALTHY)
+def test_healthy_service_prints_one_line_and_exits_with_0(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A cron job uses the exit status; checks that were skipped are listed."""
+    status = run_doctor(HEALTHY)
 
     assert (
         0,
@@ -76,11 +78,11 @@ def test_healthy_service_is_one_line_and_status_0(capsys: pytest.CaptureFixture[
     ) == (status, capsys.readouterr().out.splitlines())
 
 
-def test_failures_are_printed_with_a_remedy_and_status_1(
+def test_failures_are_printed_with_a_remedy_and_exit_with_1(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The worst finding comes first, and at most three equal ones are shown."""
-    status = examined(broken())
+    """The worst finding comes first, and at most three equal findings are shown."""
+    status = run_doctor(broken_inspection())
     out = capsys.readouterr().out
     heads = [line.split("  ")[0].strip() for line in out.splitlines() if line[:1].strip()]
 
@@ -92,11 +94,11 @@ def test_failures_are_printed_with_a_remedy_and_status_1(
     assert all(len(line) <= 100 for line in out.splitlines())
 
 
-def test_json_has_every_finding_and_what_it_was_found_in(
+def test_json_has_every_finding_with_its_evidence(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Bug reports and alerts need every finding with its evidence."""
-    status = examined(broken(), "--json")
+    status = run_doctor(broken_inspection(), "--json")
     told = json.loads(capsys.readouterr().out)
 
     assert (1, True, False, CHECKS) == (
@@ -107,26 +109,28 @@ def test_json_has_every_finding_and_what_it_was_found_in(
     )
     assert 6 == len(told["findings"])
     assert {"rule", "severity", "subject", "what", "do"} == set(told["findings"][0])
-    assert [broken(), broken()] == told["examinations"]
+    assert [broken_inspection(), broken_inspection()] == told["examinations"]
 
 
-def test_findings_cannot_send_escape_sequences_to_the_terminal(
+def test_findings_contain_no_escape_sequences(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Anybody may write names into Redis, so escape sequences are removed from the output."""
+    """Any program may write names into Redis, so escape sequences are removed from the output."""
     seen = deepcopy(HEALTHY)
     seen["scheduler"]["store"]["trouble"] = "\x1b[2Jall is well\x07"
 
-    assert 1 == examined(seen)
+    assert 1 == run_doctor(seen)
     assert "cannot save: ?[2Jall is well?" in capsys.readouterr().out
 
 
-def test_note_alone_exits_with_status_0(capsys: pytest.CaptureFixture[str]) -> None:
+def test_informational_finding_alone_exits_with_status_0(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """Applications of a replaced ingress end by themselves, so no operator needs to act."""
     seen = deepcopy(HEALTHY)
     seen["scheduler"]["applications"]["resting"]["ingress_id"] = "ingress-0"
 
-    assert 0 == examined(seen)
+    assert 0 == run_doctor(seen)
     assert capsys.readouterr().out.splitlines()[-1].endswith("nothing wrong, 1 note")
 
 
@@ -145,11 +149,11 @@ def test_note_alone_exits_with_status_0(capsys: pytest.CaptureFixture[str]) -> N
         ),
     ],
 )
-def test_trouble_of_the_predictor_is_a_finding_and_no_failure(
+def test_unavailable_predictor_is_a_finding_of_the_inspection(
     predictor: Answer, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The inspection covers the whole service, not only the predictor."""
-    assert 1 == examined(answering(HEALTHY, predictor))
+    assert 1 == run_doctor(answer_with(HEALTHY, predictor))
     assert said in capsys.readouterr().out
 
 
@@ -163,8 +167,8 @@ def test_trouble_of_the_predictor_is_a_finding_and_no_failure(
 def test_url_of_another_program_exits_with_status_2(
     answer: Answer, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The URL may be of an older version or of another program."""
-    status = examined(answer)
+    """The URL may belong to an older version or to another program."""
+    status = run_doctor(answer)
     err = capsys.readouterr().err
 
     assert 2 == status
@@ -172,16 +176,14 @@ def test_url_of_another_program_exits_with_status_2(
     assert 1 == len(err.splitlines())
 
 
-def test_redis_that_does_not_answer_from_here_is_a_finding(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A check that could not be made must not look like a passed one."""
+def test_unreachable_redis_is_a_finding(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A check that could not be made must not look like a passed check."""
     file = tmp_path / "serve.yaml"
     file.write_text(SERVE_FILE.replace("NAME", "justitia"))
     seen = deepcopy(HEALTHY)
-    # the check waits for three save intervals
+    # this check waits for three save intervals
     seen["scheduler"]["store"]["save_interval_s"] = 0.001
-    status = examined(seen, "--config", str(file))
+    status = run_doctor(seen, "--config", str(file))
     out = " ".join(capsys.readouterr().out.split())
 
     assert 1 == status
@@ -190,18 +192,18 @@ def test_redis_that_does_not_answer_from_here_is_a_finding(
     assert "was not looked at" not in out
 
 
-def test_file_of_another_application_is_refused(
+def test_configuration_of_another_application_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """With another Redis all of its applications would be reported as orphans."""
     file = tmp_path / "serve.yaml"
     file.write_text(SERVE_FILE.replace("NAME", "other"))
 
-    assert 2 == examined(HEALTHY, "--config", str(file))
+    assert 2 == run_doctor(HEALTHY, "--config", str(file))
     assert f"{file} has other/m, and justitia/m is served at this URL" in capsys.readouterr().err
 
 
-def test_inspection_of_a_newer_service_may_have_more_fields() -> None:
+def test_inspection_of_a_newer_release_may_have_more_fields() -> None:
     """One version of the command can examine a service of the next version."""
     newer = deepcopy(HEALTHY) | {"weather": "fine"}
     newer["scheduler"]["leases"]["3-1"]["colour"] = "green"
@@ -211,8 +213,8 @@ def test_inspection_of_a_newer_service_may_have_more_fields() -> None:
         read_inspection(HEALTHY | {"scheduler": {}})
 
 
-def of_two(second: Json) -> Callable[..., Answer]:
-    """Return a service of two models with this inspection of the second."""
+def answer_with_two_models(second: Json) -> Callable[..., Answer]:
+    """Return the answers of a service of two models, with this inspection of the second model."""
     predictors: Json = {"m": {"learns": True}, "n": {"error": "the predictor is away"}}
     answers: dict[str, Json] = {
         "/v1/examination": {"models": {"m": HEALTHY, "n": second | {"model": "n"}}},
@@ -224,30 +226,30 @@ def of_two(second: Json) -> Callable[..., Answer]:
 
 
 def test_each_of_several_models_is_examined(capsys: pytest.CaptureFixture[str]) -> None:
-    service = of_two(broken())
+    service = answer_with_two_models(broken_inspection())
 
-    assert 1 == examined(service)
+    assert 1 == run_doctor(service)
     said = capsys.readouterr().out
-    assert 0 == examined(service, "--model", "m")
+    assert 0 == run_doctor(service, "--model", "m")
     ends = [line for line in said.splitlines() if f": {CHECKS} checks, " in line]
     assert f"justitia/m: {CHECKS} checks, nothing wrong" == ends[0]
     assert f"justitia/n: {CHECKS} checks, 5 wrong, 2 risk" == ends[1]
     assert "the predictor gives no answer: the predictor is away" in said
 
 
-def test_json_of_several_models_is_by_their_names(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_of_several_models_is_keyed_by_model_name(capsys: pytest.CaptureFixture[str]) -> None:
     """Each model's JSON has the same form as that of a single model."""
-    status = examined(of_two(HEALTHY), "--json")
+    status = run_doctor(answer_with_two_models(HEALTHY), "--json")
     told = json.loads(capsys.readouterr().out)
 
     assert (1, True) == (status, told["wrong"])
     assert [("m", False), ("n", True)] == [(n, m["wrong"]) for n, m in told["models"].items()]
 
 
-def test_model_that_is_not_served_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unknown_model_is_named_in_the_error(capsys: pytest.CaptureFixture[str]) -> None:
     """The error distinguishes an unknown model from a service without inspections."""
     unknown = {"error": {"message": "the model 'x' does not exist", "code": "model_not_found"}}
-    assert 2 == examined((404, unknown), "--model", "x")
+    assert 2 == run_doctor((404, unknown), "--model", "x")
     said = capsys.readouterr().err
     assert "the model 'x' does not exist" in said
     assert "no application that can be examined" not in said

@@ -15,13 +15,15 @@ _MAXCONN = "RAY_SERVE_HAPROXY_MAXCONN"
 
 
 @pytest.fixture(autouse=True)
-def _has_haproxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pretend that HAProxy can run here; the tests do not start it."""
+def _pretend_haproxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend that HAProxy is installed; the tests do not start it."""
     monkeypatch.setenv("RAY_SERVE_HAPROXY_BINARY_PATH", "/bin/sh")
 
 
-def file_with(directory: Path, ingress: str = "", models: int = 1, outstanding: int = 400) -> Path:
-    """Return a Serve configuration file with these additional keys of the Ingress."""
+def write_serve_file(
+    directory: Path, ingress: str = "", models: int = 1, outstanding: int = 400
+) -> Path:
+    """Write a Serve configuration file with additional settings of its ingress."""
     named = ", ".join(f"{{name: m{i}, path: none}}" for i in range(models))
     file = directory / "serve.yaml"
     file.write_text(
@@ -36,32 +38,31 @@ applications:
     return file
 
 
-def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+def print_env(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert 0 == main(["env", *words])
     return capsys.readouterr().out
 
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="needs a shell")
-def test_output_can_be_sourced_by_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
+def test_printed_variables_can_be_sourced_by_a_shell(capsys: pytest.CaptureFixture[str]) -> None:
     """The reasons between the lines are shell comments and must not swallow the next variable."""
-    told = printed(capsys, "--descriptors", "20000")
+    told = print_env(capsys, "--descriptors", "20000")
     script = f'eval "$1"; echo "${_MAXCONN} $RAY_SERVE_METRICS_EXPORT_INTERVAL_MS"'
     said = subprocess.run(["sh", "-c", script, "sh", told], capture_output=True, check=True)
 
     assert "7897 2000\n" == said.stdout.decode()
 
 
-def test_every_variable_has_its_reason_before_it(capsys: pytest.CaptureFixture[str]) -> None:
-    """The comment tells an operator why a variable of Ray's is set."""
-    lines = printed(capsys, "--format", "dotenv").splitlines()
+def test_reason_of_each_variable_precedes_it(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = print_env(capsys, "--format", "dotenv").splitlines()
 
     for before, line in pairwise(lines):
         assert line.startswith(("# ", "RAY_SERVE_", "JUSTITIA_HAPROXY_BINARY="))
         assert line.startswith("# ") or before.startswith("# ")
 
 
-def test_yaml_is_the_env_of_a_container(capsys: pytest.CaptureFixture[str]) -> None:
-    variables = yaml.safe_load(printed(capsys, "--format", "yaml", "--descriptors", "20000"))
+def test_yaml_output_is_the_env_of_a_container(capsys: pytest.CaptureFixture[str]) -> None:
+    variables = yaml.safe_load(print_env(capsys, "--format", "yaml", "--descriptors", "20000"))
 
     assert {"name": _MAXCONN, "value": "7897"} in variables
     assert {str} == {type(variable["value"]) for variable in variables}
@@ -72,30 +73,30 @@ def test_yaml_is_the_env_of_a_container(capsys: pytest.CaptureFixture[str]) -> N
     [("", 1, 400), (", num_replicas: 3", 1, 1_200), ("", 2, 800), (", num_replicas: auto", 1, 400)],
     ids=["one", "processes", "models", "unknown number"],
 )
-def test_callers_of_a_file_are_those_of_all_its_ingresses_and_models(
+def test_number_of_callers_is_summed_over_ingresses_and_models(
     tmp_path: Path, ingress: str, models: int, callers: int
 ) -> None:
     """All ingresses may have their callers at the same HAProxy."""
-    assert callers == most_callers(file_with(tmp_path, ingress, models))
+    assert callers == most_callers(write_serve_file(tmp_path, ingress, models))
 
 
-def test_file_decides_the_limit_of_connections(
+def test_connection_limit_follows_from_the_configuration(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The limit covers 400 callers and the idle connections beside them."""
-    told = printed(capsys, str(file_with(tmp_path)), "--descriptors", "20000")
+    told = print_env(capsys, str(write_serve_file(tmp_path)), "--descriptors", "20000")
 
     assert f"export {_MAXCONN}=656\n" in told
 
 
-def test_file_that_asks_for_tls_gets_no_haproxy(
+def test_configuration_with_tls_gets_no_haproxy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """HAProxy would serve plaintext, so a deployment with TLS behind it is refused."""
-    file = file_with(tmp_path)
+    """HAProxy would serve plain text, so a configuration with TLS is refused with HAProxy."""
+    file = write_serve_file(tmp_path)
     certificate = "http_options: {ssl_keyfile: key.pem, ssl_certfile: certificate.pem}"
     file.write_text(f"{file.read_text()}\n{certificate}\n")
-    told = printed(capsys, str(file), "--format", "dotenv")
+    told = print_env(capsys, str(file), "--format", "dotenv")
 
     assert "# Serve's own proxy is the front: http_options.ssl_certfile asks for TLS" in told
     assert ["RAY_SERVE_METRICS_EXPORT_INTERVAL_MS=2000"] == [
@@ -103,13 +104,13 @@ def test_file_that_asks_for_tls_gets_no_haproxy(
     ]
 
 
-def test_other_http_options_leave_haproxy(
+def test_other_http_options_allow_haproxy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = file_with(tmp_path)
+    file = write_serve_file(tmp_path)
     file.write_text(f"{file.read_text()}\nhttp_options: {{port: 8001}}\n")
 
-    assert _MAXCONN in printed(capsys, str(file))
+    assert _MAXCONN in print_env(capsys, str(file))
 
 
 @pytest.mark.parametrize(
@@ -120,13 +121,15 @@ def test_other_http_options_leave_haproxy(
     ],
     ids=["descriptors", "file"],
 )
-def test_mistake_is_named(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A wrong number would end HAProxy later, far from its cause."""
+def test_invalid_argument_is_named(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An invalid number would end HAProxy later, far from its cause."""
     assert 2 == main(["env", *words])
     assert said in capsys.readouterr().err
 
 
-def test_mistake_in_the_environment_is_named(
+def test_invalid_environment_variable_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A missing binary would end Serve's front without an error message."""

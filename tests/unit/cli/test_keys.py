@@ -40,8 +40,8 @@ IN_REDIS = "      access: {keys_in_redis: true, keys_file: unused.yaml}\n"
 
 
 @pytest.fixture(autouse=True)
-def _settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use a temporary directory, a fixed time and a fixed user."""
+def _fixed_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Use a temporary directory, a fixed time and a fixed user name."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REDIS_PASSWORD", "s3cret")
     monkeypatch.setattr(keys, "time", SimpleNamespace(time=lambda: NOW))
@@ -49,8 +49,8 @@ def _settled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def redis() -> Iterator[FakeStrictRedis]:
-    """In-memory Redis that replaces every connection."""
+def redis_client() -> Iterator[FakeStrictRedis]:
+    """Replace every Redis connection by an in-memory Redis, and return a client of it."""
     server = FakeServer()
     with patch(
         "justitia_ray.store.connection.Redis.from_url",
@@ -60,8 +60,8 @@ def redis() -> Iterator[FakeStrictRedis]:
 
 
 @pytest.fixture(params=["file", "config with a file", "config with Redis"])
-def place(request: pytest.FixtureRequest, redis: FakeStrictRedis) -> list[str]:
-    """Options that name the store of the keys."""
+def store_options(request: pytest.FixtureRequest, redis_client: FakeStrictRedis) -> list[str]:
+    """Return the command-line options that select the store of the keys."""
     if request.param == "file":
         return ["--file", "keys.yaml"]
     access = "      access: {keys_file: keys.yaml}\n"
@@ -80,8 +80,10 @@ def write_config(*access: str) -> list[str]:
     return ["--config", "serve.yaml"]
 
 
-def create(place: list[str], capsys: pytest.CaptureFixture[str], *options: str) -> tuple[str, Json]:
-    """Create a key and return standard output and the audit line on standard error."""
+def create_tenant_key(
+    place: list[str], capsys: pytest.CaptureFixture[str], *options: str
+) -> tuple[str, Json]:
+    """Create a key; return standard output and the audit line of standard error."""
     assert 0 == main(["keys", "create", *place, "--tenant", "acme/search", *options])
     printed = capsys.readouterr()
     line, said = printed.err.splitlines()
@@ -89,17 +91,19 @@ def create(place: list[str], capsys: pytest.CaptureFixture[str], *options: str) 
     return printed.out, json.loads(line)
 
 
-def listed(place: list[str], capsys: pytest.CaptureFixture[str]) -> list[Json]:
+def list_keys(place: list[str], capsys: pytest.CaptureFixture[str]) -> list[Json]:
     assert 0 == main(["keys", "list", "--json", *place])
     found: list[Json] = json.loads(capsys.readouterr().out)["keys"]
     return found
 
 
-def test_key_lives_from_create_to_revoke(
-    place: list[str], capsys: pytest.CaptureFixture[str]
+def test_lifetime_of_a_key_from_create_to_revoke(
+    store_options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The audit line of each change has the record before and after, without its digest."""
-    out, made = create(place, capsys, "--user", "ci", "--max-weight", "2", "--expires", "90d")
+    out, made = create_tenant_key(
+        store_options, capsys, "--user", "ci", "--max-weight", "2", "--expires", "90d"
+    )
     key_id = public_id(out.strip())
     record = {
         "id": key_id,
@@ -113,23 +117,25 @@ def test_key_lives_from_create_to_revoke(
     change = {"at": "2027-01-15T08:00:00Z", "who": "ann@host", "key_id": key_id}
 
     assert {"event": "audit.key_created", **change, "before": None, "after": record} == made
-    assert [record] == listed(place, capsys)
-    assert 0 == main(["keys", "revoke", key_id, *place])
+    assert [record] == list_keys(store_options, capsys)
+    assert 0 == main(["keys", "revoke", key_id, *store_options])
     line, said = capsys.readouterr().err.splitlines()
     assert {"event": "audit.key_revoked", **change, "before": record, "after": None} == json.loads(
         line
     )
     assert said.startswith(f"key {key_id} is revoked in ")
-    assert [] == listed(place, capsys)
-    assert 2 == main(["keys", "revoke", key_id, *place])
+    assert [] == list_keys(store_options, capsys)
+    assert 2 == main(["keys", "revoke", key_id, *store_options])
     assert capsys.readouterr().err.endswith(f": has no key {key_id}\n")
 
 
-def test_stdout_has_only_the_key_which_is_valid(
+def test_standard_output_of_create_is_only_the_key(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """`justitia keys create … | kubectl create secret …` must receive the key and nothing else."""
-    out, _ = create(["--file", "keys.yaml"], capsys, "--scope", "operate", "--scope", "proxy")
+    """`justitia keys create … | kubectl create secret …` must pipe only the key."""
+    out, _ = create_tenant_key(
+        ["--file", "keys.yaml"], capsys, "--scope", "operate", "--scope", "proxy"
+    )
     identity = find_identity(
         [KeyTable(read_key_file(Path("keys.yaml")))], out.removesuffix("\n"), NOW
     )
@@ -138,12 +144,14 @@ def test_stdout_has_only_the_key_which_is_valid(
     assert ("acme/search", 1.0) == (identity.tenant, identity.max_weight)
 
 
-def test_key_is_stored_nowhere(place: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """The file, Redis, the audit log and the list hold no key, and the list no digest."""
-    out, _ = create(place, capsys)
-    main(["keys", "list", *place])
-    main(["keys", "list", "--json", *place])
-    main(["keys", "revoke", out.strip(), *place])
+def test_key_is_stored_only_as_a_digest(
+    store_options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither the file, Redis, the audit log nor the list contains a key."""
+    out, _ = create_tenant_key(store_options, capsys)
+    main(["keys", "list", *store_options])
+    main(["keys", "list", "--json", *store_options])
+    main(["keys", "revoke", out.strip(), *store_options])
     printed = capsys.readouterr()
     files = "".join(path.read_text() for path in Path().iterdir())
 
@@ -151,7 +159,7 @@ def test_key_is_stored_nowhere(place: list[str], capsys: pytest.CaptureFixture[s
     assert "sha256" not in printed.out
 
 
-def test_audit_file_is_appended_to(capsys: pytest.CaptureFixture[str]) -> None:
+def test_audit_line_is_appended_to_the_file(capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--file", "keys.yaml", "--audit", "audit.log"]
     assert 0 == main(["keys", "create", "--tenant", "acme", *options])
     printed = capsys.readouterr()
@@ -165,7 +173,7 @@ def test_audit_file_is_appended_to(capsys: pytest.CaptureFixture[str]) -> None:
     assert printed.out.strip() not in text
 
 
-def test_key_is_shown_even_if_its_audit_line_cannot_be_written(
+def test_key_is_printed_even_if_its_audit_line_cannot_be_written(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The key is already valid and would otherwise be lost."""
@@ -182,10 +190,10 @@ def test_key_is_shown_even_if_its_audit_line_cannot_be_written(
     ) == printed.err
 
 
-def test_list_is_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_of_keys_is_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     place = ["--file", "keys.yaml"]
-    first, _ = create(place, capsys, "--expires", "1h")
-    second, _ = create(place, capsys, "--user", "ci", "--max-weight", "0.5")
+    first, _ = create_tenant_key(place, capsys, "--expires", "1h")
+    second, _ = create_tenant_key(place, capsys, "--user", "ci", "--max-weight", "0.5")
     with patch.object(keys, "time", SimpleNamespace(time=lambda: NOW + DAY)):
         main(["keys", "list", *place])
     rows = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
@@ -204,13 +212,13 @@ def test_list_is_a_table_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     ] == cells
 
 
-def test_damaged_entry_in_redis_is_named_and_can_be_revoked(
-    redis: FakeStrictRedis, capsys: pytest.CaptureFixture[str]
+def test_damaged_key_record_in_redis_is_named_and_can_be_revoked(
+    redis_client: FakeStrictRedis, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The other entries are listed; status 1 informs scripts."""
+    """The other keys are listed, and exit status 1 informs scripts."""
     place = write_config(IN_REDIS)
-    create(place, capsys)
-    redis.hset(HASH, "0" * 8, "{}")
+    create_tenant_key(place, capsys)
+    redis_client.hset(HASH, "0" * 8, "{}")
     status = main(["keys", "list", "--json", *place])
     printed = capsys.readouterr()
 
@@ -218,28 +226,30 @@ def test_damaged_entry_in_redis_is_named_and_can_be_revoked(
     assert "justitia keys: key '00000000': id is required\n" == printed.err
     assert 0 == main(["keys", "revoke", "0" * 8, *place])
     assert {"id": "0" * 8} == json.loads(capsys.readouterr().err.splitlines()[0])["before"]
-    assert 1 == redis.hlen(HASH)
+    assert 1 == redis_client.hlen(HASH)
 
 
-def test_taken_id_in_redis_generates_another_key(
-    redis: FakeStrictRedis, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_taken_key_id_in_redis_generates_another_key(
+    redis_client: FakeStrictRedis,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     place = write_config(IN_REDIS)
-    numbers = iter([0, 1, 0, 1, 2])  # each command first reads the clock to check its options
+    numbers = iter([0, 1, 0, 1, 2])  # each command reads the clock once to check its options
     monkeypatch.setattr(
         keys,
         "create_key",
         partial(create_key, random_bytes=lambda count: bytes([next(numbers)] * count)),
     )
-    first, _ = create(place, capsys)
-    second, _ = create(place, capsys)
+    first, _ = create_tenant_key(place, capsys)
+    second, _ = create_tenant_key(place, capsys)
 
     assert first != second
-    assert 2 == redis.hlen(HASH)
+    assert 2 == redis_client.hlen(HASH)
 
 
-def test_one_of_several_applications_is_chosen(
-    redis: FakeStrictRedis, capsys: pytest.CaptureFixture[str]
+def test_application_must_be_named_if_there_are_several(
+    redis_client: FakeStrictRedis, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A key for the wrong application would be worse than an error."""
     place = write_config(IN_REDIS.replace("true", "false"), IN_REDIS)
@@ -247,11 +257,11 @@ def test_one_of_several_applications_is_chosen(
 
     assert 2 == main(["keys", "list", *place])
     assert "--application is required: serve.yaml has a0, a1\n" in capsys.readouterr().err
-    create([*place, "--application", "a1"], capsys)
-    assert 1 == redis.hlen(HASH)
+    create_tenant_key([*place, "--application", "a1"], capsys)
+    assert 1 == redis_client.hlen(HASH)
 
 
-def test_redis_that_is_away_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unreachable_redis_is_reported_in_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     place = write_config(IN_REDIS)
     Path("serve.yaml").write_text(
         Path("serve.yaml").read_text().replace("redis://memory", "unix:///nowhere/r.sock")
@@ -274,14 +284,14 @@ def test_redis_that_is_away_is_one_sentence(capsys: pytest.CaptureFixture[str]) 
         (IN_REDIS, "", "store.redis_password_env: variable REDIS_PASSWORD is not set on this node"),
     ],
 )
-def test_configuration_without_a_place_for_keys_is_one_sentence(
+def test_configuration_without_a_key_store_is_reported(
     access: str,
     options: str,
     said: str,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The error names the missing key of the configuration file."""
+    """The error names the missing setting of the configuration file."""
     place = write_config(access)
     monkeypatch.delenv("REDIS_PASSWORD")
 
@@ -299,7 +309,7 @@ def test_configuration_without_a_place_for_keys_is_one_sentence(
         ("2027-01-15T10:00:01+02:00", NOW + 1),
     ],
 )
-def test_expiry_has_several_forms(text: str, at: float) -> None:
+def test_expiry_of_a_key_has_several_formats(text: str, at: float) -> None:
     """The expiry is a number of days, or a date that begins at midnight UTC."""
     assert at == read_expiry(text, NOW)
 
@@ -307,12 +317,12 @@ def test_expiry_has_several_forms(text: str, at: float) -> None:
 @pytest.mark.parametrize(
     "text", ["", "soon", "90", "-1d", "0d", "1w", "999999999d", "999999d" * 9, "2027-01-15", "2027"]
 )
-def test_expiry_in_the_past_is_refused(text: str) -> None:
+def test_key_expiry_in_the_past_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"^--expires is "):
         read_expiry(text, NOW)
 
 
-def test_name_of_the_user_is_in_the_audit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_audit_line_names_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     """A container may run as a user without a name; the numeric id is logged then."""
     monkeypatch.undo()
     monkeypatch.setattr("socket.gethostname", lambda: "host")

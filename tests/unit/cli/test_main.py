@@ -7,10 +7,10 @@ import pytest
 
 from justitia_ray import __version__
 from justitia_ray.cli.main import main
-from tests.unit.cli.noting_service import noting_service
+from tests.unit.cli.noting_service import recording_service
 
 
-def test_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_option_prints_the_package_version(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["--version"])
 
@@ -33,11 +33,11 @@ def test_command_is_required(capsys: pytest.CaptureFixture[str]) -> None:
         pytest.param("doctor", 2, id="doctor: nothing is known of it; 1 would say that it is ill"),
     ],
 )
-def test_service_that_cannot_be_reached_is_one_sentence(
+def test_unreachable_service_is_reported_in_one_sentence(
     command: str, expected: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The most common mistake, a wrong port, must not print a traceback."""
-    with noting_service((200, {})) as url:
+    """A wrong port, the most common mistake, must not print a traceback."""
+    with recording_service((200, {})) as url:
         pass  # the port is free again
     status = main([command, "--url", url])
     [said] = capsys.readouterr().err.splitlines()
@@ -46,8 +46,8 @@ def test_service_that_cannot_be_reached_is_one_sentence(
     assert said.startswith(f"justitia {command}: no connection to 127.0.0.1")
 
 
-def lack(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    """Let imports of a module fail, as if it were not installed."""
+def hide_module(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    """Let imports of a module fail as if it were not installed."""
     for name in [name for name in sys.modules if name.startswith("justitia_ray.serve.ops")]:
         monkeypatch.delitem(sys.modules, name)
     for name in [missing, *(name for name in sys.modules if name.startswith(f"{missing}."))]:
@@ -55,7 +55,7 @@ def lack(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
 
 
 def test_only_the_requested_command_is_imported() -> None:
-    """`status` in a loop must not load plotting libraries."""
+    """Running `justitia status` in a loop must not load plotting libraries."""
     program = "import sys; from justitia_ray.cli.main import main; main(['status', '--url', 'x'])"
     program += "; sys.exit('numpy' in sys.modules)"
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False)
@@ -64,11 +64,11 @@ def test_only_the_requested_command_is_imported() -> None:
 
 
 @pytest.mark.parametrize("command", [["shutdown"], ["check-config", "serve.yaml"]])
-def test_missing_extra_is_one_sentence(
+def test_missing_extra_is_named_in_the_error(
     command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The client installs without Ray; the error names the extra to install."""
-    lack(monkeypatch, "ray")
+    hide_module(monkeypatch, "ray")
     status = main(command)
     said = capsys.readouterr().err
 
@@ -79,6 +79,6 @@ def test_missing_extra_is_one_sentence(
 
 def test_broken_package_does_not_count_as_a_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Advice to install an extra would hide an internal error."""
-    lack(monkeypatch, "justitia_ray.serve.ops.shutdown")
+    hide_module(monkeypatch, "justitia_ray.serve.ops.shutdown")
     with pytest.raises(ModuleNotFoundError):
         main(["shutdown"])

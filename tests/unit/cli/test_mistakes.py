@@ -123,7 +123,7 @@ MISTAKES = [
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def input_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory with a workload, histories, recorded runs, models and other files."""
     directory = tmp_path_factory.mktemp("mistakes")
     write_lines(directory / "w.jsonl", APPLICATION)
@@ -139,17 +139,17 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("command", "said"), MISTAKES)
-def test_mistake_is_one_sentence_and_writes_nothing(
+def test_invalid_option_is_one_sentence_and_writes_nothing(
     command: str,
     said: str,
-    directory: Path,
+    input_dir: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The sentence names the option, its value and the allowed values."""
-    monkeypatch.chdir(directory)
+    """The error names the option, its value and the allowed values."""
+    monkeypatch.chdir(input_dir)
     monkeypatch.delenv("JUSTITIA_DATA", raising=False)
-    before = {*directory.rglob("*")}
+    before = {*input_dir.rglob("*")}
     status = main(command.split())
     printed = capsys.readouterr()
 
@@ -157,4 +157,4 @@ def test_mistake_is_one_sentence_and_writes_nothing(
     [line] = printed.err.splitlines()
     assert line.startswith(f"justitia {command.split()[0]}: ")
     assert said in line
-    assert before == {*directory.rglob("*")}
+    assert before == {*input_dir.rglob("*")}

@@ -10,7 +10,7 @@ import pytest
 from justitia_ray.cli.main import main
 from justitia_ray.predictor.model_directory import ModelDirectory
 from justitia_ray.predictor.model_file import model_from_bytes
-from tests.unit.cli.noting_service import Sent, noting_service
+from tests.unit.cli.noting_service import Sent, recording_service
 from tests.unit.predictor.builders import quick_networks
 from tests.unit.sim.data_directory import write_lines
 
@@ -45,7 +45,7 @@ def write_runs(where: Path, name: str, numbers: range, *, inputs: Path | None = 
     )
 
 
-def predictor(*words: str | Path) -> int:
+def run_predictor(*words: str | Path) -> int:
     return main(["predictor", *map(str, words)])
 
 
@@ -53,13 +53,13 @@ def predictor(*words: str | Path) -> int:
 def test_evaluate_writes_metrics_of_held_out_runs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The model is trained on all of --data and tested on the classes of --holdout that it has."""
+    """The model is trained on --data and tested on the classes of --holdout that it knows."""
     data, held, out = tmp_path / "data", tmp_path / "held", tmp_path / "out"
     write_runs(data, "A", range(40))
     write_runs(data, "B", range(40))
     write_runs(held, "A", range(40, 50), inputs=data)
 
-    code = predictor("evaluate", "--data", data, "--holdout", held, "--out", out)
+    code = run_predictor("evaluate", "--data", data, "--holdout", held, "--out", out)
     metrics = json.loads((out / "metrics.json").read_text())
 
     assert 0 == code
@@ -72,13 +72,13 @@ def test_evaluate_writes_metrics_of_held_out_runs(
 
 
 @pytest.mark.usefixtures("quick_networks")
-def test_train_writes_models_of_all_runs_and_metrics_of_a_part(tmp_path: Path) -> None:
+def test_train_writes_models_of_all_runs_and_metrics_of_held_out_ones(tmp_path: Path) -> None:
     """The served model is trained on all runs; its metrics come from runs not used in training."""
     write_runs(tmp_path, "A", range(40))
     write_runs(tmp_path, "B", range(30))
     out = tmp_path / "models"
 
-    assert 0 == predictor("train", "--data", tmp_path, "--out", out, "--classes", "B")
+    assert 0 == run_predictor("train", "--data", tmp_path, "--out", out, "--classes", "B")
     active = ModelDirectory(out).active("B")
     metrics = json.loads((out / "metrics.json").read_text())
 
@@ -97,10 +97,10 @@ def test_train_writes_models_of_all_runs_and_metrics_of_a_part(tmp_path: Path) -
         ("svm", "kind must be one of mlp, paper, got 'svm'"),
     ],
 )
-def test_kind_is_checked_before_data_are_read(
+def test_model_kind_is_checked_before_data_are_read(
     action: str, kind: str, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert 2 == predictor(action, "--data", "none", "--out", "none", "--kind", kind)
+    assert 2 == run_predictor(action, "--data", "none", "--out", "none", "--kind", kind)
     assert told in capsys.readouterr().err
 
 
@@ -115,8 +115,8 @@ RECORD = {
 
 
 @pytest.fixture
-def models(tmp_path: Path) -> Path:
-    """Return a directory with two versions of one class."""
+def model_dir(tmp_path: Path) -> Path:
+    """Return a directory with two versions of one class's model."""
     directory = ModelDirectory(tmp_path / "models")
     directory.publish("report", b"1", {})
     directory.publish("report", b"2", RECORD)
@@ -124,12 +124,11 @@ def models(tmp_path: Path) -> Path:
 
 
 def test_list_shows_the_serving_model_and_its_training(
-    models: Path, capsys: pytest.CaptureFixture[str]
+    model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An operator sees whether the last training improved the model; scripts read JSON."""
-    assert 0 == predictor("list", "--models", models)
+    assert 0 == run_predictor("list", "--models", model_dir)
     head, latest, first = capsys.readouterr().out.splitlines()
-    assert 0 == predictor("list", "--models", models, "--json")
+    assert 0 == run_predictor("list", "--models", model_dir, "--json")
     known = json.loads(capsys.readouterr().out)["classes"]["report"]
 
     assert head.split()[:3] == ["class", "samples", "version"]
@@ -141,11 +140,11 @@ def test_list_shows_the_serving_model_and_its_training(
 
 
 def test_rollback_pins_a_version_and_release_unpins_it(
-    models: Path, capsys: pytest.CaptureFixture[str]
+    model_dir: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Each command prints the version that serves afterwards."""
+    """Each command prints the model version that serves afterwards."""
     for words in ((), ("--to", "0"), ("--to", "2"), ("--release",)):
-        assert 0 == main(["predictor", "rollback", "report", *words, "--models", str(models)])
+        assert 0 == main(["predictor", "rollback", "report", *words, "--models", str(model_dir)])
 
     assert [
         "class report: version 1 serves until it is released",
@@ -155,8 +154,9 @@ def test_rollback_pins_a_version_and_release_unpins_it(
     ] == capsys.readouterr().out.splitlines()
 
 
-def test_command_reaches_the_service_over_http(capsys: pytest.CaptureFixture[str]) -> None:
-    """Models stored in Redis are listed and rolled back over HTTP."""
+def test_models_in_redis_are_listed_and_rolled_back_over_http(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     known = {
         "samples": 31,
         "serving": 1,
@@ -171,7 +171,7 @@ def test_command_reaches_the_service_over_http(capsys: pytest.CaptureFixture[str
         "GET": {"classes": {"report": known, "new": mean_only, "old": gone_back}},
         "POST": gone_back,
     }
-    with noting_service(lambda method, *_: (200, answers[method]), asked) as url:
+    with recording_service(lambda method, *_: (200, answers[method]), asked) as url:
         assert 0 == main(["predictor", "list", "--url", url])
         assert 0 == main(["predictor", "rollback", "report", "--to", "0", "--url", url])
 
@@ -185,21 +185,21 @@ def test_command_reaches_the_service_over_http(capsys: pytest.CaptureFixture[str
     assert ["0", "serves,", "pinned"] == lines[6].split()
 
 
-def test_service_that_refuses_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 1: the service did not execute the command."""
+def test_refusal_of_the_service_is_quoted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit status 1 means that the service did not execute the command."""
     refusal = {"error": {"message": "class 'x' has no model", "code": None}}
-    with noting_service((400, refusal)) as url:
+    with recording_service((400, refusal)) as url:
         assert 1 == main(["predictor", "rollback", "x", "--url", url])
 
     assert "class 'x' has no model" in capsys.readouterr().err
 
 
-def test_one_of_several_models_has_to_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_model_must_be_named_if_there_are_several(capsys: pytest.CaptureFixture[str]) -> None:
     """Without `--model` the error lists the served models."""
     asked: list[Sent] = []
-    with noting_service((200, {"models": {"m": {}, "n": {}}}), asked) as url:
+    with recording_service((200, {"models": {"m": {}, "n": {}}}), asked) as url:
         assert 2 == main(["predictor", "list", "--url", url])
-    with noting_service((200, {"classes": {}}), asked) as url:
+    with recording_service((200, {"classes": {}}), asked) as url:
         assert 0 == main(["predictor", "list", "--url", url, "--model", "n"])
 
     assert ["/v1/predictor", "/v1/predictor?model=n"] == [path for _, path, _ in asked]

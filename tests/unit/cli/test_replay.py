@@ -17,40 +17,45 @@ FINISHED = Replay("vtc", run_of({"a": (0.0, 2.0)}), (), {"model": "tiny", "repli
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Replace the replay by one with result `done`; return its arguments."""
+def replay_arguments(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Replace the replay by a fake with the result `done`; return its arguments."""
     asked: dict[str, Any] = {"done": FINISHED}
 
-    async def fake(url: str, applications: list[Any], **options: Any) -> Replay:
+    async def fake_replay(url: str, applications: list[Any], **options: Any) -> Replay:
         asked.update(options, url=url, applications=[a.application_id for a in applications])
         done: Replay = asked["done"]
         return done
 
-    def draw(out: Path, results: Any) -> str:
+    def draw_no_figures(out: Path, results: Any) -> str:
         asked["drawn"] = (out, list(results))
         return "no figures: no pencil"
 
-    monkeypatch.setattr(command, "replay_workload", fake)
-    monkeypatch.setattr(command, "draw_figures", draw)
+    monkeypatch.setattr(command, "replay_workload", fake_replay)
+    monkeypatch.setattr(command, "draw_figures", draw_no_figures)
     return asked
 
 
 @pytest.fixture
-def workload(tmp_path: Path) -> Path:
+def workload_path(tmp_path: Path) -> Path:
     path = tmp_path / "workload.jsonl"
     write_lines(path, APPLICATION)
     return path
 
 
-def run(*arguments: object) -> int:
+def run_replay(*arguments: object) -> int:
     return main(["replay", *map(str, arguments)])
 
 
-def test_result_files_equal_those_of_a_simulation(
-    asked: dict[str, Any], workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_replay_writes_the_same_files_as_a_simulation(
+    replay_arguments: dict[str, Any],
+    workload_path: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "out"
-    status = run("--url", "http://x", "--workload", workload, "--out", out, "--speed", "2")
+    status = run_replay(
+        "--url", "http://x", "--workload", workload_path, "--out", out, "--speed", "2"
+    )
     stored = read_results(out)
 
     assert 0 == status
@@ -59,36 +64,43 @@ def test_result_files_equal_those_of_a_simulation(
     assert "replay" == stored.about["command"]
     assert {
         "url": "http://x",
-        "workload": str(workload),
+        "workload": str(workload_path),
         "model": "tiny",
         "speed": 2.0,
         "timeout_s": None,
     } == stored.about["configuration"]
-    assert (out, ["vtc"]) == asked["drawn"]
+    assert (out, ["vtc"]) == replay_arguments["drawn"]
     said = capsys.readouterr()
     assert f"1 of 1 applications finished; results in {out}\n" == said.out
     assert "justitia replay: no figures: no pencil\n" == said.err
 
 
-def test_options_reach_the_replay(asked: dict[str, Any], workload: Path, tmp_path: Path) -> None:
+def test_command_line_options_reach_the_replay(
+    replay_arguments: dict[str, Any], workload_path: Path, tmp_path: Path
+) -> None:
     """By default: the local service, its only model, real time, no time limit."""
-    run("--workload", workload, "--out", tmp_path / "out")
-    defaults = dict(asked)
-    run("--workload", workload, "--out", tmp_path / "out", "--model", "m", "--timeout-s", "60")
+    run_replay("--workload", workload_path, "--out", tmp_path / "out")
+    defaults = dict(replay_arguments)
+    run_replay(
+        "--workload", workload_path, "--out", tmp_path / "out", "--model", "m", "--timeout-s", "60"
+    )
 
     assert ("http://127.0.0.1:8000", ["a"]) == (defaults["url"], defaults["applications"])
     assert (None, 1.0, None) == tuple(defaults[n] for n in ("model", "speed", "timeout_s"))
-    assert ("m", 60.0) == (asked["model"], asked["timeout_s"])
+    assert ("m", 60.0) == (replay_arguments["model"], replay_arguments["timeout_s"])
 
 
-def test_failures_are_counted_and_written_down(
-    asked: dict[str, Any], workload: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_failed_applications_are_counted_and_recorded(
+    replay_arguments: dict[str, Any],
+    workload_path: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The other results are written, and the exit status shows that some are missing."""
     failures = (ReplayFailure("b", "7", "500: broken"), ReplayFailure("c", None, "400: refused"))
     run_ = run_of({"a": (0.0, 2.0), "b": (0.0, None), "c": (0.0, None)})
-    asked["done"] = Replay("vtc", run_, failures, {"model": "tiny", "replicas": 1})
-    status = run("--workload", workload, "--out", tmp_path / "out")
+    replay_arguments["done"] = Replay("vtc", run_, failures, {"model": "tiny", "replicas": 1})
+    status = run_replay("--workload", workload_path, "--out", tmp_path / "out")
 
     assert 1 == status
     assert (

@@ -10,28 +10,28 @@ from tests.unit.lab.report import small
 
 
 @pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+def _replace_experiments(monkeypatch: pytest.MonkeyPatch) -> None:
     experiments = (small.experiment(), small.experiment("broken", small.Broken))
     monkeypatch.setattr(report, "EXPERIMENTS", experiments)
 
 
-def _run(tmp_path: Path, *arguments: str) -> int:
+def _run_report(tmp_path: Path, *arguments: str) -> int:
     fixed = ["report", "--data", str(tmp_path), "--out", str(tmp_path / "out"), "--workers", "1"]
     return command.main([*fixed, *arguments])
 
 
 @pytest.mark.slow
-def test_report_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert 0 == _run(tmp_path, "--only", "small")
+def test_report_page_is_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert 0 == _run_report(tmp_path, "--only", "small")
     assert "report.html: 1 of 1 experiments" in capsys.readouterr().out
     assert (tmp_path / "out" / "report.html").is_file()
 
 
-def test_failed_experiment_is_reported_and_the_others_are_written(
+def test_failed_experiment_is_reported_and_other_experiments_are_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The exit status shows scripts that the page is incomplete."""
-    assert 1 == _run(tmp_path)
+    """The exit status tells scripts that the page is incomplete."""
+    assert 1 == _run_report(tmp_path)
 
     told = capsys.readouterr()
     assert "broken failed: 1x · justitia, seed 101: ValueError: no luck" in told.err
@@ -46,9 +46,9 @@ def test_failed_experiment_is_reported_and_the_others_are_written(
         ("--first-seed=301", "seeds 301, 302, 303, 304, 305."),
     ],
 )
-def test_page_names_its_seeds_and_quick_mode(tmp_path: Path, option: str, said: str) -> None:
+def test_report_page_names_its_seeds_and_quick_mode(tmp_path: Path, option: str, said: str) -> None:
     """Defaults were tuned on seeds below 101; numbers of a quick report must not be quoted."""
-    _run(tmp_path, "--only", "small", option)
+    _run_report(tmp_path, "--only", "small", option)
     page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
 
     assert said in page

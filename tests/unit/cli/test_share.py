@@ -7,22 +7,24 @@ import pytest
 
 from justitia_ray.cli.main import main
 from justitia_ray.cli.share import share_text
-from tests.unit.cli.noting_service import noting_service
+from tests.unit.cli.noting_service import recording_service
 
 
-def _node(path: str, **other: Any) -> dict[str, Any]:
+def _share_of_node(path: str, **other: Any) -> dict[str, Any]:
     about = {"weight": 1.0, "fair_share": 0.5, "used": 0.25, "borrowed": 0.0}
     return {"node": path, "guaranteed": 0.0, "waiting": 0, "running": 0, **about, **other}
 
 
 SHARES = [
-    _node("acme", weight=3.0, fair_share=0.75, used=0.8, borrowed=0.05, waiting=1_200, running=9),
-    _node("acme/search", running=9),
-    _node("beta", weight=None, fair_share=None),
+    _share_of_node(
+        "acme", weight=3.0, fair_share=0.75, used=0.8, borrowed=0.05, waiting=1_200, running=9
+    ),
+    _share_of_node("acme/search", running=9),
+    _share_of_node("beta", weight=None, fair_share=None),
 ]
 
 
-def test_tree_is_a_table_with_a_dash_for_what_is_not_there() -> None:
+def test_tenant_tree_is_a_table_with_a_dash_for_missing_values() -> None:
     """A node is listed below its parent; its quota is shown where the status has one."""
     quotas = {"acme": [{"remaining": 1_500.0, "unit": "tokens"}]}
     text = share_text({"models": {"m": {"shares": SHARES, "quotas": quotas}}})
@@ -42,9 +44,11 @@ def test_model_without_live_applications_is_reported() -> None:
     assert share_text({"models": {"m": {}}}).endswith("nothing is live")
 
 
-def test_command_asks_the_status_and_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_share_command_requests_the_status_and_prints_json(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     answer = {"model": "m", "ready": True, "shares": SHARES}
-    with noting_service((200, answer)) as url:
+    with recording_service((200, answer)) as url:
         status = main(["share", "--url", url, "--json"])
 
     assert status == 0

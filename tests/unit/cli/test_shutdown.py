@@ -26,7 +26,7 @@ applications:
 """
 
 
-def config(name: str, model: str, namespace: str = "justitia") -> AppConfig:
+def app_config(name: str, model: str, namespace: str = "justitia") -> AppConfig:
     return AppConfig.parse(
         {
             "name": name,
@@ -46,7 +46,7 @@ def config(name: str, model: str, namespace: str = "justitia") -> AppConfig:
         ("SERVE_REPLICA::justitia#Replica#abc", None),
     ],
 )
-def test_scheduler_is_recognised_by_its_name(
+def test_scheduler_is_recognised_by_its_actor_name(
     actor_name: str, scheduler: SchedulerName | None
 ) -> None:
     """The scheduler may be all that is left of an application; model names contain slashes."""
@@ -66,7 +66,7 @@ def test_scheduler_is_recognised_by_its_name(
 def test_application_without_a_file_is_recognised_by_its_deployments(
     names: tuple[str, ...], is_ours: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Applications deployed from Python code end too, and foreign ones do not."""
+    """Applications deployed from Python code end as well, and those of other projects do not."""
     details: dict[str, Any] = {
         "a": {"deployed_app_config": None, "deployments": {name: {} for name in names}}
     }
@@ -79,24 +79,28 @@ def test_application_without_a_file_is_recognised_by_its_deployments(
     ("chosen", "serve_name", "configs", "is_meant"),
     [
         pytest.param(Chosen(), "any", None, True, id="everything, unless something is named"),
-        pytest.param(Chosen(), "any", (config("a", "m"),), True, id="configured or not"),
-        pytest.param(Chosen("a", "m"), "x", (config("a", "m"),), True, id="by name and model"),
-        pytest.param(Chosen("a", "m"), "x", (config("a", "n"),), False, id="another model"),
-        pytest.param(Chosen("a", "m"), "a", (config("b", "m"),), False, id="another name"),
+        pytest.param(Chosen(), "any", (app_config("a", "m"),), True, id="configured or not"),
+        pytest.param(Chosen("a", "m"), "x", (app_config("a", "m"),), True, id="by name and model"),
+        pytest.param(Chosen("a", "m"), "x", (app_config("a", "n"),), False, id="another model"),
+        pytest.param(Chosen("a", "m"), "a", (app_config("b", "m"),), False, id="another name"),
         pytest.param(Chosen("a"), "a", None, True, id="not configured: by the name in Serve"),
         pytest.param(Chosen("a"), "b", None, False, id="another name in Serve"),
         pytest.param(
-            Chosen("a", "m"), "x", (config("a", "m"), config("a", "n")), False, id="one of two"
+            Chosen("a", "m"),
+            "x",
+            (app_config("a", "m"), app_config("a", "n")),
+            False,
+            id="one of two",
         ),
         pytest.param(
-            Chosen("a"), "x", (config("a", "m"), config("a", "n")), True, id="both of two"
+            Chosen("a"), "x", (app_config("a", "m"), app_config("a", "n")), True, id="both of two"
         ),
     ],
 )
 def test_application_is_selected_by_name_and_model(
     chosen: Chosen, serve_name: str, configs: tuple[AppConfig, ...] | None, is_meant: bool
 ) -> None:
-    """Two models of one application name have a scheduler each, and the other must live."""
+    """Two models of one application name have a scheduler each, and only one is ended."""
     assert is_meant == chosen.application(serve_name, configs)
 
 
@@ -115,7 +119,7 @@ def test_file_selects_its_applications_and_their_schedulers(tmp_path: Path) -> N
     chosen = Chosen(configs={a.serve_name: a.configs for a in read_applications(file)})
 
     assert chosen.application("agents", None)
-    assert not chosen.application("others", (config("agents", "org/m", "blue"),))
+    assert not chosen.application("others", (app_config("agents", "org/m", "blue"),))
     assert chosen.scheduler(SchedulerName("blue", "agents", "org/m"))
     assert not chosen.scheduler(SchedulerName("green", "agents", "org/m"))
 
@@ -128,7 +132,7 @@ def test_file_selects_its_applications_and_their_schedulers(tmp_path: Path) -> N
         (ShutdownOutcome(ended=["ended x"], left=["y is left"]), 1, "ended x\n"),
     ],
 )
-def test_command_lists_ended_parts_and_fails_if_one_remains(
+def test_shutdown_lists_ended_parts_and_fails_if_one_remains(
     outcome: ShutdownOutcome,
     status: int,
     said: str,
@@ -146,16 +150,16 @@ def test_command_lists_ended_parts_and_fails_if_one_remains(
     ]
 
 
-def test_no_ray_is_one_sentence(
+def test_missing_ray_cluster_is_reported_in_one_sentence(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Ray's own error has three lines about environment variables."""
 
-    def refuse(**arguments: object) -> None:
+    def refuse_connection(**arguments: object) -> None:
         raise ConnectionError("Could not find any running Ray instance.\nSet RAY_ADDRESS.")
 
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
-    monkeypatch.setattr(ray, "init", refuse)
+    monkeypatch.setattr(ray, "init", refuse_connection)
 
     assert 1 == main(["shutdown"])
     assert (
@@ -171,7 +175,7 @@ def test_no_ray_is_one_sentence(
         pytest.param("gone", 0, ["scheduler/a/gone"], id="left of one that was taken out"),
     ],
 )
-def test_scheduler_of_one_of_several_models_is_ended_if_it_is_not_in_use(
+def test_unused_scheduler_of_one_model_is_ended(
     model: str,
     status: int,
     ended: list[str],
@@ -179,7 +183,7 @@ def test_scheduler_of_one_of_several_models_is_ended_if_it_is_not_in_use(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The application continues with its remaining models."""
-    there = [config("a", name) for name in ("m", "n", "gone")]
+    there = [app_config("a", name) for name in ("m", "n", "gone")]
     found: list[str] = []
     monkeypatch.setattr(ray, "is_initialized", lambda: True)
     monkeypatch.setattr(shutdown, "find_applications", lambda: {"serve-name": tuple(there[:2])})

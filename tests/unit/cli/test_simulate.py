@@ -23,32 +23,32 @@ Simulate = Callable[[str], int]
 
 @pytest.fixture
 def simulate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Simulate:
-    """Return a function that simulates one application into `out`, without figures."""
+    """Return a function that simulates one application and writes the results without figures."""
     monkeypatch.setattr("justitia_ray.cli.simulate.draw_figures", lambda out, results: None)
     workload = tmp_path / "workload.jsonl"
     workload.write_text(json.dumps(APPLICATION) + "\n")
 
-    def run(arguments: str) -> int:
+    def run_simulation(arguments: str) -> int:
         fixed = ["--workload", str(workload), "--out", str(tmp_path / "out")]
         return main(["simulate", *fixed, *arguments.split()])
 
-    return run
+    return run_simulation
 
 
-def told(directory: Path, name: str) -> dict[str, Any]:
+def read_result(directory: Path, name: str) -> dict[str, Any]:
     value: dict[str, Any] = json.loads((directory / "out" / name).read_text())
     return value
 
 
-def test_results_are_written_and_summed_up(
+def test_results_of_a_simulation_are_written_and_summarised(
     simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two applications computed by hand: M = 9, one is swapped out at 1 s, and both end at 4 s."""
+    """Two applications with 9 KV tokens: one is swapped out at 1 s, and both end at 4 s."""
     status = simulate("--policy fcfs --policy vtc --kv-tokens 9 --iteration-s 1")
     printed = capsys.readouterr()
 
     assert 0 == status
-    summary = told(tmp_path, "summary.json")
+    summary = read_result(tmp_path, "summary.json")
     assert ["fcfs", "vtc"] == list(summary)
     fcfs = summary["fcfs"]
     assert (4.0, 1, 1.0) == tuple(
@@ -72,7 +72,7 @@ def test_result_records_seed_configuration_and_version(simulate: Simulate, tmp_p
         " --set justitia.backfill=3 --set justitia.clock=nominal"
     )
     simulate(arguments)
-    run = told(tmp_path, "run.json")
+    run = read_result(tmp_path, "run.json")
 
     assert ("simulate", 5) == (run["command"], run["seed"])
     settings = run["settings"]["justitia"]
@@ -91,15 +91,15 @@ def test_result_records_seed_configuration_and_version(simulate: Simulate, tmp_p
     assert 0.5 == engine["iteration"]["per_prefill_token_s"]
 
 
-def settings_of(directory: Path, policy: str = "fcfs") -> dict[str, Any]:
-    settings: dict[str, Any] = told(directory, "run.json")["settings"][policy]
+def recorded_settings(directory: Path, policy: str = "fcfs") -> dict[str, Any]:
+    settings: dict[str, Any] = read_result(directory, "run.json")["settings"][policy]
     return settings
 
 
-def test_clock_is_that_of_all_policies(simulate: Simulate, tmp_path: Path) -> None:
-    """All policies use the paper's clock at this engine's rate."""
+def test_all_policies_use_the_papers_clock(simulate: Simulate, tmp_path: Path) -> None:
+    """The paper's clock runs at the rate of the simulated engine."""
     simulate("--policy justitia --policy fcfs --kv-tokens 90 --clock nominal")
-    options = [settings_of(tmp_path, name)["policy_options"] for name in ("fcfs", "justitia")]
+    options = [recorded_settings(tmp_path, name)["policy_options"] for name in ("fcfs", "justitia")]
 
     assert [{"clock": "nominal", "nominal_iteration_s": 0.03}] * 2 == options
 
@@ -108,12 +108,12 @@ def test_clock_is_that_of_all_policies(simulate: Simulate, tmp_path: Path) -> No
     ("overrides", "expected"),
     [("", (10_000, "peak")), ("--kv-tokens 500 --admission prompt", (500, "prompt"))],
 )
-def test_profile_sets_memory_and_rules_unless_overridden(
+def test_profile_sets_memory_and_admission_rule_unless_overridden(
     simulate: Simulate, tmp_path: Path, overrides: str, expected: tuple[int, str]
 ) -> None:
-    """The profile sets M and the admission rule; explicit options override it."""
+    """The KV memory M and the admission rule are those of the profile; options override them."""
     simulate(f"--policy fcfs --engine-profile a10g-llama2-7b {overrides}")
-    engine = settings_of(tmp_path)["engine"]
+    engine = recorded_settings(tmp_path)["engine"]
 
     assert expected == (engine["kv_tokens"], engine["admission"])
 
@@ -131,7 +131,7 @@ def test_many_replicas_report_every_two_seconds_by_default(
     """
     simulate(f"--policy fcfs --kv-tokens 90 --replicas {replicas}")
 
-    assert expected == settings_of(tmp_path)["report_interval_s"]
+    assert expected == recorded_settings(tmp_path)["report_interval_s"]
 
 
 _ONE = "--policy fcfs --kv-tokens 90"
@@ -147,7 +147,7 @@ _ONE = "--policy fcfs --kv-tokens 90"
         f"{_ONE} --recognised x",
     ],
 )
-def test_argument_of_no_sense_ends_with_status_2(
+def test_invalid_argument_exits_with_status_2(
     arguments: str, simulate: Simulate, tmp_path: Path
 ) -> None:
     """The error lists the valid policies, numbers and choices."""
@@ -157,7 +157,7 @@ def test_argument_of_no_sense_ends_with_status_2(
     assert ["workload.jsonl"] == [path.name for path in tmp_path.iterdir()]
 
 
-def test_bad_line_of_a_workload_is_named(
+def test_invalid_line_of_a_workload_is_named(
     simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The error names file, line 2, field, value and allowed values."""
@@ -188,18 +188,18 @@ def test_missing_figures_are_reported(
 def test_learned_predictions_are_recorded_with_the_results(
     simulate: Simulate, tmp_path: Path
 ) -> None:
-    """A later reader of the directory must see which predictions the scheduler used."""
+    """A reader of the directory must see which predictions the scheduler used."""
     assert 0 == simulate("--policy justitia --kv-tokens 9 --prediction learned")
 
     rows = (tmp_path / "out" / "justitia" / "applications.jsonl").read_text().splitlines()
-    # one inference with its first prompt and the prior's 256 tokens: 4·256 + 256·257/2
+    # first prompt of 4 tokens, the prior's 256 output tokens: 4·256 + 256·257/2
     assert 33_920 == json.loads(rows[0])["predicted_kv_token_time"]
 
 
 def test_recognised_calls_are_counted(
     simulate: Simulate, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of two calls that follow the first, one repeats its text and the other is too short."""
+    """Of two calls after the first, one repeats its text and the other is too short."""
     turns = [
         {"inference_id": str(index), "prompt_tokens": size, "output_tokens": 2, "after": after}
         for index, (size, after) in enumerate([(4, []), (6, ["0"]), (5, ["0"])])
@@ -209,7 +209,7 @@ def test_recognised_calls_are_counted(
 
     assert 0 == simulate(f"{_ONE} --recognised conversation")
     assert "Put with an earlier call: 1 of 3, 2 of which follow one" in capsys.readouterr().out
-    assert {"c": {"calls": 3, "following": 2, "recognised": 1}} == told(tmp_path, "run.json")[
-        "recognised"
-    ]
-    assert "conversation" == settings_of(tmp_path)["recognised"]
+    assert {"c": {"calls": 3, "following": 2, "recognised": 1}} == read_result(
+        tmp_path, "run.json"
+    )["recognised"]
+    assert "conversation" == recorded_settings(tmp_path)["recognised"]

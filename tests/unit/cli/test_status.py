@@ -9,7 +9,7 @@ import pytest
 
 from justitia_ray.cli.main import main
 from justitia_ray.cli.status import status_text
-from tests.unit.cli.noting_service import Answer, Sent, noting_service
+from tests.unit.cli.noting_service import Answer, Sent, recording_service
 
 _WAITING: dict[str, Any] = {
     "application_id": "report-17",
@@ -96,31 +96,29 @@ PREDICTOR: dict[str, Any] = {
 }
 
 
-def of_service(status: Any, predictor: Any, method: str, path: str, body: Any) -> Answer:
+def answer_with_status(status: Any, predictor: Any, method: str, path: str, body: Any) -> Answer:
     """Answer as a service with this status and this predictor overview."""
     return 200, predictor if path.startswith("/v1/predictor") else status
 
 
-well = partial(of_service, ANSWER, PREDICTOR)
+well = partial(answer_with_status, ANSWER, PREDICTOR)
 
 
 STARTING: Answer = (503, {"error": {"message": "the scheduler is being started again"}})
 
 
-def of(status: dict[str, Any]) -> str:
+def render_status(status: dict[str, Any]) -> str:
     return status_text({"models": {status["model"]: status}})
 
 
-def row(text: str, begin: str) -> list[str]:
+def table_row(text: str, begin: str) -> list[str]:
     return next(line for line in text.splitlines() if line.startswith(begin)).split()
 
 
-def test_answer_is_readable(capsys: pytest.CaptureFixture[str]) -> None:
-    """An operator sees the queue, the replicas and the serving model.
-
-    The newest model of a class may not be the one that serves.
-    """
-    with noting_service(well) as url:
+def test_status_text_shows_queue_replicas_and_serving_model(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with recording_service(well) as url:
         status = main(["status", "--url", url])
     text = capsys.readouterr().out
     lines = {line.split()[0]: line for line in text.splitlines() if line}
@@ -131,43 +129,57 @@ def test_answer_is_readable(capsys: pytest.CaptureFixture[str]) -> None:
     assert "25% on average" in lines["KV"]
     assert "HAProxy, 7,897 connections at most" in lines["front"]
     replica = ["abc", "draining", "1,836", "7,344", "25%", "6", "7", "9/256", "0.2"]
-    assert replica == row(text, "abc")
+    assert replica == table_row(text, "abc")
     saved = "embedded, batched; saved 0.3 s ago, every 0.5 s; 4 applications to save"
     assert saved in lines["redis"]
     assert "predictor     2 classes, 1 with a model" in text
-    assert ["report", "version", "2,", "pinned", "120", "54,321", "3", "3"] == row(text, "report ")
-    assert ["chat", "class", "mean", "4", "100", "0", "–"] == row(text, "chat ")
+    assert ["report", "version", "2,", "pinned", "120", "54,321", "3", "3"] == table_row(
+        text, "report "
+    )
+    assert ["chat", "class", "mean", "4", "100", "0", "–"] == table_row(text, "chat ")
 
 
 def test_applications_are_listed_with_tags_and_lags() -> None:
-    """An application without a lag shows none, which differs from a lag of zero."""
+    """An application without a lag shows a dash, which differs from a lag of zero."""
     fresh = _WAITING | {"application_id": "new", "gps_lag": None}
-    text = of(ANSWER | {"first_applications": [_WAITING, fresh]})
+    text = render_status(ANSWER | {"first_applications": [_WAITING, fresh]})
 
-    assert ["report-17", "report", "team-a", "48,000", "2.5", "30.0", "3", "1", "12.0"] == row(
-        text, "report-17"
-    )
-    assert ["–", "–"] == row(text, "new")[4:6]
+    assert [
+        "report-17",
+        "report",
+        "team-a",
+        "48,000",
+        "2.5",
+        "30.0",
+        "3",
+        "1",
+        "12.0",
+    ] == table_row(text, "report-17")
+    assert ["–", "–"] == table_row(text, "new")[4:6]
 
 
-def test_rule_that_recognised_an_application_stands_beside_its_class() -> None:
-    """An application without a known rule has a dash; an older release has no such column."""
+def test_recognition_rule_is_listed_beside_the_class() -> None:
+    """An application without a known rule has a dash; older releases have no column."""
     ruled = _WAITING | {"recognized_by": "metadata"}
     unruled = _WAITING | {"application_id": "new", "recognized_by": ""}
-    text = of(ANSWER | {"first_applications": [ruled, unruled]})
-    heads = [row(told, "application ")[:4] for told in (text, of(ANSWER))]
+    text = render_status(ANSWER | {"first_applications": [ruled, unruled]})
+    heads = [table_row(told, "application ")[:4] for told in (text, render_status(ANSWER))]
 
     assert [
         ["application", "class", "by", "tenant"],
         ["application", "class", "tenant", "F"],
     ] == heads
-    assert ["report", "metadata", "team-a", "48,000"] == row(text, "report-17 ")[1:5]
-    assert ["report", "–", "team-a", "48,000"] == row(text, "new ")[1:5]
+    assert ["report", "metadata", "team-a", "48,000"] == table_row(text, "report-17 ")[1:5]
+    assert ["report", "–", "team-a", "48,000"] == table_row(text, "new ")[1:5]
 
 
-def test_predictor_that_is_away_hides_nothing_else(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unavailable_predictor_hides_no_other_part_of_the_status(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     away = {"error": {"message": "the predictor gives no answer", "code": None}}
-    with noting_service(lambda _, p, __: (503, away) if "predictor" in p else (200, ANSWER)) as url:
+    with recording_service(
+        lambda _, p, __: (503, away) if "predictor" in p else (200, ANSWER)
+    ) as url:
         assert 0 == main(["status", "--url", url])
     text = capsys.readouterr().out
 
@@ -175,7 +187,7 @@ def test_predictor_that_is_away_hides_nothing_else(capsys: pytest.CaptureFixture
     assert "1,040 waiting" in text
 
 
-def test_working_set_is_a_line() -> None:
+def test_status_text_shows_the_working_set() -> None:
     seen = {
         "started": 8,
         "waiting": 24,
@@ -186,26 +198,26 @@ def test_working_set_is_a_line() -> None:
     }
     line = "8 applications started, 24 wait to start; 41,000 KV tokens of contexts beside what runs"
     head = ANSWER["head"] | {"waits_for": "working_set"}
-    text = of(ANSWER | {"working_set": seen, "head": head})
+    text = render_status(ANSWER | {"working_set": seen, "head": head})
 
     assert f"working set   {line}, of 90,000; 10 of 100 returns missed theirs\n" in text
     assert "for room beside the contexts of started applications" in text
-    assert "returns" not in of(ANSWER | {"working_set": seen | {"found": 0, "missed": 0}})
-    assert "working set" not in of(ANSWER)
+    assert "returns" not in render_status(ANSWER | {"working_set": seen | {"found": 0, "missed": 0}})
+    assert "working set" not in render_status(ANSWER)
 
 
-def stored(**changes: Any) -> dict[str, Any]:
+def status_with_store(**changes: Any) -> dict[str, Any]:
     return {"store": ANSWER["store"] | changes}
 
 
-def sized(**size: Any) -> dict[str, Any]:
+def status_with_sizing(**size: Any) -> dict[str, Any]:
     return {"autoscaled": True, "why": "it is so", **size}
 
 
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        # who is first, by which key, and what holds it
+        # first waiting application, its ordering key, and the reason why it waits
         ({}, "report-17 of tenant team-a: F 48,000, least key (48,000, 12)"),
         ({}, "1,200 prompt tokens, 256 output expected; has waited 3.2 s for room"),
         (
@@ -215,43 +227,55 @@ def sized(**size: Any) -> dict[str, Any]:
         ({"kept_out": 14}, "inferences    1,040 waiting (14 for silent ingresses), 7 leased"),
         ({"head": None, "held_back_s": 20.0}, "next          held back by the policy for 20.0 s\n"),
         (
-            stored(connected=False),
+            status_with_store(connected=False),
             "redis         embedded, batched, not connected; saved 0.3 s ago",
         ),
-        (stored(kind="redis", durability="strict"), "redis         given, strict; saved"),
-        (stored(saved_s_ago=None), "embedded, batched; nothing saved yet, every 0.5 s; 4 app"),
-        (stored(unsaved_applications=1), "saved 0.3 s ago, every 0.5 s; 1 application to save\n"),
-        (stored(kind="none", durability="none"), "redis         none: nothing is stored (durab"),
+        (
+            status_with_store(kind="redis", durability="strict"),
+            "redis         given, strict; saved",
+        ),
+        (
+            status_with_store(saved_s_ago=None),
+            "embedded, batched; nothing saved yet, every 0.5 s; 4 app",
+        ),
+        (
+            status_with_store(unsaved_applications=1),
+            "saved 0.3 s ago, every 0.5 s; 1 application to save\n",
+        ),
+        (
+            status_with_store(kind="none", durability="none"),
+            "redis         none: nothing is stored (durab",
+        ),
         ({"degraded": "Redis is gone"}, "state         degraded: Redis is gone\n"),
         ({"recovering": True}, "state         recovering\n"),
         ({}, "state         ready\n"),
         ({"replicas": {}}, "state         not ready: no replica pulls; engines may be loading\n"),
         (
-            {"replicas": {}, "size": sized(wanted=0)},
+            {"replicas": {}, "size": status_with_sizing(wanted=0)},
             "state         ready: no replica is wanted, and the next call starts one\n",
         ),
-        ({"size": sized(wanted=5)}, ", and 5 wanted: it is so\n"),
-        ({"size": sized(wanted=5, autoscaled=False)}, "replicas      1\n"),
+        ({"size": status_with_sizing(wanted=5)}, ", and 5 wanted: it is so\n"),
+        ({"size": status_with_sizing(wanted=5, autoscaled=False)}, "replicas      1\n"),
     ],
 )
 def test_status_line_reports_conditions_that_need_attention(
     change: dict[str, Any], told: str
 ) -> None:
-    """The line reports a recovery, missing replicas, and unsaved changes."""
-    assert told in of(ANSWER | change)
+    """The status line reports a recovery, missing replicas, and unsaved changes."""
+    assert told in render_status(ANSWER | change)
 
 
-def test_json_is_one_document_for_one_model_and_for_several(
+def test_json_has_one_format_for_one_model_and_for_several(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Scripts read `models` for one model or several.
+    """Scripts read the field `models` in both cases.
 
     Its content is the service's status unchanged.
     """
     several = {"ready": True, "models": {"m": ANSWER | {"model": "m"}}}
     seen = []
     for status, predictor in ((ANSWER, PREDICTOR), (several, {"models": {"m": PREDICTOR}})):
-        with noting_service(partial(of_service, status, predictor)) as url:
+        with recording_service(partial(answer_with_status, status, predictor)) as url:
             assert 0 == main(["status", "--json", "--url", url])
         seen.append(json.loads(capsys.readouterr().out))
 
@@ -262,7 +286,7 @@ def test_json_is_one_document_for_one_model_and_for_several(
 def test_request_carries_the_model_and_the_number_of_applications() -> None:
     """The scheduler reads only the shown applications; model names are quoted in the URL."""
     asked: list[Sent] = []
-    with noting_service(well, asked) as url:
+    with recording_service(well, asked) as url:
         assert 0 == main(["status", "--url", url, "--applications", "250", "--model", "org/m&n"])
 
     assert [
@@ -274,14 +298,16 @@ def test_request_carries_the_model_and_the_number_of_applications() -> None:
 def test_error_of_the_service_is_one_sentence_and_status_1(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with noting_service(STARTING) as url:
+    with recording_service(STARTING) as url:
         assert 1 == main(["status", "--url", url])
 
     assert "justitia status: 503: the scheduler is being started again\n" == capsys.readouterr().err
 
 
-def test_answer_of_another_service_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    with noting_service((200, ANSWER | {"replicas": {"abc": {"leases": "many"}}})) as url:
+def test_answer_of_another_program_is_reported_in_one_sentence(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with recording_service((200, ANSWER | {"replicas": {"abc": {"leases": "many"}}})) as url:
         assert 1 == main(["status", "--url", url])
 
     assert capsys.readouterr().err.startswith(
@@ -289,20 +315,22 @@ def test_answer_of_another_service_is_one_sentence(capsys: pytest.CaptureFixture
     )
 
 
-def test_watch_looks_again_and_outlives_a_restart(
+def test_watch_continues_after_a_restart_of_the_service(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The watch runs through a redeployment: an error is shown and the next look follows."""
+    """The watch runs through a redeployment: an error is shown and the next request follows."""
     looks: list[Sent] = []
     slept = []
 
-    def sleep(seconds: float) -> None:
+    def count_sleeps(seconds: float) -> None:
         slept.append(seconds)
         if len(slept) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(time, "sleep", sleep)
-    with noting_service(lambda *asked: STARTING if len(looks) == 1 else well(*asked), looks) as url:
+    monkeypatch.setattr(time, "sleep", count_sleeps)
+    with recording_service(
+        lambda *asked: STARTING if len(looks) == 1 else well(*asked), looks
+    ) as url:
         status = main(["status", "--url", url, "--watch", "5"])
     said = capsys.readouterr()
 
@@ -312,10 +340,10 @@ def test_watch_looks_again_and_outlives_a_restart(
 
 
 def test_several_models_are_shown_one_after_the_other() -> None:
-    """Each model has its own queue, policy and replicas; a starting one shows only that."""
+    """Each model has its own queue, policy and replicas; a starting model shows only its state."""
     away = {"model": "n", "ready": False, "degraded": "starting", "epoch": 0}
     text = status_text({"ready": False, "models": {"m": ANSWER, "n": away}})
 
-    assert f"{of(ANSWER | {'model': 'm'})}\n\n{of(away)}" == text
+    assert f"{render_status(ANSWER | {'model': 'm'})}\n\n{render_status(away)}" == text
     assert "not ready: starting" in text
-    assert "waiting" not in of(away)
+    assert "waiting" not in render_status(away)

@@ -9,12 +9,12 @@ from justitia_ray.cli.main import main
 from justitia_ray.client.transport import HttpTransport, Response
 
 
-def test_rows_are_requested_and_printed(
+def test_usage_rows_are_requested_and_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[str] = []
 
-    async def answer(
+    async def answer_usage(
         self: Any, method: str, path: str, headers: Any, body: bytes = b""
     ) -> Response:
         asked.append(path)
@@ -25,7 +25,7 @@ def test_rows_are_requested_and_printed(
         )
         return Response(200, {}, b'{"object":"list","data":[' + row + b"]}")
 
-    monkeypatch.setattr(HttpTransport, "request", answer)
+    monkeypatch.setattr(HttpTransport, "request", answer_usage)
 
     assert 0 == main(["usage", "--tenant", "a/b", "--from", "2026-11-24"])
     heads, line = capsys.readouterr().out.splitlines()

@@ -6,7 +6,7 @@ import pytest
 
 from justitia_ray.cli.main import main
 from justitia_ray.cli.why import seconds
-from tests.unit.cli.noting_service import Sent, noting_service
+from tests.unit.cli.noting_service import Sent, recording_service
 
 _OUTLOOK: dict[str, Any] = {
     "reason": "turn",
@@ -38,10 +38,10 @@ _LISTING: dict[str, Any] = {
 }
 
 
-def test_why_answers_the_question(capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_explains_the_wait_of_an_application(capsys: pytest.CaptureFixture[str]) -> None:
     """The answer has the reason, the remedy, the applications ahead and three times with units."""
     sent: list[Sent] = []
-    with noting_service((200, _VIEW), sent) as url:
+    with recording_service((200, _VIEW), sent) as url:
         assert 0 == main(["why", "report-17", "--url", url])
     text = capsys.readouterr().out
 
@@ -61,9 +61,9 @@ def test_why_and_top_say_for_how_long_the_replica_with_the_context_is_full(
     outlook = _OUTLOOK | {"reason": "context:R2", "what_would_help": remedy, "context_full_s": 0.84}
     view = _VIEW | {"outlook": outlook}
     listing = {"models": {"m": _LISTING["models"]["m"] | {"applications": [view]}}}
-    with noting_service((200, view)) as url:
+    with recording_service((200, view)) as url:
         assert 0 == main(["why", "report-17", "--url", url])
-    with noting_service((200, listing)) as url:
+    with recording_service((200, listing)) as url:
         assert 0 == main(["top", "--url", url])
     text = capsys.readouterr().out
 
@@ -90,7 +90,7 @@ def test_why_covers_each_queue_of_the_application(
     """An application may run at one model and wait at another."""
     runs = _VIEW | {"outlook": _OUTLOOK | {"reason": "running", "position": None}}
     view = _VIEW | {"outlook": None, "models": {"m": _VIEW, "n": runs}}
-    with noting_service((200, view)) as url:
+    with recording_service((200, view)) as url:
         assert 0 == main(["why", "report-17", "--url", url])
     text = capsys.readouterr().out
 
@@ -107,7 +107,7 @@ def test_why_reports_when_a_quota_refills(capsys: pytest.CaptureFixture[str]) ->
         "quota_comes_back_s": 720.0,
     }
     view = _VIEW | {"state": "refused", "waiting": 0, "outlook": outlook}
-    with noting_service((200, view)) as url:
+    with recording_service((200, view)) as url:
         assert 0 == main(["why", "report-17", "--url", url])
     text = capsys.readouterr().out
 
@@ -119,18 +119,18 @@ def test_why_reports_when_a_quota_refills(capsys: pytest.CaptureFixture[str]) ->
 def test_application_of_another_tenant_is_not_found(capsys: pytest.CaptureFixture[str]) -> None:
     """Another tenant's application gives the same answer as an unknown id."""
     error = {"error": {"message": "application 'x' is not open", "code": "application_not_found"}}
-    with noting_service((404, error)) as url:
+    with recording_service((404, error)) as url:
         assert 1 == main(["why", "x", "--url", url])
 
     assert "not open" in capsys.readouterr().err
 
 
-def test_top_lists_own_applications_and_only_counts_others(
+def test_top_lists_own_applications_and_counts_foreign_ones(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Each own application has a line with its place and one with its expected start."""
+    """Each application of the caller has its place in the queue and its expected start."""
     sent: list[Sent] = []
-    with noting_service((200, _LISTING), sent) as url:
+    with recording_service((200, _LISTING), sent) as url:
         assert 0 == main(["top", "--url", url, "--applications", "5"])
     text = capsys.readouterr().out
 
@@ -149,10 +149,9 @@ def test_top_lists_own_applications_and_only_counts_others(
         (["why", "a", "--watch", "-3"], "--watch is -3"),
     ],
 )
-def test_option_that_is_wrong_is_one_sentence(
+def test_invalid_option_is_reported_without_a_request(
     options: list[str], wrong: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The error lists the allowed values, and no request is sent."""
     assert 2 == main(options)
     assert wrong in capsys.readouterr().err
 
@@ -160,5 +159,5 @@ def test_option_that_is_wrong_is_one_sentence(
 @pytest.mark.parametrize(
     ("value", "text"), [(0.04, "0.0 s"), (9.94, "9.9 s"), (37.4, "37 s"), (720, "12 min")]
 )
-def test_times_are_for_people(value: float, text: str) -> None:
+def test_durations_are_printed_in_readable_units(value: float, text: str) -> None:
     assert text == seconds(value)

@@ -10,20 +10,22 @@ from justitia_ray.sim.workload import read_workload
 from tests.unit.sim.data_directory import REAL, needs_real_data
 
 
-def run(*arguments: str) -> int:
+def run_workload(*arguments: str) -> int:
     return main(["workload", *arguments])
 
 
 @pytest.fixture(autouse=True)
-def _no_data_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+def _unset_data_directory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JUSTITIA_DATA", raising=False)
 
 
-def test_file_is_written_and_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_workload_file_is_written_and_summarised(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Three clients for ten minutes make 1,350 requests of 256 + 256 tokens."""
     out = tmp_path / "w.jsonl"
 
-    assert 0 == run("--suite", "three-clients", "--out", str(out))
+    assert 0 == run_workload("--suite", "three-clients", "--out", str(out))
 
     assert 1350 == len(read_workload(out))
     [line] = capsys.readouterr().out.splitlines()
@@ -33,13 +35,13 @@ def test_file_is_written_and_summed_up(tmp_path: Path, capsys: pytest.CaptureFix
     )
 
 
-def test_options_reach_the_suite(tmp_path: Path) -> None:
+def test_command_line_options_reach_the_suite(tmp_path: Path) -> None:
     """Every option changes the file, and equal arguments write equal bytes."""
     files = [tmp_path / name for name in "abc"]
     options = "--count 8 --window-s 80 --arrivals uniform --mix SC=1 --tenants 2 --sc-samples 3"
 
     for file, seed in zip(files, "334", strict=True):
-        run("--suite", "nine-class", *options.split(), "--seed", seed, "--out", str(file))
+        run_workload("--suite", "nine-class", *options.split(), "--seed", seed, "--out", str(file))
 
     first, again, other = (file.read_bytes() for file in files)
     assert first == again != other
@@ -57,7 +59,7 @@ def test_trace_import_reports_the_skipped_lines(
     trace, out = tmp_path / "t.csv", tmp_path / "w.jsonl"
     trace.write_text("arrival_s,input_tokens,output_tokens\n5,10,1\n6,20,0\n7,30,3\n")
 
-    run("--from", str(trace), "--out", str(out))
+    run_workload("--from", str(trace), "--out", str(out))
 
     assert capsys.readouterr().out == (
         f"{out}: 2 applications, 2 inferences, 40 prompt and 4 output tokens, arriving from 0.0 s"
@@ -65,9 +67,9 @@ def test_trace_import_reports_the_skipped_lines(
     )
 
 
-def test_every_suite_is_named_by_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_every_suite(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
-        run("--help")
+        run_workload("--help")
 
     text = capsys.readouterr().out
     assert [] == [
@@ -76,13 +78,13 @@ def test_every_suite_is_named_by_the_help(capsys: pytest.CaptureFixture[str]) ->
 
 
 @needs_real_data
-def test_data_directory_may_be_named_by_the_environment(
+def test_data_directory_may_be_set_in_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["--suite", "nine-class", "--count", "20", "--out"]
-    run(*arguments, str(tmp_path / "a"), "--data", str(REAL))
+    run_workload(*arguments, str(tmp_path / "a"), "--data", str(REAL))
 
     monkeypatch.setenv("JUSTITIA_DATA", str(REAL))
-    run(*arguments, str(tmp_path / "b"))
+    run_workload(*arguments, str(tmp_path / "b"))
 
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()

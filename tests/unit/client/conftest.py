@@ -9,37 +9,37 @@ from tests.unit.client.fakes import FakeHandle, FakeService
 
 
 @pytest.fixture
-def service() -> FakeService:
+def fake_service() -> FakeService:
     return FakeService()
 
 
 @pytest.fixture
-def handle(service: FakeService) -> FakeHandle:
-    return service.handle()
+def serve_handle(fake_service: FakeService) -> FakeHandle:
+    return fake_service.serve_handle()
 
 
 @pytest.fixture
 def waits_s() -> list[float]:
-    """Waits between the client's attempts, which are recorded and skipped."""
+    """Return the list of waits between the client's attempts, which are recorded but not slept."""
     return []
 
 
 @pytest.fixture(params=["http", "handle"])
 async def client(
     request: pytest.FixtureRequest,
-    service: FakeService,
-    handle: FakeHandle,
+    fake_service: FakeService,
+    serve_handle: FakeHandle,
     waits_s: list[float],
 ) -> AsyncGenerator[JustitiaClient]:
-    """Client of the service, once for each transport."""
+    """Return a client of the service, once for each transport."""
 
-    async def sleep(seconds: float) -> None:
+    async def record_wait(seconds: float) -> None:
         waits_s.append(seconds)
 
     transport: Transport
     if request.param == "http":
-        transport = HttpTransport("http://service", transport=service.http())
+        transport = HttpTransport("http://service", transport=fake_service.http_transport())
     else:
-        transport = HandleTransport(handle)
-    async with JustitiaClient(transport, sleep=sleep) as client:
+        transport = HandleTransport(serve_handle)
+    async with JustitiaClient(transport, sleep=record_wait) as client:
         yield client

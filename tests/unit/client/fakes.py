@@ -16,9 +16,7 @@ Answer = tuple[int, dict[str, str], list[bytes]]
 
 
 @dataclass
-class Request:
-    """Request as received by the service."""
-
+class ReceivedRequest:
     method: str
     path: str
     headers: dict[str, str]
@@ -27,11 +25,11 @@ class Request:
 
 @dataclass
 class FakeService:
-    """Service that answers every request, first with the answers queued by the test."""
+    """Fake service that answers every request, first with the answers queued by the test."""
 
-    requests: list[Request] = field(default_factory=list)
+    requests: list[ReceivedRequest] = field(default_factory=list)
     answers: dict[str, list[Answer | Exception]] = field(default_factory=dict)
-    """Next answers, or connection errors, by path."""
+    """Queued answers, or connection errors, by path."""
     deltas: tuple[str, ...] = ("Hel", "lo")
     models: tuple[str, ...] = ("tiny",)
     hold: str | None = None
@@ -42,13 +40,13 @@ class FakeService:
     """Number of streams that their reader left before the end."""
     cancelled_calls: int = 0
 
-    def sent(self, path: str) -> list[Request]:
+    def requests_to(self, path: str) -> list[ReceivedRequest]:
         return [request for request in self.requests if request.path == path]
 
     async def answer(self, method: str, path: str, headers: dict[str, str], body: bytes) -> Answer:
         """Answer as the ingress would, or with the queued answer."""
         content = json.loads(body) if body else {}
-        self.requests.append(Request(method, path, headers, content))
+        self.requests.append(ReceivedRequest(method, path, headers, content))
         if self.answers.get(path):
             queued = self.answers[path].pop(0)
             if isinstance(queued, Exception):
@@ -61,14 +59,14 @@ class FakeService:
             except asyncio.CancelledError:
                 self.cancelled_calls += 1
                 raise
-        return 200, {"Content-Type": "application/json"}, self._content(path, content)
+        return 200, {"Content-Type": "application/json"}, self._response_chunks(path, content)
 
-    def _content(self, path: str, body: dict[str, Any]) -> list[bytes]:
+    def _response_chunks(self, path: str, body: dict[str, Any]) -> list[bytes]:
         usage = {"prompt_tokens": 7, "completion_tokens": len(self.deltas)}
         if path == "/v1/models":
-            return as_json({"data": [{"id": name} for name in self.models]})
+            return json_chunks({"data": [{"id": name} for name in self.models]})
         if path == "/v1/applications":
-            return as_json(
+            return json_chunks(
                 {
                     "application_id": body.get("application_id", "a/1"),
                     "predicted_kv_token_time": 1234,
@@ -77,29 +75,29 @@ class FakeService:
             )
         if body.get("stream"):
             events = [{"choices": [{"index": 0, "delta": {"content": d}}]} for d in self.deltas]
-            return as_sse([*events, {"choices": [], "usage": usage}])
+            return sse_chunks([*events, {"choices": [], "usage": usage}])
         text = "".join(self.deltas)
         choice = {"message": {"content": text}} if path.endswith("chat/completions") else {}
         choices = [{"index": 0, "text": text, "finish_reason": "length", **choice}]
-        return as_json({"choices": choices, "usage": usage})
+        return json_chunks({"choices": choices, "usage": usage})
 
-    def http(self) -> httpx.MockTransport:
-        """Return an httpx transport to the service."""
+    def http_transport(self) -> httpx.MockTransport:
+        """Return an httpx transport to the fake service."""
 
-        async def handle(request: httpx.Request) -> httpx.Response:
+        async def handle_request(request: httpx.Request) -> httpx.Response:
             path = request.url.raw_path.decode()
             status, headers, chunks = await self.answer(
                 request.method, path, dict(request.headers), request.content
             )
-            return httpx.Response(status, headers=headers, stream=_Body(self, chunks))
+            return httpx.Response(status, headers=headers, stream=_ResponseBody(self, chunks))
 
-        return httpx.MockTransport(handle)
+        return httpx.MockTransport(handle_request)
 
-    def handle(self) -> "FakeHandle":
+    def serve_handle(self) -> "FakeHandle":
         return FakeHandle(self)
 
 
-class _Body(httpx.AsyncByteStream):
+class _ResponseBody(httpx.AsyncByteStream):
     def __init__(self, service: FakeService, chunks: list[bytes]) -> None:
         self._service = service
         self._chunks = list(chunks)
@@ -113,7 +111,7 @@ class _Body(httpx.AsyncByteStream):
 
 
 class FakeHandle:
-    """Serve handle of the ingress. Two calls that share a context fail, where Serve may hang."""
+    """Fake Serve handle of the ingress; calls that share a context fail, since Serve may hang."""
 
     def __init__(self, service: FakeService, *, stream: bool = False) -> None:
         self._service = service
@@ -146,9 +144,9 @@ class FakeResponse:
         self.cancels = 0
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return self._whole().__await__()
+        return self._whole_response().__await__()
 
-    async def _whole(self) -> tuple[int, dict[str, str], bytes]:
+    async def _whole_response(self) -> tuple[int, dict[str, str], bytes]:
         status, headers, chunks = await self._service.answer(*self._request)
         return status, headers, b"".join(chunks)
 
@@ -168,20 +166,16 @@ class FakeResponse:
         self._service.unfinished_streams += bool(self._items)
 
 
-def as_json(value: object) -> list[bytes]:
+def json_chunks(value: object) -> list[bytes]:
     return [json.dumps(value).encode()]
 
 
-def as_sse(events: Iterable[object]) -> list[bytes]:
-    """Return a stream of events, with a comment before and `[DONE]` after."""
+def sse_chunks(events: Iterable[object]) -> list[bytes]:
+    """Return a stream of events, with a comment before and `[DONE]` after them."""
     lines = [f"data: {json.dumps(event)}\n\n".encode() for event in events]
     return [b": waiting\n\n", *lines, b"data: [DONE]\n\n"]
 
 
-def as_error(status: int, message: str, **more: str) -> Answer:
-    """Return an error answer.
-
-    `retry_after` becomes the header, other arguments fields of the error.
-    """
+def error_answer(status: int, message: str, **more: str) -> Answer:
     headers = {"Retry-After": more.pop("retry_after")} if "retry_after" in more else {}
-    return status, headers, as_json({"error": {"message": message, **more}})
+    return status, headers, json_chunks({"error": {"message": message, **more}})

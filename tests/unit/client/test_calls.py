@@ -43,7 +43,7 @@ def test_choices_are_ordered_by_index() -> None:
     assert replace(answer, raw={}) == Completion("first", ("first", "second"), 3, 5, "stop", {})
 
 
-def test_a_tool_call_has_empty_text() -> None:
+def test_tool_call_has_empty_text() -> None:
     choice = {"index": 0, "message": {"content": None, "tool_calls": []}}
 
     assert completion({"choices": [choice], "usage": USAGE}).text == ""
@@ -56,7 +56,7 @@ def test_invalid_completion_is_a_response_error(answer: dict[str, object]) -> No
         completion(answer)
 
 
-def test_an_openai_error_keeps_its_fields() -> None:
+def test_openai_error_keeps_its_fields() -> None:
     """Callers decide by the error code and the retry time."""
     body = json.dumps({"error": {"message": "full", "code": "queue_full"}}).encode()
 
@@ -66,8 +66,8 @@ def test_an_openai_error_keeps_its_fields() -> None:
     assert error.args[4:] == (None, None, None)
 
 
-def test_refusal_says_why_by_which_limit_and_when() -> None:
-    """An agent that paces itself reads the reason, the limit and the time in milliseconds."""
+def test_refusal_has_its_reason_limit_and_retry_time() -> None:
+    """An agent reads the reason, the limit and the retry time in milliseconds."""
     standing = LimitStanding("acme", "inferences", 60.0, 0.0, 42.0, 60.0)
     now = datetime(2026, 11, 30, tzinfo=UTC)
     said = {
@@ -88,12 +88,12 @@ def test_refusal_says_why_by_which_limit_and_when() -> None:
 
 
 @pytest.mark.parametrize("value", ["", "soon", "nan", "inf", "-1", "Wed, 21 Oct 2026 07:28:00 GMT"])
-def test_a_retry_after_that_is_no_delay_is_ignored(value: str) -> None:
+def test_invalid_retry_after_header_is_ignored(value: str) -> None:
     """An invalid header must neither raise nor make the client wait forever."""
     assert response_error(503, {"retry-after": value}, b"").retry_after_s is None
 
 
-def test_foreign_error_page_is_quoted_in_part() -> None:
+def test_error_page_of_a_proxy_is_quoted_in_part() -> None:
     """A proxy's error page names the proxy, but all of it would flood a log."""
     error = response_error(502, {}, b"<html>" + b"x" * 1000)
 
@@ -107,7 +107,9 @@ def test_foreign_error_page_is_quoted_in_part() -> None:
         pytest.param(302, b"{}", "302", id="a redirect is not followed"),
     ],
 )
-def test_answer_without_an_object_is_a_response_error(status: int, body: bytes, said: str) -> None:
+def test_answer_that_is_no_json_object_is_a_response_error(
+    status: int, body: bytes, said: str
+) -> None:
     with pytest.raises(ResponseError, match=said):
         json_object(Response(status, {}, body))
 
@@ -125,17 +127,17 @@ EVENTS = [
 ]
 
 
-def _decode(chunks: Iterable[bytes]) -> list[ServerSentEvent]:
+def _decode_events(chunks: Iterable[bytes]) -> list[ServerSentEvent]:
     decoder = SseDecoder()
     return [event for chunk in chunks for event in decoder.feed(chunk)]
 
 
-async def _collect(chunks: list[bytes]) -> list[dict[str, Any]]:
-    async def arriving() -> AsyncIterator[bytes]:
+async def _read_stream(chunks: list[bytes]) -> list[dict[str, Any]]:
+    async def pop_chunks() -> AsyncIterator[bytes]:
         while chunks:
             yield chunks.pop(0)
 
-    return [event async for event in json_events(arriving())]
+    return [event async for event in json_events(pop_chunks())]
 
 
 @pytest.mark.slow
@@ -150,24 +152,24 @@ def test_chunk_boundaries_do_not_change_the_events(cuts: set[int]) -> None:
     bounds = [0, *sorted(cuts), len(STREAM)]
     chunks = [STREAM[a:b] for a, b in pairwise(bounds)]
 
-    assert _decode(chunks) == EVENTS
+    assert _decode_events(chunks) == EVENTS
 
 
 @pytest.mark.slow
 @given(st.lists(st.text(), min_size=1), st.data())
-def test_any_text_survives(texts: list[str], data: st.DataObject) -> None:
+def test_any_text_is_decoded_unchanged(texts: list[str], data: st.DataObject) -> None:
     """Line separators in a completion must not end an event."""
     raw = b"".join(f"data: {json.dumps(t, ensure_ascii=False)}\n\n".encode() for t in texts)
     cut = data.draw(st.integers(0, len(raw)))
 
-    assert texts == [json.loads(event.data) for event in _decode([raw[:cut], raw[cut:]])]
+    assert texts == [json.loads(event.data) for event in _decode_events([raw[:cut], raw[cut:]])]
 
 
 async def test_stream_is_read_to_its_end_after_done() -> None:
-    """To the service a reader that left at [DONE] would look like a disconnect."""
+    """A reader that left at [DONE] would look like a disconnect to the service."""
     chunks = [b'data: {"a": 1}\n\n', b"data: [DONE]\n\n", b'data: {"a": 2}\n\n', b": end\n\n"]
 
-    assert await _collect(chunks) == [{"a": 1}]
+    assert await _read_stream(chunks) == [{"a": 1}]
     assert chunks == []
 
 
@@ -179,12 +181,12 @@ async def test_stream_is_read_to_its_end_after_done() -> None:
         (b"event: error\ndata: no json", 500, "the stream ended with an error", None),
     ],
 )
-async def test_an_error_event_is_an_error(
+async def test_error_event_raises_an_error(
     event: bytes, status: int, message: str, code: str | None
 ) -> None:
     """After a status of 200 an error event is the only way to report a failure."""
     with pytest.raises(ResponseError) as caught:
-        await _collect([b'data: {"a": 1}\n\n', event + b"\n\n", b"data: [DONE]\n\n"])
+        await _read_stream([b'data: {"a": 1}\n\n', event + b"\n\n", b"data: [DONE]\n\n"])
 
     assert (status, message, code) == (caught.value.status, caught.value.message, caught.value.code)
 
@@ -205,4 +207,4 @@ async def test_incomplete_stream_is_an_error(
 ) -> None:
     """An incomplete stream must not look like a complete one."""
     with pytest.raises(error, match=said):
-        await _collect([stream])
+        await _read_stream([stream])

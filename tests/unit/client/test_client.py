@@ -9,7 +9,7 @@ import pytest
 
 from justitia_ray.client import Completion, JustitiaClient, fan_out
 from justitia_ray.errors import RequestError, ResponseError, UnknownModel
-from tests.unit.client.fakes import FakeService, as_error, as_json
+from tests.unit.client.fakes import FakeService, error_answer, json_chunks
 
 CHAT = "/v1/chat/completions"
 OPEN = "/v1/applications"
@@ -21,8 +21,8 @@ class AgentError(Exception):
     """Error raised by the agents of these tests."""
 
 
-async def test_opening_sends_the_given_options_and_reads_the_tag(
-    client: JustitiaClient, service: FakeService
+async def test_opening_an_application_sends_the_given_options_and_reads_its_tag(
+    client: JustitiaClient, fake_service: FakeService
 ) -> None:
     """Omitted options are not sent, because the service has defaults.
 
@@ -33,7 +33,7 @@ async def test_opening_sends_the_given_options_and_reads_the_tag(
         await app.chat("q")
 
     assert opened == ("a/1", 1234.0, 99.5)
-    [request], [asked] = service.sent(OPEN), service.sent(CHAT)
+    [request], [asked] = fake_service.requests_to(OPEN), fake_service.requests_to(CHAT)
     assert request.body == {
         "application_class": "SC",
         "input": "q",
@@ -43,10 +43,10 @@ async def test_opening_sends_the_given_options_and_reads_the_tag(
     assert asked.body["model"] == "small"
 
 
-async def test_each_call_may_override_the_applications_deadline(
-    client: JustitiaClient, service: FakeService
+async def test_call_may_override_the_applications_deadline(
+    client: JustitiaClient, fake_service: FakeService
 ) -> None:
-    """A header of a call overrides the application's deadline."""
+    """A header of the call overrides the application's deadline."""
     async with client.application("SC", input="q", deadline_s=30.0) as app:
         await app.chat("q")
         await app.chat("q", deadline_s=0.25, temperature=0)
@@ -54,17 +54,17 @@ async def test_each_call_may_override_the_applications_deadline(
         async with aclosing(app.chat_stream("q", deadline_s=7)) as texts:
             _ = [text async for text in texts]
 
-    [opened] = service.sent(OPEN)
+    [opened] = fake_service.requests_to(OPEN)
     assert 30.0 == opened.body["deadline_s"]
-    calls = [*service.sent(CHAT), *service.sent("/v1/completions")]
+    calls = [*fake_service.requests_to(CHAT), *fake_service.requests_to("/v1/completions")]
     assert [None, "0.250000", "7.000000", "5.000000"] == [
         call.headers.get("x-justitia-deadline-s") for call in calls
     ]
     assert not any("deadline_s" in call.body for call in calls)
 
 
-async def test_a_clean_exit_closes_and_an_exception_cancels(
-    client: JustitiaClient, service: FakeService
+async def test_clean_exit_closes_the_application_and_an_exception_cancels_it(
+    client: JustitiaClient, fake_service: FakeService
 ) -> None:
     """A failed agent's inferences must not occupy memory."""
     async with client.application("SC", input="q"):
@@ -73,35 +73,35 @@ async def test_a_clean_exit_closes_and_an_exception_cancels(
         async with client.application("SC", input="q"):
             raise AgentError
 
-    assert [request.method for request in service.sent(CLOSE)] == ["POST"]
-    assert [request.method for request in service.sent(CANCEL)] == ["DELETE"]
+    assert [request.method for request in fake_service.requests_to(CLOSE)] == ["POST"]
+    assert [request.method for request in fake_service.requests_to(CANCEL)] == ["DELETE"]
 
 
-async def test_a_cancelled_agent_cancels_its_application(
-    client: JustitiaClient, service: FakeService
+async def test_cancelled_agent_cancels_its_application(
+    client: JustitiaClient, fake_service: FakeService
 ) -> None:
     """The cancel request is sent although its task is being cancelled."""
-    service.hold = CHAT
+    fake_service.hold = CHAT
 
-    async def agent() -> None:
+    async def run_agent() -> None:
         async with client.application("SC", input="q") as app:
             await app.chat("q")
 
-    task = asyncio.create_task(agent())
-    await service.held.acquire()
+    task = asyncio.create_task(run_agent())
+    await fake_service.held.acquire()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    assert service.cancelled_calls == 1
-    assert len(service.sent(CANCEL)) == 1
+    assert fake_service.cancelled_calls == 1
+    assert len(fake_service.requests_to(CANCEL)) == 1
 
 
 async def test_failed_close_keeps_the_result_and_the_error(
-    client: JustitiaClient, service: FakeService, caplog: pytest.LogCaptureFixture
+    client: JustitiaClient, fake_service: FakeService, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The service ends silent applications itself, and the first error matters."""
-    service.answers |= {p: [as_error(500, "broken")] for p in (CLOSE, CANCEL)}
+    """The service ends silent applications itself, and the agent's own error matters more."""
+    fake_service.answers |= {p: [error_answer(500, "broken")] for p in (CLOSE, CANCEL)}
 
     with caplog.at_level(logging.WARNING):
         async with client.application("SC", input="q"):
@@ -115,7 +115,7 @@ async def test_failed_close_keeps_the_result_and_the_error(
 
 
 async def test_chat_and_complete_build_openai_requests_of_the_application(
-    client: JustitiaClient, service: FakeService
+    client: JustitiaClient, fake_service: FakeService
 ) -> None:
     """Headers identify the application; unknown fields pass to the engine."""
     conversation = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
@@ -124,7 +124,7 @@ async def test_chat_and_complete_build_openai_requests_of_the_application(
         await app.chat(conversation, model="other")
         await app.complete("p", max_tokens=9)
 
-    asked = [request for request in service.requests if "completions" in request.path]
+    asked = [request for request in fake_service.requests if "completions" in request.path]
     question = [{"role": "user", "content": "q"}]
     assert [
         {"model": "tiny", "messages": question, "max_tokens": 5, "ignore_eos": True},
@@ -135,8 +135,7 @@ async def test_chat_and_complete_build_openai_requests_of_the_application(
     assert [["mine", "SC", "t1"]] * 3 == [[r.headers[name] for name in names] for r in asked]
 
 
-async def test_answers_are_counted(client: JustitiaClient) -> None:
-    """Load records need the counts of answers, streams and failures."""
+async def test_answers_streams_and_failures_are_counted(client: JustitiaClient) -> None:
     async with client.application("SC", input="q") as app:
         answers = [await app.chat("q"), await app.complete("q")]
         texts = [text async for text in app.chat_stream("q")]
@@ -146,39 +145,41 @@ async def test_answers_are_counted(client: JustitiaClient) -> None:
     assert (app.inferences, app.prompt_tokens, app.output_tokens) == (3, 21, 6)
 
 
-async def test_model_list_is_requested_once(client: JustitiaClient, service: FakeService) -> None:
+async def test_model_list_is_requested_once(
+    client: JustitiaClient, fake_service: FakeService
+) -> None:
     """Fifty concurrent first calls share one request for the model list."""
     async with client.application("SC", input="q") as app:
         await fan_out(app.chat("q") for _ in range(50))
 
-    assert len(service.sent("/v1/models")) == 1
-    assert len(service.sent(CHAT)) == 50
+    assert len(fake_service.requests_to("/v1/models")) == 1
+    assert len(fake_service.requests_to(CHAT)) == 50
 
 
 @pytest.mark.parametrize(("models", "said"), [((), "none"), (("a", "b"), "a, b")])
-async def test_several_models_need_a_choice(
-    client: JustitiaClient, service: FakeService, models: tuple[str, ...], said: str
+async def test_model_must_be_named_if_there_are_several(
+    client: JustitiaClient, fake_service: FakeService, models: tuple[str, ...], said: str
 ) -> None:
     """A guessed model could receive prompts that were not meant for it."""
-    service.models = models
+    fake_service.models = models
 
     async with client.application("SC", input="q") as app:
         with pytest.raises(UnknownModel, match=f"exactly one; it has {said}"):
             await app.chat("q")
 
 
-async def test_leaving_a_stream_early_tells_the_service(
-    client: JustitiaClient, service: FakeService
+async def test_leaving_a_stream_early_disconnects_from_the_service(
+    client: JustitiaClient, fake_service: FakeService
 ) -> None:
     """Without the disconnect the replica would continue to generate."""
     async with client.application("SC", input="q") as app:
         assert ["Hel", "lo"] == [text async for text in app.chat_stream("q")]
-        assert (0, 1) == (service.unfinished_streams, app.inferences)
+        assert (0, 1) == (fake_service.unfinished_streams, app.inferences)
         async with aclosing(app.chat_stream("q")) as stream:
             assert await anext(stream) == "Hel"
-            assert service.unfinished_streams == 0
+            assert fake_service.unfinished_streams == 0
 
-    assert (1, 1) == (service.unfinished_streams, app.inferences)
+    assert (1, 1) == (fake_service.unfinished_streams, app.inferences)
 
 
 async def test_streaming_several_choices_is_refused(client: JustitiaClient) -> None:
@@ -187,27 +188,27 @@ async def test_streaming_several_choices_is_refused(client: JustitiaClient) -> N
             await anext(app.chat_stream("q", n=3))
 
 
-async def test_the_first_failure_of_a_fan_out_cancels_the_rest(
-    client: JustitiaClient, service: FakeService
+async def test_first_failure_of_parallel_calls_cancels_the_rest(
+    client: JustitiaClient, fake_service: FakeService
 ) -> None:
-    """The other parts are useless, and the agent catches the plain error."""
-    service.hold = CHAT
+    """The other calls are useless then, and the agent catches the plain error."""
+    fake_service.hold = CHAT
 
     async def fail_last() -> Completion:
         for _ in range(3):
-            await service.held.acquire()
+            await fake_service.held.acquire()
         raise AgentError
 
     async with client.application("SC", input="q") as app:
         with pytest.raises(AgentError):
             await fan_out([*(app.chat("q") for _ in range(3)), fail_last()])
 
-    assert service.cancelled_calls == 3
+    assert fake_service.cancelled_calls == 3
 
 
 @pytest.mark.parametrize("missing", ["application_id", "virtual_finish_time"])
-async def test_an_opening_without_a_field_is_an_error(
-    client: JustitiaClient, service: FakeService, missing: str
+async def test_opened_application_without_an_expected_field_is_an_error(
+    client: JustitiaClient, fake_service: FakeService, missing: str
 ) -> None:
     """The error names the missing field.
 
@@ -215,7 +216,7 @@ async def test_an_opening_without_a_field_is_an_error(
     """
     granted = {"application_id": "a", "predicted_kv_token_time": 1, "virtual_finish_time": None}
     lacking = {name: value for name, value in granted.items() if name != missing}
-    service.answers[OPEN] = [(200, {}, as_json(granted)), (200, {}, as_json(lacking))]
+    fake_service.answers[OPEN] = [(200, {}, json_chunks(granted)), (200, {}, json_chunks(lacking))]
 
     async with client.application("SC", input="q") as app:
         assert app.virtual_finish_time is None
@@ -224,7 +225,7 @@ async def test_an_opening_without_a_field_is_an_error(
             pass
 
 
-async def test_an_application_must_be_entered(client: JustitiaClient) -> None:
+async def test_application_must_be_entered(client: JustitiaClient) -> None:
     """A forgotten `async with` gives an explanatory error."""
     app = client.application("SC", input="q")
 
@@ -235,22 +236,22 @@ async def test_an_application_must_be_entered(client: JustitiaClient) -> None:
 
 @pytest.mark.parametrize("value", ["", "a\r\nx-evil: 1", "é", " a"])
 @pytest.mark.parametrize("field", ["application_class", "tenant", "application_id"])
-def test_names_that_do_not_fit_a_header_are_refused(
-    service: FakeService, field: str, value: str
+def test_name_that_does_not_fit_a_header_is_refused(
+    fake_service: FakeService, field: str, value: str
 ) -> None:
     """The name is refused before anything is sent, and the error names the field."""
-    client = JustitiaClient.from_handle(service.handle())
+    client = JustitiaClient.from_handle(fake_service.serve_handle())
     names: dict[str, Any] = {"application_class": "SC", field: value}
 
     with pytest.raises(RequestError, match=f"{field} travels in a header"):
         client.application(input="q", **names)
 
 
-async def test_status_is_what_the_service_says(
-    client: JustitiaClient, service: FakeService
+async def test_status_is_returned_as_the_service_sends_it(
+    client: JustitiaClient, fake_service: FakeService
 ) -> None:
-    """The id may contain a slash, so it is quoted in the path."""
-    service.answers[CANCEL] = [(200, {}, as_json({"waiting": 2}))]
+    """The application id may contain a slash, so it is quoted in the path."""
+    fake_service.answers[CANCEL] = [(200, {}, json_chunks({"waiting": 2}))]
 
     async with client.application("SC", input="q") as app:
         assert await app.status() == {"waiting": 2}

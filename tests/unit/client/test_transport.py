@@ -13,14 +13,14 @@ from tests.unit.client.fakes import SERVE_REQUEST_ID, FakeHandle, FakeService
 
 
 async def request_to(base_url: str) -> httpx.Request:
-    """Return the request that is sent for a GET of /v1/models."""
+    """Return the request that a client of this URL sends for a GET of /v1/models."""
     sent: list[httpx.Request] = []
 
-    def answer(request: httpx.Request) -> httpx.Response:
+    def record_request(request: httpx.Request) -> httpx.Response:
         sent.append(request)
         return httpx.Response(200)
 
-    transport = HttpTransport(base_url, transport=httpx.MockTransport(answer))
+    transport = HttpTransport(base_url, transport=httpx.MockTransport(record_request))
     await transport.request("GET", "/v1/models", {})
     await transport.aclose()
     return sent[0]
@@ -35,7 +35,7 @@ async def request_to(base_url: str) -> httpx.Request:
         ("https://service/team/v1/", "https://service/team/v1/models"),
     ],
 )
-async def test_base_urls_are_taken_with_and_without_v1(base_url: str, expected: str) -> None:
+async def test_base_url_is_accepted_with_and_without_v1(base_url: str, expected: str) -> None:
     assert expected == str((await request_to(base_url)).url)
 
 
@@ -45,29 +45,29 @@ def test_invalid_base_url_is_refused() -> None:
         HttpTransport("localhost:8000")
 
 
-async def test_an_answer_may_take_any_time_but_a_connection_may_not() -> None:
+async def test_answer_has_no_timeout_but_a_connection_has_one() -> None:
     timeouts = (await request_to("http://service")).extensions["timeout"]
 
     assert {"connect": 10.0, "read": None, "write": None, "pool": None} == timeouts
 
 
-async def test_a_body_that_breaks_off_is_a_connection_error() -> None:
-    class Broken(httpx.AsyncByteStream):
+async def test_incomplete_body_is_a_connection_error() -> None:
+    class BrokenBody(httpx.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             yield b"half"
             raise httpx.RemoteProtocolError("incomplete chunked read")
 
-    def answer(request: httpx.Request) -> httpx.Response:
-        return httpx.Response(200, stream=Broken())
+    def answer_broken_body(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, stream=BrokenBody())
 
-    transport = HttpTransport("http://service", transport=httpx.MockTransport(answer))
+    transport = HttpTransport("http://service", transport=httpx.MockTransport(answer_broken_body))
 
-    async def read() -> list[bytes]:
+    async def read_chunks() -> list[bytes]:
         async with transport.stream("GET", "/v1/models", {}) as streamed:
             return [chunk async for chunk in streamed.chunks]
 
     with pytest.raises(ConnectionError, match="incomplete chunked read"):
-        await read()
+        await read_chunks()
     await transport.aclose()
 
 
@@ -75,29 +75,29 @@ CHAT = "/v1/chat/completions"
 
 
 @pytest.fixture
-def transport(handle: FakeHandle) -> HandleTransport:
-    return HandleTransport(handle)
+def handle_transport(serve_handle: FakeHandle) -> HandleTransport:
+    return HandleTransport(serve_handle)
 
 
-async def test_concurrent_calls_of_one_parent_have_separate_contexts(
-    transport: HandleTransport, service: FakeService
+async def test_concurrent_calls_of_one_task_have_separate_contexts(
+    handle_transport: HandleTransport, fake_service: FakeService
 ) -> None:
     """Serve identifies calls by an id in the context; of calls that share one, all but one hang."""
     SERVE_REQUEST_ID.set("the agent's own request")
 
-    async def stream() -> int:
-        async with transport.stream("POST", CHAT, {}) as streamed:
+    async def read_status() -> int:
+        async with handle_transport.stream("POST", CHAT, {}) as streamed:
             return streamed.status
 
-    await fan_out(transport.request("GET", "/v1/models", {}) for _ in range(50))
-    await fan_out(stream() for _ in range(50))
+    await fan_out(handle_transport.request("GET", "/v1/models", {}) for _ in range(50))
+    await fan_out(read_status() for _ in range(50))
 
-    assert len(service.requests) == 100
+    assert len(fake_service.requests) == 100
     assert SERVE_REQUEST_ID.get() == "the agent's own request"
 
 
-async def call(transport: Transport, *, stream: bool) -> None:
-    """Start a unary or streamed call and read nothing of it."""
+async def start_call(transport: Transport, *, stream: bool) -> None:
+    """Start a unary or streamed call and read nothing of its answer."""
     if stream:
         async with transport.stream("POST", CHAT, {}):
             pass
@@ -107,74 +107,80 @@ async def call(transport: Transport, *, stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_cancelling_a_call_cancels_its_response(
-    transport: HandleTransport, service: FakeService, handle: FakeHandle, stream: bool
+    handle_transport: HandleTransport,
+    fake_service: FakeService,
+    serve_handle: FakeHandle,
+    stream: bool,
 ) -> None:
     """Only the cancellation informs the ingress; a stream may wait minutes before its head."""
-    service.hold = CHAT
-    task = asyncio.create_task(call(transport, stream=stream))
-    await service.held.acquire()
+    fake_service.hold = CHAT
+    task = asyncio.create_task(start_call(handle_transport, stream=stream))
+    await fake_service.held.acquire()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
-    assert [response.cancels for response in handle.responses] == [1]
+    assert [response.cancels for response in serve_handle.responses] == [1]
 
 
-async def test_cancelling_a_call_leaves_its_siblings_running(
-    transport: HandleTransport, service: FakeService, handle: FakeHandle
+async def test_cancelling_a_call_leaves_concurrent_calls_running(
+    handle_transport: HandleTransport, fake_service: FakeService, serve_handle: FakeHandle
 ) -> None:
-    service.hold = CHAT
-    left = asyncio.create_task(transport.request("POST", CHAT, {}))
-    await service.held.acquire()
-    stays = asyncio.create_task(transport.request("GET", "/v1/models", {}))
+    fake_service.hold = CHAT
+    left = asyncio.create_task(handle_transport.request("POST", CHAT, {}))
+    await fake_service.held.acquire()
+    stays = asyncio.create_task(handle_transport.request("GET", "/v1/models", {}))
     left.cancel()
 
     assert (await stays).status == 200
-    assert [response.cancels for response in handle.responses] == [1, 0]
+    assert [response.cancels for response in serve_handle.responses] == [1, 0]
 
 
 @pytest.mark.parametrize(("taken", "cancels"), [(0, 1), (1, 1), (None, 0)])
-async def test_leaving_a_stream_cancels_its_response_and_its_end_does_not(
-    transport: HandleTransport, handle: FakeHandle, taken: int | None, cancels: int
+async def test_leaving_a_stream_cancels_its_response_and_finishing_does_not(
+    handle_transport: HandleTransport, serve_handle: FakeHandle, taken: int | None, cancels: int
 ) -> None:
     """Dropping a Serve generator does not cancel it, and a finished stream needs no cancel."""
-    async with transport.stream("POST", CHAT, {}, b'{"stream": true}') as streamed:
+    async with handle_transport.stream("POST", CHAT, {}, b'{"stream": true}') as streamed:
         if taken is None:
             assert b"data: [DONE]\n\n" == [chunk async for chunk in streamed.chunks][-1]
         for _ in range(taken or 0):
             await anext(streamed.chunks)
 
-    assert [response.cancels for response in handle.responses] == [cancels]
+    assert [response.cancels for response in serve_handle.responses] == [cancels]
 
 
-async def test_header_names_are_lower_case(transport: HandleTransport) -> None:
+async def test_header_names_are_lower_case(handle_transport: HandleTransport) -> None:
     """Names match those over HTTP, so that one client reads both."""
-    assert (await transport.request("GET", "/v1/models", {})).headers == {
+    assert (await handle_transport.request("GET", "/v1/models", {})).headers == {
         "content-type": "application/json"
     }
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_failed_call_is_a_connection_error_with_its_cause(
-    transport: HandleTransport, service: FakeService, handle: FakeHandle, stream: bool
+async def test_failed_call_is_a_connection_error_with_its_cause(
+    handle_transport: HandleTransport,
+    fake_service: FakeService,
+    serve_handle: FakeHandle,
+    stream: bool,
 ) -> None:
     failure = LookupError("actor died")
-    service.answers[CHAT] = [failure]
+    fake_service.answers[CHAT] = [failure]
 
     with pytest.raises(ConnectionError, match="LookupError") as caught:
-        await call(transport, stream=stream)
+        await start_call(handle_transport, stream=stream)
 
     assert failure is caught.value.__cause__
-    assert [response.cancels for response in handle.responses] == [0]
+    assert [response.cancels for response in serve_handle.responses] == [0]
 
 
 async def test_cancellation_by_serve_is_a_connection_error(
-    transport: HandleTransport, service: FakeService
+    handle_transport: HandleTransport, fake_service: FakeService
 ) -> None:
     """A CancelledError from Serve would silently end the agent's task."""
-    service.hold = CHAT
-    task = asyncio.create_task(transport.request("POST", CHAT, {}))
-    await service.held.acquire()
+    fake_service.hold = CHAT
+    task = asyncio.create_task(handle_transport.request("POST", CHAT, {}))
+    await fake_service.held.acquire()
     [step] = asyncio.all_tasks() - {task, asyncio.current_task()}
     step.cancel()
 
@@ -182,7 +188,7 @@ async def test_cancellation_by_serve_is_a_connection_error(
         await task
 
 
-async def test_a_stream_without_a_head_has_broken_off() -> None:
+async def test_stream_without_headers_is_a_connection_error() -> None:
     handle = MagicMock()
     handle.options().stream.remote().__anext__.side_effect = StopAsyncIteration
 
@@ -200,7 +206,7 @@ async def test_a_stream_without_a_head_has_broken_off() -> None:
         ("http://service:8000", False),
     ],
 )
-async def test_this_machine_is_reached_without_a_proxy(
+async def test_localhost_is_reached_without_a_proxy(
     base_url: str, is_direct: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The default URL is 127.0.0.1, which no proxy can reach."""

@@ -10,24 +10,24 @@ REPLICAS = 2
 
 
 @pytest.fixture(scope="module")
-def run() -> RecordedRun:
-    """Return 30 applications of the nine classes on two engines under load."""
+def recorded_run() -> RecordedRun:
+    """Return a recorded run of 30 applications of the nine classes on two engines under load."""
     return record_run(nine_classes(30), RunSettings(engine(), replicas=REPLICAS), ("t1",))
 
 
 @pytest.mark.slow
-def test_kv_in_use_and_running_calls_are_the_engines(run: RecordedRun) -> None:
-    for frame, counters in zip(run.whole[None], run.counters, strict=True):
+def test_kv_in_use_and_running_calls_equal_those_of_the_engines(recorded_run: RecordedRun) -> None:
+    for frame, counters in zip(recorded_run.whole[None], recorded_run.counters, strict=True):
         leased = {lane.replica_id: lane.leased_kv_tokens for lane in frame.replicas}
         running = {lane.replica_id: lane.leases for lane in frame.replicas}
         assert leased == counters.used_kv_tokens
         assert running == counters.running
         assert frame.strip.leased_kv_tokens == sum(counters.used_kv_tokens.values())
-    assert max(sum(one.running.values()) for one in run.counters) > 20
+    assert max(sum(one.running.values()) for one in recorded_run.counters) > 20
 
 
-def test_the_present_bars_of_a_lane_add_up_to_the_engines_kv(run: RecordedRun) -> None:
-    for frame, counters in zip(run.whole[None], run.counters, strict=True):
+def test_current_bars_of_a_lane_add_up_to_the_engines_kv(recorded_run: RecordedRun) -> None:
+    for frame, counters in zip(recorded_run.whole[None], recorded_run.counters, strict=True):
         heights = dict.fromkeys(counters.used_kv_tokens, 0)
         for bar in frame.bars:
             if bar.kind is BarKind.RUN and bar.end is None:
@@ -35,54 +35,58 @@ def test_the_present_bars_of_a_lane_add_up_to_the_engines_kv(run: RecordedRun) -
         assert heights == counters.used_kv_tokens
 
 
-def test_the_area_of_all_bars_is_the_engines_kv_over_time(run: RecordedRun) -> None:
-    """Between two looks the heights are expected ones: five parts in a hundred at most."""
+def test_area_of_all_bars_equals_the_engines_kv_over_time(recorded_run: RecordedRun) -> None:
+    """Heights between two frames are expected values, which may be wrong by 5 %."""
     bars: dict[int, Bar] = {}
-    for frame in run.frames[None]:
+    for frame in recorded_run.frames[None]:
         bars |= {bar.id: bar for bar in frame.bars}
-    areas = dict.fromkeys(run.engine_kv_token_s, 0.0)
+    areas = dict.fromkeys(recorded_run.engine_kv_token_s, 0.0)
     for bar in bars.values():
         if bar.kind is BarKind.RUN:
             assert bar.end is not None
             areas[bar.replica_id] += bar.kv_tokens * (bar.end - bar.start)
 
-    assert areas == pytest.approx(run.engine_kv_token_s, rel=0.05)
+    assert areas == pytest.approx(recorded_run.engine_kv_token_s, rel=0.05)
 
 
-def test_served_tokens_and_times_of_each_call_are_the_engines(run: RecordedRun) -> None:
+def test_served_tokens_and_times_of_each_call_equal_those_of_the_engines(
+    recorded_run: RecordedRun,
+) -> None:
     told = {
         (name, call.inference_id): call
-        for name, timeline in run.timelines.items()
+        for name, timeline in recorded_run.timelines.items()
         for call in timeline.calls
     }
-    assert len(told) == len(run.result.inferences)
-    for row in run.result.inferences:
+    assert len(told) == len(recorded_run.result.inferences)
+    for row in recorded_run.result.inferences:
         call = told[row.application_id, row.inference_id]
         assert (call.prompt_tokens, call.output_tokens) == (row.prompt_tokens, row.output_tokens)
         assert (call.started_at, call.ended_at) == (row.dispatched_at_s, row.finished_at_s)
         assert call.replica_id == str(row.replica)
 
 
-def test_served_tokens_of_each_application_are_the_engines(run: RecordedRun) -> None:
+def test_served_tokens_of_each_application_equal_those_of_the_engines(
+    recorded_run: RecordedRun,
+) -> None:
     made: dict[str, int] = {}
-    for row in run.result.inferences:
+    for row in recorded_run.result.inferences:
         made[row.application_id] = made.get(row.application_id, 0) + row.output_tokens
 
-    assert {name: one.output_tokens for name, one in run.timelines.items()} == made
+    assert {name: one.output_tokens for name, one in recorded_run.timelines.items()} == made
 
 
-def test_the_queue_and_the_counts_are_those_of_the_workload(run: RecordedRun) -> None:
-    ends = {one.application_id: one.finished_at_s for one in run.result.applications}
-    for frame in run.whole[None][1:]:
+def test_queue_and_counts_equal_those_of_the_workload(recorded_run: RecordedRun) -> None:
+    ends = {one.application_id: one.finished_at_s for one in recorded_run.result.applications}
+    for frame in recorded_run.whole[None][1:]:
         live = sum(
             one.arrived_at_s < frame.at < (ends[one.application_id] or frame.at)
-            for one in run.result.applications
+            for one in recorded_run.result.applications
         )
         assert frame.own.applications == live
 
 
-def test_a_tenant_sees_its_own_bars_only(run: RecordedRun) -> None:
-    own = {one.application_id for one in run.result.applications if one.tenant == "t1"}
-    seen = {bar.application for frame in run.frames["t1"] for bar in frame.bars}
+def test_tenant_sees_only_its_own_bars(recorded_run: RecordedRun) -> None:
+    own = {one.application_id for one in recorded_run.result.applications if one.tenant == "t1"}
+    seen = {bar.application for frame in recorded_run.frames["t1"] for bar in frame.bars}
 
     assert seen == own

@@ -17,7 +17,7 @@ OTHER = "secret"
 """Tenant that `acme` must not see."""
 
 
-def share(node: str, used: float) -> ShareRow:
+def share_row(node: str, used: float) -> ShareRow:
     return ShareRow(
         node=node,
         weight=None,
@@ -31,7 +31,7 @@ def share(node: str, used: float) -> ShareRow:
 
 
 @pytest.fixture
-def core() -> WatchedCore:
+def watched_core() -> WatchedCore:
     """Return a core with one replica, where an application of each tenant runs and others wait."""
     core = WatchedCore()
     core.pull(kv=250)
@@ -41,13 +41,13 @@ def core() -> WatchedCore:
             core.open(name, 1_000, tenant=tenant)
             core.submit(f"of {name}", name, prompt=80, output=20)
             core.now += seconds
-    core.shares = (share("acme", 0.4), share("acme/search", 0.1), share(OTHER, 0.4))
+    core.shares = (share_row("acme", 0.4), share_row("acme/search", 0.1), share_row(OTHER, 0.4))
     core.look()
     return core
 
 
-def test_an_operators_frame_has_all_applications(core: WatchedCore) -> None:
-    frame = core.frame()
+def test_frame_of_an_operator_has_all_applications(watched_core: WatchedCore) -> None:
+    frame = watched_core.frame()
 
     assert {bar.application for bar in frame.bars} == {"acme|acme-0", "acme|acme-1"}
     assert [row.application for row in frame.queue.rows[:2]] == [
@@ -62,9 +62,9 @@ def test_an_operators_frame_has_all_applications(core: WatchedCore) -> None:
     assert (frame.ages.p50_s, frame.ages.oldest_s) == (9.0, 9.0)
 
 
-def test_a_tenants_frame_has_nothing_of_others_but_their_number(core: WatchedCore) -> None:
-    """No name, no id, no time of another tenant's application, and no sum that includes it."""
-    frame = core.frame("acme")
+def test_frame_of_a_tenant_only_counts_foreign_applications(watched_core: WatchedCore) -> None:
+    """A tenant sees neither names, ids nor times of foreign applications, nor sums of them."""
+    frame = watched_core.frame("acme")
     told = msgspec.json.encode(frame).decode()
 
     assert OTHER not in told
@@ -85,15 +85,15 @@ def test_a_tenants_frame_has_nothing_of_others_but_their_number(core: WatchedCor
     assert strip == {"state", "policy"}
 
 
-def test_another_tenants_application_changes_only_the_counts_of_a_tenants_frame(
-    core: WatchedCore,
+def test_foreign_application_changes_only_the_counts_of_a_tenants_frame(
+    watched_core: WatchedCore,
 ) -> None:
-    """Its start and its end show nowhere else, so neither shows when they were."""
-    before = msgspec.to_builtins(core.frame("acme"))
-    core.open(f"{OTHER}|more", 1_000, tenant=OTHER)
-    core.submit("more", f"{OTHER}|more", prompt=10, output=10)
-    core.look(0.0)
-    after = msgspec.to_builtins(core.frame("acme"))
+    """Start and end of a foreign application must not be visible."""
+    before = msgspec.to_builtins(watched_core.frame("acme"))
+    watched_core.open(f"{OTHER}|more", 1_000, tenant=OTHER)
+    watched_core.submit("more", f"{OTHER}|more", prompt=10, output=10)
+    watched_core.look(0.0)
+    after = msgspec.to_builtins(watched_core.frame("acme"))
 
     assert after["others"] == before["others"] | {"applications": 3, "waiting": 3}
     for name in ("others", "number"):
@@ -101,15 +101,15 @@ def test_another_tenants_application_changes_only_the_counts_of_a_tenants_frame(
     assert after == before
 
 
-def test_a_tenant_with_a_longer_name_is_another_one(core: WatchedCore) -> None:
-    core.open("acme-2|own", 1_000, tenant="acme-2")
-    core.look()
+def test_tenant_with_a_longer_name_is_another_tenant(watched_core: WatchedCore) -> None:
+    watched_core.open("acme-2|own", 1_000, tenant="acme-2")
+    watched_core.look()
 
-    assert core.frame("acme").own.applications == 2
-    assert core.frame("acme-2").own.applications == 1
+    assert watched_core.frame("acme").own.applications == 2
+    assert watched_core.frame("acme-2").own.applications == 1
 
 
-def test_the_queue_has_the_first_rows_and_counts_the_others() -> None:
+def test_frame_has_the_first_queue_rows_and_counts_the_rest() -> None:
     core = WatchedCore()
     for number in range(6):
         core.open(f"t|{number}", 1_000 + number, tenant="t")
@@ -124,47 +124,49 @@ def test_the_queue_has_the_first_rows_and_counts_the_others() -> None:
     assert queue.rows[0].expected_start_s is None
 
 
-def test_every_reason_is_told_in_words() -> None:
+def test_every_waiting_reason_has_a_text() -> None:
     assert set(WHY) == set(Reason)
     assert why("quota:acme/search") == "a quota has nothing left: acme/search"
 
 
-def test_asking_for_frames_leaves_later_expectations_as_they_are(core: WatchedCore) -> None:
-    """The scheduler refuses deadlines by calibrated expectations: watching must not move them."""
-    outlooks = core.core.outlooks
+def test_frames_leave_later_expectations_unchanged(watched_core: WatchedCore) -> None:
+    """The scheduler refuses deadlines by calibrated expectations, which viewers must not change."""
+    outlooks = watched_core.core.outlooks
     before = dict(outlooks._said), dict(outlooks._said_of_ends)
     for _ in range(5):
-        core.look()
-        assert core.frame().queue.rows[0].expected_start_s is not None
+        watched_core.look()
+        assert watched_core.frame().queue.rows[0].expected_start_s is not None
 
     assert (dict(outlooks._said), dict(outlooks._said_of_ends)) == before
 
 
-def test_shares_are_kept_every_few_seconds(core: WatchedCore) -> None:
+def test_shares_are_recorded_every_few_seconds(watched_core: WatchedCore) -> None:
     for _ in range(12):
-        core.look()
-    past = core.frame().shares_past
+        watched_core.look()
+    past = watched_core.frame().shares_past
 
     assert [one.at - past[0].at for one in past] == [0.0, SHARES_EVERY_S, 2 * SHARES_EVERY_S]
-    assert not core.frame(since=core.frame().number).shares_past
+    assert not watched_core.frame(since=watched_core.frame().number).shares_past
 
 
-def test_the_plan_starts_what_waits_in_order_where_memory_comes_free(core: WatchedCore) -> None:
-    """Both running calls end after 20 iterations: then the two that wait have room."""
-    iteration_s = core.core.outlooks.iteration_s
-    first, second = planned_bars(core.core, core.now)
+def test_plan_starts_waiting_calls_in_order_when_memory_becomes_free(
+    watched_core: WatchedCore,
+) -> None:
+    """Both running calls end after 20 iterations, and then the two waiting calls have room."""
+    iteration_s = watched_core.core.outlooks.iteration_s
+    first, second = planned_bars(watched_core.core, watched_core.now)
 
     assert [first.application, second.application] == [f"{OTHER}|{OTHER}-0", f"{OTHER}|{OTHER}-1"]
-    assert first.start == second.start == pytest.approx(core.now + 20 * iteration_s)
+    assert first.start == second.start == pytest.approx(watched_core.now + 20 * iteration_s)
     assert first.end == pytest.approx(first.start + 20 * iteration_s)
     assert first.kv_tokens == 100
 
 
-def test_the_plan_ends_where_no_replica_can_take_the_next(core: WatchedCore) -> None:
-    core.pull(kv=250, draining=True)
+def test_plan_ends_where_no_replica_can_take_the_next_call(watched_core: WatchedCore) -> None:
+    watched_core.pull(kv=250, draining=True)
 
-    assert planned_bars(core.core, core.now) == []
+    assert planned_bars(watched_core.core, watched_core.now) == []
 
 
-def test_the_plan_is_bounded(core: WatchedCore) -> None:
-    assert len(planned_bars(core.core, core.now, most=1)) == 1
+def test_plan_has_a_maximum_length(watched_core: WatchedCore) -> None:
+    assert len(planned_bars(watched_core.core, watched_core.now, most=1)) == 1

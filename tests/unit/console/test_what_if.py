@@ -20,7 +20,7 @@ from tests.unit.console.watched import WatchedCore
 ITERATION_S = 0.02
 
 
-def past(
+def past_application(
     name: str, *calls: tuple[float, float, int], at: float = 0.0, tenant: str = "t"
 ) -> PastApplication:
     """Return an application with calls of 10 prompt tokens: submission, end, output tokens."""
@@ -39,7 +39,9 @@ def past(
     )
 
 
-def history(*applications: PastApplication, kv_tokens: int = 100_000, **more: object) -> History:
+def create_history(
+    *applications: PastApplication, kv_tokens: int = 100_000, **more: object
+) -> History:
     made = History(
         model="m",
         start=0.0,
@@ -56,39 +58,41 @@ def history(*applications: PastApplication, kv_tokens: int = 100_000, **more: ob
     return replace(made, **more)  # type: ignore[arg-type]
 
 
-def test_calls_follow_the_simulated_ends_after_the_recorded_tool_times() -> None:
-    """The second call came 4 s after the first had ended, 100 s late; simulated it ends sooner."""
-    answer = estimate(history(past("a", (0.0, 100.0, 50), (104.0, 200.0, 50))), Asked())
+def test_simulated_calls_follow_their_predecessors_after_the_recorded_tool_times() -> None:
+    """The second call came 4 s after the end of the first call, which the simulation moves."""
+    answer = estimate(
+        create_history(past_application("a", (0.0, 100.0, 50), (104.0, 200.0, 50))), Asked()
+    )
 
     assert answer.measured.mean_s == 200.0
     assert answer.simulated.mean_s == pytest.approx(50 * ITERATION_S + 4.0 + 50 * ITERATION_S)
 
 
-def test_nothing_asked_changes_nothing() -> None:
-    one = past("a", (0.0, 1.0, 50))
-    answer = estimate(history(one), Asked())
+def test_question_without_changes_changes_nothing() -> None:
+    one = past_application("a", (0.0, 1.0, 50))
+    answer = estimate(create_history(one), Asked())
 
     assert (answer.all.mean, answer.all.p90, answer.all.worst, answer.all.no_later) == (0, 0, 0, 1)
     assert answer.before == answer.after
     assert answer.is_estimate
 
 
-def test_more_replicas_shorten_what_waited_for_memory() -> None:
-    """Each call fills a replica: on one they run one after the other, on two side by side."""
-    calls = [past(f"a{number}", (0.0, 9.0, 50)) for number in range(2)]
-    answer = estimate(history(*calls, kv_tokens=70), Asked(replicas=2))
+def test_more_replicas_shorten_waits_for_memory() -> None:
+    """Each call fills a replica: two calls run one after the other on one replica."""
+    calls = [past_application(f"a{number}", (0.0, 9.0, 50)) for number in range(2)]
+    answer = estimate(create_history(*calls, kv_tokens=70), Asked(replicas=2))
 
     assert answer.all.before.worst_s == pytest.approx(2 * 50 * ITERATION_S, rel=0.1)
     assert answer.all.after.worst_s == pytest.approx(50 * ITERATION_S, rel=0.1)
     assert answer.all.worst == pytest.approx(-0.5, abs=0.05)
 
 
-def test_another_policy_is_told_for_each_tenant() -> None:
-    """A long call came first: shortest first lets the short one of another tenant pass."""
-    filler = past("filler", (0.0, 10.0, 500), tenant="x")
-    long = past("long", (0.1, 30.0, 500), at=0.1, tenant="long")
-    short = past("short", (0.2, 30.0, 10), at=0.2, tenant="short")
-    answer = estimate(history(filler, long, short, kv_tokens=520), Asked(policy="sjf"))
+def test_effect_of_another_policy_is_listed_by_tenant() -> None:
+    """Shortest first lets the short call of one tenant overtake the long call of another."""
+    filler = past_application("filler", (0.0, 10.0, 500), tenant="x")
+    long = past_application("long", (0.1, 30.0, 500), at=0.1, tenant="long")
+    short = past_application("short", (0.2, 30.0, 10), at=0.2, tenant="short")
+    answer = estimate(create_history(filler, long, short, kv_tokens=520), Asked(policy="sjf"))
 
     assert set(answer.tenants) == {"x", "long", "short"}
     change = answer.tenants["short"]
@@ -97,10 +101,12 @@ def test_another_policy_is_told_for_each_tenant() -> None:
     assert answer.tenants["long"].mean == pytest.approx(0.0)
 
 
-def test_other_weights_move_an_order_by_fair_shares() -> None:
-    """Both applications are as large; the one with more weight finishes first."""
-    calls = [past(f"{t}|a", (0.0, 9.0, 400), (9.0, 20.0, 400), tenant=t) for t in ("x", "y")]
-    recorded = history(*calls, kv_tokens=420, settings={"policy": "justitia"})
+def test_other_weights_change_the_order_under_fair_shares() -> None:
+    """Of two equally large applications the one with more weight finishes first."""
+    calls = [
+        past_application(f"{t}|a", (0.0, 9.0, 400), (9.0, 20.0, 400), tenant=t) for t in ("x", "y")
+    ]
+    recorded = create_history(*calls, kv_tokens=420, settings={"policy": "justitia"})
     answer = estimate(recorded, Asked(weights={"y": 100.0}))
 
     assert answer.after.weights == {"y": 100.0}
@@ -109,31 +115,31 @@ def test_other_weights_move_an_order_by_fair_shares() -> None:
     assert y.mean < 0
 
 
-def test_an_application_that_fits_no_replica_is_refused() -> None:
+def test_application_that_fits_no_replica_is_refused() -> None:
     with pytest.raises(ConfigError, match="no recorded application fits"):
-        estimate(history(past("a", (0.0, 1.0, 50)), kv_tokens=40), Asked())
+        estimate(create_history(past_application("a", (0.0, 1.0, 50)), kv_tokens=40), Asked())
 
 
-def test_an_unknown_policy_is_named() -> None:
+def test_unknown_policy_is_named() -> None:
     with pytest.raises(ConfigError, match="nonsense"):
-        estimate(history(past("a", (0.0, 1.0, 50))), Asked(policy="nonsense"))
+        estimate(create_history(past_application("a", (0.0, 1.0, 50))), Asked(policy="nonsense"))
 
 
-def test_weights_reach_described_and_other_nodes() -> None:
+def test_weights_apply_to_described_and_other_nodes() -> None:
     tree = tree_with(TenantTree({"a": TenantNode(weight=2.0)}), {"a": 5.0, "b": 3.0})
 
     assert tree.described["a"].weight == 5.0
     assert tree.weights["b"] == 3.0
 
 
-def test_p90_is_linear_between_two_times() -> None:
+def test_p90_is_interpolated_between_two_times() -> None:
     assert times_of([10.0, 20.0]) == Times(applications=2, mean_s=15.0, p90_s=19.0, worst_s=20.0)
     assert times_of([]).mean_s is None
 
 
 @pytest.mark.slow
-def test_a_simulated_run_is_estimated_as_it_was() -> None:
-    """Engines of constant iterations are what an estimate assumes, so it must be close."""
+def test_estimate_equals_the_recorded_run_without_changes() -> None:
+    """Engines with constant iterations are what an estimate assumes, so it must be close."""
     settings = RunSettings(engine(), replicas=2)
     recorded = record_run(nine_classes(30), settings).history
     assert recorded is not None
@@ -148,8 +154,11 @@ def test_a_simulated_run_is_estimated_as_it_was() -> None:
 
 
 @pytest.mark.slow
-def test_the_process_reads_a_question_and_prints_the_answer() -> None:
-    question = {"history": asdict(history(past("a", (0.0, 1.0, 50)))), "asked": {"replicas": 2}}
+def test_what_if_process_reads_a_question_and_prints_the_answer() -> None:
+    question = {
+        "history": asdict(create_history(past_application("a", (0.0, 1.0, 50)))),
+        "asked": {"replicas": 2},
+    }
     found = subprocess.run(
         [sys.executable, "-m", "justitia_ray.console.what_if"],
         input=json.dumps(question),
@@ -163,8 +172,11 @@ def test_the_process_reads_a_question_and_prints_the_answer() -> None:
     assert answer.after.replicas == 2
 
 
-def test_a_mistake_is_told_in_place_of_an_answer() -> None:
-    question = {"history": asdict(history(past("a", (0.0, 1.0, 50)))), "asked": {"policy": "x"}}
+def test_invalid_question_is_answered_with_an_error() -> None:
+    question = {
+        "history": asdict(create_history(past_application("a", (0.0, 1.0, 50)))),
+        "asked": {"policy": "x"},
+    }
 
     assert "'x'" in answer_to(json.loads(json.dumps(question)))["error"]
 
@@ -189,7 +201,7 @@ def test_only_applications_recorded_from_their_arrival_are_replayed() -> None:
     assert (call.ended_at, call.output_tokens) == (None, 20)
 
 
-def test_nothing_recorded_is_no_history() -> None:
+def test_empty_recording_is_no_history() -> None:
     core = WatchedCore()
     core.pull()
 

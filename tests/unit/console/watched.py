@@ -11,7 +11,7 @@ STRIP = Strip(state="ready", policy="justitia")
 
 
 class WatchedCore(CoreDriver):
-    """Driver of a core that is watched from now on, or from `watch_from_now`."""
+    """Core driver with a watch, which begins at its creation or with `watch_from_now`."""
 
     def __init__(self, core: SchedulerCore | None = None) -> None:
         super().__init__(core or SchedulerCore(timeouts=PATIENT))
@@ -29,11 +29,11 @@ class WatchedCore(CoreDriver):
         return actions
 
     def look(self, seconds: float = 1.0) -> None:
-        """Look at the core some seconds later."""
+        """Advance the clock and let the watch read the core."""
         self.now += seconds
         self.watch.look(self.now, STRIP, self.shares, lambda replica_id: None)
 
     def frame(self, tenant: str | None = None, since: int | None = None) -> Frame:
-        """Return a frame of the last look."""
+        """Return a frame of the watch's last reading."""
         assert self.watch.sight is not None
         return self.watch.frame(self.watch.sight, tenant, since)

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from justitia_ray.observability.metrics import EXPORTED_PREFIX, KV_CAPACITY_TOKENS
-from tests.unit.cli.noting_service import noting_service
+from tests.unit.cli.noting_service import recording_service
 from tests.unit.k8s.manifests import K8S
 
 SCRIPT = K8S / "image" / "engine-ready"
@@ -16,7 +16,7 @@ EXPORTED = EXPORTED_PREFIX + KV_CAPACITY_TOKENS.name
 
 def answering(status: int, path: str, body: bytes) -> AbstractContextManager[str]:
     """Run a server that answers one path with this status and body, and yield its URL."""
-    return noting_service(lambda _, asked, __: (status if asked == path else 404, body))
+    return recording_service(lambda _, asked, __: (status if asked == path else 404, body))
 
 
 def metrics_page(name: str) -> bytes:
