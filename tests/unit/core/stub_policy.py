@@ -15,7 +15,7 @@ def stub_context(options: PolicyOptions | None = None, *applications: Applicatio
 
 
 class StubPolicy(Policy):
-    """First submitted first, unless the test reverses it or holds clients back."""
+    """Policy in the order of submission; tests may reverse it or hold clients back."""
 
     holds_back = True
 
@@ -32,7 +32,7 @@ class StubPolicy(Policy):
         return application.tenant if self.by_tenant else application.application_id
 
     def key(self, client: ClientId, application: Application) -> Key:
-        """Return the order of the first inference, negated if reversed."""
+        """Return the submission order of the application's first inference, negated if reversed."""
         self.asked += 1
         submitted_at, sequence = application.waiting.first.order
         return (-submitted_at, -sequence) if self.reverse else (submitted_at, sequence)
@@ -44,18 +44,18 @@ class StubPolicy(Policy):
         self.gone.append(client)
 
 
-def inference(name: str, sequence: int, submitted_at: float = 0.0) -> Inference:
-    """Return an inference of the application with the first letter of its name."""
+def create_inference(name: str, sequence: int, submitted_at: float = 0.0) -> Inference:
+    """Return an inference of the application that has the first letter of its name."""
     return Inference(name, name[0], name, "i0", 1, 1, 1, 1, submitted_at, sequence)
 
 
-def application(name: str, *sequences: int, tenant: str = "tenant") -> Application:
+def create_application(name: str, *sequences: int, tenant: str = "tenant") -> Application:
     """Return an application with waiting inferences of these sequence numbers."""
     made = Application(name, "class", tenant, 1, 1, "i0", 0.0, ord(name))
     for sequence in sequences:
-        enqueue(made, inference(f"{name}{sequence}", sequence))
+        enqueue_inference(made, create_inference(f"{name}{sequence}", sequence))
     return made
 
 
-def enqueue(made: Application, waiting: Inference) -> None:
+def enqueue_inference(made: Application, waiting: Inference) -> None:
     made.waiting.add_inference(waiting, waiting.order)

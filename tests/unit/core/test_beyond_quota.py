@@ -14,14 +14,18 @@ _TREE = TenantTree({"T": TenantNode(weight=9.0), "T/x": TenantNode(weight=4.0)})
 _OPTIONS: list[dict[str, object]] = [{}, {"order": "sgps"}, {"guard_iterations": 300}]
 
 
-def _core(options: dict[str, object] | None = None, tree: TenantTree = _TREE) -> SchedulerCore:
+def _create_core(
+    options: dict[str, object] | None = None, tree: TenantTree = _TREE
+) -> SchedulerCore:
     wanted = {"fairness": "tenant", **(options or {})}
     return SchedulerCore("justitia", wanted, tenants=tree, timeouts=PATIENT)
 
 
-def _driver(options: dict[str, object] | None = None, tree: TenantTree = _TREE) -> CoreDriver:
-    """Open t of T, x of T/x beyond a quota, and u of U, with two inferences each."""
-    driver = CoreDriver(_core(options, tree))
+def _open_three_tenants(
+    options: dict[str, object] | None = None, tree: TenantTree = _TREE
+) -> CoreDriver:
+    """Open applications of T, of T/x beyond a quota, and of U, with two inferences each."""
+    driver = CoreDriver(_create_core(options, tree))
     for name, cost, tenant in (("t", 100, "T"), ("x", 100, "T/x"), ("u", 900, "U")):
         driver.open(name, cost, tenant=tenant)
         if name != "u":
@@ -31,7 +35,7 @@ def _driver(options: dict[str, object] | None = None, tree: TenantTree = _TREE) 
     return driver
 
 
-def _priorities(actions: list[Action]) -> list[int]:
+def _grant_priorities(actions: list[Action]) -> list[int]:
     return [action.priority for action in actions if isinstance(action, Grant)]
 
 
@@ -39,8 +43,8 @@ def _priorities(actions: list[Action]) -> list[int]:
 def test_tenant_beyond_its_quota_is_behind_a_tenant_of_less_weight(
     options: dict[str, object],
 ) -> None:
-    """T would be first by its weight of 9; beyond quotas T/x has 4 times the share of T."""
-    driver = _driver(options)
+    """T has a weight of 9 and would be first, but it uses 4 times its share through T/x."""
+    driver = _open_three_tenants(options)
     order = [one.application_id for one in driver.core.ledger.queue.in_order()]
 
     assert ["u", "x", "t"] == order
@@ -48,17 +52,19 @@ def test_tenant_beyond_its_quota_is_behind_a_tenant_of_less_weight(
 
 
 def test_engine_ranks_work_beyond_a_quota_last() -> None:
-    """Where its memory overflows it stops them first, in the reverse of their own order."""
-    priorities = _priorities(_driver().pull(seats=6))
+    """An engine without free memory stops the inferences beyond a quota first."""
+    priorities = _grant_priorities(_open_three_tenants().pull(seats=6))
 
     assert sorted(priorities) == priorities
     assert priorities[1] < priorities[2] <= priorities[3] < priorities[4] < 1 << 63
 
 
 @pytest.mark.parametrize("options", _OPTIONS)
-def test_application_that_has_quota_again_is_first_in_its_turn(options: dict[str, object]) -> None:
-    """The weights of application and tenant apply again, though it was moved while it waited."""
-    driver = _driver(options)
+def test_application_within_its_quota_again_is_served_in_its_turn(
+    options: dict[str, object],
+) -> None:
+    """The weights of application and tenant apply again, although it waited beyond its quota."""
+    driver = _open_three_tenants(options)
     driver.pull(seats=3)
     driver.handle(ev.ApplicationDeprioritised("t", False))
     first = driver.core.ledger.queue.first()
@@ -75,14 +81,14 @@ def test_application_that_has_quota_again_is_first_in_its_turn(options: dict[str
 
 
 @pytest.mark.parametrize("options", _OPTIONS)
-def test_new_scheduler_keeps_work_beyond_quotas_behind(options: dict[str, object]) -> None:
-    """The keys of both trees and the debts left by a move survive the restart."""
-    driver = _driver(options)
+def test_new_scheduler_keeps_work_beyond_quotas_behind_the_rest(options: dict[str, object]) -> None:
+    """The keys of both tenant trees and the debts left by a move survive the restart."""
+    driver = _open_three_tenants(options)
     driver.pull(seats=4)
     driver.pull(progress={"1": 3, "3": 5}, seats=4)
     driver.handle(ev.ApplicationDeprioritised("x", False))
     record = driver.record()
-    core = _core(options)
+    core = _create_core(options)
     restore(core, record["clock"], record["applications"])
 
     assert snapshot(core) == record
@@ -90,15 +96,15 @@ def test_new_scheduler_keeps_work_beyond_quotas_behind(options: dict[str, object
     assert [True, False, False] == [core.state.applications[n].is_deprioritised for n in "txu"]
 
 
-def test_state_of_a_version_that_had_one_tree_still_loads() -> None:
-    """There it had a millionth of its weight inside its tenant."""
-    driver = CoreDriver(_core())
+def test_state_of_a_release_with_one_tenant_tree_still_loads() -> None:
+    """In that release an application beyond its quota had a millionth of its weight."""
+    driver = CoreDriver(_create_core())
     driver.open("t", 100, tenant="T", weight=1)
     driver.open("u", 100, tenant="U")
     record = driver.record()
     low = record["applications"]["t"]
     low["full_weight"], low["weight"] = low["weight"], low["weight"] * 1e-6
-    driver.hand_over(_core(), record=record)
+    driver.hand_over(_create_core(), record=record)
     driver.submit("t1", "t")
     driver.submit("u1", "u")
 
@@ -106,10 +112,10 @@ def test_state_of_a_version_that_had_one_tree_still_loads() -> None:
     assert ["u1"] == granted(driver.pull(seats=1))
 
 
-def test_node_that_holds_its_share_is_left_out_of_both_trees() -> None:
-    """Others beyond their quota pass: T must get no more, U may."""
+def test_node_at_its_maximum_share_is_skipped_in_both_trees() -> None:
+    """T must get no more memory, while U may have work beyond its quota started."""
     tree = TenantTree({"T": TenantNode(kv_share=KvShare(most=0.1))})
-    driver = CoreDriver(_core(tree=tree))
+    driver = CoreDriver(_create_core(tree=tree))
     for number in range(24):
         driver.open(f"t{number}", 10, tenant="T/x")
     driver.open("u", 900, tenant="U")
@@ -120,9 +126,9 @@ def test_node_that_holds_its_share_is_left_out_of_both_trees() -> None:
     assert ["t0-1", "u-1"] == granted(driver.pull(kv=200))
 
 
-def test_leaf_beyond_a_quota_becomes_a_branch() -> None:
-    """T has no weight there until T/y arrives, and its levels are compared from then on."""
-    driver = CoreDriver(_core())
+def test_tenant_leaf_beyond_a_quota_becomes_a_branch() -> None:
+    """T has no weight beyond the quota until T/y arrives."""
+    driver = CoreDriver(_create_core())
     for name, tenant in (("t", "T"), ("y", "T/y")):
         driver.open(name, 100, tenant=tenant)
         driver.submit(f"{name}1", name)
@@ -133,8 +139,8 @@ def test_leaf_beyond_a_quota_becomes_a_branch() -> None:
     assert ["y1", "t1"] == granted(driver.pull())
 
 
-def test_without_shares_by_tenant_it_has_a_millionth_of_its_weight() -> None:
-    """There is one clock then; a change to tenants and back gives it a place in each."""
+def test_application_beyond_a_quota_has_a_millionth_of_its_weight_without_tenant_shares() -> None:
+    """Without shares by tenant there is one clock; a change of policy moves it between clocks."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("a", weight=4)
     driver.submit("a1", "a")

@@ -10,7 +10,7 @@ from justitia_ray.core import calibration as calibration_module
 from justitia_ray.core.calibration import LEAST_S, Calibration
 
 
-def learned(ratios: list[float], expected_s: float = 10.0) -> Calibration:
+def learn_outcomes(ratios: list[float], expected_s: float = 10.0) -> Calibration:
     """Return a calibration that has observed outcomes, given as multiples of the expectation."""
     calibration, now = Calibration(), 0.0
     for ratio in ratios:
@@ -20,7 +20,7 @@ def learned(ratios: list[float], expected_s: float = 10.0) -> Calibration:
     return calibration
 
 
-def test_quantiles_are_in_order_and_around_the_expectation_before_anything_is_known() -> None:
+def test_initial_quantiles_are_ordered_around_the_expectation() -> None:
     """The first callers after a start must get plausible times."""
     for expected_s in (0.0, 0.05, 1.0, 60.0, 1e7):
         p10, p50, p90 = astuple(Calibration().quantiles(expected_s))
@@ -29,24 +29,24 @@ def test_quantiles_are_in_order_and_around_the_expectation_before_anything_is_kn
         assert p50 == pytest.approx(max(expected_s, LEAST_S), rel=0.1)
 
 
-def test_systematic_delay_by_two_is_learned() -> None:
+def test_systematic_delay_by_a_factor_of_two_is_learned() -> None:
     """A systematic delay may come from later work that is served first."""
-    p10, p50, p90 = astuple(learned([2.0] * 300).quantiles(10.0))
+    p10, p50, p90 = astuple(learn_outcomes([2.0] * 300).quantiles(10.0))
 
     assert p50 == pytest.approx(20.0, rel=0.15)
     assert p90 - p10 < 20
 
 
-def test_outcomes_of_long_waits_do_not_affect_short_ones() -> None:
-    """Errors depend on the expected time: one histogram for all would mix them."""
-    calibration = learned([3.0] * 300, expected_s=400.0)
+def test_outcomes_of_long_waits_do_not_affect_short_waits() -> None:
+    """Errors depend on the expected time: one histogram for all waits would mix them."""
+    calibration = learn_outcomes([3.0] * 300, expected_s=400.0)
 
     assert calibration.quantiles(0.5).p50 == Calibration().quantiles(0.5).p50
     assert calibration.quantiles(400.0).p50 == pytest.approx(1200, rel=0.15)
 
 
 @pytest.mark.parametrize("deviation", [0.2, 0.8, 1.6])
-def test_eight_in_ten_fall_between_p10_and_p90(deviation: float) -> None:
+def test_eight_of_ten_waits_end_between_p10_and_p90(deviation: float) -> None:
     rng, calibration, now, within = random.Random(5), Calibration(), 0.0, 0
     rounds, known = 1500, 300
     for number in range(rounds):
@@ -60,9 +60,9 @@ def test_eight_in_ten_fall_between_p10_and_p90(deviation: float) -> None:
     assert within / (rounds - known) == pytest.approx(0.8, abs=0.03)
 
 
-def test_lateness_is_learned_before_the_wait_is_over() -> None:
-    """When everything stops no wait ends, and p90 must still rise."""
-    calibration = learned([1.0] * 200)
+def test_delay_is_learned_before_a_wait_has_ended() -> None:
+    """If every engine stops no wait ends, and p90 must still rise."""
+    calibration = learn_outcomes([1.0] * 200)
     before = calibration.quantiles(10.0).p90
     for number in range(5):
         calibration.say(10.0, 10_000.0 + number)
@@ -71,7 +71,7 @@ def test_lateness_is_learned_before_the_wait_is_over() -> None:
     assert calibration.quantiles(10.0).p90 > before
 
 
-def test_forgotten_wait_is_not_learned_from() -> None:
+def test_forgotten_wait_is_not_learned() -> None:
     """A cancelled application has started neither early nor late."""
     calibration = Calibration()
     before = calibration.quantiles(10.0)
@@ -83,7 +83,7 @@ def test_forgotten_wait_is_not_learned_from() -> None:
 
 
 def test_finished_wait_is_removed_before_its_expected_end() -> None:
-    """Expectations of days that end in seconds must not use memory for days."""
+    """Expected waits of days that end in seconds must not use memory for days."""
     calibration = Calibration()
     for number in range(20_000):
         calibration.settle(calibration.say(1e6, float(number)), float(number))
@@ -91,15 +91,15 @@ def test_finished_wait_is_removed_before_its_expected_end() -> None:
     assert len(calibration._due) < 16_400
 
 
-def test_weights_do_not_overflow() -> None:
+def test_weights_of_outcomes_do_not_overflow() -> None:
     """The weight of the newest outcome grows exponentially, and is rescaled now and then."""
-    calibration = learned([1.0] * 12_000, expected_s=1.0)
+    calibration = learn_outcomes([1.0] * 12_000, expected_s=1.0)
 
     assert calibration.quantiles(1.0).p50 == pytest.approx(1.0, rel=0.15)
 
 
-def test_each_distance_has_levels_of_its_own() -> None:
-    """Ratios of long waits grow, and only their p90 rises.
+def test_quantiles_are_learned_for_each_expected_wait() -> None:
+    """Ratios of long waits grow, and only the p90 of long waits rises.
 
     With one pair of levels for all, the many short waits would set it.
     """
@@ -119,9 +119,9 @@ def test_each_distance_has_levels_of_its_own() -> None:
     assert within[400.0] / (rounds - known) == pytest.approx(0.8, abs=0.04)
 
 
-def test_waits_that_last_on_widen_p90_and_leave_p50() -> None:
-    """In a growing queue only short waits have ended, and the next is no shorter than those."""
-    calibration = learned([1.0] * 100)
+def test_unfinished_waits_raise_p90_and_keep_p50() -> None:
+    """In a growing queue only short waits have ended, and the next wait is no shorter."""
+    calibration = learn_outcomes([1.0] * 100)
     before = calibration.quantiles(10.0)
     now = 1_000.0
     for _ in range(100):
@@ -134,9 +134,9 @@ def test_waits_that_last_on_widen_p90_and_leave_p50() -> None:
     assert after.p50 == pytest.approx(before.p50, rel=0.05)
 
 
-def test_p90_is_bounded_by_ended_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_p90_is_limited_by_ended_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """When a load ends all waiting applications may start at once."""
-    outlasted = learned([1.0] * 100)
+    outlasted = learn_outcomes([1.0] * 100)
     for _ in range(100):
         outlasted.say(10.0, 1_000.0)
     outlasted.note_time(1e6)
@@ -149,9 +149,9 @@ def test_p90_is_bounded_by_ended_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert outlasted.quantiles(10.0).p90 > bounded
 
 
-def test_wait_forgotten_late_does_not_affect_the_durations() -> None:
-    """A forgotten wait leaves every bin that it has outlasted; only its lateness is counted."""
-    calibration = learned([1.0] * 50)
+def test_long_wait_that_is_forgotten_does_not_affect_the_quantiles() -> None:
+    """A forgotten wait is removed from the histogram; only its delay is counted."""
+    calibration = learn_outcomes([1.0] * 50)
     said = calibration.say(10.0, 1_000.0)
     calibration.note_time(1_015.0)
     lasted = list(calibration._table(10.0).lasted)

@@ -20,16 +20,16 @@ PACKAGE = str(Path(justitia_ray.__file__).parent)
 LEASES = 15
 
 
-def calls_of(act: Callable[[], object]) -> int:
-    """Count the calls of the package's functions during an action."""
+def count_package_calls(act: Callable[[], object]) -> int:
+    """Return the number of calls of the package's functions while `act` runs."""
     count = 0
 
-    def profile(frame: FrameType, event: str, argument: object) -> None:
+    def count_call(frame: FrameType, event: str, argument: object) -> None:
         nonlocal count
         count += event == "call" and frame.f_code.co_filename.startswith(PACKAGE)
 
     before = sys.getprofile()
-    sys.setprofile(profile)
+    sys.setprofile(count_call)
     try:
         act()
     finally:
@@ -37,29 +37,29 @@ def calls_of(act: Callable[[], object]) -> int:
     return count
 
 
-class Load:
+class RunningLoad:
     """Applications with one running inference each, on one replica with free memory."""
 
     def __init__(self, policy: str) -> None:
         self.core = SchedulerCore(policy)
         self.now = 100.0
         for number in range(LEASES):
-            self._open(f"a{number}")
-            self.submit(f"r{number}", f"a{number}")
-        self.report({})
+            self._open_application(f"a{number}")
+            self.submit_inference(f"r{number}", f"a{number}")
+        self.report_progress({})
         self.leases = dict.fromkeys(self.core.state.leases, 0)
-        self.report(self.leases)
+        self.report_progress(self.leases)
 
-    def _open(self, name: str) -> None:
+    def _open_application(self, name: str) -> None:
         event = ev.ApplicationArrived(name, "class", "tenant", 1, 10_000, "i0")
         self.core.handle(event, self.now)
 
-    def submit(self, request_id: str, name: str) -> object:
+    def submit_inference(self, request_id: str, name: str) -> object:
         event = ev.InferenceSubmitted(request_id, name, request_id, "i0", 100, 50, 100)
         return self.core.handle(event, self.now)
 
-    def report(self, made: dict[str, int]) -> object:
-        """Report the tokens made under each lease, and pull."""
+    def report_progress(self, made: dict[str, int]) -> object:
+        """Report the tokens generated under each lease, and pull."""
         self.now += 0.25
         progress = [ev.LeaseProgress(name, 100, n, running=True) for name, n in made.items()]
         capacity = ReplicaCapacity(100_000, 16, 256)
@@ -68,17 +68,17 @@ class Load:
 
 
 @pytest.mark.parametrize(("policy", "most"), [("justitia", 140), ("fcfs", 134)])
-def test_submission_that_is_granted_takes_no_more_calls(policy: str, most: int) -> None:
-    load = Load(policy)
+def test_granted_submission_stays_within_its_call_budget(policy: str, most: int) -> None:
+    load = RunningLoad(policy)
 
-    assert calls_of(lambda: load.submit("next", "a0")) <= most
+    assert count_package_calls(lambda: load.submit_inference("next", "a0")) <= most
     assert "next" in {lease.request_id for lease in load.core.state.leases.values()}
 
 
 @pytest.mark.parametrize(("policy", "most"), [("justitia", 176), ("fcfs", 176)])
-def test_report_of_fifteen_leases_takes_no_more_calls(policy: str, most: int) -> None:
-    load = Load(policy)
+def test_report_of_fifteen_leases_stays_within_its_call_budget(policy: str, most: int) -> None:
+    load = RunningLoad(policy)
     made = dict.fromkeys(load.leases, 8)
 
-    assert calls_of(lambda: load.report(made)) <= most
+    assert count_package_calls(lambda: load.report_progress(made)) <= most
     assert {8} == {i.output_tokens for i in load.core.state.inferences.values()}

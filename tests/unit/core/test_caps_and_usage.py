@@ -10,15 +10,15 @@ from justitia_ray.core.usage import UsageTotals
 from tests.core_driver import PATIENT, CoreDriver
 
 
-def _capped(**caps: float) -> CoreDriver:
+def _driver_with_caps(**caps: float) -> CoreDriver:
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     node = TenantNode(caps=ApplicationCaps(**caps))  # type: ignore[arg-type]
     driver.handle(ev.TenantsChanged(TenantTree({"tenant": node})))
     return driver
 
 
-def _refusals(actions: list[Action]) -> list[tuple[str, str]]:
-    """Return the inferences that a cap refuses, with the cap's unit."""
+def _cap_refusals(actions: list[Action]) -> list[tuple[str, str]]:
+    """Return the inferences that a cap refuses, with the unit of the cap."""
     return [
         (action.request_id, action.limit.unit)
         for action in actions
@@ -29,21 +29,21 @@ def _refusals(actions: list[Action]) -> list[tuple[str, str]]:
     ]
 
 
-def test_capped_inferences_are_refused_as_they_are_submitted() -> None:
-    """A runaway agent is stopped at its cap, but not another application of its tenant."""
-    driver = _capped(inferences=2)
+def test_capped_inferences_are_refused_at_submission() -> None:
+    """The cap stops a runaway agent, but no other application of its tenant."""
+    driver = _driver_with_caps(inferences=2)
     driver.open("a")
     driver.open("b")
     told = [driver.submit(f"q{k}", "a") for k in range(3)]
     other = driver.submit("r", "b")
 
-    assert [[], [], [("q2", "inferences")]] == [_refusals(actions) for actions in told]
-    assert [] == _refusals(other)
+    assert [[], [], [("q2", "inferences")]] == [_cap_refusals(actions) for actions in told]
+    assert [] == _cap_refusals(other)
 
 
-def test_service_beyond_a_cap_refuses_waiting_and_keeps_running_inferences() -> None:
-    """A running inference has its memory already: its answer is worth more than its end saves."""
-    driver = _capped(kv_token_time=50)
+def test_application_beyond_a_cap_loses_its_waiting_inferences_only() -> None:
+    """A running inference keeps its memory: its answer is worth more than what its abort frees."""
+    driver = _driver_with_caps(kv_token_time=50)
     driver.open("a")
     driver.submit("q0", prompt=10, output=10)
     driver.pull(kv=25, seats=1)
@@ -52,27 +52,27 @@ def test_service_beyond_a_cap_refuses_waiting_and_keeps_running_inferences() -> 
     before = driver.pull(progress={lease: 2}, kv=25, seats=1)
     beyond = driver.pull(progress={lease: 8}, kv=25, seats=1)
 
-    assert [] == _refusals(before)
-    assert [("q1", "kv_token_time")] == _refusals(beyond)
+    assert [] == _cap_refusals(before)
+    assert [("q1", "kv_token_time")] == _cap_refusals(beyond)
     assert lease == driver.lease_of("q0")
-    assert [("q2", "kv_token_time")] == _refusals(driver.submit("q2"))
+    assert [("q2", "kv_token_time")] == _cap_refusals(driver.submit("q2"))
 
 
 def test_time_cap_ends_an_application_without_any_event() -> None:
-    """An agent that waits for ever must not exceed its time, restored or not."""
-    driver = _capped(seconds=60)
+    """An agent that waits forever must not exceed its time, also after a restart."""
+    driver = _driver_with_caps(seconds=60)
     driver.open("a")
     driver.submit("q0")
-    successor = _capped(seconds=60).core
+    successor = _driver_with_caps(seconds=60).core
     assert [] == driver.wait(59)
     driver.hand_over(successor)
     driver.submit("q0", resubmitted=True)
 
-    assert [("q0", "seconds")] == _refusals(driver.wait(1.5))
+    assert [("q0", "seconds")] == _cap_refusals(driver.wait(1.5))
 
 
-def test_deprioritised_application_has_its_weight_back_afterwards() -> None:
-    """Beyond its quota it is served last; a new scheduler needs both weights."""
+def test_deprioritised_application_gets_its_weight_back() -> None:
+    """Beyond its quota an application is served last; a new scheduler needs both weights."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("a", weight=4)
     driver.handle(ev.ApplicationDeprioritised("a", True))
@@ -85,7 +85,7 @@ def test_deprioritised_application_has_its_weight_back_afterwards() -> None:
 
 
 def test_usage_counts_each_report_once() -> None:
-    """Repeated progress and ends are not counted again; nor is the prompt."""
+    """Repeated reports of progress and ends are not counted again; nor is the prompt."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("a")
     driver.submit("q0", prompt=10, output=3)
@@ -102,8 +102,8 @@ def test_usage_counts_each_report_once() -> None:
     assert served > 0
 
 
-def test_new_scheduler_books_only_service_missing_in_its_saved_totals() -> None:
-    """Totals are saved with the applications: only service missing in both is booked again."""
+def test_new_scheduler_counts_only_usage_missing_in_the_saved_totals() -> None:
+    """Totals are saved with the applications: both lack the same reports."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("a")
     driver.submit("q0", prompt=10, output=9)
@@ -124,7 +124,7 @@ def test_new_scheduler_books_only_service_missing_in_its_saved_totals() -> None:
     assert usage.kv_token_time == sum(10 + k for k in range(1, 10))
 
 
-def test_usage_is_kept_per_day_and_old_days_are_dropped_once_saved() -> None:
+def test_usage_is_stored_per_day_and_saved_old_days_are_dropped() -> None:
     """Yesterday's totals are final; a scheduler that runs for years stores two days."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     for day in range(3):
@@ -138,8 +138,8 @@ def test_usage_is_kept_per_day_and_old_days_are_dropped_once_saved() -> None:
     assert [1, 2] == sorted(book.totals)
 
 
-def test_day_is_not_final_before_its_totals_are_saved() -> None:
-    """After a failed save a meter would keep totals that a new scheduler changes."""
+def test_usage_of_a_day_is_not_final_before_it_is_saved() -> None:
+    """After a failed save a new scheduler changes the totals that a billing system has read."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("a")
     book = driver.core.state.usage
@@ -152,7 +152,6 @@ def test_day_is_not_final_before_its_totals_are_saved() -> None:
     assert set() == book.unsaved_days()
 
 
-def test_damaged_usage_is_refused_by_field() -> None:
-    """An impossible total must not be added to."""
+def test_damaged_usage_is_refused_with_the_field() -> None:
     with pytest.raises(ValueError, match="inferences is -1"):
         SchedulerCore().state.usage.restore({0: {"t": UsageTotals().record() | {"inferences": -1}}})

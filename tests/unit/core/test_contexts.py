@@ -3,51 +3,51 @@
 from justitia_ray.core.contexts import Context, Contexts
 
 
-def contexts(*names: str, tokens: int = 100, room: int = 1000) -> Contexts:
+def create_contexts(*names: str, tokens: int = 100, room: int = 1000) -> Contexts:
     known = Contexts()
     for name in names:
         known.put(name, Context(tokens, tokens), room)
     return known
 
 
-def lying(known: Contexts) -> dict[str, int]:
+def idle_tokens(known: Contexts) -> dict[str, int]:
     return {name: context.tokens for name, context in known.idle()}
 
 
-def test_contexts_used_first_make_room_for_those_used_last() -> None:
-    known = contexts("a", "b", "c", room=250)
+def test_least_recently_used_contexts_are_evicted_first() -> None:
+    known = create_contexts("a", "b", "c", room=250)
 
-    assert {"a": 50, "b": 100, "c": 100} == lying(known)
+    assert {"a": 50, "b": 100, "c": 100} == idle_tokens(known)
     known.put("d", Context(100, 100), 250)
-    assert {"b": 50, "c": 100, "d": 100} == lying(known)
+    assert {"b": 50, "c": 100, "d": 100} == idle_tokens(known)
     assert 250 == known.tokens == known.live_tokens
 
 
-def test_context_in_use_is_not_evicted_and_becomes_the_last_used() -> None:
-    known = contexts("a", "b")
+def test_context_in_use_is_not_evicted_and_becomes_the_most_recent() -> None:
+    known = create_contexts("a", "b")
     held = known.hold("a", 110)
 
     assert held is not None
-    assert {"b": 100} == lying(known)
+    assert {"b": 100} == idle_tokens(known)
     assert held is known.continued_by("a", 110)
     known.release("a", held, Context(110, 120), 150)
-    assert {"b": 30, "a": 120} == lying(known)
+    assert {"b": 30, "a": 120} == idle_tokens(known)
 
 
-def test_two_leases_hold_a_context_until_the_last_ends() -> None:
-    known = contexts("a")
+def test_context_of_two_leases_is_in_use_until_both_have_ended() -> None:
+    known = create_contexts("a")
     first, second = known.hold("a", 100), known.hold("a", 130)
 
     assert first is second
     assert first is not None
     known.release("a", first, None, 1000)
-    assert {} == lying(known)
+    assert {} == idle_tokens(known)
     known.release("a", first, Context(110, 115), 1000)
-    assert {"a": 115} == lying(known)
+    assert {"a": 115} == idle_tokens(known)
 
 
-def test_both_sides_of_a_fork_leave_their_contexts_and_share_its_beginning() -> None:
-    known = contexts("a")
+def test_two_continuations_leave_two_contexts_with_a_shared_beginning() -> None:
+    known = create_contexts("a")
     forked = known.hold("a", 100)
     assert forked is known.hold("a", 130)
     assert forked is not None
@@ -59,8 +59,8 @@ def test_both_sides_of_a_fork_leave_their_contexts_and_share_its_beginning() -> 
     assert 140 + 25 == known.tokens == known.live_tokens
 
 
-def test_beginning_of_a_fork_stays_with_the_side_that_is_used_last() -> None:
-    known = contexts("a")
+def test_shared_beginning_stays_with_the_continuation_used_last() -> None:
+    known = create_contexts("a")
     forked = known.hold("a", 100)
     assert forked is known.hold("a", 130)
     assert forked is not None
@@ -71,19 +71,19 @@ def test_beginning_of_a_fork_stays_with_the_side_that_is_used_last() -> None:
     assert 125 == known.tokens == known.live_tokens
 
 
-def test_lease_that_continues_what_another_one_left_extends_it() -> None:
-    known = contexts("a")
+def test_lease_that_continues_a_context_extends_it() -> None:
+    known = create_contexts("a")
     for prompt in (120, 140):
         held = known.hold("a", prompt)
         assert held is not None
         known.release("a", held, Context(prompt, prompt + 10), 1000, begun_with=held.tokens)
 
-    assert {"a": 150} == lying(known)
+    assert {"a": 150} == idle_tokens(known)
     assert 1 == len(known)
 
 
-def test_sub_agent_and_its_agent_have_their_own_contexts() -> None:
-    known = contexts("a")
+def test_agent_and_its_sub_agent_have_separate_contexts() -> None:
+    known = create_contexts("a")
     sub_agent = known.begin("a", 10)
     known.release("a", sub_agent, Context(10, 15), 1000)
 
@@ -96,7 +96,7 @@ def test_sub_agent_and_its_agent_have_their_own_contexts() -> None:
 
 
 def test_application_has_a_limited_number_of_contexts() -> None:
-    known = contexts("a", room=10**9)
+    known = create_contexts("a", room=10**9)
     for tokens in range(20, 0, -1):
         begun = known.begin("a", tokens)
         known.release("a", begun, Context(tokens, tokens), 10**9)
@@ -106,7 +106,7 @@ def test_application_has_a_limited_number_of_contexts() -> None:
     assert 8 == known.continued_by("a", 100).prompt_tokens  # type: ignore[union-attr]
 
 
-def test_first_prompt_of_an_application_is_its_context_from_then_on() -> None:
+def test_first_prompt_of_an_application_becomes_its_context() -> None:
     known = Contexts()
     begun = known.begin("a", 100)
 
@@ -117,34 +117,34 @@ def test_first_prompt_of_an_application_is_its_context_from_then_on() -> None:
 
 
 def test_lease_without_prefill_keeps_the_contexts() -> None:
-    known = contexts("a")
+    known = create_contexts("a")
     held = known.hold("a", 500)
     assert held is not None
     known.release("a", held, None, 1000)
 
-    assert {"a": 100} == lying(known)
+    assert {"a": 100} == idle_tokens(known)
 
 
-def test_memory_that_leases_took_holds_no_context() -> None:
-    known = contexts("a", "b")
+def test_memory_of_leases_holds_no_idle_context() -> None:
+    known = create_contexts("a", "b")
     known.shrink(100)
 
-    assert {"b": 100} == lying(known)
+    assert {"b": 100} == idle_tokens(known)
     known.shrink(-5)
-    assert {} == lying(known)
+    assert {} == idle_tokens(known)
     assert 0 == known.tokens == known.live_tokens
 
 
-def test_eviction_of_a_context_implies_eviction_of_earlier_used_ones() -> None:
-    known = contexts("a", "b", "c")
+def test_eviction_of_a_context_implies_eviction_of_less_recent_contexts() -> None:
+    known = create_contexts("a", "b", "c")
     missed = known.hold("b", 100)
     assert missed is not None
     known.forget_before(missed)
 
-    assert {"c": 100} == lying(known)
+    assert {"c": 100} == idle_tokens(known)
 
 
-def test_recalled_contexts_say_nothing_of_each_other() -> None:
+def test_restored_contexts_have_no_order_among_each_other() -> None:
     known = Contexts()
     for name in ("a", "b"):
         known.recall(name, 100, 1000)
@@ -152,22 +152,22 @@ def test_recalled_contexts_say_nothing_of_each_other() -> None:
     assert missed is not None
     known.forget_before(missed)
 
-    assert {"a": 100} == lying(known)
+    assert {"a": 100} == idle_tokens(known)
 
 
-def test_context_that_was_forgotten_while_it_was_held_does_not_come_back() -> None:
-    known = contexts("a")
+def test_context_forgotten_while_in_use_stays_forgotten() -> None:
+    known = create_contexts("a")
     held = known.hold("a", 100)
     assert held is not None
     known.forget("a", held)
     known.release("a", held, Context(100, 110), 1000)
 
-    assert {} == lying(known)
+    assert {} == idle_tokens(known)
 
 
-def test_start_evicts_idle_contexts_of_live_applications() -> None:
+def test_new_lease_evicts_idle_contexts_of_live_applications() -> None:
     """Half of the idle tokens belong to an ended application, which no later call needs."""
-    known = contexts("a", "b", tokens=400)
+    known = create_contexts("a", "b", tokens=400)
     known.end("a")
 
     assert 400 == known.live_tokens
@@ -175,11 +175,11 @@ def test_start_evicts_idle_contexts_of_live_applications() -> None:
     assert 50 == known.displaced(None, 300, 1000)
     assert 400 == known.displaced(None, 5000, 1000)
     own = known.continued_by("b", 400)
-    assert 0 == known.displaced(own, 600, 1000)  # it is evicted too, and `a` has ended
+    assert 0 == known.displaced(own, 600, 1000)  # evicted too, because `a` has ended
 
 
-def test_contexts_are_bounded_and_the_long_ones_stay() -> None:
-    known = contexts("long", room=10**9)
+def test_number_of_contexts_is_limited_and_long_contexts_are_kept() -> None:
+    known = create_contexts("long", room=10**9)
     for number in range(5000):
         known.put(f"a{number}", Context(1, 1), 10**9)
 

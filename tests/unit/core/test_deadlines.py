@@ -10,8 +10,8 @@ from justitia_ray.core.actions import Action, EndApplication
 from tests.core_driver import PATIENT, CoreDriver, granted, refused
 
 
-def busy() -> CoreDriver:
-    """Return a driver whose replica is full for 10 iterations."""
+def busy_driver() -> CoreDriver:
+    """Return a core whose replica is full for 10 iterations."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("runs", 155)
     driver.submit("x", "runs")
@@ -19,7 +19,7 @@ def busy() -> CoreDriver:
     return driver
 
 
-def submit(
+def submit_with_deadline(
     driver: CoreDriver,
     request_id: str = "a1",
     *,
@@ -28,7 +28,6 @@ def submit(
     lease_id: str | None = None,
     resubmitted: bool = False,
 ) -> list[Action]:
-    """Submit an inference of `a` with a deadline."""
     return driver.handle(
         ev.InferenceSubmitted(
             request_id,
@@ -46,11 +45,11 @@ def submit(
     )
 
 
-def test_inference_that_waits_past_its_deadline_is_refused_then() -> None:
-    """The caller has stopped waiting: running it later would be waste."""
-    driver = busy()
+def test_inference_is_refused_when_its_deadline_passes() -> None:
+    """The caller has stopped waiting, so its inference would run in vain."""
+    driver = busy_driver()
     driver.open("a")
-    assert [] == submit(driver)
+    assert [] == submit_with_deadline(driver)
     assert [] == driver.wait(4.9)
     told = driver.wait(0.1)
 
@@ -58,22 +57,22 @@ def test_inference_that_waits_past_its_deadline_is_refused_then() -> None:
     assert "a1" not in driver.core.state.inferences
 
 
-def test_missed_deadline_is_not_granted_by_the_pull_that_frees_memory() -> None:
+def test_missed_deadline_prevents_a_grant_in_the_same_pull() -> None:
     """Deadlines are checked before grants, also at the same instant."""
-    driver = busy()
+    driver = busy_driver()
     driver.open("a")
-    submit(driver)
+    submit_with_deadline(driver)
     driver.now += 5.0
     told = driver.pull(finished={driver.lease_of("x"): 10}, kv=25)
 
     assert ([("a1", "deadline")], []) == (refused(told), granted(told))
 
 
-def test_missed_deadline_is_refunded() -> None:
+def test_missed_deadline_refunds_the_charge() -> None:
     """Later applications must not wait for service that will not be used."""
-    driver = busy()
+    driver = busy_driver()
     driver.open("a", 500)
-    submit(driver)
+    submit_with_deadline(driver)
     driver.wait(5.0)
     driver.pull(progress={driver.lease_of("x"): 1}, kv=25)
 
@@ -81,42 +80,42 @@ def test_missed_deadline_is_refunded() -> None:
     assert driver.core.ledger.fair_share.clock.owed("a") == 0
 
 
-def test_application_with_a_missed_deadline_is_no_lesson() -> None:
+def test_application_with_a_missed_deadline_is_not_learned_from() -> None:
     """The predictor must not learn from an application that used less than its class does."""
-    driver = busy()
+    driver = busy_driver()
     driver.open("a")
-    submit(driver)
+    submit_with_deadline(driver)
     driver.handle(ev.ApplicationClosed("a"))
     [end] = [told for told in driver.wait(5.0) if isinstance(told, EndApplication)]
 
     assert ("a", 1) == (end.application_id, end.failed)
 
 
-def test_inference_that_cannot_make_its_deadline_is_refused_at_once() -> None:
+def test_inference_that_must_miss_its_deadline_is_refused_at_once() -> None:
     """The caller can still use another service, which it could not after the wait."""
-    driver = busy()
+    driver = busy_driver()
     driver.open("big", 50_000)
     driver.submit("big1", "big", prompt=10, output=10)
     driver.open("a", 90_000)
-    told = submit(driver, deadline_s=0.5)
+    told = submit_with_deadline(driver, deadline_s=0.5)
 
     assert [("a1", "deadline")] == refused(told)
 
 
 def test_inference_that_may_meet_its_deadline_waits() -> None:
-    """Only a deadline before the early end of the expected start is refused at once."""
-    driver = busy()
+    """Only a deadline before the early estimate of the start is refused at once."""
+    driver = busy_driver()
     driver.open("a", 155)
 
-    assert [] == submit(driver, deadline_s=0.3)
+    assert [] == submit_with_deadline(driver, deadline_s=0.3)
 
 
-def test_inference_that_starts_at_once_makes_any_deadline() -> None:
+def test_inference_that_starts_at_once_meets_any_deadline() -> None:
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.pull(kv=1000)
     driver.open("a")
 
-    assert ["a1"] == granted(submit(driver, deadline_s=0.001))
+    assert ["a1"] == granted(submit_with_deadline(driver, deadline_s=0.001))
 
 
 def test_deadline_does_not_end_a_leased_inference() -> None:
@@ -124,18 +123,18 @@ def test_deadline_does_not_end_a_leased_inference() -> None:
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.pull(kv=1000)
     driver.open("a")
-    submit(driver)
+    submit_with_deadline(driver)
 
     assert [] == driver.wait(60.0)
     assert "a1" in driver.core.state.inferences
 
 
-def test_inference_that_was_leased_once_waits_again_without_a_deadline() -> None:
+def test_inference_of_a_lost_replica_waits_again_without_a_deadline() -> None:
     """The caller is not to blame for a lost replica, and half an answer may be sent already."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.pull(kv=1000)
     driver.open("a")
-    submit(driver)
+    submit_with_deadline(driver)
     driver.handle(ev.ReplicaLost("r0"))
 
     assert [] == driver.wait(60.0)
@@ -143,48 +142,50 @@ def test_inference_that_was_leased_once_waits_again_without_a_deadline() -> None
 
 
 def test_inference_without_a_deadline_has_that_of_its_application() -> None:
-    """An inference's own deadline wins over that of the application, and inf is none."""
-    driver = busy()
+    """An inference's own deadline replaces that of the application; infinity means none."""
+    driver = busy_driver()
     driver.handle(ev.ApplicationArrived("a", "class", "tenant", 1.0, 100, "i0", deadline_s=5.0))
-    submit(driver, "default", deadline_s=None)
-    submit(driver, "own", deadline_s=8.0)
-    submit(driver, "none", deadline_s=math.inf)
+    submit_with_deadline(driver, "default", deadline_s=None)
+    submit_with_deadline(driver, "own", deadline_s=8.0)
+    submit_with_deadline(driver, "none", deadline_s=math.inf)
 
     assert [("default", "deadline")] == refused(driver.wait(5.0))
     assert [("own", "deadline")] == refused(driver.wait(3.0))
     assert [] == driver.wait(100.0)
 
 
-def test_deadline_of_an_application_outlives_the_scheduler() -> None:
-    driver = busy()
+def test_deadline_of_an_application_survives_a_scheduler_restart() -> None:
+    driver = busy_driver()
     driver.handle(ev.ApplicationArrived("a", "class", "tenant", 1.0, 100, "i0", deadline_s=5.0))
     driver.hand_over(SchedulerCore(lease_prefix="2-"))
 
     assert 5.0 == driver.application("a").deadline_s
 
 
-def test_age_counts_over_restarts() -> None:
+def test_age_of_an_inference_counts_over_scheduler_restarts() -> None:
     """A caller has waited since its first request, over all schedulers."""
-    driver = busy()
+    driver = busy_driver()
     driver.open("a")
 
-    assert [("late", "deadline")] == refused(submit(driver, "late", age_s=5.0, resubmitted=True))
-    assert [] == submit(driver, "soon", age_s=4.0, resubmitted=True)
+    assert [("late", "deadline")] == refused(
+        submit_with_deadline(driver, "late", age_s=5.0, resubmitted=True)
+    )
+    assert [] == submit_with_deadline(driver, "soon", age_s=4.0, resubmitted=True)
     assert [("soon", "deadline")] == refused(driver.wait(1.0))
 
 
 def test_inference_that_claims_a_lease_has_no_deadline() -> None:
-    """An earlier scheduler leased it in time."""
-    driver = busy()
+    """An earlier scheduler leased the inference in time."""
+    driver = busy_driver()
     driver.open("a")
-    submit(driver, lease_id="1-7", age_s=50.0, resubmitted=True)
+    submit_with_deadline(driver, lease_id="1-7", age_s=50.0, resubmitted=True)
 
     assert [] == driver.wait(60.0)
     assert "a1" in driver.core.state.inferences
 
 
 @pytest.mark.parametrize("deadline_s", [0.0, -1.0, math.inf, math.nan])
-def test_application_without_a_finite_deadline_above_0_is_a_mistake(deadline_s: float) -> None:
-    """A record with such a deadline could not be read again."""
+def test_invalid_deadline_of_an_application_is_an_error(deadline_s: float) -> None:
+    """A stored record with an invalid deadline could not be read again."""
     with pytest.raises(ValueError, match="deadline_s is"):
         ev.ApplicationArrived("a", "c", "t", 1.0, 1.0, "i", deadline_s=deadline_s)

@@ -5,8 +5,8 @@ from justitia_ray.core.usage import UsageTotals
 from tests.core_driver import CoreDriver, refused
 
 
-def _cancelled(core: CoreDriver, made: int | None) -> str:
-    """Lease, report and cancel one inference of 10 prompt tokens; return its lease."""
+def _cancel_running(core: CoreDriver, made: int | None) -> str:
+    """Lease, report and cancel one inference of 10 prompt tokens; return its lease id."""
     core.open("a", 1_000)
     core.submit("x")
     core.pull()
@@ -18,17 +18,17 @@ def _cancelled(core: CoreDriver, made: int | None) -> str:
     return lease_id
 
 
-def _usage(core: CoreDriver) -> UsageTotals:
+def _tenant_usage(core: CoreDriver) -> UsageTotals:
     (of_day,) = core.core.state.usage.totals.values()
     return of_day["tenant"]
 
 
 def test_tokens_since_the_last_report_are_charged(core: CoreDriver) -> None:
     """A caller that leaves between two reports pays for all tokens, in usage and in fair share."""
-    lease_id = _cancelled(core, made=None)
+    lease_id = _cancel_running(core, made=None)
     core.last_word(lease_id, output=4, prompt=10)
 
-    used = _usage(core)
+    used = _tenant_usage(core)
     assert (1, 10, 4, 10 * 4 + 10) == (
         used.inferences,
         used.prompt_tokens,
@@ -37,23 +37,22 @@ def test_tokens_since_the_last_report_are_charged(core: CoreDriver) -> None:
     )
 
 
-def test_application_is_over_with_the_last_word_and_not_before(core: CoreDriver) -> None:
+def test_cancelled_application_ends_with_its_final_report(core: CoreDriver) -> None:
     """The account of an application must exist when the final report is charged."""
-    lease_id = _cancelled(core, made=2)
+    lease_id = _cancel_running(core, made=2)
     before = list(core.core.state.applications)
     core.last_word(lease_id, output=3, prompt=10)
 
     assert (["a"], []) == (before, list(core.core.state.applications))
 
 
-def test_prompt_aborted_during_prefill_is_charged_for_the_prefilled_part(
+def test_prompt_aborted_during_prefill_is_charged_for_the_computed_part(
     core: CoreDriver,
 ) -> None:
-    """Fair share counts it as the first token would have been counted."""
-    lease_id = _cancelled(core, made=None)
+    lease_id = _cancel_running(core, made=None)
     core.last_word(lease_id, prompt=6)
 
-    used = _usage(core)
+    used = _tenant_usage(core)
     assert (1, 6, 0, 6) == (
         used.inferences,
         used.prompt_tokens,
@@ -62,48 +61,48 @@ def test_prompt_aborted_during_prefill_is_charged_for_the_prefilled_part(
     )
 
 
-def test_lease_whose_payload_never_came_costs_nothing(core: CoreDriver) -> None:
+def test_lease_without_a_payload_costs_nothing(core: CoreDriver) -> None:
     """The replica reports that the lease never ran."""
-    core.last_word(_cancelled(core, made=None))
+    core.last_word(_cancel_running(core, made=None))
 
-    assert (0, 0) == (_usage(core).inferences, _usage(core).prompt_tokens)
+    assert (0, 0) == (_tenant_usage(core).inferences, _tenant_usage(core).prompt_tokens)
 
 
-def test_lost_or_silent_replica_counts_by_its_last_report(core: CoreDriver) -> None:
+def test_lease_of_a_lost_replica_is_charged_by_its_last_report(core: CoreDriver) -> None:
     """No further report will come."""
-    _cancelled(core, made=2)
+    _cancel_running(core, made=2)
     core.handle(ev.ReplicaLost("r0"))
 
     assert (1, 10, 2) == (
-        _usage(core).inferences,
-        _usage(core).prompt_tokens,
-        _usage(core).output_tokens,
+        _tenant_usage(core).inferences,
+        _tenant_usage(core).prompt_tokens,
+        _tenant_usage(core).output_tokens,
     )
     assert {} == core.core.state.leaving
 
 
-def test_last_word_that_is_repeated_is_counted_once(core: CoreDriver) -> None:
-    """A replica repeats an end until it is confirmed."""
-    lease_id = _cancelled(core, made=2)
+def test_repeated_final_report_is_counted_once(core: CoreDriver) -> None:
+    """A replica repeats the end of a lease until it is confirmed."""
+    lease_id = _cancel_running(core, made=2)
     for _ in range(2):
         core.last_word(lease_id, output=3, prompt=10)
 
-    assert (1, 3) == (_usage(core).inferences, _usage(core).output_tokens)
+    assert (1, 3) == (_tenant_usage(core).inferences, _tenant_usage(core).output_tokens)
 
 
 def test_call_cancelled_at_its_end_is_metered_completely(core: CoreDriver) -> None:
     """A caller that hangs up at the last event has received its answer."""
-    lease_id = _cancelled(core, made=None)
+    lease_id = _cancel_running(core, made=None)
     core.pull(progress=None, finished={lease_id: 7})
 
     assert (1, 10, 7) == (
-        _usage(core).inferences,
-        _usage(core).prompt_tokens,
-        _usage(core).output_tokens,
+        _tenant_usage(core).inferences,
+        _tenant_usage(core).prompt_tokens,
+        _tenant_usage(core).output_tokens,
     )
 
 
-def test_stopped_application_that_is_opened_again_starts_afresh(core: CoreDriver) -> None:
+def test_reopened_application_id_is_a_new_application(core: CoreDriver) -> None:
     """The new application does not wait for the final report of earlier inferences."""
     core.open("a", 1_000)
     core.submit("x")
@@ -118,8 +117,8 @@ def test_stopped_application_that_is_opened_again_starts_afresh(core: CoreDriver
     assert ["a"] == list(core.core.state.applications)
 
 
-def test_prompt_that_a_dying_engine_had_read_is_not_charged(core: CoreDriver) -> None:
-    """Another replica reads it again; only service that counts is charged."""
+def test_prompt_computed_by_a_dying_engine_is_not_charged(core: CoreDriver) -> None:
+    """Another replica computes the prompt again; only service that counts is charged."""
     core.open("a", 1_000)
     core.submit("x")
     core.pull()

@@ -15,7 +15,7 @@ from justitia_ray.errors import ConfigError
 from tests.core_driver import CoreDriver, aborted, granted, refused
 
 
-def test_inference_is_granted_at_once_when_a_replica_asks(core: CoreDriver) -> None:
+def test_inference_is_granted_at_once_to_a_waiting_pull(core: CoreDriver) -> None:
     """An idle service must add no round trip."""
     core.pull("r0")
     core.open("a", 155)
@@ -38,8 +38,8 @@ def test_grant_contains_the_waiting_time(core: CoreDriver) -> None:
     assert (grant.waited_s, core.application().first_dispatched_at) == (4.0, 100.0 + 1.5)
 
 
-def test_inferences_of_a_lost_replica_are_granted_with_an_arrival(core: CoreDriver) -> None:
-    """An arrival may be the first event after a replica's timeout, and the last for a long time."""
+def test_inferences_of_a_lost_replica_are_granted_at_an_arrival(core: CoreDriver) -> None:
+    """An arrival may be the first event after a replica's timeout, and the last for long."""
     core.open("a")
     core.submit("x", "a")
     core.pull("r0", seats=1)
@@ -50,29 +50,29 @@ def test_inferences_of_a_lost_replica_are_granted_with_an_arrival(core: CoreDriv
     assert ["x"] == granted(core.open("b"))
 
 
-def _looks(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return a list that gets an entry whenever the queue's first is requested."""
+def _count_searches(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return a list that gets an entry for each search for an inference to grant."""
     looks: list[str] = []
     grant_all = Leases.grant_all
 
-    def look(leases: Leases) -> None:
+    def record_search(leases: Leases) -> None:
         looks.append("look")
         grant_all(leases)
 
-    monkeypatch.setattr(Leases, "grant_all", look)
+    monkeypatch.setattr(Leases, "grant_all", record_search)
     return looks
 
 
-def test_no_search_is_made_for_an_arrival_that_fits_nowhere(
+def test_arrival_that_fits_nowhere_starts_no_search(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Such a search is expensive; the next report makes one, and granting is immediate then."""
+    """A search is expensive; the next report makes one, and granting is immediate then."""
     core = CoreDriver(SchedulerCore("justitia", {"order": "sgps", "guard_iterations": 300}))
     core.open("a")
     core.submit("x", "a")
     core.submit("y", "a")
     core.pull("r0", seats=1)
-    looks = _looks(monkeypatch)
+    looks = _count_searches(monkeypatch)
     core.open("b", 1)
     core.submit("z", "b")
 
@@ -87,10 +87,10 @@ def test_no_search_is_made_for_an_arrival_that_fits_nowhere(
 
 
 @pytest.mark.parametrize(("guard_iterations", "looked"), [(0, []), (300, ["look"])])
-def test_arrival_behind_a_blocked_head_of_the_queue_searches_no_replica(
+def test_arrival_behind_a_blocked_inference_searches_no_replica(
     guard_iterations: float, looked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The arrival would fit, but is larger than the first.
+    """The new inference would fit, but is not first in the queue.
 
     A guard calls it urgent; a smaller one may start.
     """
@@ -101,7 +101,7 @@ def test_arrival_behind_a_blocked_head_of_the_queue_searches_no_replica(
     core.pull(kv=1000)
     core.submit("large", "a", prompt=600, output=10)
     core.pull(kv=1000, progress={core.lease_of("held"): 1})
-    looks = _looks(monkeypatch)
+    looks = _count_searches(monkeypatch)
     core.submit("behind", "a", prompt=1, output=1)
     core.open("b", 1_000_000)
     core.submit("later", "b", prompt=1, output=1)
@@ -130,15 +130,15 @@ def test_no_search_is_made_when_no_inference_can_start(
     monkeypatch: pytest.MonkeyPatch, event: ev.Event
 ) -> None:
     """Half of all events start no inference, and each search may examine up to 17 applications."""
-    driver = _blocked("unlimited")
-    looks = _looks(monkeypatch)
+    driver = _driver_with_a_blocked_inference("unlimited")
+    looks = _count_searches(monkeypatch)
     driver.handle(event)
 
     assert [] == looks
 
 
 def test_no_search_is_made_without_a_free_seat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is memory for all, and one seat: x takes it, and y is not examined."""
+    """There is memory for both inferences and one seat: x takes it, and y is not examined."""
     core = CoreDriver(SchedulerCore("justitia"))
     core.open("a")
     core.submit("held", "a")
@@ -148,12 +148,12 @@ def test_no_search_is_made_without_a_free_seat(monkeypatch: pytest.MonkeyPatch) 
     looks: list[str | None] = []
     first = Queue.claim_first
 
-    def look(queue: Queue) -> Application | None:
+    def record_first(queue: Queue) -> Application | None:
         application = first(queue)
         looks.append(None if application is None else application.waiting.first.request_id)
         return application
 
-    monkeypatch.setattr(Queue, "claim_first", look)
+    monkeypatch.setattr(Queue, "claim_first", record_first)
     core.pull("r0", seats=1, progress={core.lease_of("held"): 1})
 
     assert [] == looks
@@ -161,7 +161,7 @@ def test_no_search_is_made_without_a_free_seat(monkeypatch: pytest.MonkeyPatch) 
     assert ["x"] == looks
 
 
-def test_smallest_tag_is_granted_first(core: CoreDriver) -> None:
+def test_application_with_the_smallest_tag_is_granted_first(core: CoreDriver) -> None:
     """The application with the smallest tag arrived last."""
     for name, cost in (("a", 1000), ("b", 500), ("c", 10)):
         core.open(name, cost)
@@ -171,8 +171,8 @@ def test_smallest_tag_is_granted_first(core: CoreDriver) -> None:
     assert granted(core.pull()) == ["c1", "c2", "b1", "b2", "a1", "a2"]
 
 
-def test_later_inference_never_passes_a_first_that_does_not_fit(core: CoreDriver) -> None:
-    """Small inferences must not keep a large one waiting for ever."""
+def test_blocked_first_inference_is_never_overtaken(core: CoreDriver) -> None:
+    """Small inferences must not keep a large one waiting forever."""
     core.open("a", 100_000)
     core.open("b", 1_000_000)
     core.submit("held", "a", prompt=600, output=10)
@@ -188,7 +188,7 @@ def test_later_inference_never_passes_a_first_that_does_not_fit(core: CoreDriver
 
 
 def test_application_that_exceeds_its_charge_moves_back(core: CoreDriver) -> None:
-    """Settling: a giant that was predicted small keeps its place only for its charge."""
+    """A large application that was predicted small keeps its place only for its charge."""
     core.open("a", 20)
     core.open("b", 39)
     core.submit("a1", "a")
@@ -212,11 +212,11 @@ def test_replica_with_most_free_memory_is_chosen(core: CoreDriver) -> None:
         assert isinstance(grant, Grant)
         placed.append(grant.replica_id)
 
-    # free before each: 1000 1000 1200, then 1010 in r2, 820, then r0 and r1 by name
+    # free tokens before each grant: 1000 1000 1200, 1010 in r2, 820, then r0 and r1 by name
     assert placed == ["r2", "r2", "r0", "r1", "r2"]
 
 
-def test_answered_replica_gets_no_grant_until_it_pulls_again(core: CoreDriver) -> None:
+def test_replica_gets_no_grant_between_an_answer_and_its_next_pull(core: CoreDriver) -> None:
     """A grant after the answer would wait for the replica's next pull."""
     core.pull("r0")
     core.handle(ev.PullAnswered("r0"))
@@ -227,7 +227,7 @@ def test_answered_replica_gets_no_grant_until_it_pulls_again(core: CoreDriver) -
     assert granted(core.pull("r0")) == ["x"]
 
 
-def test_draining_replica_gets_nothing(core: CoreDriver) -> None:
+def test_draining_replica_gets_no_grant(core: CoreDriver) -> None:
     """Running inferences continue on a draining replica; draining is final."""
     core.pull("r0")
     core.open()
@@ -240,8 +240,8 @@ def test_draining_replica_gets_nothing(core: CoreDriver) -> None:
     assert granted(core.pull("r1")) == ["y"]
 
 
-def test_seats_bound_what_is_granted(core: CoreDriver) -> None:
-    """Two seats: the third waits although there is memory."""
+def test_number_of_seats_limits_the_grants(core: CoreDriver) -> None:
+    """With two seats the third inference waits, although there is memory."""
     core.open()
     for name in ("x", "y", "z"):
         core.submit(name)
@@ -249,7 +249,7 @@ def test_seats_bound_what_is_granted(core: CoreDriver) -> None:
     assert granted(core.pull(seats=2)) == ["x", "y"]
 
 
-def test_memory_that_no_lease_explains_holds_grants_back(core: CoreDriver) -> None:
+def test_kv_memory_without_a_lease_prevents_grants(core: CoreDriver) -> None:
     """Granting memory that an aborted call still holds would cause a preemption."""
     core.open()
     core.submit("x", prompt=10, output=10)
@@ -262,7 +262,7 @@ def test_memory_that_no_lease_explains_holds_grants_back(core: CoreDriver) -> No
     assert granted(core.pull(progress={lease: 1}, kv=100, free=89)) == ["y"]
 
 
-def test_freed_room_is_granted_at_once(core: CoreDriver) -> None:
+def test_freed_memory_is_granted_at_once(core: CoreDriver) -> None:
     """Waiting inferences are examined again once a replica has more room, not before."""
     core.open()
     core.submit("x", prompt=60, output=20)
@@ -274,12 +274,12 @@ def test_freed_room_is_granted_at_once(core: CoreDriver) -> None:
     assert ["z"] == granted(core.pull(kv=200))
 
 
-def test_unknown_application_is_refused(core: CoreDriver) -> None:
+def test_inference_of_an_unknown_application_is_refused(core: CoreDriver) -> None:
     """The ingress opens applications first, and again after a restart."""
     assert refused(core.submit("x", "nobody")) == [("x", "unknown_application")]
 
 
-def test_submitting_again_changes_nothing(core: CoreDriver) -> None:
+def test_repeated_submission_changes_nothing(core: CoreDriver) -> None:
     """The same request id is the same attempt, whether it waits, is leased or runs."""
     core.open()
     core.submit("x")
@@ -295,7 +295,7 @@ def test_submitting_again_changes_nothing(core: CoreDriver) -> None:
     assert len(core.core.state.inferences) == 1
 
 
-def test_pulling_again_changes_nothing(core: CoreDriver) -> None:
+def test_repeated_pull_changes_nothing(core: CoreDriver) -> None:
     """A pull whose answer was lost is sent again."""
     core.open()
     core.submit("x")
@@ -307,7 +307,7 @@ def test_pulling_again_changes_nothing(core: CoreDriver) -> None:
     assert (before, 3 * 10 + 6) == (core.account().attained, before)
 
 
-def test_instant_before_the_last_counts_as_the_last(core: CoreDriver) -> None:
+def test_time_that_goes_back_counts_as_the_last_time(core: CoreDriver) -> None:
     """A wall clock may be set back; no lease may expire twice."""
     core.pull()
     core.now -= 50
@@ -316,8 +316,7 @@ def test_instant_before_the_last_counts_as_the_last(core: CoreDriver) -> None:
     assert core.application().arrived_at == 100.0
 
 
-def test_cancelled_waiting_inference_is_gone(core: CoreDriver) -> None:
-    """The place in the queue is free and the application idle."""
+def test_cancelled_waiting_inference_leaves_the_queue(core: CoreDriver) -> None:
     core.open()
     core.submit("x")
     core.submit("y")
@@ -328,7 +327,7 @@ def test_cancelled_waiting_inference_is_gone(core: CoreDriver) -> None:
 
 @pytest.mark.parametrize("running", [False, True])
 def test_cancelled_leased_inference_is_aborted(core: CoreDriver, running: bool) -> None:
-    """The replica must abort it so that its KV is free within a second."""
+    """The replica must abort the inference so that its KV memory is free within a second."""
     core.open()
     core.submit("x")
     core.pull()
@@ -343,7 +342,6 @@ def test_cancelled_leased_inference_is_aborted(core: CoreDriver, running: bool) 
 
 
 def test_backlog_is_the_memory_that_waiting_inferences_need(core: CoreDriver) -> None:
-    """Autoscaling uses it."""
     core.open()
     core.submit("x", prompt=10, output=5)
     core.submit("y", prompt=20, output=7)
@@ -353,8 +351,8 @@ def test_backlog_is_the_memory_that_waiting_inferences_need(core: CoreDriver) ->
     assert (backlog, core.core.state.counters.waiting_kv_tokens) == (42, 0)
 
 
-def test_prompt_admission_can_be_chosen() -> None:
-    """`prompt` admits what fits now; `peak` waits for what fits to the end."""
+def test_admission_rule_can_be_chosen() -> None:
+    """The rule `prompt` admits what fits now; `peak` waits for what fits to the end."""
     admitted = {}
     for admission in ("peak", "prompt"):
         driver = CoreDriver(SchedulerCore(admission=admission))
@@ -366,162 +364,163 @@ def test_prompt_admission_can_be_chosen() -> None:
     assert admitted == {"peak": ["x"], "prompt": ["x", "y"]}
 
 
-def test_unknown_admission_is_refused() -> None:
+def test_unknown_admission_rule_is_refused() -> None:
     with pytest.raises(ConfigError, match="admission: 'fifo' is not one of peak, prompt"):
         SchedulerCore(admission="fifo")
 
 
-def _blocked(backfill: object, *, kv: int = 100, **options: object) -> CoreDriver:
-    """Return an FCFS core in which `held` runs, 60 to 80 in 20 iterations, and `first` waits."""
+def _driver_with_a_blocked_inference(
+    backfill: object, *, kv: int = 100, **options: object
+) -> CoreDriver:
+    """Return an FCFS core where `held` grows from 60 to 80 KV tokens, and `first` waits."""
     driver = CoreDriver(SchedulerCore("fcfs", {"backfill": backfill, **options}))
     driver.pull(kv=kv)
-    _ask(driver, "held", 60, 20)
-    _ask(driver, "first", 50, 20)
+    _submit_application(driver, "held", 60, 20)
+    _submit_application(driver, "first", 50, 20)
     assert ["first"] == driver.waiting("first")
     return driver
 
 
-def _ask(driver: CoreDriver, name: str, prompt: int, output: int) -> list[str]:
+def _submit_application(driver: CoreDriver, name: str, prompt: int, output: int) -> list[str]:
     """Open an application with one inference."""
     driver.open(name)
     return granted(driver.submit(name, name, prompt=prompt, output=output))
 
 
-def test_no_inference_passes_by_default() -> None:
-    """The bound is derived for strict order."""
-    assert [] == _ask(_blocked(0), "tiny", 1, 1)
+def test_no_inference_overtakes_by_default() -> None:
+    """The fairness bound is derived for strict order."""
+    assert [] == _submit_application(_driver_with_a_blocked_inference(0), "tiny", 1, 1)
 
 
-def test_inference_that_ends_before_the_first_could_start_may_pass() -> None:
+def test_inference_that_ends_before_the_first_could_start_may_overtake() -> None:
     """The first starts when `held` ends, after 20 iterations; 10 + 5 fit beside that."""
-    driver = _blocked("unlimited")
+    driver = _driver_with_a_blocked_inference("unlimited")
 
-    assert ["short"] == _ask(driver, "short", 10, 5)
+    assert ["short"] == _submit_application(driver, "short", 10, 5)
     assert 1 == driver.inference("first").passes
 
 
-def test_longer_inference_may_pass_if_it_leaves_room_for_the_first() -> None:
+def test_longer_inference_may_overtake_if_it_leaves_room_for_the_first() -> None:
     """At 20 `held` ends and `first` starts; at 40 that holds 70, and p + 40 fit beside it."""
-    driver = _blocked("unlimited", kv=120)
+    driver = _driver_with_a_blocked_inference("unlimited", kv=120)
 
-    assert [] == _ask(driver, "longer", 11, 50)
+    assert [] == _submit_application(driver, "longer", 11, 50)
     assert 0 == driver.inference("first").passes
-    assert ["long"] == _ask(driver, "long", 10, 50)
+    assert ["long"] == _submit_application(driver, "long", 10, 50)
 
 
-def test_first_in_line_is_passed_at_most_the_allowed_number_of_times() -> None:
+def test_number_of_times_the_first_is_overtaken_is_limited() -> None:
     """Predictions err, so only the count bounds the delay."""
-    driver = _blocked(2)
+    driver = _driver_with_a_blocked_inference(2)
 
-    assert ["s1"] == _ask(driver, "s1", 2, 2)
-    assert ["s2"] == _ask(driver, "s2", 2, 2)
-    assert [] == _ask(driver, "s3", 2, 2)
+    assert ["s1"] == _submit_application(driver, "s1", 2, 2)
+    assert ["s2"] == _submit_application(driver, "s2", 2, 2)
+    assert [] == _submit_application(driver, "s3", 2, 2)
     assert 2 == driver.inference("first").passes
 
 
-def test_first_in_line_is_passed_at_most_as_often_within_one_report() -> None:
-    """Two that fit arrive before the replica's next pull, and one of them may pass."""
-    driver = _blocked(1)
+def test_limit_of_overtaking_holds_within_one_report() -> None:
+    """Two that fit arrive before the replica's next pull, and one of them may overtake."""
+    driver = _driver_with_a_blocked_inference(1)
     driver.handle(ev.PullAnswered("r0"))
     for name in ("s1", "s2"):
-        _ask(driver, name, 2, 2)
+        _submit_application(driver, name, 2, 2)
 
     assert ["s1"] == granted(driver.pull(kv=100))
 
 
-def test_every_passed_inference_counts_the_pass() -> None:
-    """The second in line was passed too, and must not be delayed again in its turn."""
-    driver = _blocked(2)
-    _ask(driver, "second", 45, 20)
-    _ask(driver, "s1", 2, 2)
-    _ask(driver, "s2", 2, 2)
+def test_every_overtaken_inference_counts_the_overtaking() -> None:
+    """The second in line was overtaken too, and must not be delayed again when it is first."""
+    driver = _driver_with_a_blocked_inference(2)
+    _submit_application(driver, "second", 45, 20)
+    _submit_application(driver, "s1", 2, 2)
+    _submit_application(driver, "s2", 2, 2)
 
     assert (2, 2) == (driver.inference("first").passes, driver.inference("second").passes)
 
     driver.pull(finished={driver.lease_of("held"): 20}, kv=100)
 
     assert ["second"] == driver.waiting("second")
-    assert [] == _ask(driver, "s3", 1, 1)
+    assert [] == _submit_application(driver, "s3", 1, 1)
 
 
-def test_passing_turns_no_order_round() -> None:
-    """Passed inferences keep their places, and start as soon as there is room."""
-    driver = _blocked("unlimited")
-    _ask(driver, "second", 45, 2)
+def test_overtaking_keeps_the_order_of_the_queue() -> None:
+    """Overtaken inferences keep their places, and start as soon as there is room."""
+    driver = _driver_with_a_blocked_inference("unlimited")
+    _submit_application(driver, "second", 45, 2)
 
-    assert ["short"] == _ask(driver, "short", 2, 2)
+    assert ["short"] == _submit_application(driver, "short", 2, 2)
 
     driver.handle(ev.InferenceCancelled("short"))
 
     assert ["first", "second"] == granted(driver.handle(ev.InferenceCancelled("held")))
 
 
-def test_backfilling_examines_a_bounded_number_of_applications() -> None:
+def test_backfilling_examines_a_limited_number_of_applications() -> None:
     """Examining ten thousand applications for each event would cost more than it gains."""
-    driver = _blocked("unlimited")
+    driver = _driver_with_a_blocked_inference("unlimited")
     for number in range(16):
-        _ask(driver, f"large{number}", 50, 20)
+        _submit_application(driver, f"large{number}", 50, 20)
 
-    assert [] == _ask(driver, "short", 2, 2)
+    assert [] == _submit_application(driver, "short", 2, 2)
     assert granted(driver.handle(ev.InferenceCancelled("large3"))) == ["short"]
 
 
 def test_each_waiting_inference_is_checked_against_a_replica_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Later ones use the cached answers; asking again for each would be quadratic."""
-    driver = _blocked("unlimited")
+    """The answer is cached for later inferences, or the checks would be quadratic in number."""
+    driver = _driver_with_a_blocked_inference("unlimited")
     large = [f"large{number}" for number in range(12)]
     for name in large:
-        _ask(driver, name, 50, 20)
+        _submit_application(driver, name, 50, 20)
     asked: list[str] = []
     can_hold = Placement.can_hold
 
-    def count(placement: Placement, replica: KnownReplica, inference: Inference) -> bool:
+    def record_check(placement: Placement, replica: KnownReplica, inference: Inference) -> bool:
         asked.append(inference.request_id)
         return can_hold(placement, replica, inference)
 
-    monkeypatch.setattr(Placement, "can_hold", count)
+    monkeypatch.setattr(Placement, "can_hold", record_check)
 
-    assert ["short"] == _ask(driver, "short", 2, 2)
+    assert ["short"] == _submit_application(driver, "short", 2, 2)
     assert sorted(["first", *large, "short"]) == sorted(asked)
 
 
-def test_draining_replica_is_not_filled_up() -> None:
-    """Backfilling uses the same replicas."""
-    driver = _blocked("unlimited")
+def test_draining_replica_gets_no_backfilled_inference() -> None:
+    driver = _driver_with_a_blocked_inference("unlimited")
     driver.handle(ev.PullAnswered("r0"))
 
-    assert [] == _ask(driver, "short", 2, 2)
+    assert [] == _submit_application(driver, "short", 2, 2)
 
 
 @pytest.mark.parametrize(("cap", "expected"), [(1.0, ["short"]), (0.5, [])])
-def test_cap_applies_to_inferences_that_pass(cap: float, expected: list[str]) -> None:
-    """An application that holds 80 of 100 in `held` may not take more while `first` waits."""
-    driver = _blocked("unlimited", kv_share_cap=cap)
+def test_share_cap_applies_to_overtaking_inferences(cap: float, expected: list[str]) -> None:
+    """An application that holds 80 of 100 tokens may not take more while `first` waits."""
+    driver = _driver_with_a_blocked_inference("unlimited", kv_share_cap=cap)
 
     assert expected == granted(driver.submit("short", "held", prompt=2, output=2))
 
 
-def test_client_with_work_set_aside_has_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of the tenant's other application is granted; the one in line still waits."""
+def test_tenant_with_skipped_work_has_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One application of the tenant is granted completely; its other one still waits."""
     driver = CoreDriver(
         SchedulerCore(policy_path("drr"), {"backfill": "unlimited", "unit": "tenant"})
     )
     left: list[str] = []
     monkeypatch.setattr(driver.core.ledger.policy, "left", left.append)
     driver.pull(kv=100)
-    _ask(driver, "held", 60, 20)
-    _ask(driver, "first", 50, 20)
+    _submit_application(driver, "held", 60, 20)
+    _submit_application(driver, "first", 50, 20)
     left.clear()
 
-    assert ["short"] == _ask(driver, "short", 2, 2)
+    assert ["short"] == _submit_application(driver, "short", 2, 2)
     assert [] == left
     assert ["first"] == granted(driver.handle(ev.InferenceCancelled("held")))
     assert ["tenant"] == left
 
 
-def _core(cap: float = 0.5) -> CoreDriver:
+def _core_with_share_cap(cap: float = 0.5) -> CoreDriver:
     """Return an FCFS core with a replica of 100 KV tokens that has pulled."""
     driver = CoreDriver(SchedulerCore("fcfs", {"kv_share_cap": cap}))
     driver.pull(kv=100)
@@ -530,68 +529,68 @@ def _core(cap: float = 0.5) -> CoreDriver:
     return driver
 
 
-def _submit(driver: CoreDriver, name: str, prompt: int, output: int = 10) -> list[str]:
-    """Submit an inference of the application with the first letter of its name."""
+def _submit_named(driver: CoreDriver, name: str, prompt: int, output: int = 10) -> list[str]:
+    """Submit an inference of the application that has the first letter of its name."""
     return granted(driver.submit(name, name[0], prompt=prompt, output=output))
 
 
-def test_alone_an_application_may_hold_everything() -> None:
-    """The cap keeps room for others, and there are none."""
-    driver = _core()
+def test_single_application_may_hold_all_memory() -> None:
+    """The cap keeps room for other applications, and there are none."""
+    driver = _core_with_share_cap()
 
-    assert [["a1"], ["a2"], ["a3"]] == [_submit(driver, f"a{n}", 20) for n in (1, 2, 3)]
+    assert [["a1"], ["a2"], ["a3"]] == [_submit_named(driver, f"a{n}", 20) for n in (1, 2, 3)]
 
 
 @pytest.mark.parametrize(
     ("cap", "sizes", "expected"),
     [
-        # 30 to 90 and 40 to 45 are over 100 together, and never at the same time.
+        # 30 to 90 and 40 to 45 tokens exceed 100 together, but never at the same time
         (1.0, [("a1", 30, 60), ("a2", 40, 5), ("b1", 90, 10)], ["a1", "a2"]),
-        # Held 30, needed 30 more of 50: b goes first, and then no other waits.
+        # held 30, needed 30 more of 50: b is granted first, and then no other application waits
         (0.5, [("a1", 20, 10), ("a2", 20, 10), ("b1", 10, 10)], ["a1", "b1", "a2"]),
-        # 30 tokens are held: 20 more are exactly half of 100. b2 needs 70, and keeps waiting.
+        # 30 tokens are held: 20 more are exactly half of 100; b2 needs 70 and keeps waiting
         (
             0.5,
             [("a1", 20, 10), ("a2", 10, 10), ("b1", 10, 10), ("b2", 60, 10)],
             ["a1", "a2", "b1"],
         ),
         (0.5, [("a1", 20, 10), ("a2", 11, 10), ("b1", 10, 10), ("b2", 60, 10)], ["a1", "b1"]),
-        # Otherwise an inference above the share would never run beside waiting ones.
+        # without this an inference above the share would never run beside waiting ones
         (0.5, [("a1", 70, 10), ("b1", 60, 10)], ["a1"]),
-        # Room and share are separate: an application without room is not passed for its share.
+        # memory and share are separate: a full memory lets no application overtake
         (0.8, [("a1", 40, 10), ("a2", 60, 10), ("b1", 5, 10)], ["a1"]),
     ],
     ids=["no cap", "others pass", "filled", "not exceeded", "one may always start", "room"],
 )
-def test_share_of_the_memory_is_filled_and_not_exceeded_while_others_wait(
+def test_application_gets_at_most_its_share_cap_while_others_wait(
     cap: float, sizes: list[tuple[str, int, int]], expected: list[str]
 ) -> None:
-    """The cap keeps room for others while they wait, and never stops a single application."""
-    driver = _core(cap)
+    """The cap keeps room for other applications while they wait."""
+    driver = _core_with_share_cap(cap)
     driver.handle(ev.PullAnswered("r0"))
     for name, prompt, output in sizes:
-        _submit(driver, name, prompt, output)
+        _submit_named(driver, name, prompt, output)
 
     assert expected == granted(driver.pull(kv=100))
 
 
-def test_share_is_of_each_replica() -> None:
+def test_share_cap_applies_to_each_replica() -> None:
     """An application that holds its share of one replica may still start on another."""
-    driver = _core()
+    driver = _core_with_share_cap()
     driver.handle(ev.PullAnswered("r0"))
     for name, prompt in (("a1", 40), ("a2", 40), ("b1", 80)):
-        _submit(driver, name, prompt)
+        _submit_named(driver, name, prompt)
 
     assert ["a1"] == granted(driver.pull("r0", kv=100))
     assert ["a2"] == granted(driver.pull("r1", kv=100))
 
 
 def test_capped_applications_keep_their_order() -> None:
-    """Each waits because the other does, until one holds no memory: then it starts."""
-    driver = _core()
+    """Each of two waits because the other one waits, until one of them holds no memory."""
+    driver = _core_with_share_cap()
     driver.handle(ev.PullAnswered("r0"))
     for name, prompt in (("a1", 30), ("b1", 30), ("b2", 5), ("a2", 5)):
-        _submit(driver, name, prompt)
+        _submit_named(driver, name, prompt)
 
-    assert ["a1", "b1"] == granted(driver.pull(kv=100))  # 40 each, and 15 more is over 50
+    assert ["a1", "b1"] == granted(driver.pull(kv=100))  # 40 tokens each, and 15 more exceed 50
     assert ["a2", "b2"] == granted(driver.handle(ev.InferenceCancelled("a1")))

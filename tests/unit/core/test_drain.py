@@ -39,7 +39,7 @@ class _Caller:
 
 
 @dataclass
-class Burst:
+class CallerBurst:
     """Callers that arrive at once at a service that runs at its capacity.
 
     Until then a steady crowd keeps it busy, so that its drain rate is measured.
@@ -50,7 +50,7 @@ class Burst:
     limit: int
     engines: int
     service_s: Seconds
-    """Mean service time; lengths are lognormal with an equal standard deviation."""
+    """Mean service time in seconds; lengths are lognormal with an equal standard deviation."""
     tenants: tuple[str, ...] = ("t",)
     newcomers: float = 0.0
     """Rate of callers that arrive for the first time after the burst, relative to the service
@@ -74,29 +74,31 @@ class Burst:
         self._events: list[tuple[Seconds, int, Callable[[], None]]] = []
         self._number = 0
 
-    def run(self) -> "Burst":
+    def run_burst(self) -> "CallerBurst":
         """Run until every caller was served or has tried twice."""
         for number in range(int(0.6 * self.limit)):
-            self._arrive_at(self._rng.uniform(0, self.service_s), self._of(number), steady=True)
+            self._schedule_arrival(
+                self._rng.uniform(0, self.service_s), self._create_caller(number), steady=True
+            )
         for number in range(self.callers):
-            self._arrive_at(_BURST_AT, self._of(number))
+            self._schedule_arrival(_BURST_AT, self._create_caller(number))
         at, rate = _BURST_AT, self.newcomers * self.engines / self.service_s
         while rate and at < _BURST_AT + self.newcomers_s:
             at += self._rng.expovariate(rate)
-            self._arrive_at(at, self._of(self._number))
+            self._schedule_arrival(at, self._create_caller(self._number))
         while self._events:
             self._now, _, act = heapq.heappop(self._events)
             act()
         return self
 
     @property
-    def part_at_first_retry(self) -> float:
-        """Fraction of refused callers that are admitted at their first retry."""
+    def part_admitted_at_first_retry(self) -> float:
+        """Return the fraction of refused callers that are admitted at their first retry."""
         return sum(caller.got_in for caller in self.refused) / len(self.refused)
 
     @property
-    def median_excess(self) -> float:
-        """Median of (wait − necessary wait) / necessary wait over refused callers.
+    def median_excess_wait(self) -> float:
+        """Return the median of (wait − necessary wait) / necessary wait over refused callers.
 
         A refused caller necessarily waits for one free place per caller that was refused before it
         and has not retried yet, and one more.
@@ -115,17 +117,17 @@ class Burst:
                 excess.append((retried_at - self.freed[freed]) / had_to_s)
         return median(excess)
 
-    def _of(self, number: int) -> _Caller:
+    def _create_caller(self, number: int) -> _Caller:
         return _Caller(self.tenants[number % len(self.tenants)])
 
-    def _at(self, when: Seconds, act: Callable[[], None]) -> None:
+    def _schedule_event(self, when: Seconds, act: Callable[[], None]) -> None:
         self._number += 1
         heapq.heappush(self._events, (when, self._number, act))
 
-    def _arrive_at(self, when: Seconds, caller: _Caller, *, steady: bool = False) -> None:
-        self._at(when, lambda: self._arrive(caller, steady))
+    def _schedule_arrival(self, when: Seconds, caller: _Caller, *, steady: bool = False) -> None:
+        self._schedule_event(when, lambda: self._handle_arrival(caller, steady))
 
-    def _arrive(self, caller: _Caller, steady: bool) -> None:
+    def _handle_arrival(self, caller: _Caller, steady: bool) -> None:
         is_retry = caller.refused_at is not None
         says_retry = is_retry and self.says_so
         is_taken = self._quota.admits(caller.tenant, self._now, is_retry=says_retry)
@@ -134,34 +136,36 @@ class Burst:
         if is_taken:
             self._quota.arrive(caller.tenant)
             self._waiting.append((caller, steady))
-            self._begin()
+            self._start_waiting()
         elif not is_retry:
             caller.refused_at = self._now
             self.refused.append(caller)
-            self._arrive_at(self._now + self._told(caller), caller)
+            self._schedule_arrival(self._now + self._retry_after(caller), caller)
 
-    def _told(self, caller: _Caller) -> Seconds:
+    def _retry_after(self, caller: _Caller) -> Seconds:
         wait_s = self.constant_s
         if wait_s is None:
             wait_s = self._quota.next_slot(caller.tenant, self._now)
         return max(_SHORTEST_WAIT, wait_s * self._rng.uniform(0.9, 1.1))
 
-    def _begin(self) -> None:
+    def _start_waiting(self) -> None:
         while self._waiting and self._running < self.engines:
             caller, steady = self._waiting.popleft()
             self._running += 1
             deviation = math.sqrt(math.log(2))
             took_s = self.service_s * self._rng.lognormvariate(-(deviation**2) / 2, deviation)
-            self._at(self._now + took_s, lambda c=caller, s=steady: self._depart(c, s))  # type: ignore[misc]
+            self._schedule_event(
+                self._now + took_s, lambda c=caller, s=steady: self._handle_departure(c, s)
+            )  # type: ignore[misc]
 
-    def _depart(self, caller: _Caller, steady: bool) -> None:
+    def _handle_departure(self, caller: _Caller, steady: bool) -> None:
         self._running -= 1
         self._quota.depart(caller.tenant, self._now)
         if self._now >= _BURST_AT:
             self.freed.append(self._now)
         elif steady:
-            self._arrive(caller, steady)
-        self._begin()
+            self._handle_arrival(caller, steady)
+        self._start_waiting()
 
 
 _BURSTS = {
@@ -178,17 +182,17 @@ _BURSTS = {
 
 
 @pytest.mark.parametrize("burst", _BURSTS.values(), ids=_BURSTS)
-def test_nine_in_ten_get_in_at_their_first_retry_and_wait_hardly_longer(burst: dict) -> None:  # type: ignore[type-arg]
-    """A client gives up after two retries, so that a caller refused twice more is lost.
+def test_nine_of_ten_refused_callers_are_admitted_at_their_first_retry(burst: dict) -> None:  # type: ignore[type-arg]
+    """A client gives up after two retries, so a caller that is refused twice more is lost.
 
     A wait far too long would admit every caller as well, so it is compared with the necessary wait.
     """
     for seed in range(3):
-        played = Burst(seed, **burst).run()
+        played = CallerBurst(seed, **burst).run_burst()
 
         assert len(played.refused) > 0.9 * burst["callers"]
-        assert played.part_at_first_retry >= 0.9
-        assert played.median_excess <= 0.2
+        assert played.part_admitted_at_first_retry >= 0.9
+        assert played.median_excess_wait <= 0.2
 
 
 _OPEN = {"callers": 400, "limit": 200, "engines": 50, "service_s": 2.0}
@@ -214,17 +218,17 @@ def test_newcomers_do_not_take_the_places_of_those_who_come_back(burst: dict) ->
 
     If callers do not declare their retries, the test's target fails.
     """
-    played = [Burst(seed, **burst).run() for seed in range(5)]
-    silent = Burst(0, **burst, says_so=False).run()
+    played = [CallerBurst(seed, **burst).run_burst() for seed in range(5)]
+    silent = CallerBurst(0, **burst, says_so=False).run_burst()
 
-    assert median(one.part_at_first_retry for one in played) >= 0.9
-    assert median(one.median_excess for one in played) <= 0.2
-    assert silent.part_at_first_retry < 0.7
+    assert median(one.part_admitted_at_first_retry for one in played) >= 0.9
+    assert median(one.median_excess_wait for one in played) <= 0.2
+    assert silent.part_admitted_at_first_retry < 0.7
 
 
 def test_place_is_reserved_from_its_slot_until_the_caller_is_overdue() -> None:
     """A caller that never comes leaves a place empty for seconds only."""
-    drain = _drained(10.0, 30.0)
+    drain = _drain_with_departures(10.0, 30.0)
     wait_s = drain.retry_after("t", 30.0)
     late_s = 30.0 + 1.1 * wait_s
 
@@ -235,7 +239,7 @@ def test_place_is_reserved_from_its_slot_until_the_caller_is_overdue() -> None:
 
 def test_returning_caller_uses_up_a_reserved_place_or_a_future_slot() -> None:
     """Each slot counts once: a caller with a false declaration is a newcomer like others."""
-    drain = _drained(10.0, 30.0)
+    drain = _drain_with_departures(10.0, 30.0)
     waits = [drain.retry_after("t", 30.0) for _ in range(2)]
     now = 30.0 + (waits[0] + waits[1]) / 2
     before = drain.kept("t", now)
@@ -246,9 +250,9 @@ def test_returning_caller_uses_up_a_reserved_place_or_a_future_slot() -> None:
     assert Places() == drain.kept("t", now) == drain.kept("t", now + 60.0)
 
 
-def test_reservations_in_a_tenants_part_do_not_bind_others() -> None:
-    """A tenant that sends requests and never retries must not keep out all others."""
-    drain = _drained(10.0, 30.0)
+def test_reservations_of_a_tenant_do_not_bind_other_tenants() -> None:
+    """A tenant that sends requests and never retries must not keep out all other tenants."""
+    drain = _drain_with_departures(10.0, 30.0)
     for _ in range(50):
         drain.retry_after("t", 30.0)
     drain.retry_after("t", 30.0, is_whole=True)
@@ -259,18 +263,20 @@ def test_reservations_in_a_tenants_part_do_not_bind_others() -> None:
 
 
 @pytest.mark.parametrize("wait_s", [1.0, 5.0, 30.0, 100.0])
-def test_constant_wait_fails_the_target(wait_s: Seconds) -> None:
-    """One constant wait brings all back at once, or most of them far too late."""
-    played = Burst(0, **_BURSTS["thousands"], constant_s=wait_s).run()  # type: ignore[arg-type]
+def test_constant_retry_time_misses_the_target(wait_s: Seconds) -> None:
+    """One constant wait brings all callers back at once, or most of them far too late."""
+    played = CallerBurst(0, **_BURSTS["thousands"], constant_s=wait_s).run_burst()  # type: ignore[arg-type]
 
-    assert played.part_at_first_retry < 0.9 or played.median_excess > 0.2
+    assert played.part_admitted_at_first_retry < 0.9 or played.median_excess_wait > 0.2
 
 
 _LEFT = 1_000
 """Number of places that stay taken."""
 
 
-def _drained(rate: float, seconds: Seconds, tenant: str = "t", drain: Drain | None = None) -> Drain:
+def _drain_with_departures(
+    rate: float, seconds: Seconds, tenant: str = "t", drain: Drain | None = None
+) -> Drain:
     """Return a drain that a tenant has left at this rate since time 0."""
     drain = drain or Drain()
     for number in range(1, int(rate * seconds) + 1):
@@ -278,9 +284,9 @@ def _drained(rate: float, seconds: Seconds, tenant: str = "t", drain: Drain | No
     return drain
 
 
-def test_each_caller_is_handed_a_later_slot() -> None:
+def test_each_caller_gets_a_later_slot() -> None:
     """Slots follow each other as places become free: ten per second, a little slower."""
-    drain = _drained(10.0, 20.0)
+    drain = _drain_with_departures(10.0, 20.0)
     waits = [drain.retry_after("t", 20.0) for _ in range(100)]
 
     assert waits == sorted(set(waits))
@@ -289,7 +295,7 @@ def test_each_caller_is_handed_a_later_slot() -> None:
 
 def test_past_slots_are_given_again() -> None:
     """Callers whose slot is past, whether they came or not, delay no later caller."""
-    drain = _drained(10.0, 20.0)
+    drain = _drain_with_departures(10.0, 20.0)
     first = drain.retry_after("t", 20.0)
     for _ in range(50):
         drain.retry_after("t", 20.0)
@@ -299,16 +305,21 @@ def test_past_slots_are_given_again() -> None:
     assert first == pytest.approx(drain.retry_after("t", 30.0), rel=0.02)
 
 
-def test_more_has_to_end_where_the_tenant_has_too_much() -> None:
-    """A tenant that exceeds its part by ten waits for ten ends more."""
-    waits = [_drained(10.0, 20.0).retry_after("t", 20.0, shortfall=n) for n in (1, 11)]
+def test_caller_of_a_tenant_beyond_its_part_waits_longer() -> None:
+    """A tenant that exceeds its part by ten waits until ten more calls have ended."""
+    waits = [
+        _drain_with_departures(10.0, 20.0).retry_after("t", 20.0, shortfall=n) for n in (1, 11)
+    ]
 
     assert waits[1] - waits[0] == pytest.approx(1.0, rel=0.2)
 
 
-def test_caller_whose_place_was_gone_waits_until_a_place_is_likely() -> None:
-    """Ten leave in a second: with 90 % probability one does in 0.26 s; others wait 0.135 s."""
-    waits = [_drained(10.0, 20.0).retry_after("t", 20.0, is_again=again) for again in (False, True)]
+def test_caller_without_a_place_waits_until_a_place_is_likely() -> None:
+    """At ten departures per second one happens within 0.26 s with 90 % probability."""
+    waits = [
+        _drain_with_departures(10.0, 20.0).retry_after("t", 20.0, is_again=again)
+        for again in (False, True)
+    ]
 
     assert 1 - math.exp(-10 * waits[0]) < 0.8
     assert 0.9 < 1 - math.exp(-10 * waits[1]) < 0.95
@@ -325,14 +336,14 @@ def test_no_slot_is_given_beyond_the_horizon() -> None:
 
 def test_stopped_service_is_measured_as_slower() -> None:
     """Engines that died no longer drain the queue."""
-    waits = [_drained(10.0, 20.0).retry_after("t", now) for now in (20.0, 80.0)]
+    waits = [_drain_with_departures(10.0, 20.0).retry_after("t", now) for now in (20.0, 80.0)]
 
     assert waits[1] > 3 * waits[0]
 
 
-def test_idle_time_does_not_slow_the_drain_rate() -> None:
+def test_idle_time_does_not_lower_the_drain_rate() -> None:
     """After a quiet night the first burst gets waits of the engines' known rate."""
-    drain = _drained(10.0, 20.0)
+    drain = _drain_with_departures(10.0, 20.0)
     for left in reversed(range(1_000)):
         drain.depart(20.1, left, "t", left)
     at_night = drain.retry_after("t", 20.1)
@@ -342,19 +353,19 @@ def test_idle_time_does_not_slow_the_drain_rate() -> None:
 
 
 def test_tenant_with_endless_requests_does_not_lengthen_the_wait_of_others() -> None:
-    """In a full queue half of the free places go to the other: it waits at most twice as long.
+    """In a full queue half of the free places go to the second tenant, whose wait at most doubles.
 
     In one line for all it would have to wait for two minutes.
     """
-    alone = _drained(10.0, 20.0).retry_after("polite", 20.0, is_whole=True)
-    drain = _drained(10.0, 20.0)
+    alone = _drain_with_departures(10.0, 20.0).retry_after("polite", 20.0, is_whole=True)
+    drain = _drain_with_departures(10.0, 20.0)
     waits = [drain.retry_after("rude/one", 20.0, is_whole=True) for _ in range(10_000)]
 
     assert HORIZON_S == waits[-1]
     assert 2 * alone == pytest.approx(drain.retry_after("polite", 20.0, is_whole=True))
 
 
-def test_callers_that_name_tenants_without_end_share_a_line() -> None:
+def test_callers_of_endlessly_many_tenants_share_an_entry() -> None:
     """Callers choose the names, so the table of tenants must not grow with them."""
     drain = Drain()
     for number in range(5_000):
@@ -364,8 +375,7 @@ def test_callers_that_name_tenants_without_end_share_a_line() -> None:
     assert waits == sorted(set(waits))
 
 
-def test_tenants_beyond_the_table_share_the_rate_of_all() -> None:
-    """Each leaves nothing of its own, but others of the shared entry are still there."""
+def test_tenants_beyond_the_table_share_one_drain_rate() -> None:
     quota = TenantQuota(1)
     for number in range(_MAXIMUM_TENANTS + 2):
         quota.arrive(f"t{number}")

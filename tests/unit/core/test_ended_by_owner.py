@@ -7,7 +7,7 @@ _CANCELLED = Refusal.APPLICATION_CANCELLED
 _CLOSED = Refusal.APPLICATION_CLOSED
 
 
-def test_id_is_refused_for_as_long_as_it_is_kept_and_for_the_last_reason() -> None:
+def test_ended_application_id_is_refused_for_its_last_reason_while_stored() -> None:
     ended = EndedByOwner(600.0)
     ended.note("a", _CLOSED, 0.0)
     ended.note("a", _CANCELLED, 100.0)
@@ -16,7 +16,7 @@ def test_id_is_refused_for_as_long_as_it_is_kept_and_for_the_last_reason() -> No
     assert ended.refusal("b", 100.0) is None
 
 
-def test_id_that_is_opened_again_is_not_refused() -> None:
+def test_reopened_application_id_is_not_refused() -> None:
     ended = EndedByOwner(600.0)
     ended.note("a", _CANCELLED, 0.0)
     ended.reopen("a")
@@ -25,7 +25,7 @@ def test_id_that_is_opened_again_is_not_refused() -> None:
     assert ended.refusal("a", 1.0) is None
 
 
-def test_the_oldest_id_goes_when_there_are_too_many() -> None:
+def test_oldest_ended_ids_are_dropped_beyond_the_limit() -> None:
     ended = EndedByOwner(600.0, most=2)
     for at, name in enumerate("abac"):
         ended.note(name, _CLOSED, float(at))

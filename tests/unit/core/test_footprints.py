@@ -8,7 +8,7 @@ from justitia_ray.core.prefixes import Prefix
 
 @pytest.fixture
 def footprints() -> Footprints:
-    """Return the footprints of two leases of a and one of b."""
+    """Return the footprints of two leases of application a and one of b."""
     made = Footprints()
     made["1"] = Footprint(5, 1, 10, "a")
     made["2"] = Footprint(4, 2, 20, "b")
@@ -16,29 +16,28 @@ def footprints() -> Footprints:
     return made
 
 
-def _sums(made: Footprints) -> tuple[int, int, int, int, int]:
+def _memory_sums(made: Footprints) -> tuple[int, int, int, int, int]:
     held = (made.held_by("a"), made.held_by("b"))
     return (made.context_tokens, made.full_tokens, made.sequences, *held)
 
 
 def test_sums_are_of_all_leases(footprints: Footprints) -> None:
     """Four iterations of two sequences are 20 + 2·4 at the peak."""
-    assert (60, 15 + 28 + 30, 4, 45, 28) == _sums(footprints)
+    assert (60, 15 + 28 + 30, 4, 45, 28) == _memory_sums(footprints)
 
 
-def test_report_takes_the_place_of_the_one_before(footprints: Footprints) -> None:
-    """A lease counts once, by its last report."""
+def test_report_replaces_the_last_report_of_a_lease(footprints: Footprints) -> None:
     footprints["1"] = Footprint(1, 1, 14, "a")
 
-    assert (64, 15 + 28 + 30, 4, 45, 28) == _sums(footprints)
+    assert (64, 15 + 28 + 30, 4, 45, 28) == _memory_sums(footprints)
     assert ["1", "2", "3"] == list(footprints)
 
 
-def test_lease_that_is_gone_counts_no_more(footprints: Footprints) -> None:
+def test_removed_lease_is_not_counted(footprints: Footprints) -> None:
     del footprints["2"]
     footprints.pop("1")
 
-    assert (30, 30, 1, 30, 0) == _sums(footprints)
+    assert (30, 30, 1, 30, 0) == _memory_sums(footprints)
     assert (["3"], 1) == (list(footprints), len(footprints))
 
 
@@ -47,35 +46,35 @@ def test_forecast_follows_every_change(footprints: Footprints) -> None:
     block = 1
     small = Footprint(0, 1, 0, "c")
 
-    def peak() -> int:
+    def peak_tokens() -> int:
         return footprints.forecast(block).peak_with(small)
 
     first = footprints.forecast(block)
 
     assert first is footprints.forecast(block)
-    assert 60 == peak()  # now; after 4 iterations 14 + 28
+    assert 60 == peak_tokens()  # memory now; after 4 iterations 14 + 28
 
     footprints["4"] = Footprint(50, 1, 100, "b")
 
-    assert 160 == peak()
+    assert 160 == peak_tokens()
 
     footprints["4"] = Footprint(70, 1, 100, "b")
 
-    assert 170 == peak()
+    assert 170 == peak_tokens()
 
     del footprints["3"]
 
-    assert 170 == peak()
+    assert 170 == peak_tokens()
 
     del footprints["4"]
 
-    assert 14 + 28 == peak()
+    assert 14 + 28 == peak_tokens()
 
 
-def test_no_new_forecast_is_made_where_an_older_one_refuses(
+def test_refusal_by_an_older_forecast_needs_no_new_forecast(
     footprints: Footprints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A further lease only adds: 60 and the new one's 1 were too much before it."""
+    """A further lease only adds memory, and 60 tokens and one more were already too much."""
     new = Footprint(0, 1, 1, "c")
     assert footprints.exceed(60, new, 1)
     footprints["4"] = Footprint(9, 1, 5, "b")
@@ -84,15 +83,15 @@ def test_no_new_forecast_is_made_where_an_older_one_refuses(
     assert footprints.exceed(60, new, 1)
 
 
-def test_forecast_knows_its_block_size(footprints: Footprints) -> None:
-    """A larger block wastes more: 3 for each of the four sequences, and for the new one."""
+def test_forecast_counts_wasted_blocks(footprints: Footprints) -> None:
+    """Larger blocks waste 3 tokens more for each of the four sequences and the new one."""
     small = Footprint(0, 1, 0, "c")
 
     assert 60 == footprints.forecast(1).peak_with(small)
     assert 60 + 5 * 3 == footprints.forecast(4).peak_with(small)
 
 
-def test_forecast_with_another_leaves_the_replica_alone(footprints: Footprints) -> None:
+def test_forecast_with_another_lease_does_not_change_the_replica(footprints: Footprints) -> None:
     before = footprints.forecast(1).held
     other = footprints.forecast_with(Footprint(3, 1, 5, "c"), 1)
 
@@ -100,8 +99,8 @@ def test_forecast_with_another_leaves_the_replica_alone(footprints: Footprints) 
     assert before == footprints.forecast(1).held
 
 
-def test_parts_add_up_with_what_leases_share(footprints: Footprints) -> None:
-    """A beginning of eight tokens that two leases share is a part of its own."""
+def test_memory_of_applications_and_shared_tokens_add_up(footprints: Footprints) -> None:
+    """A beginning of eight tokens that two leases share is counted separately."""
     for name in ("4", "5"):
         footprints.join(name, (Prefix(8, b"system"),))
         footprints[name] = Footprint(3, 1, 20, "c")

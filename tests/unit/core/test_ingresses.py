@@ -11,7 +11,7 @@ from justitia_ray.core.lag.meter import LagMeter
 from tests.core_driver import CoreDriver, aborted, ended, granted, refused
 
 
-def _round(
+def _advance_and_report(
     driver: CoreDriver,
     seconds: float,
     *,
@@ -28,24 +28,24 @@ def _round(
 
 
 @pytest.fixture
-def silent(core: CoreDriver) -> CoreDriver:
-    """Return a core whose ingress i0 never took its grants of x and y, and has z and w besides.
+def silent_ingress(core: CoreDriver) -> CoreDriver:
+    """Return a core whose ingress i0 never took its grants of x and y, and also has z and w.
 
     All are of application a, which comes first; b is of i1. The leases have just expired.
     """
-    _fall_silent(core)
+    _let_ingress_fall_silent(core)
     return core
 
 
 @pytest.fixture
-def measured() -> CoreDriver:
-    """Return a core in the state of `silent` that measures lags."""
+def silent_ingress_with_lags() -> CoreDriver:
+    """Return a core that measures lags, with the silent ingress of `silent_ingress`."""
     driver = CoreDriver(SchedulerCore(meter=LagMeter))
-    _fall_silent(driver)
+    _let_ingress_fall_silent(driver)
     return driver
 
 
-def _fall_silent(driver: CoreDriver) -> None:
+def _let_ingress_fall_silent(driver: CoreDriver) -> None:
     driver.open("a", 100)
     driver.open("b", 500, ingress_id="i1")
     for name in ("x", "y", "z", "w"):
@@ -55,88 +55,92 @@ def _fall_silent(driver: CoreDriver) -> None:
     driver.now += 0.1
     for name in ("p", "q", "r"):
         driver.submit(name, "b", ingress_id="i1")
-    _round(driver, 3.0)
-    _round(driver, 2.0)
+    _advance_and_report(driver, 3.0)
+    _advance_and_report(driver, 2.0)
 
 
-def _run_x_and_keep_y_out(driver: CoreDriver) -> None:
+def _run_x_and_suspend_y(driver: CoreDriver) -> None:
     driver.open("a")
     driver.submit("x")
     driver.submit("y")
     driver.now += 0.1
     driver.pull(seats=2)
     for _ in range(3):
-        _round(driver, 2.0, heard=None, running=["1"])
+        _advance_and_report(driver, 2.0, heard=None, running=["1"])
 
 
-def _suspended(driver: CoreDriver, application_id: str = "a") -> list[str]:
+def _suspended_inferences(driver: CoreDriver, application_id: str = "a") -> list[str]:
     return [one.request_id for one in driver.application(application_id).suspended]
 
 
 def test_expired_lease_of_a_silent_ingress_suspends_all_its_waiting_inferences(
-    silent: CoreDriver,
+    silent_ingress: CoreDriver,
 ) -> None:
-    """Each inference of the ingress would hold a seat for 5 s, one after the other."""
-    assert ["w", "x", "y", "z"] == sorted(_suspended(silent))
-    assert 4 == silent.core.ingresses.suspended
-    assert [] == silent.waiting("a")
-    assert {"p", "q"} == {lease.request_id for lease in silent.core.state.leases.values()}
+    """Otherwise each inference of the ingress would hold a seat for 5 s, one after the other."""
+    assert ["w", "x", "y", "z"] == sorted(_suspended_inferences(silent_ingress))
+    assert 4 == silent_ingress.core.ingresses.suspended
+    assert [] == silent_ingress.waiting("a")
+    assert {"p", "q"} == {lease.request_id for lease in silent_ingress.core.state.leases.values()}
 
 
-def test_others_have_every_seat_until_the_ingress_times_out(silent: CoreDriver) -> None:
+def test_other_ingresses_get_every_seat_until_the_silent_one_times_out(
+    silent_ingress: CoreDriver,
+) -> None:
     """Callers of other ingresses must not notice the failure."""
     leased = []
     for number in range(40):
-        running = list(silent.core.state.leases)
-        silent.now += 0.5
-        silent.handle(ev.IngressHeartbeat("i1"))
-        leased += granted(silent.submit(f"n{number}", "b", ingress_id="i1"))
-        leased += granted(silent.pull(finished=dict.fromkeys(running, 3), seats=2))
+        running = list(silent_ingress.core.state.leases)
+        silent_ingress.now += 0.5
+        silent_ingress.handle(ev.IngressHeartbeat("i1"))
+        leased += granted(silent_ingress.submit(f"n{number}", "b", ingress_id="i1"))
+        leased += granted(silent_ingress.pull(finished=dict.fromkeys(running, 3), seats=2))
 
     assert ["r", *(f"n{number}" for number in range(40))] == leased
-    assert ["w", "x", "y", "z"] == sorted(_suspended(silent))
+    assert ["w", "x", "y", "z"] == sorted(_suspended_inferences(silent_ingress))
 
 
-def test_ingress_that_returns_in_time_keeps_its_places_and_tag(silent: CoreDriver) -> None:
+def test_ingress_that_returns_in_time_keeps_its_places_and_tag(silent_ingress: CoreDriver) -> None:
     """The callers of a paused ingress have waited longest, and lose neither place nor answer."""
-    tag = silent.core.tag("a")
-    silent.handle(ev.PullAnswered("r0"))
+    tag = silent_ingress.core.tag("a")
+    silent_ingress.handle(ev.PullAnswered("r0"))
     for _ in range(3):
-        silent.now += 1.0
-        silent.pull(progress={"3": 5, "4": 5}, seats=2)
-        silent.handle(ev.PullAnswered("r0"))
-    silent.handle(ev.IngressHeartbeat("i0"))
+        silent_ingress.now += 1.0
+        silent_ingress.pull(progress={"3": 5, "4": 5}, seats=2)
+        silent_ingress.handle(ev.PullAnswered("r0"))
+    silent_ingress.handle(ev.IngressHeartbeat("i0"))
 
-    assert 0 == silent.core.ingresses.suspended
+    assert 0 == silent_ingress.core.ingresses.suspended
     assert (["x", "y", "z", "w"], [], tag) == (
-        silent.waiting("a"),
-        _suspended(silent),
-        silent.core.tag("a"),
+        silent_ingress.waiting("a"),
+        _suspended_inferences(silent_ingress),
+        silent_ingress.core.tag("a"),
     )
-    assert ["x", "y"] == granted(silent.pull(finished={"3": 10, "4": 10}, seats=2))
+    assert ["x", "y"] == granted(silent_ingress.pull(finished={"3": 10, "4": 10}, seats=2))
 
 
-def test_inferences_of_a_returning_ingress_start_where_there_is_room(silent: CoreDriver) -> None:
+def test_inferences_of_a_returning_ingress_start_where_there_is_room(
+    silent_ingress: CoreDriver,
+) -> None:
     """A heartbeat frees no memory, but there may be some for the resumed inferences."""
-    assert ["r"] == granted(silent.pull(finished={"3": 10, "4": 10}, seats=2))
-    assert ["x"] == granted(silent.handle(ev.IngressHeartbeat("i0")))
+    assert ["r"] == granted(silent_ingress.pull(finished={"3": 10, "4": 10}, seats=2))
+    assert ["x"] == granted(silent_ingress.handle(ev.IngressHeartbeat("i0")))
 
 
-def test_submission_resumes_suspended_inferences_before_it(silent: CoreDriver) -> None:
+def test_submission_resumes_suspended_inferences_before_it(silent_ingress: CoreDriver) -> None:
     """Every message shows that the ingress lives, and inferences keep their submission order."""
-    silent.handle(ev.PullAnswered("r0"))
-    silent.submit("v")
+    silent_ingress.handle(ev.PullAnswered("r0"))
+    silent_ingress.submit("v")
 
-    assert ["x", "y", "z", "w", "v"] == silent.waiting("a")
+    assert ["x", "y", "z", "w", "v"] == silent_ingress.waiting("a")
 
 
-def test_refusal_of_a_lease_is_a_sign_of_life(core: CoreDriver) -> None:
-    """Only its ingress has the lease's id: it lives and can take another."""
-    _run_x_and_keep_y_out(core)
+def test_ingress_that_refuses_a_lease_is_not_silent(core: CoreDriver) -> None:
+    """Only its ingress has the id of the lease, so the ingress lives and can take another."""
+    _run_x_and_suspend_y(core)
     core.handle(ev.PullAnswered("r0"))
     core.handle(ev.LeaseNacked("1", ev.NackReason.CONNECTION))
 
-    assert (["x", "y"], []) == (core.waiting(), _suspended(core))
+    assert (["x", "y"], []) == (core.waiting(), _suspended_inferences(core))
 
 
 def test_ingress_with_a_message_since_the_grant_is_not_silent(core: CoreDriver) -> None:
@@ -147,10 +151,10 @@ def test_ingress_with_a_message_since_the_grant_is_not_silent(core: CoreDriver) 
     core.pull(seats=1)
     core.handle(ev.IngressHeartbeat("i0"))
     core.handle(ev.PullAnswered("r0"))
-    _round(core, 3.0, seats=1, heard=None)
-    actions = _round(core, 2.0, seats=1, heard=None)
+    _advance_and_report(core, 3.0, seats=1, heard=None)
+    actions = _advance_and_report(core, 2.0, seats=1, heard=None)
 
-    assert (["1"], ["x"], []) == (aborted(actions), granted(actions), _suspended(core))
+    assert (["1"], ["x"], []) == (aborted(actions), granted(actions), _suspended_inferences(core))
 
 
 def test_grant_in_the_answer_to_a_submission_needs_no_other_message(core: CoreDriver) -> None:
@@ -159,13 +163,13 @@ def test_grant_in_the_answer_to_a_submission_needs_no_other_message(core: CoreDr
     core.pull(seats=1)
     core.submit("x")
     core.handle(ev.PullAnswered("r0"))
-    _round(core, 3.0, seats=1, heard=None)
+    _advance_and_report(core, 3.0, seats=1, heard=None)
 
-    assert ["x"] == granted(_round(core, 2.0, seats=1, heard=None))
+    assert ["x"] == granted(_advance_and_report(core, 2.0, seats=1, heard=None))
 
 
 def test_lease_of_an_earlier_scheduler_does_not_make_its_ingress_silent() -> None:
-    """An earlier scheduler granted it: the new one has sent this ingress no grant."""
+    """The new scheduler has sent this ingress no grant."""
     driver = CoreDriver(SchedulerCore(lease_prefix="2-"))
     driver.core.recover(["r0"], driver.now)
     driver.open()
@@ -183,47 +187,54 @@ def test_running_inference_of_a_silent_ingress_continues_and_is_suspended_if_req
     core: CoreDriver,
 ) -> None:
     """The caller may still be there; but a second attempt would only hold a seat."""
-    _run_x_and_keep_y_out(core)
+    _run_x_and_suspend_y(core)
 
-    assert (["y"], {"1"}) == (_suspended(core), set(core.core.state.leases))
+    assert (["y"], {"1"}) == (_suspended_inferences(core), set(core.core.state.leases))
 
     core.handle(ev.ReplicaLost("r0"))
 
-    assert (["y", "x"], []) == (_suspended(core), granted(core.pull("r1")))
+    assert (["y", "x"], []) == (_suspended_inferences(core), granted(core.pull("r1")))
 
 
-def test_lost_ingress_ends_its_suspended_inferences_and_returns_as_new(silent: CoreDriver) -> None:
+def test_lost_ingress_ends_its_suspended_inferences_and_returns_as_new(
+    silent_ingress: CoreDriver,
+) -> None:
     """The ingress is lost after 30 s; its later submissions are not suspended."""
     for _ in range(9):
-        _round(silent, 2.9)
+        _advance_and_report(silent_ingress, 2.9)
 
-    assert set("pqr") == set(silent.core.state.inferences)
-    assert "i0" not in silent.core.ingresses.suspect
-    assert (4, True) == (silent.application("a").inferences, silent.application("a").is_idle)
-    assert silent.account("a").withdrawn
+    assert set("pqr") == set(silent_ingress.core.state.inferences)
+    assert "i0" not in silent_ingress.core.ingresses.suspect
+    assert (4, True) == (
+        silent_ingress.application("a").inferences,
+        silent_ingress.application("a").is_idle,
+    )
+    assert silent_ingress.account("a").withdrawn
 
-    silent.handle(ev.PullAnswered("r0"))
-    silent.submit("v")
-    assert (["v"], []) == (silent.waiting("a"), _suspended(silent))
+    silent_ingress.handle(ev.PullAnswered("r0"))
+    silent_ingress.submit("v")
+    assert (["v"], []) == (silent_ingress.waiting("a"), _suspended_inferences(silent_ingress))
 
 
 def test_closed_application_does_not_end_before_its_suspended_inferences(
-    silent: CoreDriver,
+    silent_ingress: CoreDriver,
 ) -> None:
     """The callers of suspended inferences may still be there."""
-    closed = silent.handle(ev.ApplicationClosed("a"))
+    closed = silent_ingress.handle(ev.ApplicationClosed("a"))
     for name in ("x", "y", "z"):
-        closed += silent.handle(ev.InferenceCancelled(name))
+        closed += silent_ingress.handle(ev.InferenceCancelled(name))
 
     assert [] == ended(closed)
-    assert 1 == silent.core.ingresses.suspended
-    assert [("a", "finished")] == ended(silent.handle(ev.InferenceCancelled("w")))
-    assert 0 == silent.core.ingresses.suspended
+    assert 1 == silent_ingress.core.ingresses.suspended
+    assert [("a", "finished")] == ended(silent_ingress.handle(ev.InferenceCancelled("w")))
+    assert 0 == silent_ingress.core.ingresses.suspended
 
 
-def test_cancelled_application_ends_with_its_suspended_inferences(silent: CoreDriver) -> None:
+def test_cancelled_application_ends_with_its_suspended_inferences(
+    silent_ingress: CoreDriver,
+) -> None:
     """Each is refused once, in the order of submission."""
-    actions = silent.handle(ev.ApplicationCancelled("a"))
+    actions = silent_ingress.handle(ev.ApplicationCancelled("a"))
 
     assert [(name, "application_cancelled") for name in "xyzw"] == refused(actions)
     assert [("a", "cancelled")] == ended(actions)
@@ -236,39 +247,38 @@ def test_application_with_a_suspended_inference_does_not_expire_as_idle() -> Non
     driver.submit("x")
     driver.now += 0.1
     driver.pull(seats=1)
-    _round(driver, 3.0, heard=None)
-    _round(driver, 2.0, heard=None)
+    _advance_and_report(driver, 3.0, heard=None)
+    _advance_and_report(driver, 2.0, heard=None)
 
-    assert ["x"] == _suspended(driver)
+    assert ["x"] == _suspended_inferences(driver)
     assert [] == ended(driver.wait(20.0))
     assert (False, False) == (driver.application().is_idle, driver.account().withdrawn)
 
 
-def test_policy_change_keeps_suspended_inferences_out(silent: CoreDriver) -> None:
-    """Suspended inferences stay suspended under another order."""
-    silent.handle(ev.PullAnswered("r0"))
-    silent.handle(ev.PolicyChanged("vtc"))
+def test_policy_change_keeps_inferences_suspended(silent_ingress: CoreDriver) -> None:
+    silent_ingress.handle(ev.PullAnswered("r0"))
+    silent_ingress.handle(ev.PolicyChanged("vtc"))
 
-    assert (4, []) == (len(_suspended(silent)), silent.waiting("a"))
+    assert (4, []) == (len(_suspended_inferences(silent_ingress)), silent_ingress.waiting("a"))
 
-    silent.handle(ev.IngressHeartbeat("i0"))
+    silent_ingress.handle(ev.IngressHeartbeat("i0"))
 
-    assert ["x", "y", "z", "w"] == silent.waiting("a")
+    assert ["x", "y", "z", "w"] == silent_ingress.waiting("a")
 
 
-def test_new_accounts_take_over_suspended_inferences(silent: CoreDriver) -> None:
+def test_new_accounts_take_over_suspended_inferences(silent_ingress: CoreDriver) -> None:
     """An application that is charged for an inference stays charged on another clock."""
-    silent.handle(ev.PullAnswered("r0"))
-    silent.handle(ev.PolicyChanged("justitia", (("fairness", "tenant"),)))
+    silent_ingress.handle(ev.PullAnswered("r0"))
+    silent_ingress.handle(ev.PolicyChanged("justitia", (("fairness", "tenant"),)))
 
-    assert not silent.account("a").withdrawn
+    assert not silent_ingress.account("a").withdrawn
 
 
-def test_suspended_inferences_count_against_the_limits(silent: CoreDriver) -> None:
+def test_suspended_inferences_count_against_the_limit(silent_ingress: CoreDriver) -> None:
     """Suspended inferences use memory, and a silent ingress must not send more."""
-    known = silent.core.state.known_inferences
+    known = silent_ingress.core.state.known_inferences
 
-    assert (7, 4) == (known.total, silent.application("a").waiting_count)
+    assert (7, 4) == (known.total, silent_ingress.application("a").waiting_count)
 
 
 def test_inferences_of_another_ingress_of_the_application_continue(core: CoreDriver) -> None:
@@ -279,17 +289,17 @@ def test_inferences_of_another_ingress_of_the_application_continue(core: CoreDri
     core.submit("z")
     core.now += 0.1
     core.pull(seats=1)
-    _round(core, 3.0, seats=1)
-    actions = _round(core, 2.0, seats=1)
+    _advance_and_report(core, 3.0, seats=1)
+    actions = _advance_and_report(core, 2.0, seats=1)
 
-    assert (["y"], ["z", "x"]) == (granted(actions), _suspended(core))
+    assert (["y"], ["z", "x"]) == (granted(actions), _suspended_inferences(core))
 
 
-def test_suspended_application_has_no_bound(measured: CoreDriver) -> None:
-    """The order did not make it late; its lag is reported all the same."""
-    before = measured.core.lag("b")
-    measured.handle(ev.IngressHeartbeat("i0"))
-    late, other = measured.core.lag("a"), measured.core.lag("b")
+def test_suspended_application_has_no_lag_bound(silent_ingress_with_lags: CoreDriver) -> None:
+    """The order did not make the application late; its lag is reported all the same."""
+    before = silent_ingress_with_lags.core.lag("b")
+    silent_ingress_with_lags.handle(ev.IngressHeartbeat("i0"))
+    late, other = silent_ingress_with_lags.core.lag("a"), silent_ingress_with_lags.core.lag("b")
 
     assert late is not None
     assert late.bound_kv_token_time is None
@@ -299,19 +309,19 @@ def test_suspended_application_has_no_bound(measured: CoreDriver) -> None:
     assert other.bound_kv_token_time is not None
 
 
-def test_bound_of_others_counts_service_of_gps_ahead_of_real_service(
-    measured: CoreDriver,
+def test_lag_bound_of_others_counts_service_of_gps_ahead_of_real_service(
+    silent_ingress_with_lags: CoreDriver,
 ) -> None:
-    """Suspended work is not in flight; resumed, it needs more than GPS still owes it."""
-    lag = measured.core.lags
+    """Suspended work is not in flight; resumed, it needs more service than GPS still owes."""
+    lag = silent_ingress_with_lags.core.lags
     assert isinstance(lag, LagMeter)
     in_flight = lag._bound.in_flight
-    measured.handle(ev.PullAnswered("r0"))
-    measured.pull(progress={"3": 5, "4": 5}, seats=2)
-    measured.handle(ev.PullAnswered("r0"))
+    silent_ingress_with_lags.handle(ev.PullAnswered("r0"))
+    silent_ingress_with_lags.pull(progress={"3": 5, "4": 5}, seats=2)
+    silent_ingress_with_lags.handle(ev.PullAnswered("r0"))
     before = lag._bound.exceptions
-    owed = measured.core.ledger.fair_share.clock.owed("a")
-    measured.handle(ev.IngressHeartbeat("i0"))
+    owed = silent_ingress_with_lags.core.ledger.fair_share.clock.owed("a")
+    silent_ingress_with_lags.handle(ev.IngressHeartbeat("i0"))
 
     assert 2 * (10 * 10 + 55) == in_flight
     assert 0 < 100 - owed == lag._bound.exceptions - before

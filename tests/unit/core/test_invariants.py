@@ -24,7 +24,7 @@ Damage = Callable[[CoreDriver], object]
 ALL_RULES = (*RULES, *GuardedPolicy.INVARIANTS)
 
 
-def _busy(clock: str = "served", fairness: str = "application") -> CoreDriver:
+def _create_busy_core(clock: str = "served", fairness: str = "application") -> CoreDriver:
     """Return a core with x running, y leased, z waiting, and b in a tool gap."""
     options = {"clock": clock, "fairness": fairness}
     driver = CoreDriver(SchedulerCore("justitia", options, lease_prefix="1-"))
@@ -37,25 +37,25 @@ def _busy(clock: str = "served", fairness: str = "application") -> CoreDriver:
     return driver
 
 
-def _move_to_claimed(d: CoreDriver) -> None:
+def _hold_back_waiting_inference(d: CoreDriver) -> None:
     d.application().held_back["z"] = d.inference("z")
 
 
-def _forget_waiting(d: CoreDriver) -> None:
+def _forget_waiting_inferences(d: CoreDriver) -> None:
     waiting = d.application().waiting
     for inference in list(waiting):
         waiting.remove_inference(inference)
     d.core.ledger.queue.touch(d.application())
 
 
-def _wait_out_of_order(d: CoreDriver) -> None:
+def _queue_inference_out_of_order(d: CoreDriver) -> None:
     d.submit("zz")
     d.application().waiting.add_inference(d.inference("zz"), (0.0,))
     d.inference("zz").submitted_at += 1
     d.core.ledger.queue.touch(d.application())
 
 
-def _keep_out_of_no_suspect_ingress(d: CoreDriver) -> None:
+def _suspend_without_silent_ingress(d: CoreDriver) -> None:
     inference = d.inference("z")
     d.core.ledger.leave(d.application(), inference)
     d.application().held_back["z"] = inference
@@ -63,67 +63,67 @@ def _keep_out_of_no_suspect_ingress(d: CoreDriver) -> None:
     d.core.ingresses.suspended += 1
 
 
-def _fall_silent_and_wait(d: CoreDriver) -> None:
+def _mark_ingress_silent_only(d: CoreDriver) -> None:
     d.core.ingresses.suspect.add("i0")
 
 
-def _list_no_inference(d: CoreDriver) -> None:
+def _unlist_inference_of_ingress(d: CoreDriver) -> None:
     d.core.ingresses.remove_inference(d.inference("z"))
 
 
-def _count_one_as_suspended(d: CoreDriver) -> None:
+def _miscount_suspended(d: CoreDriver) -> None:
     d.core.ingresses.suspended += 1
 
 
-def _lose_ingress(d: CoreDriver) -> None:
+def _forget_ingresses(d: CoreDriver) -> None:
     d.core.state.ingresses.clear()
 
 
-def _lease_twice(d: CoreDriver) -> None:
+def _lease_inference_twice(d: CoreDriver) -> None:
     d.core.state.leases["1-9"] = Lease("1-9", "x", "r0", 0.0, 0)
 
 
-def _suspect_two_on_one_replica(d: CoreDriver) -> None:
+def _mark_two_killers_on_one_replica(d: CoreDriver) -> None:
     d.core.suspects.note_death("r9", [(d.inference(name), 1.0) for name in ("x", "y")])
 
 
-def _lose_replica(d: CoreDriver) -> None:
+def _forget_replicas(d: CoreDriver) -> None:
     d.core.state.replicas.clear()
 
 
-def _fill_unknown(d: CoreDriver) -> None:
+def _add_footprint_without_lease(d: CoreDriver) -> None:
     d.core.state.replicas["r0"].leases["1-9"] = Footprint(1, 1, 1, "a")
 
 
-def _lose_lease(d: CoreDriver) -> None:
+def _forget_lease(d: CoreDriver) -> None:
     del d.core.state.leases["1-1"]
     del d.core.state.replicas["r0"].leases["1-1"]
 
 
-def _rename_lease(d: CoreDriver) -> None:
+def _change_lease_id(d: CoreDriver) -> None:
     d.core.state.leases["1-1"].lease_id = "1-7"
 
 
-def _leave_queue(d: CoreDriver) -> None:
+def _empty_queue(d: CoreDriver) -> None:
     d.core.ledger.queue = type(d.core.ledger.queue)()
 
 
-def _queue_idle(d: CoreDriver) -> None:
+def _queue_idle_application(d: CoreDriver) -> None:
     inference = d.application().waiting.first
     d.application("b").waiting.add_inference(inference, inference.order)
     d.core.ledger.queue.touch(d.application("b"))
     d.application("b").waiting.remove_inference(inference)
 
 
-def _change_key(d: CoreDriver) -> None:
+def _change_queue_key(d: CoreDriver) -> None:
     d.open("c", 5000)
     d.submit("c1", "c")
     d.application("c").sequence = 0
     d.core.ledger.fair_share.clock.session("c").finish = 0.5
 
 
-def _hide_a_move(d: CoreDriver) -> None:
-    """Two applications change places in GPS without a notification."""
+def _reorder_gps_without_notice(d: CoreDriver) -> None:
+    """Let two applications change places in GPS without a notification."""
     d.core.handle(ev.PolicyChanged("justitia", (("order", "sgps"),), "peak"), d.now)
     d.open("c", 5000)
     d.submit("c1", "c")
@@ -132,51 +132,51 @@ def _hide_a_move(d: CoreDriver) -> None:
     d.core.ledger.fair_share.clock.session("c").finish = 0.5
 
 
-def _drop_account(d: CoreDriver) -> None:
+def _delete_account(d: CoreDriver) -> None:
     del d.core.ledger.fair_share.accounts["b"]
 
 
-def _add_account(d: CoreDriver) -> None:
+def _add_unknown_account(d: CoreDriver) -> None:
     d.core.ledger.fair_share.accounts["n"] = Account(1, 1, 2)
 
 
-def _drop_session(d: CoreDriver) -> None:
+def _delete_session(d: CoreDriver) -> None:
     del d.core.ledger.fair_share.clock._sessions["b"]
 
 
-def _release_session(d: CoreDriver) -> None:
+def _release_live_session(d: CoreDriver) -> None:
     d.core.ledger.fair_share.clock.session("a").released = True
 
 
-def _session_without_an_account(d: CoreDriver) -> None:
+def _charge_unknown_session(d: CoreDriver) -> None:
     d.core.ledger.fair_share.clock.charge("n", 5, 1, 9)
 
 
-def _other_weight(d: CoreDriver) -> None:
+def _change_application_weight(d: CoreDriver) -> None:
     d.application().weight = 2
 
 
-def _charge_nothing(d: CoreDriver) -> None:
+def _miscount_charge(d: CoreDriver) -> None:
     d.account().charged += 1
 
 
-def _withdraw_busy(d: CoreDriver) -> None:
+def _withdraw_busy_application(d: CoreDriver) -> None:
     d.core.ledger.fair_share.withdraw("a")
 
 
-def _keep_idle(d: CoreDriver) -> None:
+def _resume_idle_application(d: CoreDriver) -> None:
     d.core.ledger.fair_share.resume("b")
 
 
-def _call_the_busy_idle(d: CoreDriver) -> None:
+def _mark_busy_application_idle(d: CoreDriver) -> None:
     d.application("a").move(ApplicationState.IDLE, d.now)
 
 
-def _call_the_idle_open(d: CoreDriver) -> None:
+def _mark_idle_application_open(d: CoreDriver) -> None:
     d.application("b").move(ApplicationState.OPEN, d.now)
 
 
-def _recover_without_a_restart(d: CoreDriver) -> None:
+def _mark_recovering_without_restart(d: CoreDriver) -> None:
     application = d.application("b")
     application.state = ApplicationState.OPENING
     application.move(ApplicationState.RECOVERING, d.now)
@@ -186,100 +186,100 @@ def _forget_idle_since(d: CoreDriver) -> None:
     d.application("b").idle_since = None
 
 
-def _change_state_beside_the_story(d: CoreDriver) -> None:
+def _close_without_transition(d: CoreDriver) -> None:
     d.application("b").state = ApplicationState.CLOSED
 
 
-def _index_the_busy(d: CoreDriver) -> None:
+def _list_busy_application_as_settled(d: CoreDriver) -> None:
     d.core.applications.settled_since_report["a"] = None
 
 
-def _weigh_wrong(d: CoreDriver) -> None:
+def _miscount_active_weight(d: CoreDriver) -> None:
     d.core.ledger.fair_share.clock._active_weight = 5
 
 
-def _activate(d: CoreDriver) -> None:
+def _activate_idle_session(d: CoreDriver) -> None:
     d.core.ledger.fair_share.clock.session("b").active = True
 
 
-def _overfill(d: CoreDriver) -> None:
+def _change_footprint(d: CoreDriver) -> None:
     d.core.state.replicas["r0"].leases["1-1"] = Footprint(5, 2, 10, "a")
 
 
-def _await_a_prompt_twice(driver: CoreDriver) -> None:
+def _miscount_uncomputed_tokens(driver: CoreDriver) -> None:
     next(iter(driver.core.state.replicas.values())).uncomputed_tokens += 1
 
 
-def _count_memory_twice(d: CoreDriver) -> None:
+def _miscount_context_tokens(d: CoreDriver) -> None:
     d.core.state.replicas["r0"].leases.context_tokens += 8
 
 
-def _book_nowhere(d: CoreDriver) -> None:
+def _miscount_unfinished_kv_token_time(d: CoreDriver) -> None:
     d.application().unfinished_kv_token_time += 1
 
 
-def _attain_less(d: CoreDriver) -> None:
+def _lower_attained_service(d: CoreDriver) -> None:
     account = d.account()
     account.charged -= account.attained
     account.attained = 0
 
 
-def _wrong_state(d: CoreDriver) -> None:
+def _mark_running_inference_waiting(d: CoreDriver) -> None:
     d.inference("x").state = InferenceState.WAITING
 
 
-def _wrong_owner(d: CoreDriver) -> None:
+def _change_inference_owner(d: CoreDriver) -> None:
     d.inference("z").application_id = "b"
 
 
-def _keep_lease_id(d: CoreDriver) -> None:
+def _give_waiting_inference_a_lease(d: CoreDriver) -> None:
     d.inference("z").lease_id = "1-1"
 
 
-def _unknown_inference(d: CoreDriver) -> None:
+def _add_unknown_inference_in_flight(d: CoreDriver) -> None:
     d.application().in_flight.add("nobody")
 
 
-def _tenant(d: CoreDriver) -> Tenant:
+def _only_tenant(d: CoreDriver) -> Tenant:
     share = d.core.ledger.fair_share
     assert isinstance(share, TenantShare)
     return share.nodes.kept_leaves()["tenant"]
 
 
-def _charge_inside_only(d: CoreDriver) -> None:
-    _tenant(d).gps.charge("a", 5, 1, 1)
+def _charge_tenant_gps_only(d: CoreDriver) -> None:
+    _only_tenant(d).gps.charge("a", 5, 1, 1)
 
 
-def _charge_server_only(d: CoreDriver) -> None:
-    _tenant(d).server.charge("a", _tenant(d).gps.session("a").finish, 1, 5)
+def _charge_tenant_server_only(d: CoreDriver) -> None:
+    _only_tenant(d).server.charge("a", _only_tenant(d).gps.session("a").finish, 1, 5)
 
 
-def _charge_root_only(d: CoreDriver) -> None:
+def _charge_root_clock_only(d: CoreDriver) -> None:
     d.core.ledger.fair_share.clock.charge("tenant", 5, 1, 1)
 
 
-def _weigh_inside_only(d: CoreDriver) -> None:
-    tenant = _tenant(d)
+def _change_weight_inside_tenant_only(d: CoreDriver) -> None:
+    tenant = _only_tenant(d)
     tenant.look(d.core.ledger.fair_share.clock.virtual_time, idle=False)
     root = d.core.ledger.fair_share.clock.session("tenant")
     tenant.server.weight = 2
     root.finish = tenant.server.since + (root.finish - tenant.server.since) / 2
 
 
-def _let_pass_who_has_no_slack(d: CoreDriver) -> None:
+def _let_overtake_without_slack(d: CoreDriver) -> None:
     d.handle(ev.PolicyChanged("justitia", (("fairness", "tenant"), ("order", "sgps"))))
     d.open("c", 5000)
     d.submit("c1", "c")
-    _order_of_tenant(d).first = lambda: "c"
+    _queue_order_of_tenant(d).first = lambda: "c"
 
 
-def _let_pass_while_late(d: CoreDriver) -> None:
-    _let_pass_who_has_no_slack(d)
+def _let_overtake_while_late(d: CoreDriver) -> None:
+    _let_overtake_without_slack(d)
     d.core.ledger.fair_share.clock.serve(1000)
 
 
-def _order_of_tenant(d: CoreDriver) -> Any:
-    """Return the order of the only tenant, to be changed."""
+def _queue_order_of_tenant(d: CoreDriver) -> Any:
+    """Return the queue order of the only tenant, as a copy that tests may change."""
     members = d.core.ledger.queue._members
     order = members["tenant"]
     changed: Any = SimpleNamespace(least=order.least, lets_pass=True)
@@ -287,96 +287,96 @@ def _order_of_tenant(d: CoreDriver) -> Any:
     return changed
 
 
-def _keep_session_inside(d: CoreDriver) -> None:
-    _tenant(d).restore("n", 0, 1, 9, 0, None, live=True)
+def _add_unknown_tenant_session(d: CoreDriver) -> None:
+    _only_tenant(d).restore("n", 0, 1, 9, 0, None, live=True)
 
 
-def _forget_application_counted(d: CoreDriver) -> None:
+def _miscount_open_applications(d: CoreDriver) -> None:
     d.core.state.open_applications.depart(d.application().tenant, 0.0)
 
 
-def _count_inference_of_nobody(d: CoreDriver) -> None:
+def _count_inference_of_unknown_tenant(d: CoreDriver) -> None:
     d.core.state.known_inferences.arrive("nobody")
 
 
-def _tally_nothing_waiting(d: CoreDriver) -> None:
+def _miscount_waiting_kv_tokens(d: CoreDriver) -> None:
     d.core.state.counters.waiting_kv_tokens = 0
 
 
-def _tally_nobody(d: CoreDriver) -> None:
+def _miscount_waiting_kv_token_time(d: CoreDriver) -> None:
     d.core.state.counters.waiting_kv_token_time += 1
 
 
-def _charge_for_no_prompt(d: CoreDriver) -> None:
+def _charge_absent_prefill(d: CoreDriver) -> None:
     d.application().pending_prefill += 1
 
 
-def _forgive_nothing(d: CoreDriver) -> None:
+def _forgive_absent_service(d: CoreDriver) -> None:
     d.application().unfinished_forgiven += 1
 
 
 DAMAGES: list[tuple[str, Damage]] = [
-    ("prefill_is_what_was_paid", _charge_for_no_prompt),
-    ("prefill_is_what_was_paid", _forgive_nothing),
-    ("counters_sum_what_waits", _tally_nothing_waiting),
-    ("counters_sum_what_waits", _tally_nobody),
-    ("quotas_count_what_is_there", _forget_application_counted),
-    ("quotas_count_what_is_there", _count_inference_of_nobody),
-    ("inferences_are_in_one_place", _move_to_claimed),
-    ("inferences_are_in_one_place", _forget_waiting),
-    ("inferences_are_in_one_place", _wrong_state),
-    ("inferences_are_in_one_place", _wrong_owner),
-    ("inferences_are_in_one_place", _keep_lease_id),
-    ("inferences_are_in_one_place", _unknown_inference),
-    ("suspect_ingresses_are_suspended", _keep_out_of_no_suspect_ingress),
-    ("suspect_ingresses_are_suspended", _fall_silent_and_wait),
-    ("suspect_ingresses_are_suspended", _list_no_inference),
-    ("suspect_ingresses_are_suspended", _count_one_as_suspended),
-    ("suspect_ingresses_are_suspended", _lose_ingress),
-    ("waiting_inferences_are_in_order", _wait_out_of_order),
-    ("leases_agree", _lease_twice),
-    ("leases_agree", _lose_replica),
-    ("leases_agree", _fill_unknown),
-    ("leases_agree", _lose_lease),
-    ("leases_agree", _rename_lease),
-    ("memory_counts_once", _count_memory_twice),
-    ("caches_agree", _await_a_prompt_twice),
-    ("open_suspects_are_apart", _suspect_two_on_one_replica),
-    ("queue_holds_what_waits", _leave_queue),
-    ("queue_holds_what_waits", _queue_idle),
-    ("queue_holds_what_waits", _change_key),
-    ("first_touches_no_promise", _hide_a_move),
-    ("accounts_are_of_live_applications", _drop_account),
-    ("accounts_are_of_live_applications", _add_account),
-    ("accounts_are_of_live_applications", _drop_session),
-    ("accounts_are_of_live_applications", _release_session),
-    ("accounts_are_of_live_applications", _session_without_an_account),
-    ("accounts_are_of_live_applications", _other_weight),
-    ("gps_owes_what_was_charged", _charge_nothing),
-    ("idle_applications_are_withdrawn", _withdraw_busy),
-    ("idle_applications_are_withdrawn", _keep_idle),
-    ("applications_are_in_their_states", _call_the_busy_idle),
-    ("applications_are_in_their_states", _call_the_idle_open),
-    ("applications_are_in_their_states", _recover_without_a_restart),
+    ("prefill_is_what_was_paid", _charge_absent_prefill),
+    ("prefill_is_what_was_paid", _forgive_absent_service),
+    ("counters_sum_what_waits", _miscount_waiting_kv_tokens),
+    ("counters_sum_what_waits", _miscount_waiting_kv_token_time),
+    ("quotas_count_what_is_there", _miscount_open_applications),
+    ("quotas_count_what_is_there", _count_inference_of_unknown_tenant),
+    ("inferences_are_in_one_place", _hold_back_waiting_inference),
+    ("inferences_are_in_one_place", _forget_waiting_inferences),
+    ("inferences_are_in_one_place", _mark_running_inference_waiting),
+    ("inferences_are_in_one_place", _change_inference_owner),
+    ("inferences_are_in_one_place", _give_waiting_inference_a_lease),
+    ("inferences_are_in_one_place", _add_unknown_inference_in_flight),
+    ("suspect_ingresses_are_suspended", _suspend_without_silent_ingress),
+    ("suspect_ingresses_are_suspended", _mark_ingress_silent_only),
+    ("suspect_ingresses_are_suspended", _unlist_inference_of_ingress),
+    ("suspect_ingresses_are_suspended", _miscount_suspended),
+    ("suspect_ingresses_are_suspended", _forget_ingresses),
+    ("waiting_inferences_are_in_order", _queue_inference_out_of_order),
+    ("leases_agree", _lease_inference_twice),
+    ("leases_agree", _forget_replicas),
+    ("leases_agree", _add_footprint_without_lease),
+    ("leases_agree", _forget_lease),
+    ("leases_agree", _change_lease_id),
+    ("memory_counts_once", _miscount_context_tokens),
+    ("caches_agree", _miscount_uncomputed_tokens),
+    ("open_suspects_are_apart", _mark_two_killers_on_one_replica),
+    ("queue_holds_what_waits", _empty_queue),
+    ("queue_holds_what_waits", _queue_idle_application),
+    ("queue_holds_what_waits", _change_queue_key),
+    ("first_touches_no_promise", _reorder_gps_without_notice),
+    ("accounts_are_of_live_applications", _delete_account),
+    ("accounts_are_of_live_applications", _add_unknown_account),
+    ("accounts_are_of_live_applications", _delete_session),
+    ("accounts_are_of_live_applications", _release_live_session),
+    ("accounts_are_of_live_applications", _charge_unknown_session),
+    ("accounts_are_of_live_applications", _change_application_weight),
+    ("gps_owes_what_was_charged", _miscount_charge),
+    ("idle_applications_are_withdrawn", _withdraw_busy_application),
+    ("idle_applications_are_withdrawn", _resume_idle_application),
+    ("applications_are_in_their_states", _mark_busy_application_idle),
+    ("applications_are_in_their_states", _mark_idle_application_open),
+    ("applications_are_in_their_states", _mark_recovering_without_restart),
     ("applications_are_in_their_states", _forget_idle_since),
-    ("applications_are_in_their_states", _change_state_beside_the_story),
-    ("applications_are_in_their_states", _index_the_busy),
-    ("active_weight_is_the_sum", _weigh_wrong),
-    ("active_weight_is_the_sum", _activate),
-    ("replicas_have_seats_for_their_leases", _overfill),
-    ("service_is_what_was_metered", _book_nowhere),
-    ("service_is_what_was_metered", _attain_less),
+    ("applications_are_in_their_states", _close_without_transition),
+    ("applications_are_in_their_states", _list_busy_application_as_settled),
+    ("active_weight_is_the_sum", _miscount_active_weight),
+    ("active_weight_is_the_sum", _activate_idle_session),
+    ("replicas_have_seats_for_their_leases", _change_footprint),
+    ("service_is_what_was_metered", _miscount_unfinished_kv_token_time),
+    ("service_is_what_was_metered", _lower_attained_service),
 ]
 
 
 TENANT_DAMAGES: list[tuple[str, Damage]] = [
-    ("tenants_are_owed_the_same_at_both_levels", _charge_inside_only),
-    ("tenants_are_owed_the_same_at_both_levels", _charge_server_only),
-    ("tenants_are_owed_the_same_at_both_levels", _charge_root_only),
-    ("tenants_are_owed_the_same_at_both_levels", _weigh_inside_only),
-    ("accounts_are_of_live_applications", _keep_session_inside),
-    ("first_touches_no_promise", _let_pass_who_has_no_slack),
-    ("first_touches_no_promise", _let_pass_while_late),
+    ("tenants_are_owed_the_same_at_both_levels", _charge_tenant_gps_only),
+    ("tenants_are_owed_the_same_at_both_levels", _charge_tenant_server_only),
+    ("tenants_are_owed_the_same_at_both_levels", _charge_root_clock_only),
+    ("tenants_are_owed_the_same_at_both_levels", _change_weight_inside_tenant_only),
+    ("accounts_are_of_live_applications", _add_unknown_tenant_session),
+    ("first_touches_no_promise", _let_overtake_without_slack),
+    ("first_touches_no_promise", _let_overtake_while_late),
 ]
 
 
@@ -388,9 +388,9 @@ TENANT_DAMAGES: list[tuple[str, Damage]] = [
         for rule, damage in damages
     ],
 )
-def test_damage_breaks_its_rule(fairness: str, rule: str, damage: Damage) -> None:
+def test_damaged_state_breaks_its_invariant(fairness: str, rule: str, damage: Damage) -> None:
     """An invariant that cannot fail checks nothing; both tenant levels are compared."""
-    driver = _busy(fairness=fairness)
+    driver = _create_busy_core(fairness=fairness)
     check(driver.core)
     damage(driver)
     (function,) = [function for function in ALL_RULES if function.__name__ == rule]
@@ -400,16 +400,16 @@ def test_damage_breaks_its_rule(fairness: str, rule: str, damage: Damage) -> Non
         check(driver.core)
 
 
-def test_every_rule_is_broken_by_a_damage() -> None:
+def test_every_invariant_is_broken_by_a_damage() -> None:
     """A new invariant needs a new damage in this file."""
     damages = [*DAMAGES, *TENANT_DAMAGES]
 
     assert {function.__name__ for function in ALL_RULES} == {rule for rule, _ in damages}
 
 
-def test_nominal_clock_is_checked_by_the_applicable_rules_only() -> None:
-    """The nominal clock neither settles nor withdraws."""
-    driver = _busy("nominal")
+def test_nominal_clock_is_checked_by_applicable_invariants_only() -> None:
+    """The nominal clock neither settles charges nor withdraws idle applications."""
+    driver = _create_busy_core("nominal")
     driver.account().charged += 1
     check(driver.core)
 

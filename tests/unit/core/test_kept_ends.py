@@ -9,13 +9,13 @@ from justitia_ray.core.actions import EndsStored
 from justitia_ray.core.kept_ends import KeptEnds
 
 
-def _stored(ends: KeptEnds) -> list[EndsStored]:
+def _store_ends(ends: KeptEnds) -> list[EndsStored]:
     ends.take_changed()
     return ends.take_stored()
 
 
 def test_ends_are_confirmed_to_their_ingresses_once_stored() -> None:
-    """An end that arrives during a save is not in it."""
+    """An end that arrives during a save is not part of it."""
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.add_inference("a", "q1", "i1")
@@ -27,25 +27,25 @@ def test_ends_are_confirmed_to_their_ingresses_once_stored() -> None:
     told = ends.take_stored()
     assert [EndsStored("i0", ("q0",), ("a",)), EndsStored("i1", ("q1",))] == told
     assert [] == ends.take_stored()
-    assert [EndsStored("i0", ("q2",))] == _stored(ends)
+    assert [EndsStored("i0", ("q2",))] == _store_ends(ends)
 
 
-def test_save_that_failed_leaves_its_ends_to_the_next() -> None:
+def test_failed_save_leaves_its_ends_to_the_next_save() -> None:
     """The failed save confirms none; the next one confirms both."""
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.take_changed()
     ends.add_inference("a", "q1", "i0")
 
-    assert [EndsStored("i0", ("q0", "q1"))] == _stored(ends)
+    assert [EndsStored("i0", ("q0", "q1"))] == _store_ends(ends)
 
 
-def test_end_is_kept_until_its_ingress_has_read_its_confirmation() -> None:
+def test_end_is_stored_until_its_ingress_has_read_the_confirmation() -> None:
     """After that the ingress reports it to no later scheduler, and the record may be dropped."""
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.add_application("a", ["i0", "i1"])
-    told = _stored(ends)
+    told = _store_ends(ends)
 
     assert ends.is_counted("a", "q0")
     ends.acknowledge(told[0])
@@ -57,7 +57,7 @@ def test_end_is_kept_until_its_ingress_has_read_its_confirmation() -> None:
 
 
 def test_new_scheduler_restores_and_confirms_counted_ends() -> None:
-    """The scheduler before it may not have told the ingresses."""
+    """The scheduler before may not have informed the ingresses."""
     ends, successor = KeptEnds(), KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.add_application("a", ["i1"], 12.5)
@@ -66,7 +66,7 @@ def test_new_scheduler_restores_and_confirms_counted_ends() -> None:
     assert {"i0", "i1"} == ingresses
     assert successor.is_counted("a", "q0")
     assert successor.is_inherited("a")
-    assert [EndsStored("i0", ("q0",)), EndsStored("i1", (), ("a",))] == _stored(successor)
+    assert [EndsStored("i0", ("q0",)), EndsStored("i1", (), ("a",))] == _store_ends(successor)
     assert (["i1"], 12.5) == successor.reopen("a")
     assert not successor.is_inherited("a")
 
@@ -80,13 +80,13 @@ def test_new_scheduler_restores_and_confirms_counted_ends() -> None:
         ([], "an object"),
     ],
 )
-def test_damaged_record_is_named(record: object, named: str) -> None:
+def test_damaged_record_of_an_end_is_named(record: object, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         KeptEnds().restore("a", record)
 
 
 def test_ends_of_a_lost_ingress_are_forgotten() -> None:
-    """A lost ingress sends no ends any more."""
+    """A lost ingress sends no more ends."""
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.add_inference("a", "q1", "i1")

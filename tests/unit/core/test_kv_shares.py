@@ -10,22 +10,22 @@ from justitia_ray.core.tenants import KvShare, TenantNode, TenantTree, Tier
 from tests.core_driver import CoreDriver, granted
 
 
-def _tree(**shares: KvShare) -> TenantTree:
+def _tree_of_shares(**shares: KvShare) -> TenantTree:
     paths = {name.replace("__", "/"): share for name, share in shares.items()}
     return TenantTree({path: TenantNode(kv_share=share) for path, share in paths.items()})
 
 
-def _holding(tree: TenantTree, **held: int) -> KvShares:
+def _shares_with_leases(tree: TenantTree, **held: int) -> KvShares:
     shares = KvShares(tree)
     for name, tokens in held.items():
         shares.hold(name, name.replace("__", "/"), tokens)
     return shares
 
 
-def test_node_holds_no_more_than_its_most_nor_its_parents() -> None:
-    """All tenants below a node count against it."""
-    tree = _tree(acme=KvShare(most=0.5), acme__a=KvShare(most=0.2))
-    shares = _holding(tree, acme__a=15, acme__b=20)
+def test_tenant_node_holds_at_most_its_maximum_and_that_of_its_parents() -> None:
+    """All tenants below a node count against its maximum."""
+    tree = _tree_of_shares(acme=KvShare(most=0.5), acme__a=KvShare(most=0.2))
+    shares = _shares_with_leases(tree, acme__a=15, acme__b=20)
 
     assert shares.refuses("acme/a", 10, 100) == "acme/a"
     assert shares.refuses("acme/c", 15, 100) is None
@@ -33,15 +33,15 @@ def test_node_holds_no_more_than_its_most_nor_its_parents() -> None:
     assert shares.refuses("other", 60, 100) is None
 
 
-def test_node_without_leases_gets_one_inference_of_any_size() -> None:
-    """An inference that exceeds the share must not wait for ever."""
-    assert _holding(_tree(a=KvShare(most=0.1))).refuses("a", 90, 100) is None
+def test_tenant_node_without_leases_gets_one_inference_of_any_size() -> None:
+    """An inference that exceeds the share must not wait forever."""
+    assert _shares_with_leases(_tree_of_shares(a=KvShare(most=0.1))).refuses("a", 90, 100) is None
 
 
 @pytest.mark.parametrize(("lends", "refused"), [(0.0, "b"), (0.5, None), (1.0, None)])
 def test_unlent_part_of_a_guaranteed_share_is_reserved(lends: float, refused: str | None) -> None:
     """Of 40 guaranteed, 40, 20 and 0 are reserved; b holds 50 of 100 and needs 20 more."""
-    shares = _holding(_tree(a=KvShare(guaranteed=0.4, lends=lends)), b=50)
+    shares = _shares_with_leases(_tree_of_shares(a=KvShare(guaranteed=0.4, lends=lends)), b=50)
 
     assert shares.refuses("b", 20, 100) == refused
     assert shares.refuses("a", 40, 100) is None
@@ -49,16 +49,18 @@ def test_unlent_part_of_a_guaranteed_share_is_reserved(lends: float, refused: st
 
 def test_held_part_of_a_nodes_share_is_not_reserved() -> None:
     """With 40 guaranteed and 30 held, 10 are reserved."""
-    shares = _holding(_tree(a=KvShare(guaranteed=0.4, lends=0.0)), a=30, b=40)
+    shares = _shares_with_leases(_tree_of_shares(a=KvShare(guaranteed=0.4, lends=0.0)), a=30, b=40)
 
     assert shares.refuses("b", 20, 100) is None
     assert shares.refuses("b", 21, 100) == "b"
 
 
-def test_newcomer_does_not_take_memory_reserved_for_others() -> None:
-    """The newcomer waits for memory that a borrowed, unless it exceeds all unreserved memory."""
-    tree = _tree(a=KvShare(guaranteed=0.1, lends=0.0), z=KvShare(guaranteed=0.2, lends=0.0))
-    shares = _holding(tree, a=80)
+def test_new_tenant_does_not_take_memory_reserved_for_others() -> None:
+    """The new tenant waits for memory that b borrowed, unless it exceeds all unreserved memory."""
+    tree = _tree_of_shares(
+        a=KvShare(guaranteed=0.1, lends=0.0), z=KvShare(guaranteed=0.2, lends=0.0)
+    )
+    shares = _shares_with_leases(tree, a=80)
 
     assert shares.refuses("b", 10, 100) == "b"
     assert shares.refuses("b", 71, 100) is None
@@ -66,26 +68,28 @@ def test_newcomer_does_not_take_memory_reserved_for_others() -> None:
 
 def test_reservation_of_a_child_counts_once_in_that_of_its_parent() -> None:
     """A reserves 40, a/x 30 of them: 40 from b in all, and 30 from a/y, which is in a."""
-    tree = _tree(a=KvShare(guaranteed=0.4, lends=0.0), a__x=KvShare(guaranteed=0.3, lends=0.0))
-    shares = _holding(tree, b=40)
+    tree = _tree_of_shares(
+        a=KvShare(guaranteed=0.4, lends=0.0), a__x=KvShare(guaranteed=0.3, lends=0.0)
+    )
+    shares = _shares_with_leases(tree, b=40)
 
     assert (shares.refuses("b", 20, 100), shares.refuses("b", 21, 100)) == (None, "b")
-    assert shares.refuses("a/y", 40, 100) is None  # within its parent's guarantee
+    assert shares.refuses("a/y", 40, 100) is None  # within the guaranteed share of its parent
     assert shares.refuses("a/x", 30, 100) is None
 
 
-def test_released_lease_is_held_no_more() -> None:
-    shares = _holding(_tree(), a__x=10)
+def test_memory_of_a_released_lease_is_not_held() -> None:
+    shares = _shares_with_leases(_tree_of_shares(), a__x=10)
     shares.release("a__x")
 
     assert (shares.held("a"), shares.held(""), shares.nodes()) == (0, 0, [])
 
 
 @pytest.mark.parametrize("policy", ["justitia", "fcfs"])
-def test_node_at_its_maximum_lets_others_pass(policy: str) -> None:
-    """Both inferences of acme are first; the second waits for the first, other continues."""
+def test_node_at_its_maximum_share_is_overtaken_by_others(policy: str) -> None:
+    """Both inferences of acme are first; the second waits for the first, and other tenants pass."""
     options: dict[str, object] = {"fairness": "tenant"} if policy == "justitia" else {}
-    tree = _tree(acme=KvShare(most=0.3))
+    tree = _tree_of_shares(acme=KvShare(most=0.3))
     driver = CoreDriver(SchedulerCore(policy, options, tenants=tree))
     for name, tenant in (("a", "acme/x"), ("b", "acme/y"), ("c", "other")):
         driver.open(name, 100, tenant=tenant)

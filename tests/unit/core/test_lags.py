@@ -13,35 +13,37 @@ from justitia_ray.units import KvTokenTime
 from tests.core_driver import PATIENT, CoreDriver
 
 
-def _beside_a_giant(policy: str = "justitia", options: dict[str, Any] | None = None) -> CoreDriver:
-    """Return a core on which a giant of 931 has had 40 when a mouse of 2 comes and does not fit.
+def _mouse_behind_a_giant(
+    policy: str = "justitia", options: dict[str, Any] | None = None
+) -> CoreDriver:
+    """Return a core where a giant of 931 has had 40 when a mouse of 2 comes and does not fit.
 
     The giant: 39 of prompt and 19 of output. Its first token is 40, the second 41, and so on.
     """
     driver = CoreDriver(SchedulerCore(policy, options, timeouts=PATIENT))
     driver.open("giant", 931)
     driver.submit("g", "giant", prompt=39, output=19)
-    _pull(driver)
+    _report_and_pull(driver)
     driver.now += 1
-    _pull(driver, progress={"1": 1})
+    _report_and_pull(driver, progress={"1": 1})
     driver.open("mouse", 2)
     driver.submit("m", "mouse", prompt=1, output=1)
     return driver
 
 
-def _pull(driver: CoreDriver, **reports: Any) -> list[Any]:
+def _report_and_pull(driver: CoreDriver, **reports: Any) -> list[Any]:
     return driver.pull(kv=58, seats=1, **reports)
 
 
-def test_waiting_application_starts_when_what_runs_has_ended_at_the_latest() -> None:
-    """V is 40, and the mouse's tag 42: GPS owes it all that it asks. 931 − 40 of the giant run.
+def test_waiting_application_starts_at_the_latest_when_running_work_ends() -> None:
+    """V is 40 and the mouse's tag 42: GPS owes it all its cost; 931 − 40 of the giant run.
 
     After 405 more V has passed the tag; 486 of the giant are left, and 2 of the mouse itself.
     """
-    core = _beside_a_giant()
+    core = _mouse_behind_a_giant()
     before = core.core.lag("mouse")
     core.now += 9
-    _pull(core, progress={"1": 10})
+    _report_and_pull(core, progress={"1": 10})
     after = core.core.lag("mouse")
 
     assert before is not None
@@ -53,21 +55,21 @@ def test_waiting_application_starts_when_what_runs_has_ended_at_the_latest() -> 
     assert after.bound_s == pytest.approx(9.0 + (486 + 2) * per_s)
 
 
-def test_running_application_is_as_late_as_its_last_start_was_and_is_promised_nothing() -> None:
-    core = _beside_a_giant()
+def test_lag_of_a_running_application_is_that_of_its_last_start() -> None:
+    core = _mouse_behind_a_giant()
 
     assert Lag(-40, -1.0, None, None) == core.core.lag("giant")
 
 
-def test_application_that_ends_tells_how_late_it_started() -> None:
-    """At S = 931, 18 s after S = 40; V passed its tag, 42, in the report that began then."""
-    core = _beside_a_giant()
+def test_end_of_an_application_reports_its_lag() -> None:
+    """The last inference started at S = 931, 18 s after S = 40; V passed tag 42 in that report."""
+    core = _mouse_behind_a_giant()
     core.handle(ev.ApplicationClosed("mouse"))
     for made, ended in ((10, {}), (19, {"1": 19})):
         core.now += 9
-        _pull(core, progress={} if ended else {"1": made}, finished=ended)
+        _report_and_pull(core, progress={} if ended else {"1": made}, finished=ended)
     core.now += 1
-    (end,) = _pull(core, finished={"2": 1})
+    (end,) = _report_and_pull(core, finished={"2": 1})
 
     assert isinstance(end, EndApplication)
     assert Lag(891, 18.0, None, None) == end.lag
@@ -91,10 +93,8 @@ def test_never_started_application_has_no_lag() -> None:
         ("justitia-guarded", {}),
     ],
 )
-def test_order_that_bounds_nothing_tells_the_lag_alone(
-    policy: str, options: dict[str, Any]
-) -> None:
-    lag = _beside_a_giant(policy, options).core.lag("mouse")
+def test_order_without_a_bound_reports_the_lag_alone(policy: str, options: dict[str, Any]) -> None:
+    lag = _mouse_behind_a_giant(policy, options).core.lag("mouse")
 
     assert lag is not None
     assert (None, None) == (lag.bound_kv_token_time, lag.bound_s)
@@ -103,22 +103,22 @@ def test_order_that_bounds_nothing_tells_the_lag_alone(
 @pytest.mark.parametrize(
     "options", [{"clock": "nominal"}, {"clock": "unsettled"}, {"cost": "compute"}]
 )
-def test_accounts_that_are_no_yardstick_tell_no_lag(options: dict[str, Any]) -> None:
+def test_accounts_of_other_clocks_report_no_lag(options: dict[str, Any]) -> None:
     """V moves at another rate than the service, or in another unit."""
-    assert _beside_a_giant("justitia", options).core.lag("mouse") is None
+    assert _mouse_behind_a_giant("justitia", options).core.lag("mouse") is None
 
 
-def test_no_lag_is_known_beyond_a_quota_where_that_has_a_clock_of_its_own() -> None:
-    core = _beside_a_giant("justitia", {"fairness": "tenant"})
+def test_lag_beyond_a_quota_is_unknown_with_a_separate_clock() -> None:
+    core = _mouse_behind_a_giant("justitia", {"fairness": "tenant"})
     core.handle(ev.ApplicationDeprioritised("mouse", is_deprioritised=True))
 
     assert core.core.lag("mouse") is None
 
 
-def test_new_scheduler_does_not_know_when_v_reached_a_tag_before_it_began() -> None:
-    core = _beside_a_giant()
+def test_new_scheduler_does_not_know_when_v_reached_an_earlier_tag() -> None:
+    core = _mouse_behind_a_giant()
     core.now += 9
-    _pull(core, progress={"1": 10})
+    _report_and_pull(core, progress={"1": 10})
     core.hand_over(SchedulerCore(timeouts=PATIENT, lease_prefix="2-"))
     core.submit("m", "mouse", prompt=1, output=1, resubmitted=True)
     core.open("new", 5)
@@ -128,15 +128,15 @@ def test_new_scheduler_does_not_know_when_v_reached_a_tag_before_it_began() -> N
     assert core.core.lag("new") is not None
 
 
-def test_walk_over_many_applications_is_kept_for_a_while() -> None:
-    """Of 150 for 0.15 s. What it tells still holds, and what came since has its place in it."""
-    core = _beside_a_giant()
+def test_lags_of_many_applications_are_cached_briefly() -> None:
+    """Lags of 150 applications are cached for 0.15 s; later applications are added to them."""
+    core = _mouse_behind_a_giant()
     for number in range(150):
         core.open(f"a{number}", 1000)
         core.submit(f"r{number}", f"a{number}", prompt=1, output=1)
     first = core.core.lag("mouse")
     core.now += 0.1
-    _pull(core, progress={"1": 10})
+    _report_and_pull(core, progress={"1": 10})
     kept = core.core.lag("mouse")
     core.open("later", 2)
     core.submit("l", "later", prompt=1, output=1)
@@ -162,17 +162,17 @@ def _lags_at_the_end(monkeypatch: pytest.MonkeyPatch, *, thinned: bool) -> dict[
     lags: dict[str, KvTokenTime] = {}
     leases: dict[str, int] = {}
 
-    def longest(request: str) -> int:
+    def longest_output(request: str) -> int:
         return driver.inference(request).max_output_tokens
 
-    def note(actions: list[Action]) -> None:
+    def record_actions(actions: list[Action]) -> None:
         for action in actions:
             if isinstance(action, Grant):
                 leases[action.lease_id] = 0
             elif isinstance(action, EndApplication) and action.lag is not None:
                 lags[action.application_id] = action.lag.kv_token_time
 
-    note(driver.pull(kv=2000, seats=8))
+    record_actions(driver.pull(kv=2000, seats=8))
     opened = 0
     while opened < 60 or leases:
         driver.now += 0.1
@@ -182,21 +182,21 @@ def _lags_at_the_end(monkeypatch: pytest.MonkeyPatch, *, thinned: bool) -> dict[
             for number in range(lots.randint(1, 4)):
                 request = f"{name}.{number}"
                 prompt, output = lots.randint(5, 300), lots.randint(5, 60)
-                note(driver.submit(request, name, prompt=prompt, output=output))
-            note(driver.handle(ev.ApplicationClosed(name)))
+                record_actions(driver.submit(request, name, prompt=prompt, output=output))
+            record_actions(driver.handle(ev.ApplicationClosed(name)))
         leases = {lease_id: tokens + 1 for lease_id, tokens in leases.items()}
         finished = {
             lease_id: tokens
             for lease_id, tokens in leases.items()
-            if tokens >= longest(driver.core.state.leases[lease_id].request_id)
+            if tokens >= longest_output(driver.core.state.leases[lease_id].request_id)
         }
         leases = {name: tokens for name, tokens in leases.items() if name not in finished}
-        note(driver.pull("r0", dict(leases), finished, kv=2000, seats=8))
+        record_actions(driver.pull("r0", dict(leases), finished, kv=2000, seats=8))
     return lags
 
 
 def test_lag_at_the_end_is_that_of_the_whole_history(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The history is thinned as an account closes: the level of its tag must stay."""
+    """The history is thinned when an account closes, but the level of its tag must stay."""
     thinned = _lags_at_the_end(monkeypatch, thinned=True)
 
     assert 60 == len(thinned)

@@ -13,7 +13,7 @@ def test_last_coefficient_is_recovered() -> None:
     assert fit.last() == pytest.approx(0.5)
 
 
-def test_few_samples_leave_it_open() -> None:
+def test_few_samples_leave_a_coefficient_unknown() -> None:
     fit = DecayingFit(2)
     for number in range(7):
         fit.add((number, 1), number)
@@ -22,7 +22,7 @@ def test_few_samples_leave_it_open() -> None:
 
 
 @pytest.mark.parametrize("values", [(1.0, 0.0), (1.0, 2.0)])
-def test_samples_that_are_alike_leave_it_open(
+def test_proportional_samples_leave_the_last_coefficient_unknown(
     values: tuple[float, float],
 ) -> None:
     fit = DecayingFit(2)
@@ -32,7 +32,7 @@ def test_samples_that_are_alike_leave_it_open(
     assert fit.last() is None
 
 
-def test_last_coefficient_is_known_if_only_the_others_are_open() -> None:
+def test_last_coefficient_is_known_if_only_earlier_ones_are_unknown() -> None:
     fit = DecayingFit(3)
     for number in range(50):
         fit.add((1, 4, number % 7), 10 + 3 * (number % 7))

@@ -12,8 +12,8 @@ NOMINAL = (("clock", "nominal"), ("nominal_iteration_s", 0.5))
 
 
 @pytest.fixture
-def queued(core: CoreDriver) -> CoreDriver:
-    """Return a core in which a (large) submitted before b (small), twice each."""
+def queued_core(core: CoreDriver) -> CoreDriver:
+    """Return a core where application a (large) submitted before b (small), twice each."""
     core.open("a", 1000)
     core.open("b", 10)
     for name in ("a1", "b1", "a2", "b2"):
@@ -21,31 +21,31 @@ def queued(core: CoreDriver) -> CoreDriver:
     return core
 
 
-def test_fcfs_grants_in_order_of_submission(queued: CoreDriver) -> None:
+def test_fcfs_grants_in_order_of_submission(queued_core: CoreDriver) -> None:
     """The queue is sorted again, and no inference is lost."""
-    assert queued.handle(ev.PolicyChanged("fcfs")) == []
-    assert granted(queued.pull()) == ["a1", "b1", "a2", "b2"]
-    assert queued.core.ledger.policy_name == "fcfs"
+    assert queued_core.handle(ev.PolicyChanged("fcfs")) == []
+    assert granted(queued_core.pull()) == ["a1", "b1", "a2", "b2"]
+    assert queued_core.core.ledger.policy_name == "fcfs"
 
 
-def test_changing_the_policy_and_back_restores_the_order(queued: CoreDriver) -> None:
+def test_changing_the_policy_and_back_restores_the_order(queued_core: CoreDriver) -> None:
     """Every policy keeps the accounts, so that tags are not lost meanwhile."""
-    queued.handle(ev.PolicyChanged("fcfs"))
-    queued.handle(ev.PolicyChanged("justitia"))
+    queued_core.handle(ev.PolicyChanged("fcfs"))
+    queued_core.handle(ev.PolicyChanged("justitia"))
 
-    assert granted(queued.pull()) == ["b1", "b2", "a1", "a2"]
+    assert granted(queued_core.pull()) == ["b1", "b2", "a1", "a2"]
 
 
-def test_changed_order_is_granted_from_at_once(queued: CoreDriver) -> None:
+def test_new_order_is_granted_from_at_once(queued_core: CoreDriver) -> None:
     """Under another admission rule waiting inferences may fit without any other event."""
-    queued.pull(seats=1)
-    queued.handle(ev.PolicyChanged("fcfs"))
+    queued_core.pull(seats=1)
+    queued_core.handle(ev.PolicyChanged("fcfs"))
 
-    assert granted(queued.pull(finished={"1": 10}, seats=1)) == ["a1"]
+    assert granted(queued_core.pull(finished={"1": 10}, seats=1)) == ["a1"]
 
 
-def test_admission_changes_with_the_policy(core: CoreDriver) -> None:
-    """`prompt` admits at once what `peak` held back."""
+def test_admission_rule_changes_with_the_policy(core: CoreDriver) -> None:
+    """The rule `prompt` admits at once what `peak` held back."""
     core.open()
     core.submit("x", prompt=20, output=60)
     core.submit("y", prompt=20, output=60)
@@ -63,64 +63,66 @@ def test_admission_changes_with_the_policy(core: CoreDriver) -> None:
         ev.PolicyChanged("fcfs", NOMINAL, "first"),
     ],
 )
-def test_refused_change_has_no_effect(queued: CoreDriver, event: ev.PolicyChanged) -> None:
+def test_refused_policy_change_has_no_effect(
+    queued_core: CoreDriver, event: ev.PolicyChanged
+) -> None:
     """Half a change would leave a queue sorted by an old key."""
     with pytest.raises(ConfigError, match="is not one of"):
-        queued.handle(event)
+        queued_core.handle(event)
 
-    core = queued.core
+    core = queued_core.core
 
     assert (
         core.ledger.policy_name,
         core.ledger.options.clock,
         core.admission_name,
     ) == ("justitia", "served", "peak")
-    assert granted(queued.pull()) == ["b1", "b2", "a1", "a2"]
+    assert granted(queued_core.pull()) == ["b1", "b2", "a1", "a2"]
 
 
-def test_expiry_before_a_refused_change_is_not_forgotten(queued: CoreDriver) -> None:
-    """The lease expired although the event was refused: its replica must still abort it."""
-    queued.pull(seats=1)
-    queued.handle(ev.PullAnswered("r0"))
-    queued.now += 3.0
-    queued.pull(progress=[ev.LeaseProgress("1", 0, 0, False)], seats=1)
-    queued.now += 2.0
+def test_expiry_before_a_refused_policy_change_is_reported(queued_core: CoreDriver) -> None:
+    """The replica must still abort the lease that expired."""
+    queued_core.pull(seats=1)
+    queued_core.handle(ev.PullAnswered("r0"))
+    queued_core.now += 3.0
+    queued_core.pull(progress=[ev.LeaseProgress("1", 0, 0, False)], seats=1)
+    queued_core.now += 2.0
     with pytest.raises(ConfigError):
-        queued.handle(ev.PolicyChanged("lifo"))
+        queued_core.handle(ev.PolicyChanged("lifo"))
 
-    assert aborted(queued.wait(0.0)) == ["1"]
-    assert aborted(queued.wait(0.0)) == []
+    assert aborted(queued_core.wait(0.0)) == ["1"]
+    assert aborted(queued_core.wait(0.0)) == []
 
 
 def test_nominal_clock_starts_at_the_present_v_with_the_remaining_cost(
-    queued: CoreDriver,
+    queued_core: CoreDriver,
 ) -> None:
-    """Attained service is not requested again; V stays on its axis."""
-    queued.pull(seats=1)
-    queued.pull(progress={"1": 1}, seats=1)  # b attained 11, charged 10, then 20
-    v = queued.core.ledger.fair_share.clock.virtual_time
-    queued.handle(ev.PolicyChanged("justitia", NOMINAL))
+    """Attained service is not charged again; V keeps its value."""
+    queued_core.pull(seats=1)
+    queued_core.pull(progress={"1": 1}, seats=1)  # b attained 11 and is charged 10, then 20
+    v = queued_core.core.ledger.fair_share.clock.virtual_time
+    queued_core.handle(ev.PolicyChanged("justitia", NOMINAL))
 
-    assert isinstance(queued.core.ledger.fair_share, NominalShare)
+    assert isinstance(queued_core.core.ledger.fair_share, NominalShare)
     assert (
         v,
-        queued.core.ledger.fair_share.clock.virtual_time,
-        queued.core.tag("b"),
-        queued.core.tag("a"),
+        queued_core.core.ledger.fair_share.clock.virtual_time,
+        queued_core.core.tag("b"),
+        queued_core.core.tag("a"),
     ) == (5.5, 5.5, 5.5 + 9, 5.5 + 1000)
     assert (
-        queued.account("b").charged,
-        queued.account("b").attained,
-        queued.account("b").settlements,
+        queued_core.account("b").charged,
+        queued_core.account("b").attained,
+        queued_core.account("b").settlements,
     ) == (20, 11, 1)
 
-    queued.now += 0.001  # 1000 tokens per half second: 2 token·iterations, over two
-    queued.pull(progress={"1": 1}, seats=1)
+    queued_core.now += 0.001  # 1,000 tokens per half second: 2 token·iterations, shared by two
+    queued_core.pull(progress={"1": 1}, seats=1)
 
-    assert pytest.approx(queued.core.ledger.fair_share.clock.virtual_time) == 6.5
+    assert pytest.approx(queued_core.core.ledger.fair_share.clock.virtual_time) == 6.5
 
 
-def test_served_clock_after_the_nominal_one_holds_its_invariant() -> None:
+def test_change_from_nominal_to_served_clock_keeps_the_invariants() -> None:
     """An application that has attained more than its charge is charged like a new arrival."""
     driver = CoreDriver(SchedulerCore("justitia", dict(NOMINAL)))
     for name, cost in (("a", 10), ("b", 500), ("idle", 70)):
@@ -149,13 +151,13 @@ def test_served_clock_after_the_nominal_one_holds_its_invariant() -> None:
     assert driver.account("a").attained + driver.account("b").attained == 2 * 155
 
 
-def test_options_of_the_other_clock_leave_the_tags_alone(queued: CoreDriver) -> None:
+def test_options_of_the_unused_clock_leave_the_tags_unchanged(queued_core: CoreDriver) -> None:
     """Setting the iteration time of the nominal clock must not restart the served one."""
-    before = queued.core.ledger.fair_share
-    queued.handle(ev.PolicyChanged("justitia", (("nominal_iteration_s", 0.1),)))
+    before = queued_core.core.ledger.fair_share
+    queued_core.handle(ev.PolicyChanged("justitia", (("nominal_iteration_s", 0.1),)))
 
-    assert before is queued.core.ledger.fair_share
-    assert queued.core.ledger.options.nominal_iteration_s == 0.1
+    assert before is queued_core.core.ledger.fair_share
+    assert queued_core.core.ledger.options.nominal_iteration_s == 0.1
 
 
 def test_sessions_dropped_by_a_new_clock_are_removed_from_the_store(core: CoreDriver) -> None:
@@ -178,8 +180,7 @@ def test_sessions_dropped_by_a_new_clock_are_removed_from_the_store(core: CoreDr
     assert {"b", "ghost", "gone"} == set(core.core.take_changed())
 
 
-def test_nominal_clock_keeps_time_with_the_replicas() -> None:
-    """M is the memory of all replicas together, without those that have left."""
+def test_nominal_clock_uses_the_memory_of_all_live_replicas() -> None:
     driver = CoreDriver(SchedulerCore("justitia", dict(NOMINAL)), now=0.0)
     driver.open("a", 100_000)
     driver.submit("x")
@@ -201,7 +202,7 @@ def test_nominal_clock_keeps_time_with_the_replicas() -> None:
     assert (clock.virtual_time, driver.core.tag("b")) == (6000, 6040)
 
 
-def test_nominal_application_that_ended_stays_in_gps() -> None:
+def test_ended_application_stays_in_nominal_gps_until_its_tag() -> None:
     """The session stays until V reaches the tag, and is then removed from the store too."""
     driver = CoreDriver(SchedulerCore("justitia", dict(NOMINAL)), now=0.0)
     driver.open("a", 1000)

@@ -13,8 +13,8 @@ from justitia_ray.core.states import ApplicationState
 from tests.core_driver import CoreDriver, aborted, ended, granted, refused
 
 
-def test_opening_again_only_changes_who_speaks_for_it(core: CoreDriver) -> None:
-    """Any ingress may be asked; the tag stays."""
+def test_repeated_opening_only_changes_the_owning_ingress(core: CoreDriver) -> None:
+    """Calls of an application may come by any ingress; its tag stays."""
     core.open("a", 100)
     core.core.take_changed()
 
@@ -27,7 +27,7 @@ def test_opening_again_only_changes_who_speaks_for_it(core: CoreDriver) -> None:
     assert core.core.take_changed() == ["a"]
 
 
-def test_opening_tells_the_tag_of_a_live_application(core: CoreDriver) -> None:
+def test_opening_returns_the_tag_of_a_live_application(core: CoreDriver) -> None:
     """F = V + C/w, also before it has submitted anything and while it is idle."""
     with pytest.raises(KeyError):
         core.core.tag("a")
@@ -39,8 +39,8 @@ def test_opening_tells_the_tag_of_a_live_application(core: CoreDriver) -> None:
     assert core.core.tag("a") == 25
 
 
-def test_closed_application_that_is_idle_ends_at_once(core: CoreDriver) -> None:
-    """The action holds what its log line and its class's history need."""
+def test_closed_idle_application_ends_at_once(core: CoreDriver) -> None:
+    """The action has the fields that the log line and the history of the class need."""
     core.open("a", 155)
     core.submit("x")
     core.pull()
@@ -75,8 +75,8 @@ def test_closed_application_that_is_idle_ends_at_once(core: CoreDriver) -> None:
     assert (core.core.state.applications, core.core.ledger.fair_share.accounts) == ({}, {})
 
 
-def test_end_tells_the_settled_tag(core: CoreDriver) -> None:
-    """The lag behind GPS is counted from where GPS finishes what was really used: 36, not 155.
+def test_end_of_an_application_has_its_settled_tag(core: CoreDriver) -> None:
+    """The lag behind GPS is measured with the cost really used, 36, not the charged 155.
 
     With b beside it, 36 of service are 18 of V; of its 155 the 119 unused are refunded.
     """
@@ -97,7 +97,7 @@ def test_end_tells_the_settled_tag(core: CoreDriver) -> None:
 
 
 def test_closed_application_ends_with_its_last_inference(core: CoreDriver) -> None:
-    """What waits or runs goes on; nothing new is taken."""
+    """Waiting and running inferences continue; new ones are refused."""
     core.open()
     core.submit("x")
     core.submit("y")
@@ -111,7 +111,7 @@ def test_closed_application_ends_with_its_last_inference(core: CoreDriver) -> No
     assert core.handle(ev.ApplicationClosed("a")) == []
 
 
-def test_closed_application_that_is_opened_again_stays_when_its_inferences_have_ended(
+def test_application_reopened_after_closing_outlives_its_inferences(
     core: CoreDriver,
 ) -> None:
     core.open()
@@ -126,8 +126,8 @@ def test_closed_application_that_is_opened_again_stays_when_its_inferences_have_
     assert core.application().state is ApplicationState.IDLE
 
 
-def test_closed_application_takes_back_what_an_earlier_scheduler_had(core: CoreDriver) -> None:
-    """After a restart its owner submits again what it had submitted before it closed it."""
+def test_closed_application_accepts_inferences_of_an_earlier_scheduler(core: CoreDriver) -> None:
+    """After a restart an ingress repeats the submissions that it made before the close."""
     core.open()
     core.submit("x")
     core.handle(ev.ApplicationClosed("a"))
@@ -136,7 +136,7 @@ def test_closed_application_takes_back_what_an_earlier_scheduler_had(core: CoreD
     assert core.waiting() == ["x", "y"]
 
 
-def test_cancelled_application_stops_all_of_it(core: CoreDriver) -> None:
+def test_cancelled_application_stops_all_its_inferences(core: CoreDriver) -> None:
     """Waiting inferences are refused, running ones aborted, all in a fixed order."""
     core.open()
     for name in ("x", "y", "z"):
@@ -154,8 +154,8 @@ def test_cancelled_application_stops_all_of_it(core: CoreDriver) -> None:
     assert refused(core.submit("w")) == [("w", "unknown_application")]
 
 
-def test_cancelling_refunds_what_was_not_served(core: CoreDriver) -> None:
-    """GPS goes on with the others as if the rest had never been asked for."""
+def test_cancellation_refunds_unused_service(core: CoreDriver) -> None:
+    """GPS serves the other applications as if the unused service had never been charged."""
     core.open("a", 155)
     core.open("b", 500)
     core.submit("x", "a")
@@ -170,8 +170,8 @@ def test_cancelling_refunds_what_was_not_served(core: CoreDriver) -> None:
     assert clock.session("a").finish == 36
 
 
-def test_open_application_with_nothing_to_do_expires(core: CoreDriver) -> None:
-    """One opened by its first request is never closed."""
+def test_open_application_without_inferences_expires(core: CoreDriver) -> None:
+    """An application opened by its first request is never closed by its caller."""
     core.open()
     core.wait(599.0)
 
@@ -180,7 +180,7 @@ def test_open_application_with_nothing_to_do_expires(core: CoreDriver) -> None:
 
 
 def test_idle_time_starts_when_the_last_inference_ends(core: CoreDriver) -> None:
-    """A deadline of an earlier gap is looked at again and found renewed."""
+    """The deadline of an earlier idle time has no effect."""
     core.open()
     core.now += 400.0
     core.pull()
@@ -193,10 +193,10 @@ def test_idle_time_starts_when_the_last_inference_ends(core: CoreDriver) -> None
 
 
 @pytest.mark.parametrize("idle_s", [5.0, 5_000.0])
-def test_application_with_an_idle_time_of_its_own_expires_by_it(
+def test_application_with_a_separate_idle_limit_expires_by_it(
     core: CoreDriver, idle_s: float
 ) -> None:
-    """Shorter or longer than the others', at its opening and after each of its inferences."""
+    """The limit may be shorter or longer than the default, and holds after each inference."""
     core.open("other")
     core.open("a", idle_s=idle_s)
     core.wait(idle_s - 1.0)
@@ -208,8 +208,8 @@ def test_application_with_an_idle_time_of_its_own_expires_by_it(
     assert [("a", "expired")] == ended(core.wait(1.0))
 
 
-def test_opening_again_changes_neither_the_rule_nor_the_idle_time(core: CoreDriver) -> None:
-    """The first rule holds, whatever another ingress recognises the application by."""
+def test_repeated_opening_changes_neither_the_rule_nor_the_idle_limit(core: CoreDriver) -> None:
+    """The first recognition rule stays, whichever rule another ingress applies."""
     core.open("a", recognized_by="metadata", idle_s=30.0)
     core.open("b")
     for name in "ab":
@@ -221,8 +221,8 @@ def test_opening_again_changes_neither_the_rule_nor_the_idle_time(core: CoreDriv
     assert [("a", "expired")] == ended(core.wait(1.0))
 
 
-def test_end_tells_the_rule_that_recognised_the_application(core: CoreDriver) -> None:
-    """Whoever reads the log sees by which rule each came."""
+def test_end_of_an_application_names_its_recognition_rule(core: CoreDriver) -> None:
+    """The rule is logged with each ended application."""
     core.open("a", recognized_by="claude-code")
     (end,) = core.handle(ev.ApplicationClosed("a"))
 
@@ -231,14 +231,13 @@ def test_end_tells_the_rule_that_recognised_the_application(core: CoreDriver) ->
 
 
 @pytest.mark.parametrize("idle_s", [0.0, -1.0, inf, nan])
-def test_idle_time_that_is_none_is_refused_where_it_is_made(idle_s: float) -> None:
+def test_infinite_or_zero_idle_limit_is_refused(idle_s: float) -> None:
     """No store holds infinity, and a record with 0 would stop the next scheduler."""
     with pytest.raises(ValueError, match=r"^idle_s is .*: a finite number > 0, or None"):
         ev.ApplicationArrived("a", "class", "t", 1.0, 100, "i0", idle_s=idle_s)
 
 
 def test_busy_application_does_not_expire(core: CoreDriver) -> None:
-    """However long its inference takes."""
     core.open()
     core.submit("x")
     for _ in range(60):
@@ -248,8 +247,8 @@ def test_busy_application_does_not_expire(core: CoreDriver) -> None:
     assert core.waiting() == ["x"]
 
 
-def test_idle_application_leaves_gps_until_it_submits(core: CoreDriver) -> None:
-    """A tool gap takes its credit, once the report that began it has been booked."""
+def test_idle_application_leaves_gps_until_its_next_inference(core: CoreDriver) -> None:
+    """GPS gives an application no service during a tool gap."""
     core.open("a", 155)
     core.submit("x")
     core.pull()
@@ -266,7 +265,7 @@ def test_idle_application_leaves_gps_until_it_submits(core: CoreDriver) -> None:
 
 
 def test_weight_change_moves_the_tag_and_the_place(core: CoreDriver) -> None:
-    """Refund, new weight, charge: 1000 at weight 20 is due before 100 at weight 1."""
+    """After refund and new charge, cost 1,000 at weight 20 comes before 100 at weight 1."""
     core.open("a", 100)
     core.open("b", 1000)
     core.submit("x", "a")
@@ -279,8 +278,8 @@ def test_weight_change_moves_the_tag_and_the_place(core: CoreDriver) -> None:
     assert granted(core.pull()) == ["y", "x"]
 
 
-def test_id_of_an_application_that_ended_may_be_used_again(core: CoreDriver) -> None:
-    """What GPS still owes the first is the second's debt: an id must not shed it."""
+def test_reused_application_id_takes_over_the_debt(core: CoreDriver) -> None:
+    """An application must not lose its debt to GPS by ending and reusing its id."""
     core.open("b", 500)
     core.submit("y", "b")
     core.open("a", 155)
@@ -294,7 +293,7 @@ def test_id_of_an_application_that_ended_may_be_used_again(core: CoreDriver) -> 
     assert core.core.tag("a") == 77.5 + 77.5 / 2 + 10
 
     core.submit("again", "a")
-    core.pull(progress={"2": 20})  # V passes its tag while it lives
+    core.pull(progress={"2": 20})  # V passes the tag of the live application
     core.handle(ev.ApplicationClosed("a"))
     core.handle(ev.InferenceCancelled("again"))
     core.last_word("3")
@@ -302,8 +301,8 @@ def test_id_of_an_application_that_ended_may_be_used_again(core: CoreDriver) -> 
     assert list(core.core.state.applications) == ["b"]
 
 
-def test_stopping_is_in_order_whatever_the_hashes(core: CoreDriver) -> None:
-    """Sets of strings have another order in another process; replays must not."""
+def test_actions_of_a_cancellation_have_a_fixed_order(core: CoreDriver) -> None:
+    """The order of a set of strings differs between processes; replays must not."""
     core.open()
     names = ["".join(pair) for pair in itertools.product("zyx", "cab")]
     for name in names:
@@ -313,8 +312,8 @@ def test_stopping_is_in_order_whatever_the_hashes(core: CoreDriver) -> None:
     assert names == [name for name, _ in refused(core.handle(ev.ApplicationCancelled("a")))]
 
 
-def test_every_ingress_that_has_it_open_is_told_of_its_end(core: CoreDriver) -> None:
-    """Inferences come by several ingresses; one that is not told keeps it open for ever."""
+def test_every_ingress_of_an_application_is_notified_of_its_end(core: CoreDriver) -> None:
+    """Inferences come by several ingresses; an ingress without the notice keeps it open forever."""
     core.open(ingress_id="i0")
     core.open(ingress_id="i1")
     core.open(ingress_id="i0")

@@ -4,7 +4,12 @@ import random
 
 from justitia_ray.core.entities import Application
 from justitia_ray.core.queue import LazyHeap, Queue
-from tests.unit.core.stub_policy import StubPolicy, application, enqueue, inference
+from tests.unit.core.stub_policy import (
+    StubPolicy,
+    create_application,
+    create_inference,
+    enqueue_inference,
+)
 
 
 def _queue(policy: StubPolicy | None = None, *applications: Application) -> Queue:
@@ -37,7 +42,12 @@ def test_empty_queue_has_no_first() -> None:
 
 def test_first_is_the_application_with_the_least_key() -> None:
     """The order of the updates does not matter."""
-    queue = _queue(None, application("b", 2, 5), application("a", 3, 4), application("c", 1))
+    queue = _queue(
+        None,
+        create_application("b", 2, 5),
+        create_application("a", 3, 4),
+        create_application("c", 1),
+    )
 
     assert ["c1", "b2", "a3", "a4", "b5"] == _drain(queue)
     assert 0 == len(queue)
@@ -47,9 +57,9 @@ def test_heads_are_the_first_of_each_client_in_order() -> None:
     """Only these may come first when clients change places."""
     queue = _queue(
         StubPolicy(by_tenant=True),
-        application("b", 2, tenant="t1"),
-        application("a", 3, tenant="t0"),
-        application("c", 1, tenant="t0"),
+        create_application("b", 2, tenant="t1"),
+        create_application("a", 3, tenant="t0"),
+        create_application("c", 1, tenant="t0"),
     )
 
     assert ["c", "b"] == [head.application_id for head in queue.heads()]
@@ -59,7 +69,7 @@ def test_heads_are_the_first_of_each_client_in_order() -> None:
 def test_application_without_waiting_inferences_is_not_returned() -> None:
     """The heap entry is stale."""
     policy = StubPolicy()
-    gone, other = application("a", 1), application("b", 2)
+    gone, other = create_application("a", 1), create_application("b", 2)
     queue = _queue(policy, gone, other)
     gone.waiting.remove_inference(gone.waiting.first)
     queue.touch(gone)
@@ -72,7 +82,7 @@ def test_application_without_waiting_inferences_is_not_returned() -> None:
 def test_client_without_waiting_inferences_has_left_before_the_next_lookup() -> None:
     """The policy must be notified before the client returns, to lift its counter if necessary."""
     policy = StubPolicy()
-    gone = application("a", 1)
+    gone = create_application("a", 1)
     queue = _queue(policy, gone)
     gone.waiting.remove_inference(gone.waiting.first)
     queue.touch(gone)
@@ -83,7 +93,7 @@ def test_client_without_waiting_inferences_has_left_before_the_next_lookup() -> 
 def test_key_is_computed_once_per_event_for_each_client() -> None:
     """Below a tree node a key is expensive, and one event may update a client three times."""
     policy = StubPolicy()
-    queue = _queue(policy, application("a", 1), application("b", 2))
+    queue = _queue(policy, create_application("a", 1), create_application("b", 2))
     queue.touch_client("a")
     queue.touch_client("a")
 
@@ -94,7 +104,7 @@ def test_key_is_computed_once_per_event_for_each_client() -> None:
 
 def test_changed_key_moves_an_application() -> None:
     """The entry under the old key is skipped, whether it was less or greater."""
-    moving, other = application("a", 1, 9), application("b", 5)
+    moving, other = create_application("a", 1, 9), create_application("b", 5)
     queue = _queue(None, moving, other)
     first = moving.waiting.first
     moving.waiting.remove_inference(first)
@@ -102,7 +112,7 @@ def test_changed_key_moves_an_application() -> None:
 
     assert other is queue.first()
 
-    enqueue(moving, first)
+    enqueue_inference(moving, first)
     queue.touch(moving)
 
     assert ["a1", "b5", "a9"] == _drain(queue)
@@ -110,8 +120,8 @@ def test_changed_key_moves_an_application() -> None:
 
 def test_tenant_comes_with_the_first_of_its_applications() -> None:
     """Two levels: the tenant with the least key, then its applications in their order."""
-    late, early = application("a", 4, tenant="t"), application("b", 2, 5, tenant="t")
-    other = application("c", 3, tenant="u")
+    late, early = create_application("a", 4, tenant="t"), create_application("b", 2, 5, tenant="t")
+    other = create_application("c", 3, tenant="u")
     queue = _queue(StubPolicy(by_tenant=True), late, early, other)
 
     assert "t" == queue.first_client()
@@ -123,7 +133,7 @@ def test_parked_client_waits_until_it_is_eligible() -> None:
     """A policy may hold a client back although there is room."""
     policy = StubPolicy()
     policy.eligible["a"] = 60.0
-    queue = _queue(policy, application("a", 1), application("b", 2))
+    queue = _queue(policy, create_application("a", 1), create_application("b", 2))
 
     assert ("b", 60.0) == (queue.first_client(), queue.next_eligible())
     queue.now = 59.0
@@ -139,7 +149,7 @@ def test_parked_client_that_may_continue_earlier_is_unparked() -> None:
     """The policy updates the client; the driver must not be woken for the old time."""
     policy = StubPolicy()
     policy.eligible["a"] = 60.0
-    queue = _queue(policy, application("a", 1))
+    queue = _queue(policy, create_application("a", 1))
     assert 60.0 == queue.next_eligible()
     policy.eligible["a"] = 0.0
     queue.touch_client("a")
@@ -150,7 +160,7 @@ def test_parked_client_that_may_continue_earlier_is_unparked() -> None:
 def test_parked_client_that_has_nothing_waiting_is_forgotten() -> None:
     policy = StubPolicy()
     policy.eligible["a"] = 60.0
-    parked = application("a", 1)
+    parked = create_application("a", 1)
     queue = _queue(policy, parked)
     assert 60.0 == queue.next_eligible()
     parked.waiting.remove_inference(parked.waiting.first)
@@ -162,7 +172,7 @@ def test_parked_client_that_has_nothing_waiting_is_forgotten() -> None:
 def test_application_set_aside_lets_the_next_come_and_keeps_its_place() -> None:
     """The client still waits: a policy must not handle it as gone."""
     policy = StubPolicy()
-    first, second = application("a", 1), application("b", 2)
+    first, second = create_application("a", 1), create_application("b", 2)
     queue = _queue(policy, first, second)
     queue.unschedule(first)
     queue.touch_client("a")
@@ -174,7 +184,7 @@ def test_application_set_aside_lets_the_next_come_and_keeps_its_place() -> None:
 
 def test_application_set_aside_leaves_its_tenant_the_others() -> None:
     """The tenant's next application takes its place."""
-    first, second = application("a", 1, tenant="t"), application("b", 2, tenant="t")
+    first, second = create_application("a", 1, tenant="t"), create_application("b", 2, tenant="t")
     queue = _queue(StubPolicy(by_tenant=True), first, second)
     queue.unschedule(first)
 
@@ -185,7 +195,9 @@ def test_application_set_aside_leaves_its_tenant_the_others() -> None:
 
 def test_reorder_keeps_everything_under_another_key() -> None:
     """The policy of a running scheduler may change."""
-    queue = _queue(None, application("a", 3), application("b", 2), application("c", 1))
+    queue = _queue(
+        None, create_application("a", 3), create_application("b", 2), create_application("c", 1)
+    )
     other = StubPolicy()
     other.reverse = True
     queue.reorder(other, other)
@@ -195,17 +207,17 @@ def test_reorder_keeps_everything_under_another_key() -> None:
 
 def test_requeued_inference_takes_its_old_place() -> None:
     """First submitted first inside an application, even after a re-queue from the middle."""
-    made = application("a", 1, 2, 4)
-    enqueue(made, inference("a3", 3))
-    enqueue(made, inference("a0", 0))
-    enqueue(made, inference("a9", 9, submitted_at=-1.0))
+    made = create_application("a", 1, 2, 4)
+    enqueue_inference(made, create_inference("a3", 3))
+    enqueue_inference(made, create_inference("a0", 0))
+    enqueue_inference(made, create_inference("a9", 9, submitted_at=-1.0))
 
     expected = ["a9", "a0", "a1", "a2", "a3", "a4"]
     assert expected == [waiting.request_id for waiting in made.waiting]
 
 
 def test_removed_inference_is_not_in_line() -> None:
-    made = application("a", 1, 2)
+    made = create_application("a", 1, 2)
     first = made.waiting.first
     made.waiting.remove_inference(first)
 
@@ -267,11 +279,11 @@ def test_queue_in_order_goes_on_inside_a_client() -> None:
     policy = StubPolicy(by_tenant=True)
     queue = _queue(
         policy,
-        application("a", 1, tenant="t"),
-        application("b", 4, tenant="t"),
-        application("c", 2, tenant="u"),
-        application("d", 3, tenant="v"),
-        application("e", 5, tenant="u"),
+        create_application("a", 1, tenant="t"),
+        create_application("b", 4, tenant="t"),
+        create_application("c", 2, tenant="u"),
+        create_application("d", 3, tenant="v"),
+        create_application("e", 5, tenant="u"),
     )
     policy.eligible["v"] = 10.0
     queue.touch_client("v")

@@ -11,14 +11,14 @@ from justitia_ray.cost import choices_kv_token_time, kv_token_time, profiled_qua
 from justitia_ray.lab.policies.attained_service import MlfqPolicy
 from justitia_ray.units import KvTokenTime, Tokens
 from tests.core_driver import CoreDriver
-from tests.unit.core.stub_policy import application, inference, stub_context
+from tests.unit.core.stub_policy import create_application, create_inference, stub_context
 
 
 class Meter(MlfqPolicy):
     """Policy of one application that records its last charge."""
 
     def __init__(self, cost: str = "compute") -> None:
-        self.a = application("a")
+        self.a = create_application("a")
         super().__init__(stub_context(parse_options(policy_path("mlfq"), {"cost": cost}), self.a))
         self.last: KvTokenTime = 0
 
@@ -50,7 +50,7 @@ def meter() -> Meter:
 @pytest.fixture
 def a1() -> Inference:
     """Return an inference of 10 prompt tokens."""
-    made = inference("a1", 1)
+    made = create_inference("a1", 1)
     made.prompt_tokens = 10
     return made
 

@@ -7,7 +7,7 @@ from justitia_ray.core.entities import Application
 from justitia_ray.core.policies import Delivery, parse_options, policy_path
 from justitia_ray.lab.policies.drr import DrrPolicy
 from tests.unit.core.policies.policy_driver import PolicyDriver
-from tests.unit.core.stub_policy import application, stub_context
+from tests.unit.core.stub_policy import create_application, stub_context
 
 
 def test_trace_by_hand() -> None:
@@ -33,7 +33,7 @@ def _passed_by(times: int) -> tuple[DrrPolicy, Application, Application]:
 
     Prompts cost a quantum. The order is violated, as when no inference of a fits on a replica.
     """
-    a, b = application("a", 1, 2, 3), application("b", 1, 2, 3, 4, 5)
+    a, b = create_application("a", 1, 2, 3), create_application("b", 1, 2, 3, 4, 5)
     policy = DrrPolicy(stub_context(parse_options(policy_path("drr"), {"quantum": 10}), a, b))
     for one in (a, b):
         for inference in one.waiting:
