@@ -21,7 +21,7 @@ def driver() -> CoreDriver:
     return driver
 
 
-def submission(
+def create_submission(
     request_id: str, *prefixes: Prefix, prompt: int = 850, choices: int = 1, copies: int = 1
 ) -> ev.InferenceSubmitted:
     return ev.InferenceSubmitted(
@@ -38,7 +38,7 @@ def submission(
     )
 
 
-def pull(
+def pull_replica(
     driver: CoreDriver,
     *progress: ev.LeaseProgress,
     ends: tuple[ev.LeaseFinished, ...] = (),
@@ -50,60 +50,72 @@ def pull(
     return driver.handle(ev.ReplicaPulled("r0", capacity, free, progress, ends))
 
 
-def granted(actions: list[Action]) -> dict[str, str]:
+def granted_leases(actions: list[Action]) -> dict[str, str]:
     return {one.request_id: one.lease_id for one in actions if isinstance(one, Grant)}
 
 
-def held(driver: CoreDriver) -> int:
+def held_tokens(driver: CoreDriver) -> int:
     return driver.core.state.replicas["r0"].context_tokens
 
 
-def running(lease_id: str, made: int, cached: int | None, prompt: int = 0) -> ev.LeaseProgress:
+def running_lease(
+    lease_id: str, made: int, cached: int | None, prompt: int = 0
+) -> ev.LeaseProgress:
     return ev.LeaseProgress(lease_id, prompt, made, running=True, cached_tokens=cached)
 
 
 @pytest.mark.parametrize(("caches", "at_once"), [(True, 3), (False, 1)])
-def test_prompts_of_one_system_prompt_run_side_by_side(
+def test_prompts_with_a_shared_system_prompt_run_in_parallel(
     driver: CoreDriver, caches: bool, at_once: int
 ) -> None:
-    """800 + 3·(50 + 10) tokens of 1,000; without a cache one takes 860."""
+    """800 + 3·(50 + 10) of 1,000 KV tokens are used; without a cache one inference takes 860."""
     for number in range(5):
-        driver.handle(submission(f"q{number}", SYSTEM))
+        driver.handle(create_submission(f"q{number}", SYSTEM))
 
-    assert at_once == len(granted(pull(driver, caches=caches)))
+    assert at_once == len(granted_leases(pull_replica(driver, caches=caches)))
 
 
-def test_cache_miss_is_added_at_the_first_token(driver: CoreDriver) -> None:
-    """No further inference is admitted then; running ones continue."""
+def test_cache_miss_is_counted_at_the_first_token(driver: CoreDriver) -> None:
+    """From then on no further inference is admitted; running ones continue."""
     for number in range(3):
-        driver.handle(submission(f"q{number}", SYSTEM))
-    leases = granted(pull(driver))
+        driver.handle(create_submission(f"q{number}", SYSTEM))
+    leases = granted_leases(pull_replica(driver))
     first, second, third = (leases[f"q{number}"] for number in range(3))
-    assert 800 + 3 * 50 == held(driver)
+    assert 800 + 3 * 50 == held_tokens(driver)
 
-    pull(driver, running(first, 1, 0), running(second, 1, 800), running(third, 0, None))
-    assert 800 + 3 * 50 + 2 == held(driver)
+    pull_replica(
+        driver,
+        running_lease(first, 1, 0),
+        running_lease(second, 1, 800),
+        running_lease(third, 0, None),
+    )
+    assert 800 + 3 * 50 + 2 == held_tokens(driver)
 
-    pull(driver, running(first, 1, 0), running(second, 1, 800), running(third, 1, 0))
-    assert 2 * 800 + 3 * 50 + 3 == held(driver)
+    pull_replica(
+        driver,
+        running_lease(first, 1, 0),
+        running_lease(second, 1, 800),
+        running_lease(third, 1, 0),
+    )
+    assert 2 * 800 + 3 * 50 + 3 == held_tokens(driver)
 
     end = ev.LeaseFinished(first, 850, 10, Outcome.FINISHED)
-    pull(driver, running(second, 1, 800), running(third, 1, 0), ends=(end,))
-    assert 800 + 2 * 50 + 2 == held(driver)
+    pull_replica(driver, running_lease(second, 1, 800), running_lease(third, 1, 0), ends=(end,))
+    assert 800 + 2 * 50 + 2 == held_tokens(driver)
 
 
-def test_choices_of_one_prompt_share_it_without_a_name(driver: CoreDriver) -> None:
-    """In whole blocks, and never the last token: 10 blocks of 16 of each 161; 4 were not found."""
-    driver.handle(submission("q", prompt=4 * 161, choices=4, copies=4))
-    lease = granted(pull(driver, block=16))["q"]
+def test_choices_of_one_call_share_their_prompt(driver: CoreDriver) -> None:
+    """Only whole blocks are shared: 10 blocks of 16 of each prompt of 161 tokens."""
+    driver.handle(create_submission("q", prompt=4 * 161, choices=4, copies=4))
+    lease = granted_leases(pull_replica(driver, block=16))["q"]
     replica = driver.core.state.replicas["r0"]
 
     assert 161 + 3 * 16 == replica.leases.context_tokens
-    pull(driver, running(lease, 4, 3 * 145 - 64), block=16)
+    pull_replica(driver, running_lease(lease, 4, 3 * 145 - 64), block=16)
     assert 161 + 3 * 16 + 64 + 4 == replica.leases.context_tokens
 
 
-def test_forecast_includes_a_prompt_that_outlives_its_shared_prefix() -> None:
+def test_forecast_includes_a_prompt_beyond_its_shared_prefix() -> None:
     """The prefix ends with its prompt, and the forecast must give the time until there is room."""
     driver = CoreDriver(SchedulerCore(policy_options={"backfill": 8}))
     capacity = ReplicaCapacity(100_000, 16, 256, True)
@@ -122,52 +134,53 @@ def test_forecast_includes_a_prompt_that_outlives_its_shared_prefix() -> None:
     assert ["first"] == driver.waiting("first")
 
 
-def test_free_kv_gauge_only_adds_to_the_shared_memory(driver: CoreDriver) -> None:
-    """Idle cached tokens count as free in the engine's gauge."""
+def test_free_kv_reported_by_the_engine_includes_idle_cached_tokens(driver: CoreDriver) -> None:
     for number in range(2):
-        driver.handle(submission(f"q{number}", SYSTEM))
-    leases = granted(pull(driver))
+        driver.handle(create_submission(f"q{number}", SYSTEM))
+    leases = granted_leases(pull_replica(driver))
     replica = driver.core.state.replicas["r0"]
-    reports = [running(lease, 0, None) for lease in leases.values()]
+    reports = [running_lease(lease, 0, None) for lease in leases.values()]
 
-    pull(driver, *reports, free=KV - 100)
-    assert (KV, 900) == (replica.leasable_tokens, held(driver))
-    pull(driver, *reports, free=KV - 950)
+    pull_replica(driver, *reports, free=KV - 100)
+    assert (KV, 900) == (replica.leasable_tokens, held_tokens(driver))
+    pull_replica(driver, *reports, free=KV - 950)
     assert KV - 50 == replica.leasable_tokens
 
 
-def test_new_scheduler_counts_running_prefixes_as_the_old_one_did(driver: CoreDriver) -> None:
+def test_new_scheduler_counts_shared_prefixes_of_running_leases(driver: CoreDriver) -> None:
     """One lease has computed the prefix, two have found it; they are reported in any order."""
     for number in range(3):
-        driver.handle(submission(f"q{number}", SYSTEM))
-    leases = granted(pull(driver))
+        driver.handle(create_submission(f"q{number}", SYSTEM))
+    leases = granted_leases(pull_replica(driver))
     found = dict(zip(leases.values(), (0, 800, 800), strict=True))
-    reports = [running(lease, 1, cached) for lease, cached in found.items()]
-    pull(driver, *reports)
-    before = held(driver)
+    reports = [running_lease(lease, 1, cached) for lease, cached in found.items()]
+    pull_replica(driver, *reports)
+    before = held_tokens(driver)
 
     for order in (list(leases), list(reversed(leases))):
         successor = CoreDriver(now=driver.now)
         successor.core.recover(["r0"], successor.now)
         successor.open("a", cost=10_000)
         for name in order:
-            item = submission(name, SYSTEM)
+            item = create_submission(name, SYSTEM)
             again = {"resubmitted": True, "lease_id": leases[name]}
             fields = {key: getattr(item, key) for key in item.__slots__} | again
             successor.handle(ev.InferenceSubmitted(**fields))
-        pull(successor, *reports)
+        pull_replica(successor, *reports)
         assert 3 == len(successor.core.state.leases)
-        assert before == held(successor)
+        assert before == held_tokens(successor)
 
 
 def test_cached_tokens_of_ended_inferences_are_counted(driver: CoreDriver) -> None:
     """Totals are by application, tenant and day; those of an earlier version have none."""
-    driver.handle(submission("q", SYSTEM))
-    lease = granted(pull(driver))["q"]
-    pull(driver, running(lease, 1, 512, prompt=850))
+    driver.handle(create_submission("q", SYSTEM))
+    lease = granted_leases(pull_replica(driver))["q"]
+    pull_replica(driver, running_lease(lease, 1, 512, prompt=850))
     (inference,) = driver.core.state.inferences.values()
     assert 850 - 512 == inference.begun_computed_tokens
-    pull(driver, ends=(ev.LeaseFinished(lease, 850, 10, Outcome.FINISHED, cached_tokens=512),))
+    pull_replica(
+        driver, ends=(ev.LeaseFinished(lease, 850, 10, Outcome.FINISHED, cached_tokens=512),)
+    )
     state = driver.core.state
 
     assert 512 == driver.application("a").cached_tokens
@@ -179,8 +192,8 @@ def test_cached_tokens_of_ended_inferences_are_counted(driver: CoreDriver) -> No
     assert 0 == read_totals(earlier).cached_prompt_tokens
 
 
-def test_computed_tokens_count_once_each_choice_has_a_token() -> None:
-    """Until each choice has a token, their cache hits are unknown."""
+def test_computed_tokens_are_counted_once_every_choice_has_a_token() -> None:
+    """Until each choice has a token, the cache hits of its prompt are unknown."""
     inference = Inference("q", "a", "q", "i0", 80, 20, 20, 2, 0.0, 1)
     inference.output_tokens = 1
     assert 0 == inference.begun_computed_tokens

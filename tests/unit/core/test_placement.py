@@ -12,12 +12,12 @@ from justitia_ray.core.entities import Inference, KnownReplica
 from tests.core_driver import PATIENT, CoreDriver, granted
 
 
-def _places(actions: Sequence[Action]) -> dict[str, str]:
+def _granted_replicas(actions: Sequence[Action]) -> dict[str, str]:
     """Return the replica of each request granted."""
     return {a.request_id: a.replica_id for a in actions if isinstance(a, Grant)}
 
 
-def _pool(admission: str = "peak", **kv_tokens: int) -> CoreDriver:
+def _pool_of_replicas(admission: str = "peak", **kv_tokens: int) -> CoreDriver:
     """Return an FCFS core whose replicas of these sizes have pulled."""
     driver = CoreDriver(SchedulerCore("fcfs", admission=admission, timeouts=PATIENT))
     for name, tokens in kv_tokens.items():
@@ -25,80 +25,84 @@ def _pool(admission: str = "peak", **kv_tokens: int) -> CoreDriver:
     return driver
 
 
-def _ask(driver: CoreDriver, name: str, prompt: int, output: int = 10) -> dict[str, str]:
+def _submit_application(
+    driver: CoreDriver, name: str, prompt: int, output: int = 10
+) -> dict[str, str]:
     """Open an application with one inference."""
     driver.open(name)
-    return _places(driver.submit(name, name, prompt=prompt, output=output))
+    return _granted_replicas(driver.submit(name, name, prompt=prompt, output=output))
 
 
-def _serve(driver: CoreDriver, request_id: str, replica_id: str, kv: int = 1000) -> None:
+def _finish_inference(driver: CoreDriver, request_id: str, replica_id: str, kv: int = 1000) -> None:
     driver.pull(replica_id, finished={driver.lease_of(request_id): 10}, kv=kv)
 
 
-def test_replica_that_served_the_application_comes_before_a_freer_one() -> None:
+def test_replica_that_served_the_application_precedes_one_with_more_free_memory() -> None:
     """The earlier replica may have the prefix of the prompt in its cache."""
-    driver = _pool(r0=1000)
+    driver = _pool_of_replicas(r0=1000)
     driver.open("a")
     driver.submit("a1", "a")
-    _serve(driver, "a1", "r0", kv=1000)
+    _finish_inference(driver, "a1", "r0", kv=1000)
     driver.pull("r1", kv=5000)
 
-    assert {"a2": "r0"} == _places(driver.submit("a2", "a"))
-    assert {"b": "r1"} == _ask(driver, "b", 10)
+    assert {"a2": "r0"} == _granted_replicas(driver.submit("a2", "a"))
+    assert {"b": "r1"} == _submit_application(driver, "b", 10)
 
 
-def test_fan_out_is_spread_until_its_first_inference_has_finished() -> None:
-    """No replica has its prefix yet, and one replica alone would be slower for all of it."""
-    driver = _pool(r0=1000, r1=1000)
+def test_parallel_calls_are_spread_until_the_first_has_finished() -> None:
+    """No replica has the prefix yet, and one replica alone would be slower for all calls."""
+    driver = _pool_of_replicas(r0=1000, r1=1000)
     driver.open("a")
-    places = [_places(driver.submit(f"a{n}", "a"))[f"a{n}"] for n in range(4)]
+    places = [_granted_replicas(driver.submit(f"a{n}", "a"))[f"a{n}"] for n in range(4)]
 
     assert ["r0", "r1", "r0", "r1"] == places
 
 
 def test_locality_delays_no_inference() -> None:
-    """A replica without room is no candidate, even with the context; then both have served it."""
-    driver = _pool(r0=100)
+    """A replica without room is no candidate, even if it has the context."""
+    driver = _pool_of_replicas(r0=100)
     driver.open("a")
     driver.submit("a1", "a")
-    _serve(driver, "a1", "r0", kv=100)
-    _ask(driver, "b", 60, 20)
+    _finish_inference(driver, "a1", "r0", kv=100)
+    _submit_application(driver, "b", 60, 20)
     driver.pull("r1", kv=1000)
 
-    assert {"a2": "r1"} == _places(driver.submit("a2", "a", prompt=30, output=20))
-    _serve(driver, "a2", "r1", kv=1000)
+    assert {"a2": "r1"} == _granted_replicas(driver.submit("a2", "a", prompt=30, output=20))
+    _finish_inference(driver, "a2", "r1", kv=1000)
     assert ["r0", "r1"] == list(driver.application("a").replicas)
     # r1 is the freer of the two
-    assert {"a3": "r1"} == _places(driver.submit("a3", "a", prompt=5, output=2))
+    assert {"a3": "r1"} == _granted_replicas(driver.submit("a3", "a", prompt=5, output=2))
 
 
-def test_next_turn_goes_where_the_last_one_was_served() -> None:
-    """The last replica has the whole context; the other, freer one an earlier part of it."""
-    driver = _pool(r0=100)
+def test_next_turn_goes_to_the_replica_of_the_last_turn() -> None:
+    """The last replica has the whole context; the other one has more free memory."""
+    driver = _pool_of_replicas(r0=100)
     driver.open("a")
     driver.submit("a1", "a")
-    _serve(driver, "a1", "r0", kv=100)
-    _ask(driver, "b", 60, 20)
+    _finish_inference(driver, "a1", "r0", kv=100)
+    _submit_application(driver, "b", 60, 20)
     driver.pull("r1", kv=1000)
     driver.submit("a2", "a", prompt=30, output=20)
-    _serve(driver, "a2", "r1", kv=1000)
-    _ask(driver, "c", 900, 20)  # on r1: it has less left than r0, which `b` leaves
-    _serve(driver, "b", "r0", kv=100)
+    _finish_inference(driver, "a2", "r1", kv=1000)
+    _submit_application(
+        driver, "c", 900, 20
+    )  # to r1, which has less free memory than r0, since `b` leaves r0
+    _finish_inference(driver, "b", "r0", kv=100)
 
-    assert {"a3": "r1"} == _places(driver.submit("a3", "a", prompt=40, output=2))
-    # A running sibling makes it one of several calls, which are spread as before.
-    assert {"a4": "r0"} == _places(driver.submit("a4", "a", prompt=40, output=2))
+    assert {"a3": "r1"} == _granted_replicas(driver.submit("a3", "a", prompt=40, output=2))
+    # a running sibling makes it one of several calls, which are spread as before
+    assert {"a4": "r0"} == _granted_replicas(driver.submit("a4", "a", prompt=40, output=2))
 
 
 @pytest.mark.parametrize(
     ("pulls_again", "connected", "expected"),
     [(True, True, "r0"), (False, True, "r1"), (True, False, "r1")],
 )
-def test_next_turn_does_not_leave_its_context_for_the_time_between_two_pulls(
+def test_next_turn_stays_with_its_context_between_two_pulls(
     *, pulls_again: bool, connected: bool, expected: str
 ) -> None:
-    """The scheduler answers each pull with news, and the next one comes milliseconds later."""
-    driver = _pool()
+    """The scheduler answers each pull with news, and the next pull follows in milliseconds."""
+    driver = _pool_of_replicas()
     driver.pull("r0", connected=connected)
     driver.open("a")
     driver.submit("a1", "a")
@@ -106,13 +110,13 @@ def test_next_turn_does_not_leave_its_context_for_the_time_between_two_pulls(
     driver.pull("r0", finished={driver.lease_of("a1"): 10}, connected=connected)
     driver.handle(ev.PullAnswered("r0", pulls_again=pulls_again))
 
-    assert {"a2": expected} == _places(driver.submit("a2", "a"))
-    assert {"b": "r1"} == _ask(driver, "b", 10)  # other applications go where a pull waits
+    assert {"a2": expected} == _granted_replicas(driver.submit("a2", "a"))
+    assert {"b": "r1"} == _submit_application(driver, "b", 10)  # other applications start on r1
 
 
 def test_replica_without_a_recent_pull_gets_no_turn() -> None:
     """A replica may have stopped with its connection open."""
-    driver = _pool()
+    driver = _pool_of_replicas()
     driver.pull("r0", connected=True)
     driver.open("a")
     driver.submit("a1", "a")
@@ -121,246 +125,250 @@ def test_replica_without_a_recent_pull_gets_no_turn() -> None:
     driver.wait(0.5)
     driver.pull("r1", connected=True)
 
-    assert {"a2": "r1"} == _places(driver.submit("a2", "a"))
+    assert {"a2": "r1"} == _granted_replicas(driver.submit("a2", "a"))
 
 
-def test_replica_that_serves_again_is_the_last() -> None:
-    driver = _pool(r0=1000, r1=1000)
+def test_replica_that_serves_an_application_again_is_its_last() -> None:
+    driver = _pool_of_replicas(r0=1000, r1=1000)
     driver.open("a")
     for name in ("a1", "a2", "a3"):
         driver.submit(name, "a")
     for name in ("a2", "a1", "a3"):
-        _serve(driver, name, {"a1": "r0", "a2": "r1", "a3": "r0"}[name])
+        _finish_inference(driver, name, {"a1": "r0", "a2": "r1", "a3": "r0"}[name])
 
     assert ["r1", "r0"] == list(driver.application("a").replicas)
 
 
-def test_memory_that_no_lease_explains_is_not_free() -> None:
-    """KV of an aborted call is not free, neither for the choice nor for admission."""
-    driver = _pool()
+def test_kv_memory_without_a_lease_is_not_free() -> None:
+    """KV memory of an aborted call counts as used, both for the choice and for admission."""
+    driver = _pool_of_replicas()
     driver.pull("r0", kv=1000, free=300)
     driver.pull("r1", kv=500)
 
-    assert {"a": "r1"} == _ask(driver, "a", 10)
+    assert {"a": "r1"} == _submit_application(driver, "a", 10)
 
 
-def test_replicas_that_are_gone_are_forgotten() -> None:
+def test_removed_replicas_are_forgotten() -> None:
     """A long-lived application on changing replicas must not fill the store."""
-    driver = _pool(r0=1000)
+    driver = _pool_of_replicas(r0=1000)
     driver.open("a")
     driver.submit("a1", "a")
-    _serve(driver, "a1", "r0", kv=1000)
+    _finish_inference(driver, "a1", "r0", kv=1000)
     driver.handle(ev.ReplicaLost("r0"))
     for number in (2, 3):
         driver.submit(f"a{number}", "a")
         driver.pull("r1", kv=1000)
-        _serve(driver, f"a{number}", "r1", kv=1000)
+        _finish_inference(driver, f"a{number}", "r1", kv=1000)
 
         assert ["r1"] == list(driver.application("a").replicas)
 
 
 @pytest.mark.parametrize("admission", ADMISSIONS)
-def test_large_one_waits_for_the_replica_that_can_hold_it(admission: str) -> None:
-    """On the small one, even alone, it would exceed the memory."""
-    driver = _pool(admission, small=100, large=1000)
+def test_large_inference_waits_for_a_replica_that_can_hold_it(admission: str) -> None:
+    """On the small replica, even alone, it would exceed the memory."""
+    driver = _pool_of_replicas(admission, small=100, large=1000)
     driver.handle(ev.PullAnswered("large"))
 
-    assert {} == _ask(driver, "giant", 300, 100)
+    assert {} == _submit_application(driver, "giant", 300, 100)
     assert ["giant"] == granted(driver.pull("large", kv=1000))
 
 
-def test_prompt_that_fits_now_is_not_enough_where_the_rest_will_not() -> None:
-    """Under `prompt` an engine preempts others for room, and here that could not be enough."""
-    driver = _pool("prompt", small=100, large=1000)
-    _ask(driver, "a", 980, 10)
+def test_replica_that_cannot_hold_the_whole_output_gets_no_inference() -> None:
+    """Under the rule `prompt` an engine preempts others for room, which is not enough here."""
+    driver = _pool_of_replicas("prompt", small=100, large=1000)
+    _submit_application(driver, "a", 980, 10)
 
-    assert {"b": "small"} == _ask(driver, "b", 20, 10)
-    assert {} == _ask(driver, "long", 30, 90)
-    assert {"long": "large"} == _places(driver.handle(ev.InferenceCancelled("a")))
+    assert {"b": "small"} == _submit_application(driver, "b", 20, 10)
+    assert {} == _submit_application(driver, "long", 30, 90)
+    assert {"long": "large"} == _granted_replicas(driver.handle(ev.InferenceCancelled("a")))
 
 
 def test_small_inferences_start_on_replicas_too_small_for_the_first() -> None:
-    """Passing costs the first no time here, and the small replica would stand idle."""
-    driver = _pool(small=100, large=1000)
-    _ask(driver, "held", 800, 100)
+    """This delays the first inference by nothing, and the small replica would be idle."""
+    driver = _pool_of_replicas(small=100, large=1000)
+    _submit_application(driver, "held", 800, 100)
 
-    assert {} == _ask(driver, "giant", 300, 100)
-    assert {"b": "small"} == _ask(driver, "b", 40, 10)
-    assert {} == _ask(driver, "c", 60, 10)  # no room on small; in line for large, behind giant
-    assert {} == _ask(driver, "d", 10, 10)  # would fit both, and c is in line for both
+    assert {} == _submit_application(driver, "giant", 300, 100)
+    assert {"b": "small"} == _submit_application(driver, "b", 40, 10)
+    assert {} == _submit_application(
+        driver, "c", 60, 10
+    )  # no room on small; waits for large behind giant
+    assert {} == _submit_application(
+        driver, "d", 10, 10
+    )  # would fit both replicas, and c waits for both
     assert 0 == driver.inference("giant").passes
 
     assert ["giant", "c", "d"] == granted(driver.handle(ev.InferenceCancelled("held")))
 
 
 def test_inference_too_large_for_every_replica_runs_alone_on_the_largest() -> None:
-    """An inference that waited for ever would block all later ones."""
-    driver = _pool(small=100, large=1000)
-    _ask(driver, "held", 900, 50)
+    """An inference that waited forever would block all later ones."""
+    driver = _pool_of_replicas(small=100, large=1000)
+    _submit_application(driver, "held", 900, 50)
 
-    assert {} == _ask(driver, "giant", 3000, 100)
-    assert {"giant": "large"} == _places(driver.handle(ev.InferenceCancelled("held")))
-    assert {"b": "small"} == _ask(driver, "b", 10)
+    assert {} == _submit_application(driver, "giant", 3000, 100)
+    assert {"giant": "large"} == _granted_replicas(driver.handle(ev.InferenceCancelled("held")))
+    assert {"b": "small"} == _submit_application(driver, "b", 10)
 
 
-def test_seats_decide_which_of_two_is_the_larger() -> None:
+def test_number_of_seats_decides_between_replicas_of_equal_memory() -> None:
     """Five sequences on replicas of three and four seats run on the latter, in turns."""
-    driver = _pool()
+    driver = _pool_of_replicas()
     driver.pull("r0", kv=100, seats=3)
     driver.pull("r1", kv=100, seats=4)
     driver.open("a")
 
-    assert {"x": "r1"} == _places(driver.submit("x", "a", choices=5))
+    assert {"x": "r1"} == _granted_replicas(driver.submit("x", "a", choices=5))
 
 
 @pytest.mark.parametrize("end", ["lost", "draining"])
-def test_next_larger_replica_takes_the_giant_when_the_largest_leaves(end: str) -> None:
-    """No inference may wait for a replica that takes no work any more."""
-    driver = _pool(small=100)
+def test_giant_moves_to_the_next_larger_replica_when_the_largest_leaves(end: str) -> None:
+    """No inference may wait for a replica that takes no more leases."""
+    driver = _pool_of_replicas(small=100)
     driver.pull("large", kv=1000)
     driver.handle(ev.PullAnswered("large"))
 
-    assert {} == _ask(driver, "giant", 300, 100)
+    assert {} == _submit_application(driver, "giant", 300, 100)
 
     actions = {
         "lost": lambda: driver.handle(ev.ReplicaLost("large")),
         "draining": lambda: driver.pull("large", kv=1000, draining=True),
     }[end]()
 
-    assert {"giant": "small"} == _places(actions)
+    assert {"giant": "small"} == _granted_replicas(actions)
 
 
 def test_giant_waits_for_a_larger_replica_that_has_joined() -> None:
-    """A new replica may be busy on arrival: the largest replica is now a larger one."""
-    driver = _pool(small=100)
-    _ask(driver, "held", 50)
+    """A new replica may be busy on arrival; it is now the largest one."""
+    driver = _pool_of_replicas(small=100)
+    _submit_application(driver, "held", 50)
     driver.pull("large", kv=1000)
     driver.handle(ev.PullAnswered("large"))
 
-    assert {} == _ask(driver, "giant", 300, 100)
+    assert {} == _submit_application(driver, "giant", 300, 100)
     assert [] == granted(driver.handle(ev.InferenceCancelled("held")))
-    assert {"giant": "large"} == _places(driver.pull("large", kv=1000))
+    assert {"giant": "large"} == _granted_replicas(driver.pull("large", kv=1000))
 
 
 def test_joining_replica_gets_waiting_inferences() -> None:
     """A replica that drains keeps its running inferences and gets no new ones."""
-    driver = _pool(r0=100)
-    _ask(driver, "a", 60, 20)
-    _ask(driver, "b", 60, 20)
+    driver = _pool_of_replicas(r0=100)
+    _submit_application(driver, "a", 60, 20)
+    _submit_application(driver, "b", 60, 20)
 
-    assert {"b": "r1"} == _places(driver.pull("r1", kv=100))
+    assert {"b": "r1"} == _granted_replicas(driver.pull("r1", kv=100))
 
     driver.pull("r1", {driver.lease_of("b"): 3}, kv=100, draining=True)
-    _ask(driver, "c", 60, 20)
+    _submit_application(driver, "c", 60, 20)
 
     assert [] == granted(driver.pull("r1", finished={driver.lease_of("b"): 20}, kv=100))
     assert ["c"] == granted(driver.pull("r0", finished={driver.lease_of("a"): 20}, kv=100))
 
 
 def test_inferences_of_a_lost_replica_go_to_others_in_order() -> None:
-    """Requeued inferences are first in line, before later ones."""
-    driver = _pool(r0=100)
-    _ask(driver, "a", 60, 20)
+    """Requeued inferences are first in the queue, before later ones."""
+    driver = _pool_of_replicas(r0=100)
+    _submit_application(driver, "a", 60, 20)
     driver.pull("r1", kv=100)
-    _ask(driver, "b", 60, 20)
-    _ask(driver, "c", 60, 20)
+    _submit_application(driver, "b", 60, 20)
+    _submit_application(driver, "c", 60, 20)
 
     assert [] == granted(driver.handle(ev.ReplicaLost("r0")))
     assert ["a"] == granted(driver.handle(ev.InferenceCancelled("b")))
     assert ["c"] == driver.waiting("c")
 
 
-def _cut_off(driver: CoreDriver, request_id: str) -> dict[str, str]:
-    """Nack a leased inference because its ingress has no connection to its replica."""
+def _reject_by_connection(driver: CoreDriver, request_id: str) -> dict[str, str]:
+    """Nack a leased inference because its ingress has no connection to the replica."""
     nacked = ev.LeaseNacked(driver.lease_of(request_id), ev.NackReason.CONNECTION)
-    return _places(driver.handle(nacked))
+    return _granted_replicas(driver.handle(nacked))
 
 
 def test_inference_goes_to_a_replica_that_its_ingress_can_reach() -> None:
-    """The other replica has served its application and is freer; it is not leased there again."""
-    driver = _pool(r0=1000, r1=1000, r2=500)
+    """The unreachable replica has served the application and has more free memory."""
+    driver = _pool_of_replicas(r0=1000, r1=1000, r2=500)
     driver.open("a")
     driver.submit("a1", "a")
-    _serve(driver, "a1", "r0")
+    _finish_inference(driver, "a1", "r0")
 
-    assert {"a2": "r0"} == _places(driver.submit("a2", "a"))
-    assert {"a2": "r1"} == _cut_off(driver, "a2")
-    assert {"a2": "r2"} == _cut_off(driver, "a2")
+    assert {"a2": "r0"} == _granted_replicas(driver.submit("a2", "a"))
+    assert {"a2": "r1"} == _reject_by_connection(driver, "a2")
+    assert {"a2": "r2"} == _reject_by_connection(driver, "a2")
 
 
-def test_inference_waits_at_its_place_for_the_replicas_that_it_can_reach() -> None:
-    """Where it cannot run others start; where it can, no other passes it."""
-    driver = _pool(r0=1000, r1=1000)
-    _ask(driver, "held", 980, 10)
-    _ask(driver, "x", 50, 20)
+def test_inference_waits_at_its_place_for_reachable_replicas() -> None:
+    """Others start on unreachable replicas; on reachable ones nothing overtakes it."""
+    driver = _pool_of_replicas(r0=1000, r1=1000)
+    _submit_application(driver, "held", 980, 10)
+    _submit_application(driver, "x", 50, 20)
 
-    assert {} == _cut_off(driver, "x")
-    assert {"y": "r1"} == _ask(driver, "y", 50, 20)
+    assert {} == _reject_by_connection(driver, "x")
+    assert {"y": "r1"} == _submit_application(driver, "y", 50, 20)
     driver.handle(ev.PullAnswered("r1"))
-    assert {} == _ask(driver, "z", 5, 4)  # z would fit r0
-    assert {"x": "r0", "z": "r0"} == _places(driver.handle(ev.InferenceCancelled("held")))
+    assert {} == _submit_application(driver, "z", 5, 4)  # z would fit r0
+    assert {"x": "r0", "z": "r0"} == _granted_replicas(driver.handle(ev.InferenceCancelled("held")))
 
 
-def test_application_of_an_inference_that_avoids_a_replica_keeps_its_turn_there() -> None:
+def test_application_keeps_its_turn_on_a_replica_that_one_inference_avoids() -> None:
     """Another of its inferences starts there before those of later applications."""
-    driver = _pool(r0=1000, r1=1000)
-    _ask(driver, "held", 980, 10)
+    driver = _pool_of_replicas(r0=1000, r1=1000)
+    _submit_application(driver, "held", 980, 10)
     driver.open("x")
     driver.submit("x1", "x", prompt=50, output=20)
-    assert {} == _cut_off(driver, "x1")
+    assert {} == _reject_by_connection(driver, "x1")
     driver.handle(ev.ReplicaLost("r1"))
     for name in ("x2", "x3"):
         driver.submit(name, "x", prompt=50, output=20)
-    _ask(driver, "y", 50, 20)
+    _submit_application(driver, "y", 50, 20)
 
-    assert {"x2": "r1"} == _places(driver.pull("r1", kv=100))
+    assert {"x2": "r1"} == _granted_replicas(driver.pull("r1", kv=100))
     driver.handle(ev.PullAnswered("r1"))
-    assert {"x3": "r1", "y": "r1"} == _places(driver.pull("r1", kv=1000))
-    assert {"x1": "r0"} == _places(driver.handle(ev.InferenceCancelled("held")))
+    assert {"x3": "r1", "y": "r1"} == _granted_replicas(driver.pull("r1", kv=1000))
+    assert {"x1": "r0"} == _granted_replicas(driver.handle(ev.InferenceCancelled("held")))
 
 
-def test_inference_that_can_reach_no_replica_tries_all_again_after_two_seconds() -> None:
+def test_inference_without_a_reachable_replica_tries_all_again_after_two_seconds() -> None:
     """The connections may be back; an immediate retry would use up its leases."""
-    driver = _pool(r0=1000, r1=1000)
-    _ask(driver, "x", 50)
+    driver = _pool_of_replicas(r0=1000, r1=1000)
+    _submit_application(driver, "x", 50)
 
     for _ in range(3):
-        assert {"x": "r1"} == _cut_off(driver, "x")
-        assert {} == _cut_off(driver, "x")
-        assert {} == _places(driver.wait(1.75))
-        assert {"x": "r0"} == _places(driver.wait(0.25))
+        assert {"x": "r1"} == _reject_by_connection(driver, "x")
+        assert {} == _reject_by_connection(driver, "x")
+        assert {} == _granted_replicas(driver.wait(1.75))
+        assert {"x": "r0"} == _granted_replicas(driver.wait(0.25))
 
 
 @pytest.mark.parametrize("end", ["lost", "draining", "small"])
 def test_replica_is_avoided_only_while_another_could_hold_the_inference(end: str) -> None:
-    """No inference may wait for ever; a new replica is preferred to the one that failed."""
-    driver = _pool(r0=1000)
+    """No inference may wait forever; a new replica is preferred to the one that failed."""
+    driver = _pool_of_replicas(r0=1000)
     driver.pull("r1", kv=50 if end == "small" else 1000)
     driver.handle(ev.PullAnswered("r1"))
-    _ask(driver, "x", 50)
+    _submit_application(driver, "x", 50)
 
-    assert {} == _cut_off(driver, "x")
+    assert {} == _reject_by_connection(driver, "x")
     if end != "small":
-        assert {} == _places(driver.wait(2.5))
+        assert {} == _granted_replicas(driver.wait(2.5))
     if end == "lost":
         driver.handle(ev.ReplicaLost("r1"))
     elif end == "draining":
         driver.pull("r1", draining=True)
-    assert {"x": "r0"} == _places(driver.wait(2.0))
-    assert {} == _cut_off(driver, "x")
-    assert {"x": "r2"} == _places(driver.pull("r2", kv=1000))
+    assert {"x": "r0"} == _granted_replicas(driver.wait(2.0))
+    assert {} == _reject_by_connection(driver, "x")
+    assert {"x": "r2"} == _granted_replicas(driver.pull("r2", kv=1000))
 
 
 @pytest.fixture
-def lined_up() -> CoreDriver:
-    """Return an FCFS core of two busy replicas, with two applications in line for both.
+def driver_with_two_waiting() -> CoreDriver:
+    """Return an FCFS core of two busy replicas, where two applications wait for both.
 
     `first` fits beside no other, and `x` would hold 40 when `held` holds 65 of the 100 of r1.
     """
     options = {"backfill": "unlimited"}
     driver = CoreDriver(SchedulerCore("fcfs", options, timeouts=PATIENT))
     driver.pull("r1", kv=100)
-    _ask(driver, "held", 60, 20)
+    _submit_application(driver, "held", 60, 20)
     driver.pull("r0", kv=100)
     for name, prompt, output in (
         ("long", 5, 50),
@@ -368,55 +376,69 @@ def lined_up() -> CoreDriver:
         ("first", 95, 5),
         ("x", 35, 5),
     ):
-        _ask(driver, name, prompt, output)
+        _submit_application(driver, name, prompt, output)
     assert ["first"] == driver.waiting("first")
     assert ["x"] == driver.waiting("x")
     return driver
 
 
-def test_waiting_inference_is_checked_again_against_changed_replicas(
-    lined_up: CoreDriver, monkeypatch: pytest.MonkeyPatch
+def test_waiting_inference_is_checked_again_when_a_replica_changes(
+    driver_with_two_waiting: CoreDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each report examines up to sixteen, for the reporting replica.
+    """Each report examines up to sixteen waiting inferences for the reporting replica.
 
     The first is always examined.
     """
     asked: list[tuple[str, str]] = []
     fits = PeakAdmission.fits
 
-    def count(
+    def record_check(
         rule: PeakAdmission, replica: KnownReplica, inference: Inference, kv_tokens: int
     ) -> bool:
         asked.append((inference.request_id, replica.replica_id))
         return fits(rule, replica, inference, kv_tokens)
 
-    monkeypatch.setattr(PeakAdmission, "fits", count)
-    lined_up.pull("r0", {lined_up.lease_of("long"): 1, lined_up.lease_of("short"): 1}, kv=100)
+    monkeypatch.setattr(PeakAdmission, "fits", record_check)
+    driver_with_two_waiting.pull(
+        "r0",
+        {driver_with_two_waiting.lease_of("long"): 1, driver_with_two_waiting.lease_of("short"): 1},
+        kv=100,
+    )
 
     assert [("first", "r0"), ("first", "r1"), ("x", "r0")] == sorted(asked)
 
 
 @pytest.mark.parametrize(("free", "seats"), [(40, 256), (45, 1)])
 def test_waiting_inference_starts_where_missing_memory_or_seats_become_free(
-    lined_up: CoreDriver, free: int, seats: int
+    driver_with_two_waiting: CoreDriver, free: int, seats: int
 ) -> None:
-    """A larger r1 has five unaccounted tokens, of an aborted call; or it has a free seat."""
-    assert [] == granted(lined_up.pull("r1", None, kv=105, free=free, seats=seats))
-    assert ["x"] == granted(lined_up.pull("r1", None, kv=105, free=45))
+    """A larger r1 has five KV tokens of an aborted call, or one free seat."""
+    assert [] == granted(driver_with_two_waiting.pull("r1", None, kv=105, free=free, seats=seats))
+    assert ["x"] == granted(driver_with_two_waiting.pull("r1", None, kv=105, free=45))
 
 
-def test_waiting_inference_starts_under_another_admission_rule(lined_up: CoreDriver) -> None:
-    """By vLLM's rule: 60 and 35 and a token for each of the two."""
+def test_waiting_inference_starts_under_another_admission_rule(
+    driver_with_two_waiting: CoreDriver,
+) -> None:
+    """By vLLM's rule 60 and 35 tokens and one more for each inference are needed."""
     options = (("backfill", "unlimited"),)
 
-    assert ["x"] == granted(lined_up.handle(ev.PolicyChanged("fcfs", options, "prompt")))
+    assert ["x"] == granted(
+        driver_with_two_waiting.handle(ev.PolicyChanged("fcfs", options, "prompt"))
+    )
 
 
-def test_waiting_inference_starts_when_its_prompt_was_shorter(lined_up: CoreDriver) -> None:
-    """The inference ran on r0, which counted five tokens less, and was lost."""
-    assert ["x"] == granted(lined_up.pull("r0", finished={lined_up.lease_of("short"): 20}, kv=100))
+def test_waiting_inference_starts_when_its_prompt_was_shorter(
+    driver_with_two_waiting: CoreDriver,
+) -> None:
+    """The inference ran on r0, which counted five prompt tokens less, and was lost."""
+    assert ["x"] == granted(
+        driver_with_two_waiting.pull(
+            "r0", finished={driver_with_two_waiting.lease_of("short"): 20}, kv=100
+        )
+    )
 
-    progress = [ev.LeaseProgress(lined_up.lease_of("x"), 30, 1, running=True)]
-    lined_up.pull("r0", progress, kv=100)
+    progress = [ev.LeaseProgress(driver_with_two_waiting.lease_of("x"), 30, 1, running=True)]
+    driver_with_two_waiting.pull("r0", progress, kv=100)
 
-    assert ["x"] == granted(lined_up.handle(ev.ReplicaLost("r0")))
+    assert ["x"] == granted(driver_with_two_waiting.handle(ev.ReplicaLost("r0")))

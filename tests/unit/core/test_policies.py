@@ -41,7 +41,7 @@ _TAGS = st.floats(min_value=-0.0, allow_nan=False)
 
 @settings(derandomize=True, database=None, max_examples=300)
 @given(_TAGS, _TAGS)
-def test_priority_has_the_rank_of_the_tag(one: float, other: float) -> None:
+def test_engine_priority_has_the_order_of_the_tags(one: float, other: float) -> None:
     """The engine compares integers; its order must equal ours, ties included."""
     first, second = rank_preserving_integer(one), rank_preserving_integer(other)
 
@@ -49,20 +49,20 @@ def test_priority_has_the_rank_of_the_tag(one: float, other: float) -> None:
     assert 0 <= first < 2**63
 
 
-def test_priority_of_neighbouring_tags_differs() -> None:
-    """Rounding to whole token·iterations would make ties of near tags."""
+def test_engine_priorities_of_close_tags_differ() -> None:
+    """Rounding to whole token·iterations would make ties of close tags."""
     assert rank_preserving_integer(1e6) < rank_preserving_integer(1e6 + 1e-9)
     assert rank_preserving_integer(exact(1, 2)) == rank_preserving_integer(0.5)
 
 
 @pytest.mark.parametrize("value", [-1.0, -1e-300, float("nan")])
-def test_priority_of_no_tag_is_refused(value: float) -> None:
+def test_engine_priority_of_a_negative_tag_is_refused(value: float) -> None:
     """The bits of a negative float fall as it rises."""
     with pytest.raises(ValueError, match="a tag must be >= 0"):
         rank_preserving_integer(value)
 
 
-def _key(driver: CoreDriver, name: str) -> Key:
+def _policy_key(driver: CoreDriver, name: str) -> Key:
     return driver.core.ledger.policy.key(name, driver.application(name))
 
 
@@ -73,24 +73,24 @@ def test_justitia_orders_by_tag_and_then_by_arrival() -> None:
         driver.open(name, cost)
     for name in "cba":
         driver.submit(f"{name}1", name)
-    tags = {name: _key(driver, name)[0] for name in "abc"}
+    tags = {name: _policy_key(driver, name)[0] for name in "abc"}
 
     assert tags["c"] < tags["a"] == tags["b"]
-    assert _key(driver, "a") < _key(driver, "b")
+    assert _policy_key(driver, "a") < _policy_key(driver, "b")
 
 
 @pytest.mark.parametrize(
     ("policy", "priority"),
     [
         ("justitia", rank_preserving_integer(10.5)),  # the tag of the application
-        ("srjf", rank_preserving_integer(10.5)),  # the remaining predicted cost of the application
+        ("srjf", rank_preserving_integer(10.5)),  # remaining predicted cost of the application
         ("sjf", 7),  # the predicted output tokens
-        ("app-fcfs", 1),  # the sequence number of the application's arrival
+        ("app-fcfs", 1),  # sequence number of the application's arrival
         ("fcfs", 77),  # the number of the grant
     ],
 )
 def test_grants_carry_the_order_as_engine_priority(policy: str, priority: int) -> None:
-    """When KV overflows, the engine preempts the last in this order, not the last grant."""
+    """An engine whose KV memory is full preempts the last in this order, not the last grant."""
     driver = CoreDriver(SchedulerCore(policy))
     driver.open("a", 10.5)
     driver.submit("a1", output=7)
@@ -100,10 +100,10 @@ def test_grants_carry_the_order_as_engine_priority(policy: str, priority: int) -
 
 
 @pytest.mark.parametrize(("guard_iterations", "order"), [(0, ["a1", "b1"]), (10, ["b1", "a1"])])
-def test_inference_that_passed_by_the_guard_is_preempted_last(
+def test_inference_advanced_by_the_guard_is_preempted_last(
     guard_iterations: float, order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its tag it would be preempted first, just when it must not wait any more."""
+    """By its tag the engine would preempt it first, just when it must not wait any more."""
     monkeypatch.setattr(ForetoldVtc, "urgent", lambda shadow, now, waits: ["b"])
     monkeypatch.setattr(ForetoldVtc, "deadline", lambda shadow, name, now: now + 7)
     driver = CoreDriver(SchedulerCore("justitia", {"guard_iterations": guard_iterations}))
@@ -127,11 +127,11 @@ def test_fcfs_orders_by_submission_and_then_by_sequence() -> None:
     driver.submit("b1", "b")
     driver.submit("a1", "a")
 
-    assert _key(driver, "b") < _key(driver, "a")
+    assert _policy_key(driver, "b") < _policy_key(driver, "a")
 
 
 @pytest.mark.parametrize("policy", ALL)
-def test_options_default_to_the_served_clock(policy: str) -> None:
+def test_justitia_uses_the_served_clock_by_default(policy: str) -> None:
     """With the nominal clock small applications wait behind a large one that cannot use M."""
     options = parse_options(policy, {})
 
@@ -224,7 +224,7 @@ def test_nominal_clock_is_built_from_its_options() -> None:
         ("fcfs", {"nominal_iteration_s": float("nan")}, "nan must be finite"),
     ],
 )
-def test_wrong_option_is_named_with_what_is_allowed(
+def test_invalid_option_is_named_with_the_allowed_values(
     policy: str, options: dict[str, object], message: str
 ) -> None:
     """A typing error in the configuration must not silently select the default."""
@@ -233,7 +233,7 @@ def test_wrong_option_is_named_with_what_is_allowed(
 
 
 @pytest.mark.parametrize(("name", "path"), LAB_POLICIES.items())
-def test_name_of_a_policy_of_the_lab_is_answered_with_its_import_path(name: str, path: str) -> None:
+def test_policy_moved_to_the_lab_is_refused_with_its_import_path(name: str, path: str) -> None:
     """A configuration of an earlier version uses the name; the lab is no part of the service."""
     with pytest.raises(
         ConfigError, match=f"^policy: '{name}' is a baseline of the lab: .* {path}$"
@@ -243,7 +243,7 @@ def test_name_of_a_policy_of_the_lab_is_answered_with_its_import_path(name: str,
 
 
 def test_records_of_different_kinds_of_accounts_are_distinguished() -> None:
-    """Records of one kind must not be read as those of another; the default is unchanged."""
+    """Records of one kind must not be read as those of another."""
     kinds = [
         PolicyOptions(clock=clock, fairness=fairness, accounts_cost=cost).accounts_kind
         for clock, fairness, cost in (
@@ -287,8 +287,8 @@ def test_application_may_end_before_its_first_grant(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ALL)
-def test_inference_granted_under_another_policy_may_end_under_this_one(policy: str) -> None:
-    """To this policy the inference is new; its application may have others waiting, or not.
+def test_inference_granted_under_another_policy_may_end_under_this_policy(policy: str) -> None:
+    """The inference is new to this policy, and its application may have others waiting or none.
 
     The policy has no entry of its client either, unless an inference of it waits.
     """
@@ -306,7 +306,7 @@ def test_inference_granted_under_another_policy_may_end_under_this_one(policy: s
 
 
 @pytest.mark.parametrize("policy", _CLIENT_POLICIES)
-def test_state_is_restored_unchanged_at_any_time(policy: str) -> None:
+def test_policy_state_is_restored_unchanged_at_any_time(policy: str) -> None:
     """No field is lost before a submission, while it waits or while it runs."""
     driver = CoreDriver(SchedulerCore(policy))
     steps: list[Callable[[], object]] = [
@@ -351,8 +351,8 @@ def test_policy_is_found_by_its_import_path() -> None:
     assert ["a3"] == driver.step(make={"b2": 1}, finish=["b2"])
 
 
-def test_policy_of_a_user_outlives_the_scheduler() -> None:
-    """`state` and `restore` are called as for any other policy."""
+def test_custom_policy_keeps_its_state_over_a_scheduler_restart() -> None:
+    """The methods `state` and `restore` are called as for any other policy."""
     driver = PolicyDriver(POLICY, {"budget": 0.5})
     driver.arrive("a", "a1", "a2")
     driver.arrive("b", "b1")
@@ -364,7 +364,7 @@ def test_policy_of_a_user_outlives_the_scheduler() -> None:
     assert ["b1"] == driver.step(finish=["a1"])
 
 
-def test_policy_of_a_user_forgets_applications() -> None:
+def test_custom_policy_of_the_page_forgets_ended_applications() -> None:
     """The example must not leak memory."""
     driver = PolicyDriver(POLICY)
     driver.arrive("a", "a1")
@@ -376,8 +376,8 @@ def test_policy_of_a_user_forgets_applications() -> None:
     assert {"spent": {}} == driver.state()
 
 
-def test_running_scheduler_changes_to_a_policy_of_a_user() -> None:
-    """A change of the configuration file names it like the first start does."""
+def test_running_scheduler_changes_to_a_custom_policy() -> None:
+    """The configuration file names the policy as at the first start."""
     driver = PolicyDriver("fcfs")
     driver.arrive("b")
     driver.arrive("a", "a1")
@@ -387,16 +387,18 @@ def test_running_scheduler_changes_to_a_policy_of_a_user() -> None:
     assert ["b1", "a1"] == driver.drain()
 
 
-class Unmade(JustitiaPolicy):
-    """Cannot be made."""
+class FailingPolicy(JustitiaPolicy):
+    """Policy whose constructor raises an error."""
 
     def __init__(self, context: PolicyContext) -> None:
         raise RuntimeError("no file of weights")
 
 
 @pytest.mark.parametrize("options", [(), (("fairness", "tenant"),)], ids=["stay", "begin anew"])
-def test_policy_that_cannot_be_made_changes_nothing(options: tuple[tuple[str, Any], ...]) -> None:
-    """A half-made change would leave other accounts, or the old name with the new policy."""
+def test_policy_whose_constructor_fails_changes_nothing(
+    options: tuple[tuple[str, Any], ...],
+) -> None:
+    """A partial change would leave other accounts, or the old name with the new policy."""
     driver = PolicyDriver("justitia")
     driver.arrive("b", "b1")
     driver.arrive("a", "a1")
@@ -410,8 +412,8 @@ def test_policy_that_cannot_be_made_changes_nothing(options: tuple[tuple[str, An
     assert ["b1", "a1"] == driver.drain()
 
 
-def test_policy_of_a_user_has_options_of_its_own_and_the_common_ones() -> None:
-    """Options of a user's policy are validated, with an error that lists the valid ones."""
+def test_custom_policy_has_separate_and_common_options() -> None:
+    """Options of a custom policy are validated, with an error that lists the valid ones."""
     options = PolicyDriver(POLICY, {"backfill": 3}).core.ledger.options
 
     assert (3, COST, 10.0) == (options.backfill, options.cost, options.own["budget"])
@@ -422,7 +424,7 @@ def test_policy_of_a_user_has_options_of_its_own_and_the_common_ones() -> None:
 
 
 def test_cost_function_is_found_by_its_import_path() -> None:
-    """Each policy that charges accepts it: here 40 tokens · 0.03 s put a in level 1 of 1 s."""
+    """All policies with costs accept it: 40 tokens of 0.03 s put `a` in level 1, above 1 s."""
     assert find_cost(COST) is decode_seconds
     driver = PolicyDriver("mlfq", {"cost": COST, "quantum": 1})
     driver.arrive("a", "a1", "a2")
@@ -432,8 +434,8 @@ def test_cost_function_is_found_by_its_import_path() -> None:
     assert ["b1"] == driver.step(make={"a1": 40}, finish=["a1"])
 
 
-def test_justitia_accounts_may_use_a_cost_of_the_user() -> None:
-    """V then moves in its unit, here seconds: 10 tokens of one application are 0.3 s."""
+def test_justitia_charges_by_a_custom_cost_function() -> None:
+    """V then has the unit of the function, here seconds: 10 tokens are 0.3 s."""
     driver = PolicyDriver("justitia", {"cost": COST})
     driver.handle(ev.ApplicationArrived("a", "class", "t", 1, 100, "i0", predicted_cost=3.0))
     driver.submit("a1")
@@ -453,7 +455,9 @@ def test_justitia_accounts_may_use_a_cost_of_the_user() -> None:
         ({"guard_iterations": -1}, "guard_iterations: -1 must be finite and at least 0"),
     ],
 )
-def test_order_that_has_no_slack_is_refused(options: dict[str, object], needed: str) -> None:
+def test_order_that_needs_slack_is_refused_without_it(
+    options: dict[str, object], needed: str
+) -> None:
     with pytest.raises(ConfigError, match=f"^policy_options.{needed}$"):
         parse_options("justitia-guarded", options)
 
@@ -470,7 +474,7 @@ def test_page_names_every_policy_option_and_cost(name: str) -> None:
     "name", [*LAB_POLICIES, *LAB_OPTIONS, *(p.rsplit(".", 1)[1] for p in LAB_POLICIES.values())]
 )
 def test_page_of_the_lab_names_its_policies_and_their_options(name: str) -> None:
-    """A file names a policy of the lab by the import path on that page."""
+    """A configuration names a policy of the lab by the import path on that page."""
     assert f"`{name}`" in LAB_PAGE
 
 
@@ -484,8 +488,8 @@ def test_page_has_the_same_headings_for_every_policy(policy: str) -> None:
         assert re.search(rf"^- \*\*{point}\*\*: \S.{{4}}", section, re.MULTILINE), point
 
 
-def test_example_on_the_page_is_the_one_that_is_tested() -> None:
-    """Code on a page breaks unknown unless it runs."""
+def test_policy_example_on_the_page_is_the_tested_one() -> None:
+    """Code on a page breaks unnoticed unless a test runs it."""
     source = (Path(__file__).parents[2] / "user_policy.py").read_text()
     blocks = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
@@ -494,7 +498,7 @@ def test_example_on_the_page_is_the_one_that_is_tested() -> None:
         assert block in source
 
 
-def test_example_keeps_the_rules_of_the_core(core: CoreDriver) -> None:
+def test_policy_example_keeps_the_invariants_of_the_core(core: CoreDriver) -> None:
     """Keys must be unique and agree with the queue: `check` runs after every event."""
     core.handle(ev.PolicyChanged(POLICY))
     for name in "abc":

@@ -14,8 +14,8 @@ from justitia_ray.core.prefixes import (
 SYSTEM, CHAT, FORK = (Prefix(n, name.encode() * 7) for n, name in ((32, "s"), (64, "c"), (64, "f")))
 
 
-def test_submission_carries_ten_bytes_for_each_and_64_more_at_most() -> None:
-    """The size includes the names of both fields, as sent over a connection."""
+def test_each_prefix_of_a_submission_takes_ten_bytes() -> None:
+    """Names of the fields take at most 64 bytes more, as sent over a connection."""
     packed = pack_prefixes([SYSTEM, CHAT])
     four = pack_prefixes([Prefix(2**20 + n, b"d" * 7) for n in range(4)])
     submission = InferenceSubmitted("q", "a", "q", "i", 1, 1, 1, prefixes=four, copies=1_000)
@@ -29,7 +29,7 @@ def test_submission_carries_ten_bytes_for_each_and_64_more_at_most() -> None:
 
 
 def test_invalid_prefixes_are_dropped() -> None:
-    """Too long for the prompt, no longer than the one before, cut short, a fifth, or empty."""
+    """Invalid: longer than the prompt, no longer than the one before, cut, a fifth, or empty."""
     long = Prefix(LONGEST_PREFIX, b"l" * 7)
     four = [Prefix(n, b"a" * 7) for n in (1, 2, 3, 4)]
 
@@ -40,7 +40,7 @@ def test_invalid_prefixes_are_dropped() -> None:
     assert () == read_prefixes(pack_prefixes([Prefix(0, b"z" * 7)]), 100)
 
 
-def test_leases_share_the_longest_that_another_has() -> None:
+def test_leases_share_their_longest_common_prefix() -> None:
     """The first lease learns of its shared prefix when the second starts."""
     beginnings = Beginnings()
 
@@ -51,7 +51,7 @@ def test_leases_share_the_longest_that_another_has() -> None:
     assert {"1": 64, "2": 32, "3": 64} == beginnings.shared
 
 
-def test_beginning_stays_until_its_last_lease_ends() -> None:
+def test_shared_prefix_stays_until_its_last_lease_ends() -> None:
     """The lease that created it may end first."""
     beginnings = Beginnings()
     for name in ("1", "2", "3"):
@@ -65,7 +65,7 @@ def test_beginning_stays_until_its_last_lease_ends() -> None:
     assert 0 == len(beginnings)
 
 
-def test_beginning_that_is_named_later_lies_between() -> None:
+def test_shorter_prefix_named_later_is_inserted_below_the_longer_one() -> None:
     """All leases with the longer prefix have it, too; it adds no tokens."""
     beginnings = Beginnings()
     beginnings.join("1", (CHAT,))
@@ -76,7 +76,7 @@ def test_beginning_that_is_named_later_lies_between() -> None:
     assert 64 == sum(node.held_tokens for node in beginnings)
 
 
-def test_lease_that_missed_a_prefix_has_its_own_copy() -> None:
+def test_lease_that_missed_a_prefix_has_a_separate_copy() -> None:
     """A lease that found every prefix uses one of the copies; its first token shows which."""
     beginnings = Beginnings()
     for name in ("1", "2", "3"):
@@ -92,8 +92,8 @@ def test_lease_that_missed_a_prefix_has_its_own_copy() -> None:
     assert {32: 32, 64: 2 * 32} == {n.prefix.tokens: n.held_tokens for n in beginnings}
 
 
-def test_two_digests_of_one_length_on_a_path_are_a_collision() -> None:
-    """One of them counts, and no sum is wrong."""
+def test_two_digests_of_equal_length_on_a_path_are_a_collision() -> None:
+    """Only one of them counts, and no sum is wrong."""
     beginnings = Beginnings()
     other = Prefix(32, b"o" * 7)
     beginnings.join("1", (SYSTEM, CHAT))

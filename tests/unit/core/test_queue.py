@@ -12,7 +12,7 @@ from tests.unit.core.stub_policy import (
 )
 
 
-def _queue(policy: StubPolicy | None = None, *applications: Application) -> Queue:
+def _create_queue(policy: StubPolicy | None = None, *applications: Application) -> Queue:
     queue = Queue()
     policy = policy if policy is not None else StubPolicy()
     queue.reorder(policy, policy)
@@ -21,8 +21,8 @@ def _queue(policy: StubPolicy | None = None, *applications: Application) -> Queu
     return queue
 
 
-def _drain(queue: Queue) -> list[str]:
-    """Remove everything in order, one inference at a time."""
+def _drain_queue(queue: Queue) -> list[str]:
+    """Remove all inferences in order, one at a time."""
     drained = []
     while (first := queue.first()) is not None:
         taken = first.waiting.first
@@ -33,7 +33,7 @@ def _drain(queue: Queue) -> list[str]:
 
 
 def test_empty_queue_has_no_first() -> None:
-    queue = _queue()
+    queue = _create_queue()
 
     assert (None, None) == (queue.first(), queue.first_client())
     assert (0, False, False) == (len(queue), "a" in queue, queue.client_waits("a"))
@@ -42,20 +42,20 @@ def test_empty_queue_has_no_first() -> None:
 
 def test_first_is_the_application_with_the_least_key() -> None:
     """The order of the updates does not matter."""
-    queue = _queue(
+    queue = _create_queue(
         None,
         create_application("b", 2, 5),
         create_application("a", 3, 4),
         create_application("c", 1),
     )
 
-    assert ["c1", "b2", "a3", "a4", "b5"] == _drain(queue)
+    assert ["c1", "b2", "a3", "a4", "b5"] == _drain_queue(queue)
     assert 0 == len(queue)
 
 
-def test_heads_are_the_first_of_each_client_in_order() -> None:
+def test_heads_are_the_first_applications_of_all_clients_in_order() -> None:
     """Only these may come first when clients change places."""
-    queue = _queue(
+    queue = _create_queue(
         StubPolicy(by_tenant=True),
         create_application("b", 2, tenant="t1"),
         create_application("a", 3, tenant="t0"),
@@ -63,14 +63,14 @@ def test_heads_are_the_first_of_each_client_in_order() -> None:
     )
 
     assert ["c", "b"] == [head.application_id for head in queue.heads()]
-    assert [] == list(_queue().heads())
+    assert [] == list(_create_queue().heads())
 
 
 def test_application_without_waiting_inferences_is_not_returned() -> None:
-    """The heap entry is stale."""
+    """Its heap entry is stale."""
     policy = StubPolicy()
     gone, other = create_application("a", 1), create_application("b", 2)
-    queue = _queue(policy, gone, other)
+    queue = _create_queue(policy, gone, other)
     gone.waiting.remove_inference(gone.waiting.first)
     queue.touch(gone)
     queue.touch(gone)
@@ -79,11 +79,11 @@ def test_application_without_waiting_inferences_is_not_returned() -> None:
     assert ["a"] == policy.gone
 
 
-def test_client_without_waiting_inferences_has_left_before_the_next_lookup() -> None:
+def test_client_without_waiting_inferences_leaves_before_the_next_lookup() -> None:
     """The policy must be notified before the client returns, to lift its counter if necessary."""
     policy = StubPolicy()
     gone = create_application("a", 1)
-    queue = _queue(policy, gone)
+    queue = _create_queue(policy, gone)
     gone.waiting.remove_inference(gone.waiting.first)
     queue.touch(gone)
 
@@ -93,7 +93,7 @@ def test_client_without_waiting_inferences_has_left_before_the_next_lookup() -> 
 def test_key_is_computed_once_per_event_for_each_client() -> None:
     """Below a tree node a key is expensive, and one event may update a client three times."""
     policy = StubPolicy()
-    queue = _queue(policy, create_application("a", 1), create_application("b", 2))
+    queue = _create_queue(policy, create_application("a", 1), create_application("b", 2))
     queue.touch_client("a")
     queue.touch_client("a")
 
@@ -105,7 +105,7 @@ def test_key_is_computed_once_per_event_for_each_client() -> None:
 def test_changed_key_moves_an_application() -> None:
     """The entry under the old key is skipped, whether it was less or greater."""
     moving, other = create_application("a", 1, 9), create_application("b", 5)
-    queue = _queue(None, moving, other)
+    queue = _create_queue(None, moving, other)
     first = moving.waiting.first
     moving.waiting.remove_inference(first)
     queue.touch(moving)
@@ -115,25 +115,25 @@ def test_changed_key_moves_an_application() -> None:
     enqueue_inference(moving, first)
     queue.touch(moving)
 
-    assert ["a1", "b5", "a9"] == _drain(queue)
+    assert ["a1", "b5", "a9"] == _drain_queue(queue)
 
 
-def test_tenant_comes_with_the_first_of_its_applications() -> None:
+def test_first_of_the_queue_is_the_first_application_of_the_first_tenant() -> None:
     """Two levels: the tenant with the least key, then its applications in their order."""
     late, early = create_application("a", 4, tenant="t"), create_application("b", 2, 5, tenant="t")
     other = create_application("c", 3, tenant="u")
-    queue = _queue(StubPolicy(by_tenant=True), late, early, other)
+    queue = _create_queue(StubPolicy(by_tenant=True), late, early, other)
 
     assert "t" == queue.first_client()
     assert (3, True) == (len(queue), queue.client_waits("u"))
-    assert ["b2", "c3", "a4", "b5"] == _drain(queue)
+    assert ["b2", "c3", "a4", "b5"] == _drain_queue(queue)
 
 
 def test_parked_client_waits_until_it_is_eligible() -> None:
     """A policy may hold a client back although there is room."""
     policy = StubPolicy()
     policy.eligible["a"] = 60.0
-    queue = _queue(policy, create_application("a", 1), create_application("b", 2))
+    queue = _create_queue(policy, create_application("a", 1), create_application("b", 2))
 
     assert ("b", 60.0) == (queue.first_client(), queue.next_eligible())
     queue.now = 59.0
@@ -149,7 +149,7 @@ def test_parked_client_that_may_continue_earlier_is_unparked() -> None:
     """The policy updates the client; the driver must not be woken for the old time."""
     policy = StubPolicy()
     policy.eligible["a"] = 60.0
-    queue = _queue(policy, create_application("a", 1))
+    queue = _create_queue(policy, create_application("a", 1))
     assert 60.0 == queue.next_eligible()
     policy.eligible["a"] = 0.0
     queue.touch_client("a")
@@ -157,11 +157,11 @@ def test_parked_client_that_may_continue_earlier_is_unparked() -> None:
     assert ("a", None) == (queue.first_client(), queue.next_eligible())
 
 
-def test_parked_client_that_has_nothing_waiting_is_forgotten() -> None:
+def test_parked_client_without_waiting_inferences_is_forgotten() -> None:
     policy = StubPolicy()
     policy.eligible["a"] = 60.0
     parked = create_application("a", 1)
-    queue = _queue(policy, parked)
+    queue = _create_queue(policy, parked)
     assert 60.0 == queue.next_eligible()
     parked.waiting.remove_inference(parked.waiting.first)
     queue.touch(parked)
@@ -169,11 +169,11 @@ def test_parked_client_that_has_nothing_waiting_is_forgotten() -> None:
     assert (None, 0) == (queue.next_eligible(), len(queue))
 
 
-def test_application_set_aside_lets_the_next_come_and_keeps_its_place() -> None:
-    """The client still waits: a policy must not handle it as gone."""
+def test_skipped_application_lets_the_next_pass_and_keeps_its_place() -> None:
+    """Its client still waits: a policy must not handle it as gone."""
     policy = StubPolicy()
     first, second = create_application("a", 1), create_application("b", 2)
-    queue = _queue(policy, first, second)
+    queue = _create_queue(policy, first, second)
     queue.unschedule(first)
     queue.touch_client("a")
 
@@ -182,10 +182,10 @@ def test_application_set_aside_lets_the_next_come_and_keeps_its_place() -> None:
     assert first is queue.first()
 
 
-def test_application_set_aside_leaves_its_tenant_the_others() -> None:
+def test_skipped_application_leaves_its_tenant_the_other_applications() -> None:
     """The tenant's next application takes its place."""
     first, second = create_application("a", 1, tenant="t"), create_application("b", 2, tenant="t")
-    queue = _queue(StubPolicy(by_tenant=True), first, second)
+    queue = _create_queue(StubPolicy(by_tenant=True), first, second)
     queue.unschedule(first)
 
     assert second is queue.first()
@@ -193,20 +193,20 @@ def test_application_set_aside_leaves_its_tenant_the_others() -> None:
     assert first is queue.first()
 
 
-def test_reorder_keeps_everything_under_another_key() -> None:
+def test_reorder_keeps_all_inferences_under_another_key() -> None:
     """The policy of a running scheduler may change."""
-    queue = _queue(
+    queue = _create_queue(
         None, create_application("a", 3), create_application("b", 2), create_application("c", 1)
     )
     other = StubPolicy()
     other.reverse = True
     queue.reorder(other, other)
 
-    assert ["a3", "b2", "c1"] == _drain(queue)
+    assert ["a3", "b2", "c1"] == _drain_queue(queue)
 
 
-def test_requeued_inference_takes_its_old_place() -> None:
-    """First submitted first inside an application, even after a re-queue from the middle."""
+def test_requeued_inference_returns_to_its_old_place() -> None:
+    """Inferences of an application are served in the order of submission, also after a re-queue."""
     made = create_application("a", 1, 2, 4)
     enqueue_inference(made, create_inference("a3", 3))
     enqueue_inference(made, create_inference("a0", 0))
@@ -216,7 +216,7 @@ def test_requeued_inference_takes_its_old_place() -> None:
     assert expected == [waiting.request_id for waiting in made.waiting]
 
 
-def test_removed_inference_is_not_in_line() -> None:
+def test_removed_inference_is_not_in_the_queue() -> None:
     made = create_application("a", 1, 2)
     first = made.waiting.first
     made.waiting.remove_inference(first)
@@ -226,8 +226,8 @@ def test_removed_inference_is_not_in_line() -> None:
     assert ["a2"] == [waiting.request_id for waiting in made.waiting]
 
 
-def test_putting_a_name_again_without_a_change_adds_no_entry() -> None:
-    """Every submission of an application updates it; only its head counts."""
+def test_updating_an_unchanged_application_adds_no_entry() -> None:
+    """Every submission updates its application in the queue; only the first one matters."""
     heap = LazyHeap()
     for _ in range(500):
         heap.put("a", (1.0,))
@@ -235,8 +235,8 @@ def test_putting_a_name_again_without_a_change_adds_no_entry() -> None:
     assert 1 == len(heap._heap)
 
 
-def test_stale_entries_are_compacted() -> None:
-    """A name that never comes first would otherwise leave an entry for each of its keys."""
+def test_stale_heap_entries_are_compacted() -> None:
+    """An application that never comes first would otherwise leave an entry for each of its keys."""
     heap = LazyHeap()
     heap.put("a", (0.0,))
     for key in range(10_000, 9_000, -1):
@@ -249,8 +249,8 @@ def test_stale_entries_are_compacted() -> None:
     assert ("b", 1, False) == (heap.first(), len(heap), "a" in heap)
 
 
-def test_name_that_is_alone_leaves_no_stale_entries() -> None:
-    """Every application is a client: old keys of each would take most of the memory."""
+def test_single_application_leaves_no_stale_entries() -> None:
+    """If every application is a client, old keys would take most of the memory."""
     heap = LazyHeap()
     heap.put("gone", (0.0,))
     heap.drop("gone")
@@ -260,8 +260,8 @@ def test_name_that_is_alone_leaves_no_stale_entries() -> None:
     assert (1, "a", (49.0,)) == (len(heap._heap), heap.first(), heap.key("a"))
 
 
-def test_heap_in_order_is_sorted_whatever_happened_before() -> None:
-    """The first of many are found without sorting all, and must be the same."""
+def test_iterated_heap_is_sorted_after_any_changes() -> None:
+    """The first entries are found without sorting all, and must be the same."""
     lots, heap = random.Random(3), LazyHeap()
     for _ in range(2_000):
         name = f"n{lots.randrange(300)}"
@@ -274,10 +274,10 @@ def test_heap_in_order_is_sorted_whatever_happened_before() -> None:
             assert heap.first() == next(heap.in_order(), None)
 
 
-def test_queue_in_order_goes_on_inside_a_client() -> None:
-    """The order contains every grantable application: a client's second has its own key."""
+def test_queue_in_order_includes_all_applications_of_a_client() -> None:
+    """Every application of a client has a separate key."""
     policy = StubPolicy(by_tenant=True)
-    queue = _queue(
+    queue = _create_queue(
         policy,
         create_application("a", 1, tenant="t"),
         create_application("b", 4, tenant="t"),
@@ -289,4 +289,4 @@ def test_queue_in_order_goes_on_inside_a_client() -> None:
     queue.touch_client("v")
 
     assert ["a", "c", "b", "e"] == [waiting.application_id for waiting in queue.in_order()]
-    assert [] == list(_queue().in_order())
+    assert [] == list(_create_queue().in_order())

@@ -14,32 +14,32 @@ PAGE = (CORE / "README.md").read_text("utf-8")
 
 
 @pytest.mark.parametrize("example", re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL))
-def test_worked_example_holds(example: str) -> None:
+def test_worked_example_of_the_page_holds(example: str) -> None:
     """The printed order and levels of V are those that the core computes."""
     exec(compile(example, "core/README.md", "exec"), {})
 
 
-def test_every_file_is_in_the_table() -> None:
+def test_every_file_of_the_core_is_in_the_table() -> None:
     """The page must lead a reader to each file of the core."""
     policies = CORE / "policies"
     guarded = {path.stem for path in (policies / "guarded").glob("*.py")} - {"__init__"}
     names = {path.stem for path in CORE.rglob("*.py") if not path.is_relative_to(policies)}
-    names -= {"__init__", "meter", "bound"}  # these files are named by their folder
+    names -= {"__init__", "meter", "bound"}  # files that the page names by their folder
     page_of_guarded = (policies / "guarded" / "README.md").read_text("utf-8")
 
     assert set() == {name for name in names if f"`{name}`" not in PAGE}
     assert set() == {name for name in guarded if f"`{name}`" not in page_of_guarded}
 
 
-def test_drawn_states_of_an_application_are_those_of_the_table() -> None:
+def test_application_states_in_the_drawing_are_those_of_the_table() -> None:
     drawn = re.findall(r"^    (\w+) --> (\w+): (.*)$", PAGE, re.MULTILINE)
     table = [(start, finish, when) for (start, finish), when in APPLICATION_TRANSITIONS.items()]
 
     assert table == drawn
 
 
-def test_core_does_not_know_that_lag_is_measured() -> None:
-    """Lag observes the ledger: only the scheduler, which composes the two, imports it."""
+def test_core_does_not_import_the_lag_meter() -> None:
+    """The lag meter observes the ledger: only the scheduler imports it."""
     importers = {
         path.relative_to(CORE).as_posix()
         for path in CORE.rglob("*.py")

@@ -49,15 +49,15 @@ def test_record_that_is_no_object_is_refused(record: object) -> None:
         ([1, -1], lambda r: r.integers("f"), "a list of integers >= 0"),
     ],
 )
-def test_value_of_another_kind_is_refused(
+def test_value_of_a_wrong_type_is_refused(
     value: object, read: Callable[[RecordReader], object], allowed: str
 ) -> None:
-    """The message contains the field, the value and what is allowed."""
+    """The error has the field, the value and the allowed values."""
     with pytest.raises(ValueError, match=rf"^f is .*: {allowed} is allowed$"):
         read(RecordReader({"f": value}, ("f",)))
 
 
-def test_values_are_read_as_they_are() -> None:
+def test_values_are_read_unchanged() -> None:
     """A record that is read and written again is unchanged."""
     record = {"i": 3, "n": 0.5, "t": "x", "b": False, "o": {"k": 1}, "l": [1, 2], "z": None}
     reader = RecordReader(record, record)
@@ -69,7 +69,7 @@ def test_values_are_read_as_they_are() -> None:
 
 
 def test_unread_fields_are_allowed() -> None:
-    """A record of a newer scheduler has more fields; errors give the path from the outermost."""
+    """A record of a newer scheduler has more fields."""
     record: dict[str, Any] = {"t": {"a": {"n": 1, "more": 2}, "b": {"n": "x"}}, "other": 1}
     reads = {"t": lambda r, name: r.table(name, lambda t, key: t.record(key, _NUMBER))}
 

@@ -6,7 +6,7 @@ from justitia_ray.core.served_rate import HALF_LIFE_S, USUAL_ITERATION_S, Served
 
 
 def test_rate_is_service_over_busy_time() -> None:
-    """Waits are a backlog divided by this rate."""
+    """Expected waits are the service ahead divided by this rate."""
     rate = ServedRate()
     rate.record(1000, 2.0, 50, 5, 100)
     rate.record(2000, 4.0, 50, 5, 200)
@@ -15,8 +15,7 @@ def test_rate_is_service_over_busy_time() -> None:
     assert rate.iteration_s == pytest.approx(50 / 500)
 
 
-def test_iteration_with_prefill_is_as_long_as_a_sequence_takes_for_a_token() -> None:
-    """Service does not measure it: most of it may be prefill."""
+def test_iteration_with_prefill_takes_the_time_of_a_generated_token() -> None:
     rates = [ServedRate(with_prefill=True) for _ in range(2)]
     for rate, per_iteration in zip(rates, (50, 5000), strict=True):
         rate.record(20 * per_iteration, 2.0, 50, 5, 100)
@@ -24,7 +23,7 @@ def test_iteration_with_prefill_is_as_long_as_a_sequence_takes_for_a_token() -> 
     assert [0.1, 0.1] == [pytest.approx(rate.iteration_s) for rate in rates]
 
 
-def test_rate_rests_while_nothing_runs() -> None:
+def test_idle_time_does_not_change_the_rate() -> None:
     """After an idle night the expected rate is that of the evening."""
     rate = ServedRate()
     rate.record(1000, 2.0, 50, 5, 100)
@@ -35,7 +34,7 @@ def test_rate_rests_while_nothing_runs() -> None:
     assert 2.0 == rate.busy_s
 
 
-def test_rate_follows_a_change_by_half_in_a_half_life() -> None:
+def test_rate_follows_half_of_a_change_in_a_half_life() -> None:
     """An added replica shows within minutes."""
     rate, served, busy_s = ServedRate(), 0.0, 0.0
     for per_s, lasts_s in ((100, 20 * HALF_LIFE_S), (200, HALF_LIFE_S)):
@@ -46,7 +45,7 @@ def test_rate_follows_a_change_by_half_in_a_half_life() -> None:
     assert rate.kv_per_s(0) == pytest.approx(150, rel=0.02)
 
 
-def test_rate_is_guessed_from_the_memory_until_something_was_served() -> None:
+def test_initial_rate_is_estimated_from_the_memory() -> None:
     """The first application needs an outlook, too; an empty service must not divide by 0."""
     rate = ServedRate()
 

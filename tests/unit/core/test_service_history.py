@@ -5,7 +5,7 @@ from tests.core_driver import CoreDriver
 from tests.exact import exact
 
 
-def _history(reports: int) -> ServiceHistory:
+def _history_of_reports(reports: int) -> ServiceHistory:
     history = ServiceHistory()
     history.begin(exact(0))
     history.rise_from(0.0)
@@ -14,9 +14,9 @@ def _history(reports: int) -> ServiceHistory:
     return history
 
 
-def test_history_tells_when_v_reached_a_level() -> None:
-    """At the start of its report: that is as much as a report can be told apart."""
-    history = _history(3)
+def test_history_returns_the_time_when_v_reached_a_level() -> None:
+    """The time is the start of a report, which is the resolution of the history."""
+    history = _history_of_reports(3)
 
     assert history.reached(exact(2)) == Level(10, 1.0, 10)
     assert history.reached(exact(3, 2)) == Level(10, 1.0, 10)
@@ -25,9 +25,8 @@ def test_history_tells_when_v_reached_a_level() -> None:
     assert (history.served, history.busy_s) == (30, 3.0)
 
 
-def test_refund_moves_v_and_no_service() -> None:
-    """An instant, not a report: S and the clock on the wall stay where they are."""
-    history = _history(1)
+def test_refund_moves_v_but_neither_service_nor_time() -> None:
+    history = _history_of_reports(1)
     history.note_service(0, exact(7), 4.0)
     history.note_service(0, exact(7), 5.0)
 
@@ -35,9 +34,9 @@ def test_refund_moves_v_and_no_service() -> None:
     assert (history.served, history.busy_s) == (10, 1.0)
 
 
-def test_idle_time_is_not_between_two_levels() -> None:
-    """After a night without work S rises from the first start on, not from the last report."""
-    history = _history(1)
+def test_idle_time_does_not_count_as_service() -> None:
+    """After an idle night S rises from the first start on, not from the last report."""
+    history = _history_of_reports(1)
     history.rise_from(50_000.0)
     history.note_service(exact(10), exact(2), 50_001.0)
 
@@ -45,9 +44,9 @@ def test_idle_time_is_not_between_two_levels() -> None:
     assert history.busy_s == 2.0
 
 
-def test_thinned_history_answers_as_before() -> None:
-    """It keeps what live applications can ask for: their tags behind V, and all from V on."""
-    thinned, whole = _history(200), _history(200)
+def test_thinned_history_gives_the_same_times() -> None:
+    """The history keeps the tags of live applications behind V, and everything from V on."""
+    thinned, whole = _history_of_reports(200), _history_of_reports(200)
     assert (thinned.is_long(30), thinned.is_long(40)) == (True, False)
     thinned.keep_only([exact(3, 2), exact(77), exact(900)])
     for history in (thinned, whole):
@@ -58,9 +57,9 @@ def test_thinned_history_answers_as_before() -> None:
     assert not thinned.is_long(0)
 
 
-def test_start_is_late_by_the_service_since_v_reached_the_tag() -> None:
-    """At the start of its report, of 10; a start before that was early."""
-    history = _history(3)
+def test_lag_of_a_start_is_the_service_since_v_reached_the_tag() -> None:
+    """The service counts from the start of the report; an earlier start has a lag of 0."""
+    history = _history_of_reports(3)
 
     assert history.late((30, 3.0), exact(2), 3.0) == Late(20, 2.0, 10)
     assert history.late((0, 0.0), exact(2), 3.0) == Late(-10, -1.0, 10)
@@ -70,7 +69,6 @@ def test_start_is_late_by_the_service_since_v_reached_the_tag() -> None:
 
 
 def test_history_of_a_long_run_stays_short(core: CoreDriver) -> None:
-    """What an application needs does not grow with the reports that it lives through."""
     core.open("endless", 10**6)
     core.submit("e", "endless", prompt=1, output=1400)
     core.pull(kv=1500)

@@ -4,7 +4,7 @@ from justitia_ray.core import events as ev
 from tests.core_driver import CoreDriver, aborted, granted
 
 
-def _running_on_r0(core: CoreDriver) -> None:
+def _run_on_r0(core: CoreDriver) -> None:
     core.open("a", 100)
     core.submit("x")
     core.pull("r0", connected=True)
@@ -20,9 +20,9 @@ def _pass_time(core: CoreDriver, for_s: float) -> list[object]:
     return actions
 
 
-def test_silent_replica_that_is_connected_is_not_lost(core: CoreDriver) -> None:
+def test_silent_but_connected_replica_is_not_lost(core: CoreDriver) -> None:
     """An event loop may compile a grammar for half a minute without a report."""
-    _running_on_r0(core)
+    _run_on_r0(core)
     core.pull("r1")
     core.now += 2.0
     core.pull("r1")
@@ -37,7 +37,7 @@ def test_silent_replica_that_is_connected_is_not_lost(core: CoreDriver) -> None:
 
 
 def test_silent_replica_gets_no_lease_until_it_pulls(core: CoreDriver) -> None:
-    """Even if its pull is open, it would not read the grant."""
+    """Even if its pull is open, the replica would not read the grant."""
     core.open("a", 100)
     core.pull("r0", connected=True)
     _pass_time(core, 5.0)
@@ -46,9 +46,9 @@ def test_silent_replica_gets_no_lease_until_it_pulls(core: CoreDriver) -> None:
     assert ["x"] == granted(core.pull("r0", connected=True))
 
 
-def test_replica_whose_process_has_ended_is_lost_in_time(core: CoreDriver) -> None:
-    """The host has closed the connection: from then on the timeout applies."""
-    _running_on_r0(core)
+def test_replica_with_a_closed_connection_is_lost_after_the_timeout(core: CoreDriver) -> None:
+    """The host of an ended process closes the connection."""
+    _run_on_r0(core)
     _pass_time(core, 20.0)
     core.handle(ev.ReplicaDisconnected("r0"))
     _pass_time(core, 1.0)
@@ -57,9 +57,9 @@ def test_replica_whose_process_has_ended_is_lost_in_time(core: CoreDriver) -> No
     assert ["x"] == granted(core.pull("r1"))
 
 
-def test_replica_that_connects_anew_in_time_is_not_lost(core: CoreDriver) -> None:
+def test_replica_that_reconnects_in_time_is_not_lost(core: CoreDriver) -> None:
     """A lost connection is not a lost process."""
-    _running_on_r0(core)
+    _run_on_r0(core)
     core.handle(ev.ReplicaDisconnected("r0"))
     core.now += 3.0
     core.pull("r0", progress={"1": 3}, connected=True)
@@ -68,7 +68,7 @@ def test_replica_that_connects_anew_in_time_is_not_lost(core: CoreDriver) -> Non
     assert {"r0"} == core.core.state.replicas.keys()
 
 
-def test_lease_is_not_taken_back_from_a_silent_replica(core: CoreDriver) -> None:
+def test_silent_replica_keeps_its_lease(core: CoreDriver) -> None:
     """The call that keeps it busy would block the next replica, and in the end all of them."""
     core.open("a", 100)
     core.submit("x")
@@ -81,7 +81,7 @@ def test_lease_is_not_taken_back_from_a_silent_replica(core: CoreDriver) -> None
     assert [] == aborted(_pass_time(core, 3.0))  # type: ignore[arg-type]
 
 
-def test_lease_whose_payload_never_came_is_taken_back_when_the_replica_calls(
+def test_lease_without_a_payload_is_taken_back_when_the_replica_reports(
     core: CoreDriver,
 ) -> None:
     """The replica reports the lease as armed and not running."""

@@ -20,7 +20,7 @@ TENANTS: dict[str, object] = {"fairness": "tenant"}
 GUARD: dict[str, object] = {"order": "sgps", "guard_iterations": 300}
 
 
-def _filled(**options: object) -> CoreDriver:
+def _create_filled_core(**options: object) -> CoreDriver:
     """Return a core with a running, b waiting, c in a tool gap, and a session left of d."""
     driver = CoreDriver(SchedulerCore("justitia", options, lease_prefix="1-"))
     for number, (name, cost) in enumerate((("d", 155), ("a", 300), ("c", 200), ("b", 900))):
@@ -28,25 +28,25 @@ def _filled(**options: object) -> CoreDriver:
         driver.submit(f"{name}1", name)
     driver.handle(ev.ApplicationClosed("d"))
     driver.pull()
-    # Tags are 120 (c), 155 (d), 225 (a), 450 (b): leases 1-1 to 1-4.
+    # tags of leases 1-1 to 1-4: 120 (c), 155 (d), 225 (a), 450 (b)
     driver.pull(progress={"1-1": 9, "1-2": 9, "1-3": 7, "1-4": 0})
     driver.pull(progress={"1-3": 8, "1-4": 0}, finished={"1-1": 10, "1-2": 10})
     return driver
 
 
-def _successor(driver: CoreDriver, **options: object) -> CoreDriver:
-    """Return a core restored from another's snapshot through JSON."""
+def _restore_from_snapshot(driver: CoreDriver, **options: object) -> CoreDriver:
+    """Return a core restored from another core's snapshot through JSON."""
     successor = CoreDriver(driver.core, driver.now)
     successor.hand_over(SchedulerCore("justitia", options, lease_prefix="2-"))
     return successor
 
 
 @pytest.mark.parametrize("options", [{}, NOMINAL, GUARD])
-def test_snapshot_holds_clock_applications_and_ghosts(options: dict[str, object]) -> None:
+def test_snapshot_has_clock_applications_and_ghosts(options: dict[str, object]) -> None:
     """A ghost, the session of an ended application, has a tag and no account."""
-    driver = _filled(**options)
+    driver = _create_filled_core(**options)
     record = driver.record()
-    successor = _successor(driver, **options)
+    successor = _restore_from_snapshot(driver, **options)
 
     assert sorted(record["applications"]) == ["a", "b", "c", "d"]
     assert {"finish", "weight", "sequence"} == set(record["applications"]["d"])
@@ -55,7 +55,7 @@ def test_snapshot_holds_clock_applications_and_ghosts(options: dict[str, object]
 
 def test_guard_continues_from_its_stored_state() -> None:
     """Level, debts, pace, and the shadow of each application, ended ones included."""
-    driver = _filled(**GUARD)
+    driver = _create_filled_core(**GUARD)
     record = driver.record()
 
     assert record["clock"]["counted"]["owed"] > 0
@@ -75,7 +75,7 @@ def test_guard_includes_inferences_running_under_earlier_leases() -> None:
     driver.open("a", 300)
     driver.submit("a1", "a")
     driver.pull()
-    successor = _successor(driver, **GUARD)
+    successor = _restore_from_snapshot(driver, **GUARD)
     successor.submit("a1", "a", resubmitted=True, lease_id="1-1")
     successor.pull(progress={"1-1": 3})
     stages = []
@@ -90,15 +90,15 @@ def test_guard_includes_inferences_running_under_earlier_leases() -> None:
 
 @pytest.mark.parametrize("options", [{}, NOMINAL, TENANTS, GUARD, TENANTS | GUARD])
 def test_restored_core_grants_in_the_same_order(options: dict[str, object]) -> None:
-    """The order with and without the restart is equal, including later arrivals."""
+    """The order includes later arrivals."""
     orders = []
     for restarted in (False, True):
-        driver = _filled(**options)
+        driver = _create_filled_core(**options)
         driver.handle(ev.PullAnswered("r0"))
         for lease in ("1-3", "1-4"):
             driver.handle(ev.LeaseNacked(lease, ev.NackReason.CONNECTION))
         if restarted:
-            driver = _successor(driver, **options)
+            driver = _restore_from_snapshot(driver, **options)
             for name in ("a", "b"):
                 driver.submit(f"{name}1", name, resubmitted=True)
         driver.open("e", 250)
@@ -110,8 +110,8 @@ def test_restored_core_grants_in_the_same_order(options: dict[str, object]) -> N
     assert sorted(["a1", "a2", "b1", "b2", "c2", "e2"]) == sorted(orders[0])
 
 
-def _booking(options: dict[str, object]) -> CoreDriver:
-    """Return a core in which y is booked before x of its tenant, and v of another is first.
+def _core_with_booked_start(options: dict[str, object]) -> CoreDriver:
+    """Return a core where y is booked before x of its tenant, and v of another tenant is first.
 
     x wants 20 inferences of 155, y 21 of 155, v and w 25 of 155: GPS inside is done with x before
     y, which is urgent. One booking puts x's key, 3,100, at 3,255.
@@ -124,20 +124,20 @@ def _booking(options: dict[str, object]) -> CoreDriver:
     return driver
 
 
-def test_booked_start_is_booked_once_though_the_scheduler_restarts(
+def test_overtaking_is_charged_once_over_a_scheduler_restart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A booked inference keeps its place, those that it passes their keys, and the order stays."""
+    """A booked inference keeps its place, the overtaken ones their keys."""
     options = TENANTS | {"guard_iterations": 1000}
     monkeypatch.setattr(
         ForetoldVtc,
         "urgent",
         lambda shadow, now, waits: [n for n in ("y",) if n in shadow.clock.shadows],
     )
-    driver = _booking(options)
+    driver = _core_with_booked_start(options)
     driver.pull(kv=20, seats=2)  # y0 starts, and y1 has no memory
     order = driver.core.ledger.policy.members_order("T")
-    successor = _successor(driver, **options)
+    successor = _restore_from_snapshot(driver, **options)
     restored = successor.core.ledger.policy.members_order("T")
 
     assert isinstance(order, TenantOrder)
@@ -150,8 +150,8 @@ def test_booked_start_is_booked_once_though_the_scheduler_restarts(
 
 def test_tenants_have_the_same_keys_after_a_restart() -> None:
     """Keys are equal at both levels, with a debt of d in its tenant, and c withdrawn."""
-    driver = _filled(**TENANTS)
-    successor = _successor(driver, **TENANTS)
+    driver = _create_filled_core(**TENANTS)
+    successor = _restore_from_snapshot(driver, **TENANTS)
     shares = [d.core.ledger.fair_share for d in (driver, successor)]
 
     assert driver.record() == successor.record()
@@ -176,13 +176,13 @@ def test_tenants_have_the_same_keys_after_a_restart() -> None:
         (NOMINAL, {}),
     ],
 )
-def test_core_of_another_kind_of_accounts_takes_the_accounts_over(
+def test_core_with_another_kind_of_accounts_takes_the_charges_over(
     before: dict[str, object], after: dict[str, object]
 ) -> None:
-    """Charges are transferred; tags of the other kind are meaningless, and ghosts are dropped."""
-    driver = _filled(**before)
+    """Tags of another kind of accounts are meaningless, and ghosts are dropped."""
+    driver = _create_filled_core(**before)
     driver.core.take_changed()
-    successor = _successor(driver, **after)
+    successor = _restore_from_snapshot(driver, **after)
     share = successor.core.ledger.fair_share
 
     assert driver.core.ledger.fair_share.clock.virtual_time == share.clock.virtual_time
@@ -195,7 +195,7 @@ def test_core_of_another_kind_of_accounts_takes_the_accounts_over(
 
 @pytest.mark.parametrize("name", ["weight", "since", "virtual_time", "released", "finish"])
 def test_damaged_tenant_is_named_by_the_record_that_carries_it(name: str) -> None:
-    record = snapshot(_filled(**TENANTS).core)
+    record = snapshot(_create_filled_core(**TENANTS).core)
     (carrier,) = [
         n
         for n, r in record["applications"].items()
@@ -207,21 +207,21 @@ def test_damaged_tenant_is_named_by_the_record_that_carries_it(name: str) -> Non
         restore(core, record["clock"], record["applications"])
 
 
-def test_record_of_a_removed_application_is_none() -> None:
-    driver = _filled()
+def test_removed_application_has_no_record() -> None:
+    driver = _create_filled_core()
 
     assert None is application_record(driver.core, "nobody")
 
 
 @pytest.mark.parametrize("options", [{}, TENANTS])
-def test_changed_applications_have_a_record_until_gps_is_done_with_them(
+def test_changed_application_has_a_record_until_gps_has_finished_it(
     options: dict[str, object],
 ) -> None:
     """After saving and removing these records the store equals a snapshot."""
-    driver = _filled(**options)
+    driver = _create_filled_core(**options)
     stored: dict[str, Any] = {}
 
-    def save() -> None:
+    def save_changes() -> None:
         for name in driver.core.take_changed():
             record = application_record(driver.core, name)
             stored.pop(name, None)
@@ -230,28 +230,28 @@ def test_changed_applications_have_a_record_until_gps_is_done_with_them(
 
         assert driver.record()["applications"] == stored
 
-    save()
+    save_changes()
     driver.open("f", 40, weight=2)
-    save()
+    save_changes()
     driver.pull(progress={"1-3": 9, "1-4": 1})
-    save()
+    save_changes()
     driver.submit("f1", "f")
-    save()
+    save_changes()
     driver.handle(ev.WeightChanged("b", 3))
-    save()
+    save_changes()
     driver.handle(ev.InferenceCancelled("f1"))
-    save()
+    save_changes()
     driver.pull(progress={"1-3": 9, "1-4": 5})
-    save()
+    save_changes()
     driver.handle(ev.ApplicationCancelled("a"))
     driver.handle(ev.ApplicationClosed("f"))
-    save()
+    save_changes()
     driver.pull(progress={"1-4": 9})
-    save()
+    save_changes()
     driver.open("b", 900, ingress_id="i1")
-    save()
+    save_changes()
     driver.handle(ev.PolicyChanged("fcfs", (("clock", "nominal"),)))
-    save()
+    save_changes()
 
 
 def test_empty_store_restores_an_empty_core() -> None:
@@ -268,11 +268,11 @@ def test_empty_store_restores_an_empty_core() -> None:
     }
 
 
-def test_sequences_go_on_after_the_stored_ones() -> None:
+def test_sequence_numbers_continue_after_the_stored_ones() -> None:
     """Ties go by arrival, and a later arrival must not tie with an earlier one."""
-    driver = _filled()
+    driver = _create_filled_core()
     highest = driver.core.state.sequence
-    successor = _successor(driver)
+    successor = _restore_from_snapshot(driver)
     successor.open("new", 1)
 
     assert highest + 1 == successor.application("new").sequence
@@ -301,7 +301,7 @@ def test_sequences_go_on_after_the_stored_ones() -> None:
     ],
 )
 def test_damaged_application_is_named(name: str, value: object) -> None:
-    record = snapshot(_filled().core)
+    record = snapshot(_create_filled_core().core)
     record["applications"]["b"][name] = value
     with pytest.raises(StoreError, match=r"^applications\[b\]: .* damaged") as caught:
         restore(SchedulerCore(), record["clock"], record["applications"])
@@ -310,8 +310,8 @@ def test_damaged_application_is_named(name: str, value: object) -> None:
 
 
 @pytest.mark.parametrize("name", ["finish", "weight", "charged", "arrived_at", "sequence"])
-def test_application_without_a_field_is_named(name: str) -> None:
-    record = snapshot(_filled().core)
+def test_application_record_without_a_field_is_named(name: str) -> None:
+    record = snapshot(_create_filled_core().core)
     del record["applications"]["b"][name]
     with pytest.raises(StoreError, match=rf"^applications\[b\]: .* damaged.*{name}"):
         restore(SchedulerCore(), record["clock"], record["applications"])
@@ -319,7 +319,7 @@ def test_application_without_a_field_is_named(name: str) -> None:
 
 @pytest.mark.parametrize("damaged", [None, 7, "text", []])
 def test_record_that_is_no_object_is_named(damaged: Any) -> None:
-    record = snapshot(_filled().core)
+    record = snapshot(_create_filled_core().core)
     with pytest.raises(StoreError, match=r"^applications\[b\]: "):
         restore(SchedulerCore(), record["clock"], {"b": damaged})
 
@@ -340,11 +340,11 @@ def test_damaged_clock_is_named(damaged: dict[str, Any]) -> None:
         restore(SchedulerCore(), damaged, {})
 
 
-def test_rule_and_idle_time_outlive_the_scheduler() -> None:
-    """A restored application ends by its own idle time, counted from the restart."""
+def test_recognition_rule_and_idle_limit_survive_a_scheduler_restart() -> None:
+    """A restored application ends by its own idle limit, counted from the restart."""
     driver = CoreDriver()
     driver.open("a", recognized_by="conversation", idle_s=40.0)
-    successor = _successor(driver)
+    successor = _restore_from_snapshot(driver)
     application = successor.application("a")
 
     assert ("conversation", 40.0) == (application.recognized_by, application.idle_s)
@@ -352,11 +352,11 @@ def test_rule_and_idle_time_outlive_the_scheduler() -> None:
     assert [("a", "expired")] == ended(successor.wait(1.0))
 
 
-def test_application_without_rule_and_idle_time_has_the_old_record() -> None:
-    """Earlier releases wrote and read this form: no rule, and the common idle time."""
+def test_application_without_rule_and_idle_limit_has_the_old_record_format() -> None:
+    """Earlier releases wrote and read records without a rule and with the common idle limit."""
     driver = CoreDriver()
     driver.open("a")
-    successor = _successor(driver)
+    successor = _restore_from_snapshot(driver)
     application = successor.application("a")
 
     assert not {"recognized_by", "idle_s"} & driver.record()["applications"]["a"].keys()
@@ -364,13 +364,13 @@ def test_application_without_rule_and_idle_time_has_the_old_record() -> None:
     assert [("a", "expired")] == ended(successor.wait(600.0))
 
 
-def test_place_of_an_application_outlives_the_scheduler() -> None:
+def test_last_replica_of_an_application_survives_a_scheduler_restart() -> None:
     """Prefixes of the application are still in that replica's cache."""
-    driver = _filled()
-    assert ["r0"] == list(_successor(driver).application("c").replicas)
+    driver = _create_filled_core()
+    assert ["r0"] == list(_restore_from_snapshot(driver).application("c").replicas)
 
 
-def test_grants_after_a_restart_come_after_those_before_it_in_the_engine() -> None:
+def test_grants_after_a_restart_have_lower_engine_priority_than_earlier_ones() -> None:
     """Leases of the old scheduler still run there, at the priority of their grant."""
     driver = CoreDriver(SchedulerCore("fcfs", lease_prefix="1-"))
     driver.open("a")
@@ -386,7 +386,7 @@ def test_grants_after_a_restart_come_after_those_before_it_in_the_engine() -> No
     assert (2, 3) == (last.priority, grant.priority)
 
 
-def test_counts_of_another_policy_are_not_restored() -> None:
+def test_counters_of_another_policy_are_not_restored() -> None:
     """After a restart under another policy the accounts continue, but not the counters."""
     old = CoreDriver(SchedulerCore("vtc"))
     old.open("a", 50)

@@ -22,12 +22,12 @@ from justitia_ray.errors import StoreError
 from tests.core_driver import CoreDriver
 
 
-def _stages(actions: list[Action]) -> tuple[StageServed, ...]:
+def _ended_stages(actions: list[Action]) -> tuple[StageServed, ...]:
     (end,) = [action for action in actions if isinstance(action, EndApplication)]
     return end.stages
 
 
-def _stage_of(sizes: list[tuple[int, int]]) -> ExpectedStage:
+def _expected_stage(sizes: list[tuple[int, int]]) -> ExpectedStage:
     """Return a stage from the (prompt, output) tokens of its inferences."""
     return ExpectedStage(
         len(sizes),
@@ -38,7 +38,7 @@ def _stage_of(sizes: list[tuple[int, int]]) -> ExpectedStage:
     )
 
 
-def test_stage_opens_with_the_first_submission_after_an_end() -> None:
+def test_stage_begins_with_the_first_submission_after_an_end() -> None:
     """Inferences submitted before any end are siblings; only later ones are a new stage."""
     position = StagePosition()
     stages = [position.submit(), position.submit()]
@@ -52,8 +52,8 @@ def test_stage_opens_with_the_first_submission_after_an_end() -> None:
     assert [0, 0, 1, 1, 1, 2] == stages
 
 
-def test_next_returns_a_stage_without_entering_it() -> None:
-    """A submission that is refused for lack of room must not count for the fan-out."""
+def test_next_stage_is_returned_without_being_entered() -> None:
+    """A submission that is refused for lack of room must not count for its stage."""
     position = StagePosition()
     position.submit()
 
@@ -76,8 +76,8 @@ def test_higher_stage_of_an_ingress_is_adopted() -> None:
     assert 3 == position.submit()
 
 
-def test_stages_end_somewhere() -> None:
-    """An agent may loop for ever, but its record must not grow for ever."""
+def test_number_of_stages_is_limited() -> None:
+    """An agent may loop forever, but its record must not grow forever."""
     position = StagePosition()
     for _ in range(MAXIMUM_STAGES + 5):
         position.finish(position.submit())
@@ -87,7 +87,7 @@ def test_stages_end_somewhere() -> None:
 
 
 def test_end_of_an_application_reports_the_cost_of_each_stage(core: CoreDriver) -> None:
-    """10·2 + 3 and 20·4 + 10 at first; then three choices of 4 + 2 tokens: 3·(4·2 + 3).
+    """First 10·2 + 3 and 20·4 + 10; then three choices of 4 + 2 tokens: 3·(4·2 + 3).
 
     The longest output was four tokens at first, then two in each choice; no time passed.
     """
@@ -102,22 +102,22 @@ def test_end_of_an_application_reports_the_cost_of_each_stage(core: CoreDriver) 
     actions = core.pull(finished={"3": 6})
 
     first, second = StageServed(2, 2, 30, 6, 113, 4, 0.0), StageServed(1, 3, 12, 6, 33, 2, 0.0)
-    assert (first, second) == _stages(actions)
+    assert (first, second) == _ended_stages(actions)
 
 
 def test_longest_sequence_of_uneven_choices_is_rounded_up(core: CoreDriver) -> None:
-    """Seven tokens in three sequences: one of them takes three iterations."""
+    """If three sequences have seven tokens, one of them takes three iterations."""
     core.open("a", 500)
     core.submit("x", prompt=12, output=7, choices=3)
     core.submit("y", output=2)
     core.handle(ev.ApplicationClosed("a"))
     core.pull()
 
-    (stage,) = _stages(core.pull(finished={"1": 7, "2": 2}))
+    (stage,) = _ended_stages(core.pull(finished={"1": 7, "2": 2}))
     assert 3 == stage.longest_output_tokens
 
 
-def test_gap_is_from_the_last_end_to_the_first_submission(core: CoreDriver) -> None:
+def test_gap_lasts_from_the_last_end_to_the_first_submission(core: CoreDriver) -> None:
     """The first stage ends 2 s after it began and 1 s after its first end; the tool takes 5 s."""
     core.open("a", 500)
     core.submit("x", output=2)
@@ -134,7 +134,7 @@ def test_gap_is_from_the_last_end_to_the_first_submission(core: CoreDriver) -> N
     core.handle(ev.ApplicationClosed("a"))
     core.pull()
 
-    stages = _stages(core.pull(finished={"3": 3, "4": 3}))
+    stages = _ended_stages(core.pull(finished={"3": 3, "4": 3}))
     assert [5.0, 0.0] == [stage.gap_s for stage in stages]
 
 
@@ -150,7 +150,7 @@ def test_gap_between_overlapping_stages_is_zero(core: CoreDriver) -> None:
     core.handle(ev.ApplicationClosed("a"))
     core.pull()
 
-    stages = _stages(core.pull(finished={"2": 4, "3": 3}))
+    stages = _ended_stages(core.pull(finished={"2": 4, "3": 3}))
     assert [(2, 0.0), (1, 0.0)] == [(stage.inferences, stage.gap_s) for stage in stages]
 
 
@@ -165,12 +165,12 @@ def test_gap_beside_an_unobserved_stage_is_unknown(core: CoreDriver) -> None:
     core.handle(ev.ApplicationClosed("a"))
     core.pull()
 
-    stages = _stages(core.pull(finished={"2": 3}))
+    stages = _ended_stages(core.pull(finished={"2": 3}))
     assert [(1, None), (0, None), (1, 0.0)] == [(stage.inferences, stage.gap_s) for stage in stages]
 
 
-def test_call_that_produced_nothing_ends_no_stage(core: CoreDriver) -> None:
-    """A caller gives up a call late, while the tool runs: the tool takes 5 s all the same."""
+def test_call_without_output_ends_no_stage(core: CoreDriver) -> None:
+    """A call cancelled during the tool's 5 s must not shorten the gap."""
     core.open("a", 500)
     core.submit("x", output=2)
     core.submit("y")
@@ -183,12 +183,12 @@ def test_call_that_produced_nothing_ends_no_stage(core: CoreDriver) -> None:
     core.handle(ev.ApplicationClosed("a"))
     core.pull()
 
-    stages = _stages(core.pull(finished={"2": 3}))
+    stages = _ended_stages(core.pull(finished={"2": 3}))
     assert [(1, 5.0), (1, 0.0)] == [(stage.inferences, stage.gap_s) for stage in stages]
 
 
 def test_inference_without_output_is_no_part_of_a_stage(core: CoreDriver) -> None:
-    """A call given up while it waited must not be learned from; the stage stays."""
+    """A call cancelled while it waited must not be learned from; the stage stays."""
     core.open("a", 500)
     core.submit("x")
     core.handle(ev.InferenceCancelled("x"))
@@ -196,7 +196,7 @@ def test_inference_without_output_is_no_part_of_a_stage(core: CoreDriver) -> Non
     core.handle(ev.ApplicationClosed("a"))
     core.pull()
 
-    assert (StageServed(1, 1, 20, 4, 90, 4, 0.0),) == _stages(core.pull(finished={"1": 4}))
+    assert (StageServed(1, 1, 20, 4, 90, 4, 0.0),) == _ended_stages(core.pull(finished={"1": 4}))
 
 
 def test_stages_are_not_reported_if_a_scheduler_has_not_seen_all(core: CoreDriver) -> None:
@@ -207,7 +207,7 @@ def test_stages_are_not_reported_if_a_scheduler_has_not_seen_all(core: CoreDrive
     core.pull(finished={"1": 10})
     core.hand_over(SchedulerCore(lease_prefix="2-"))
 
-    assert () == _stages(core.handle(ev.ApplicationClosed("a")))
+    assert () == _ended_stages(core.handle(ev.ApplicationClosed("a")))
 
 
 def test_stages_are_not_reported_for_inferences_submitted_before(core: CoreDriver) -> None:
@@ -217,24 +217,24 @@ def test_stages_are_not_reported_for_inferences_submitted_before(core: CoreDrive
     core.handle(ev.ApplicationClosed("a"))
     core.pull()
 
-    assert () == _stages(core.pull(finished={"1": 10}))
+    assert () == _ended_stages(core.pull(finished={"1": 10}))
 
 
 MAP = ExpectedStage(4, 400, 9000, 30, 1.5)
 REDUCE = ExpectedStage(1, 100, 2000, 20, 0)
 
 
-def _open(core: CoreDriver, *expected: ExpectedStage) -> None:
+def _open_application(core: CoreDriver, *expected: ExpectedStage) -> None:
     core.handle(
         ev.ApplicationArrived("a", "EV", "t", 1.0, 100, "i0", expected_stages=tuple(expected))
     )
 
 
-def _expected(core: CoreDriver) -> tuple[ExpectedStage, ...]:
+def _expected_stages(core: CoreDriver) -> tuple[ExpectedStage, ...]:
     return core.core.state.applications["a"].expected_stages
 
 
-def _submit(core: CoreDriver, *expected: ExpectedStage, stage: int | None) -> None:
+def _submit_in_stage(core: CoreDriver, *expected: ExpectedStage, stage: int | None) -> None:
     core.handle(
         ev.InferenceSubmitted("x", "a", "x", "i0", 10, 5, 5, stage=stage, expected_stages=expected)
     )
@@ -242,13 +242,13 @@ def _submit(core: CoreDriver, *expected: ExpectedStage, stage: int | None) -> No
 
 @pytest.mark.parametrize("sizes", [[(300, 40)] * 3, [(40, 300)] * 3, [(90, 90)], [(0, 1)]])
 def test_mean_length_is_that_of_equal_inferences(sizes: list[tuple[int, int]]) -> None:
-    """Long prompts of short output, and the reverse, keep their true lengths."""
-    assert sizes[0][1] == _stage_of(sizes).mean_output_tokens
+    """Long prompts with short outputs, and the reverse, keep their true lengths."""
+    assert sizes[0][1] == _expected_stage(sizes).mean_output_tokens
 
 
 def test_mean_length_of_uneven_inferences_is_between_plain_and_weighted_mean() -> None:
-    """Lengths of 100 and 320 beside a prompt as long: 210, and 279 weighted by service."""
-    stage = _stage_of([(250, 100), (250, 320)])
+    """Lengths of 100 and 320 with equal prompts have the mean 210, weighted by service 279."""
+    stage = _expected_stage([(250, 100), (250, 320)])
 
     assert 210 <= stage.mean_output_tokens <= 279
 
@@ -275,51 +275,51 @@ def test_later_stages_replace_their_expectations() -> None:
     assert (UNKNOWN_STAGE, UNKNOWN_STAGE, MAP) == replace_expected((), 2, (MAP,))
 
 
-def test_submission_replaces_the_expected_stages_from_its_own_on(core: CoreDriver) -> None:
+def test_submission_replaces_the_expected_stages_from_its_own_stage_on(core: CoreDriver) -> None:
     """An application's later predictions are better than those at its arrival."""
-    _open(core, MAP, MAP, MAP)
-    _submit(core, REDUCE, stage=1)
+    _open_application(core, MAP, MAP, MAP)
+    _submit_in_stage(core, REDUCE, stage=1)
 
-    assert (MAP, REDUCE) == _expected(core)
+    assert (MAP, REDUCE) == _expected_stages(core)
 
 
-def test_submission_that_expects_nothing_leaves_the_expected_stages(core: CoreDriver) -> None:
+def test_submission_without_expectations_keeps_the_expected_stages(core: CoreDriver) -> None:
     """An ingress without predictions does not mean an application without stages."""
-    _open(core, MAP, REDUCE)
-    _submit(core, stage=1)
+    _open_application(core, MAP, REDUCE)
+    _submit_in_stage(core, stage=1)
 
-    assert (MAP, REDUCE) == _expected(core)
+    assert (MAP, REDUCE) == _expected_stages(core)
 
 
-def test_expected_stages_end_where_stages_do(core: CoreDriver) -> None:
+def test_number_of_expected_stages_is_limited(core: CoreDriver) -> None:
     """An external event must not fill the store."""
-    _open(core, *[MAP] * (MAXIMUM_STAGES + 1))
+    _open_application(core, *[MAP] * (MAXIMUM_STAGES + 1))
 
-    assert MAXIMUM_STAGES == len(_expected(core))
+    assert MAXIMUM_STAGES == len(_expected_stages(core))
 
 
-def test_expected_stages_outlive_the_scheduler(core: CoreDriver) -> None:
+def test_expected_stages_survive_a_scheduler_restart(core: CoreDriver) -> None:
     """A new scheduler predicts like the last one."""
-    _open(core, MAP, REDUCE)
+    _open_application(core, MAP, REDUCE)
     core.hand_over(SchedulerCore(lease_prefix="2-"))
 
-    assert (MAP, REDUCE) == _expected(core)
+    assert (MAP, REDUCE) == _expected_stages(core)
 
 
-def test_records_from_before_expected_stages_are_read(core: CoreDriver) -> None:
+def test_records_without_expected_stages_are_read(core: CoreDriver) -> None:
     """A store of an earlier release lacks this field."""
-    _open(core)
+    _open_application(core)
     record = snapshot(core.core)["applications"]["a"]
     core.hand_over(SchedulerCore(lease_prefix="2-"))
 
     assert "expected_stages" not in record
-    assert () == _expected(core)
+    assert () == _expected_stages(core)
 
 
 @pytest.mark.parametrize("row", [[1, 2, 3, 4], [1, 2, 3, 4, -5.0], "stage", [1, 2, 3, 4, "5"]])
 def test_damaged_expected_stages_are_named(core: CoreDriver, row: Any) -> None:
     """Damage is reported by field, not by a later index error."""
-    _open(core, MAP)
+    _open_application(core, MAP)
     damaged = json.loads(json.dumps(snapshot(core.core)))
     damaged["applications"]["a"]["expected_stages"].append(row)
 

@@ -60,8 +60,8 @@ def test_lease_of_an_earlier_scheduler_is_taken_back_from_a_stalled_replica(
     assert ["x"] == granted(core.pull("r1"))
 
 
-def test_end_reported_with_the_stall_counts(core: CoreDriver) -> None:
-    """The last token of the inference was made before the stall."""
+def test_end_reported_together_with_a_stall_counts(core: CoreDriver) -> None:
+    """The inference got its last token before the stall."""
     core.open("a", 100)
     core.submit("x")
     core.pull("r0")

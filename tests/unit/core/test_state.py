@@ -15,33 +15,33 @@ from tests.core_driver import CoreDriver
 
 
 @pytest.fixture
-def small() -> CoreDriver:
+def limited_driver() -> CoreDriver:
     """Return a core with limits of ten applications and ten inferences, eight per tenant."""
     return CoreDriver(
         SchedulerCore(limits=SchedulerLimits(waiting_inferences=10, open_applications=10))
     )
 
 
-def fill(driver: CoreDriver, tenant: str, count: int = 20) -> int:
+def open_applications(driver: CoreDriver, tenant: str, count: int = 20) -> int:
     """Open as many applications as a tenant may, and return their number."""
     for i in range(count):
         driver.open(f"{tenant}-{i}", tenant=tenant)
     return driver.core.state.open_applications.count_of(tenant)
 
 
-def test_greedy_tenant_leaves_room_for_others(small: CoreDriver) -> None:
+def test_greedy_tenant_leaves_room_for_others(limited_driver: CoreDriver) -> None:
     """A caller that never closes its applications must not block the service for others.
 
     Of ten, t may have n with n < 4 * (10 - n) before the last: 8. Then u may have 1 with 1 <= 4 *
     (10 - 9), and one more while 1 < 4 * 1: 2.
     """
-    assert 8 == fill(small, "t")
-    assert 2 == fill(small, "u")
-    assert 0 == fill(small, "v")
+    assert 8 == open_applications(limited_driver, "t")
+    assert 2 == open_applications(limited_driver, "u")
+    assert 0 == open_applications(limited_driver, "v")
 
 
-def test_greedy_tenants_have_equal_shares() -> None:
-    """With k of them, 1/(4k + 1) of the limit stays free: of 900 and two of them 100."""
+def test_greedy_tenants_get_equal_parts_of_the_limit() -> None:
+    """With k greedy tenants 1/(4k + 1) of the limit stays free: 100 of 900 beside two."""
     quota = TenantQuota(900)
     for _ in range(900):
         for tenant in ("t", "u"):
@@ -67,8 +67,7 @@ def test_shortfall_is_the_number_of_ends_before_the_next_admission() -> None:
     assert 0 == quota.shortfall("t") == TenantQuota().shortfall("t")
 
 
-def test_full_quota_waits_for_whatever_ends() -> None:
-    """A full queue admits no tenant, however few places it has."""
+def test_full_queue_refuses_every_tenant() -> None:
     quota = TenantQuota(2)
     for _ in range(4):
         quota.arrive("t")
@@ -77,7 +76,7 @@ def test_full_quota_waits_for_whatever_ends() -> None:
     assert 3 == quota.shortfall("u")
 
 
-def test_without_a_limit_everything_is_admitted() -> None:
+def test_queue_without_a_limit_admits_everything() -> None:
     """Simulators hold whole workloads."""
     quota = TenantQuota()
     for _ in range(1_000):
@@ -86,24 +85,24 @@ def test_without_a_limit_everything_is_admitted() -> None:
     assert quota.has_room("t")
 
 
-def test_refused_application_is_reported_and_leaves_no_state(small: CoreDriver) -> None:
-    """The ingress that opened it keeps it until an end is reported, which never happens."""
-    fill(small, "t")
-    actions = small.open("late", tenant="t")
+def test_refused_application_is_reported_and_leaves_no_state(limited_driver: CoreDriver) -> None:
+    """The ingress stores an opened application until its end is reported."""
+    open_applications(limited_driver, "t")
+    actions = limited_driver.open("late", tenant="t")
 
     (refused,) = actions
     assert isinstance(refused, RefuseApplication)
     assert ("late", Refusal.TOO_MANY_APPLICATIONS) == (refused.application_id, refused.reason)
-    assert "late" not in small.core.state.applications
-    assert "late" not in small.core.take_changed()
+    assert "late" not in limited_driver.core.state.applications
+    assert "late" not in limited_driver.core.take_changed()
 
 
-def test_inference_of_an_application_that_was_not_opened_may_come_back(small: CoreDriver) -> None:
+def test_inference_of_a_refused_application_may_be_retried(limited_driver: CoreDriver) -> None:
     """The caller made no mistake, as it would with an unknown application."""
-    fill(small, "t")
-    small.open("late", tenant="t")
-    (refused,) = small.submit("q", "late")
-    unknown = small.submit("q", "never-heard-of")
+    open_applications(limited_driver, "t")
+    limited_driver.open("late", tenant="t")
+    (refused,) = limited_driver.submit("q", "late")
+    unknown = limited_driver.submit("q", "never-heard-of")
 
     assert isinstance(refused, Refuse)
     assert Refusal.TOO_MANY_APPLICATIONS == refused.reason
@@ -111,75 +110,78 @@ def test_inference_of_an_application_that_was_not_opened_may_come_back(small: Co
     assert [Refuse("q", "i0", Refusal.UNKNOWN_APPLICATION)] == unknown
 
 
-def test_freed_places_are_used_again(small: CoreDriver) -> None:
-    fill(small, "t")
-    small.open("late", tenant="t")
-    small.handle(ev.ApplicationClosed("t-0"))
-    small.open("late", tenant="t")
+def test_freed_places_are_used_again(limited_driver: CoreDriver) -> None:
+    open_applications(limited_driver, "t")
+    limited_driver.open("late", tenant="t")
+    limited_driver.handle(ev.ApplicationClosed("t-0"))
+    limited_driver.open("late", tenant="t")
 
-    assert [] == small.submit("q", "late")
-    assert ["q"] == small.waiting("late")
+    assert [] == limited_driver.submit("q", "late")
+    assert ["q"] == limited_driver.waiting("late")
 
 
-def test_idle_applications_make_room_when_they_end_by_themselves(small: CoreDriver) -> None:
+def test_idle_applications_make_room_when_they_expire(limited_driver: CoreDriver) -> None:
     """An application that is never closed ends after its idle time."""
-    fill(small, "t")
-    ended = small.wait(601.0)
+    open_applications(limited_driver, "t")
+    ended = limited_driver.wait(601.0)
 
     assert 8 == sum(isinstance(action, EndApplication) for action in ended)
-    assert 8 == fill(small, "again")
+    assert 8 == open_applications(limited_driver, "again")
 
 
-def test_full_queue_refuses_new_inferences_and_keeps_waiting_ones(small: CoreDriver) -> None:
+def test_full_queue_refuses_new_inferences_and_keeps_waiting_ones(
+    limited_driver: CoreDriver,
+) -> None:
     """Admitted inferences are not dropped for later ones."""
-    small.open("a", tenant="t")
+    limited_driver.open("a", tenant="t")
     for i in range(8):
-        assert [] == small.submit(f"q{i}", "a")
-    refused = small.submit("q8", "a")
+        assert [] == limited_driver.submit(f"q{i}", "a")
+    refused = limited_driver.submit("q8", "a")
 
-    wait_s = 1.04 * (1 + 0.3)  # one departure, at one a second as long as none was seen
+    wait_s = 1.04 * (1 + 0.3)  # one departure, at the assumed rate of one per second
     assert [Refuse("q8", "i0", Refusal.QUEUE_FULL, retry_after_s=wait_s)] == refused
-    assert [f"q{i}" for i in range(8)] == small.waiting("a")
+    assert [f"q{i}" for i in range(8)] == limited_driver.waiting("a")
 
 
-def test_other_tenant_is_still_served_when_one_fills_the_queue(small: CoreDriver) -> None:
+def test_other_tenant_is_served_when_one_fills_the_queue(limited_driver: CoreDriver) -> None:
     """One tenant's full part does not delay the others."""
-    small.open("a", tenant="t")
+    limited_driver.open("a", tenant="t")
     for i in range(20):
-        small.submit(f"q{i}", "a")
-    small.open("b", tenant="u")
+        limited_driver.submit(f"q{i}", "a")
+    limited_driver.open("b", tenant="u")
 
-    assert [] == small.submit("mine", "b")
+    assert [] == limited_driver.submit("mine", "b")
 
 
-def test_ended_inference_makes_room_in_the_queue(small: CoreDriver) -> None:
+def test_ended_inference_makes_room_in_the_queue(limited_driver: CoreDriver) -> None:
     """Running inferences count too: each end is subtracted once."""
-    small.open("a", tenant="t")
+    limited_driver.open("a", tenant="t")
     for i in range(8):
-        small.submit(f"q{i}", "a")
-    small.handle(ev.InferenceCancelled("q0"))
-    small.handle(ev.InferenceCancelled("q0"))
+        limited_driver.submit(f"q{i}", "a")
+    limited_driver.handle(ev.InferenceCancelled("q0"))
+    limited_driver.handle(ev.InferenceCancelled("q0"))
 
-    assert [] == small.submit("q8", "a")
-    (refused,) = small.submit("q9", "a")
+    assert [] == limited_driver.submit("q8", "a")
+    (refused,) = limited_driver.submit("q9", "a")
     assert isinstance(refused, Refuse)
     assert Refusal.QUEUE_FULL == refused.reason
 
 
-def test_inference_admitted_by_an_earlier_scheduler_is_never_refused(small: CoreDriver) -> None:
+def test_inference_admitted_by_an_earlier_scheduler_is_never_refused(
+    limited_driver: CoreDriver,
+) -> None:
     """A lowered limit or changed shares must not drop waiting inferences."""
-    fill(small, "t")
+    open_applications(limited_driver, "t")
     arrival = ev.ApplicationArrived("known", "class", "t", 1, 100, "i0", resubmitted=True)
-    taken = small.handle(arrival)
+    taken = limited_driver.handle(arrival)
     for i in range(30):
-        taken += small.submit(f"q{i}", "known", resubmitted=True)
+        taken += limited_driver.submit(f"q{i}", "known", resubmitted=True)
 
     assert [] == taken
-    assert 30 == len(small.waiting("known"))
+    assert 30 == len(limited_driver.waiting("known"))
 
 
-def test_restored_applications_count() -> None:
-    """After a restart the same limit applies, and ends are subtracted."""
+def test_restored_applications_count_against_the_limit() -> None:
     driver = CoreDriver()
     driver.open("a", tenant="t")
     driver.open("b", tenant="t")
@@ -222,14 +224,14 @@ def test_deadline_set_for_now_during_iteration_is_due_too() -> None:
     assert (seen, deadlines.next()) == (["a", "b"], 5.1)
 
 
-def test_empty_heap_has_no_next() -> None:
+def test_empty_heap_of_deadlines_has_no_next() -> None:
     """The driver then waits for events only."""
     deadlines = Deadlines()
 
     assert (deadlines.next(), list(deadlines.due(1e9))) == (None, [])
 
 
-def test_setting_again_for_later_leaves_one_entry() -> None:
+def test_deadline_moved_to_a_later_time_leaves_one_entry() -> None:
     """An application that falls idle a hundred times must not leave a hundred entries."""
     deadlines = Deadlines()
     for instant in range(100):
@@ -241,8 +243,8 @@ def test_setting_again_for_later_leaves_one_entry() -> None:
     assert 0 == len(deadlines)
 
 
-def test_setting_for_earlier_wakes_then_and_not_again() -> None:
-    """The later time no longer holds, and its entry must not return the name twice."""
+def test_deadline_moved_to_an_earlier_time_is_due_only_then() -> None:
+    """The heap entry of the later time must not return the name again."""
     deadlines = Deadlines()
     deadlines.set(5.0, DeadlineKind.LEASE, "a")
     deadlines.set(3.0, DeadlineKind.LEASE, "a")
@@ -252,7 +254,7 @@ def test_setting_for_earlier_wakes_then_and_not_again() -> None:
 
 
 def test_one_name_may_have_two_deadlines() -> None:
-    """An application may expire and, restored, not return: these are separate deadlines."""
+    """An application may expire as idle, or after a restart, because its ingress stays away."""
     deadlines = Deadlines()
     deadlines.set(1.0, DeadlineKind.RETURN, "a")
     deadlines.set(2.0, DeadlineKind.APPLICATION, "a")
@@ -272,7 +274,7 @@ def test_infinite_deadline_is_never_due_and_replaces_an_earlier_one() -> None:
 
 
 def test_reserved_places_count_as_taken() -> None:
-    """Ten places, six taken: with two reserved for its own callers, t's eight are used up."""
+    """Of ten places six are taken and two reserved, so tenant t has used its eight."""
     quota = TenantQuota(10)
     for _ in range(6):
         quota.arrive("t")

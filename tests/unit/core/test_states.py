@@ -22,26 +22,30 @@ _PAIRS = list(itertools.product(InferenceState, InferenceState))
 _APPLICATION_PAIRS = list(itertools.product(ApplicationState, ApplicationState))
 
 
-def _inference(state: InferenceState) -> Inference:
+def _create_inference(state: InferenceState) -> Inference:
     return Inference("r7", "a", "0", "i0", 1, 1, 1, 1, 0.0, 1, state=state)
 
 
-def _application(state: ApplicationState) -> Application:
+def _create_application(state: ApplicationState) -> Application:
     return Application("a7", "class", "tenant", 1, 100, "i0", 0.0, 1, state=state)
 
 
 @pytest.mark.parametrize(("start", "finish"), list(TRANSITIONS))
-def test_moves_of_the_table_are_made(start: InferenceState, finish: InferenceState) -> None:
-    inference = _inference(start)
+def test_allowed_state_transitions_of_an_inference_are_made(
+    start: InferenceState, finish: InferenceState
+) -> None:
+    inference = _create_inference(start)
     move(inference, finish)
 
     assert finish is inference.state
 
 
 @pytest.mark.parametrize(("start", "finish"), [pair for pair in _PAIRS if pair not in TRANSITIONS])
-def test_other_moves_are_refused(start: InferenceState, finish: InferenceState) -> None:
+def test_other_state_transitions_of_an_inference_are_refused(
+    start: InferenceState, finish: InferenceState
+) -> None:
     """A second end, or a grant of a running inference, is a bug that must raise."""
-    inference = _inference(start)
+    inference = _create_inference(start)
     told = f"inference r7 of application a cannot go from {start} to {finish}"
     with pytest.raises(InvalidTransition, match=told):
         move(inference, finish)
@@ -53,10 +57,10 @@ def test_other_moves_are_refused(start: InferenceState, finish: InferenceState) 
     ("start", "finish"),
     [pair for pair in _APPLICATION_PAIRS if pair not in APPLICATION_TRANSITIONS],
 )
-def test_other_moves_of_an_application_are_refused(
+def test_other_state_transitions_of_an_application_are_refused(
     start: ApplicationState, finish: ApplicationState
 ) -> None:
-    application = _application(start)
+    application = _create_application(start)
     with pytest.raises(
         InvalidTransition, match=f"application a7 cannot go from {start} to {finish}"
     ):
@@ -65,8 +69,8 @@ def test_other_moves_of_an_application_are_refused(
     assert (start, ()) == (application.state, application.story)
 
 
-def test_refused_move_tells_the_last_states_of_the_application_and_their_times() -> None:
-    application = _application(ApplicationState.OPENING)
+def test_refused_transition_lists_the_last_states_and_their_times() -> None:
+    application = _create_application(ApplicationState.OPENING)
     application.move(ApplicationState.IDLE, 1.0)
     for at in range(2, 9):
         busy = at % 2 == 0
@@ -83,12 +87,12 @@ def test_refused_move_tells_the_last_states_of_the_application_and_their_times()
 
 
 def test_ended_state_is_final() -> None:
-    """The first final report of an inference wins."""
+    """The first final report of an inference counts."""
     assert not [pair for pair in TRANSITIONS if pair[0] is InferenceState.ENDED]
     assert not [pair for pair in APPLICATION_TRANSITIONS if pair[0] is ApplicationState.ENDED]
 
 
-# --- the way of an application through its states, driven from outside
+# --- state transitions of an application, caused by events
 
 _ARRIVAL = ev.ApplicationArrived("a", "class", "tenant", 1, 1000, "i0", keeps_ends=True)
 _END = ev.InferenceSubmitted(
@@ -97,13 +101,13 @@ _END = ev.InferenceSubmitted(
 )  # fmt: skip
 
 
-def _restart(d: CoreDriver) -> None:
-    """Let a scheduler follow that knows what is stored: ingress i0 had the application open."""
+def _restart_scheduler(d: CoreDriver) -> None:
+    """Replace the scheduler by one that restores the stored state."""
     d.hand_over(SchedulerCore(lease_prefix="2-"))
 
 
-def _wait(d: CoreDriver, seconds: int) -> None:
-    """Let time pass while the ingress calls."""
+def _wait_with_heartbeats(d: CoreDriver, seconds: int) -> None:
+    """Advance the time while the ingress sends heartbeats."""
     for _ in range(seconds // 10):
         d.now += 10.0
         d.handle(ev.IngressHeartbeat("i0"))
@@ -122,10 +126,10 @@ _STEPS: dict[str, Callable[[CoreDriver], object]] = {
     "close": lambda d: d.handle(ev.ApplicationClosed("a")),
     "cancel": lambda d: d.handle(ev.ApplicationCancelled("a")),
     "reopen": lambda d: d.handle(ev.ApplicationReopened("a")),
-    "restart": _restart,
+    "restart": _restart_scheduler,
     "ingress has come": lambda d: d.handle(ev.Resubmitted("i0")),
-    "30 s": lambda d: _wait(d, 30),
-    "600 s": lambda d: _wait(d, 600),
+    "30 s": lambda d: _wait_with_heartbeats(d, 30),
+    "600 s": lambda d: _wait_with_heartbeats(d, 600),
 }
 _WAYS: dict[str, str] = {
     "open, submit, leave, 600 s": "idle open idle ended",
@@ -151,43 +155,45 @@ _WAYS: dict[str, str] = {
 
 
 @pytest.fixture
-def moves(monkeypatch: pytest.MonkeyPatch) -> list[tuple[ApplicationState, ApplicationState]]:
-    """Every move of an application during a test."""
+def state_transitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> list[tuple[ApplicationState, ApplicationState]]:
+    """Return the list of all state transitions of applications during a test."""
     made: list[tuple[ApplicationState, ApplicationState]] = []
     real = Application.move
 
-    def note(self: Application, finish: ApplicationState, now: float) -> None:
+    def record_transition(self: Application, finish: ApplicationState, now: float) -> None:
         made.append((self.state, finish))
         real(self, finish, now)
 
-    monkeypatch.setattr(Application, "move", note)
+    monkeypatch.setattr(Application, "move", record_transition)
     return made
 
 
 @pytest.mark.parametrize("steps", list(_WAYS))
-def test_application_goes_its_way(
-    steps: str, moves: list[tuple[ApplicationState, ApplicationState]]
+def test_events_move_an_application_through_its_states(
+    steps: str, state_transitions: list[tuple[ApplicationState, ApplicationState]]
 ) -> None:
     driver = CoreDriver()
     for step in steps.split(", "):
         _STEPS[step](driver)
 
-    assert _WAYS[steps].split() == [finish.value for _, finish in moves]
+    assert _WAYS[steps].split() == [finish.value for _, finish in state_transitions]
 
 
-def test_every_move_of_the_table_is_made_by_the_core(
-    moves: list[tuple[ApplicationState, ApplicationState]],
+def test_every_allowed_transition_is_made_by_the_core(
+    state_transitions: list[tuple[ApplicationState, ApplicationState]],
 ) -> None:
-    """A row that no event leads to is a state that the code does not have."""
+    """A row of the table that no event leads to is a state that the code does not have."""
     for steps in _WAYS:
         driver = CoreDriver()
         for step in steps.split(", "):
             _STEPS[step](driver)
 
-    assert set(APPLICATION_TRANSITIONS) == set(moves)
+    assert set(APPLICATION_TRANSITIONS) == set(state_transitions)
 
 
-def test_cancelled_application_that_awaits_an_ingress_in_vain_ends_as_cancelled() -> None:
+def test_cancelled_application_without_its_ingress_ends_as_cancelled() -> None:
     driver = CoreDriver()
     for step in ("open for 5 s", "restart", "cancel"):
         _STEPS[step](driver)
@@ -200,6 +206,6 @@ def test_cancelled_application_that_awaits_an_ingress_in_vain_ends_as_cancelled(
     [(state, "open") for state in ApplicationState if state.takes_inferences]
     + [(state, "closing") for state in ApplicationState if not state.takes_inferences],
 )
-def test_api_and_store_have_two_words_for_the_states(state: ApplicationState, told: str) -> None:
-    """Clients of earlier releases, and earlier releases that read the store, know these."""
+def test_api_and_store_group_the_states_into_two(state: ApplicationState, told: str) -> None:
+    """Clients of earlier releases and earlier releases that read the store know only two."""
     assert told == state.public_name

@@ -25,19 +25,19 @@ class Fleet:
     """
 
     def __init__(self, replicas: int, *, deaths_allowed: int = 2, prefix: str = "") -> None:
-        self.driver = CoreDriver(_core(deaths_allowed, prefix))
+        self.driver = CoreDriver(_create_core(deaths_allowed, prefix))
         self.refused: list[tuple[str, str]] = []
         self._up = 0
         for _ in range(replicas):
-            self.start()
+            self.start_replica()
 
-    def start(self) -> str:
+    def start_replica(self) -> str:
         """Start a replica and return its name."""
         name, self._up = f"r{self._up}", self._up + 1
-        self.take(self.driver.pull(name))
+        self.report_granted(self.driver.pull(name))
         return name
 
-    def take(self, actions: Sequence[Action]) -> None:
+    def report_granted(self, actions: Sequence[Action]) -> None:
         """Let replicas report at once the leases they were granted."""
         self.refused += refused(actions)
         for name in sorted({a.replica_id for a in actions if isinstance(a, Grant)}):
@@ -48,22 +48,22 @@ class Fleet:
         ends = {self.driver.lease_of(name): 1 for name in finished}
         held = dict.fromkeys(self.driver.core.state.replicas[replica_id].leases, 1)
         running = {lease_id: n for lease_id, n in held.items() if lease_id not in ends}
-        self.take(self.driver.pull(replica_id, running, ends))
+        self.report_granted(self.driver.pull(replica_id, running, ends))
 
     def submit(self, *names: str) -> None:
         """Submit inferences, each of its own application."""
         for name in names:
             self.driver.open(name)
-            self.take(self.driver.submit(name, name))
+            self.report_granted(self.driver.submit(name, name))
 
     def wait(self, seconds: float) -> None:
         """Advance the time and let all replicas report."""
-        self.take(self.driver.wait(seconds))
+        self.report_granted(self.driver.wait(seconds))
         for name in list(self.driver.core.state.replicas):
             if not self.driver.core.state.replicas[name].draining:
                 self.report(name)
 
-    def die(
+    def kill_engine(
         self,
         replica_id: str,
         ran_s: float | Mapping[str, float] = 0.3,
@@ -78,22 +78,22 @@ class Fleet:
         }
         runs = tuple(ev.LeaseRun(lease, took[lease]) for lease, _ in ran)
         actions = self.driver.handle(ev.EngineFailed(replica_id, replica_id, cause, runs))
-        self.take(actions)
-        self.take(self.driver.handle(ev.ReplicaLost(replica_id)))
+        self.report_granted(actions)
+        self.report_granted(self.driver.handle(ev.ReplicaLost(replica_id)))
         return actions
 
-    def crash(self, replica_id: str) -> list[Action]:
+    def crash_process(self, replica_id: str) -> list[Action]:
         """Crash the process of a replica; its loss is reported later."""
         actions = self.driver.handle(ev.ReplicaCrashed(replica_id))
-        self.take(actions)
+        self.report_granted(actions)
         return actions
 
     def lose_connection(self, name: str) -> None:
         """Nack the lease of an inference because its connection was lost."""
         lease_id = self.driver.lease_of(name)
-        self.take(self.driver.handle(ev.LeaseNacked(lease_id, ev.NackReason.CONNECTION)))
+        self.report_granted(self.driver.handle(ev.LeaseNacked(lease_id, ev.NackReason.CONNECTION)))
 
-    def on(self) -> dict[str, list[str]]:
+    def inferences_by_replica(self) -> dict[str, list[str]]:
         """Return the names of the inferences on each replica."""
         state = self.driver.core.state
         return {
@@ -105,27 +105,27 @@ class Fleet:
         return self.driver.core.state.leases[self.driver.lease_of(name)].replica_id
 
 
-def _core(deaths_allowed: int = 2, prefix: str = "") -> SchedulerCore:
+def _create_core(deaths_allowed: int = 2, prefix: str = "") -> SchedulerCore:
     return SchedulerCore(
         "fcfs", timeouts=PATIENT, lease_prefix=prefix, deaths_allowed=deaths_allowed
     )
 
 
-def test_each_suspect_runs_on_its_own_engine_and_others_anywhere() -> None:
+def test_each_suspect_of_an_engine_death_runs_on_a_separate_engine() -> None:
     fleet = Fleet(1)
     fleet.submit("a", "b", "c")
     for _ in range(2):
-        fleet.start()
-    fleet.die("r0")
+        fleet.start_replica()
+    fleet.kill_engine("r0")
     fleet.wait(1.0)
 
-    assert {"r1": ["a"], "r2": ["b"]} == fleet.on()
+    assert {"r1": ["a"], "r2": ["b"]} == fleet.inferences_by_replica()
     assert ["c"] == fleet.driver.waiting("c")
     fleet.submit("x", "y")
     assert ["c"] == [name for name in "abcxy" if name in fleet.driver.waiting(name)]
 
 
-def test_killer_is_refused_after_two_deaths_and_the_others_finish() -> None:
+def test_inference_that_kills_two_engines_is_refused_and_others_finish() -> None:
     fleet = Fleet(4)
     innocent = [f"s{k}" for k in range(10)]
     fleet.submit(*innocent, "poison")
@@ -133,7 +133,7 @@ def test_killer_is_refused_after_two_deaths_and_the_others_finish() -> None:
     while "poison" in fleet.driver.core.state.inferences:
         if not fleet.driver.waiting("poison"):
             fleet.wait(0.3)
-            fleet.die(fleet.replica_of("poison"))
+            fleet.kill_engine(fleet.replica_of("poison"))
             deaths += 1
         fleet.wait(1.0)
 
@@ -141,53 +141,55 @@ def test_killer_is_refused_after_two_deaths_and_the_others_finish() -> None:
     assert [("poison", _KILLER)] == fleet.refused
     assert 0 == fleet.driver.core.suspects.open_count
     assert all(not fleet.driver.waiting(name) for name in innocent)
-    for replica_id, names in fleet.on().items():
+    for replica_id, names in fleet.inferences_by_replica().items():
         fleet.report(replica_id, names)
     assert not fleet.driver.core.state.inferences
 
 
 def test_single_replica_finds_the_killer_among_all_that_ran() -> None:
-    """There suspects run one after the other, until each is cleared."""
+    """On one replica suspects run one after the other, until each is cleared."""
     fleet = Fleet(1)
     fleet.submit("a", "b", "poison")
-    fleet.die("r0", {"a": 3.0, "b": 2.0})
-    fleet.start()
+    fleet.kill_engine("r0", {"a": 3.0, "b": 2.0})
+    fleet.start_replica()
     fleet.wait(1.0)
-    assert {"r1": ["a"]} == fleet.on()
+    assert {"r1": ["a"]} == fleet.inferences_by_replica()
     fleet.wait(3.4)
-    assert {"r1": ["a"]} == fleet.on()
+    assert {"r1": ["a"]} == fleet.inferences_by_replica()
     fleet.wait(0.2)
-    assert {"r1": ["a", "b"]} == fleet.on()
+    assert {"r1": ["a", "b"]} == fleet.inferences_by_replica()
     fleet.wait(2.5)
-    assert {"r1": ["a", "b", "poison"]} == fleet.on()
-    fleet.die("r1")
+    assert {"r1": ["a", "b", "poison"]} == fleet.inferences_by_replica()
+    fleet.kill_engine("r1")
     assert not fleet.refused  # a and b ran beside the killer in both deaths
 
-    fleet.start()
+    fleet.start_replica()
     fleet.wait(1.0)
     fleet.report("r2", ["a"])
     fleet.wait(0.0)
-    assert {"r2": ["b"]} == fleet.on()
+    assert {"r2": ["b"]} == fleet.inferences_by_replica()
     fleet.wait(2.6)
-    assert {"r2": ["b"]} == fleet.on()  # b was cleared, but ran beside the killer in both deaths
+    assert {
+        "r2": ["b"]
+    } == fleet.inferences_by_replica()  # b was cleared, but ran beside the killer in both deaths
     fleet.report("r2", ["b"])
-    assert {"r2": ["poison"]} == fleet.on()
-    fleet.die("r2")
+    assert {"r2": ["poison"]} == fleet.inferences_by_replica()
+    fleet.kill_engine("r2")
     assert [("poison", _KILLER)] == fleet.refused
 
 
-def test_inference_that_ran_beside_the_same_killer_in_two_deaths_is_not_blamed() -> None:
-    """The inference had been cleared, and so had the killer; they met again by coincidence."""
+def test_inference_that_ran_beside_one_killer_in_two_deaths_is_not_blamed() -> None:
+    """Inference and killer had both been cleared, and met again by coincidence."""
     fleet = Fleet(1)
     fleet.submit("a", "poison")
     for dead, alive in (("r0", "r1"), ("r1", "r2")):
-        fleet.die(dead)
-        assert alive == fleet.start()
+        fleet.kill_engine(dead)
+        assert alive == fleet.start_replica()
         fleet.wait(1.0)
         fleet.wait(1.0)
         fleet.wait(1.0)
-        assert {alive: ["a", "poison"]} == fleet.on()
-    fleet.die("r2")
+        assert {alive: ["a", "poison"]} == fleet.inferences_by_replica()
+    fleet.kill_engine("r2")
 
     assert not fleet.refused
     assert 2 == fleet.driver.core.suspects.open_count
@@ -197,23 +199,23 @@ def test_inference_in_the_deaths_of_two_killers_is_not_blamed_for_a_short_run() 
     """The inference ran for three seconds at the first death, and for a moment at the second."""
     fleet = Fleet(1)
     fleet.submit("a", "first")
-    fleet.start()
+    fleet.start_replica()
     fleet.submit("second")
     assert "r1" == fleet.replica_of("second")
-    fleet.die("r0", {"a": 3.0})
+    fleet.kill_engine("r0", {"a": 3.0})
     fleet.wait(1.0)
-    assert {"r1": ["a", "second"]} == fleet.on()
-    fleet.die("r1", {"a": 0.1})
+    assert {"r1": ["a", "second"]} == fleet.inferences_by_replica()
+    fleet.kill_engine("r1", {"a": 0.1})
 
     assert not fleet.refused
-    fleet.start()
-    assert {"r2": ["first"]} == fleet.on()
-    fleet.die("r2")
+    fleet.start_replica()
+    assert {"r2": ["first"]} == fleet.inferences_by_replica()
+    fleet.kill_engine("r2")
     assert [("first", _KILLER)] == fleet.refused
     assert 2 == fleet.driver.core.suspects.open_count  # suspects of the second death
 
 
-def test_two_killers_of_one_death_are_found_one_after_the_other() -> None:
+def test_two_killers_of_one_engine_are_found_one_after_the_other() -> None:
     fleet = Fleet(3)
     fleet.submit("x", "y", "z")
     fleet.report("r1", ["y"])
@@ -221,16 +223,16 @@ def test_two_killers_of_one_death_are_found_one_after_the_other() -> None:
     fleet.driver.handle(ev.PullAnswered("r1"))
     fleet.driver.handle(ev.PullAnswered("r2"))
     fleet.submit("one", "two")
-    assert ["one", "two", "x"] == fleet.on()["r0"]
-    fleet.die("r0")
+    assert ["one", "two", "x"] == fleet.inferences_by_replica()["r0"]
+    fleet.kill_engine("r0")
     fleet.wait(1.0)
-    fleet.start()
-    assert {"one", "two", "x"} == {names[0] for names in fleet.on().values()}
-    fleet.die(fleet.replica_of("one"))
-    fleet.die(fleet.replica_of("two"))
-    assert [("one", _KILLER)] == fleet.refused  # call "one" explains both deaths
+    fleet.start_replica()
+    assert {"one", "two", "x"} == {names[0] for names in fleet.inferences_by_replica().values()}
+    fleet.kill_engine(fleet.replica_of("one"))
+    fleet.kill_engine(fleet.replica_of("two"))
+    assert [("one", _KILLER)] == fleet.refused  # the content "one" explains both deaths
     fleet.wait(1.0)
-    fleet.die(fleet.replica_of("two"))
+    fleet.kill_engine(fleet.replica_of("two"))
 
     assert [("one", _KILLER), ("two", _KILLER)] == fleet.refused
 
@@ -241,76 +243,76 @@ def test_killer_retried_under_another_id_brings_no_blame_on_others(gone: str) ->
     fleet = Fleet(1)
     fleet.submit("a")
     fleet.driver.open("poison", ingress_id="i1")
-    fleet.take(fleet.driver.submit("poison", "poison", ingress_id="i1"))
+    fleet.report_granted(fleet.driver.submit("poison", "poison", ingress_id="i1"))
     fleet.wait(0.3)
-    fleet.die("r0")
+    fleet.kill_engine("r0")
     if gone == "it was cancelled":
-        fleet.take(fleet.driver.handle(ev.InferenceCancelled("poison")))
+        fleet.report_granted(fleet.driver.handle(ev.InferenceCancelled("poison")))
     fleet.wait(1.0)
     fleet.submit("again")
-    fleet.start()
+    fleet.start_replica()
     fleet.wait(1.0)
-    assert {"a", "again"} <= set(fleet.on()["r1"])
-    fleet.die("r1")
+    assert {"a", "again"} <= set(fleet.inferences_by_replica()["r1"])
+    fleet.kill_engine("r1")
     assert not fleet.refused
 
     for _ in range(3):
-        fleet.start()
+        fleet.start_replica()
     fleet.wait(1.0)
-    fleet.die(fleet.replica_of("again"))
+    fleet.kill_engine(fleet.replica_of("again"))
     assert [("again", _KILLER)] == fleet.refused
 
 
 def test_completed_equal_call_does_not_clear_a_killer() -> None:
     fleet = Fleet(1)
     fleet.submit("poison", "a")
-    fleet.die("r0")
-    fleet.start()
-    fleet.start()
+    fleet.kill_engine("r0")
+    fleet.start_replica()
+    fleet.start_replica()
     fleet.wait(1.0)
     free = fleet.replica_of("a")
     fleet.report(free, ["a"])
     fleet.driver.handle(ev.ReplicaLost(free))
     fleet.submit("b")
-    assert [["b", "poison"]] == list(fleet.on().values())
-    fleet.die(fleet.replica_of("poison"))
+    assert [["b", "poison"]] == list(fleet.inferences_by_replica().values())
+    fleet.kill_engine(fleet.replica_of("poison"))
 
     assert [("poison", _KILLER)] == fleet.refused
 
 
 @pytest.mark.parametrize("allowed", [1, 3])
-def test_setting_limits_the_number_of_deaths(allowed: int) -> None:
+def test_number_of_allowed_engine_deaths_is_configurable(allowed: int) -> None:
     fleet = Fleet(1, deaths_allowed=allowed)
     fleet.submit("poison")
     for death in range(allowed):
         assert not fleet.refused
-        fleet.die(f"r{death}")
-        fleet.start()
+        fleet.kill_engine(f"r{death}")
+        fleet.start_replica()
         fleet.wait(1.0)
 
     assert [("poison", _KILLER)] == fleet.refused
 
 
-def test_nothing_is_suspected_where_no_deaths_are_counted() -> None:
+def test_engine_death_makes_no_suspects_if_deaths_are_not_counted() -> None:
     fleet = Fleet(1, deaths_allowed=0)
     fleet.submit("a", "b")
     for death in range(3):
-        fleet.die(f"r{death}")
-        fleet.start()
-        assert {f"r{death + 1}": ["a", "b"]} == fleet.on()
+        fleet.kill_engine(f"r{death}")
+        fleet.start_replica()
+        assert {f"r{death + 1}": ["a", "b"]} == fleet.inferences_by_replica()
 
     assert 0 == len(fleet.driver.core.suspects.known)
 
 
-def test_engine_that_is_killed_from_outside_and_a_replica_that_is_lost_make_no_suspects() -> None:
+def test_engine_killed_from_outside_and_lost_replica_make_no_suspects() -> None:
     fleet = Fleet(2)
     fleet.submit("a", "b", "c", "d")
     for death in range(6):
         if death % 2:
-            fleet.take(fleet.driver.handle(ev.ReplicaLost(f"r{death}")))
+            fleet.report_granted(fleet.driver.handle(ev.ReplicaLost(f"r{death}")))
         else:
-            fleet.die(f"r{death}", cause=FailureCause.KILL)
-        fleet.start()
+            fleet.kill_engine(f"r{death}", cause=FailureCause.KILL)
+        fleet.start_replica()
 
     assert 0 == len(fleet.driver.core.suspects.known)
     assert not fleet.refused
@@ -327,113 +329,113 @@ def test_lease_that_had_not_reached_the_engine_is_no_suspect() -> None:
     ran = (ev.LeaseRun(fleet.driver.lease_of("a"), 0.3),)
     fleet.driver.handle(ev.EngineFailed("r0", "r0", FailureCause.CRASH, ran))
     assert ["late"] == fleet.driver.waiting("late")
-    fleet.start()
+    fleet.start_replica()
 
-    assert {"r0": [], "r1": ["late"]} == fleet.on()
+    assert {"r0": [], "r1": ["late"]} == fleet.inferences_by_replica()
     assert 1 == fleet.driver.core.suspects.open_count
 
 
-def test_death_that_is_reported_twice_counts_once() -> None:
+def test_engine_death_reported_twice_counts_once() -> None:
     fleet = Fleet(1)
     fleet.submit("a")
     runs = (ev.LeaseRun(fleet.driver.lease_of("a"), 0.3),)
-    fleet.die("r0")
-    fleet.start()
+    fleet.kill_engine("r0")
+    fleet.start_replica()
     fleet.wait(1.0)
     fleet.driver.handle(ev.EngineFailed("r0", "r0", FailureCause.CRASH, runs))
 
     assert not fleet.refused
-    assert {"r1": ["a"]} == fleet.on()
+    assert {"r1": ["a"]} == fleet.inferences_by_replica()
 
 
-def test_suspects_that_fit_nowhere_may_be_passed_by_others() -> None:
-    """At most 16 applications that wait for memory are passed in a search."""
+def test_suspects_that_fit_nowhere_may_be_overtaken() -> None:
+    """At most 16 applications that wait for memory are overtaken in a search."""
     fleet = Fleet(1)
     fleet.submit(*(f"s{k}" for k in range(40)))
-    fleet.start()
-    fleet.die("r0")
+    fleet.start_replica()
+    fleet.kill_engine("r0")
     fleet.wait(1.0)
     fleet.submit("x")
 
-    assert {"r1": ["s0", "x"]} == fleet.on()
+    assert {"r1": ["s0", "x"]} == fleet.inferences_by_replica()
     fleet.wait(0.9)
     fleet.wait(0.9)
-    assert {"r1": ["s0", "s1", "s2", "x"]} == fleet.on()
+    assert {"r1": ["s0", "s1", "s2", "x"]} == fleet.inferences_by_replica()
 
 
-def test_suspect_whose_ingress_is_silent_keeps_nothing_else_from_the_engines() -> None:
+def test_suspect_of_a_silent_ingress_blocks_no_engine() -> None:
     fleet = Fleet(1)
     fleet.submit("a")
     fleet.driver.open("silent", ingress_id="i1")
-    fleet.take(fleet.driver.submit("silent", "silent", ingress_id="i1"))
+    fleet.report_granted(fleet.driver.submit("silent", "silent", ingress_id="i1"))
     inference = fleet.driver.inference("silent")
-    fleet.die("r0")
+    fleet.kill_engine("r0")
     fleet.driver.core.ledger.leave(fleet.driver.application("silent"), inference)
     fleet.driver.core.ingresses.suspend(fleet.driver.application("silent"), inference)
     fleet.driver.core.ingresses.suspect.add("i1")
     fleet.submit("x")
-    fleet.start()
+    fleet.start_replica()
 
-    assert {"r1": ["x"]} == fleet.on()
+    assert {"r1": ["x"]} == fleet.inferences_by_replica()
 
 
 def test_suspect_keeps_its_place_without_delaying_its_application() -> None:
     fleet = Fleet(1)
     fleet.submit("a")
     fleet.driver.open("b")
-    fleet.take(fleet.driver.submit("b1", "b"))
-    fleet.die("r0")
-    fleet.start()
+    fleet.report_granted(fleet.driver.submit("b1", "b"))
+    fleet.kill_engine("r0")
+    fleet.start_replica()
     fleet.wait(1.0)
-    fleet.take(fleet.driver.submit("b2", "b"))
+    fleet.report_granted(fleet.driver.submit("b2", "b"))
 
-    assert {"r1": ["a", "b2"]} == fleet.on()
+    assert {"r1": ["a", "b2"]} == fleet.inferences_by_replica()
     assert ["b1"] == fleet.driver.waiting("b")
     fleet.report("r1", ["a"])
-    assert {"r1": ["b1", "b2"]} == fleet.on()
+    assert {"r1": ["b1", "b2"]} == fleet.inferences_by_replica()
 
 
 def test_suspect_runs_on_the_emptiest_replica_and_others_without_suspects() -> None:
     fleet = Fleet(1)
     fleet.submit("a")
-    fleet.start()
+    fleet.start_replica()
     fleet.submit("w")  # r1 has the most free memory
-    fleet.start()
-    fleet.die("r0")
+    fleet.start_replica()
+    fleet.kill_engine("r0")
     fleet.wait(1.0)
-    assert {"r1": ["w"], "r2": ["a"]} == fleet.on()
+    assert {"r1": ["w"], "r2": ["a"]} == fleet.inferences_by_replica()
     fleet.submit("x", "y")
 
-    assert {"r1": ["w", "x", "y"], "r2": ["a"]} == fleet.on()
+    assert {"r1": ["w", "x", "y"], "r2": ["a"]} == fleet.inferences_by_replica()
 
 
-def test_suspect_that_is_cancelled_lets_the_next_one_run() -> None:
+def test_cancelled_suspect_lets_the_next_suspect_run() -> None:
     fleet = Fleet(1)
     fleet.submit("a", "b")
-    fleet.die("r0")
-    fleet.start()
+    fleet.kill_engine("r0")
+    fleet.start_replica()
     fleet.wait(1.0)
-    fleet.take(fleet.driver.handle(ev.InferenceCancelled("a")))
+    fleet.report_granted(fleet.driver.handle(ev.InferenceCancelled("a")))
 
-    assert {"r1": ["b"]} == fleet.on()
+    assert {"r1": ["b"]} == fleet.inferences_by_replica()
     fleet.report("r1", ["b"])
     assert 0 == len(fleet.driver.core.suspects.known)
     assert "suspects" not in fleet.driver.record()["clock"]
 
 
-def test_killer_is_blamed_however_its_neighbours_come_and_go() -> None:
+def test_killer_is_blamed_although_its_neighbours_change() -> None:
     """A caller may leave after each death and call again: any of them might be the killer."""
     fleet = Fleet(1)
     fleet.submit("poison", "n0")
     deaths = 0
     while not fleet.refused and deaths < 5:
         fleet.wait(0.3)
-        fleet.die(f"r{deaths}")
-        fleet.take(fleet.driver.handle(ev.InferenceCancelled(f"n{deaths}")))
+        fleet.kill_engine(f"r{deaths}")
+        fleet.report_granted(fleet.driver.handle(ev.InferenceCancelled(f"n{deaths}")))
         deaths += 1
         fleet.wait(1.1)
         fleet.submit(f"n{deaths}")
-        fleet.start()
+        fleet.start_replica()
 
     assert ([("poison", _KILLER)], 3) == (fleet.refused, deaths)
 
@@ -442,7 +444,7 @@ def test_refused_killer_ends_its_application_and_counts_as_failed() -> None:
     fleet = Fleet(1, deaths_allowed=1)
     fleet.submit("poison")
     fleet.driver.handle(ev.ApplicationClosed("poison"))
-    actions = fleet.die("r0")
+    actions = fleet.kill_engine("r0")
 
     assert [("poison", "finished")] == ended(actions)
     assert 1 == fleet.driver.core.state.counters.ended[Outcome.FAILED]
@@ -453,23 +455,23 @@ def test_count_outlives_the_scheduler_and_the_inferences_id(name: str) -> None:
     """The count of deaths stays, although an ingress that timed out resubmits under other ids."""
     fleet = Fleet(1)
     fleet.submit("poison")
-    fleet.die("r0")
-    fleet.driver.hand_over(_core(prefix="2-"))
+    fleet.kill_engine("r0")
+    fleet.driver.hand_over(_create_core(prefix="2-"))
     fleet.driver.submit(name, "poison", resubmitted=True)
-    fleet.start()
+    fleet.start_replica()
     fleet.wait(0.3)
-    fleet.die("r1")
+    fleet.kill_engine("r1")
 
     assert [(name, _KILLER)] == fleet.refused
 
 
-def test_death_that_a_new_scheduler_hears_of_first_counts() -> None:
+def test_engine_death_first_reported_to_a_new_scheduler_counts() -> None:
     """The replica reports which leases ran, and the ingress which inferences held them."""
     fleet = Fleet(1, prefix="1-")
     fleet.submit("poison", "a")
     fleet.driver.wait(0.3)
     runs = [(fleet.driver.lease_of(name), fleet.driver.inference(name)) for name in ("poison", "a")]
-    fleet.driver.hand_over(_core(prefix="2-"), ["r0"])
+    fleet.driver.hand_over(_create_core(prefix="2-"), ["r0"])
     dead = tuple(ev.LeaseRun(lease, 0.3) for lease, _ in runs)
     fleet.driver.resubmit(runs[0][1], runs[0][0])
     fleet.driver.handle(ev.EngineFailed("r0", "r0", FailureCause.CRASH, dead))
@@ -477,21 +479,21 @@ def test_death_that_a_new_scheduler_hears_of_first_counts() -> None:
         "r0", finished=[ev.LeaseFinished(lease, 10, 1, None) for lease, _ in runs], draining=True
     )
     fleet.driver.resubmit(runs[1][1], runs[1][0])
-    fleet.start()
+    fleet.start_replica()
     fleet.wait(1.0)
-    assert {"r0": [], "r1": ["poison"]} == fleet.on()
+    assert {"r0": [], "r1": ["poison"]} == fleet.inferences_by_replica()
     assert 2 == fleet.driver.core.suspects.open_count
 
-    fleet.die("r1")
+    fleet.kill_engine("r1")
     assert [("poison", _KILLER)] == fleet.refused
 
 
-def test_lease_of_a_death_may_be_claimed_after_the_others_of_it_have_ended() -> None:
+def test_lease_of_an_engine_death_may_be_claimed_late() -> None:
     """Ingresses reconnect to a new scheduler one after the other."""
     fleet = Fleet(1, prefix="1-")
     fleet.submit("a", "b")
     runs = [(fleet.driver.lease_of(name), fleet.driver.inference(name)) for name in ("a", "b")]
-    fleet.driver.hand_over(_core(prefix="2-"), ["r0"])
+    fleet.driver.hand_over(_create_core(prefix="2-"), ["r0"])
     dead = tuple(ev.LeaseRun(lease, 0.3) for lease, _ in runs)
     fleet.driver.handle(ev.EngineFailed("r0", "r0", FailureCause.CRASH, dead))
     fleet.driver.pull(
@@ -505,10 +507,10 @@ def test_lease_of_a_death_may_be_claimed_after_the_others_of_it_have_ended() -> 
     assert 1 == fleet.driver.core.suspects.open_count
 
 
-def test_suspects_whose_ingress_does_not_come_back_are_forgotten() -> None:
+def test_suspects_of_an_ingress_that_does_not_return_are_forgotten() -> None:
     fleet = Fleet(1)
     fleet.submit("a")
-    fleet.die("r0")
+    fleet.kill_engine("r0")
     fleet.driver.hand_over(SchedulerCore("fcfs"))
     assert 1 == len(fleet.driver.core.suspects.known)
     fleet.driver.wait(30.0)
@@ -516,7 +518,7 @@ def test_suspects_whose_ingress_does_not_come_back_are_forgotten() -> None:
     assert 0 == len(fleet.driver.core.suspects.known)
 
 
-def test_damaged_record_is_refused_by_name() -> None:
+def test_damaged_record_of_suspects_is_named() -> None:
     driver = CoreDriver()
     driver.open()
     record = driver.record()
@@ -525,7 +527,7 @@ def test_damaged_record_is_refused_by_name() -> None:
         driver.hand_over(SchedulerCore(), record=record)
 
 
-def test_two_open_suspects_on_one_replica_break_an_invariant() -> None:
+def test_two_running_suspects_on_one_replica_break_an_invariant() -> None:
     fleet = Fleet(1)
     fleet.submit("a", "b")
     core = fleet.driver.core
@@ -535,7 +537,9 @@ def test_two_open_suspects_on_one_replica_break_an_invariant() -> None:
         check(core)
 
 
-def test_no_death_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scheduler_without_engine_deaths_looks_for_no_suspects(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A decision must cost no more while no engine has died."""
     fleet = Fleet(2)
     asked: list[str] = []
@@ -544,15 +548,15 @@ def test_no_death_no_question(monkeypatch: pytest.MonkeyPatch) -> None:
             type(fleet.driver.core.suspects), name, lambda *_, name=name: asked.append(name)
         )
     fleet.submit("a", "b", "c")
-    fleet.report("r0", fleet.on()["r0"])
+    fleet.report("r0", fleet.inferences_by_replica()["r0"])
 
     assert not asked
     assert granted(fleet.driver.handle(ev.DeadlinePassed())) == []
 
 
-def test_call_that_hangs_engines_is_refused_after_two_of_them() -> None:
+def test_call_that_hangs_two_engines_is_refused() -> None:
     """A hang stops an engine like a crash, only later."""
-    driver = CoreDriver(_core(2, ""))
+    driver = CoreDriver(_create_core(2, ""))
     driver.open("hanger")
     driver.submit("hanger", "hanger")
     for name in ("r0", "r1"):
@@ -569,8 +573,8 @@ def test_call_that_hangs_engines_is_refused_after_two_of_them() -> None:
 
 
 def test_engine_that_continues_clears_the_suspects_of_its_stall() -> None:
-    """One of its steps took long, which may happen elsewhere too."""
-    driver = CoreDriver(_core(2, ""))
+    """One step of the engine took long, which any call may cause."""
+    driver = CoreDriver(_create_core(2, ""))
     driver.open("slow")
     driver.submit("slow", "slow")
     for _ in range(3):
@@ -586,9 +590,9 @@ def test_engine_that_continues_clears_the_suspects_of_its_stall() -> None:
     assert 0 == len(driver.core.suspects.known)
 
 
-def test_engine_that_a_signal_has_suspended_makes_no_suspects() -> None:
+def test_suspended_engine_makes_no_suspects() -> None:
     """A suspended engine is handled like one that was killed from outside."""
-    driver = CoreDriver(_core(2, ""))
+    driver = CoreDriver(_create_core(2, ""))
     driver.open("a")
     driver.submit("a", "a")
     driver.pull("r0")
@@ -599,19 +603,19 @@ def test_engine_that_a_signal_has_suspended_makes_no_suspects() -> None:
     assert ["a"] == granted(driver.pull("r1"))
 
 
-def test_process_of_a_replica_that_crashes_counts_as_its_engine() -> None:
+def test_crash_of_a_replica_process_counts_as_death_of_its_engine() -> None:
     fleet = Fleet(1)
     fleet.submit("poison", "a")
     fleet.driver.open("late")
     fleet.driver.submit("late", "late")  # this lease is granted, but not reported yet
     for _ in range(3):
-        fleet.start()
-    fleet.crash("r0")
+        fleet.start_replica()
+    fleet.crash_process("r0")
     fleet.wait(1.0)
     alone = {name: fleet.replica_of(name) for name in ("poison", "a", "late")}
 
     assert 3 == len(set(alone.values()))
-    fleet.crash(alone["poison"])
+    fleet.crash_process(alone["poison"])
     assert [("poison", _KILLER)] == fleet.refused
     assert 0 == fleet.driver.core.suspects.open_count
     assert {FailureCause.CRASH: 2, FailureCause.KILL: 0} == (
@@ -623,29 +627,29 @@ def test_crash_reported_after_lost_connections_separates_the_requeued_suspects()
     """An ingress notices the end of a process at once, and its calls are leased again."""
     fleet = Fleet(1)
     fleet.submit("poison", "a", "b")
-    fleet.start()
+    fleet.start_replica()
     for name in ("poison", "a", "b"):
         fleet.lose_connection(name)
-    assert ["a", "b", "poison"] == fleet.on()["r1"]
-    aborts = aborted(fleet.crash("r0"))
+    assert ["a", "b", "poison"] == fleet.inferences_by_replica()["r1"]
+    aborts = aborted(fleet.crash_process("r0"))
 
     assert 2 == len(aborts)
-    assert ["b"] == fleet.on()["r1"]
-    fleet.start()
+    assert ["b"] == fleet.inferences_by_replica()["r1"]
+    fleet.start_replica()
     fleet.wait(1.0)
-    assert ["poison"] == fleet.on()["r2"]
-    fleet.crash("r2")
+    assert ["poison"] == fleet.inferences_by_replica()["r2"]
+    fleet.crash_process("r2")
     assert [("poison", _KILLER)] == fleet.refused
 
 
 def test_suspect_running_elsewhere_at_the_crash_report_is_cleared_in_time() -> None:
     fleet = Fleet(1)
     fleet.submit("a")
-    fleet.start()
+    fleet.start_replica()
     fleet.wait(2.0)
     fleet.lose_connection("a")
-    fleet.crash("r0")
-    assert ["a"] == fleet.on()["r1"]
+    fleet.crash_process("r0")
+    assert ["a"] == fleet.inferences_by_replica()["r1"]
     fleet.wait(2.0)
     assert 1 == fleet.driver.core.suspects.open_count
     fleet.wait(0.6)
@@ -656,20 +660,20 @@ def test_suspect_running_elsewhere_at_the_crash_report_is_cleared_in_time() -> N
 def test_connection_lost_before_the_last_pull_is_unrelated_to_a_crash() -> None:
     fleet = Fleet(1)
     fleet.submit("a")
-    fleet.start()
+    fleet.start_replica()
     fleet.lose_connection("a")
     fleet.report("r0")
-    fleet.crash("r0")
+    fleet.crash_process("r0")
 
     assert 0 == len(fleet.driver.core.suspects.known)
 
 
-def test_crash_of_a_replica_that_is_not_known_changes_nothing() -> None:
+def test_crash_of_an_unknown_replica_changes_nothing() -> None:
     fleet = Fleet(1)
     fleet.submit("a")
-    fleet.crash("other")
+    fleet.crash_process("other")
 
-    assert {"r0": ["a"]} == fleet.on()
+    assert {"r0": ["a"]} == fleet.inferences_by_replica()
     assert 0 == len(fleet.driver.core.suspects.known)
 
 
@@ -678,13 +682,13 @@ def test_killer_that_runs_on_another_replica_is_aborted_there() -> None:
     fleet = Fleet(1)
     fleet.submit("poison")
     for _ in range(2):
-        fleet.start()
+        fleet.start_replica()
         fleet.wait(1.0)
         dead = fleet.replica_of("poison")
-        fleet.start()
+        fleet.start_replica()
         fleet.lose_connection("poison")
         lease_id = fleet.driver.lease_of("poison")
-        actions = fleet.crash(dead)
+        actions = fleet.crash_process(dead)
 
     assert [("poison", _KILLER)] == fleet.refused
     assert [lease_id] == aborted(actions)

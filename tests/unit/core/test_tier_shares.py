@@ -20,7 +20,9 @@ from tests.core_driver import PATIENT, CoreDriver, granted
 _KEPT = {**TIERS, "priority": Tier(4.0, KvShare(guaranteed=0.4, lends=0.0))}
 
 
-def _shares(lends: float = 0.0, tree: TenantTree | None = None, most: float = 1.0) -> KvShares:
+def _guaranteed_shares(
+    lends: float = 0.0, tree: TenantTree | None = None, most: float = 1.0
+) -> KvShares:
     """Return shares with 40 of 100 guaranteed to the tier `priority`."""
     share = KvShare(guaranteed=0.4, lends=lends, most=most)
     return KvShares(tree or TenantTree(), {"priority": Tier(4.0, share)})
@@ -28,8 +30,8 @@ def _shares(lends: float = 0.0, tree: TenantTree | None = None, most: float = 1.
 
 @pytest.mark.parametrize(("lends", "is_refused"), [(0.0, True), (0.5, False), (1.0, False)])
 def test_unlent_part_of_a_tiers_share_is_reserved(lends: float, is_refused: bool) -> None:
-    """40, 20 and 0 of 100 are reserved; flex holds 50 and needs 20 more, of any tenant."""
-    shares = _shares(lends)
+    """40, 20 and 0 of 100 are reserved; the tier flex holds 50 and needs 20 more."""
+    shares = _guaranteed_shares(lends)
     shares.hold("f", "acme", 50, "flex")
 
     assert shares.tier_refuses("flex", 20, 100) == is_refused
@@ -38,7 +40,7 @@ def test_unlent_part_of_a_tiers_share_is_reserved(lends: float, is_refused: bool
 
 def test_held_part_of_a_tiers_share_is_not_reserved() -> None:
     """With 30 held of 40, 10 are reserved; and 40 again after its end."""
-    shares = _shares()
+    shares = _guaranteed_shares()
     shares.hold("p", "acme", 30, "priority")
     shares.hold("f", "acme", 40, "flex")
 
@@ -53,8 +55,8 @@ def test_held_part_of_a_tiers_share_is_not_reserved() -> None:
 
 
 def test_inference_too_large_for_unreserved_memory_runs_alone() -> None:
-    """A large inference must not wait for ever; a smaller one waits for memory lent to others."""
-    shares = _shares()
+    """A large inference must not wait forever; a smaller one waits for memory lent to others."""
+    shares = _guaranteed_shares()
     assert not shares.tier_refuses("flex", 70, 100)
 
     shares.hold("p", "acme", 95, "priority")
@@ -69,9 +71,9 @@ def test_inference_too_large_for_unreserved_memory_runs_alone() -> None:
     assert both.tier_refuses("flex", 10, 100)  # 10 are reserved for `default`
 
 
-def test_tier_holds_at_most_its_most() -> None:
+def test_tier_holds_at_most_its_maximum_share() -> None:
     """A tier may always run one inference, as a tenant may."""
-    shares = _shares(most=0.5)
+    shares = _guaranteed_shares(most=0.5)
     assert not shares.tier_refuses("priority", 60, 100)
 
     shares.hold("p", "acme", 30, "priority")
@@ -85,31 +87,31 @@ def test_tier_holds_at_most_its_most() -> None:
 def test_reservations_of_tenants_and_tiers_add_up() -> None:
     """An application that is neither acme's (30 of 100) nor of the tier (40) holds 30 at most."""
     tree = TenantTree({"acme": TenantNode(kv_share=KvShare(guaranteed=0.3, lends=0.0))})
-    shares = _shares(tree=tree)
+    shares = _guaranteed_shares(tree=tree)
     shares.hold("o", "other", 20, "flex")
 
-    def refuses(tenant: str, tier: str, tokens: int) -> tuple[bool, str | None]:
+    def refused_by(tenant: str, tier: str, tokens: int) -> tuple[bool, str | None]:
         return shares.tier_refuses(tier, tokens, 100), shares.refuses(tenant, tokens, 100, tier)
 
-    assert refuses("other", "flex", 10) == (False, None)
-    assert refuses("other", "flex", 11) == (False, "other")  # the two together
-    assert refuses("other", "flex", 41) == (True, "other")
-    assert refuses("acme", "flex", 30) == (False, None)
-    assert refuses("other", "priority", 40) == (False, None)
-    # acme's reservation is not the tier's
-    assert refuses("other", "priority", 51) == (False, "other")
+    assert refused_by("other", "flex", 10) == (False, None)
+    assert refused_by("other", "flex", 11) == (False, "other")  # the two together
+    assert refused_by("other", "flex", 41) == (True, "other")
+    assert refused_by("acme", "flex", 30) == (False, None)
+    assert refused_by("other", "priority", 40) == (False, None)
+    # the reservation of acme is separate from that of the tier
+    assert refused_by("other", "priority", 51) == (False, "other")
 
 
-def _driver(policy: str, options: dict[str, object], flex: int = 40) -> CoreDriver:
+def _driver_with_tiers(policy: str, options: dict[str, object], flex: int = 40) -> CoreDriver:
     """Open `flex` applications of tier flex with 30 tokens each, then p of tier priority."""
     driver = CoreDriver(SchedulerCore(policy, options, tiers=_KEPT, timeouts=PATIENT))
     for number in range(flex):
-        _open(driver, f"f{number}", f"t{number % 3}", "flex")
-    _open(driver, "p", "late", "priority", 1e9)
+        _open_in_tier(driver, f"f{number}", f"t{number % 3}", "flex")
+    _open_in_tier(driver, "p", "late", "priority", 1e9)
     return driver
 
 
-def _open(driver: CoreDriver, name: str, tenant: str, tier: str, cost: float = 100) -> None:
+def _open_in_tier(driver: CoreDriver, name: str, tenant: str, tier: str, cost: float = 100) -> None:
     driver.handle(ev.ApplicationArrived(name, "c", tenant, 1.0, cost, "i0", tier=tier))
     driver.submit(f"{name}-1", name, prompt=20, output=10)
 
@@ -124,11 +126,11 @@ def _open(driver: CoreDriver, name: str, tenant: str, tier: str, cost: float = 1
         ("vtc", {}),
     ],
 )
-def test_tier_is_reached_behind_any_number_of_another(
+def test_priority_application_is_found_behind_many_of_another_tier(
     policy: str, options: dict[str, object]
 ) -> None:
-    """38 of flex wait before p, which has the memory reserved for it."""
-    driver = _driver(policy, options)
+    """38 applications of tier flex wait before p, which has the memory reserved for it."""
+    driver = _driver_with_tiers(policy, options)
     names = granted(driver.pull(kv=100))
 
     assert "p-1" == names[-1]
@@ -136,8 +138,8 @@ def test_tier_is_reached_behind_any_number_of_another(
 
 
 def test_freed_memory_is_granted_to_the_same_tier_again() -> None:
-    """As each of flex ends the next one of flex starts, within the unreserved memory."""
-    driver = _driver("justitia", {"fairness": "tenant"}, flex=5)
+    """When one application of tier flex ends the next one starts, within the unreserved memory."""
+    driver = _driver_with_tiers("justitia", {"fairness": "tenant"}, flex=5)
     driver.pull(kv=100)
     lease = driver.lease_of("f0-1")
 
@@ -146,16 +148,16 @@ def test_freed_memory_is_granted_to_the_same_tier_again() -> None:
 
 def test_changed_tiers_are_in_force_at_once() -> None:
     """Reserved memory is released, and is reserved again for later starts."""
-    driver = _driver("justitia", {}, flex=5)
+    driver = _driver_with_tiers("justitia", {}, flex=5)
     driver.handle(ev.ApplicationCancelled("p"))
     assert 2 == len(granted(driver.pull(kv=100)))
 
     assert 1 == len(granted(driver.handle(ev.TenantsChanged(TenantTree(), TIERS))))
 
 
-def test_outlook_names_the_tier_that_holds_an_application_back() -> None:
-    """There is free memory, but not for its tier; it does not wait for its turn."""
-    driver = _driver("justitia", {}, flex=3)
+def test_outlook_names_the_tier_that_delays_an_application() -> None:
+    """There is free memory, but not for the application's tier."""
+    driver = _driver_with_tiers("justitia", {}, flex=3)
     driver.handle(ev.ApplicationCancelled("p"))
     driver.pull(kv=100)
     told = driver.core.outlooks.ask(["f2", "f0"])
@@ -163,8 +165,7 @@ def test_outlook_names_the_tier_that_holds_an_application_back() -> None:
     assert [Reason.TIER, Reason.RUNNING] == [one.reason for one in told.values()]
 
 
-def test_sum_of_guaranteed_shares_is_checked_with_those_of_tenants() -> None:
-    """Both are guaranteed: a tenant's memory may all be of one tier, and the reverse."""
+def test_guaranteed_shares_of_tiers_and_tenants_are_checked_together() -> None:
     tree = TenantTree({"acme": TenantNode(kv_share=KvShare(guaranteed=0.7))})
 
     with pytest.raises(ConfigError, match=r"1\.1 in sum \(priority 0\.4, and 0\.7 of tenants"):

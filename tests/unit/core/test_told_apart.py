@@ -18,7 +18,7 @@ def test_half_of_the_places_may_be_used_below_one_node() -> None:
 
 
 def test_flood_of_tenant_names_keeps_the_usage_of_others() -> None:
-    """The use of acme under 20,000 names is acme's; that of beta is beta's."""
+    """With 20,000 names below acme, the usage of acme and of beta is still counted exactly."""
     book, counters = UsageBook(), Counters()
     for number in range(20_000):
         book.of(f"acme/{number}", 0.0).applications += 1
@@ -30,7 +30,7 @@ def test_flood_of_tenant_names_keeps_the_usage_of_others() -> None:
     assert (20_000 - 512, 1) == (counters.served["acme"], counters.served["beta"])
 
 
-def test_places_are_as_before_after_a_restart() -> None:
+def test_places_of_tenant_names_survive_a_restart() -> None:
     """The saved totals keep their places."""
     book = UsageBook()
     for number in range(6_000):
