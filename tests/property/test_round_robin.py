@@ -38,7 +38,7 @@ class _Both:
         self.best: dict[RequestId, Tokens] = {}
         """Largest number of tokens made by each request: tokens made again cost nothing."""
         for number in range(_APPLICATIONS):
-            self.driver.arrive(f"a{number}", tenant=f"t{number % 2}")
+            self.driver.open_and_submit(f"a{number}", tenant=f"t{number % 2}")
 
     def apply(self, operation: _Operation) -> None:
         """Apply an operation to both and compare the grants."""

@@ -340,8 +340,8 @@ LAB_OPTIONS = sorted(
 def test_policy_is_found_by_its_import_path() -> None:
     """A custom order must not require a change of this package."""
     driver = PolicyDriver(POLICY, {"budget": 0.5})
-    driver.arrive("a", "a1", "a2")
-    driver.arrive("b", "b1", "b2")
+    driver.open_and_submit("a", "a1", "a2")
+    driver.open_and_submit("b", "b1", "b2")
 
     assert ["a1"] == driver.step()
     assert ["a2"] == driver.step(make={"a1": 10}, finish=["a1"])
@@ -354,8 +354,8 @@ def test_policy_is_found_by_its_import_path() -> None:
 def test_custom_policy_keeps_its_state_over_a_scheduler_restart() -> None:
     """The methods `state` and `restore` are called as for any other policy."""
     driver = PolicyDriver(POLICY, {"budget": 0.5})
-    driver.arrive("a", "a1", "a2")
-    driver.arrive("b", "b1")
+    driver.open_and_submit("a", "a1", "a2")
+    driver.open_and_submit("b", "b1")
     driver.step()
     driver.step(make={"a1": 17})
     driver.restart()
@@ -367,7 +367,7 @@ def test_custom_policy_keeps_its_state_over_a_scheduler_restart() -> None:
 def test_custom_policy_of_the_page_forgets_ended_applications() -> None:
     """The example must not leak memory."""
     driver = PolicyDriver(POLICY)
-    driver.arrive("a", "a1")
+    driver.open_and_submit("a", "a1")
     driver.step()
     driver.step(make={"a1": 1})
     driver.handle(ev.ApplicationCancelled("a"))
@@ -379,8 +379,8 @@ def test_custom_policy_of_the_page_forgets_ended_applications() -> None:
 def test_running_scheduler_changes_to_a_custom_policy() -> None:
     """The configuration file names the policy as at the first start."""
     driver = PolicyDriver("fcfs")
-    driver.arrive("b")
-    driver.arrive("a", "a1")
+    driver.open_and_submit("b")
+    driver.open_and_submit("a", "a1")
     driver.submit("b1", "b")
     driver.handle(ev.PolicyChanged(POLICY, (("budget", 1),)))
 
@@ -400,8 +400,8 @@ def test_policy_whose_constructor_fails_changes_nothing(
 ) -> None:
     """A partial change would leave other accounts, or the old name with the new policy."""
     driver = PolicyDriver("justitia")
-    driver.arrive("b", "b1")
-    driver.arrive("a", "a1")
+    driver.open_and_submit("b", "b1")
+    driver.open_and_submit("a", "a1")
     ledger = driver.core.ledger
     before = ledger.policy_name, ledger.options, ledger.fair_share
     with pytest.raises(RuntimeError, match="no file of weights"):
@@ -427,8 +427,8 @@ def test_cost_function_is_found_by_its_import_path() -> None:
     """All policies with costs accept it: 40 tokens of 0.03 s put `a` in level 1, above 1 s."""
     assert find_cost(COST) is decode_seconds
     driver = PolicyDriver("mlfq", {"cost": COST, "quantum": 1})
-    driver.arrive("a", "a1", "a2")
-    driver.arrive("b", "b1")
+    driver.open_and_submit("a", "a1", "a2")
+    driver.open_and_submit("b", "b1")
 
     assert ["a1"] == driver.step()
     assert ["b1"] == driver.step(make={"a1": 40}, finish=["a1"])

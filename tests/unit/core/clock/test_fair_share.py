@@ -14,60 +14,60 @@ from tests.core_driver import CoreDriver, granted
 from tests.exact import exact
 
 
-def _share(**applications: tuple[int, int]) -> ServedShare:
+def _served_share(**applications: tuple[int, int]) -> ServedShare:
     share = ServedShare(VirtualClock(exact(0)))
     for sequence, (name, (cost, weight)) in enumerate(applications.items()):
         share.arrive(name, exact(cost), exact(weight), sequence)
     return share
 
 
-def _owed(share: ServedShare) -> tuple[float, float]:
+def _backlog_and_charges(share: ServedShare) -> tuple[float, float]:
     """Return Σ w·(F − V) and the sum of charged less attained service, which must be equal."""
     live = [account for account in share.accounts.values() if not account.withdrawn]
     return share.clock.backlog(), sum(account.charged - account.attained for account in live)
 
 
-def test_service_beyond_the_charge_doubles_it() -> None:
-    """Rule 1: chg 4 → 8 → 16 until it covers 9; F = 4, then 8, then 16; V after the charges."""
-    share = _share(a=(4, 1), b=(40, 1))
+def test_charge_doubles_when_service_exceeds_it() -> None:
+    """Rule 1: a charge of 4 becomes 8 and 16 to cover a service of 9."""
+    share = _served_share(a=(4, 1), b=(40, 1))
     recharged = share.deliver([("a", exact(9))])
     account = share.accounts["a"]
 
     assert recharged == ["a", "a"]
     assert (account.charged, account.attained, account.settlements) == (16, 9, 2)
     assert (16, exact(9, 2)) == (share.tag("a"), share.clock.virtual_time)
-    assert _owed(share) == (47, 47)
+    assert _backlog_and_charges(share) == (47, 47)
 
 
 def test_recharge_behind_v_starts_at_v() -> None:
     """The new tag is max(F, V) plus the charge, from the present V, not from the arrival."""
-    share = _share(a=(2, 1), b=(100, 1))
+    share = _served_share(a=(2, 1), b=(100, 1))
     share.deliver([("b", exact(20))])  # V = 2 at 4, then only b is active: V = 18
-    share.deliver([("a", exact(3))])  # att 3 > chg 2: F = 18 + 2, and W is 2 again: V = 19.5
+    share.deliver([("a", exact(3))])  # attained 3, charged 2: F = 18 + 2, W = 2, V = 19.5
 
     assert (20, exact(39, 2)) == (share.tag("a"), share.clock.virtual_time)
-    assert _owed(share) == (81, 81)
+    assert _backlog_and_charges(share) == (81, 81)
 
 
-def test_settling_gives_unused_service_to_the_others() -> None:
-    """Rule 3: mice that were predicted too large must not hold V back for the elephant."""
-    share = _share(mouse=(20, 1), elephant=(100, 1))
+def test_unused_charge_of_an_ended_application_goes_to_the_others() -> None:
+    """Rule 3: small applications with high predictions must not hold V back for a large one."""
+    share = _served_share(mouse=(20, 1), elephant=(100, 1))
     share.deliver([("mouse", exact(2)), ("elephant", exact(6))])  # V = 4
-    final = share.settle("mouse")  # refund of 18: GPS owed it 16, so it had served 2 too much
+    final = share.settle("mouse")  # GPS owed 16 of the refund of 18, so it had served 2 too much
 
     assert (final, share.clock.virtual_time, share.tag("elephant")) == (4, 6, 100)
     assert ("mouse" in share.accounts, "mouse" in share.clock) == (False, False)
-    assert _owed(share) == (94, 94)
+    assert _backlog_and_charges(share) == (94, 94)
 
 
 def test_application_served_ahead_of_gps_leaves_its_debt() -> None:
     """The application keeps its place in GPS until the others have received as much."""
-    share = _share(a=(10, 1), b=(10, 1))
+    share = _served_share(a=(10, 1), b=(10, 1))
     share.deliver([("a", exact(10))])  # V = 5, a attained all
     final = share.settle("a")
 
     assert (final, "a" in share.clock, share.clock.virtual_time) == (10, True, 5)
-    assert _owed(share) == (10, 10)
+    assert _backlog_and_charges(share) == (10, 10)
 
     share.deliver([("b", exact(9))])  # V = 9.5
 
@@ -78,9 +78,9 @@ def test_application_served_ahead_of_gps_leaves_its_debt() -> None:
     assert ("a" in share.clock, 10) == (False, share.clock.virtual_time)
 
 
-def test_tool_gap_withdraws_and_the_next_submission_charges_again() -> None:
+def test_tool_gap_withdraws_the_charge_and_the_next_submission_charges_again() -> None:
     """Rules 4 and 5: an application that waits for its tools loses its credit."""
-    share = _share(a=(10, 1), b=(30, 1))
+    share = _served_share(a=(10, 1), b=(30, 1))
     share.deliver([("a", exact(4)), ("b", exact(4))])  # V = 4
     share.withdraw("a")
 
@@ -91,30 +91,30 @@ def test_tool_gap_withdraws_and_the_next_submission_charges_again() -> None:
 
     assert (share.clock.virtual_time, share.resume("a")) == (10, True)
     assert (share.tag("a"), share.resume("a")) == (16, False)
-    assert _owed(share) == (26, 26)
+    assert _backlog_and_charges(share) == (26, 26)
 
 
-def test_arrival_is_charged_at_least_two() -> None:
+def test_arriving_application_is_charged_at_least_two() -> None:
     """Rule 6: with a prediction of 0 an application would always be first."""
-    share = _share(a=(0, 1), b=(1, 2), c=(3, 1))
+    share = _served_share(a=(0, 1), b=(1, 2), c=(3, 1))
 
     assert (share.tag("a"), share.tag("b"), share.tag("c")) == (2, 1, 3)
-    assert _owed(share) == (7, 7)
+    assert _backlog_and_charges(share) == (7, 7)
 
 
 def test_weight_change_moves_the_remaining_charge() -> None:
-    """Refund, new weight, charge: 6 left of 10, at weight 3 from V = 4 on."""
-    share = _share(a=(10, 1), b=(30, 1))
+    """After refund, new weight and charge: 6 of 10 are left, at weight 3 from V = 4 on."""
+    share = _served_share(a=(10, 1), b=(30, 1))
     share.deliver([("a", exact(4)), ("b", exact(4))])
     share.reweigh("a", exact(3))
 
     assert (share.tag("a"), share.clock.virtual_time, share.clock.active_weight) == (4 + 2, 4, 4)
-    assert _owed(share) == (32, 32)
+    assert _backlog_and_charges(share) == (32, 32)
 
 
-def test_weight_change_keeps_the_debt_of_one_served_ahead_of_gps() -> None:
+def test_weight_change_keeps_the_debt_of_an_application_ahead_of_gps() -> None:
     """A caller must not lose its debt by changing its weight back and forth."""
-    share = _share(a=(10, 1), b=(10, 1))
+    share = _served_share(a=(10, 1), b=(10, 1))
     share.deliver([("a", exact(8))])  # V = 4: GPS owes a 6, of which 2 are not attained
     share.reweigh("a", exact(2))
 
@@ -122,12 +122,12 @@ def test_weight_change_keeps_the_debt_of_one_served_ahead_of_gps() -> None:
 
     share.reweigh("a", exact(1))
 
-    assert (share.tag("a"), _owed(share)) == (10, (12, 12))
+    assert (share.tag("a"), _backlog_and_charges(share)) == (10, (12, 12))
 
 
-def test_time_and_capacity_move_nothing() -> None:
+def test_time_and_memory_do_not_move_the_served_clock() -> None:
     """Only delivered service moves the served clock."""
-    share = _share(a=(10, 1))
+    share = _served_share(a=(10, 1))
     share.set_rate(1000, 1.0)
     share.advance(50.0)
 
@@ -136,25 +136,25 @@ def test_time_and_capacity_move_nothing() -> None:
 
 def test_tag_of_a_withdrawn_application_counts_its_attained_service() -> None:
     """An application that has had 4 of its 10 must precede a new one of equal cost."""
-    share = _share(a=(10, 1), b=(30, 1))
+    share = _served_share(a=(10, 1), b=(30, 1))
     share.deliver([("a", exact(4)), ("b", exact(6))])  # V = 5
-    share.withdraw("a")  # GPS has served it 5, 1 too much: V = 6
+    share.withdraw("a")  # GPS has served it 5, which is 1 too much: V = 6
     told = share.tag("a")
     share.resume("a")
 
     assert 6 + 6 == told == share.tag("a")
 
 
-def _nominal(kv_tokens: int = 100) -> NominalShare:
+def _nominal_share(kv_tokens: int = 100) -> NominalShare:
     """Return a clock of half-second iterations: 200 token·iterations per second for 100 tokens."""
     share = NominalShare(exact(1, 2), VirtualClock(exact(0)))
     share.set_rate(kv_tokens, exact(10))
     return share
 
 
-def test_v_moves_at_the_kv_memory_per_iteration_and_never_back() -> None:
-    """M per second would give SJF or FCFS; and no second is counted twice."""
-    share = _nominal()
+def test_v_rises_by_the_kv_memory_per_iteration_and_never_falls() -> None:
+    """At M per second the order would be that of SJF or FCFS; no second is counted twice."""
+    share = _nominal_share()
     share.arrive("a", exact(1000), exact(1), 0)
     share.advance(exact(11))
 
@@ -165,8 +165,8 @@ def test_v_moves_at_the_kv_memory_per_iteration_and_never_back() -> None:
 
 
 def test_neither_service_nor_a_tool_gap_moves_the_nominal_clock() -> None:
-    """The paper does not settle and keeps an application in GPS; `served` exists for that."""
-    share = _nominal()
+    """The paper does not settle charges and keeps an application in GPS, unlike `served`."""
+    share = _nominal_share()
     share.arrive("a", exact(50), exact(1), 0)
 
     assert share.deliver([("a", exact(80))]) == []
@@ -181,8 +181,8 @@ def test_neither_service_nor_a_tool_gap_moves_the_nominal_clock() -> None:
     assert (share.resume("a"), share.tag("a"), share.clock.active_weight) == (False, 50, 1)
 
 
-def test_time_before_the_first_replica_is_not_served() -> None:
-    """The rate is 0 until a replica has reported its memory: V starts at its initial value."""
+def test_time_before_the_first_replica_does_not_move_v() -> None:
+    """The rate is 0 until a replica has reported its memory."""
     share = NominalShare(exact(1, 2), VirtualClock(exact(7)))
     share.advance(exact(0))
     share.arrive("a", exact(1000), exact(1), 0)
@@ -191,14 +191,14 @@ def test_time_before_the_first_replica_is_not_served() -> None:
     assert (7, 1007) == (share.clock.virtual_time, share.tag("a"))
 
 
-def _unsettled() -> UnsettledShare:
+def _unsettled_share() -> UnsettledShare:
     """Return accounts without settling, in fractions."""
     return UnsettledShare(VirtualClock(exact(0)))
 
 
-def test_too_small_a_prediction_keeps_its_place() -> None:
+def test_application_with_a_low_prediction_keeps_its_place_without_settling() -> None:
     """With rule 1 its charge would have doubled twice by 40, and b would come first."""
-    share = _unsettled()
+    share = _unsettled_share()
     share.arrive("a", exact(10), exact(1), 0)
     share.arrive("b", exact(30), exact(1), 1)
 
@@ -206,9 +206,9 @@ def test_too_small_a_prediction_keeps_its_place() -> None:
     assert (10, 30) == (share.tag("a"), share.tag("b"))
 
 
-def test_too_large_a_prediction_holds_v_back() -> None:
+def test_application_with_a_high_prediction_holds_v_back_without_settling() -> None:
     """With rule 3 the 90 that a never needed would go to b at its end, and V would be at 20."""
-    share = _unsettled()
+    share = _unsettled_share()
     share.arrive("a", exact(100), exact(1), 0)
     share.arrive("b", exact(20), exact(1), 1)
     share.deliver([("a", exact(10))])
@@ -218,9 +218,9 @@ def test_too_large_a_prediction_holds_v_back() -> None:
     assert 15 == share.clock.virtual_time
 
 
-def test_without_settling_gaps_change_nothing_and_weights_scale_the_debt() -> None:
+def test_without_settling_tool_gaps_change_nothing_and_weights_scale_the_debt() -> None:
     """Rule 4 would refund the remainder; 100 at weight 1 are 50 at weight 2."""
-    share = _unsettled()
+    share = _unsettled_share()
     share.arrive("a", exact(100), exact(1), 0)
     share.withdraw("a")
 
@@ -242,7 +242,7 @@ def test_lag_is_measured_against_settled_accounts() -> None:
     assert core.core.ledger.fair_share.clock is not meter._accounts.share.clock
 
 
-def _at_second_stage(core: CoreDriver, cost: float = 300) -> None:
+def _reach_second_stage(core: CoreDriver, cost: float = 300) -> None:
     """Finish the first inference of an application: 155 attained, and b has a tag of 400."""
     core.open("b", 400)
     core.submit("y", "b")
@@ -263,7 +263,7 @@ def test_charge_may_differ_from_the_prediction(core: CoreDriver) -> None:
 
 
 def test_charge_is_raised_by_the_missing_cost_and_never_lowered() -> None:
-    """Charged 10 and served 4, 20 still to come: 14 more, F = 10 + 14/2 at weight 2."""
+    """Charged 10 and served 4, with 20 still to come: 14 more, F = 10 + 14/2 at weight 2."""
     share = ServedShare(VirtualClock(exact(0)))
     share.arrive("a", exact(10), exact(2), 1)
 
@@ -276,9 +276,9 @@ def test_charge_is_raised_by_the_missing_cost_and_never_lowered() -> None:
     assert 20 == share.clock.backlog()
 
 
-def test_raised_application_takes_its_new_place(core: CoreDriver) -> None:
+def test_application_with_a_raised_charge_takes_its_new_place(core: CoreDriver) -> None:
     """The application precedes b at first, and is the larger one at its second stage."""
-    _at_second_stage(core)
+    _reach_second_stage(core)
     core.submit("x2", remaining=1000)
 
     assert 1155 == core.account("a").charged
@@ -298,9 +298,11 @@ def test_waiting_inferences_move_with_their_application(core: CoreDriver) -> Non
 
 
 @pytest.mark.parametrize("told", [{"stage": 0}, {"stage": 1, "resubmitted": True}])
-def test_outdated_estimate_is_ignored(core: CoreDriver, told: dict[str, Any]) -> None:
-    """An estimate that misses ends counts them again; a restart hides earlier service."""
-    _at_second_stage(core)
+def test_outdated_estimate_of_remaining_cost_is_ignored(
+    core: CoreDriver, told: dict[str, Any]
+) -> None:
+    """An estimate that lacks recent ends counts their cost again."""
+    _reach_second_stage(core)
     core.submit("x2", remaining=1000, **told)
 
     assert 300 == core.account("a").charged
@@ -317,8 +319,8 @@ def test_accounts_in_another_unit_are_not_raised() -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"fairness": "tenant"}])
-def test_raised_charge_outlives_the_scheduler(options: dict[str, object]) -> None:
-    """A giant must not precede a mouse again after a restart."""
+def test_raised_charge_survives_a_scheduler_restart(options: dict[str, object]) -> None:
+    """A large application must not precede a small one again after a restart."""
     driver = CoreDriver(SchedulerCore("justitia", options, lease_prefix="1-"))
     driver.open("a", 300)
     driver.core.take_changed()

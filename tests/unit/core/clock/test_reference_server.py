@@ -9,15 +9,15 @@ from justitia_ray.core.clock.reference_server import Place, PrefixSums
 from tests.exact import exact
 
 
-def _draw(number: int, below: int) -> int:
+def _pseudo_random(number: int, below: int) -> int:
     return int.from_bytes(blake2b(str(number).encode(), digest_size=8).digest()) % below
 
 
-def _place(tag: int) -> Place:
+def _place_of_tag(tag: int) -> Place:
     return (float(tag), tag, f"a{tag}")
 
 
-def _depth(sums: PrefixSums) -> int:
+def _tree_depth(sums: PrefixSums) -> int:
     deepest, level = 0, [sums._root]
     while level := [node for node in level if node is not None]:
         deepest += 1
@@ -25,18 +25,18 @@ def _depth(sums: PrefixSums) -> int:
     return deepest
 
 
-def test_sums_are_those_of_a_sorted_list() -> None:
-    """Every key of a tenant is such a sum: an error would put an application out of order."""
+def test_sums_equal_those_of_a_sorted_list() -> None:
+    """Every key of a tenant is a sum of this tree: an error would change the order."""
     sums, plain = PrefixSums(), dict[Place, float]()
     for step in range(600):
-        place = _place(_draw(step, 60))
-        if _draw(-step, 3) and place in plain:
+        place = _place_of_tag(_pseudo_random(step, 60))
+        if _pseudo_random(-step, 3) and place in plain:
             sums.remove(place)
             del plain[place]
         else:
-            plain[place] = exact(_draw(step + 10**6, 1000), 7)
+            plain[place] = exact(_pseudo_random(step + 10**6, 1000), 7)
             sums.put(place, plain[place])
-        asked = _place(_draw(step + 10**7, 60))
+        asked = _place_of_tag(_pseudo_random(step + 10**7, 60))
 
         assert sum(v for p, v in plain.items() if p <= asked) == sums.up_to(asked)
         assert sum(plain.values()) == sums.total
@@ -44,7 +44,6 @@ def test_sums_are_those_of_a_sorted_list() -> None:
 
 
 def test_equal_tags_are_in_order_of_arrival() -> None:
-    """Equal tags are in the order of arrival sequence."""
     sums = PrefixSums()
     for sequence in (3, 1, 2):
         sums.put((5.0, sequence, "x"), sequence)
@@ -57,28 +56,28 @@ def test_sum_over_an_empty_server_is_zero() -> None:
     """A tenant may be owed no work."""
     sums = PrefixSums()
 
-    assert (0, 0, None) == (sums.total, sums.up_to(_place(1)), sums.first())
+    assert (0, 0, None) == (sums.total, sums.up_to(_place_of_tag(1)), sums.first())
 
 
 def test_removing_an_absent_entry_is_an_error() -> None:
     sums = PrefixSums()
-    sums.put(_place(1), 1)
+    sums.put(_place_of_tag(1), 1)
     with pytest.raises(KeyError):
-        sums.remove(_place(2))
+        sums.remove(_place_of_tag(2))
 
 
 def test_float_sums_do_not_depend_on_the_history() -> None:
     """The same amounts give the same keys to the last bit after a restart, in any order."""
-    amounts = {_place(n): 0.1 + _draw(n, 10**6) / 7 for n in range(300)}
+    amounts = {_place_of_tag(n): 0.1 + _pseudo_random(n, 10**6) / 7 for n in range(300)}
     sums, again = PrefixSums(), PrefixSums()
     for number in range(300, 600):
-        sums.put(_place(number), 1 / 3)
+        sums.put(_place_of_tag(number), 1 / 3)
     for place, amount in amounts.items():
         sums.put(place, amount * 3)
         sums.put(place, amount)
     for number in range(300, 600):
-        sums.remove(_place(number))
-    for place in sorted(amounts, key=lambda place: _draw(place[1] + 5, 10**9)):
+        sums.remove(_place_of_tag(number))
+    for place in sorted(amounts, key=lambda place: _pseudo_random(place[1] + 5, 10**9)):
         again.put(place, amounts[place])
 
     assert [sums.up_to(place) for place in amounts] == [again.up_to(place) for place in amounts]
@@ -86,14 +85,14 @@ def test_float_sums_do_not_depend_on_the_history() -> None:
 
 
 @pytest.mark.parametrize("direction", [1, -1])
-def test_tree_stays_shallow_when_tags_rise_or_fall(direction: int) -> None:
+def test_tree_stays_balanced_when_tags_rise_or_fall(direction: int) -> None:
     """Tags mostly rise with time: without random ranks the tree would become a list."""
     depths = []
     for size in (512, 4096):
         sums = PrefixSums()
         for number in range(size):
             sums.put((float(direction * number), number, "x"), 1)
-        depths.append(_depth(sums))
+        depths.append(_tree_depth(sums))
 
     assert all(depth < 40 for depth in depths)  # 2·ln 4096 is 17 on average
     assert all(later - earlier < 15 for earlier, later in pairwise(depths))

@@ -10,7 +10,7 @@ from tests.core_driver import CoreDriver, granted
 from tests.exact import exact
 
 
-def _share(**applications: tuple[str, int, int]) -> TenantShare:
+def _open_in_tenants(**applications: tuple[str, int, int]) -> TenantShare:
     """Open applications, given by (tenant, cost, weight)."""
     share = TenantShare(VirtualClock(exact(0)))
     for sequence, (name, (tenant, cost, weight)) in enumerate(applications.items()):
@@ -18,12 +18,12 @@ def _share(**applications: tuple[str, int, int]) -> TenantShare:
     return share
 
 
-def _keys(share: TenantShare, *names: str) -> list[float]:
+def _policy_keys(share: TenantShare, *names: str) -> list[float]:
     return [share.tag(name) for name in names]
 
 
-def _owed(share: TenantShare) -> tuple[float, float]:
-    """Return the clock's backlog and the sum of charged less attained service: equal."""
+def _backlog_and_charges(share: TenantShare) -> tuple[float, float]:
+    """Return the clock's backlog and the sum of charged less attained service, which are equal."""
     live = [account for account in share.accounts.values() if not account.withdrawn]
     return share.clock.backlog(), sum(account.charged - account.attained for account in live)
 
@@ -34,32 +34,32 @@ def test_keys_of_two_tenants_by_hand() -> None:
     Inside T, GPS finishes x at 10 and y at 30 of the tenant's own virtual time, which only orders
     them.
     """
-    share = _share(y=("T", 30, 1), x=("T", 10, 1), z=("U", 20, 1))
+    share = _open_in_tenants(y=("T", 30, 1), x=("T", 10, 1), z=("U", 20, 1))
 
-    assert [10, 20, 40] == _keys(share, "x", "z", "y")
+    assert [10, 20, 40] == _policy_keys(share, "x", "z", "y")
     assert (share.tag_in_tenant("x"), share.tag_in_tenant("y")) == (10, 30)
     assert {"T": 40, "U": 20} == {n: s.finish for n, s in share.clock.sessions().items()}
 
     share.deliver([("z", exact(20)), ("x", exact(4))])  # V = 12
 
-    assert (12, [10, 20, 40]) == (share.clock.virtual_time, _keys(share, "x", "z", "y"))
+    assert (12, [10, 20, 40]) == (share.clock.virtual_time, _policy_keys(share, "x", "z", "y"))
 
-    share.arrive("w", exact(5), exact(1), 9, "T")  # inside T, V is 6, so w's tag is 6 + 5
+    share.arrive("w", exact(5), exact(1), 9, "T")  # inside T, V is 6, so the tag of w is 6 + 5
 
     assert (11, [10, 20, 17, 45]) == (
         share.tag_in_tenant("w"),
-        _keys(share, "x", "z", "w", "y"),
+        _policy_keys(share, "x", "z", "w", "y"),
     )
-    assert _owed(share) == (41, 41)
+    assert _backlog_and_charges(share) == (41, 41)
 
 
 def test_tenant_with_ten_applications_gets_as_much_as_a_tenant_with_one() -> None:
     """Opening more applications must not give a tenant more service."""
     many = {f"m{n}": ("many", 10, 1) for n in range(10)}
-    share = _share(one=("one", 100, 1), **many)
+    share = _open_in_tenants(one=("one", 100, 1), **many)
 
-    assert [10 * (n + 1) for n in range(10)] == _keys(share, *many)
-    assert [100] == _keys(share, "one")
+    assert [10 * (n + 1) for n in range(10)] == _policy_keys(share, *many)
+    assert [100] == _policy_keys(share, "one")
 
     share.deliver([("one", exact(50))])  # V = 25: GPS served 25 to each tenant
     share.settle("m9")
@@ -67,41 +67,41 @@ def test_tenant_with_ten_applications_gets_as_much_as_a_tenant_with_one() -> Non
     assert (share.clock.session("one").finish, share.clock.session("many").finish) == (100, 90)
 
 
-def test_lone_tenant_is_served_one_application_at_a_time_in_order_of_gps() -> None:
-    """The two have the tags 12 and 30; one after the other they end at 12 and 42.
+def test_applications_of_a_single_tenant_are_served_one_after_another() -> None:
+    """Two applications with the tags 12 and 30 end at 12 and 42.
 
     After 10 of service GPS inside is at 5, and the reference server has 2 of p left.
     """
-    share = _share(q=("T", 30, 1), p=("T", 12, 1))
+    share = _open_in_tenants(q=("T", 30, 1), p=("T", 12, 1))
 
-    assert [12, 42] == _keys(share, "p", "q")
+    assert [12, 42] == _policy_keys(share, "p", "q")
 
     share.deliver([("q", exact(10))])
     share.arrive("r", exact(3), exact(1), 5, "T")
 
     assert (8, 12) == (share.tag_in_tenant("r"), share.tag_in_tenant("p"))
-    assert [13, 15, 45] == _keys(share, "r", "p", "q")
+    assert [13, 15, 45] == _policy_keys(share, "r", "p", "q")
 
 
-def test_unused_service_stays_in_the_tenant_first() -> None:
-    """Rule 3: service of a small one that was predicted large goes to its tenant's others."""
-    share = _share(x=("T", 20, 1), y=("T", 30, 1), z=("U", 100, 1))
+def test_unused_charge_goes_to_applications_of_the_same_tenant_first() -> None:
+    """Rule 3: the refund of a small application with a high prediction stays in its tenant."""
+    share = _open_in_tenants(x=("T", 20, 1), y=("T", 30, 1), z=("U", 100, 1))
     share.deliver([("z", exact(10)), ("x", exact(2))])  # V = 6; T got 6, all of it served to x
 
     assert share.settle("x") == 6  # refund of 18: 14 are not served yet, 4 go to y at once
     assert (32, share.clock.virtual_time) == (share.clock.session("T").finish, 6)
-    assert [32] == _keys(share, "y")
+    assert [32] == _policy_keys(share, "y")
     assert share.tag_in_tenant("y") == 30
-    assert _owed(share) == (120, 120)
+    assert _backlog_and_charges(share) == (120, 120)
 
-    # T is owed 26; y attains 0 of its 30, and the refund of 30 leaves 4 for U.
+    # T is owed 26; y attains 0 of its 30, and the refund of 30 leaves 4 for U
     assert (6, 10) == (share.settle("y"), share.clock.virtual_time)
-    assert ([100], (90, 90)) == (_keys(share, "z"), _owed(share))
+    assert ([100], (90, 90)) == (_policy_keys(share, "z"), _backlog_and_charges(share))
 
 
 def test_ended_application_served_ahead_leaves_its_debt_to_the_tenant() -> None:
-    """An early end must not give the tenant a second share: the debt is still served."""
-    share = _share(x=("T", 10, 1), z=("U", 10, 1))
+    """An early end must not give the tenant a second share."""
+    share = _open_in_tenants(x=("T", 10, 1), z=("U", 10, 1))
     share.deliver([("x", exact(10))])  # V = 5
     final = share.settle("x")
     share.arrive("y", exact(10), exact(1), 3, "T")
@@ -116,15 +116,15 @@ def test_ended_application_served_ahead_leaves_its_debt_to_the_tenant() -> None:
     assert {"y", "z"} == set(share.sessions())
 
 
-def test_reused_id_takes_over_its_debt_in_another_tenant_too() -> None:
+def test_reused_id_takes_over_its_debt_in_another_tenant() -> None:
     """A caller must not lose its debt by naming another tenant."""
-    share = _share(x=("T", 10, 1), z=("U", 10, 1))
+    share = _open_in_tenants(x=("T", 10, 1), z=("U", 10, 1))
     share.deliver([("x", exact(10))])  # V = 5, and 5 of x are still owed
     share.settle("x")
     share.arrive("x", exact(20), exact(1), 3, "W")
 
     assert share.tag("x") == 5 + 20 + 5
-    assert (30, 30) == (_owed(share)[0], 20 + 10)
+    assert (30, 30) == (_backlog_and_charges(share)[0], 20 + 10)
     assert {"x", "z"} == set(share.sessions())
     assert share.take_changed()  # tenant T is forgotten, application x of tenant W is kept
     assert (30, {"U", "W"}) == (share.tag("x"), set(share.nodes.kept_leaves()))
@@ -135,7 +135,7 @@ def test_reused_id_takes_over_the_debt_of_both_servers() -> None:
 
     Both must owe T the same, so 5 of y are done at once, and x is charged for them.
     """
-    share = _share(x=("T", 10, 1), y=("T", 30, 1), z=("U", 50, 1))
+    share = _open_in_tenants(x=("T", 10, 1), y=("T", 30, 1), z=("U", 50, 1))
     share.deliver([("x", exact(10)), ("z", exact(10))])
     share.settle("x")
     share.arrive("x", exact(20), exact(1), 3, "W")
@@ -145,9 +145,9 @@ def test_reused_id_takes_over_the_debt_of_both_servers() -> None:
     assert 25 == tenant.gps.backlog() == tenant.server.total
 
 
-def test_reused_id_without_debt_starts_afresh() -> None:
+def test_reused_id_without_debt_starts_at_v() -> None:
     """V has passed the debt, and its tenant had no event since."""
-    share = _share(x=("T", 10, 1), z=("U", 30, 1))
+    share = _open_in_tenants(x=("T", 10, 1), z=("U", 30, 1))
     share.deliver([("x", exact(10))])
     share.settle("x")
     share.deliver([("z", exact(20))])  # V = 20
@@ -156,7 +156,7 @@ def test_reused_id_without_debt_starts_afresh() -> None:
     assert (20, 24) == (share.clock.virtual_time, share.tag("x"))
 
 
-def test_tool_gap_is_withdrawn_at_both_levels() -> None:
+def test_tool_gap_withdraws_the_charge_at_both_levels() -> None:
     """Rules 4 and 5.
 
     T has y before x: F_y = 6, F_x = 10.
@@ -165,7 +165,7 @@ def test_tool_gap_is_withdrawn_at_both_levels() -> None:
     that it had come before the remaining part of y. At V = 8 they are paid, GPS is at 4, y has 2 to
     go.
     """
-    share = _share(x=("T", 10, 1), y=("T", 6, 1), z=("U", 50, 1))
+    share = _open_in_tenants(x=("T", 10, 1), y=("T", 6, 1), z=("U", 50, 1))
     share.deliver([("x", exact(4)), ("z", exact(4))])
     share.withdraw("x")
 
@@ -178,14 +178,14 @@ def test_tool_gap_is_withdrawn_at_both_levels() -> None:
     assert ((4 + 6, 8 + 2 + 6), 8) == (foretold, share.clock.virtual_time)
     assert (share.resume("x"), share.resume("x")) == (True, False)
     assert foretold == (share.tag_in_tenant("x"), share.tag("x"))
-    assert _owed(share) == (38 + 6 + 6, 50)
+    assert _backlog_and_charges(share) == (38 + 6 + 6, 50)
 
 
-def test_tag_of_the_withdrawn_application_of_an_idle_tenant_starts_at_v() -> None:
-    """T is not in GPS while it waits for its tools: 10 from V = 6 on, y before it in T."""
-    share = _share(x=("T", 10, 1), y=("T", 2, 1), z=("U", 50, 1))
+def test_withdrawn_application_of_an_idle_tenant_gets_its_tag_from_v() -> None:
+    """T is not in GPS during its tool gaps: 10 from V = 6 on, y before it in T."""
+    share = _open_in_tenants(x=("T", 10, 1), y=("T", 2, 1), z=("U", 50, 1))
     share.withdraw("x")
-    share.deliver([("y", exact(2)), ("z", exact(6))])  # both until V = 2, then only U
+    share.deliver([("y", exact(2)), ("z", exact(6))])  # both tenants until V = 2, then only U
 
     assert (6, 16) == (share.clock.virtual_time, share.tag("x"))
     assert share.tag_in_tenant("x") == 2 + 10
@@ -195,12 +195,12 @@ def test_tag_of_the_withdrawn_application_of_an_idle_tenant_starts_at_v() -> Non
     assert (16, 12) == (share.tag("x"), share.tag_in_tenant("x"))
 
 
-def test_tenant_comes_back_while_the_root_still_serves_its_debt() -> None:
+def test_returning_tenant_continues_while_the_root_serves_its_debt() -> None:
     """The tenant's session was marked to be forgotten; it continues with the arrival's weight.
 
     T is owed 5 of x and 10 of y, at φ = 5. Inside, y is before x: 5 + 10/5 against 10.
     """
-    share = _share(x=("T", 10, 1), z=("U", 10, 1))
+    share = _open_in_tenants(x=("T", 10, 1), z=("U", 10, 1))
     share.deliver([("x", exact(10))])  # V = 5
     share.settle("x")
 
@@ -213,12 +213,12 @@ def test_tenant_comes_back_while_the_root_still_serves_its_debt() -> None:
 
 
 def test_weight_change_keeps_the_debt_at_both_levels() -> None:
-    """An x that has had 8, and its tenant's share 4: the debt moves with the tag inside.
+    """The application x has had 8, and its tenant's share is 4.
 
     T's GPS is at 2, x gave 2 of its 10 back: F_x = 8, 6 ahead; at weight 3 that is 4, and x is
     served before y, whose F_y is 6 and which has 2 of its 6 left.
     """
-    share = _share(x=("T", 10, 1), y=("T", 6, 1), z=("U", 90, 1))
+    share = _open_in_tenants(x=("T", 10, 1), y=("T", 6, 1), z=("U", 90, 1))
     share.deliver([("x", exact(8))])  # V = 4
     share.withdraw("x")
     share.reweigh("x", exact(3))
@@ -229,7 +229,7 @@ def test_weight_change_keeps_the_debt_at_both_levels() -> None:
 
 
 def test_tenant_served_by_the_root_has_no_debt_inside_despite_rounding() -> None:
-    """In floats 0.7·(F − V) falls short of 10.1 here: x would stay in T, though it has ended."""
+    """In floats 0.7·(F − V) is less than 10.1, and x would stay in T although it has ended."""
     share = TenantShare(VirtualClock(1e6))
     for sequence, name in enumerate("xy"):
         share.arrive(name, 10.1, 0.7, sequence, "T")
@@ -240,9 +240,9 @@ def test_tenant_served_by_the_root_has_no_debt_inside_despite_rounding() -> None
     assert {"y"} == share.sessions().keys()
 
 
-def test_tenant_forgotten_and_back_between_two_saves_is_not_dropped() -> None:
+def test_tenant_that_returns_between_two_saves_is_not_dropped() -> None:
     """The root reports the tenant as forgotten although it has returned."""
-    share = _share(x=("T", 10, 1))
+    share = _open_in_tenants(x=("T", 10, 1))
     share.settle("x")
     share.arrive("y", exact(5), exact(1), 2, "T")
 
@@ -253,7 +253,7 @@ def test_tenant_forgotten_and_back_between_two_saves_is_not_dropped() -> None:
 
 def test_forgotten_tenant_leaves_no_state() -> None:
     """Tenants without work and without debt must take no memory."""
-    share = _share(x=("T", 10, 1), z=("U", 10, 1))
+    share = _open_in_tenants(x=("T", 10, 1), z=("U", 10, 1))
     share.deliver([("x", exact(10))])
     share.settle("x")
     share.deliver([("z", exact(10))])  # V = 10
@@ -265,8 +265,8 @@ def test_forgotten_tenant_leaves_no_state() -> None:
 
 
 def test_tenants_whose_keys_moved_are_named_once() -> None:
-    """The queue sorts them again: an arrival moves only others of its tenant."""
-    share = _share(x=("T", 10, 1), z=("U", 10, 1))
+    """The queue sorts them again: an arrival moves only other applications of its tenant."""
+    share = _open_in_tenants(x=("T", 10, 1), z=("U", 10, 1))
 
     assert ["T", "U"] == share.take_rekeyed()
     assert [] == share.take_rekeyed()
@@ -278,9 +278,9 @@ def test_tenants_whose_keys_moved_are_named_once() -> None:
 
 
 @pytest.mark.parametrize("field", ["finish", "weight", "sequence", "released", "since"])
-def test_state_of_a_tenant_is_carried_by_one_record(field: str) -> None:
-    """Each tenant has one record, saved when it changed, and moved when its carrier is removed."""
-    share = _share(x=("T", 10, 1), y=("T", 10, 1))
+def test_state_of_a_tenant_is_in_one_application_record(field: str) -> None:
+    """The record is saved when it changed, and moves to another application when its own ends."""
+    share = _open_in_tenants(x=("T", 10, 1), y=("T", 10, 1))
     carriers = [n for n in ("x", "y") if "carries" in (share.session_record(n) or {})]
 
     assert ["x"] == carriers
@@ -296,7 +296,7 @@ def test_state_of_a_tenant_is_carried_by_one_record(field: str) -> None:
     assert field in record["carries"]
 
 
-def test_record_of_a_tenant_that_no_record_carries_is_an_error() -> None:
+def test_tenant_state_without_an_application_record_is_an_error() -> None:
     """A tenant cannot be restored without its V."""
     share = TenantShare()
     share.arrive("x", 10, 1, 1, "T")
@@ -309,7 +309,7 @@ def test_record_of_a_tenant_that_no_record_carries_is_an_error() -> None:
 
 
 @pytest.fixture
-def tenants() -> CoreDriver:
+def core_of_two_tenants() -> CoreDriver:
     """Return a core in which T has a (100) and c (300), U has b (150); all wait.
 
     Keys are 100 (a), 150 (b), 400 (c).
@@ -321,99 +321,103 @@ def tenants() -> CoreDriver:
     return driver
 
 
-def test_tenants_take_turns_by_key_and_their_applications_by_tag(tenants: CoreDriver) -> None:
+def test_tenants_take_turns_by_key_and_their_applications_by_tag(
+    core_of_two_tenants: CoreDriver,
+) -> None:
     """Between applications c would start at 300; T has received its share with a."""
-    assert isinstance(tenants.core.ledger.fair_share, TenantShare)
+    assert isinstance(core_of_two_tenants.core.ledger.fair_share, TenantShare)
     assert (400, 300) == (
-        tenants.core.tag("c"),
-        tenants.core.ledger.fair_share.tag_in_tenant("c"),
+        core_of_two_tenants.core.tag("c"),
+        core_of_two_tenants.core.ledger.fair_share.tag_in_tenant("c"),
     )
-    assert ["a1", "b1", "c1"] == granted(tenants.pull())
+    assert ["a1", "b1", "c1"] == granted(core_of_two_tenants.pull())
 
 
-def test_arrival_without_inferences_moves_others_of_its_tenant(
-    tenants: CoreDriver,
+def test_arrival_without_inferences_moves_other_applications_of_its_tenant(
+    core_of_two_tenants: CoreDriver,
 ) -> None:
     """The application d has no inference, but its charge of 60 puts a behind b: 160 against 150.
 
     At the next report d is withdrawn, and a is first again.
     """
-    tenants.open("d", 60, tenant="T")
-    queue = tenants.core.ledger.queue
+    core_of_two_tenants.open("d", 60, tenant="T")
+    queue = core_of_two_tenants.core.ledger.queue
 
-    assert (160, 150) == (tenants.core.tag("a"), tenants.core.tag("b"))
-    assert tenants.application("b") is queue.first()
-    assert ["a1", "b1", "c1"] == granted(tenants.pull())
+    assert (160, 150) == (core_of_two_tenants.core.tag("a"), core_of_two_tenants.core.tag("b"))
+    assert core_of_two_tenants.application("b") is queue.first()
+    assert ["a1", "b1", "c1"] == granted(core_of_two_tenants.pull())
 
 
-def test_end_of_an_application_moves_the_others_of_its_tenant(tenants: CoreDriver) -> None:
+def test_end_of_an_application_moves_others_of_its_tenant(core_of_two_tenants: CoreDriver) -> None:
     """Without a, c is at 300; b, with a new weight, at 500: the queue is notified of both."""
-    tenants.handle(ev.WeightChanged("b", 0.25))
-    tenants.open("e", 50, tenant="V")
-    tenants.submit("e1", "e")
-    tenants.handle(ev.ApplicationCancelled("a"))
+    core_of_two_tenants.handle(ev.WeightChanged("b", 0.25))
+    core_of_two_tenants.open("e", 50, tenant="V")
+    core_of_two_tenants.submit("e1", "e")
+    core_of_two_tenants.handle(ev.ApplicationCancelled("a"))
 
-    assert (300, 600) == (tenants.core.tag("c"), tenants.core.tag("b"))
-    assert ["e1", "c1", "b1"] == granted(tenants.pull())
+    assert (300, 600) == (core_of_two_tenants.core.tag("c"), core_of_two_tenants.core.tag("b"))
+    assert ["e1", "c1", "b1"] == granted(core_of_two_tenants.pull())
 
 
-def test_virtual_finish_time_of_an_application_is_its_key(tenants: CoreDriver) -> None:
+def test_virtual_finish_time_of_an_application_is_its_key(core_of_two_tenants: CoreDriver) -> None:
     """The key is compared between tenants, and lag is measured from it."""
     (ended,) = [
         action
-        for action in tenants.handle(ev.ApplicationCancelled("b"))
+        for action in core_of_two_tenants.handle(ev.ApplicationCancelled("b"))
         if hasattr(action, "virtual_finish_time")
     ]
 
     assert ended.virtual_finish_time == 0  # all of it refunded at V = 0
 
 
-def test_work_transferred_to_an_earlier_place_moves_the_keys_between_alone() -> None:
+def test_work_moved_to_an_earlier_application_moves_only_the_keys_between() -> None:
     """T finishes p at 10, x at 30, y at 60, z at 100 of V; 5 of y are done before x's end.
 
     F inside and the debts stay, as does the other tenant's key; the remaining part of y is done by
     60.
     """
-    share = _share(p=("T", 10, 1), x=("T", 20, 1), y=("T", 30, 1), z=("T", 40, 1), u=("U", 50, 1))
+    share = _open_in_tenants(
+        p=("T", 10, 1), x=("T", 20, 1), y=("T", 30, 1), z=("T", 40, 1), u=("U", 50, 1)
+    )
     tags = [share.tag_in_tenant(name) for name in "pxyz"]
     moved = share.watch_tenant("T")
     moved.clear()
     share.transfer("y", "x", exact(5))
 
-    assert [10, 35, 60, 100, 50] == _keys(share, *"pxyzu")
+    assert [10, 35, 60, 100, 50] == _policy_keys(share, *"pxyzu")
     assert tags == [share.tag_in_tenant(name) for name in "pxyz"]
-    assert _owed(share) == (150, 150)
+    assert _backlog_and_charges(share) == (150, 150)
     assert {"x", "y"} <= set(moved)
 
     share.transfer("y", "x", exact(100))  # no more than is left of y
 
-    assert [10, 60, 60, 100] == _keys(share, *"pxyz")
+    assert [10, 60, 60, 100] == _policy_keys(share, *"pxyz")
     assert tags == [share.tag_in_tenant(name) for name in "pxyz"]
 
 
-def test_no_work_is_transferred_to_a_finished_application() -> None:
-    """V is beyond the key of a finished target; a finished source has no work to transfer."""
-    share = _share(x=("T", 10, 1), y=("T", 30, 1), u=("U", 50, 1))
+def test_no_work_is_moved_to_a_finished_application() -> None:
+    """V is beyond the key of a finished target; a finished source has no work to move."""
+    share = _open_in_tenants(x=("T", 10, 1), y=("T", 30, 1), u=("U", 50, 1))
     share.deliver([("u", exact(30))])  # V = 15
     share.transfer("y", "x", exact(5))
 
-    assert [10, 40] == _keys(share, "x", "y")
+    assert [10, 40] == _policy_keys(share, "x", "y")
 
     share.transfer("x", "y", exact(5))
 
-    assert [10, 40] == _keys(share, "x", "y")
+    assert [10, 40] == _policy_keys(share, "x", "y")
 
 
-def test_weights_of_a_tenant_and_its_applications_count_in_a_transfer() -> None:
-    """With weight 2, a transfer of 6 moves x's key by 3."""
-    share = _share(x=("T", 10, 2), y=("T", 30, 2), u=("U", 50, 1))
+def test_moved_work_is_weighted_by_tenant_and_application() -> None:
+    """With weight 2, moving 6 moves x's key by 3."""
+    share = _open_in_tenants(x=("T", 10, 2), y=("T", 30, 2), u=("U", 50, 1))
     share.transfer("y", "x", exact(6))
 
-    assert [8, 20] == _keys(share, "x", "y")
+    assert [8, 20] == _policy_keys(share, "x", "y")
 
 
 def test_watch_of_a_tenant_ends() -> None:
-    share = _share(x=("T", 10, 1))
+    share = _open_in_tenants(x=("T", 10, 1))
     first = share.watch_tenant("T")
     share.unwatch_tenant("T")
     share.expect("x", exact(50))

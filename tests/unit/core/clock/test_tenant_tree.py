@@ -15,13 +15,13 @@ from tests.core_driver import CoreDriver, granted
 from tests.exact import exact
 
 
-def _tree(**weights: int) -> TenantTree:
+def _tree_of_weights(**weights: int) -> TenantTree:
     return TenantTree(
         {path.replace("__", "/"): TenantNode(weight=exact(w)) for path, w in weights.items()}
     )
 
 
-def _share(tree: TenantTree, **applications: tuple[str, int]) -> TenantShare:
+def _open_in_tree(tree: TenantTree, **applications: tuple[str, int]) -> TenantShare:
     """Open applications of weight 1, given by (tenant, cost)."""
     share = TenantShare(VirtualClock(exact(0)), tree)
     for sequence, (name, (tenant, cost)) in enumerate(applications.items()):
@@ -29,7 +29,7 @@ def _share(tree: TenantTree, **applications: tuple[str, int]) -> TenantShare:
     return share
 
 
-def _keys(share: TenantShare, *names: str) -> list[float]:
+def _policy_keys(share: TenantShare, *names: str) -> list[float]:
     return [share.tag(name) for name in names]
 
 
@@ -38,18 +38,20 @@ def test_keys_of_three_leaves_by_hand() -> None:
 
     V_T reaches 10 when T has been served 10 + 10, and 30 when it has been served all 40.
     """
-    share = _share(_tree(T=1), a=("T/a", 10), b=("T/b", 30), u=("U", 20))
+    share = _open_in_tree(_tree_of_weights(T=1), a=("T/a", 10), b=("T/b", 30), u=("U", 20))
 
-    assert _keys(share, "a", "u", "b") == [20, 20, 40]
+    assert _policy_keys(share, "a", "u", "b") == [20, 20, 40]
     branch = share.nodes.branches.get("T")
     assert (share.keys.key_in(branch, "a"), share.keys.key_in(branch, "b")) == (10, 30)
 
 
 def test_weights_of_the_tree_count_at_their_level() -> None:
     """At φ = 4 T is served 40 by V = 10; T/a has 3 of 4 of it, and is done at V_T = 10."""
-    share = _share(_tree(T=4, T__a=3, T__b=1), a=("T/a", 30), b=("T/b", 30), u=("U", 100))
+    share = _open_in_tree(
+        _tree_of_weights(T=4, T__a=3, T__b=1), a=("T/a", 30), b=("T/b", 30), u=("U", 100)
+    )
 
-    assert _keys(share, "a", "b", "u") == [10, 15, 100]
+    assert _policy_keys(share, "a", "b", "u") == [10, 15, 100]
 
 
 def test_tenant_that_gets_children_keeps_its_owed_service() -> None:
@@ -58,31 +60,31 @@ def test_tenant_that_gets_children_keeps_its_owed_service() -> None:
     Each has half of T, and a key where T has been served 20. T's weight drops from the 2 that t
     asked for to the tree's 1; t keeps weight 2 inside T.
     """
-    share = _share(_tree(T=1), t=("T", 10), u=("U", 50))
+    share = _open_in_tree(_tree_of_weights(T=1), t=("T", 10), u=("U", 50))
     share.deliver([("t", exact(4)), ("u", exact(4))])  # V = 4
     share.arrive("a", exact(10), exact(1), 9, "T/a")
 
     assert share.clock.session("T").finish == 4 + 6 + 10
-    assert _keys(share, "t", "a", "u") == [4 + 12, 20, 50]
+    assert _policy_keys(share, "t", "a", "u") == [4 + 12, 20, 50]
     assert share.take_branched() == ["T"]
 
 
-def test_surplus_of_a_child_goes_to_its_siblings_first() -> None:
-    """T/a is settled at V = 6 with 3 of its 20 served: 14 − 0 were to come, 3 go to T/b at once."""
-    share = _share(_tree(T=1), a=("T/a", 20), b=("T/b", 30), u=("U", 100))
+def test_unused_charge_of_a_child_goes_to_its_siblings_first() -> None:
+    """T/a is settled at V = 6 with 3 of its 20 served; 3 of the refund go to T/b at once."""
+    share = _open_in_tree(_tree_of_weights(T=1), a=("T/a", 20), b=("T/b", 30), u=("U", 100))
     share.deliver([("u", exact(12))])  # V = 6, and T/a and T/b have been served 3 each
     share.settle("a")
 
     assert share.clock.session("T").finish == 30
     assert share.clock.virtual_time == 6
-    assert _keys(share, "b", "u") == [30, 100]
+    assert _policy_keys(share, "b", "u") == [30, 100]
 
 
 def test_changed_weights_keep_the_debts() -> None:
-    """At V = 10 T is owed 30 of 40 and T/b 25 of 30; at the new weights they are owed the same."""
-    share = _share(_tree(T=1), a=("T/a", 10), b=("T/b", 30), u=("U", 100))
+    """At V = 10 T is owed 30 of 40 and T/b 25 of 30, also at the new weights."""
+    share = _open_in_tree(_tree_of_weights(T=1), a=("T/a", 10), b=("T/b", 30), u=("U", 100))
     share.deliver([("u", exact(20))])
-    share.grow(_tree(T=2, T__b=5))
+    share.grow(_tree_of_weights(T=2, T__b=5))
 
     assert share.clock.owed("T") == 30
     assert share.tag("b") == 10 + 15  # all that T is owed, at φ = 2
@@ -100,12 +102,12 @@ def test_debt_to_ended_tenants_is_served_at_the_new_weight() -> None:
 
     At φ = 2, beside U at 1, two thirds of the next service are T's.
     """
-    share = _share(_tree(T=1), a=("T/x", 30), u=("U", 100))
+    share = _open_in_tree(_tree_of_weights(T=1), a=("T/x", 30), u=("U", 100))
     share.deliver([("a", exact(20))])
     share.deliver([("a", exact(10))])
     share.settle("a")
     owed, now = share.clock.owed("T"), share.clock.virtual_time
-    share.grow(_tree(T=2, T__x=5))
+    share.grow(_tree_of_weights(T=2, T__x=5))
 
     branch = share.nodes.branches.get("T")
     assert branch is not None
@@ -117,7 +119,7 @@ def test_debt_to_ended_tenants_is_served_at_the_new_weight() -> None:
 
 def test_forgotten_branch_leaves_no_state() -> None:
     """Tenants without work and without debt must take no memory."""
-    share = _share(_tree(), a=("T/x/a", 10), b=("T/b", 10), u=("U", 10))
+    share = _open_in_tree(_tree_of_weights(), a=("T/x/a", 10), b=("T/b", 10), u=("U", 10))
     for name in "ab":
         share.deliver([(name, exact(10))])
         share.settle(name)
@@ -131,7 +133,7 @@ def test_forgotten_branch_leaves_no_state() -> None:
     )
 
 
-def _driver(options: dict[str, object], tree: TenantTree | None = None) -> CoreDriver:
+def _driver_with_tree(options: dict[str, object], tree: TenantTree | None = None) -> CoreDriver:
     driver = CoreDriver(SchedulerCore("justitia", {"fairness": "tenant", **options}, tenants=tree))
     for name, cost, tenant in (
         ("a", 300, "T/x"),
@@ -146,9 +148,9 @@ def _driver(options: dict[str, object], tree: TenantTree | None = None) -> CoreD
 
 
 @pytest.mark.parametrize("options", [{}, {"order": "sgps", "guard_iterations": 300}])
-def test_nodes_take_turns_and_their_children_in_them(options: dict[str, object]) -> None:
+def test_nodes_take_turns_and_their_children_within_them(options: dict[str, object]) -> None:
     """T is served half; b needs 3·100 of it (key 300), u 250, t 400, a 550."""
-    driver = _driver(options)
+    driver = _driver_with_tree(options)
     order = [application.application_id for application in driver.core.ledger.queue.in_order()]
 
     assert [driver.core.tag(name) for name in "ubta"] == [250, 300, 400, 550]
@@ -159,7 +161,7 @@ def test_nodes_take_turns_and_their_children_in_them(options: dict[str, object])
 @pytest.mark.parametrize("options", [{}, {"guard_iterations": 300}])
 def test_restored_core_has_the_same_keys_and_order(options: dict[str, object]) -> None:
     """Branches are in the record of the clock, leaves with their applications."""
-    driver = _driver(options, TenantTree({"T": TenantNode(weight=3.0)}))
+    driver = _driver_with_tree(options, TenantTree({"T": TenantNode(weight=3.0)}))
     driver.pull(seats=2)
     driver.pull(progress={"1": 5}, seats=2)
     record = snapshot(driver.core)
@@ -174,9 +176,9 @@ def test_restored_core_has_the_same_keys_and_order(options: dict[str, object]) -
     assert snapshot(core) == record
 
 
-def test_record_from_before_the_tree_still_loads() -> None:
-    """The record has tenants with paths but no branches: accounts start with the remaining work."""
-    driver = _driver({})
+def test_record_of_a_release_without_branches_still_loads() -> None:
+    """In the record tenants have paths but no branches: accounts start with the remaining work."""
+    driver = _driver_with_tree({})
     record = snapshot(driver.core)
     del record["clock"]["branches"]
     core = SchedulerCore("justitia", {"fairness": "tenant"})
@@ -188,7 +190,7 @@ def test_record_from_before_the_tree_still_loads() -> None:
 
 
 def test_damaged_branch_is_named() -> None:
-    record = snapshot(_driver({}).core)
+    record = snapshot(_driver_with_tree({}).core)
     record["clock"]["branches"]["T"]["since"] = "now"
     core = SchedulerCore("justitia", {"fairness": "tenant"})
 
@@ -198,7 +200,7 @@ def test_damaged_branch_is_named() -> None:
 
 def test_branch_saved_before_its_children_owes_what_they_are_owed() -> None:
     """If a scheduler dies between two parts of a save, the node's share must not be lost."""
-    record = snapshot(_driver({}).core)
+    record = snapshot(_driver_with_tree({}).core)
     del record["applications"]["a"]
     core = SchedulerCore("justitia", {"fairness": "tenant"})
     restore(core, record["clock"], record["applications"])
@@ -212,7 +214,7 @@ def test_branch_saved_before_its_children_owes_what_they_are_owed() -> None:
 
 def test_policy_is_changed_and_back_with_a_tree_of_tenants() -> None:
     """The queue stays; accounts of another kind start with the remaining work."""
-    driver = _driver({"guard_iterations": 300})
+    driver = _driver_with_tree({"guard_iterations": 300})
     driver.handle(ev.PolicyChanged("fcfs"))
     driver.open("late", 10, tenant="T/new")
     driver.handle(ev.PolicyChanged("justitia", (("fairness", "tenant"),)))

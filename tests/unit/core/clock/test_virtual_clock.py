@@ -6,30 +6,30 @@ from justitia_ray.core.clock.virtual_clock import VirtualClock
 from tests.exact import exact
 
 
-def _clock(*charges: tuple[str, int, int]) -> VirtualClock:
+def _clock_with_charges(*charges: tuple[str, int, int]) -> VirtualClock:
     clock = VirtualClock(exact(0))
     for sequence, (name, amount, weight) in enumerate(charges):
         clock.charge(name, exact(amount), exact(weight), sequence)
     return clock
 
 
-def _tag(clock: VirtualClock, name: str) -> float:
+def _finish_tag(clock: VirtualClock, name: str) -> float:
     return clock.session(name).finish
 
 
 def test_first_charge_of_a_busy_period_counts() -> None:
     """GPS finishes three packets of length 1 at 1, 2, 3; a clock that starts late says 0, 1, 2."""
-    clock = _clock()
+    clock = _clock_with_charges()
     for period in (0, 3):
         for packet in (1, 2, 3):
             clock.charge("a", exact(1), exact(1), 0)
 
-            assert period + packet == _tag(clock, "a")
+            assert period + packet == _finish_tag(clock, "a")
 
         clock.serve(exact(3))
 
 
-def test_refund_of_all_that_is_owed_leaves_the_tag_at_v() -> None:
+def test_refund_of_the_whole_debt_leaves_the_tag_at_v() -> None:
     """The tag is exactly V: a rounding error would keep the session in GPS."""
     clock = VirtualClock()
     clock.charge("a", 0.3, 0.7, 0)
@@ -41,14 +41,14 @@ def test_refund_of_all_that_is_owed_leaves_the_tag_at_v() -> None:
     assert not session.active
 
 
-def test_refund_after_departure_leaves_the_tag_where_it_was() -> None:
+def test_refund_after_departure_leaves_the_tag_unchanged() -> None:
     """A session that GPS has fully served owes its refund to the others."""
-    clock = _clock(("a", 2, 1), ("b", 20, 1))
+    clock = _clock_with_charges(("a", 2, 1), ("b", 20, 1))
     clock.serve(exact(4))  # V = 2, a departs
     clock.serve(exact(3))  # V = 5
     clock.refund("a", exact(1))
 
-    assert (_tag(clock, "a"), clock.virtual_time) == (2, 6)
+    assert (_finish_tag(clock, "a"), clock.virtual_time) == (2, 6)
 
 
 def test_rounding_never_carries_v_past_a_departure() -> None:
@@ -62,9 +62,9 @@ def test_rounding_never_carries_v_past_a_departure() -> None:
     assert (finish, False) == (clock.virtual_time, clock.session("a").active)
 
 
-def test_released_session_stays_until_gps_is_done_with_it() -> None:
+def test_released_session_stays_until_gps_has_served_it() -> None:
     """An application served ahead of GPS leaves a debt behind, which holds its place in V."""
-    clock = _clock(("a", 4, 1), ("b", 9, 1))
+    clock = _clock_with_charges(("a", 4, 1), ("b", 9, 1))
     clock.release("a")
 
     assert "a" in clock
@@ -79,9 +79,9 @@ def test_released_session_stays_until_gps_is_done_with_it() -> None:
     assert clock.take_forgotten() == []
 
 
-def test_released_session_that_is_not_active_is_forgotten_at_once() -> None:
+def test_released_inactive_session_is_forgotten_at_once() -> None:
     """An inactive session never departs, which would remove it."""
-    clock = _clock(("a", 4, 1))
+    clock = _clock_with_charges(("a", 4, 1))
     clock.serve(exact(4))
     clock.release("a")
     clock.release("unknown")
@@ -91,7 +91,7 @@ def test_released_session_that_is_not_active_is_forgotten_at_once() -> None:
 
 def test_refund_of_a_released_session_forgets_it() -> None:
     """Rule 3 refunds before it releases, but a released session may be refunded too."""
-    clock = _clock(("a", 4, 1), ("b", 9, 1))
+    clock = _clock_with_charges(("a", 4, 1), ("b", 9, 1))
     clock.release("a")
     clock.refund("a", exact(4))
 
@@ -100,7 +100,7 @@ def test_refund_of_a_released_session_forgets_it() -> None:
 
 def test_charge_of_a_released_session_takes_over_its_debt() -> None:
     """An application id may be used again: the session must not be forgotten then."""
-    clock = _clock(("a", 8, 2), ("b", 9, 1))
+    clock = _clock_with_charges(("a", 8, 2), ("b", 9, 1))
     clock.serve(exact(6))  # V = 2, a is owed 4
     clock.release("a")
     clock.charge("a", exact(3), exact(1), 7)
@@ -113,7 +113,7 @@ def test_charge_of_a_released_session_takes_over_its_debt() -> None:
 
 def test_debt_stays_when_a_weight_changes() -> None:
     """With an unchanged tag the debt would change with the weight."""
-    clock = _clock(("a", 4, 1), ("b", 9, 1))
+    clock = _clock_with_charges(("a", 4, 1), ("b", 9, 1))
     clock.serve(exact(2))  # V = 1, a is owed 3
     clock.reweigh("a", exact(3))
 
@@ -127,9 +127,9 @@ def test_debt_stays_when_a_weight_changes() -> None:
     assert (clock.virtual_time, clock.is_active("a")) == (2, False)
 
 
-def test_weight_of_a_session_without_debt_changes_alone() -> None:
+def test_weight_change_of_a_session_without_debt_keeps_its_tag() -> None:
     """The tag of a session that is owed 0 is at most V, and stays."""
-    clock = _clock(("a", 4, 1))
+    clock = _clock_with_charges(("a", 4, 1))
     clock.serve(exact(4))
     clock.reweigh("a", exact(2))
 
@@ -138,9 +138,9 @@ def test_weight_of_a_session_without_debt_changes_alone() -> None:
     assert (session.finish, session.weight, clock.active_weight) == (4, 2, 0)
 
 
-def test_released_session_keeps_what_it_is_owed_at_another_weight() -> None:
+def test_released_session_keeps_its_debt_at_another_weight() -> None:
     """The node of a tree whose applications have all ended may get another weight."""
-    clock = _clock(("a", 4, 1), ("b", 9, 1))
+    clock = _clock_with_charges(("a", 4, 1), ("b", 9, 1))
     clock.release("a")
     clock.reweigh("a", exact(2))
 
@@ -153,7 +153,7 @@ def test_released_session_keeps_what_it_is_owed_at_another_weight() -> None:
 
 def test_restored_clock_continues_like_the_original() -> None:
     """A new leader must compute the tags that its predecessor would have computed."""
-    clock = _clock(("a", 6, 1), ("b", 12, 3))
+    clock = _clock_with_charges(("a", 6, 1), ("b", 12, 3))
     clock.serve(exact(8))
     clock.release("b")
     other = VirtualClock(clock.virtual_time)
@@ -168,7 +168,7 @@ def test_restored_clock_continues_like_the_original() -> None:
     assert (other.virtual_time, "b" in other) == (5, False)
 
 
-def test_empty_set_has_weight_zero_despite_rounding() -> None:
+def test_empty_clock_has_weight_zero_despite_rounding() -> None:
     """0.1 + 0.2 + 0.3 - 0.1 - 0.2 - 0.3 is not 0; such errors would add up over busy periods."""
     clock = VirtualClock()
     for _ in range(2):
@@ -184,33 +184,33 @@ def test_empty_set_has_weight_zero_despite_rounding() -> None:
 
 def test_charge_of_zero_makes_no_session_active() -> None:
     """A session is active while its tag F is above virtual time V, not at F = V."""
-    clock = _clock(("a", 0, 1))
+    clock = _clock_with_charges(("a", 0, 1))
 
     assert (0, False) == (clock.active_weight, clock.session("a").active)
 
 
-def test_reopened_session_takes_over_less_than_a_unit() -> None:
+def test_reopened_session_takes_over_a_debt_below_one_unit() -> None:
     """The debt of GPS may be a fraction of a token·iteration."""
-    clock = _clock(("a", 4, 1), ("b", 100, 1))
+    clock = _clock_with_charges(("a", 4, 1), ("b", 100, 1))
     clock.serve(exact(15, 2))
     clock.release("a")
     clock.charge("a", exact(2), exact(1), 5)
 
-    assert exact(15, 4) + exact(1, 4) + 2 == _tag(clock, "a")
+    assert exact(15, 4) + exact(1, 4) + 2 == _finish_tag(clock, "a")
 
 
-def test_departures_are_compacted_by_the_active() -> None:
+def test_departure_heap_is_limited_by_active_sessions() -> None:
     """The heap has at most a constant plus four entries per active session."""
-    clock = _clock(*((f"s{number}", 1_000, 1) for number in range(10)))
+    clock = _clock_with_charges(*((f"s{number}", 1_000, 1) for number in range(10)))
     for _ in range(300):
         clock.charge("s0", exact(1), exact(1), 0)
 
         assert len(clock._departures) <= 64 + 4 * 10
 
 
-def test_departures_are_compacted_seldom() -> None:
+def test_departure_heap_is_compacted_seldom() -> None:
     """At most one compaction for every N pushes, N active sessions: O(log N) amortised."""
-    clock = _clock(*((f"s{number}", 1_000, 1) for number in range(100)))
+    clock = _clock_with_charges(*((f"s{number}", 1_000, 1) for number in range(100)))
     compacted = 0
     for _ in range(400):
         departures = clock._departures

@@ -14,75 +14,75 @@ from justitia_ray.core.lag.meter import LagMeter
 from tests.core_driver import PATIENT, CoreDriver
 
 _GIANT = 931
-"""39 of prompt and 19 of output: 39·19 + 19·20/2. The first token is 40, the second 41, …"""
+"""Cost of 39 prompt and 19 output tokens: 39·19 + 19·20/2."""
 _MOUSE = 2
-"""1 of prompt, 1 of output."""
+"""Cost of 1 prompt and 1 output token."""
 
 
 @pytest.fixture
-def core() -> Iterator[CoreDriver]:
-    """Yield a driver whose replicas may be silent for long."""
+def patient_core() -> Iterator[CoreDriver]:
+    """Yield a core whose replicas may be silent for long."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT, meter=LagMeter))
     yield driver
     check(driver.core)
 
 
-def _lag(actions: list[Action]) -> Lag | None:
+def _lag_of_end(actions: list[Action]) -> Lag | None:
     (ended,) = (action for action in actions if isinstance(action, EndApplication))
     return ended.lag
 
 
-def _pull(driver: CoreDriver, replica_id: str = "r0", **reports: Any) -> list[Action]:
-    """Let a replica with room for the giant, and one seat, report and ask for work."""
+def _pull_one_seat(driver: CoreDriver, replica_id: str = "r0", **reports: Any) -> list[Action]:
+    """Let a replica with room for the giant, and one seat, report and pull."""
     return driver.pull(replica_id, kv=58, seats=1, **reports)
 
 
-def _giant_runs(driver: CoreDriver) -> None:
-    """Let a giant run for an iteration; then a mouse comes and does not fit."""
+def _start_giant(driver: CoreDriver) -> None:
+    """Run a giant for an iteration; then a mouse arrives that does not fit."""
     driver.open("giant", _GIANT)
     driver.submit("g", "giant", prompt=39, output=19)
-    _pull(driver)
+    _pull_one_seat(driver)
     driver.handle(ev.ApplicationClosed("giant"))
     driver.now += 1
-    _pull(driver, progress={"1": 1})
+    _pull_one_seat(driver, progress={"1": 1})
     driver.open("mouse", _MOUSE)
     driver.submit("m", "mouse", prompt=1, output=1)
     driver.handle(ev.ApplicationClosed("mouse"))
 
 
-def _mouse_ends(driver: CoreDriver) -> list[Action]:
-    """End the large application in two reports, 9 s apart, then run the small one."""
+def _finish_giant_then_mouse(driver: CoreDriver) -> list[Action]:
+    """End the giant in two reports, 9 s apart, then run the mouse."""
     driver.now += 9
-    _pull(driver, progress={"1": 10})
+    _pull_one_seat(driver, progress={"1": 10})
     driver.now += 9
-    _pull(driver, finished={"1": 19})
+    _pull_one_seat(driver, finished={"1": 19})
     driver.now += 1
-    return _pull(driver, finished={"2": 1})
+    return _pull_one_seat(driver, finished={"2": 1})
 
 
-def test_lag_is_the_service_between_gps_and_the_last_start(core: CoreDriver) -> None:
-    """V is 40 when the mouse comes, and passes its tag, 42, in the next report.
+def test_lag_is_the_service_between_gps_and_the_last_start(patient_core: CoreDriver) -> None:
+    """V is 40 when the mouse arrives, and passes its tag, 42, in the next report.
 
     It starts when all of the giant is served: S = 931, 18 s after S = 40. The bound is the giant,
     in flight when nothing waited, and the report of 9 tokens: Σ 41…49 = 405. The rate since the
     mouse came is 893 in 19 s.
     """
-    _giant_runs(core)
-    lag = _lag(_mouse_ends(core))
+    _start_giant(patient_core)
+    lag = _lag_of_end(_finish_giant_then_mouse(patient_core))
 
     assert lag is not None
     assert (891, 18.0, 931 + 405) == (lag.kv_token_time, lag.seconds, lag.bound_kv_token_time)
     assert lag.bound_s == pytest.approx(18 + (931 + 405 - 891) * 19 / 893)
 
 
-def test_lag_of_a_live_application_grows_while_it_waits(core: CoreDriver) -> None:
-    """Who looks at a waiting application sees what it would be if it started now."""
-    _giant_runs(core)
-    before = core.core.lag("mouse")
-    core.now += 9
-    _pull(core, progress={"1": 10})
-    after = core.core.lag("mouse")
-    started = core.core.lag("giant")
+def test_lag_of_a_live_application_grows_while_it_waits(patient_core: CoreDriver) -> None:
+    """The lag of a waiting application is that of a start now."""
+    _start_giant(patient_core)
+    before = patient_core.core.lag("mouse")
+    patient_core.now += 9
+    _pull_one_seat(patient_core, progress={"1": 10})
+    after = patient_core.core.lag("mouse")
+    started = patient_core.core.lag("giant")
 
     assert before == Lag(0, 0.0, 931, None)
     assert after is not None
@@ -91,86 +91,88 @@ def test_lag_of_a_live_application_grows_while_it_waits(core: CoreDriver) -> Non
     assert (-445, -10.0) == (started.kv_token_time, started.seconds)
 
 
-def test_application_that_never_started_has_no_lag(core: CoreDriver) -> None:
+def test_application_that_never_started_has_no_lag(patient_core: CoreDriver) -> None:
     """There is no last start to measure from."""
-    core.open("a", 100)
+    patient_core.open("a", 100)
 
-    assert core.core.lag("a") is None
-    assert _lag(core.handle(ev.ApplicationCancelled("a"))) is None
+    assert patient_core.core.lag("a") is None
+    assert _lag_of_end(patient_core.handle(ev.ApplicationCancelled("a"))) is None
     with pytest.raises(KeyError):
-        core.core.lag("a")
+        patient_core.core.lag("a")
 
 
-def test_requeued_inference_is_in_flight_no_more(core: CoreDriver) -> None:
-    """It waits like any other; what was served while nothing of it waited is its own affair.
+def test_requeued_inference_is_not_in_flight(patient_core: CoreDriver) -> None:
+    """A requeued inference waits like any other.
 
     The giant's bound: 931 in flight when nothing waited, and the 40 served since its first start.
     """
-    _giant_runs(core)
-    core.handle(ev.ReplicaLost("r0"))
-    lag = core.core.lag("giant")
-    _pull(core, "r1")
-    core.now += 1
-    mouse = _lag(_pull(core, "r1", finished={"2": 1}))
+    _start_giant(patient_core)
+    patient_core.handle(ev.ReplicaLost("r0"))
+    lag = patient_core.core.lag("giant")
+    _pull_one_seat(patient_core, "r1")
+    patient_core.now += 1
+    mouse = _lag_of_end(_pull_one_seat(patient_core, "r1", finished={"2": 1}))
 
     assert lag is not None
     assert (0, 931 + 40) == (lag.kv_token_time, lag.bound_kv_token_time)
-    assert mouse == Lag(-2, -1.0, 931, 465.5)  # V is not there yet when it ends, at S = 42
+    assert mouse == Lag(-2, -1.0, 931, 465.5)  # V has not reached the tag at its end, S = 42
 
 
-def test_weight_change_makes_it_due_anew(core: CoreDriver) -> None:
-    """Its tag is taken from V on, so nothing from before counts against the bound."""
-    _giant_runs(core)
-    core.handle(ev.WeightChanged("mouse", 2))
-    lag = _lag(_mouse_ends(core))
+def test_weight_change_restarts_the_lag(patient_core: CoreDriver) -> None:
+    """The new tag counts from V, so earlier service does not count against the bound."""
+    _start_giant(patient_core)
+    patient_core.handle(ev.WeightChanged("mouse", 2))
+    lag = _lag_of_end(_finish_giant_then_mouse(patient_core))
 
     assert lag is not None
     assert (891, 1336) == (lag.kv_token_time, lag.bound_kv_token_time)
 
 
-def test_known_length_bounds_what_is_in_flight(core: CoreDriver) -> None:
+def test_known_output_length_bounds_work_in_flight(patient_core: CoreDriver) -> None:
     """A simulator passes the true length of an inference; a service only its maximum."""
-    core.open("a", _GIANT)
+    patient_core.open("a", _GIANT)
     for name, length in (("x", 19), ("y", None)):
-        core.handle(
+        patient_core.handle(
             ev.InferenceSubmitted(
                 name, "a", name, "i0", 39, 19, 100, true_output_tokens=length
             )
         )  # fmt: skip
-    _pull(core)
-    core.handle(ev.InferenceCancelled("x"))
-    core.open("b", _MOUSE)
-    core.submit("m", "b", prompt=1, output=1)
-    lag = core.core.lag("b")
+    _pull_one_seat(patient_core)
+    patient_core.handle(ev.InferenceCancelled("x"))
+    patient_core.open("b", _MOUSE)
+    patient_core.submit("m", "b", prompt=1, output=1)
+    lag = patient_core.core.lag("b")
 
     assert lag is not None
     assert lag.bound_kv_token_time == 39 * 100 + 100 * 101 // 2
 
 
-def test_application_in_a_tool_gap_has_no_credit_to_lose(core: CoreDriver) -> None:
-    """It was withdrawn, and is withdrawn when it ends: the second time nothing is given back."""
-    core.open("a", 310)
-    core.submit("x", "a")
-    _pull(core)
-    core.now += 1
-    _pull(core, finished={"1": 10})
-    lag = _lag(core.handle(ev.ApplicationClosed("a")))
+def test_application_in_a_tool_gap_is_withdrawn_once(patient_core: CoreDriver) -> None:
+    """The application is withdrawn at the gap and at its end; the second time refunds nothing."""
+    patient_core.open("a", 310)
+    patient_core.submit("x", "a")
+    _pull_one_seat(patient_core)
+    patient_core.now += 1
+    _pull_one_seat(patient_core, finished={"1": 10})
+    lag = _lag_of_end(patient_core.handle(ev.ApplicationClosed("a")))
 
-    assert core.core.ledger.fair_share.clock.virtual_time == 155
+    assert patient_core.core.ledger.fair_share.clock.virtual_time == 155
     assert lag == Lag(0, 0.0, 155, 1.0)
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "justitia"])
-def test_change_of_policy_ends_the_promise_to_who_waits(core: CoreDriver, policy: str) -> None:
-    """They were in another order until now; whoever comes to an empty queue is promised again."""
-    _giant_runs(core)
-    core.handle(ev.PolicyChanged("fcfs"))
-    core.handle(ev.PolicyChanged(policy))
-    lag = _lag(_mouse_ends(core))
-    core.open("next", _MOUSE)
-    core.submit("n", "next", prompt=1, output=1)
-    core.handle(ev.ApplicationClosed("next"))
-    after = _lag(_pull(core, finished={"3": 1}))
+def test_policy_change_ends_the_lag_bound_of_waiting_applications(
+    patient_core: CoreDriver, policy: str
+) -> None:
+    """They were in another order until then; a new bound starts with an empty queue."""
+    _start_giant(patient_core)
+    patient_core.handle(ev.PolicyChanged("fcfs"))
+    patient_core.handle(ev.PolicyChanged(policy))
+    lag = _lag_of_end(_finish_giant_then_mouse(patient_core))
+    patient_core.open("next", _MOUSE)
+    patient_core.submit("n", "next", prompt=1, output=1)
+    patient_core.handle(ev.ApplicationClosed("next"))
+    after = _lag_of_end(_pull_one_seat(patient_core, finished={"3": 1}))
 
     assert lag is not None
     assert (891, None, None) == (lag.kv_token_time, lag.bound_kv_token_time, lag.bound_s)
@@ -186,30 +188,32 @@ _OTHER_ACCOUNTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", _OTHER_ACCOUNTS)
-def test_other_accounts_leave_the_yardstick_as_it_was(
-    core: CoreDriver, options: dict[str, Any]
+def test_changed_accounts_leave_the_reference_accounts_unchanged(
+    patient_core: CoreDriver, options: dict[str, Any]
 ) -> None:
-    """The accounts so far go on apart from those of the new order, with nothing forgotten."""
-    _giant_runs(core)
-    core.handle(ev.PolicyChanged("justitia", tuple(options.items())))
-    core.handle(ev.WeightChanged("mouse", 2))
-    lag = _lag(_mouse_ends(core))
+    """Lags are still measured by the old accounts, beside those of the new order."""
+    _start_giant(patient_core)
+    patient_core.handle(ev.PolicyChanged("justitia", tuple(options.items())))
+    patient_core.handle(ev.WeightChanged("mouse", 2))
+    lag = _lag_of_end(_finish_giant_then_mouse(patient_core))
 
     assert lag is not None
     assert (891, 18.0, None) == (lag.kv_token_time, lag.seconds, lag.bound_kv_token_time)
 
 
 @pytest.mark.parametrize("options", _OTHER_ACCOUNTS)
-def test_promise_is_back_when_nothing_is_live(core: CoreDriver, options: dict[str, Any]) -> None:
-    """The yardstick is the scheduler's accounts again: an operator's trial of a clock is over."""
-    core.handle(ev.PolicyChanged("justitia", tuple(options.items())))
-    _giant_runs(core)
-    apart = _lag(_mouse_ends(core))
-    core.handle(ev.PolicyChanged("justitia"))
-    core.open("next", _MOUSE)
-    core.submit("n", "next", prompt=1, output=1)
-    core.handle(ev.ApplicationClosed("next"))
-    after = _lag(_pull(core, finished={"3": 1}))
+def test_reference_accounts_are_replaced_when_no_application_is_live(
+    patient_core: CoreDriver, options: dict[str, Any]
+) -> None:
+    """Lags are then measured by the scheduler's accounts again."""
+    patient_core.handle(ev.PolicyChanged("justitia", tuple(options.items())))
+    _start_giant(patient_core)
+    apart = _lag_of_end(_finish_giant_then_mouse(patient_core))
+    patient_core.handle(ev.PolicyChanged("justitia"))
+    patient_core.open("next", _MOUSE)
+    patient_core.submit("n", "next", prompt=1, output=1)
+    patient_core.handle(ev.ApplicationClosed("next"))
+    after = _lag_of_end(_pull_one_seat(patient_core, finished={"3": 1}))
 
     assert apart is not None
     assert apart.bound_kv_token_time is None
@@ -217,26 +221,26 @@ def test_promise_is_back_when_nothing_is_live(core: CoreDriver, options: dict[st
     assert (0, _MOUSE) == (after.kv_token_time, after.bound_kv_token_time)
 
 
-def test_truth_parts_the_yardstick_from_the_accounts(core: CoreDriver) -> None:
-    """From the first application whose true cost is another than predicted, in mid-run."""
-    core.open("giant", _GIANT)
-    core.submit("g", "giant", prompt=39, output=19)
-    _pull(core)
-    core.handle(ev.ApplicationClosed("giant"))
-    core.now += 1
-    _pull(core, progress={"1": 1})
-    core.handle(
+def test_reference_accounts_separate_at_the_first_known_true_cost(patient_core: CoreDriver) -> None:
+    """They separate when an application's true cost differs from the prediction."""
+    patient_core.open("giant", _GIANT)
+    patient_core.submit("g", "giant", prompt=39, output=19)
+    _pull_one_seat(patient_core)
+    patient_core.handle(ev.ApplicationClosed("giant"))
+    patient_core.now += 1
+    _pull_one_seat(patient_core, progress={"1": 1})
+    patient_core.handle(
         ev.ApplicationArrived("mouse", "class", "tenant", 1, 500, "i0", true_kv_token_time=_MOUSE)
     )
-    core.submit("m", "mouse", prompt=1, output=1)
-    core.handle(ev.ApplicationClosed("mouse"))
-    lag = _lag(_mouse_ends(core))
+    patient_core.submit("m", "mouse", prompt=1, output=1)
+    patient_core.handle(ev.ApplicationClosed("mouse"))
+    lag = _lag_of_end(_finish_giant_then_mouse(patient_core))
 
     assert lag == Lag(891, 18.0, None, None)
 
 
-def test_gap_is_withdrawn_from_the_yardstick_too() -> None:
-    """An application with true costs known has its tool gaps like any other."""
+def test_tool_gap_withdraws_the_reference_charge_too() -> None:
+    """An application with a known true cost has tool gaps like any other."""
     driver = CoreDriver(
         SchedulerCore("fcfs", {"clock": "nominal"}, timeouts=PATIENT, meter=LagMeter)
     )
@@ -249,12 +253,12 @@ def test_gap_is_withdrawn_from_the_yardstick_too() -> None:
     driver.submit("y", "a")
     driver.handle(ev.ApplicationClosed("a"))
     driver.now += 1
-    lag = _lag(driver.pull(finished={"2": 10}))
+    lag = _lag_of_end(driver.pull(finished={"2": 10}))
 
     assert lag == Lag(0, 0.0, None, None)
 
 
-def _restarted(driver: CoreDriver, options: dict[str, Any]) -> CoreDriver:
+def _restart_scheduler(driver: CoreDriver, options: dict[str, Any]) -> CoreDriver:
     second = CoreDriver(driver.core, driver.now)
     core = SchedulerCore("justitia", options, timeouts=PATIENT, lease_prefix="2-", meter=LagMeter)
     second.hand_over(core, ["r0"])
@@ -263,84 +267,86 @@ def _restarted(driver: CoreDriver, options: dict[str, Any]) -> CoreDriver:
 
 @pytest.mark.parametrize("options", [{}, {"clock": "nominal"}])
 def test_restart_forgets_when_v_reached_a_tag(options: dict[str, Any]) -> None:
-    """An application that was late already has no lag that is known; the others have."""
+    """An application that was already late has no known lag; the others have one."""
     driver = CoreDriver(SchedulerCore("justitia", options, timeouts=PATIENT, meter=LagMeter))
-    _giant_runs(driver)
+    _start_giant(driver)
     driver.now += 9
-    _pull(driver, progress={"1": 10})
-    second = _restarted(driver, options)
+    _pull_one_seat(driver, progress={"1": 10})
+    second = _restart_scheduler(driver, options)
     second.submit("g", "giant", prompt=39, output=19, resubmitted=True, lease_id="1", age_s=10)
     second.submit("m", "mouse", prompt=1, output=1, resubmitted=True, age_s=9)
-    _pull(second, progress={"1": 10})
+    _pull_one_seat(second, progress={"1": 10})
     second.now += 9
-    actions = _pull(second, finished={"1": 19})
-    mouse = _lag(_pull(second, finished={"2-2": 1, "2-1": 1}))
+    actions = _pull_one_seat(second, finished={"1": 19})
+    mouse = _lag_of_end(_pull_one_seat(second, finished={"2-2": 1, "2-1": 1}))
 
-    assert _lag(actions) is None
+    assert _lag_of_end(actions) is None
     assert mouse is None if not options else mouse is not None
 
 
-def test_idle_application_is_known_after_a_restart(core: CoreDriver) -> None:
-    """It may end before anything of it is heard: nothing is measured, and nothing fails."""
-    core.open("a", 100)
-    core.handle(ev.ApplicationArrived("b", "class", "tenant", 1, 100, "i0", true_kv_token_time=9))
-    second = _restarted(core, {})
+def test_idle_application_is_known_after_a_restart(patient_core: CoreDriver) -> None:
+    """It may end before its first event: then no lag is measured."""
+    patient_core.open("a", 100)
+    patient_core.handle(
+        ev.ApplicationArrived("b", "class", "tenant", 1, 100, "i0", true_kv_token_time=9)
+    )
+    second = _restart_scheduler(patient_core, {})
 
     assert second.core.lag("a") is None
-    assert _lag(second.handle(ev.ApplicationClosed("a"))) is None
+    assert _lag_of_end(second.handle(ev.ApplicationClosed("a"))) is None
 
 
-def test_each_turn_of_an_agent_has_a_bound_of_its_own(core: CoreDriver) -> None:
-    """After a tool gap it is due anew: what was in flight before its last turn is past.
+def test_each_turn_of_an_agent_has_a_separate_lag_bound(patient_core: CoreDriver) -> None:
+    """After a tool gap the work in flight before the last turn does not count.
 
     The bound is the first turn's 155, in flight when nothing waited, and the report of the second.
     """
-    core.open("agent", 310)
+    patient_core.open("agent", 310)
     for turn in ("1", "2"):
-        core.submit(turn, "agent")
-        _pull(core)
-        core.now += 1
-        _pull(core, finished={turn: 10})
-    lag = _lag(core.handle(ev.ApplicationClosed("agent")))
+        patient_core.submit(turn, "agent")
+        _pull_one_seat(patient_core)
+        patient_core.now += 1
+        _pull_one_seat(patient_core, finished={turn: 10})
+    lag = _lag_of_end(patient_core.handle(ev.ApplicationClosed("agent")))
 
     assert lag is not None
     assert (0, 155 + 155) == (lag.kv_token_time, lag.bound_kv_token_time)
 
 
-def _start(bound: DelayBound, claim: Claim, key: int, work: int) -> None:
+def _record_start(bound: DelayBound, claim: Claim, key: int, work: int) -> None:
     bound.promise(claim, (key, 0))
     bound.in_flight += work
     bound.record_start((key, 0), nothing_waits=False)
 
 
-def test_bound_is_the_work_in_flight_at_the_last_start_of_a_larger_tag() -> None:
-    """Not its own earlier start, nor that of a smaller tag: something of it may have waited."""
+def test_lag_bound_is_the_work_in_flight_at_the_last_start_of_a_larger_tag() -> None:
+    """Starts of the application itself or of smaller tags do not count."""
     bound, claim = DelayBound(), Claim()
-    _start(bound, Claim(), 9, work=10)
-    _start(bound, Claim(), 3, work=20)
-    _start(bound, claim, 5, work=40)
-    _start(bound, claim, 5, work=80)
+    _record_start(bound, Claim(), 9, work=10)
+    _record_start(bound, Claim(), 3, work=20)
+    _record_start(bound, claim, 5, work=40)
+    _record_start(bound, claim, 5, work=80)
 
     assert claim.bound == 10
 
 
-def test_bound_adds_up_over_starts_of_larger_tags_between_its_own() -> None:
-    """What it submitted after GPS was done with it waits behind each of them: 10, then 70."""
+def test_lag_bound_adds_up_over_starts_of_larger_tags() -> None:
+    """Later submissions of the application wait behind each of these starts: 10, then 70."""
     bound, claim = DelayBound(), Claim()
-    _start(bound, Claim(), 9, work=10)
-    _start(bound, claim, 5, work=20)
-    _start(bound, Claim(), 8, work=40)
-    _start(bound, claim, 5, work=80)
+    _record_start(bound, Claim(), 9, work=10)
+    _record_start(bound, claim, 5, work=20)
+    _record_start(bound, Claim(), 8, work=40)
+    _record_start(bound, claim, 5, work=80)
 
     assert claim.bound == 10 + 70
 
 
-def test_exceptions_since_that_start_are_added() -> None:
-    """Those from before are in what was in flight then, or done."""
+def test_exceptions_since_the_last_start_are_added_to_the_lag_bound() -> None:
+    """Earlier exceptions were in flight at that start or have ended."""
     bound, claim = DelayBound(), Claim()
     bound.exceptions += 1000
-    _start(bound, Claim(), 9, work=10)
+    _record_start(bound, Claim(), 9, work=10)
     bound.exceptions += 5
-    _start(bound, claim, 5, work=20)
+    _record_start(bound, claim, 5, work=20)
 
     assert claim.bound == 10 + 5

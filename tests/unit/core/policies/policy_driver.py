@@ -17,7 +17,7 @@ from tests.core_driver import PATIENT, CoreDriver, granted
 
 
 class PolicyDriver(CoreDriver):
-    """A core with one replica.
+    """Driver of a core with one replica, for tests of policies.
 
     `step` reports every running inference, `run` and `finish` report a single one.
     """
@@ -25,10 +25,10 @@ class PolicyDriver(CoreDriver):
     def __init__(self, policy: str, options: Mapping[str, object] | None = None) -> None:
         self.policy_name, self.policy_options = policy_path(policy), dict(options or {})
         self.made: dict[RequestId, Tokens] = {}
-        """Tokens made so far by each inference under lease; updated by `step` only."""
+        """Tokens made so far by each leased inference; updated by `step` only."""
         self.holds: dict[RequestId, LeaseId] = {}
-        """The lease last granted to each inference, kept over restarts."""
-        super().__init__(self._core("1-"), now=0.0)
+        """The last granted lease of each inference, kept over restarts."""
+        super().__init__(self._create_core("1-"), now=0.0)
 
     def handle(self, event: ev.Event) -> list[Action]:
         """Feed an event to the core and record the grants."""
@@ -40,7 +40,7 @@ class PolicyDriver(CoreDriver):
 
     @property
     def vtc(self) -> VtcPolicy:
-        """The active policy, which must keep a counter per client."""
+        """Return the active policy, which must keep a counter per client."""
         policy = self.core.ledger.policy
         assert isinstance(policy, VtcPolicy)
         return policy
@@ -49,7 +49,7 @@ class PolicyDriver(CoreDriver):
         """Return the counter of a client; 0 for an unknown client."""
         return self.vtc.counters.level(client)
 
-    def arrive(
+    def open_and_submit(
         self, application_id: ApplicationId, *requests: RequestId, tenant: str = "", cost: float = 9
     ) -> None:
         """Open an application, by default of its own tenant, and submit inferences."""
@@ -80,7 +80,7 @@ class PolicyDriver(CoreDriver):
             for name, outcome in ends.items()
         ]
         progress = {self.lease_of(name): tokens for name, tokens in self.made.items()}
-        return self._report(seats, progress, finished)
+        return self._report_and_pull(seats, progress, finished)
 
     def drain(self, *, make: Tokens = 1) -> list[RequestId]:
         """Run everything on one seat with `output` tokens per inference; return the order."""
@@ -90,7 +90,9 @@ class PolicyDriver(CoreDriver):
             order += self.step(make={running: make}, finish=[running])
         return order
 
-    def run(self, request_id: RequestId, tokens: Tokens, seats: int = 1) -> list[RequestId]:
+    def report_tokens(
+        self, request_id: RequestId, tokens: Tokens, seats: int = 1
+    ) -> list[RequestId]:
         """Report the progress of an inference in tokens, and return the new grants."""
         return granted(self.pull(progress={self.holds[request_id]: tokens}, seats=seats))
 
@@ -102,7 +104,7 @@ class PolicyDriver(CoreDriver):
         self.handle(ev.ApplicationClosed(application_id))
 
     def state(self) -> dict[str, Any]:
-        """Return the policy's stored state as read back from the store."""
+        """Return the policy's state as read back from the store."""
         stored: dict[str, Any] = json.loads(json.dumps(clock_record(self.core)["counted"]))
         return stored
 
@@ -124,7 +126,7 @@ class PolicyDriver(CoreDriver):
         self.take_over(lost=lost)
         self.made = {name: made for name, made in self.made.items() if name not in lost}
         progress = {self.holds[name]: made for name, made in self.made.items()}
-        return self._report(seats, progress, [])
+        return self._report_and_pull(seats, progress, [])
 
     def take_over(
         self,
@@ -134,11 +136,11 @@ class PolicyDriver(CoreDriver):
         record: Record | None = None,
     ) -> None:
         """Replace the scheduler by one to which all outstanding inferences are resubmitted."""
-        old = self.hand_over(self._core("2-"), ["r0"], record)
+        old = self.hand_over(self._create_core("2-"), ["r0"], record)
         for inference in old.state.inferences.values() if submit else ():
             self.resubmit(inference, None if inference.request_id in lost else inference.lease_id)
 
-    def _report(
+    def _report_and_pull(
         self,
         seats: int,
         progress: Mapping[LeaseId, Tokens],
@@ -148,13 +150,15 @@ class PolicyDriver(CoreDriver):
         answer = self.pull(progress=progress, finished=finished, kv=10**6, seats=seats)
         return granted(answer + self.handle(ev.PullAnswered("r0")))
 
-    def _core(self, lease_prefix: str) -> SchedulerCore:
+    def _create_core(self, lease_prefix: str) -> SchedulerCore:
         return SchedulerCore(
             self.policy_name, self.policy_options, timeouts=PATIENT, lease_prefix=lease_prefix
         )
 
 
-def two_clients(policy: str = "vtc", options: Mapping[str, object] | None = None) -> PolicyDriver:
+def driver_with_two_clients(
+    policy: str = "vtc", options: Mapping[str, object] | None = None
+) -> PolicyDriver:
     """Return a driver with clients a and b without inferences, and a replica of one seat."""
     driver = PolicyDriver(policy, options)
     driver.open("a")
@@ -163,9 +167,9 @@ def two_clients(policy: str = "vtc", options: Mapping[str, object] | None = None
     return driver
 
 
-def two_of_a() -> PolicyDriver:
+def driver_with_two_inferences() -> PolicyDriver:
     """Return a driver under VTC in which a1 runs, a2 waits, and b has no inference yet."""
-    driver = two_clients()
+    driver = driver_with_two_clients()
     driver.submit("a1", "a", prompt=10)
     driver.submit("a2", "a", prompt=10)
     return driver

@@ -48,7 +48,7 @@ from tests.core_driver import CoreDriver
         ),
     ],
 )
-def test_options_that_justitia_had_mean_the_guarded_one(
+def test_old_options_of_justitia_select_the_guarded_policy(
     options: dict[str, object], meant: tuple[str, dict[str, object]], said: str | None
 ) -> None:
     """Old option names keep their old defaults, which differ from those of the new policy."""
@@ -65,7 +65,7 @@ def test_options_that_justitia_had_mean_the_guarded_one(
 
 
 @pytest.mark.parametrize("fairness", ["application", "tenant"])
-def test_state_that_justitia_stored_with_a_guard_is_restored_by_the_guarded_one(
+def test_stored_state_of_justitia_with_a_guard_is_restored_by_the_guarded_policy(
     fairness: str,
 ) -> None:
     """A snapshot of an earlier version names the policy `justitia`."""
@@ -91,14 +91,14 @@ def test_state_that_justitia_stored_with_a_guard_is_restored_by_the_guarded_one(
     assert old.application_state("a") == new.application_state("a")
 
 
-def _methods(interface: type) -> list[str]:
+def _public_methods(interface: type) -> list[str]:
     return [name for name, value in vars(interface).items() if callable(value) and name[0] != "_"]
 
 
 @pytest.mark.parametrize("interface", [Order, Observer, Durable, Policy])
 def test_interface_of_a_policy_has_at_most_eight_methods(interface: type) -> None:
     """A policy decides the order, counts service and stores its state."""
-    assert len(_methods(interface)) <= 8
+    assert len(_public_methods(interface)) <= 8
 
 
 _IMPORTED = """
@@ -127,7 +127,7 @@ print(*(name for name in sys.modules if name.startswith("justitia_ray")))
 """
 
 
-def _imported(policy: str, *, lag_meter: bool = False) -> set[str]:
+def _imported_modules(policy: str, *, lag_meter: bool = False) -> set[str]:
     """Return the modules imported by a process whose scheduler has granted a lease."""
     source = _IMPORTED.format(policy=policy, lag_meter=lag_meter)
     done: Any = subprocess.run(
@@ -141,15 +141,15 @@ def test_scheduler_under_justitia_imports_no_option_and_no_lab() -> None:
     guarded, lag = "justitia_ray.core.policies.guarded", "justitia_ray.core.lag."
     lab = "justitia_ray.lab"
     holds = "justitia_ray.core.kept_contexts", "justitia_ray.serve.scheduler.context_holds"
-    off, on = _imported("justitia"), _imported("justitia-guarded", lag_meter=True)
+    off, on = _imported_modules("justitia"), _imported_modules("justitia-guarded", lag_meter=True)
 
     assert set() == {name for name in off if name.startswith((guarded, lag, lab, *holds))}
     assert {f"{guarded}.shadow", f"{lag}meter"} <= on
     assert set() == {name for name in on if name.startswith(lab)}
 
 
-class _MovesByItself(Policy):
-    """A user's policy, written when the property was in the base class."""
+class _PolicyWithProperty(Policy):
+    """Policy of a user, written when the property was in the base class."""
 
     def key(self, client: str, first: Application) -> Key:
         return (first.sequence,)
@@ -159,14 +159,14 @@ class _MovesByItself(Policy):
         return True
 
 
-def test_policy_may_say_by_a_property_whether_service_moves_it() -> None:
+def test_policy_may_declare_by_a_property_that_service_moves_its_keys() -> None:
     core = SchedulerCore(f"{__name__}:_MovesByItself")
 
     assert core.ledger.policy.moves_with_service
 
 
 @pytest.mark.parametrize("name", ["drr", "rpm", "lcf", "mlfq", "plas"])
-def test_counts_stored_under_an_old_policy_name_are_restored(name: str) -> None:
+def test_counters_stored_under_an_old_policy_name_are_restored(name: str) -> None:
     path = policy_path(name)
     driver = CoreDriver(SchedulerCore(path))
     driver.open("a")

@@ -7,8 +7,8 @@ from tests.unit.core.policies.policy_driver import PolicyDriver
 def test_applications_are_not_interleaved() -> None:
     """A later inference of an earlier application precedes the inferences of later applications."""
     driver = PolicyDriver("app-fcfs")
-    driver.arrive("b")
-    driver.arrive("a", "a1", "a2")
+    driver.open_and_submit("b")
+    driver.open_and_submit("a", "a1", "a2")
     driver.submit("b1", "b")
     driver.submit("a3", "a")
     driver.submit("b2", "b")
@@ -19,8 +19,8 @@ def test_applications_are_not_interleaved() -> None:
 def test_later_application_is_served_in_the_tool_gap_of_an_earlier_one() -> None:
     """The first application has no inference that could run."""
     driver = PolicyDriver("app-fcfs")
-    driver.arrive("a", "a1")
-    driver.arrive("b", "b1", "b2")
+    driver.open_and_submit("a", "a1")
+    driver.open_and_submit("b", "b1", "b2")
 
     assert ["a1"] == driver.step()
     assert ["b1"] == driver.step(make={"a1": 1}, finish=["a1"])
@@ -28,22 +28,22 @@ def test_later_application_is_served_in_the_tool_gap_of_an_earlier_one() -> None
     assert ["a2"] == driver.step(make={"b1": 1}, finish=["b1"])
 
 
-def test_shortest_prediction_goes_first_whatever_its_application() -> None:
+def test_shortest_prediction_is_first_across_and_within_applications() -> None:
     """Inside an application, too, a long inference must not delay short ones."""
     driver = PolicyDriver("sjf")
-    driver.arrive("a")
-    driver.arrive("b")
+    driver.open_and_submit("a")
+    driver.open_and_submit("b")
     for name, output in (("a9", 9), ("a3", 3), ("b5", 5), ("b1", 1), ("a4", 4)):
         driver.submit(name, name[0], prompt=100 - output, output=output)
 
     assert driver.drain() == ["b1", "a3", "a4", "b5", "a9"]
 
 
-def test_finished_inferences_bring_an_application_forward() -> None:
+def test_finished_inferences_move_an_application_forward() -> None:
     """Remaining, not total, cost: a = 500 less 10·20 + 210 = 410 leaves 90, less than b's 100."""
     driver = PolicyDriver("srjf")
-    driver.arrive("b", cost=100)
-    driver.arrive("a", "a1", "a2", cost=500)
+    driver.open_and_submit("b", cost=100)
+    driver.open_and_submit("a", "a1", "a2", cost=500)
 
     assert ["a1"] == driver.step()
     driver.submit("b1", "b")
@@ -54,8 +54,8 @@ def test_finished_inferences_bring_an_application_forward() -> None:
 def test_service_of_running_inferences_does_not_count() -> None:
     """The end of a running inference is unknown; if counted, its application would come first."""
     driver = PolicyDriver("srjf")
-    driver.arrive("b", cost=100)
-    driver.arrive("a", "a1", "a2", cost=500)
+    driver.open_and_submit("b", cost=100)
+    driver.open_and_submit("a", "a1", "a2", cost=500)
     driver.step()
     driver.submit("b1", "b")
 
@@ -66,8 +66,8 @@ def test_service_of_running_inferences_does_not_count() -> None:
 def test_remaining_cost_of_an_underpredicted_application_is_zero() -> None:
     """Below 0 it would precede those that are almost done; ties go to the first opened."""
     driver = PolicyDriver("srjf")
-    driver.arrive("a", "a1", cost=10)
-    driver.arrive("b", "b1", cost=10)
+    driver.open_and_submit("a", "a1", cost=10)
+    driver.open_and_submit("b", "b1", cost=10)
     driver.step(seats=2)
     driver.submit("b2", "b")
     driver.submit("a2", "a")

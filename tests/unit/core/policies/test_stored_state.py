@@ -12,16 +12,16 @@ _PLACE = {"index": 1, "balance": 0, "round": 0, "at_turn": False, "waits": True}
 _COUNTER = {"value": 0, "first_seen": 1, "weight": 1, "opened": 1}
 
 
-def _clients(last_left: str | None = None, **damage: Any) -> dict[str, Any]:
-    """Return VTC's state, with the client entry of a damaged."""
+def _vtc_counters(last_left: str | None = None, **damage: Any) -> dict[str, Any]:
+    """Return VTC's state, with a damaged record of client a."""
     counters = {"a": _COUNTER | damage}
     return {"counters": counters, "last_left": last_left, "level_left": 0}
 
 
-def _counted(policy: str, unit: str) -> dict[str, Any]:
-    """Return a policy's counts of an application that made 3 tokens and ended."""
+def _counters_of_ended_application(policy: str, unit: str) -> dict[str, Any]:
+    """Return a policy's counters of an application that made 3 tokens and ended."""
     driver = PolicyDriver(policy, {"unit": unit})
-    driver.arrive("a", "a1", "a2", tenant="t")
+    driver.open_and_submit("a", "a1", "a2", tenant="t")
     driver.step()
     driver.step(make={"a1": 3}, finish=["a1"])
     driver.handle(ev.ApplicationCancelled("a"))
@@ -46,17 +46,20 @@ def _counted(policy: str, unit: str) -> dict[str, Any]:
         ),
     ],
 )
-def test_state_of_tenants_stays_and_that_of_ended_applications_is_dropped(
+def test_counters_of_tenants_stay_and_those_of_ended_applications_are_dropped(
     policy: str, of_application: dict[str, Any], of_tenant: dict[str, Any]
 ) -> None:
-    """Tenants stay with their counts, because they come back."""
-    assert of_application == _counted(policy, "application")
-    assert of_tenant == _counted(policy, "tenant")
+    """Tenants return, and need their counters then."""
+    assert of_application == _counters_of_ended_application(policy, "application")
+    assert of_tenant == _counters_of_ended_application(policy, "tenant")
 
 
 def test_tenant_stays_in_the_ring_with_its_balance() -> None:
     """An ended application leaves the ring; two prompts and three tokens were charged."""
-    application, tenant = _counted("drr", "application"), _counted("drr", "tenant")
+    application, tenant = (
+        _counters_of_ended_application("drr", "application"),
+        _counters_of_ended_application("drr", "tenant"),
+    )
 
     assert ({}, {}, {}) == (application["ring"], application["charged"], tenant["charged"])
     assert 256 - 2 * 10 - 2 * 3 == tenant["ring"]["t"]["balance"]
@@ -100,13 +103,13 @@ def test_tenant_stays_in_the_ring_with_its_balance() -> None:
         ("vtc", "bills", {"a": {"a1": [10, 0, -1, 1]}}),
         ("vtc", "bills", {"a": {"a1": [10, 0, 0, 0]}}),
         ("vtc", "clients", None),
-        ("vtc", "clients", _clients() | {"counters": []}),
-        ("vtc", "clients", _clients() | {"counters": {"a": None}}),
-        ("vtc", "clients", _clients() | {"level_left": "0"}),
-        ("vtc", "clients", _clients(value=True)),
-        ("vtc", "clients", _clients(value=float("inf"))),
-        ("vtc", "clients", _clients(first_seen=True)),
-        ("vtc", "clients", _clients(weight=-1)),
+        ("vtc", "clients", _vtc_counters() | {"counters": []}),
+        ("vtc", "clients", _vtc_counters() | {"counters": {"a": None}}),
+        ("vtc", "clients", _vtc_counters() | {"level_left": "0"}),
+        ("vtc", "clients", _vtc_counters(value=True)),
+        ("vtc", "clients", _vtc_counters(value=float("inf"))),
+        ("vtc", "clients", _vtc_counters(first_seen=True)),
+        ("vtc", "clients", _vtc_counters(weight=-1)),
         ("vtc", "waiting", None),
         ("vtc-predict", "outputs", None),
         ("vtc-predict", "outputs", []),
@@ -116,7 +119,7 @@ def test_tenant_stays_in_the_ring_with_its_balance() -> None:
         ("vtc-predict", "outputs", {"a": [[-1, 1]]}),
     ],
 )
-def test_damaged_state_is_refused(policy: str, field: str, value: object) -> None:
+def test_damaged_counters_are_refused(policy: str, field: str, value: object) -> None:
     """A scheduler that does not start is better than silently wrong counts."""
     restored = PolicyDriver(policy).core.ledger.policy
     assert isinstance(restored, Durable)
@@ -131,12 +134,12 @@ def test_damaged_state_is_refused(policy: str, field: str, value: object) -> Non
     ("policy", "field", "value", "message"),
     [
         ("drr", "ring", {"a": _PLACE | {"waits": "no"}}, "ring: a: waits is 'no': true or false"),
-        ("vtc", "clients", _clients(last_left="z"), "last_left: 'z' has no counter"),
+        ("vtc", "clients", _vtc_counters(last_left="z"), "last_left: 'z' has no counter"),
         ("vtc", "waiting", ["z"], "waiting: 'z' has no"),
         ("vtc-predict", "outputs", {"a": [[5, 0]]}, r"\[5, 0\] has no sequence"),
     ],
 )
-def test_damage_is_named(policy: str, field: str, value: object, message: str) -> None:
+def test_damaged_counter_is_named(policy: str, field: str, value: object, message: str) -> None:
     restored = PolicyDriver(policy).core.ledger.policy
     assert isinstance(restored, Durable)
     state = restored.state()

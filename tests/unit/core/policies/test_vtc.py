@@ -8,15 +8,19 @@ import pytest
 from justitia_ray.core import events as ev
 from tests.core_driver import granted
 from tests.exact import exact
-from tests.unit.core.policies.policy_driver import PolicyDriver, two_clients, two_of_a
+from tests.unit.core.policies.policy_driver import (
+    PolicyDriver,
+    driver_with_two_clients,
+    driver_with_two_inferences,
+)
 
 
 def test_admission_charges_the_prompt_and_each_token_its_price() -> None:
     """Alg. 2, lines 25 and 31: h(p, 0) = 10 at once, then 2 for each token."""
-    driver = two_of_a()
+    driver = driver_with_two_inferences()
     charged = [driver.counter("a")]
     for tokens in (1, 4):
-        driver.run("a1", tokens)
+        driver.report_tokens("a1", tokens)
         charged.append(driver.counter("a"))
 
     assert [10, 12, 18] == charged
@@ -24,7 +28,7 @@ def test_admission_charges_the_prompt_and_each_token_its_price() -> None:
 
 def test_client_with_the_least_counter_is_granted_first() -> None:
     """Alg. 2, line 21, at every grant, by counters that include the last report."""
-    driver = two_of_a()
+    driver = driver_with_two_inferences()
     driver.submit("b1", "b", prompt=20)  # lifted to 10, and a counts 18 when a1 has ended
 
     assert ["b1"] == driver.finish("a1", 4)
@@ -33,10 +37,10 @@ def test_client_with_the_least_counter_is_granted_first() -> None:
     assert (28, 32) == (driver.counter("a"), driver.counter("b"))
 
 
-def test_newcomer_is_lifted_to_the_least_that_waits() -> None:
+def test_new_client_is_lifted_to_the_least_waiting_counter() -> None:
     """Lines 12 to 14: without the lift b would have 14 more units of service before a."""
-    driver = two_of_a()
-    driver.run("a1", 2)
+    driver = driver_with_two_inferences()
+    driver.report_tokens("a1", 2)
     driver.submit("b1", "b")
 
     assert 14 == driver.counter("b")
@@ -45,7 +49,7 @@ def test_newcomer_is_lifted_to_the_least_that_waits() -> None:
 
 def test_lift_never_lowers_a_counter() -> None:
     """The lift is a maximum: a client that comes back keeps its earlier service."""
-    driver = two_of_a()
+    driver = driver_with_two_inferences()
     driver.submit("b1", "b", prompt=500)
     driver.finish("a1", 1)
     driver.finish("b1", 1)  # a2 runs
@@ -55,17 +59,17 @@ def test_lift_never_lowers_a_counter() -> None:
     assert (22, 512) == (driver.counter("a"), driver.counter("b"))
 
 
-def test_client_that_waits_is_not_lifted_again() -> None:
+def test_waiting_client_is_not_lifted_again() -> None:
     """Line 8: a second inference of a client in the queue changes no counter."""
-    driver = two_of_a()
+    driver = driver_with_two_inferences()
     driver.submit("b1", "b")
-    driver.run("a1", 50)
+    driver.report_tokens("a1", 50)
     driver.submit("b2", "b")
 
     assert (110, 10) == (driver.counter("a"), driver.counter("b"))
 
 
-def test_running_does_not_count_as_waiting() -> None:
+def test_client_with_only_running_inferences_does_not_count_as_waiting() -> None:
     """Line 8 looks at the queue: b's running inference does not keep its counter down."""
     driver = PolicyDriver("vtc")
     driver.open("a")
@@ -76,23 +80,23 @@ def test_running_does_not_count_as_waiting() -> None:
     driver.submit("a2", "a", prompt=100)
     driver.submit("b2", "b", prompt=1)
 
-    assert 101 == driver.counter("a")  # lifted to 1, the counter of the last that left
+    assert 101 == driver.counter("a")  # lifted to 1, as the client that left last
     assert 101 == driver.counter("b")
 
 
-def test_in_an_empty_queue_the_level_is_that_of_the_last_that_left() -> None:
+def test_lift_in_an_empty_queue_is_to_the_client_that_left_last() -> None:
     """Lines 9 to 11 take its present counter, with the tokens made since it left."""
-    driver = two_of_a()
+    driver = driver_with_two_inferences()
     driver.finish("a1", 4)  # a2 runs, no inference waits; the counter of client a is 28
-    driver.run("a2", 3)
+    driver.report_tokens("a2", 3)
     driver.submit("b1", "b")
 
     assert (34, 34) == (driver.counter("a"), driver.counter("b"))
 
 
-def test_ended_application_is_forgotten_but_not_its_level() -> None:
+def test_ended_application_is_forgotten_but_not_its_counter_level() -> None:
     """Only live applications are stored; a newcomer still gathers no credit (line 11)."""
-    driver = two_of_a()
+    driver = driver_with_two_inferences()
     driver.handle(ev.ApplicationClosed("a"))
     driver.finish("a1", 4)
     driver.finish("a2", 1)
@@ -105,8 +109,8 @@ def test_ended_application_is_forgotten_but_not_its_level() -> None:
 
 def test_requeued_inference_is_not_charged_again_and_lifts_no_counter() -> None:
     """The client is not charged for a lost replica; tokens made again are not service."""
-    driver = two_of_a()
-    driver.run("a1", 3)
+    driver = driver_with_two_inferences()
+    driver.report_tokens("a1", 3)
     driver.open("c")
     driver.pull("r1", seats=1)  # r1 takes a2
     driver.submit("c1", "c", prompt=7)
@@ -128,7 +132,7 @@ def test_requeued_inference_is_not_charged_again_and_lifts_no_counter() -> None:
     assert 30 == driver.counter("a")
 
 
-def test_weights_divide_what_is_charged() -> None:
+def test_charges_are_divided_by_weight() -> None:
     """Sec. 4.3: a client of weight 3 gets three times the service before another's turn."""
     driver = PolicyDriver("vtc")
     driver.open("a", weight=exact(3))
@@ -141,12 +145,12 @@ def test_weights_divide_what_is_charged() -> None:
     assert exact(10, 3) + 20 == driver.counter("b")  # lifted when a had left
 
 
-def test_changed_weight_counts_from_then_on() -> None:
+def test_changed_weight_applies_to_later_charges() -> None:
     """Earlier charges stay: 10 + 2·2 at weight 1, then 2·3 at weight 2."""
-    driver = two_of_a()
-    driver.run("a1", 2)
+    driver = driver_with_two_inferences()
+    driver.report_tokens("a1", 2)
     driver.handle(ev.WeightChanged("a", 2))
-    driver.run("a1", 5)
+    driver.report_tokens("a1", 5)
 
     assert 17 == driver.counter("a")
 
@@ -157,7 +161,7 @@ def test_counters_stay_exact_whole_numbers() -> None:
     driver.open("a", weight=exact(1))
     driver.pull(seats=1)
     driver.submit("a1", "a", prompt=2**60 + 1, output=1)
-    driver.run("a1", 1)
+    driver.report_tokens("a1", 1)
 
     assert 2**60 + 3 == driver.counter("a")
 
@@ -170,7 +174,7 @@ def test_counters_stay_exact_whole_numbers() -> None:
         ({"cost": "profiled"}, [2 * (2.1 * 6 + 11.46), 2 * (2.1 * 6 + 1 + 0.24 + 0.032 + 11.46)]),
     ],
 )
-def test_any_cost_charges_a_lease_by_its_sequences(
+def test_every_cost_function_charges_a_lease_by_its_sequences(
     options: dict[str, object], expected: list[float]
 ) -> None:
     """Sec. 4.2, for two choices of 6 prompt tokens each: on admission, and at a token each."""
@@ -179,7 +183,7 @@ def test_any_cost_charges_a_lease_by_its_sequences(
     driver.pull(seats=2)
     driver.submit("a1", "a", prompt=12, output=20, choices=2)
     charged = [driver.counter("a")]
-    driver.run("a1", 2, seats=2)
+    driver.report_tokens("a1", 2, seats=2)
     charged.append(driver.counter("a"))
 
     assert expected == pytest.approx(charged)
@@ -188,7 +192,7 @@ def test_any_cost_charges_a_lease_by_its_sequences(
 @pytest.mark.parametrize(("counted", "expected"), [(13, [17, 19]), (7, [11, 13]), (1, [10, 10])])
 def test_prompt_is_charged_as_the_replica_counts_it(counted: int, expected: list[int]) -> None:
     """The ingress counts without the chat template; a counter of VTC never falls."""
-    driver = two_of_a()
+    driver = driver_with_two_inferences()
     charged = []
     for tokens in (2, 3):
         lease_id = driver.lease_of("a1")
@@ -200,7 +204,7 @@ def test_prompt_is_charged_as_the_replica_counts_it(counted: int, expected: list
     assert expected[-1] + 10 == driver.counter("a")  # a2 is admitted
 
 
-def test_tenants_are_compared_by_all_that_they_run() -> None:
+def test_tenants_are_compared_by_all_their_applications() -> None:
     """`unit: tenant`: opening another application gains nothing, and the earliest goes first."""
     driver = PolicyDriver("vtc", {"unit": "tenant"})
     for name, tenant in (("a", "x"), ("b", "x/below"), ("c", "y")):
@@ -246,10 +250,10 @@ def test_weight_of_a_tenant_is_that_of_the_application_opened_last() -> None:
 
 def test_lcf_lifts_no_counter() -> None:
     """The baseline: a client that was away is served alone until it has caught up."""
-    driver = two_clients("lcf")
+    driver = driver_with_two_clients("lcf")
     for name in ("a1", "a2", "a3"):
         driver.submit(name, "a")
-    driver.run("a1", 8)
+    driver.report_tokens("a1", 8)
     for name in ("b1", "b2"):
         driver.submit(name, "b")
 
@@ -258,7 +262,7 @@ def test_lcf_lifts_no_counter() -> None:
 
 
 def test_new_policy_starts_all_counters_at_zero() -> None:
-    """The running inference has no admission to pay, only the tokens that it still makes."""
+    """The running inference pays no admission, only its later tokens."""
     driver = PolicyDriver("fcfs")
     driver.open("a")
     driver.open("b")
@@ -267,28 +271,28 @@ def test_new_policy_starts_all_counters_at_zero() -> None:
     for name in ("a1", "a2", "a3"):
         driver.submit(name, "a")
     driver.submit("b1", "b")
-    driver.run("a1", 4)
+    driver.report_tokens("a1", 4)
     driver.handle(ev.PolicyChanged("vtc", (("unit", "tenant"),), "peak"))
     assert 0 == driver.counter("tenant")
 
-    driver.run("a1", 5)
+    driver.report_tokens("a1", 5)
     assert 2 == driver.counter("tenant")
     driver.pull("r0", seats=1)  # a1 is no longer reported: it waits again, and has no more to pay
     assert (2, ["a3"]) == (driver.counter("tenant"), driver.waiting("a"))
 
 
-def test_inference_admitted_under_another_policy_pays_when_it_is_admitted_again() -> None:
+def test_inference_of_another_policy_pays_when_it_is_admitted_again() -> None:
     """A policy charges an inference that is new to it, but not tokens made under another policy."""
     driver = PolicyDriver("fcfs")
     driver.open("a")
     driver.pull(seats=1)
     driver.submit("a1", "a")
-    driver.run("a1", 4)
+    driver.report_tokens("a1", 4)
     driver.handle(ev.PolicyChanged("vtc", (), "peak"))
     driver.handle(ev.ReplicaLost("r0"))
     driver.pull(seats=1)
     assert 10 == driver.counter("a")
     assert [18, 0, 4, 1] == driver.vtc.counted()["bills"]["a"]["a1"]
 
-    driver.run("a1", 6)
+    driver.report_tokens("a1", 6)
     assert 10 + 2 * 2 == driver.counter("a")

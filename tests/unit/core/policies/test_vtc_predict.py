@@ -9,10 +9,10 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.snapshot import restore
 from justitia_ray.units import Tokens
-from tests.unit.core.policies.policy_driver import PolicyDriver, two_clients
+from tests.unit.core.policies.policy_driver import PolicyDriver, driver_with_two_clients
 
 
-def _submit(
+def _submit_with_lengths(
     driver: PolicyDriver, request_id: str, true: Tokens | None, predicted: Tokens = 7
 ) -> None:
     driver.handle(
@@ -22,7 +22,7 @@ def _submit(
     )
 
 
-def _predicted(driver: PolicyDriver, application_id: str = "a", choices: int = 1) -> Tokens:
+def _predicted_tokens(driver: PolicyDriver, application_id: str = "a", choices: int = 1) -> Tokens:
     """Return the prediction for an inference submitted now."""
     sizes = (10, 10, 100, choices)
     inference = Inference("x", application_id, "x", "i0", *sizes, driver.now, 10**6)
@@ -32,11 +32,11 @@ def _predicted(driver: PolicyDriver, application_id: str = "a", choices: int = 1
 
 def test_predicted_output_is_charged_on_admission_and_not_again() -> None:
     """Alg. 3, lines 25, 26 and 35: 10 + 2·20 at once, nothing for tokens up to the twentieth."""
-    driver = two_clients("vtc-oracle")
-    _submit(driver, "a1", true=20)
+    driver = driver_with_two_clients("vtc-oracle")
+    _submit_with_lengths(driver, "a1", true=20)
     charged = [driver.counter("a")]
     for tokens in (1, 19, 20):
-        driver.run("a1", tokens)
+        driver.report_tokens("a1", tokens)
         charged.append(driver.counter("a"))
     driver.finish("a1", 20)
 
@@ -46,49 +46,49 @@ def test_predicted_output_is_charged_on_admission_and_not_again() -> None:
 
 def test_tokens_beyond_the_prediction_are_charged_as_they_come() -> None:
     """Lines 34 to 36, also where one report brings tokens on both sides of the prediction."""
-    driver = two_clients("vtc-oracle")
-    _submit(driver, "a1", true=4)
+    driver = driver_with_two_clients("vtc-oracle")
+    _submit_with_lengths(driver, "a1", true=4)
     charged = []
     for tokens in (3, 6, 7):
-        driver.run("a1", tokens)
+        driver.report_tokens("a1", tokens)
         charged.append(driver.counter("a"))
 
     assert [18, 22, 24] == charged
 
 
-def test_unmade_output_is_refunded_at_the_end() -> None:
+def test_predicted_tokens_that_were_not_made_are_refunded_at_the_end() -> None:
     """Lines 37 and 38: δ = 5 − 20 tokens of 2; the refund comes before the next grant.
 
     The counter of a is lifted to the 50 of b, and a was seen first: without the refund its turn
     would be now.
     """
-    driver = two_clients("vtc-oracle")
-    _submit(driver, "b1", true=20)
-    _submit(driver, "b2", true=20)
+    driver = driver_with_two_clients("vtc-oracle")
+    _submit_with_lengths(driver, "b1", true=20)
+    _submit_with_lengths(driver, "b2", true=20)
     driver.submit("a1", "a")
-    driver.run("b1", 5)
+    driver.report_tokens("b1", 5)
     assert (50, 50) == (driver.counter("a"), driver.counter("b"))
 
     assert ["b2"] == driver.finish("b1", 5)
     assert 20 + 50 == driver.counter("b")
 
 
-def test_cancelled_inference_is_refunded_its_unmade_output() -> None:
+def test_cancelled_inference_gets_a_refund_for_its_missing_output() -> None:
     """A caller that gives up early must not pay for the whole answer."""
-    driver = two_clients("vtc-oracle")
-    _submit(driver, "a1", true=20)
-    driver.run("a1", 3)
+    driver = driver_with_two_clients("vtc-oracle")
+    _submit_with_lengths(driver, "a1", true=20)
+    driver.report_tokens("a1", 3)
     driver.handle(ev.InferenceCancelled("a1"))
     driver.last_word(driver.holds["a1"], output=3)
 
     assert 16 == driver.counter("a")
 
 
-def test_refund_is_at_the_weight_of_the_charge() -> None:
+def test_refund_uses_the_weight_of_the_charge() -> None:
     """A lower weight in between must not give a gain: 50/4, less (50 − 20)/4."""
-    driver = two_clients("vtc-oracle")
+    driver = driver_with_two_clients("vtc-oracle")
     driver.handle(ev.WeightChanged("a", 4))
-    _submit(driver, "a1", true=20)
+    _submit_with_lengths(driver, "a1", true=20)
     driver.handle(ev.WeightChanged("a", 1))
     driver.finish("a1", 5)
 
@@ -97,8 +97,8 @@ def test_refund_is_at_the_weight_of_the_charge() -> None:
 
 def test_exact_prediction_gives_no_refund() -> None:
     """A counter of VTC never falls, even if the replica counts a shorter prompt."""
-    driver = two_clients("vtc-oracle")
-    _submit(driver, "a1", true=20)
+    driver = driver_with_two_clients("vtc-oracle")
+    _submit_with_lengths(driver, "a1", true=20)
     lease_id = driver.lease_of("a1")
     driver.pull(progress=[ev.LeaseProgress(lease_id, 7, 20, running=True)], seats=1)
     driver.finish("a1", 20)
@@ -106,14 +106,14 @@ def test_exact_prediction_gives_no_refund() -> None:
     assert 10 + 2 * 20 == driver.counter("a")
 
 
-def test_requeued_inference_keeps_its_advance() -> None:
-    """An inference is charged once; tokens that it makes again are in the advance already."""
-    driver = two_clients("vtc-oracle")
-    _submit(driver, "a1", true=20)
-    driver.run("a1", 8)
+def test_requeued_inference_keeps_its_prepaid_output() -> None:
+    """An inference is charged once; tokens that it makes again are prepaid already."""
+    driver = driver_with_two_clients("vtc-oracle")
+    _submit_with_lengths(driver, "a1", true=20)
+    driver.report_tokens("a1", 8)
     driver.handle(ev.ReplicaLost("r0"))
     driver.pull(seats=1)
-    driver.run("a1", 2)
+    driver.report_tokens("a1", 2)
     assert 50 == driver.counter("a")
 
     driver.handle(ev.InferenceCancelled("a1"))
@@ -121,14 +121,14 @@ def test_requeued_inference_keeps_its_advance() -> None:
     assert 10 + 2 * 8 == driver.counter("a")
 
 
-def test_restart_keeps_the_advance() -> None:
+def test_restart_keeps_the_prepaid_output() -> None:
     """Earlier tokens count at the end, reported or not.
 
     The lease is claimed and its replica never returns, so the new scheduler has seen no token.
     """
-    driver = two_clients("vtc-oracle")
-    _submit(driver, "a1", true=20)
-    driver.run("a1", 8)
+    driver = driver_with_two_clients("vtc-oracle")
+    _submit_with_lengths(driver, "a1", true=20)
+    driver.report_tokens("a1", 8)
     driver.take_over()
     assert 50 == driver.counter("a")
 
@@ -141,10 +141,10 @@ def test_tokens_made_again_after_a_restart_are_not_counted_twice() -> None:
 
     Inference a2 reports first, and its tokens are counted as those already booked.
     """
-    driver = two_clients("vtc-oracle")
-    _submit(driver, "a1", true=20)
-    driver.run("a1", 8, seats=2)
-    _submit(driver, "a2", true=0)
+    driver = driver_with_two_clients("vtc-oracle")
+    _submit_with_lengths(driver, "a1", true=20)
+    driver.report_tokens("a1", 8, seats=2)
+    _submit_with_lengths(driver, "a2", true=0)
     driver.take_over()
     driver.wait(5)
     driver.pull(seats=2)
@@ -157,22 +157,22 @@ def test_tokens_made_again_after_a_restart_are_not_counted_twice() -> None:
 
 def test_prediction_is_the_mean_of_the_last_five_outputs() -> None:
     """Sec. 5.1; the sixth replaces the first, and the history of other clients is unchanged."""
-    driver = two_clients("vtc-predict")
-    predicted = [_predicted(driver)]
+    driver = driver_with_two_clients("vtc-predict")
+    predicted = [_predicted_tokens(driver)]
     for number, output in enumerate((100, 1, 2, 3, 4, 10)):
         driver.submit(f"a{number}", "a", output=100)
         driver.finish(f"a{number}", output)
-        predicted.append(_predicted(driver))
+        predicted.append(_predicted_tokens(driver))
 
     assert [0, 100, 50, 34, 26, 22, 4] == predicted
-    assert 0 == _predicted(driver, "b")
+    assert 0 == _predicted_tokens(driver, "b")
 
 
-def test_without_a_history_it_is_plain_vtc() -> None:
-    """Without history the prediction is 0; the next one is charged by the first one's output."""
-    driver = two_clients("vtc-predict")
+def test_prediction_without_a_history_is_zero_as_in_plain_vtc() -> None:
+    """The second prediction is the output of the first inference."""
+    driver = driver_with_two_clients("vtc-predict")
     driver.submit("a1", "a")
-    driver.run("a1", 3)
+    driver.report_tokens("a1", 3)
     assert 16 == driver.counter("a")
 
     driver.submit("a2", "a")
@@ -182,16 +182,16 @@ def test_without_a_history_it_is_plain_vtc() -> None:
 
 def test_prediction_of_several_sequences_scales_that_of_one() -> None:
     """A lease of three choices that made 30 tokens counts as 10 for one, and 20 for two."""
-    driver = two_clients("vtc-predict")
+    driver = driver_with_two_clients("vtc-predict")
     driver.submit("a1", "a", prompt=30, output=90, choices=3)
     driver.finish("a1", 30)
 
-    assert [10, 20] == [_predicted(driver, choices=choices) for choices in (1, 2)]
+    assert [10, 20] == [_predicted_tokens(driver, choices=choices) for choices in (1, 2)]
 
 
 def test_inference_without_output_is_not_in_the_history() -> None:
-    """One cancelled before its first token has no output length."""
-    driver = two_clients("vtc-predict")
+    """An inference cancelled before its first token has no output length."""
+    driver = driver_with_two_clients("vtc-predict")
     for name in ("a1", "a2"):
         driver.submit(name, "a")
     for name in ("a2", "a1"):
@@ -210,27 +210,27 @@ def test_history_of_a_tenant_outlives_its_applications() -> None:
     driver.finish("a1", 6)
     driver.open("b", tenant="a")
 
-    assert 6 == _predicted(driver, "b")
+    assert 6 == _predicted_tokens(driver, "b")
 
 
 def test_history_survives_a_restart() -> None:
-    driver = two_clients("vtc-predict")
+    driver = driver_with_two_clients("vtc-predict")
     for number, output in enumerate((9, 80, 7, 6, 5, 4)):
         driver.submit(f"a{number}", "a", output=100)
         driver.finish(f"a{number}", output)
     counter = driver.counter("a")
     driver.take_over()
-    assert (counter, 20) == (driver.counter("a"), _predicted(driver))
+    assert (counter, 20) == (driver.counter("a"), _predicted_tokens(driver))
 
     driver.pull(seats=1)
     driver.submit("a9", "a")
     driver.finish("a9", 20)
-    assert round((20 + 4 + 5 + 6 + 7) / 5) == _predicted(driver)
+    assert round((20 + 4 + 5 + 6 + 7) / 5) == _predicted_tokens(driver)
 
 
 def test_history_of_another_unit_is_not_restored() -> None:
     """A scheduler that starts with another unit must not use applications as tenants."""
-    driver = two_clients("vtc-predict")
+    driver = driver_with_two_clients("vtc-predict")
     driver.submit("a1", "a")
     driver.finish("a1", 6)
     record = driver.record()
@@ -241,17 +241,19 @@ def test_history_of_another_unit_is_not_restored() -> None:
 
 
 @pytest.mark.parametrize(("true", "charged"), [(20, 50), (0, 10), (None, 24)])
-def test_oracle_uses_the_truth_or_else_the_prediction(true: Tokens | None, charged: int) -> None:
-    """In service the truth is unknown; then d̂ is the predicted output."""
-    driver = two_clients("vtc-oracle")
-    _submit(driver, "a1", true=true, predicted=7)
+def test_oracle_uses_the_true_output_length_or_else_the_prediction(
+    true: Tokens | None, charged: int
+) -> None:
+    """In service the true length is unknown; then d̂ is the predicted output."""
+    driver = driver_with_two_clients("vtc-oracle")
+    _submit_with_lengths(driver, "a1", true=true, predicted=7)
 
     assert charged == driver.counter("a")
 
 
-def _draws(seed: int, length: Tokens, count: int) -> list[Tokens]:
+def _noisy_predictions(seed: int, length: Tokens, count: int) -> list[Tokens]:
     """Return the predictions of `vtc-noisy` for inferences of one length."""
-    driver = two_clients("vtc-noisy", {"seed": seed})
+    driver = driver_with_two_clients("vtc-noisy", {"seed": seed})
     application = driver.application("a")
     predicted = []
     for number in range(count):
@@ -262,9 +264,9 @@ def _draws(seed: int, length: Tokens, count: int) -> list[Tokens]:
     return predicted
 
 
-def test_noise_is_even_over_half_to_one_and_a_half() -> None:
+def test_noise_is_uniform_from_half_to_one_and_a_half() -> None:
     """Table 5: ±50 %. Four quarters of [50, 150], 25 draws expected in each of 100."""
-    draws = _draws(0, 100, 100)
+    draws = _noisy_predictions(0, 100, 100)
     quarters = [sum(50 + 25 * k <= draw < 75 + 25 * k for draw in draws) for k in range(4)]
 
     assert min(draws) >= 50
@@ -278,19 +280,19 @@ def test_noise_is_even_over_half_to_one_and_a_half() -> None:
 )
 def test_noise_reaches_every_whole_length_in_range(length: Tokens, allowed: set[Tokens]) -> None:
     """Both ends are included; predictions are whole numbers."""
-    assert allowed == set(_draws(1, length, 200))
+    assert allowed == set(_noisy_predictions(1, length, 200))
 
 
-def test_noise_hangs_on_the_seed_and_the_inference_alone() -> None:
+def test_noise_depends_only_on_the_seed_and_the_inference() -> None:
     """A run can be repeated, and another seed is another run."""
-    assert _draws(5, 1000, 20) == _draws(5, 1000, 20)
-    assert _draws(5, 1000, 20) != _draws(6, 1000, 20)
-    assert 1 < len(set(_draws(5, 1000, 20)))
+    assert _noisy_predictions(5, 1000, 20) == _noisy_predictions(5, 1000, 20)
+    assert _noisy_predictions(5, 1000, 20) != _noisy_predictions(6, 1000, 20)
+    assert 1 < len(set(_noisy_predictions(5, 1000, 20)))
 
 
 def test_noise_differs_between_applications_whose_inferences_are_numbered_alike() -> None:
     """Inference ids are unique only within their application."""
-    driver = two_clients("vtc-noisy")
+    driver = driver_with_two_clients("vtc-noisy")
     drawn = {
         driver.vtc.predicted_tokens(
             driver.application(name),

@@ -10,16 +10,16 @@ import pytest
 from justitia_ray.core import events as ev
 from justitia_ray.core.snapshot import restore
 from justitia_ray.errors import StoreError
-from tests.unit.core.policies.policy_driver import PolicyDriver, two_of_a
+from tests.unit.core.policies.policy_driver import PolicyDriver, driver_with_two_inferences
 
 
-def _in_the_middle() -> PolicyDriver:
+def _driver_in_mid_run() -> PolicyDriver:
     """Return a driver with a1 running, a2, b1 and c1 waiting at 16, 16 and 20."""
-    driver = two_of_a()
+    driver = driver_with_two_inferences()
     driver.open("c")
-    driver.run("a1", 3)
+    driver.report_tokens("a1", 3)
     driver.submit("b1", "b")
-    driver.run("a1", 5)
+    driver.report_tokens("a1", 5)
     driver.handle(ev.InferenceCancelled("a2"))
     driver.submit("c1", "c")
     driver.submit("a2", "a")
@@ -28,22 +28,22 @@ def _in_the_middle() -> PolicyDriver:
 
 def test_restart_changes_no_counter_and_no_order() -> None:
     """Waiting inferences are resubmitted one by one; no client may be lifted as returning."""
-    driver = _in_the_middle()
+    driver = _driver_in_mid_run()
     before = {name: driver.counter(name) for name in "abc"}
     keys = [driver.vtc.key(name, driver.application(name)) for name in "abc"]
     driver.take_over()
 
     assert before == {name: driver.counter(name) for name in "abc"}
     assert keys == [driver.vtc.key(name, driver.application(name)) for name in "abc"]
-    driver.run("a1", 5)
+    driver.report_tokens("a1", 5)
     assert before == {name: driver.counter(name) for name in "abc"}
-    driver.run("a1", 6)
+    driver.report_tokens("a1", 6)
     assert before["a"] + 2 == driver.counter("a")
 
 
-def test_second_restart_before_the_first_grant_changes_nothing_either() -> None:
+def test_second_restart_before_the_first_grant_changes_no_counter() -> None:
     """Few inferences are resubmitted by then; clients that waited before still count."""
-    driver = _in_the_middle()
+    driver = _driver_in_mid_run()
     waiting = driver.vtc.counted()["waiting"]
     driver.take_over(submit=False)
     driver.take_over(submit=False)
@@ -54,18 +54,18 @@ def test_second_restart_before_the_first_grant_changes_nothing_either() -> None:
     assert 16 == driver.counter("d")
 
 
-def test_newcomer_after_a_restart_is_lifted_to_the_least_that_waits_now() -> None:
+def test_new_client_after_a_restart_is_lifted_to_the_least_waiting_counter() -> None:
     """The level includes the tokens that resubmitted clients made in the meantime.
 
     Only a2 waits, and a counts 20. The lease of a1 is claimed, and its replica reports two tokens
     more; only then is a2 resubmitted, and b after it.
     """
-    driver = two_of_a()
-    driver.run("a1", 5)
+    driver = driver_with_two_inferences()
+    driver.report_tokens("a1", 5)
     driver.take_over(submit=False)
     sizes: dict[str, Any] = {"prompt": 10, "resubmitted": True}
     driver.submit("a1", "a", lease_id=driver.holds["a1"], **sizes)
-    driver.run("a1", 7)
+    driver.report_tokens("a1", 7)
     driver.submit("b1", "b")
     driver.submit("a2", "a", **sizes)
     driver.submit("b2", "b")
@@ -75,7 +75,7 @@ def test_newcomer_after_a_restart_is_lifted_to_the_least_that_waits_now() -> Non
 
 def test_client_waiting_before_a_restart_counts_until_the_first_grant() -> None:
     """After that only the queue counts; b and c do not come back, and count 16."""
-    driver = _in_the_middle()
+    driver = _driver_in_mid_run()
     driver.take_over(submit=False)
     sizes: dict[str, Any] = {"prompt": 10, "resubmitted": True}
     driver.submit("a1", "a", lease_id=driver.holds["a1"], **sizes)
@@ -85,7 +85,7 @@ def test_client_waiting_before_a_restart_counts_until_the_first_grant() -> None:
     driver.submit("d1", "d")
     assert 16 == driver.counter("d")
 
-    driver.run("a1", 5)
+    driver.report_tokens("a1", 5)
     assert ["d1"] == driver.finish("a1", 5)
     driver.open("e")
     driver.submit("e1", "e")
@@ -94,30 +94,30 @@ def test_client_waiting_before_a_restart_counts_until_the_first_grant() -> None:
 
 def test_ended_client_sets_no_level_after_a_restart() -> None:
     """A forgotten client would count 0, and keep down every later one."""
-    driver = _in_the_middle()
+    driver = _driver_in_mid_run()
     driver.take_over(submit=False)
     for name in "abc":
         driver.handle(ev.ApplicationClosed(name))
     driver.open("d")
     driver.submit("d1", "d")
 
-    assert 20 == driver.counter("d")  # that of a, the last that left the queue
+    assert 20 == driver.counter("d")  # the counter of client a, which left the queue last
 
 
-def test_last_that_left_survives_a_restart() -> None:
+def test_client_that_left_the_queue_last_is_known_after_a_restart() -> None:
     """With an empty queue a newcomer is lifted to the same level as without the restart."""
-    driver = two_of_a()
+    driver = driver_with_two_inferences()
     driver.finish("a1", 4)
-    driver.run("a2", 3)
+    driver.report_tokens("a2", 3)
     driver.take_over()
     driver.submit("b1", "b")
 
     assert (34, 34) == (driver.counter("a"), driver.counter("b"))
 
 
-def test_level_of_a_forgotten_client_survives_a_restart() -> None:
-    """The last that left the queue may have ended since; a newcomer still gathers no credit."""
-    driver = two_of_a()
+def test_counter_level_of_a_forgotten_client_survives_a_restart() -> None:
+    """The client that left the queue last may have ended; a newcomer still gathers no credit."""
+    driver = driver_with_two_inferences()
     driver.handle(ev.ApplicationClosed("a"))
     driver.finish("a1", 4)
     driver.finish("a2", 1)
@@ -129,7 +129,7 @@ def test_level_of_a_forgotten_client_survives_a_restart() -> None:
 
 def test_bills_of_lost_inferences_are_dropped_with_their_application() -> None:
     """An ingress that died with the scheduler never resubmits its inferences."""
-    driver = two_of_a()
+    driver = driver_with_two_inferences()
     driver.take_over(submit=False)
     assert {"a"} == set(driver.vtc.counted()["bills"])
 
@@ -138,7 +138,7 @@ def test_bills_of_lost_inferences_are_dropped_with_their_application() -> None:
 
 
 def test_weight_of_a_tenant_survives_a_restart() -> None:
-    """The applications disagree: the weight of the one opened last still counts."""
+    """If applications disagree, the weight of the one opened last still counts."""
     driver = PolicyDriver("vtc", {"unit": "tenant"})
     driver.open("a", tenant="x", weight=1)
     driver.open("b", tenant="x", weight=4)
@@ -150,13 +150,13 @@ def test_weight_of_a_tenant_survives_a_restart() -> None:
     assert 4 == driver.vtc.counters["x"].weight
 
 
-def test_unconfirmed_lease_pays_nothing_again_after_a_restart() -> None:
+def test_unconfirmed_lease_is_not_charged_again_after_a_restart() -> None:
     """Scheduler and replica are both gone: the inference waits again, and was charged before.
 
     Tokens that it makes again are not charged either, although the new scheduler sees them for the
     first time.
     """
-    driver = _in_the_middle()
+    driver = _driver_in_mid_run()
     driver.take_over()
     driver.wait(5)
     driver.pull("r1", seats=3)
@@ -168,7 +168,7 @@ def test_unconfirmed_lease_pays_nothing_again_after_a_restart() -> None:
     assert 24 == driver.counter("a")
 
 
-def test_service_counted_as_booked_before_a_restart_is_charged_in_the_end() -> None:
+def test_service_booked_before_a_restart_is_charged_at_the_end() -> None:
     """The accounts count the first reports of any inference as booked before.
 
     Bills are per inference, so that they end right: 2·10 for a1 and 2·50 for a2.
@@ -191,12 +191,12 @@ def test_service_counted_as_booked_before_a_restart_is_charged_in_the_end() -> N
 
 def test_admission_not_recorded_by_a_dead_scheduler_is_not_charged() -> None:
     """The lease is adopted without a bill: only its later tokens are charged, no prompt."""
-    driver = two_of_a()
+    driver = driver_with_two_inferences()
     record = driver.record()
     for bills in record["clock"]["counted"]["counted"]["bills"].values():
         bills.clear()
     driver.take_over(record=record)
-    driver.run("a1", 2)
+    driver.report_tokens("a1", 2)
 
     assert 10 + 2 * 2 == driver.counter("a")
     assert [14, 0, 2, 1] == driver.vtc.counted()["bills"]["a"]["a1"], "nothing was predicted"
@@ -205,16 +205,16 @@ def test_admission_not_recorded_by_a_dead_scheduler_is_not_charged() -> None:
     assert 10 + 2 * 3 + 10 == driver.counter("a")  # a2 is admitted
 
 
-def test_record_names_the_options_that_it_was_counted_under() -> None:
+def test_record_names_the_options_of_its_counters() -> None:
     """After an upgrade a key of another name would silently drop every counter."""
-    record = two_of_a().record()
+    record = driver_with_two_inferences().record()
 
     assert {"cost": "compute", "unit": "application"} == record["clock"]["counted"]["options"]
 
 
-def test_counts_of_other_clients_or_costs_are_not_taken_over() -> None:
+def test_counters_of_other_clients_or_costs_are_not_restored() -> None:
     """A scheduler that starts with another unit must not use tenants as applications."""
-    driver = two_of_a()
+    driver = driver_with_two_inferences()
     for options in ({"unit": "tenant"}, {"cost": "kv_token_time"}):
         record = driver.record()
         other = PolicyDriver("vtc", options)
@@ -224,9 +224,9 @@ def test_counts_of_other_clients_or_costs_are_not_taken_over() -> None:
 
 
 @pytest.mark.parametrize("name", ["clients", "bills", "waiting"])
-def test_record_that_lacks_a_part_is_refused(name: str) -> None:
-    """An empty part would mean that no service was counted."""
-    record = two_of_a().record()
+def test_incomplete_record_is_refused(name: str) -> None:
+    """A missing part would mean that no service was counted."""
+    record = driver_with_two_inferences().record()
     del record["clock"]["counted"]["counted"][name]
 
     with pytest.raises(StoreError, match=r"clock\.counted: the stored record is damaged"):

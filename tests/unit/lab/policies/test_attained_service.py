@@ -29,7 +29,7 @@ def _level(driver: PolicyDriver, client: str) -> int:
 def test_quantum_doubles_from_level_to_level(attained: int, level: int) -> None:
     """Level floor(log2(1 + a/10)), exactly at its borders, where a logarithm would round."""
     driver = PolicyDriver("mlfq", LENGTHS)
-    driver.arrive("a", "a1")
+    driver.open_and_submit("a", "a1")
     driver.step()
     driver.step(make={"a1": attained})
 
@@ -38,9 +38,9 @@ def test_quantum_doubles_from_level_to_level(attained: int, level: int) -> None:
 
 def test_client_of_a_lower_level_passes_and_a_level_is_fifo() -> None:
     driver = PolicyDriver("mlfq", LENGTHS)
-    driver.arrive("a", "a1", "a2")
-    driver.arrive("b", "b1", "b2")
-    driver.arrive("c", "c1")
+    driver.open_and_submit("a", "a1", "a2")
+    driver.open_and_submit("b", "b1", "b2")
+    driver.open_and_submit("c", "c1")
 
     assert ["a1"] == driver.step()
     assert ["b1"] == driver.step(make={"a1": 10}, finish=["a1"])
@@ -54,8 +54,8 @@ def test_client_of_a_lower_level_passes_and_a_level_is_fifo() -> None:
 def test_level_moves_as_soon_as_service_is_reported() -> None:
     """A long inference must not keep its client's others in front."""
     driver = PolicyDriver("mlfq", LENGTHS)
-    driver.arrive("a", "a1", "a2")
-    driver.arrive("b", "b1")
+    driver.open_and_submit("a", "a1", "a2")
+    driver.open_and_submit("b", "b1")
     driver.step()
 
     assert ["b1"] == driver.step(seats=2, make={"a1": 10})
@@ -64,11 +64,11 @@ def test_level_moves_as_soon_as_service_is_reported() -> None:
 def test_no_client_is_promoted() -> None:
     """A client that comes back after a pause keeps its level: attained service never falls."""
     driver = PolicyDriver("mlfq", LENGTHS)
-    driver.arrive("a", "a1")
+    driver.open_and_submit("a", "a1")
     driver.step()
     driver.step(make={"a1": 30}, finish=["a1"])
     driver.now += 1000
-    driver.arrive("b", "b1", "b2")
+    driver.open_and_submit("b", "b1", "b2")
     driver.submit("a2")
 
     assert ["b1", "b2", "a2"] == driver.drain()
@@ -77,8 +77,8 @@ def test_no_client_is_promoted() -> None:
 def test_grant_that_costs_a_level_lets_others_pass_at_once() -> None:
     """One client must not fill all seats of a pull with long prompts."""
     driver = PolicyDriver("mlfq", {"cost": "compute", "quantum": 10})
-    driver.arrive("a", "a1", "a2")
-    driver.arrive("b", "b1")
+    driver.open_and_submit("a", "a1", "a2")
+    driver.open_and_submit("b", "b1")
 
     assert ["a1", "b1", "a2"] == driver.step(seats=3)
 
@@ -86,10 +86,10 @@ def test_grant_that_costs_a_level_lets_others_pass_at_once() -> None:
 def test_attained_service_is_per_tenant() -> None:
     """Attained service belongs to the client, and stays when an application ends."""
     driver = PolicyDriver("mlfq", {**LENGTHS, "unit": "tenant"})
-    driver.arrive("a", "a1", tenant="t")
+    driver.open_and_submit("a", "a1", tenant="t")
     driver.step()
-    driver.arrive("b", "b1", tenant="t")
-    driver.arrive("c", "c1", tenant="a")
+    driver.open_and_submit("b", "b1", tenant="t")
+    driver.open_and_submit("c", "c1", tenant="a")
     driver.step(make={"a1": 9})
     driver.handle(ev.ApplicationClosed("a"))
 
@@ -97,7 +97,7 @@ def test_attained_service_is_per_tenant() -> None:
     assert 1 == _level(driver, "t")
     driver.step(make={"c1": 10})
     driver.handle(ev.ApplicationCancelled("c"))
-    driver.arrive("a", tenant="u")
+    driver.open_and_submit("a", tenant="u")
     driver.close("a")
     assert 1 == _level(driver, "a"), "a tenant, not the application of that name"
 
@@ -105,8 +105,8 @@ def test_attained_service_is_per_tenant() -> None:
 def test_restart_charges_nothing_twice_and_forgets_nothing() -> None:
     """Levels stay for running, requeued and ended inferences."""
     driver = PolicyDriver("mlfq", {"cost": "compute", "quantum": 10})
-    driver.arrive("a", "a1", "a2")
-    driver.arrive("b", "b1", "b2")
+    driver.open_and_submit("a", "a1", "a2")
+    driver.open_and_submit("b", "b1", "b2")
     driver.step(seats=3)
     driver.step(seats=3, make={"a1": 3, "a2": 4, "b1": 2})
     attained = driver.state()["counted"]["attained"]
@@ -121,8 +121,8 @@ def test_restart_charges_nothing_twice_and_forgets_nothing() -> None:
 def test_service_counted_as_booked_after_a_restart_is_charged_at_the_end() -> None:
     """The core reports no service to policies that it counts as booked before."""
     driver = PolicyDriver("mlfq", LENGTHS)
-    driver.arrive("a", "a1", "a2")
-    driver.arrive("b", "b1")
+    driver.open_and_submit("a", "a1", "a2")
+    driver.open_and_submit("b", "b1")
     driver.step(seats=3)
     driver.step(seats=2, make={"a1": 14, "a2": 14, "b1": 10}, finish=["b1"])
     driver.submit("b2", "b")
@@ -135,7 +135,7 @@ def test_service_counted_as_booked_after_a_restart_is_charged_at_the_end() -> No
 def test_service_under_another_policy_is_not_charged() -> None:
     """Counts are dropped with the old policy, for all clients alike."""
     driver = PolicyDriver("fcfs")
-    driver.arrive("a", "a1", "a2", "a3")
+    driver.open_and_submit("a", "a1", "a2", "a3")
     driver.step(seats=3)
     driver.step(seats=3, make={"a1": 9, "a2": 9, "a3": 9})
     driver.step(seats=2, make={"a3": 9}, requeue=["a3"])
@@ -149,7 +149,7 @@ def test_service_under_another_policy_is_not_charged() -> None:
 def test_service_in_another_cost_is_forgotten() -> None:
     """A restart with other options is a change of policy: its numbers have another unit."""
     driver = PolicyDriver("mlfq", LENGTHS)
-    driver.arrive("a", "a1")
+    driver.open_and_submit("a", "a1")
     driver.step()
     driver.step(make={"a1": 30})
     driver.restart({**LENGTHS, "cost": "compute"})
@@ -160,13 +160,13 @@ def test_service_in_another_cost_is_forgotten() -> None:
 def test_program_with_least_finished_service_goes_first() -> None:
     """Nothing of c has finished; 10·1 + 1 = 11 of a, 10·2 + 3 = 23 of b."""
     driver = PolicyDriver("plas")
-    driver.arrive("b", "b1")
-    driver.arrive("a", "a1")
+    driver.open_and_submit("b", "b1")
+    driver.open_and_submit("a", "a1")
     driver.step(seats=2)
     driver.step(seats=2, make={"b1": 2, "a1": 1}, finish=["b1", "a1"])
     driver.submit("b2", "b")
     driver.submit("a2")
-    driver.arrive("c", "c1")
+    driver.open_and_submit("c", "c1")
 
     assert ["c1", "a2", "b2"] == driver.drain()
 
@@ -174,8 +174,8 @@ def test_program_with_least_finished_service_goes_first() -> None:
 def test_priority_is_fixed_at_submission() -> None:
     """Calls that are submitted together stay together, whatever ends meanwhile."""
     driver = PolicyDriver("plas")
-    driver.arrive("a", "a1", "a2", "a3")
-    driver.arrive("b", "b1", "b2")
+    driver.open_and_submit("a", "a1", "a2", "a3")
+    driver.open_and_submit("b", "b1", "b2")
 
     assert ["a1"] == driver.step()
     assert ["a2"] == driver.step(make={"a1": 30}, finish=["a1"])
@@ -190,8 +190,8 @@ def test_priority_is_fixed_at_submission() -> None:
 def test_running_call_does_not_count_before_its_end() -> None:
     """A program of one long call must not move back at once."""
     driver = PolicyDriver("plas")
-    driver.arrive("a", "a1")
-    driver.arrive("b", "b1")
+    driver.open_and_submit("a", "a1")
+    driver.open_and_submit("b", "b1")
     driver.step(seats=2)
     driver.step(seats=1, make={"a1": 50, "b1": 1}, finish=["b1"])
     driver.submit("b2", "b")
@@ -204,9 +204,9 @@ def test_priority_comes_before_the_order_of_submission() -> None:
     """An ingress may be late: its call was fixed after a1 had finished."""
     driver = PolicyDriver("plas")
     driver.now = 10.0
-    driver.arrive("a", "a1", "a2")
+    driver.open_and_submit("a", "a1", "a2")
     driver.step()
-    driver.arrive("b", "b1")
+    driver.open_and_submit("b", "b1")
     assert ["a2"] == driver.step(make={"a1": 1}, finish=["a1"])
     driver.submit("a3", age_s=5)
 
@@ -216,8 +216,8 @@ def test_priority_comes_before_the_order_of_submission() -> None:
 def test_requeued_inference_keeps_its_priority() -> None:
     """The inference was submitted before any call of its program had finished."""
     driver = PolicyDriver("plas")
-    driver.arrive("a", "a1", "a2")
-    driver.arrive("b", "b1")
+    driver.open_and_submit("a", "a1", "a2")
+    driver.open_and_submit("b", "b1")
     driver.step(seats=2)
     driver.step(seats=2, make={"a1": 30}, finish=["a1"])
     driver.submit("b2", "b")
@@ -228,14 +228,14 @@ def test_requeued_inference_keeps_its_priority() -> None:
 def test_tenant_orders_its_applications_by_priority() -> None:
     """A call from before the first end passes a later call of an older application."""
     driver = PolicyDriver("plas", {"unit": "tenant"})
-    driver.arrive("a", "a1", tenant="t")
-    driver.arrive("b", "b1", tenant="t")
+    driver.open_and_submit("a", "a1", tenant="t")
+    driver.open_and_submit("b", "b1", tenant="t")
     driver.step()
     driver.submit("a2")
     driver.step(make={"a1": 1}, finish=["a1"])
     driver.submit("a3")
-    driver.arrive("c", "c1", tenant="t")
-    driver.arrive("d", "d1", tenant="u")
+    driver.open_and_submit("c", "c1", tenant="t")
+    driver.open_and_submit("d", "d1", tenant="u")
 
     assert ["b1", "d1", "a3", "c1"] == [
         name
@@ -247,7 +247,7 @@ def test_tenant_orders_its_applications_by_priority() -> None:
 def test_call_without_output_adds_no_service() -> None:
     """With a price on prompts, one cancelled in the queue would otherwise count as service."""
     driver = PolicyDriver("plas", {"cost": "compute"})
-    driver.arrive("a", "a1", "a2")
+    driver.open_and_submit("a", "a1", "a2")
     driver.step()
     driver.handle(ev.InferenceCancelled("a2"))
     assert {} == driver.state()["counted"]["finished"]
@@ -259,7 +259,7 @@ def test_call_without_output_adds_no_service() -> None:
 def test_finished_calls_of_a_program_add_up() -> None:
     """The third call has the service of the two before it; a call has h = p + 2d."""
     driver = PolicyDriver("plas", {"cost": "compute"})
-    driver.arrive("a", "a1")
+    driver.open_and_submit("a", "a1")
     fixed = [driver.state()["counted"]["fixed"]["a"]["a1"]]
     for number, tokens in ((1, 4), (2, 3)):
         driver.step()
@@ -273,7 +273,7 @@ def test_finished_calls_of_a_program_add_up() -> None:
 def test_call_of_several_sequences_adds_that_of_each() -> None:
     """Two of 5 prompt and 3 output tokens: 2·(5·3 + 6), not 10·6 + 21."""
     driver = PolicyDriver("plas")
-    driver.arrive("a")
+    driver.open_and_submit("a")
     driver.submit("a1", choices=2)
     driver.step(seats=2)
     driver.step(seats=2, make={"a1": 6}, finish=["a1"])
@@ -284,8 +284,8 @@ def test_call_of_several_sequences_adds_that_of_each() -> None:
 def test_changing_to_the_policy_fixes_priorities_of_waiting_calls() -> None:
     """Service counts from then on; running calls get their priority when they are requeued."""
     driver = PolicyDriver("fcfs")
-    driver.arrive("b", "b1", "b2")
-    driver.arrive("a", "a1")
+    driver.open_and_submit("b", "b1", "b2")
+    driver.open_and_submit("a", "a1")
     driver.step()
     driver.handle(ev.PolicyChanged(policy_path("plas")))
 
@@ -296,8 +296,8 @@ def test_changing_to_the_policy_fixes_priorities_of_waiting_calls() -> None:
 def test_level_is_fifo_by_inference_and_not_by_client() -> None:
     """The first client must not be first for as long as it stays in the level."""
     driver = PolicyDriver("mlfq", LENGTHS)
-    driver.arrive("c")
-    driver.arrive("a", "a1")
+    driver.open_and_submit("c")
+    driver.open_and_submit("a", "a1")
     driver.submit("c1", "c")
 
     assert ["a1", "c1"] == driver.drain()

@@ -18,8 +18,8 @@ def test_trace_by_hand() -> None:
     it is out of debt in round 4; a takes two in each of rounds 2 and 3.
     """
     driver = PolicyDriver("drr", {"quantum": 20})
-    driver.arrive("a", *(f"a{n}" for n in range(1, 8)))
-    driver.arrive("b", *(f"b{n}" for n in range(1, 5)))
+    driver.open_and_submit("a", *(f"a{n}" for n in range(1, 8)))
+    driver.open_and_submit("b", *(f"b{n}" for n in range(1, 5)))
 
     assert ["a1", "a2", "b1", "b2"] == driver.step(seats=4)
     assert ["a3", "b3"] == driver.step(seats=6, make={"a1": 5})
@@ -112,8 +112,8 @@ def _balance(driver: PolicyDriver, client: str) -> float:
 def test_client_with_nothing_waiting_is_not_refilled_above_0() -> None:
     """Quantum 20. At 0 it stays, as long as b is served; 10 tokens then cost it two rounds."""
     driver = PolicyDriver("drr", {"quantum": 20})
-    driver.arrive("a", "a1", "a2")
-    driver.arrive("b", *(f"b{n}" for n in range(1, 12)))
+    driver.open_and_submit("a", "a1", "a2")
+    driver.open_and_submit("b", *(f"b{n}" for n in range(1, 12)))
     driver.step(seats=8)
     driver.step(seats=8, make={"a1": 10})
     driver.submit("a3")
@@ -125,8 +125,8 @@ def test_client_with_nothing_waiting_is_not_refilled_above_0() -> None:
 def test_balance_of_a_client_with_nothing_waiting_stays() -> None:
     """A client may come back for the unused part of its quantum, and for no more."""
     driver = PolicyDriver("drr", {"quantum": 20, "cost": "kv_token_time"})
-    driver.arrive("a", "a1")
-    driver.arrive("b", "b1", "b2", "b3", "b4")
+    driver.open_and_submit("a", "a1")
+    driver.open_and_submit("b", "b1", "b2", "b3", "b4")
     driver.step(seats=2)
     for number in range(1, 4):
         driver.step(seats=1 + number, make={f"b{number}": 2})
@@ -140,8 +140,8 @@ def test_balance_of_a_client_with_nothing_waiting_stays() -> None:
 def test_client_with_nothing_waiting_is_refilled_out_of_debt() -> None:
     """Quantum 20: at −10 one visit brings it to 10, and the next ones leave it there."""
     driver = PolicyDriver("drr", {"quantum": 20})
-    driver.arrive("a", "a1", "a2")
-    driver.arrive("b", *(f"b{n}" for n in range(1, 7)))
+    driver.open_and_submit("a", "a1", "a2")
+    driver.open_and_submit("b", *(f"b{n}" for n in range(1, 7)))
     driver.step(seats=2)
     driver.step(seats=8, make={"a1": 5})
     driver.submit("a3")
@@ -152,8 +152,8 @@ def test_client_with_nothing_waiting_is_refilled_out_of_debt() -> None:
 def test_returning_client_gets_only_the_rest_of_its_quantum() -> None:
     """Quantum 20, prompts of 10: the 10 left of round 0 pay for one prompt, not for two."""
     driver = PolicyDriver("drr", {"quantum": 20})
-    driver.arrive("a", "a1")
-    driver.arrive("b", *(f"b{n}" for n in range(1, 5)))
+    driver.open_and_submit("a", "a1")
+    driver.open_and_submit("b", *(f"b{n}" for n in range(1, 5)))
     driver.step(seats=2)
     for name in ("a2", "a3"):
         driver.submit(name, "a")
@@ -164,8 +164,8 @@ def test_returning_client_gets_only_the_rest_of_its_quantum() -> None:
 def test_client_in_debt_that_waits_is_refilled_once_for_each_visit() -> None:
     """Quantum 20: at −40 the visit of round 1 brings it to −20; a token more costs 2."""
     driver = PolicyDriver("drr", {"quantum": 20})
-    driver.arrive("a", "a1", "a2", "a3")
-    driver.arrive("b", "b1", "b2", "b3")
+    driver.open_and_submit("a", "a1", "a2", "a3")
+    driver.open_and_submit("b", "b1", "b2", "b3")
     driver.step(seats=2)
     driver.step(seats=5, make={"a1": 20})
     driver.step(seats=5, make={"a1": 1})
@@ -176,8 +176,8 @@ def test_client_in_debt_that_waits_is_refilled_once_for_each_visit() -> None:
 def test_prompts_without_a_price_do_not_end_a_visit() -> None:
     """In KV token-time h(p, 0) = 0: a client keeps its turn until its tokens are reported."""
     driver = PolicyDriver("drr", {"quantum": 20, "cost": "kv_token_time"})
-    driver.arrive("a", "a1", "a2", "a3")
-    driver.arrive("b", "b1", "b2")
+    driver.open_and_submit("a", "a1", "a2", "a3")
+    driver.open_and_submit("b", "b1", "b2")
 
     assert ["a1", "a2"] == driver.step(seats=2)
     assert ["b1", "b2"] == driver.step(seats=4, make={"a1": 2})
@@ -186,8 +186,8 @@ def test_prompts_without_a_price_do_not_end_a_visit() -> None:
 def test_service_under_another_policy_is_not_charged() -> None:
     """A client with only running inferences at the policy change enters the ring by them."""
     driver = PolicyDriver("fcfs")
-    driver.arrive("a", "a1")
-    driver.arrive("b", "b1")
+    driver.open_and_submit("a", "a1")
+    driver.open_and_submit("b", "b1")
     driver.step(seats=1)
     driver.step(seats=1, make={"a1": 9})
     driver.handle(ev.PolicyChanged(policy_path("drr")))

@@ -10,7 +10,7 @@ def test_excess_waits_for_the_next_window() -> None:
     """The limit holds although seats are free; without the time the driver would not wake."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.now = 59.0
-    driver.arrive("a", "a1", "a2", "a3", "a4", "a5")
+    driver.open_and_submit("a", "a1", "a2", "a3", "a4", "a5")
 
     assert ["a1", "a2"] == driver.step(seats=9)
     assert 60.0 == driver.core.next_deadline()
@@ -26,7 +26,7 @@ def test_excess_waits_for_the_next_window() -> None:
 def test_arrival_releases_the_excess_if_a_new_window_has_begun() -> None:
     """No arrival can start by itself, but the window may have ended."""
     driver = PolicyDriver("rpm", LIMIT_2)
-    driver.arrive("a", "a1", "a2", "a3")
+    driver.open_and_submit("a", "a1", "a2", "a3")
     driver.pull(seats=9)  # the replica continues to pull
 
     driver.now = 59.0
@@ -38,8 +38,8 @@ def test_arrival_releases_the_excess_if_a_new_window_has_begun() -> None:
 def test_order_is_that_of_submission_among_those_within_their_limit() -> None:
     """A client that has used up its window delays no other."""
     driver = PolicyDriver("rpm", LIMIT_2)
-    driver.arrive("b")
-    driver.arrive("a", "a1", "a2", "a3")
+    driver.open_and_submit("b")
+    driver.open_and_submit("a", "a1", "a2", "a3")
     driver.submit("b1", "b")
     driver.submit("a4")
     driver.submit("b2", "b")
@@ -51,8 +51,8 @@ def test_tenant_has_one_limit_for_all_its_applications() -> None:
     """A tenant must not gain by opening an application for each inference."""
     driver = PolicyDriver("rpm", {**LIMIT_2, "unit": "tenant"})
     for name in "abc":
-        driver.arrive(name, f"{name}1", tenant="t")
-    driver.arrive("d", "d1")
+        driver.open_and_submit(name, f"{name}1", tenant="t")
+    driver.open_and_submit("d", "d1")
 
     assert ["a1", "b1", "d1"] == driver.step(seats=9)
     driver.step(seats=9, make={"a1": 1}, finish=["a1"])
@@ -65,7 +65,7 @@ def test_tenant_has_one_limit_for_all_its_applications() -> None:
 def test_requeued_inference_counts_once_in_its_window() -> None:
     """The client is not charged for the loss of a replica, and gains nothing by it."""
     driver = PolicyDriver("rpm", LIMIT_2)
-    driver.arrive("a", "a1", "a2", "a3")
+    driver.open_and_submit("a", "a1", "a2", "a3")
     driver.step(seats=9)
 
     assert ["a2"] == driver.step(seats=9, requeue=["a2"])
@@ -77,7 +77,7 @@ def test_requeued_inference_counts_once_in_its_window() -> None:
 def test_inference_requeued_in_a_later_window_is_granted_free() -> None:
     """The inference was counted in the window of its first grant."""
     driver = PolicyDriver("rpm", LIMIT_2)
-    driver.arrive("a", "a1", "a2", "a3", "a4", "a5")
+    driver.open_and_submit("a", "a1", "a2", "a3", "a4", "a5")
     driver.step(seats=2)
     driver.now = 61.0
 
@@ -87,7 +87,7 @@ def test_inference_requeued_in_a_later_window_is_granted_free() -> None:
 def test_inference_requeued_when_the_window_is_used_up_waits_with_its_client() -> None:
     """A place of an earlier window is no place in this one."""
     driver = PolicyDriver("rpm", LIMIT_2)
-    driver.arrive("a", "a1", "a2", "a3", "a4", "a5")
+    driver.open_and_submit("a", "a1", "a2", "a3", "a4", "a5")
     driver.step(seats=9)
     driver.now = 61.0
     driver.step(seats=9)
@@ -100,7 +100,7 @@ def test_inference_requeued_when_the_window_is_used_up_waits_with_its_client() -
 def test_ended_inference_has_used_its_place() -> None:
     """The limit is on grants, not on concurrency."""
     driver = PolicyDriver("rpm", LIMIT_2)
-    driver.arrive("a", "a1", "a2", "a3")
+    driver.open_and_submit("a", "a1", "a2", "a3")
     driver.step(seats=9)
 
     assert [] == driver.step(seats=9, make={"a1": 1, "a2": 1}, finish=["a1", "a2"])
@@ -110,8 +110,8 @@ def test_ended_inference_has_used_its_place() -> None:
 def test_restart_keeps_counts_and_counted_inferences() -> None:
     """A new scheduler must not give every client a new window."""
     driver = PolicyDriver("rpm", LIMIT_2)
-    driver.arrive("a", "a1", "a2", "a3", "a4")
-    driver.arrive("b", "b1", "b2", "b3")
+    driver.open_and_submit("a", "a1", "a2", "a3", "a4")
+    driver.open_and_submit("b", "b1", "b2", "b3")
     driver.step(seats=3)
 
     assert ["a2", "b2"] == driver.restart(seats=9, lost=["a2"])
@@ -123,7 +123,7 @@ def test_restart_keeps_counts_and_counted_inferences() -> None:
 def test_counts_of_another_limit_are_forgotten() -> None:
     """Counts are also dropped when the options of a running scheduler change."""
     driver = PolicyDriver("rpm", LIMIT_2)
-    driver.arrive("a", "a1", "a2", "a3", "a4")
+    driver.open_and_submit("a", "a1", "a2", "a3", "a4")
     driver.step(seats=9)
 
     assert ["a3"] == driver.restart({"requests_per_minute": 1}, seats=9)

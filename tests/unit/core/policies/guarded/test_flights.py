@@ -6,8 +6,8 @@ import math
 from justitia_ray.core.policies.guarded.flights import Flights
 
 
-def test_cohort_holds_its_memory_while_gathering_and_runs_for_its_mean_length() -> None:
-    """400 for 4 s and 200 for 1 s: 300 a second, so 2 s from its start, after 16."""
+def test_cohort_holds_memory_while_gathering_and_runs_for_its_mean_length() -> None:
+    """400 for 4 s and 200 for 1 s are 300 a second: 2 s from its start, after 16."""
     flights = Flights()
     flights.open(0.0, 0.5)
     flights.gather(400, 4.0)
@@ -38,7 +38,7 @@ def test_empty_cohort_never_runs() -> None:
     assert (False, 0, math.inf) == (flights.gathers, flights.rest(16.0), flights.next_change)
 
 
-def test_earliest_end_is_passed_first() -> None:
+def test_earliest_end_is_returned_first() -> None:
     """A first inference carries its application's id; a cohort carries none."""
     flights = Flights()
     flights.open(0.0, 0.5)

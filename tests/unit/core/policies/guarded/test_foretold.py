@@ -17,35 +17,41 @@ ONE = ExpectedStage(1, 100, 1000, 40, 0)
 FOUR = ExpectedStage(4, 100, 1000, 40, 0)
 
 
-def _application(name: str, *expected: ExpectedStage, weight: float = 1) -> Application:
+def _create_application(name: str, *expected: ExpectedStage, weight: float = 1) -> Application:
     application = Application(name, "c", "t", weight, 1, "i", 0.0, int(name))
     application.expected_stages = expected
     return application
 
 
-def _inference(request_id: str, output: int = 10, stage: int = 0, name: str = "1") -> Inference:
+def _create_inference(
+    request_id: str, output: int = 10, stage: int = 0, name: str = "1"
+) -> Inference:
     return Inference(request_id, name, request_id, "i", 20, output, 99, 1, 0.0, 1, stage=stage)
 
 
-def _delivery(amount: float, request_id: str = "x", made: int = 10, choices: int = 1) -> Delivery:
+def _create_delivery(
+    amount: float, request_id: str = "x", made: int = 10, choices: int = 1
+) -> Delivery:
     return Delivery("1", request_id, 20, 0, made, amount, choices)
 
 
-def _foretold(kv_tokens: float = 0) -> ForetoldVtc:
+def _shadow_with_memory(kv_tokens: float = 0) -> ForetoldVtc:
     """Return a shadow of replicas with this KV memory; with 0 it runs ahead of no service."""
     return ForetoldVtc(lambda: kv_tokens)
 
 
-def _paced(kv_per_s: float = 100, iteration_s: float = 0.1, kv_tokens: float = 0) -> ForetoldVtc:
-    foretold = _foretold(kv_tokens)
+def _shadow_with_pace(
+    kv_per_s: float = 100, iteration_s: float = 0.1, kv_tokens: float = 0
+) -> ForetoldVtc:
+    foretold = _shadow_with_memory(kv_tokens)
     foretold.pace.kv_per_s, foretold.pace.iteration_s = kv_per_s, iteration_s
     return foretold
 
 
 def test_single_inference_ends_its_duration_after_its_start() -> None:
     """VTC starts the first inference of an application at once."""
-    foretold = _paced()
-    foretold.arrived(_application("1", ONE), 7.0)
+    foretold = _shadow_with_pace()
+    foretold.arrived(_create_application("1", ONE), 7.0)
 
     assert 7.0 + 40 * 0.1 == foretold.deadline("1", 7.0)
 
@@ -55,23 +61,23 @@ def test_last_of_four_inferences_starts_after_three_quarters_of_the_stage() -> N
 
     That call has all the memory, 31.25 tokens, for the 8 iterations of a mean call.
     """
-    foretold = _paced(kv_tokens=31.25)
-    foretold.arrived(_application("1", FOUR), 0.0)
+    foretold = _shadow_with_pace(kv_tokens=31.25)
+    foretold.arrived(_create_application("1", FOUR), 0.0)
 
     assert 7.5 + 4 == pytest.approx(foretold.deadline("1", 0.0))
 
 
-def test_stage_is_not_passed_at_the_first_of_its_calls() -> None:
-    """Half of four calls is served when the first arrives, of 40 tokens: more are expected."""
-    foretold = _paced()
-    application = _application("1", FOUR)
+def test_stage_does_not_end_with_its_first_call() -> None:
+    """Half the cost of four calls is served at the arrival of the first; more are expected."""
+    foretold = _shadow_with_pace()
+    application = _create_application("1", FOUR)
     foretold.arrived(application, 0.0)
-    foretold.served([_delivery(500)], 5.0)
-    foretold.submitted(application, _inference("x"), 5.0)
+    foretold.served([_create_delivery(500)], 5.0)
+    foretold.submitted(application, _create_inference("x"), 5.0)
 
     assert not foretold.clock.shadows["1"].is_through
     for number in range(3):
-        foretold.submitted(application, _inference(f"y{number}"), 5.0)
+        foretold.submitted(application, _create_inference(f"y{number}"), 5.0)
     assert 160 == foretold.clock.shadows["1"].stages[0].compute_tokens
 
 
@@ -80,51 +86,53 @@ def test_two_applications_share_the_service_by_weight() -> None:
 
     Before that the first call of "2" is served, 2.5 s, for which there is no memory.
     """
-    foretold = _paced(kv_tokens=31.25)
-    foretold.arrived(_application("1", FOUR), 0.0)
-    foretold.arrived(_application("2", FOUR, weight=3), 0.0)
+    foretold = _shadow_with_pace(kv_tokens=31.25)
+    foretold.arrived(_create_application("1", FOUR), 0.0)
+    foretold.arrived(_create_application("2", FOUR, weight=3), 0.0)
 
     assert 2.5 + 30 + 4 == pytest.approx(foretold.deadline("1", 0.0))
     assert 2.5 + 10 + 4 == pytest.approx(foretold.deadline("2", 0.0))
 
 
-def test_gap_passes_in_wall_time_and_takes_no_service() -> None:
-    """A call of 4 s, then 6 s of a tool; the level of the only application skips the gap."""
-    foretold = _paced()
-    foretold.arrived(_application("1", ONE._replace(gap_s=6), ONE), 0.0)
-    foretold.served([_delivery(1000)], 5.0)
+def test_tool_gap_passes_in_wall_time_and_takes_no_service() -> None:
+    """A call takes 4 s, then a tool 6 s; the level of the only application skips the gap."""
+    foretold = _shadow_with_pace()
+    foretold.arrived(_create_application("1", ONE._replace(gap_s=6), ONE), 0.0)
+    foretold.served([_create_delivery(1000)], 5.0)
     foretold.pace.kv_per_s, foretold.pace.iteration_s = 100, 0.1
 
     assert 4 + 6 + 4 == foretold.deadline("1", 5.0)
     assert (100, 0) == (foretold.clock.level, foretold.clock.density.total)
 
-    foretold.served([_delivery(500)], 9.0)
+    foretold.served([_create_delivery(500)], 9.0)
 
     assert 100 == foretold.clock.level
 
 
-def test_application_without_predicted_stages_has_its_submitted_ones() -> None:
+def test_application_without_predicted_stages_has_its_submitted_stages() -> None:
     """Without predicted stages only its first call is known."""
-    foretold, application = _paced(), _application("1")
+    foretold, application = _shadow_with_pace(), _create_application("1")
     foretold.arrived(application, 0.0)
 
     assert foretold.deadline("1", 0.0) is None
 
-    foretold.submitted(application, _inference("x"), 0.0)
+    foretold.submitted(application, _create_inference("x"), 0.0)
 
     assert 10 * 0.1 == foretold.deadline("1", 0.0)
 
 
-def test_sums_of_a_stage_are_those_of_its_calls_however_they_came() -> None:
+def test_sums_of_a_stage_equal_those_of_its_calls_in_any_order() -> None:
     """The sums follow a resubmission with another length, an end, and a later stage."""
-    foretold, application = _paced(), _application("1")
-    calls = {name: _inference(name, output) for name, output in (("x", 10), ("y", 30), ("z", 20))}
+    foretold, application = _shadow_with_pace(), _create_application("1")
+    calls = {
+        name: _create_inference(name, output) for name, output in (("x", 10), ("y", 30), ("z", 20))
+    }
     for call in calls.values():
         foretold.submitted(application, call, 0.0)
-    foretold.submitted(application, _inference("y", 12), 0.0)
+    foretold.submitted(application, _create_inference("y", 12), 0.0)
     calls["z"].output_tokens = 15
     foretold.ended(application, calls["z"], 0.0)
-    foretold.submitted(application, _inference("later", 7, stage=1), 0.0)
+    foretold.submitted(application, _create_inference("later", 7, stage=1), 0.0)
     foretold.ended(application, calls["x"], 0.0)  # call x produced no output
 
     of_y, of_z = (20 * 12 + 12 * 13 / 2), (20 * 15 + 15 * 16 / 2)
@@ -137,25 +145,25 @@ def test_sums_of_a_stage_are_those_of_its_calls_however_they_came() -> None:
 
 def test_heap_entries_are_renewed_for_reported_inferences(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rates leave the inner band: one heap entry per query, and one per inference reported."""
-    foretold = _paced()
+    foretold = _shadow_with_pace()
     for number in range(1, 30):
-        foretold.arrived(_application(str(number), FOUR), 0.0)
+        foretold.arrived(_create_application(str(number), FOUR), 0.0)
     foretold.urgent(0.0)
     placed: list[str] = []
     place = foretold._place
 
-    def count(name: str, rates: Any) -> None:
+    def record_heap_entry(name: str, rates: Any) -> None:
         placed.append(name)
         place(name, rates)
 
-    monkeypatch.setattr(foretold, "_place", count)
+    monkeypatch.setattr(foretold, "_place", record_heap_entry)
     foretold.pace.kv_per_s = 170
     monkeypatch.setattr(foretold.pace, "observe", lambda deliveries, now: 0.0)
 
     foretold.urgent(1.0)
     assert 1 == len(placed)
 
-    foretold.served([_delivery(1, "x"), _delivery(1, "y")], 2.0)
+    foretold.served([_create_delivery(1, "x"), _create_delivery(1, "y")], 2.0)
     foretold.urgent(2.0)
 
     assert 1 + 2 == len(set(placed))
@@ -163,8 +171,8 @@ def test_heap_entries_are_renewed_for_reported_inferences(monkeypatch: pytest.Mo
 
 def test_call_without_output_does_not_change_the_expected_stages() -> None:
     """A caller that gives up while it waits has not shown that the stage is small."""
-    foretold, application = _paced(), _application("1", ONE)
-    inference = _inference("x")
+    foretold, application = _shadow_with_pace(), _create_application("1", ONE)
+    inference = _create_inference("x")
     foretold.submitted(application, inference, 0.0)
     before = foretold.deadline("1", 0.0)
     foretold.ended(application, inference, 0.0)
@@ -174,13 +182,13 @@ def test_call_without_output_does_not_change_the_expected_stages() -> None:
 
 def test_critical_path_covers_running_and_later_stages() -> None:
     """Only the longest running call counts; the gap after the present stage is still to come."""
-    foretold = _paced()
-    application = _application("1", ONE._replace(gap_s=2), ONE._replace(gap_s=3), ONE)
+    foretold = _shadow_with_pace()
+    application = _create_application("1", ONE._replace(gap_s=2), ONE._replace(gap_s=3), ONE)
     foretold.arrived(application, 0.0)
 
     assert CriticalPath(120, 5) == foretold.critical_path("1")
 
-    short, long = _inference("x", 10), _inference("y", 30)
+    short, long = _create_inference("x", 10), _create_inference("y", 30)
     foretold.submitted(application, short, 0.0)
     foretold.submitted(application, long, 0.0)
 
@@ -192,10 +200,10 @@ def test_critical_path_covers_running_and_later_stages() -> None:
     assert CriticalPath(10 + 80, 5) == foretold.critical_path("1")
 
 
-def test_no_deadline_is_known_before_any_service() -> None:
+def test_deadlines_are_unknown_before_any_service() -> None:
     """The pace is unknown; only applications that VTC starts at once have a deadline."""
-    foretold = _foretold()
-    foretold.arrived(_application("1", FOUR), 0.0)
+    foretold = _shadow_with_memory()
+    foretold.arrived(_create_application("1", FOUR), 0.0)
 
     assert foretold.deadline("1", 0.0) is None
     assert [] == foretold.urgent(1e9)
@@ -203,11 +211,11 @@ def test_no_deadline_is_known_before_any_service() -> None:
 
 def test_application_that_never_submitted_is_forgotten_at_its_end() -> None:
     """Stages that will never be submitted must not slow the others."""
-    foretold, application = _paced(), _application("1", FOUR)
+    foretold, application = _shadow_with_pace(), _create_application("1", FOUR)
     foretold.arrived(application, 0.0)
-    foretold.arrived(_application("2", FOUR), 0.0)
+    foretold.arrived(_create_application("2", FOUR), 0.0)
     foretold.application_ended(application, 0.0)
-    foretold.application_ended(_application("3"), 0.0)
+    foretold.application_ended(_create_application("3"), 0.0)
 
     assert foretold.deadline("1", 0.0) is None
     assert 10 == foretold.clock.density.total
@@ -216,11 +224,11 @@ def test_application_that_never_submitted_is_forgotten_at_its_end() -> None:
 
 def test_shadow_of_an_ended_application_continues_until_served() -> None:
     """VTC would still serve it: two calls of 255 for 40 tokens each, beside four of 250."""
-    foretold, application = _paced(), _application("1", FOUR, FOUR)
-    calls = [_inference("x"), _inference("y")]
+    foretold, application = _shadow_with_pace(), _create_application("1", FOUR, FOUR)
+    calls = [_create_inference("x"), _create_inference("y")]
     for call in calls:
         foretold.submitted(application, call, 0.0)
-    foretold.arrived(_application("2", FOUR), 0.0)
+    foretold.arrived(_create_application("2", FOUR), 0.0)
     for call in calls:
         call.output_tokens = 10
         foretold.ended(application, call, 0.0)
@@ -230,44 +238,44 @@ def test_shadow_of_an_ended_application_continues_until_served() -> None:
     assert 510 / 80 + 10 == foretold.clock.density.total
     assert 255 + 250 == foretold.clock.owed
 
-    foretold.served([_delivery(255 + 250 + 255 + 401)], 1.0)
+    foretold.served([_create_delivery(255 + 250 + 255 + 401)], 1.0)
 
     assert {"2"} == foretold.clock.shadows.keys()
     assert 10 == foretold.clock.density.total
 
 
 @pytest.mark.parametrize("kv_tokens", [0, 300])
-def test_new_scheduler_foretells_as_the_last_did(kv_tokens: float) -> None:
+def test_new_scheduler_predicts_as_the_last_one_did(kv_tokens: float) -> None:
     """The applications are in a stage, past their last start, in a gap, and of unknown stages.
 
     The state passes through JSON. With memory a cohort gathers.
     """
-    before = _paced(kv_tokens=kv_tokens)
+    before = _shadow_with_pace(kv_tokens=kv_tokens)
     applications = [
-        _application("1", FOUR, FOUR),
-        _application("2", ONE, weight=9),
-        _application("3", ONE._replace(compute_tokens=10, gap_s=30), FOUR),
-        _application("4"),
+        _create_application("1", FOUR, FOUR),
+        _create_application("2", ONE, weight=9),
+        _create_application("3", ONE._replace(compute_tokens=10, gap_s=30), FOUR),
+        _create_application("4"),
     ]
     for application in applications:
         before.arrived(application, 0.0)
-    before.dispatched(_inference("x"), 0.0)
-    before.submitted(applications[0], _inference("y"), 0.0)
+    before.dispatched(_create_inference("x"), 0.0)
+    before.submitted(applications[0], _create_inference("y"), 0.0)
     for now in (4.0, 5.0):
-        before.served([_delivery(500)], now)
+        before.served([_create_delivery(500)], now)
         before.pace.kv_per_s, before.pace.iteration_s = 90, 0.1
     assert before.clock.flights.gathers == (kv_tokens > 0)
-    gone = _application("5")
-    before.submitted(gone, _inference("g", 99, name="5"), 5.0)
+    gone = _create_application("5")
+    before.submitted(gone, _create_inference("g", 99, name="5"), 5.0)
     before.application_ended(gone, 5.0)
-    after = _foretold(kv_tokens)
+    after = _shadow_with_memory(kv_tokens)
     after.restore(json.loads(json.dumps(before.state())))
     for application in applications:
         if kept := before.application_state(application.application_id):
             after.restore_application(application, json.loads(json.dumps(kept)))
-    after.submitted(applications[0], _inference("y"), 5.0)  # the ingress resubmits y
+    after.submitted(applications[0], _create_inference("y"), 5.0)  # the ingress resubmits y
     for foretold in (before, after):
-        foretold.served([_delivery(800, "z")], 6.0)
+        foretold.served([_create_delivery(800, "z")], 6.0)
         foretold.pace.kv_per_s, foretold.pace.iteration_s = 90, 0.1
 
     deadlines = [before.deadline(name, 6.0) for name in "123"]
@@ -283,24 +291,28 @@ def test_new_scheduler_foretells_as_the_last_did(kv_tokens: float) -> None:
 
 
 def test_new_scheduler_measures_running_calls_from_their_last_report() -> None:
-    """A call was reported at 2 s, and the state is of 3 s: at 5 s it took 3 s for 10 tokens."""
-    before, after, application = _foretold(), _foretold(), _application("1", ONE)
+    """A call reported at 2 s, saved at 3 s, took 3 s for 10 tokens at 5 s."""
+    before, after, application = (
+        _shadow_with_memory(),
+        _shadow_with_memory(),
+        _create_application("1", ONE),
+    )
     before.arrived(application, 0.0)
     for name in ("x", "y"):
-        before.submitted(application, _inference(name), 0.0)
-        before.dispatched(_inference(name), 0.0)
-    before.served([_delivery(10, "x"), _delivery(10, "y")], 2.0)
-    before.served([_delivery(10, "y")], 3.0)
+        before.submitted(application, _create_inference(name), 0.0)
+        before.dispatched(_create_inference(name), 0.0)
+    before.served([_create_delivery(10, "x"), _create_delivery(10, "y")], 2.0)
+    before.served([_create_delivery(10, "y")], 3.0)
     after.restore(json.loads(json.dumps(before.state())))
     kept = before.application_state("1")
     after.restore_application(application, json.loads(json.dumps(kept)))
 
     assert kept == after.application_state("1")  # the scheduler may die before any lease is adopted
     for name in ("x", "y"):
-        after.submitted(application, _inference(name), 3.0)
-        after.adopted(_inference(name), 3.0)
+        after.submitted(application, _create_inference(name), 3.0)
+        after.adopted(_create_inference(name), 3.0)
     for foretold in (before, after):
-        foretold.served([_delivery(10, "x")], 5.0)
+        foretold.served([_create_delivery(10, "x")], 5.0)
     assert before.pace.state() == after.pace.state()
 
 
@@ -318,9 +330,9 @@ def test_new_scheduler_measures_running_calls_from_their_last_report() -> None:
         {"cohorts": {"flying": [], "gathering": {"service": 3, "rate": 1}}},
     ],
 )
-def test_damaged_state_is_refused(damage: dict[str, Any]) -> None:
+def test_damaged_shadow_state_is_refused(damage: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"must|missing|allowed"):
-        _foretold().restore(_foretold().state() | damage)
+        _shadow_with_memory().restore(_shadow_with_memory().state() | damage)
 
 
 @pytest.mark.parametrize(
@@ -337,23 +349,23 @@ def test_damaged_state_is_refused(damage: dict[str, Any]) -> None:
         ("submitted", [[-1, 0, 0, 0, 0]]),
     ],
 )
-def test_damaged_state_of_an_application_is_refused(part: str, damage: Any) -> None:
+def test_damaged_shadow_state_of_an_application_is_refused(part: str, damage: Any) -> None:
     """Every field is checked before any state is restored."""
-    before, application = _paced(), _application("1", ONE)
+    before, application = _shadow_with_pace(), _create_application("1", ONE)
     before.arrived(application, 0.0)
     kept = before.application_state("1")
     assert kept is not None
     kept[part] = {**kept[part], **damage} if isinstance(damage, dict) else damage
 
     with pytest.raises(ValueError, match=r"must|missing|allowed"):
-        _foretold().restore_application(application, kept)
+        _shadow_with_memory().restore_application(application, kept)
 
 
-def test_state_of_the_last_release_is_reset() -> None:
+def test_shadow_state_of_the_last_release_is_reset() -> None:
     """A state of 0.2.0 has levels of another shadow: only its pace is kept."""
-    before, application = _paced(), _application("1", FOUR)
+    before, application = _shadow_with_pace(), _create_application("1", FOUR)
     before.pace.begin("x", 0.0)
-    before.served([_delivery(500)], 5.0)
+    before.served([_create_delivery(500)], 5.0)
     state = before.state()
     shadow = {
         "weight": 1,
@@ -365,7 +377,7 @@ def test_state_of_the_last_release_is_reset() -> None:
         "released": False,
         "stages": [[*FOUR]],
     }
-    after = _foretold()
+    after = _shadow_with_memory()
     after.restore({"level": 50.0, "pace": state["pace"], "ended": {"2": shadow}})
     after.restore_application(application, {"shadow": shadow, "submitted": []})
 
@@ -373,7 +385,7 @@ def test_state_of_the_last_release_is_reset() -> None:
     assert {} == after.clock.shadows
     assert after.deadline("1", 5.0) is None
 
-    after.submitted(application, _inference("y"), 6.0)
+    after.submitted(application, _create_inference("y"), 6.0)
 
     assert (0, 0) == (after.clock.level, after.clock.shadows["1"].entered)
 
@@ -383,7 +395,7 @@ def test_pace_counts_only_time_with_running_inferences() -> None:
     pace = Pace()
     for begun_at in (0.0, 3600.0):
         pace.begin("x", begun_at)
-        pace.observe([_delivery(100)], begun_at + 1)
+        pace.observe([_create_delivery(100)], begun_at + 1)
         pace.leave("x")
 
     assert 100 == pytest.approx(pace.kv_per_s)
@@ -394,27 +406,27 @@ def test_pace_follows_the_last_minutes() -> None:
     pace = Pace()
     pace.begin("x", 0.0)
     for minute, rate in enumerate((100, 300, 300), start=1):
-        pace.observe([_delivery(rate * HALF_LIFE_S)], minute * HALF_LIFE_S)
+        pace.observe([_create_delivery(rate * HALF_LIFE_S)], minute * HALF_LIFE_S)
 
     assert (100 / 4 + 300 / 2 + 300) / 1.75 == pytest.approx(pace.kv_per_s)
 
 
-def test_iteration_is_as_long_as_a_sequence_takes_for_a_token() -> None:
-    """Three choices grow by ten tokens each while one sequence does: thirty tokens, one pace."""
+def test_iteration_time_is_that_of_one_token_of_a_sequence() -> None:
+    """Three choices get ten tokens each in the time in which one sequence gets ten."""
     pace = Pace()
     pace.begin("x", 0.0)
     pace.begin("y", 0.0)
     for second in range(1, 400):
-        deliveries = [_delivery(1, "x", 10), _delivery(1, "y", 30, choices=3)]
+        deliveries = [_create_delivery(1, "x", 10), _create_delivery(1, "y", 30, choices=3)]
         pace.observe(deliveries, float(second))
 
     assert 0.1 == pytest.approx(pace.iteration_s, rel=0.01)
 
 
-def test_unseen_lease_gives_no_iteration_time() -> None:
+def test_lease_without_a_known_start_gives_no_iteration_time() -> None:
     """The start of a lease of an earlier scheduler is unknown."""
     pace = Pace()
     pace.begin("x", 0.0)
 
-    assert 7 == pace.observe([_delivery(7, "other")], 1.0)
+    assert 7 == pace.observe([_create_delivery(7, "other")], 1.0)
     assert USUAL_ITERATION_S == pytest.approx(pace.iteration_s)

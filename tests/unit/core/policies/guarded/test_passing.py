@@ -10,7 +10,7 @@ from tests.core_driver import CoreDriver
 
 
 @pytest.fixture
-def driver() -> CoreDriver:
+def driver_with_three_waiting() -> CoreDriver:
     """Return a core in which `held` runs, and `a`, `b` and `c` fit nowhere.
 
     The tag of `c` is the latest, 3,085, as GPS has served 555 for three when it arrives. It is
@@ -27,7 +27,7 @@ def driver() -> CoreDriver:
     return driver
 
 
-def _in_order(driver: CoreDriver) -> list[str]:
+def _waiting_in_order(driver: CoreDriver) -> list[str]:
     """Return the waiting applications in order, after checking the first against the queue."""
     queue = driver.core.ledger.queue
     first, names = queue.first(), [one.application_id for one in queue.in_order()]
@@ -36,43 +36,53 @@ def _in_order(driver: CoreDriver) -> list[str]:
     return names
 
 
-def test_searching_behind_applications_that_fit_nowhere_changes_no_slack(
-    driver: CoreDriver, monkeypatch: pytest.MonkeyPatch
+def test_skipping_applications_that_fit_nowhere_changes_no_slack(
+    driver_with_three_waiting: CoreDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each report examines up to sixteen applications, all of which continue to wait."""
     put: list[str] = []
     monkeypatch.setattr(Slack, "put", lambda slack, name, *_, **__: put.append(name))
-    driver.pull(progress={driver.lease_of("held"): 10}, kv=100)
+    driver_with_three_waiting.pull(
+        progress={driver_with_three_waiting.lease_of("held"): 10}, kv=100
+    )
 
     assert not put
 
 
-def test_application_set_aside_is_in_no_order_until_it_is_updated(driver: CoreDriver) -> None:
-    """An update puts an application back in its place, even while those before it are set aside."""
-    queue, applications = driver.core.ledger.queue, driver.core.state.applications
-    orders = [_in_order(driver)]
+def test_skipped_application_is_in_no_order_until_it_is_updated(
+    driver_with_three_waiting: CoreDriver,
+) -> None:
+    """An update puts an application back in its place, even while earlier ones are skipped."""
+    queue, applications = (
+        driver_with_three_waiting.core.ledger.queue,
+        driver_with_three_waiting.core.state.applications,
+    )
+    orders = [_waiting_in_order(driver_with_three_waiting)]
     for name in ("a", "c"):
         queue.unschedule(applications[name])
-        orders.append(_in_order(driver))
+        orders.append(_waiting_in_order(driver_with_three_waiting))
     for name in ("c", "a"):
         queue.touch(applications[name])
-        orders.append(_in_order(driver))
+        orders.append(_waiting_in_order(driver_with_three_waiting))
 
     assert ["acb", "cb", "b", "cb", "acb"] == ["".join(names) for names in orders]
 
 
 def test_application_without_inferences_returns_with_its_next_submission(
-    driver: CoreDriver,
+    driver_with_three_waiting: CoreDriver,
 ) -> None:
     """The charge of an application without waiting inferences still counts."""
-    queue, applications = driver.core.ledger.queue, driver.core.state.applications
+    queue, applications = (
+        driver_with_three_waiting.core.ledger.queue,
+        driver_with_three_waiting.core.state.applications,
+    )
     queue.unschedule(applications["a"])
-    before = _in_order(driver)
-    driver.handle(ev.InferenceCancelled("a"))
+    before = _waiting_in_order(driver_with_three_waiting)
+    driver_with_three_waiting.handle(ev.InferenceCancelled("a"))
 
-    assert (["c", "b"], ["c", "b"]) == (before, _in_order(driver))
+    assert (["c", "b"], ["c", "b"]) == (before, _waiting_in_order(driver_with_three_waiting))
 
-    driver.submit("a again", "a", prompt=50, output=20)
+    driver_with_three_waiting.submit("a again", "a", prompt=50, output=20)
 
-    assert ["a", "c", "b"] == _in_order(driver)
-    check(driver.core)
+    assert ["a", "c", "b"] == _waiting_in_order(driver_with_three_waiting)
+    check(driver_with_three_waiting.core)

@@ -19,7 +19,7 @@ GUARD: dict[str, object] = {"fairness": "tenant", "guard_iterations": 1000}
 SHORTEST: dict[str, object] = {"fairness": "tenant", "order": "sgps"}
 
 
-def _loaded(options: dict[str, object]) -> CoreDriver:
+def _driver_with_load(options: dict[str, object]) -> CoreDriver:
     driver = CoreDriver(SchedulerCore("justitia", options, lease_prefix="1-"))
     for name, tenant, count in (("x", "T", 20), ("y", "T", 21), ("v", "U", 25)):
         driver.open(name, 155 * count, tenant=tenant)
@@ -28,7 +28,7 @@ def _loaded(options: dict[str, object]) -> CoreDriver:
     return driver
 
 
-def _applications(request_ids: list[str]) -> list[str]:
+def _application_ids(request_ids: list[str]) -> list[str]:
     return [request_id[0] for request_id in request_ids]
 
 
@@ -43,13 +43,13 @@ def y_is_urgent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("y_is_urgent")
-def test_tenant_pays_for_passing_inside_it() -> None:
+def test_tenant_pays_for_overtaking_among_its_applications() -> None:
     """Each start of y puts x's key back by 155: after five, at 3,875, it is v's turn.
 
     Then T continues with y, and with x when no inference of y waits.
     """
-    driver = _loaded(GUARD)
-    order = _applications(granted(driver.pull(kv=20 * 66)))
+    driver = _driver_with_load(GUARD)
+    order = _application_ids(granted(driver.pull(kv=20 * 66)))
 
     assert ["y"] * 5 + ["v"] * 25 + ["y"] * 16 + ["x"] * 20 == order
     assert [3100 + 21 * 155, 155 * 41, 3875] == [driver.core.tag(name) for name in "xyv"]
@@ -57,25 +57,27 @@ def test_tenant_pays_for_passing_inside_it() -> None:
 
 
 @pytest.mark.usefixtures("y_is_urgent")
-def test_without_a_guard_urgency_allows_no_passing() -> None:
+def test_urgency_allows_no_overtaking_without_a_guard() -> None:
     """The keys are those of the accounts."""
-    driver = _loaded({"fairness": "tenant"})
+    driver = _driver_with_load({"fairness": "tenant"})
 
-    assert ["x"] * 20 + ["v"] * 25 + ["y"] * 21 == _applications(granted(driver.pull(kv=20 * 66)))
+    assert ["x"] * 20 + ["v"] * 25 + ["y"] * 21 == _application_ids(
+        granted(driver.pull(kv=20 * 66))
+    )
 
 
 @pytest.mark.usefixtures("y_is_urgent")
 def test_late_tenant_is_served_in_order() -> None:
-    """V has passed 3,100, x's key: an application that passed x now would delay it further."""
-    driver = _loaded(GUARD)
+    """V has passed 3,100, x's key: an application that overtook x now would delay it further."""
+    driver = _driver_with_load(GUARD)
     driver.core.ledger.fair_share.deliver([("v", 3500), ("y", 2800)])
 
     assert 3150 == driver.core.ledger.fair_share.clock.virtual_time
-    assert ["x"] == _applications(granted(driver.pull(kv=20, seats=1)))
+    assert ["x"] == _application_ids(granted(driver.pull(kv=20, seats=1)))
     check(driver.core)
 
 
-def test_shortest_goes_first_where_slack_allows_it() -> None:
+def test_shortest_application_is_first_where_slack_allows_it() -> None:
     """T has p of 10, which runs, x of 20 and z of 30: at V = 1,500 its own V is 500.
 
     Of w, of 17, F is 3,135, and x's 3,100; but z, at 4,650, has the share of GPS that w takes: by
@@ -87,7 +89,7 @@ def test_shortest_goes_first_where_slack_allows_it() -> None:
         for number in range(count):
             driver.submit(f"{name}{number}", name)
 
-    assert ["p"] * 10 == _applications(granted(driver.pull(kv=200, seats=10)))
+    assert ["p"] * 10 == _application_ids(granted(driver.pull(kv=200, seats=10)))
 
     share = driver.core.ledger.fair_share
     share.deliver([("v", 1500), ("p", 1500)])
@@ -98,15 +100,15 @@ def test_shortest_goes_first_where_slack_allows_it() -> None:
 
     driver.submit("w0", "w")
 
-    assert ["w"] == _applications(granted(driver.pull("r1", kv=20, seats=1)))
+    assert ["w"] == _application_ids(granted(driver.pull("r1", kv=20, seats=1)))
     assert 1500 + 50 + 3100 + 155 == share.tag("x")
     check(driver.core)
 
 
 @pytest.mark.usefixtures("y_is_urgent")
-def test_policies_change_while_it_runs() -> None:
+def test_policy_may_change_while_applications_overtake() -> None:
     """Accounts, queue and booked starts stay; another kind of accounts takes over the charges."""
-    driver = _loaded({"fairness": "tenant"})
+    driver = _driver_with_load({"fairness": "tenant"})
     options: list[tuple[str, dict[str, object]]] = [
         ("justitia", SHORTEST),
         ("justitia", GUARD),
@@ -130,7 +132,7 @@ def test_policies_change_while_it_runs() -> None:
 @pytest.mark.usefixtures("y_is_urgent")
 def test_tenant_without_applications_is_forgotten() -> None:
     """Shadow, order and watch are removed with its last application, and return with the next."""
-    driver = _loaded(GUARD)
+    driver = _driver_with_load(GUARD)
     driver.pull(kv=60, seats=3)
     policy, share = driver.core.ledger.policy, driver.core.ledger.fair_share
     assert isinstance(policy, GuardedPolicy)
@@ -152,7 +154,7 @@ def test_tenant_without_applications_is_forgotten() -> None:
 
 def test_shadow_of_a_tenant_has_its_part_of_the_memory() -> None:
     """The part is half beside another tenant of equal weight, and all when that one has left."""
-    driver = _loaded(GUARD)
+    driver = _driver_with_load(GUARD)
     driver.pull(kv=60, seats=3)
     policy = driver.core.ledger.policy
     assert isinstance(policy, GuardedPolicy)
@@ -168,12 +170,12 @@ def test_shadow_of_a_tenant_has_its_part_of_the_memory() -> None:
 
 
 @pytest.mark.usefixtures("y_is_urgent")
-def test_requeued_inference_is_booked_once() -> None:
+def test_requeued_inference_is_charged_for_overtaking_once() -> None:
     """An inference whose lease ended starts again: the tenant has paid for y1 and for y2.
 
     y1 is on the replica that y0 avoids, and y2 is next.
     """
-    driver = _loaded(GUARD)
+    driver = _driver_with_load(GUARD)
     driver.pull(kv=20, seats=2)
     booked = driver.core.tag("x")
     driver.handle(ev.LeaseNacked("1-1", ev.NackReason.CONNECTION))
@@ -186,8 +188,8 @@ def test_requeued_inference_is_booked_once() -> None:
 
 @pytest.mark.usefixtures("y_is_urgent")
 def test_reported_order_is_the_order_of_service() -> None:
-    """The application that passes is first in its tenant; the others follow by their keys."""
-    driver = _loaded(GUARD)
+    """The overtaking application is first in its tenant; the others follow by their keys."""
+    driver = _driver_with_load(GUARD)
     queue = driver.core.ledger.queue
 
     assert ["y", "x", "v"] == [application.application_id for application in queue.in_order()]
@@ -199,7 +201,7 @@ def test_reported_order_is_the_order_of_service() -> None:
 @pytest.mark.parametrize("options", [SHORTEST, GUARD, {"fairness": "tenant"}])
 def test_scheduler_restarts_with_other_options(options: dict[str, object]) -> None:
     """Counts of a guard are dropped without one, as are those of tenants that have left."""
-    driver = _loaded(GUARD)
+    driver = _driver_with_load(GUARD)
     driver.pull(kv=60, seats=3)
     record = driver.record()
     record["clock"]["counted"]["tenants"]["gone"] = record["clock"]["counted"]["tenants"]["T"]

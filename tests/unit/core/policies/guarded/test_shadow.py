@@ -7,12 +7,12 @@ from justitia_ray.core.policies.guarded.shadow import ShadowClock
 from justitia_ray.core.stages import ExpectedStage
 
 ONE = ExpectedStage(1, 100, 1000, 8, 0)
-"""One stage of one call that holds 125 tokens for 4 s."""
+"""A stage of one call that holds 125 tokens for 4 s."""
 FOUR = ExpectedStage(4, 100, 1000, 8, 0)
-"""One stage of four calls that each hold 31.25 tokens for 4 s."""
+"""A stage of four calls that each hold 31.25 tokens for 4 s."""
 
 
-def _clock(*stages: ExpectedStage, of: str = "1", kv_tokens: float = 0) -> ShadowClock:
+def _shadow_clock(*stages: ExpectedStage, of: str = "1", kv_tokens: float = 0) -> ShadowClock:
     """Return a clock of replicas that serve 100 a second, with iterations of half a second, at 0.
 
     It has one application of weight 1. Without memory X rises by the service, once all started work
@@ -29,7 +29,7 @@ def _clock(*stages: ExpectedStage, of: str = "1", kv_tokens: float = 0) -> Shado
 
 def test_level_rises_by_service_beyond_first_inferences() -> None:
     """A first call takes 62.5 a second for 4 s; 10 more raise X by 1, with two of them 20 do."""
-    clock = _clock(FOUR, kv_tokens=31.25)
+    clock = _shadow_clock(FOUR, kv_tokens=31.25)
     clock.advance(100, 1.0)
 
     assert (100 - 62.5) / 10 == clock.level
@@ -48,9 +48,9 @@ def test_level_rises_by_service_beyond_first_inferences() -> None:
     assert 5.75 + 10 / 20 == clock.level
 
 
-def test_as_much_runs_ahead_as_the_memory_holds() -> None:
+def test_work_in_flight_is_limited_by_the_memory() -> None:
     """Besides a first call of 31.25 tokens there is room for one and a half, then for three."""
-    clock = _clock(FOUR, kv_tokens=31.25 * 2.5)
+    clock = _shadow_clock(FOUR, kv_tokens=31.25 * 2.5)
     clock.advance(0, 0.0)
 
     assert (25 * 1.5, 250 * 2.5) == (clock.level, clock.owed)
@@ -64,7 +64,7 @@ def test_as_much_runs_ahead_as_the_memory_holds() -> None:
 
 def test_work_in_flight_has_the_mean_length_of_starts() -> None:
     """VTC starts 30 at each level: 10 of calls of 8 iterations, and 20 of ones of 32."""
-    clock = _clock(FOUR, kv_tokens=31.25 + 62.5 + 30)
+    clock = _shadow_clock(FOUR, kv_tokens=31.25 + 62.5 + 30)
     clock.add("2", 1, 2, [ExpectedStage(4, 400, 8000, 32, 0)])
     clock.advance(0, 0.0)
 
@@ -74,8 +74,8 @@ def test_work_in_flight_has_the_mean_length_of_starts() -> None:
 
 
 def test_cohort_runs_when_its_gathering_time_is_over() -> None:
-    """Three calls gather for 32 iterations, 16 s, and fly for 8 more: 4 s, 187.5 a second."""
-    clock = _clock(FOUR, kv_tokens=125)
+    """Three calls gather for 32 iterations, 16 s, and run for 8 more: 4 s, 187.5 a second."""
+    clock = _shadow_clock(FOUR, kv_tokens=125)
     clock.advance(1000, 16.0)
 
     assert (750, 750) == (clock.flights.rest(16.0), clock.owed)
@@ -88,13 +88,13 @@ def test_cohort_runs_when_its_gathering_time_is_over() -> None:
 
     clock.advance(250 * 2, 20.0)
 
-    assert 78 + 72 == clock.level  # there is memory for the others now
+    assert 78 + 72 == clock.level  # the other calls have memory now
     assert clock.shadows["2"].is_through
 
 
 def test_no_work_starts_while_running_work_exceeds_the_memory() -> None:
     """A new application's call is one too many: X stops until one of the two has ended."""
-    clock = _clock(FOUR, kv_tokens=31.25)
+    clock = _shadow_clock(FOUR, kv_tokens=31.25)
     clock.add("2", 1, 2, [FOUR._replace(output_tokens=4)])
     clock.advance(187.5 * 1.9, 1.9)
 
@@ -105,9 +105,9 @@ def test_no_work_starts_while_running_work_exceeds_the_memory() -> None:
     assert 10 / 20 == clock.level
 
 
-def test_true_length_ends_a_first_inference_sooner() -> None:
+def test_true_length_ends_a_first_inference_earlier() -> None:
     """A call has run 2 of 8 iterations: with 4 in all 1 s is left, then it frees 100 tokens."""
-    clock = _clock(FOUR, kv_tokens=31.25 + 100)
+    clock = _shadow_clock(FOUR, kv_tokens=31.25 + 100)
     clock.add("2", 1, 2, [ONE])
     clock.advance(62.5 + 250, 1.0)
     clock.change("2", [ExpectedStage(1, 40, 400, 4, 0)], 1)
@@ -122,7 +122,7 @@ def test_true_length_ends_a_first_inference_sooner() -> None:
 
 def test_next_stage_waits_for_its_counter_while_its_gap_passes() -> None:
     """The first call is over after 4 s, its tool after 9; the level of 100 tokens comes later."""
-    clock = _clock(ONE._replace(gap_s=5), ONE)
+    clock = _shadow_clock(ONE._replace(gap_s=5), ONE)
     clock.add("2", 1, 2, [FOUR])
     clock.advance(1000 + 250 + 540, 9.0)
 
@@ -130,15 +130,15 @@ def test_next_stage_waits_for_its_counter_while_its_gap_passes() -> None:
     assert not clock.shadows["1"].is_through
     assert 9 + (100 - 63) * (10 + 10) / 100 + 4 == clock.ends_at("1", 9.0)
 
-    clock.advance(210, 15.0)  # three quarters of its tokens: the other starts its last
+    clock.advance(210, 15.0)  # at three quarters of its tokens the other starts its last call
 
     assert 15 == pytest.approx(clock.shadows["1"].last_started_at)
     assert 100 == clock.level
 
 
-def test_own_level_is_a_sixth_above_the_rise_since_arrival() -> None:
+def test_level_of_an_application_rises_slower_than_since_its_arrival() -> None:
     """An application that arrived at 10 has level 45 when X is 40: 40 of its 75 are left."""
-    clock = _clock(FOUR)
+    clock = _shadow_clock(FOUR)
     clock.advance(250, 5.0)
     clock.advance(100, 6.0)
     clock.add("2", 1, 2, [FOUR])
@@ -155,7 +155,7 @@ def test_own_level_is_a_sixth_above_the_rise_since_arrival() -> None:
 
 def test_stage_lasts_as_long_as_its_longest_inference() -> None:
     """Ample service raises the level to the next stage, but the caller still waits."""
-    clock = _clock(ONE, ONE)
+    clock = _shadow_clock(ONE, ONE)
     clock.advance(5000, 1.0)
 
     assert (100, 0) == (clock.level, clock.shadows["1"].at)
@@ -168,7 +168,7 @@ def test_stage_lasts_as_long_as_its_longest_inference() -> None:
 
 def test_true_length_changes_the_debt_by_the_difference() -> None:
     """A call that took 400 instead of 1,000 has let the others wait for 600 of unused service."""
-    clock = _clock(ONE)
+    clock = _shadow_clock(ONE)
     clock.add("2", 1, 2, [FOUR])
     clock.change("1", [ExpectedStage(1, 40, 400, 16, 0)], 1)
 
@@ -181,9 +181,9 @@ def test_true_length_changes_the_debt_by_the_difference() -> None:
     assert 100 / 10 == clock.level
 
 
-def test_stage_that_grows_starts_its_last_later() -> None:
+def test_stage_with_another_call_starts_its_last_call_later() -> None:
     """The stage was complete with one call; before a second as long, half of the tokens come."""
-    clock = _clock(ONE)
+    clock = _shadow_clock(ONE)
     clock.add("2", 1, 2, [FOUR])
 
     was_through = clock.shadows["1"].is_through
@@ -193,9 +193,9 @@ def test_stage_that_grows_starts_its_last_later() -> None:
     assert 10 + 10 == clock.density.total
 
 
-def test_more_weight_keeps_the_tokens_that_were_served() -> None:
+def test_higher_weight_keeps_the_served_tokens() -> None:
     """50 of 100 tokens are 50 levels at weight 1, and 25 at weight 2; so are the 25 to come."""
-    clock = _clock(FOUR)
+    clock = _shadow_clock(FOUR)
     clock.advance(250, 5.0)
     clock.advance(500, 6.0)
     clock.change("1", [FOUR], 2)
@@ -206,7 +206,7 @@ def test_more_weight_keeps_the_tokens_that_were_served() -> None:
 
 def test_application_ends_with_fewer_stages_than_entered_and_continues_with_more() -> None:
     """With fewer stages it is complete; later stages are entered at the level of that time."""
-    clock = _clock(ONE, FOUR)
+    clock = _shadow_clock(ONE, FOUR)
     clock.advance(1000, 4.0)
 
     assert 1 == clock.shadows["1"].at
@@ -224,7 +224,7 @@ def test_application_ends_with_fewer_stages_than_entered_and_continues_with_more
 
 def test_forgotten_application_has_no_debt() -> None:
     """A caller gave up before its call ran: the others need not wait for it."""
-    clock = _clock(FOUR)
+    clock = _shadow_clock(FOUR)
     clock.add("2", 1, 2, [ONE])
     clock.remove("2")
     clock.remove("2")
@@ -233,9 +233,9 @@ def test_forgotten_application_has_no_debt() -> None:
 
 
 @pytest.mark.parametrize("stages", [[ONE], [FOUR], [ONE, FOUR]])
-def test_released_shadow_is_forgotten_when_it_is_through(stages: list[ExpectedStage]) -> None:
+def test_released_shadow_is_forgotten_when_it_has_been_served(stages: list[ExpectedStage]) -> None:
     """Until then, and while its first inference runs, it takes its part."""
-    clock = _clock(*stages)
+    clock = _shadow_clock(*stages)
     clock.release("1")
 
     assert {"1"} == clock.shadows.keys()

@@ -18,7 +18,7 @@ from tests.property.profiles import examples
 
 
 @dataclass(frozen=True)
-class One:
+class SlackEntry:
     """Application, perhaps one that ended before GPS had served it."""
 
     finish: Fraction
@@ -29,13 +29,13 @@ class One:
     waits: bool
 
 
-# Hypothesis needs longer to make a strategy than to draw from it: each is made once, without
-# `fractions` and `builds`, which make others in every draw.
+# Hypothesis strategies are slow to build, so each is built once,
+# without `fractions` and `builds`, which build others in every draw
 _PARTS = st.sampled_from(sorted({Fraction(n, d) for d in range(1, 5) for n in range(12 * d + 1)}))
 _ONES = st.tuples(
     _PARTS, st.sampled_from([Fraction(1), Fraction(2), Fraction(1, 3)]), _PARTS,
     st.booleans(), st.booleans(),
-).map(lambda drawn: One(drawn[0], 0, *drawn[1:]))  # fmt: skip
+).map(lambda drawn: SlackEntry(drawn[0], 0, *drawn[1:]))  # fmt: skip
 _CHANGES = st.integers(1, 25)
 _ONE_IN_FOUR = st.integers(0, 3)
 _BOOLS = st.booleans()
@@ -46,15 +46,15 @@ _PLACES = st.integers(0, 15)
 _REST = st.sampled_from([Fraction(1, 2), Fraction(1)])
 
 
-def passing(ones: Mapping[str, One], now: Fraction) -> list[str]:
-    """Return the applications that may pass, shortest first, by the literal definition."""
+def overtaking_by_definition(ones: Mapping[str, SlackEntry], now: Fraction) -> list[str]:
+    """Return the applications that may overtake, shortest first, by the literal definition."""
     in_order = sorted(ones, key=lambda name: (ones[name].finish, ones[name].sequence))
     bound = [name for name in in_order if ones[name].binds]
     if bound and ones[bound[0]].finish <= now:
         return []
     found, owed = [], Fraction(0)
     least: Fraction | float = inf
-    # In service GPS owes in all what is left in all; here the difference is subtracted.
+    # GPS owes as much as is left in all; here the difference is subtracted
     for name in in_order:
         one = ones[name]
         if one.finish <= now:
@@ -73,7 +73,7 @@ def passing(ones: Mapping[str, One], now: Fraction) -> list[str]:
     return sorted(found, key=lambda n: (ones[n].remaining / ones[n].weight, ones[n].sequence))
 
 
-def put(slack: Slack, name: str, one: One) -> None:
+def put_entry(slack: Slack, name: str, one: SlackEntry) -> None:
     """Insert, move or remove an application as its fields say."""
     slack.put(
         name,
@@ -88,12 +88,12 @@ def put(slack: Slack, name: str, one: One) -> None:
 
 @examples(300)
 @given(st.data())
-def test_first_is_the_shortest_of_those_that_may_pass(data: st.DataObject) -> None:
+def test_first_is_the_shortest_application_that_may_overtake(data: st.DataObject) -> None:
     """The first must be found after any changes and in any state of the blocks."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slack_module, "_MOST", 3)
         patch.setattr(slack_module, "_MOST_BLOCKS", 2)
-        slack, ones = Slack(), dict[str, One]()
+        slack, ones = Slack(), dict[str, SlackEntry]()
         now = Fraction(0)
         for step in range(data.draw(_CHANGES)):
             if ones and data.draw(_ONE_IN_FOUR) == 0:
@@ -103,15 +103,15 @@ def test_first_is_the_shortest_of_those_that_may_pass(data: st.DataObject) -> No
             else:
                 name = data.draw(_NAMES)
                 one = data.draw(_ONES)
-                # A waiting application is bound; a session that GPS has served has no remaining
+                # only waiting applications are bound; a served session has no remaining cost
                 # work.
                 waits = one.waits and one.finish > now
                 binds = waits or (one.binds and one.remaining > 0)
-                ones[name] = One(one.finish, step, one.weight, one.remaining, binds, waits)
-                put(slack, name, ones[name])
+                ones[name] = SlackEntry(one.finish, step, one.weight, one.remaining, binds, waits)
+                put_entry(slack, name, ones[name])
             if data.draw(_BOOLS):
                 now = max(now, data.draw(_PARTS))
-            expected = passing(ones, now)
+            expected = overtaking_by_definition(ones, now)
             slack.advance(exact(now), exact(0))
 
             assert slack.passing() == expected
@@ -140,7 +140,11 @@ def test_first_is_found_where_block_bounds_do_not_decide(seed: int) -> None:
                 rest = Fraction(random.randint(0, 300), random.choice([1, 4, 16]))
                 waits = random.random() < 0.5
                 weight = Fraction(random.choice([1, 2]))
-                put(slack, name, One(tags[name], step, weight, rest, waits or rest > 0, waits))
+                put_entry(
+                    slack,
+                    name,
+                    SlackEntry(tags[name], step, weight, rest, waits or rest > 0, waits),
+                )
             if random.random() < 0.3:
                 may_pass = slack.passing()
                 for left_out in range(len(may_pass) + 1):
@@ -155,33 +159,35 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[Search]:
     monkeypatch.setattr(slack_module, "_MOST_BLOCKS", 1)
     made: list[Search] = []
 
-    def search() -> Search:
+    def record_search() -> Search:
         made.append(Search())
         return made[-1]
 
-    monkeypatch.setattr(slack_module, "Search", search)
+    monkeypatch.setattr(slack_module, "Search", record_search)
     return made
 
 
 def test_change_without_effect_keeps_the_cached_first(searches: list[Search]) -> None:
     """An application submits ten inferences; nine of them change no input of a decision."""
     slack = Slack()
-    mouse = One(Fraction(12), 1, Fraction(1), Fraction(12), True, True)
+    mouse = SlackEntry(Fraction(12), 1, Fraction(1), Fraction(12), True, True)
     for _ in range(3):
-        put(slack, "mouse", mouse)
+        put_entry(slack, "mouse", mouse)
         slack.advance(exact(1), exact(7))
 
         assert slack.first() == "mouse"
     assert 1 == len(searches)
 
 
-def _mouse_that_passes(searches: list[Search]) -> Slack:
-    """Return a mouse that needs 2 of the early one's slack of 15, after a search."""
+def _slack_with_overtaking_mouse(searches: list[Search]) -> Slack:
+    """Return the slack where a mouse uses 2 of the 15 of an earlier application."""
     slack = Slack()
-    put(slack, "early", One(Fraction(10), 0, Fraction(1), Fraction(90), True, False))
-    put(slack, "mouse", One(Fraction(12), 2, Fraction(1), Fraction(2), True, True))
+    put_entry(slack, "early", SlackEntry(Fraction(10), 0, Fraction(1), Fraction(90), True, False))
+    put_entry(slack, "mouse", SlackEntry(Fraction(12), 2, Fraction(1), Fraction(2), True, True))
     for rest in (106, 105):  # the first search caches the slack, and the next one uses it
-        put(slack, "giant", One(Fraction(100), 1, Fraction(1), Fraction(rest), True, False))
+        put_entry(
+            slack, "giant", SlackEntry(Fraction(100), 1, Fraction(1), Fraction(rest), True, False)
+        )
 
         assert slack.first() == "mouse"
     searches.clear()
@@ -189,19 +195,21 @@ def _mouse_that_passes(searches: list[Search]) -> Slack:
 
 
 def test_first_stays_cached_while_enough_slack_is_left(searches: list[Search]) -> None:
-    """Service of the giant takes from the slack of the early one: 2 - 2 + 105 - 90."""
-    slack = _mouse_that_passes(searches)
+    """Service of the giant lowers the slack of the earlier application: 2 - 2 + 105 - 90."""
+    slack = _slack_with_overtaking_mouse(searches)
     for rest, first, made in ((100, "mouse", 0), (92, "mouse", 0), (91, None, 1)):
-        put(slack, "giant", One(Fraction(100), 1, Fraction(1), Fraction(rest), True, False))
+        put_entry(
+            slack, "giant", SlackEntry(Fraction(100), 1, Fraction(1), Fraction(rest), True, False)
+        )
 
         assert slack.first() == first
         assert made == len(searches)
 
 
-def test_change_that_keeps_the_cached_first_updates_its_own_sums(searches: list[Search]) -> None:
+def test_change_that_keeps_the_cached_first_updates_its_sums(searches: list[Search]) -> None:
     """The next search must not repeat all sums that changed since the last."""
-    slack = _mouse_that_passes(searches)
-    put(slack, "giant", One(Fraction(100), 1, Fraction(1), Fraction(100), True, False))
+    slack = _slack_with_overtaking_mouse(searches)
+    put_entry(slack, "giant", SlackEntry(Fraction(100), 1, Fraction(1), Fraction(100), True, False))
     [giant] = [group for group in slack._groups if group.last == (100, 1)]
     before = giant.is_stale
 
@@ -212,9 +220,9 @@ def test_change_that_keeps_the_cached_first_updates_its_own_sums(searches: list[
 
 def test_first_stays_cached_while_it_is_served_and_others_arrive(searches: list[Search]) -> None:
     """A later arrival that is charged what GPS gives it takes no slack from others."""
-    slack = _mouse_that_passes(searches)
-    put(slack, "mouse", One(Fraction(12), 2, Fraction(1), Fraction(1), True, True))
-    put(slack, "late", One(Fraction(60), 3, Fraction(2), Fraction(120), True, True))
+    slack = _slack_with_overtaking_mouse(searches)
+    put_entry(slack, "mouse", SlackEntry(Fraction(12), 2, Fraction(1), Fraction(1), True, True))
+    put_entry(slack, "late", SlackEntry(Fraction(60), 3, Fraction(2), Fraction(120), True, True))
 
     assert slack.first() == "mouse"
     assert not searches
@@ -223,31 +231,31 @@ def test_first_stays_cached_while_it_is_served_and_others_arrive(searches: list[
 @pytest.mark.parametrize(
     ("name", "one"),
     [
-        ("shorter", One(Fraction(50), 3, Fraction(1), Fraction(1), True, True)),
-        ("before", One(Fraction(11), 3, Fraction(1), Fraction(60), True, False)),
-        ("mouse", One(Fraction(12), 2, Fraction(1), Fraction(2), True, False)),
-        ("mouse", One(Fraction(12), 2, Fraction(1), Fraction(3), True, True)),
-        ("mouse", One(Fraction(12), 2, Fraction(2), Fraction(2), True, True)),
-        ("mouse", One(Fraction(13), 2, Fraction(1), Fraction(2), True, True)),
-        ("giant", One(Fraction(100), 1, Fraction(2), Fraction(900), True, False)),
+        ("shorter", SlackEntry(Fraction(50), 3, Fraction(1), Fraction(1), True, True)),
+        ("before", SlackEntry(Fraction(11), 3, Fraction(1), Fraction(60), True, False)),
+        ("mouse", SlackEntry(Fraction(12), 2, Fraction(1), Fraction(2), True, False)),
+        ("mouse", SlackEntry(Fraction(12), 2, Fraction(1), Fraction(3), True, True)),
+        ("mouse", SlackEntry(Fraction(12), 2, Fraction(2), Fraction(2), True, True)),
+        ("mouse", SlackEntry(Fraction(13), 2, Fraction(1), Fraction(2), True, True)),
+        ("giant", SlackEntry(Fraction(100), 1, Fraction(2), Fraction(900), True, False)),
     ],
 )
-def test_search_is_repeated_where_another_may_be_first(
-    name: str, one: One, searches: list[Search]
+def test_search_is_repeated_where_another_application_may_be_first(
+    name: str, one: SlackEntry, searches: list[Search]
 ) -> None:
-    """A shorter one, a new promise before the first, or a change of the first needs a search."""
-    slack = _mouse_that_passes(searches)
-    put(slack, name, one)
+    """A shorter one, a new bound before the first, or a change of the first needs a search."""
+    slack = _slack_with_overtaking_mouse(searches)
+    put_entry(slack, name, one)
 
     assert slack.first() == next(iter(slack.passing()), None)
     assert 1 == len(searches)
 
 
-def test_application_after_those_set_aside_needs_no_search(searches: list[Search]) -> None:
-    """The first is found again when some of those set aside return."""
-    slack = _mouse_that_passes(searches)
-    put(slack, "rat", One(Fraction(14), 3, Fraction(1), Fraction(3), True, True))
-    put(slack, "cat", One(Fraction(16), 4, Fraction(1), Fraction(4), True, True))
+def test_application_behind_skipped_ones_needs_no_search(searches: list[Search]) -> None:
+    """The first is found again when some of the skipped applications return."""
+    slack = _slack_with_overtaking_mouse(searches)
+    put_entry(slack, "rat", SlackEntry(Fraction(14), 3, Fraction(1), Fraction(3), True, True))
+    put_entry(slack, "cat", SlackEntry(Fraction(16), 4, Fraction(1), Fraction(4), True, True))
 
     left_out = [set("x"), {"mouse"}, {"mouse", "rat"}, {"mouse", "cat"}, {"mouse", "rat", "cat"}]
     assert ["mouse", "rat", "cat", "rat", None] == [slack.first(but) for but in left_out]
@@ -255,15 +263,15 @@ def test_application_after_those_set_aside_needs_no_search(searches: list[Search
 
 
 @dataclass
-class Record:
+class ServedRecord:
     """An application of the definition, and S when V reached its tag, if reported."""
 
-    one: One
+    one: SlackEntry
     due_at: Fraction | None = None
 
 
-def least_before(
-    records: Mapping[str, Record], name: str, now: Fraction, served: Fraction
+def least_slack_before(
+    records: Mapping[str, ServedRecord], name: str, now: Fraction, served: Fraction
 ) -> float | Fraction:
     """Return the least slack of the bound applications before another, by the definition."""
     in_order = sorted(
@@ -284,21 +292,21 @@ def least_before(
         else:
             finish = record.one.finish
             given = sum(one.weight * (min(one.finish, finish) - now) for one in ahead)
-            # In service GPS owes in all what is left in all; here the difference is subtracted.
+            # GPS owes as much as is left in all; here the difference is subtracted
             least = min(least, given - in_all + left - owed)
     return least
 
 
 @examples(300)
 @given(st.data())
-def test_passing_is_allowed_up_to_the_least_slack_of_earlier_applications(
+def test_overtaking_is_allowed_up_to_the_least_slack_of_earlier_applications(
     data: st.DataObject,
 ) -> None:
     """The slack of overdue applications counts, and falls by all service until they are done."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slack_module, "_MOST", 3)
         patch.setattr(slack_module, "_MOST_BLOCKS", 2)
-        slack, records = Slack(), dict[str, Record]()
+        slack, records = Slack(), dict[str, ServedRecord]()
         now, served = Fraction(0), Fraction(0)
         for step in range(data.draw(_CHANGES)):
             name = data.draw(_NAMES_OF_RECORDS)
@@ -309,15 +317,15 @@ def test_passing_is_allowed_up_to_the_least_slack_of_earlier_applications(
             elif known is not None and known.due_at is not None:  # it is served, or ends
                 one = known.one
                 rest = one.remaining * data.draw(_REST)
-                known.one = One(one.finish, one.sequence, one.weight, rest, True, one.waits)
-                put(slack, name, known.one)
+                known.one = SlackEntry(one.finish, one.sequence, one.weight, rest, True, one.waits)
+                put_entry(slack, name, known.one)
             else:
                 one = data.draw(_ONES)
                 rest = one.remaining if one.binds else Fraction(0)
                 finish = now + one.finish + 1
-                new = One(finish, step, one.weight, rest, one.binds, one.waits and one.binds)
-                records[name] = Record(new)
-                put(slack, name, new)
+                new = SlackEntry(finish, step, one.weight, rest, one.binds, one.waits and one.binds)
+                records[name] = ServedRecord(new)
+                put_entry(slack, name, new)
             served_before, now = served, now + data.draw(_PARTS)
             served += data.draw(_PARTS)
             for passed, record in list(records.items()):
@@ -328,7 +336,7 @@ def test_passing_is_allowed_up_to_the_least_slack_of_earlier_applications(
             slack.advance(exact(now), exact(served))
 
             for asked in records:
-                least = least_before(records, asked, now, served)
+                least = least_slack_before(records, asked, now, served)
                 amounts = [Fraction(0), Fraction(-7)]
                 amounts += [] if least == inf else [Fraction(least), Fraction(least) + 1]
                 for amount in amounts:
@@ -336,26 +344,30 @@ def test_passing_is_allowed_up_to_the_least_slack_of_earlier_applications(
 
 
 @pytest.mark.parametrize(("left", "first"), [(20, "mouse"), (40, "a")])
-def test_mouse_passes_within_the_slack_of_earlier_applications(left: int, first: str) -> None:
+def test_mouse_overtakes_within_the_slack_of_earlier_applications(left: int, first: str) -> None:
     """Until V is 10, where a is due, GPS serves five applications 50; the mouse asks for 12.
 
     If a still needs 20 of that, 30 are free for others; if it needs 40, only 10 are.
     """
     slack = Slack()
-    put(slack, "a", One(Fraction(10), 0, Fraction(1), Fraction(left), True, True))
-    put(slack, "mouse", One(Fraction(12), 1, Fraction(1), Fraction(12), True, True))
+    put_entry(slack, "a", SlackEntry(Fraction(10), 0, Fraction(1), Fraction(left), True, True))
+    put_entry(slack, "mouse", SlackEntry(Fraction(12), 1, Fraction(1), Fraction(12), True, True))
     for number in range(3):  # in all GPS owes 322, and as much is left
         rest = Fraction(322 - 12 - left, 3)
-        put(slack, f"d{number}", One(Fraction(100), 2 + number, Fraction(1), rest, True, True))
+        put_entry(
+            slack,
+            f"d{number}",
+            SlackEntry(Fraction(100), 2 + number, Fraction(1), rest, True, True),
+        )
 
     assert slack.first() == first
 
 
-def test_no_application_passes_an_overdue_one() -> None:
-    """GPS had finished it: all of its remaining work is late."""
+def test_no_application_overtakes_an_overdue_one() -> None:
+    """GPS has finished the overdue application: all of its remaining work is late."""
     slack = Slack()
-    put(slack, "late", One(Fraction(5), 0, Fraction(1), Fraction(9), True, False))
-    put(slack, "mouse", One(Fraction(12), 1, Fraction(1), Fraction(1), True, True))
+    put_entry(slack, "late", SlackEntry(Fraction(5), 0, Fraction(1), Fraction(9), True, False))
+    put_entry(slack, "mouse", SlackEntry(Fraction(12), 1, Fraction(1), Fraction(1), True, True))
 
     slack.advance(exact(5), exact(0))
 
@@ -363,21 +375,21 @@ def test_no_application_passes_an_overdue_one() -> None:
     assert slack.passing() == []
 
 
-def test_no_application_passes_one_that_was_overdue_before_the_first_search() -> None:
+def test_no_application_overtakes_one_that_was_overdue_before_the_first_search() -> None:
     """After a change of policy its lateness is unknown."""
     slack = Slack(virtual_time=10, served=1000)
-    put(slack, "late", One(Fraction(5), 0, Fraction(1), Fraction(1), True, False))
-    put(slack, "mouse", One(Fraction(12), 1, Fraction(1), Fraction(1), True, True))
+    put_entry(slack, "late", SlackEntry(Fraction(5), 0, Fraction(1), Fraction(1), True, False))
+    put_entry(slack, "mouse", SlackEntry(Fraction(12), 1, Fraction(1), Fraction(1), True, True))
     slack.advance(exact(10), exact(1000))
 
     assert not slack.allows("mouse", -(10**9))
 
 
 def test_slack_of_an_overdue_application_falls_with_all_service() -> None:
-    """If only its remaining work counted, small applications could always pass it."""
+    """If only its remaining work counted, small applications could always overtake it."""
     slack = Slack()
-    put(slack, "late", One(Fraction(5), 0, Fraction(1), Fraction(9), True, True))
-    put(slack, "mouse", One(Fraction(90), 1, Fraction(1), Fraction(1), True, True))
+    put_entry(slack, "late", SlackEntry(Fraction(5), 0, Fraction(1), Fraction(9), True, True))
+    put_entry(slack, "mouse", SlackEntry(Fraction(90), 1, Fraction(1), Fraction(1), True, True))
     slack.advance(exact(5), exact(10))
 
     assert slack.allows("mouse", -19)
