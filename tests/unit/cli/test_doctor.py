@@ -15,10 +15,10 @@ from justitia_ray.doctor.rule import Look
 from justitia_ray.errors import ResponseError
 from justitia_ray.protocol.inspection import read_inspection
 from tests.unit.cli.noting_service import Answer, recording_service
-from tests.unit.doctor.healthy import inspection
+from tests.unit.doctor.healthy import healthy_inspection
 
 Json = dict[str, Any]
-HEALTHY = inspection()
+HEALTHY = healthy_inspection()
 CHECKS = count_checks(Look(read_inspection(HEALTHY)))
 
 SERVE_FILE = """

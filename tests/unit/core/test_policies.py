@@ -405,7 +405,7 @@ def test_policy_whose_constructor_fails_changes_nothing(
     ledger = driver.core.ledger
     before = ledger.policy_name, ledger.options, ledger.fair_share
     with pytest.raises(RuntimeError, match="no file of weights"):
-        driver.handle(ev.PolicyChanged(f"{__name__}:Unmade", options))
+        driver.handle(ev.PolicyChanged(f"{__name__}:FailingPolicy", options))
 
     assert before == (ledger.policy_name, ledger.options, ledger.fair_share)
     assert type(ledger.policy) is JustitiaPolicy

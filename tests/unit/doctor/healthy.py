@@ -21,7 +21,7 @@ _LIMITS: Json = {
 }
 
 
-def _application(**fields: Any) -> Json:
+def _application_fields(**fields: Any) -> Json:
     return {
         "state": "open",
         "ingress_id": "ingress-1",
@@ -38,11 +38,11 @@ def _application(**fields: Any) -> Json:
     } | fields
 
 
-def _inference(application_id: str, state: str) -> Json:
+def _inference_fields(application_id: str, state: str) -> Json:
     return {"application_id": application_id, "ingress_id": "ingress-1", "state": state}
 
 
-def _lease(request_id: str, replica_id: str, state: str, age_s: float) -> Json:
+def _lease_fields(request_id: str, replica_id: str, state: str, age_s: float) -> Json:
     return {
         "request_id": request_id,
         "replica_id": replica_id,
@@ -51,11 +51,11 @@ def _lease(request_id: str, replica_id: str, state: str, age_s: float) -> Json:
     }
 
 
-def _held(state: str, age_s: float) -> Json:
+def _held_lease(state: str, age_s: float) -> Json:
     return {"state": state, "age_s": age_s, "aborted": False}
 
 
-def inspection() -> Json:
+def healthy_inspection() -> Json:
     """Return the answer of `GET /v1/examination` for a healthy service.
 
     Application `busy` runs two inferences, one on each replica, has a third one granted and a
@@ -80,20 +80,22 @@ def inspection() -> Json:
                 "save_interval_s": 0.5,
             },
             "applications": {
-                "busy": _application(waiting=1, in_flight=3),
-                "resting": _application(finish=900.0, active=False, withdrawn=True, idle_s=30.0),
+                "busy": _application_fields(waiting=1, in_flight=3),
+                "resting": _application_fields(
+                    finish=900.0, active=False, withdrawn=True, idle_s=30.0
+                ),
             },
             "ended": ["over"],
             "inferences": {
-                "q1": _inference("busy", "running"),
-                "q2": _inference("busy", "running"),
-                "q3": _inference("busy", "leased"),
-                "q4": _inference("busy", "waiting"),
+                "q1": _inference_fields("busy", "running"),
+                "q2": _inference_fields("busy", "running"),
+                "q3": _inference_fields("busy", "leased"),
+                "q4": _inference_fields("busy", "waiting"),
             },
             "leases": {
-                "3-1": _lease("q1", "r1", "running", 8.0),
-                "3-2": _lease("q2", "r2", "running", 8.0),
-                "3-3": _lease("q3", "r2", "granted", 0.1),
+                "3-1": _lease_fields("q1", "r1", "running", 8.0),
+                "3-2": _lease_fields("q2", "r2", "running", 8.0),
+                "3-3": _lease_fields("q3", "r2", "granted", 0.1),
             },
             "replicas": {
                 "r1": {"silent_s": 0.2, "kv_tokens": 1_000, "leases": 1},
@@ -123,7 +125,7 @@ def inspection() -> Json:
                 "engine": None,
                 "kv_tokens": 1_000,
                 "free_kv_tokens": 700,
-                "held": {"3-1": _held("running", 7.9)},
+                "held": {"3-1": _held_lease("running", 7.9)},
             },
             "r2": {
                 "epoch": 3,
@@ -131,7 +133,7 @@ def inspection() -> Json:
                 "engine": None,
                 "kv_tokens": 1_000,
                 "free_kv_tokens": 500,
-                "held": {"3-2": _held("running", 7.9)},
+                "held": {"3-2": _held_lease("running", 7.9)},
                 "unconfirmed": ["3-0"],
             },
         },
@@ -176,29 +178,29 @@ def inspection() -> Json:
     }
 
 
-def _record(**fields: Any) -> Json:
+def _redis_record(**fields: Any) -> Json:
     return {"state": "open", "finish": 1_500.0, "charged": 1_000.0} | fields
 
 
 @dataclass
-class Patient:
-    """A service and its Redis, parts of which a test breaks before it looks at them."""
+class PatientService:
+    """Inspection of a service and content of its Redis, parts of which a test damages."""
 
-    seen: Json = field(default_factory=inspection)
+    seen: Json = field(default_factory=healthy_inspection)
     stored: Json | None = field(
         default_factory=lambda: {
             "epoch": 3,
             "leader": {"epoch": 3, "host": "h", "process_id": 17},
             "clock": {"virtual_time": 990.0},
             "applications": {
-                "busy": _record(),
-                "resting": _record(finish=900.0),
+                "busy": _redis_record(),
+                "resting": _redis_record(finish=900.0),
                 "over": {"finish": 1_100.0},
             },
         }
     )
     more: Json = field(default_factory=dict)
-    """Additional fields of the look that the rules read."""
+    """Additional fields of the `Look` that the rules read."""
 
     @property
     def scheduler(self) -> Json:
@@ -210,17 +212,17 @@ class Patient:
         assert self.stored is not None
         return self.stored
 
-    def look(self) -> Look:
-        """Return the look at the service, which the doctor's rules read."""
+    def take_look(self) -> Look:
+        """Return the state of the service as the doctor's rules read it."""
         stored = None
         if self.stored is not None:
             stored = StoredState(settings=None, replicas={}, **deepcopy(self.stored))
         return Look(Inspection.model_validate(self.seen), stored=stored, **self.more)
 
 
-def seen_after(*harms: Callable[[Patient], object]) -> Look:
-    """Return the look at a service after these failures were injected."""
-    patient = Patient()
+def look_after(*harms: Callable[[PatientService], object]) -> Look:
+    """Return the state of the service after these failures were injected."""
+    patient = PatientService()
     for harm in harms:
         harm(patient)
-    return patient.look()
+    return patient.take_look()

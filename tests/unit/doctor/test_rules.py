@@ -12,34 +12,34 @@ from justitia_ray.doctor.rule import Rule, Severity
 from justitia_ray.doctor.scaling_rules import SCALING_RULES
 from justitia_ray.doctor.service_rules import SERVICE_RULES
 from justitia_ray.doctor.store_rules import PAIR_RULES, REDIS_RULES, STORE_RULES
-from tests.unit.doctor.healthy import Patient, seen_after
+from tests.unit.doctor.healthy import PatientService, look_after
 
-Harm = Callable[[Patient], Any]
+Harm = Callable[[PatientService], Any]
 
 
-def says(*place: str, **fields: Any) -> Harm:
+def changed_inspection(*place: str, **fields: Any) -> Harm:
     """Return a failure that changes a place of the inspection."""
 
-    def harm(patient: Patient) -> None:
+    def change_fields(patient: PatientService) -> None:
         said = patient.seen
         for key in place:
             said = said[key]
         said.update(fields)
 
-    return harm
+    return change_fields
 
 
-def both(*harms: Harm) -> Harm:
+def combined(*harms: Harm) -> Harm:
     return lambda patient: [harm(patient) for harm in harms]
 
 
-def redis_holds(application_id: str, **fields: Any) -> Harm:
+def changed_redis(application_id: str, **fields: Any) -> Harm:
     return lambda patient: (
         patient.redis["applications"].setdefault(application_id, {}).update(fields)
     )
 
 
-def held(lease_id: str) -> dict[str, Any]:
+def held_leases(lease_id: str) -> dict[str, Any]:
     """Return the leases of a replica that holds this one beside its `3-1`."""
     return {
         "3-1": {"state": "running", "age_s": 7.9, "aborted": False},
@@ -47,35 +47,35 @@ def held(lease_id: str) -> dict[str, Any]:
     }
 
 
-def forgotten_replica(patient: Patient) -> None:
+def forgotten_replica(patient: PatientService) -> None:
     """Let the scheduler drop a replica and its leases while its process still runs."""
     del patient.scheduler["replicas"]["r2"], patient.seen["replicas"]["r2"]
     for lease_id in ("3-2", "3-3"):
         del patient.scheduler["leases"][lease_id]
 
 
-def not_answering(name: str) -> Harm:
-    """Return a failure in which a part does not answer."""
+def unresponsive_part(name: str) -> Harm:
+    """Return a failure where a part of the service does not answer."""
 
-    def harm(patient: Patient) -> None:
+    def silence_part(patient: PatientService) -> None:
         patient.seen["silent"][name] = "no answer within 3 s"
         patient.seen["replicas"].pop(name, None)
         if name in patient.seen:
             patient.seen[name] = None
 
-    return harm
+    return silence_part
 
 
-def looks(**fields: Any) -> Harm:
-    """Return a failure that changes the look at the predictor or at Redis."""
+def changed_look(**fields: Any) -> Harm:
+    """Return a failure that changes the state of the predictor or of Redis."""
     return lambda patient: patient.more.update(fields)
 
 
-def redis_unread(**why: str) -> Harm:
-    return both(looks(**why), lambda patient: setattr(patient, "stored", None))
+def unreadable_redis(**why: str) -> Harm:
+    return combined(changed_look(**why), lambda patient: setattr(patient, "stored", None))
 
 
-def empty_cluster(patient: Patient) -> None:
+def empty_cluster(patient: PatientService) -> None:
     patient.seen |= {"replicas": {}, "serve": None}
     patient.scheduler.update(replicas={}, leases={})
 
@@ -83,15 +83,15 @@ def empty_cluster(patient: Patient) -> None:
 def unused_replica(**fields: Any) -> Harm:
     """Return a failure in which replica `r1` runs nothing."""
 
-    def harm(patient: Patient) -> None:
+    def remove_lease(patient: PatientService) -> None:
         del patient.scheduler["leases"]["3-1"]
         patient.scheduler["replicas"]["r1"] |= {"leases": 0} | fields
         patient.seen["replicas"]["r1"]["held"] = {}
 
-    return harm
+    return remove_lease
 
 
-def lost_ingress(patient: Patient) -> None:
+def lost_ingress(patient: PatientService) -> None:
     """Replace the ingress in the scheduler's view; its inferences keep the old one."""
     patient.scheduler["ingresses"] = {"ingress-2": {"silent_s": 1.0}}
     patient.seen["ingress"] |= {"ingress_id": "ingress-2", "tickets": {}}
@@ -99,15 +99,17 @@ def lost_ingress(patient: Patient) -> None:
         application["ingress_id"] = "ingress-2"
 
 
-serves_itself = both(
-    says("serve", front="serve"),
-    says("ingress", "front", kind="serve", max_connections=None, wanted_descriptors=None),
+serves_itself = combined(
+    changed_inspection("serve", front="serve"),
+    changed_inspection(
+        "ingress", "front", kind="serve", max_connections=None, wanted_descriptors=None
+    ),
 )
-"""Serve's own proxy is the front although HAProxy could run."""
+"""Whether Serve's own proxy is the front although HAProxy could run."""
 
 
-class Case(NamedTuple):
-    """A failure and the expected finding."""
+class ExpectedFinding(NamedTuple):
+    """A failure and the finding that it must give."""
 
     subject: str
     harm: Harm
@@ -115,207 +117,248 @@ class Case(NamedTuple):
 
 
 CASES = {
-    "scheduler_that_gives_no_answer": Case(
-        "scheduler", not_answering("scheduler"), "no answer within 3 s"
+    "scheduler_that_gives_no_answer": ExpectedFinding(
+        "scheduler", unresponsive_part("scheduler"), "no answer within 3 s"
     ),
-    "scheduler_out_of_office": Case(
+    "scheduler_out_of_office": ExpectedFinding(
         "scheduler",
-        says("scheduler", ready=False, degraded="Redis at unix: gone"),
+        changed_inspection("scheduler", ready=False, degraded="Redis at unix: gone"),
         "Redis at unix: gone",
     ),
-    "scheduler_that_breaks_its_rules": Case(
+    "scheduler_that_breaks_its_rules": ExpectedFinding(
         "leases_agree",
-        says("scheduler", broken_rules=["leases_agree: 3-1: inference holds None"]),
+        changed_inspection("scheduler", broken_rules=["leases_agree: 3-1: inference holds None"]),
         "inference holds None",
     ),
-    "autoscaler_that_does_not_ask": Case(
-        "autoscaler", says("scheduler", "scaling", asked_s_ago=31.0), "asked 31 s ago at last"
+    "autoscaler_that_does_not_ask": ExpectedFinding(
+        "autoscaler",
+        changed_inspection("scheduler", "scaling", asked_s_ago=31.0),
+        "asked 31 s ago at last",
     ),
-    "replicas_that_leave_too_soon": Case(
+    "replicas_that_leave_too_soon": ExpectedFinding(
         "downscale_delay_s",
-        says("scheduler", "scaling", load_s=200.0),
+        changed_inspection("scheduler", "scaling", load_s=200.0),
         "takes 200 s to load, and is drained when it has not been wanted for 120 s",
     ),
-    "queue_that_asks_for_more_than_the_limit": Case(
-        "max_replicas", says("scheduler", "scaling", asked=7), "asks for 7 replicas"
+    "queue_that_asks_for_more_than_the_limit": ExpectedFinding(
+        "max_replicas", changed_inspection("scheduler", "scaling", asked=7), "asks for 7 replicas"
     ),
-    "scheduler_that_recovers": Case(
-        "scheduler", says("scheduler", recovering=True), "waits for its replicas"
+    "scheduler_that_recovers": ExpectedFinding(
+        "scheduler", changed_inspection("scheduler", recovering=True), "waits for its replicas"
     ),
-    "ingress_of_another_epoch": Case("ingress-1", says("ingress", epoch=2), "follows epoch 2"),
-    "ingress_that_is_silent": Case(
-        "ingress-1", says("scheduler", "ingresses", "ingress-1", silent_s=26.0), "silent for 26.0 s"
+    "ingress_of_another_epoch": ExpectedFinding(
+        "ingress-1", changed_inspection("ingress", epoch=2), "follows epoch 2"
     ),
-    "ingress_the_scheduler_does_not_hear": Case(
-        "ingresses", says("serve", ingresses=2), "hears of 1"
+    "ingress_that_is_silent": ExpectedFinding(
+        "ingress-1",
+        changed_inspection("scheduler", "ingresses", "ingress-1", silent_s=26.0),
+        "silent for 26.0 s",
     ),
-    "serve_that_gives_no_answer": Case("serve", not_answering("serve"), "no answer within 3 s"),
-    "deployment_that_does_not_start": Case(
+    "ingress_the_scheduler_does_not_hear": ExpectedFinding(
+        "ingresses", changed_inspection("serve", ingresses=2), "hears of 1"
+    ),
+    "serve_that_gives_no_answer": ExpectedFinding(
+        "serve", unresponsive_part("serve"), "no answer within 3 s"
+    ),
+    "deployment_that_does_not_start": ExpectedFinding(
         "Replica",
-        says("serve", failing={"Replica": "ConfigError: vllm_args: no such file"}),
+        changed_inspection("serve", failing={"Replica": "ConfigError: vllm_args: no such file"}),
         "Serve cannot start Replica: ConfigError: vllm_args: no such file",
     ),
-    "replica_without_a_node": Case(
+    "replica_without_a_node": ExpectedFinding(
         "Replica",
-        says("serve", "deployments", "Replica", unplaced=1, unplaced_s=61.0, needs="GPU 1"),
+        changed_inspection(
+            "serve", "deployments", "Replica", unplaced=1, unplaced_s=61.0, needs="GPU 1"
+        ),
         "1 replicas of Replica have waited for a node for 61 s: each requests GPU 1, and no node"
         " offers that",
     ),
-    "update_that_stands_still": Case(
+    "update_that_stands_still": ExpectedFinding(
         "Replica",
-        says("serve", "deployments", "Replica", unchanged_s=660.0),
+        changed_inspection("serve", "deployments", "Replica", unchanged_s=660.0),
         "the update of Replica has brought no replica for 11 min: 2 of 3 run, 1 start",
     ),
-    "proxy_that_catches_the_cluster": Case(
+    "proxy_that_catches_the_cluster": ExpectedFinding(
         "HTTP_PROXY",
-        says("ingress", proxied={"variable": "HTTP_PROXY", "addresses": ["10.0.0.1"]}),
+        changed_inspection(
+            "ingress", proxied={"variable": "HTTP_PROXY", "addresses": ["10.0.0.1"]}
+        ),
         "NO_PROXY does not except 10.0.0.1",
     ),
-    "front_that_could_be_cheaper": Case("front", serves_itself, "Serve's own proxy"),
-    "front_that_differs": Case("kind", says("serve", front="serve"), "runs the front serve"),
-    "tls_behind_haproxy": Case("tls", says("serve", tls=True), "HAProxy, the front, has no TLS"),
-    "front_without_open_files": Case(
-        "descriptors", says("ingress", "front", descriptors=19_000), "`ulimit -Hn` is 19,000"
+    "front_that_could_be_cheaper": ExpectedFinding("front", serves_itself, "Serve's own proxy"),
+    "front_that_differs": ExpectedFinding(
+        "kind", changed_inspection("serve", front="serve"), "runs the front serve"
     ),
-    "front_that_splices": Case(
-        "front", says("ingress", "front", splices=True), "runs to its end after its caller has left"
+    "tls_behind_haproxy": ExpectedFinding(
+        "tls", changed_inspection("serve", tls=True), "HAProxy, the front, has no TLS"
     ),
-    "front_with_too_few_connections": Case(
-        "connections", says("ingress", max_outstanding=7_701), "7,701 callers may wait"
+    "front_without_open_files": ExpectedFinding(
+        "descriptors",
+        changed_inspection("ingress", "front", descriptors=19_000),
+        "`ulimit -Hn` is 19,000",
     ),
-    "tables_not_seen_whole": Case(
+    "front_that_splices": ExpectedFinding(
+        "front",
+        changed_inspection("ingress", "front", splices=True),
+        "runs to its end after its caller has left",
+    ),
+    "front_with_too_few_connections": ExpectedFinding(
+        "connections",
+        changed_inspection("ingress", max_outstanding=7_701),
+        "7,701 callers may wait",
+    ),
+    "tables_not_seen_whole": ExpectedFinding(
         "applications",
-        says("scheduler", left_out={"applications": 1_200}),
+        changed_inspection("scheduler", left_out={"applications": 1_200}),
         "1,200 of the applications",
     ),
-    "no_replica": Case("replicas", empty_cluster, "1 inferences wait"),
-    "replica_that_is_silent": Case(
-        "r1", says("scheduler", "replicas", "r1", silent_s=2.1), "process 101 on node 10.0.0.1"
+    "no_replica": ExpectedFinding("replicas", empty_cluster, "1 inferences wait"),
+    "replica_that_is_silent": ExpectedFinding(
+        "r1",
+        changed_inspection("scheduler", "replicas", "r1", silent_s=2.1),
+        "process 101 on node 10.0.0.1",
     ),
-    "replica_that_gives_no_answer": Case("r1", not_answering("r1"), "no answer within 3 s"),
-    "replica_the_scheduler_does_not_hear": Case(
+    "replica_that_gives_no_answer": ExpectedFinding(
+        "r1", unresponsive_part("r1"), "no answer within 3 s"
+    ),
+    "replica_the_scheduler_does_not_hear": ExpectedFinding(
         "r2", forgotten_replica, "process 102 on node 10.0.0.1"
     ),
-    "replica_of_another_epoch": Case("r1", says("replicas", "r1", epoch=4), "follows epoch 4"),
-    "replica_that_drains_for_long": Case(
+    "replica_of_another_epoch": ExpectedFinding(
+        "r1", changed_inspection("replicas", "r1", epoch=4), "follows epoch 4"
+    ),
+    "replica_that_drains_for_long": ExpectedFinding(
         "r1",
-        says("scheduler", "replicas", "r1", draining_s=601.0),
+        changed_inspection("scheduler", "replicas", "r1", draining_s=601.0),
         "no new lease for 601 s and holds 1",
     ),
-    "stalled_replica": Case(
+    "stalled_replica": ExpectedFinding(
         "r1",
-        says("scheduler", "replicas", "r1", stalled_s=12.0),
+        changed_inspection("scheduler", "replicas", "r1", stalled_s=12.0),
         "process 101 on node 10.0.0.1) has been stalled for 12 s",
     ),
-    "engine_in_trouble": Case("r1", says("replicas", "r1", engine="is dead"), "is dead"),
-    "kv_that_no_lease_explains": Case(
+    "engine_in_trouble": ExpectedFinding(
+        "r1", changed_inspection("replicas", "r1", engine="is dead"), "is dead"
+    ),
+    "kv_that_no_lease_explains": ExpectedFinding(
         "r1",
-        says("scheduler", "replicas", "r1", unexplained_kv_tokens=51),
+        changed_inspection("scheduler", "replicas", "r1", unexplained_kv_tokens=51),
         "51 tokens of KV memory (5%)",
     ),
-    "mail_that_is_not_read": Case(
+    "mail_that_is_not_read": ExpectedFinding(
         "r1 7",
-        says("scheduler", "replicas", "r1", unread=3, next_unread=7),
+        changed_inspection("scheduler", "replicas", "r1", unread=3, next_unread=7),
         "has not read 3 messages",
     ),
-    "lease_its_replica_does_not_hold": Case(
-        "3-1", says("replicas", "r1", held={}), "running on replica r1 since 8.0 s"
+    "lease_its_replica_does_not_hold": ExpectedFinding(
+        "3-1", changed_inspection("replicas", "r1", held={}), "running on replica r1 since 8.0 s"
     ),
-    "held_lease_the_scheduler_does_not_know": Case(
-        "r1 2-9", says("replicas", "r1", held=held("2-9")), "holds lease 2-9"
+    "held_lease_the_scheduler_does_not_know": ExpectedFinding(
+        "r1 2-9", changed_inspection("replicas", "r1", held=held_leases("2-9")), "holds lease 2-9"
     ),
-    "lease_that_should_have_lapsed": Case(
+    "lease_that_should_have_lapsed": ExpectedFinding(
         "3-1",
-        says("scheduler", "leases", "3-1", state="granted", age_s=6.5),
+        changed_inspection("scheduler", "leases", "3-1", state="granted", age_s=6.5),
         "after 5 s (scheduler.lease_timeout_s)",
     ),
-    "inference_the_scheduler_has_lost": Case(
-        "q9", says("ingress", "tickets", q9=True), "waits for a lease of inference q9"
+    "inference_the_scheduler_has_lost": ExpectedFinding(
+        "q9", changed_inspection("ingress", "tickets", q9=True), "waits for a lease of inference q9"
     ),
-    "inference_nobody_waits_for": Case(
+    "inference_nobody_waits_for": ExpectedFinding(
         "q2",
         lambda patient: patient.seen["ingress"]["tickets"].pop("q2"),
         "inference q2 of application busy",
     ),
-    "inference_of_a_lost_ingress": Case(
+    "inference_of_a_lost_ingress": ExpectedFinding(
         "ingress-1", lost_ingress, "4 inferences are of ingress ingress-1"
     ),
-    "queue_that_stands_still": Case(
+    "queue_that_stands_still": ExpectedFinding(
         "r1 q4", unused_replica(free_for_first=True), "room for the first of them, q4"
     ),
-    "tag_behind_the_clock": Case(
+    "tag_behind_the_clock": ExpectedFinding(
         "busy",
-        says("scheduler", "applications", "busy", clock=1_500.0),
+        changed_inspection("scheduler", "applications", "busy", clock=1_500.0),
         "F at 1,500 and V at 1,500",
     ),
-    "application_that_should_have_ended": Case(
+    "application_that_should_have_ended": ExpectedFinding(
         "resting",
-        says("scheduler", "applications", "resting", idle_s=606.0),
+        changed_inspection("scheduler", "applications", "resting", idle_s=606.0),
         "idle for 606 s, and should have ended after 600 s (scheduler.application_idle_s)",
     ),
-    "application_nobody_speaks_for": Case(
+    "application_nobody_speaks_for": ExpectedFinding(
         "resting",
-        says("scheduler", "applications", "resting", ingress_id="ingress-0"),
+        changed_inspection("scheduler", "applications", "resting", ingress_id="ingress-0"),
         "ends by itself in 570 s",
     ),
-    "predictor_that_gives_no_answer": Case(
-        "predictor", looks(predictor_trouble="503: away"), "503: away"
+    "predictor_that_gives_no_answer": ExpectedFinding(
+        "predictor", changed_look(predictor_trouble="503: away"), "503: away"
     ),
-    "predictor_that_does_not_learn": Case(
-        "predictor", looks(predictor_learns=False), "does not learn"
+    "predictor_that_does_not_learn": ExpectedFinding(
+        "predictor", changed_look(predictor_learns=False), "does not learn"
     ),
-    "store_in_trouble": Case(
+    "store_in_trouble": ExpectedFinding(
         "store",
-        says("scheduler", "store", trouble="Redis at host:1: refused", saved_s_ago=60.0),
+        changed_inspection(
+            "scheduler", "store", trouble="Redis at host:1: refused", saved_s_ago=60.0
+        ),
         "cannot save: Redis at host:1: refused",
     ),
-    "save_that_is_late": Case("store", says("scheduler", "store", saved_s_ago=5.6), "5.6 s ago"),
-    "nothing_is_kept": Case("store", says("scheduler", "store", kind="none"), "durability is none"),
-    "embedded_redis_on_many_nodes": Case(
+    "save_that_is_late": ExpectedFinding(
+        "store", changed_inspection("scheduler", "store", saved_s_ago=5.6), "5.6 s ago"
+    ),
+    "nothing_is_kept": ExpectedFinding(
+        "store", changed_inspection("scheduler", "store", kind="none"), "durability is none"
+    ),
+    "embedded_redis_on_many_nodes": ExpectedFinding(
         "store",
-        both(says("scheduler", "store", kind="embedded"), says("serve", nodes=2)),
+        combined(
+            changed_inspection("scheduler", "store", kind="embedded"),
+            changed_inspection("serve", nodes=2),
+        ),
         "2 nodes",
     ),
-    "redis_that_cannot_be_reached": Case("redis", redis_unread(redis_away="no route"), "no route"),
-    "redis_that_cannot_be_read": Case(
-        "redis", redis_unread(redis_damage="schema: version 9"), "schema: version 9"
+    "redis_that_cannot_be_reached": ExpectedFinding(
+        "redis", unreadable_redis(redis_away="no route"), "no route"
     ),
-    "another_scheduler_in_office": Case(
+    "redis_that_cannot_be_read": ExpectedFinding(
+        "redis", unreadable_redis(redis_damage="schema: version 9"), "schema: version 9"
+    ),
+    "another_scheduler_in_office": ExpectedFinding(
         "epoch",
         lambda patient: patient.redis.update(
             epoch=4, leader={"epoch": 4, "host": "elsewhere", "process_id": 99, "since": 0}
         ),
         "epoch 4 is in office, held by process 99 on host elsewhere",
     ),
-    "epoch_that_was_set_back": Case(
+    "epoch_that_was_set_back": ExpectedFinding(
         "epoch", lambda patient: patient.redis.update(epoch=None), "Redis holds none"
     ),
-    "virtual_time_ahead_in_redis": Case(
+    "virtual_time_ahead_in_redis": ExpectedFinding(
         "clock 1001.0",
         lambda patient: patient.redis.update(clock={"virtual_time": 1_001.0}),
         "V is 1,001 in Redis and 1,000 in the scheduler",
     ),
-    "application_only_in_redis": Case(
+    "application_only_in_redis": ExpectedFinding(
         "ghost",
-        redis_holds("ghost", state="open", finish=1.0),
+        changed_redis("ghost", state="open", finish=1.0),
         "application ghost, which the scheduler does not know",
     ),
-    "application_missing_in_redis": Case(
+    "application_missing_in_redis": ExpectedFinding(
         "busy",
         lambda patient: patient.redis["applications"].pop("busy"),
         "application busy is not in Redis",
     ),
-    "tag_that_differs_in_redis": Case(
+    "tag_that_differs_in_redis": ExpectedFinding(
         "busy finish",
-        redis_holds("busy", finish=1_499.0),
+        changed_redis("busy", finish=1_499.0),
         "its tag F is 1499.0 in Redis and 1500.0 in the scheduler",
     ),
 }
-"""The failure of each rule, by the rule's name."""
+"""Failure and expected finding of each rule, by the rule's name."""
 
 
 def test_healthy_service_has_no_finding() -> None:
-    assert [] == find(seen_after(), seen_after())
+    assert [] == find(look_after(), look_after())
 
 
 RULES: dict[str, Rule[Any]] = {
@@ -335,7 +378,7 @@ def test_each_failure_is_found_by_its_rule_only(rule: str) -> None:
     Each rule has a case, because a rule without one may never find anything.
     """
     subject, harm, said = CASES[rule]
-    found = find(seen_after(harm), seen_after(harm))
+    found = find(look_after(harm), look_after(harm))
 
     expected = (rule, subject, RULES[rule].severity)
     assert [expected] == [(f.rule, f.subject, f.severity) for f in found]
@@ -346,67 +389,85 @@ def test_each_failure_is_found_by_its_rule_only(rule: str) -> None:
 @pytest.mark.parametrize(
     "harm",
     [
-        pytest.param(says("scheduler", "replicas", "r1", silent_s=1.9), id="a late heartbeat"),
-        pytest.param(says("replicas", "r1", epoch=0), id="a replica that has just started"),
         pytest.param(
-            says("replicas", "r1", held={}, unconfirmed=["3-1"]), id="an end not yet confirmed"
+            changed_inspection("scheduler", "replicas", "r1", silent_s=1.9), id="a late heartbeat"
         ),
-        pytest.param(says("scheduler", "leases", "3-3", age_s=5.9), id="a lease about to lapse"),
         pytest.param(
-            both(
-                says("replicas", "r1", held=held("2-9")),
-                says("scheduler", "replicas", "r1", unclaimed=["2-9"]),
+            changed_inspection("replicas", "r1", epoch=0), id="a replica that has just started"
+        ),
+        pytest.param(
+            changed_inspection("replicas", "r1", held={}, unconfirmed=["3-1"]),
+            id="an end not yet confirmed",
+        ),
+        pytest.param(
+            changed_inspection("scheduler", "leases", "3-3", age_s=5.9), id="a lease about to lapse"
+        ),
+        pytest.param(
+            combined(
+                changed_inspection("replicas", "r1", held=held_leases("2-9")),
+                changed_inspection("scheduler", "replicas", "r1", unclaimed=["2-9"]),
             ),
             id="a lease of the last scheduler that an ingress may yet claim",
         ),
         pytest.param(
-            says("scheduler", "replicas", "r1", unexplained_kv_tokens=50),
+            changed_inspection("scheduler", "replicas", "r1", unexplained_kv_tokens=50),
             id="a gauge that moves between reports",
         ),
         pytest.param(
             unused_replica(unexplained_kv_tokens=2), id="an engine that keeps a block for itself"
         ),
         pytest.param(
-            says("scheduler", "replicas", "r1", draining_s=599.0), id="a long call is waited for"
+            changed_inspection("scheduler", "replicas", "r1", draining_s=599.0),
+            id="a long call is waited for",
         ),
         pytest.param(
-            both(unused_replica(free_for_first=True), says("scheduler", first=None)),
+            combined(
+                unused_replica(free_for_first=True), changed_inspection("scheduler", first=None)
+            ),
             id="what waits may not be granted yet",
         ),
         pytest.param(
-            says("scheduler", "applications", "resting", idle_s=606.0, idle_limit_s=900.0),
+            changed_inspection(
+                "scheduler", "applications", "resting", idle_s=606.0, idle_limit_s=900.0
+            ),
             id="an application that may be idle for longer than others",
         ),
-        pytest.param(redis_holds("busy", attained=1.0), id="service not yet saved"),
+        pytest.param(changed_redis("busy", attained=1.0), id="service not yet saved"),
         pytest.param(
-            says("serve", "deployments", "Replica", unplaced=1, unplaced_s=59.0),
+            changed_inspection("serve", "deployments", "Replica", unplaced=1, unplaced_s=59.0),
             id="a replica that has just been created",
         ),
         pytest.param(
-            both(
-                says("serve", "deployments", "Replica", unchanged_s=660.0),
-                says("scheduler", "scaling", load_s=221.0, downscale_delay_s=600.0),
+            combined(
+                changed_inspection("serve", "deployments", "Replica", unchanged_s=660.0),
+                changed_inspection("scheduler", "scaling", load_s=221.0, downscale_delay_s=600.0),
             ),
             id="an update of a model that loads for minutes",
         ),
         pytest.param(
-            says("serve", "deployments", "Replica", unchanged_s=9e5, running=3),
+            changed_inspection("serve", "deployments", "Replica", unchanged_s=9e5, running=3),
             id="a complete deployment",
         ),
         pytest.param(
-            says("serve", "deployments", "Replica", unchanged_s=9e5, status="UPSCALING"),
+            changed_inspection(
+                "serve", "deployments", "Replica", unchanged_s=9e5, status="UPSCALING"
+            ),
             id="autoscaling",
         ),
-        pytest.param(says("scheduler", "store", saved_s_ago=None), id="nothing saved yet"),
         pytest.param(
-            both(says("ingress", "tickets", q9=True), says("scheduler", held_back=1)),
+            changed_inspection("scheduler", "store", saved_s_ago=None), id="nothing saved yet"
+        ),
+        pytest.param(
+            combined(
+                changed_inspection("ingress", "tickets", q9=True),
+                changed_inspection("scheduler", held_back=1),
+            ),
             id="what waits until its application is stored",
         ),
     ],
 )
-def test_normal_behaviour_is_not_found(harm: Harm) -> None:
-    """The limits leave room for the normal behaviour of every service."""
-    left = [f for f in find(seen_after(harm), seen_after(harm)) if f.severity is not Severity.NOTE]
+def test_normal_values_give_no_finding(harm: Harm) -> None:
+    left = [f for f in find(look_after(harm), look_after(harm)) if f.severity is not Severity.NOTE]
 
     assert [] == left
 
@@ -428,18 +489,20 @@ CAUSES = {
 
 
 @pytest.mark.parametrize("reason", CAUSES)
-def test_advice_for_a_start_that_fails_is_that_of_its_cause(reason: str) -> None:
-    look = seen_after(says("serve", failing={"Replica": reason}))
+def test_advice_for_a_failed_start_depends_on_its_cause(reason: str) -> None:
+    look = look_after(changed_inspection("serve", failing={"Replica": reason}))
     (found,) = find(look, look)
 
     assert "deployment_that_does_not_start" == found.rule
     assert CAUSES[reason] in found.do
 
 
-def test_failed_starts_are_found_while_serve_reports_a_slow_one() -> None:
-    """Serve's message about the next replica replaces that about the failure after 30 s."""
+def test_failed_starts_are_found_while_serve_reports_a_slow_start() -> None:
+    """After 30 s Serve's message about the next replica replaces that about the failure."""
     failed = {"failed_starts": 2, "failed_log": "/serve/replica.log on node 10.0.0.1"}
-    look = seen_after(says("serve", "deployments", "Replica", unchanged_s=660.0, **failed))
+    look = look_after(
+        changed_inspection("serve", "deployments", "Replica", unchanged_s=660.0, **failed)
+    )
     (found,) = find(look, look)
 
     assert ("deployment_that_does_not_start", Severity.WRONG) == (found.rule, found.severity)
@@ -447,9 +510,9 @@ def test_failed_starts_are_found_while_serve_reports_a_slow_one() -> None:
     assert "/serve/replica.log on node 10.0.0.1" in found.what
 
 
-def test_nodes_that_are_taken_are_distinguished_from_none() -> None:
+def test_occupied_nodes_are_distinguished_from_missing_nodes() -> None:
     facts = {"unplaced": 1, "unplaced_s": 61.0, "fitting_nodes": 2}
-    look = seen_after(says("serve", "deployments", "Replica", **facts))
+    look = look_after(changed_inspection("serve", "deployments", "Replica", **facts))
     (found,) = find(look, look)
 
     assert "2 of the nodes offer that, and are taken" in found.what
@@ -459,20 +522,24 @@ def test_nodes_that_are_taken_are_distinguished_from_none() -> None:
     ("harm", "rule", "said"),
     [
         (
-            says("scheduler", "applications", "resting", idle_s=66.0, idle_limit_s=60.0),
+            changed_inspection(
+                "scheduler", "applications", "resting", idle_s=66.0, idle_limit_s=60.0
+            ),
             "application_that_should_have_ended",
             "should have ended after 60 s (its own idle time)",
         ),
         (
-            says("scheduler", "applications", "resting", ingress_id="ingress-0", idle_limit_s=60.0),
+            changed_inspection(
+                "scheduler", "applications", "resting", ingress_id="ingress-0", idle_limit_s=60.0
+            ),
             "application_nobody_speaks_for",
             "ends by itself in 30 s",
         ),
     ],
 )
-def test_application_is_held_to_its_own_idle_time(harm: Harm, rule: str, said: str) -> None:
-    """An application may set its own idle time, which replaces the configured one."""
-    (found,) = find(seen_after(harm), seen_after(harm))
+def test_application_is_judged_by_its_own_idle_limit(harm: Harm, rule: str, said: str) -> None:
+    """An application may set an idle limit, which replaces the configured one."""
+    (found,) = find(look_after(harm), look_after(harm))
 
     assert rule == found.rule
     assert said in found.what
@@ -481,13 +548,16 @@ def test_application_is_held_to_its_own_idle_time(harm: Harm, rule: str, said: s
 @pytest.mark.parametrize(
     "harm",
     [
-        pytest.param(both(serves_itself, says("serve", tls=True)), id="Serve's own proxy has TLS"),
-        pytest.param(says("serve", tls=None), id="an older service does not say"),
+        pytest.param(
+            combined(serves_itself, changed_inspection("serve", tls=True)),
+            id="Serve's own proxy has TLS",
+        ),
+        pytest.param(changed_inspection("serve", tls=None), id="an older service does not say"),
     ],
 )
-def test_serves_proxy_with_tls_is_not_reported(harm: Harm) -> None:
-    """With TLS Serve must use its own proxy, which the doctor otherwise reports."""
-    assert [] == find(seen_after(harm), seen_after(harm))
+def test_serves_own_proxy_with_tls_is_not_reported(harm: Harm) -> None:
+    """Only with TLS must Serve use its own proxy, which the doctor otherwise reports."""
+    assert [] == find(look_after(harm), look_after(harm))
 
 
 @pytest.mark.parametrize(
@@ -505,53 +575,58 @@ def test_serves_proxy_with_tls_is_not_reported(harm: Harm) -> None:
         ),
     ],
 )
-def test_idle_replica_has_tighter_limits(rule: str, harm: Harm) -> None:
+def test_idle_replica_has_stricter_limits(rule: str, harm: Harm) -> None:
     """A value that is normal for a busy replica is a failure of an idle one."""
-    assert [rule] == [f.rule for f in find(seen_after(harm), seen_after(harm))]
+    assert [rule] == [f.rule for f in find(look_after(harm), look_after(harm))]
 
 
 @pytest.mark.parametrize(
     ("table", "harm"),
     [
-        ("leases", says("replicas", "r1", held=held("2-9"))),
-        ("inferences", says("ingress", "tickets", q9=True)),
-        ("applications", redis_holds("ghost", state="open")),
-        ("ended", redis_holds("ghost", state="open")),
+        ("leases", changed_inspection("replicas", "r1", held=held_leases("2-9"))),
+        ("inferences", changed_inspection("ingress", "tickets", q9=True)),
+        ("applications", changed_redis("ghost", state="open")),
+        ("ended", changed_redis("ghost", state="open")),
     ],
 )
-def test_rows_missing_from_cut_tables_are_not_reported(table: str, harm: Harm) -> None:
-    """With 200,000 inferences the tables are cut, and missing rows prove nothing."""
-    looks = [seen_after(harm, says("scheduler", left_out={table: 1})) for _ in range(2)]
+def test_missing_rows_of_truncated_tables_are_not_reported(table: str, harm: Harm) -> None:
+    """With 200,000 inferences the tables are truncated, and missing rows prove nothing."""
+    looks = [
+        look_after(harm, changed_inspection("scheduler", left_out={table: 1})) for _ in range(2)
+    ]
 
     assert ["tables_not_seen_whole"] == [f.rule for f in find(*looks)]
 
 
-def test_finding_of_only_one_look_is_dropped() -> None:
-    """A lease whose end is on its way appears in one look only.
+def test_finding_of_only_one_inspection_is_dropped() -> None:
+    """A lease whose end is on its way appears in one of two inspections only.
 
     Under load some lease always is, so equal findings must concern the same lease.
     """
-    lost, other = says("replicas", "r1", held={}), says("replicas", "r2", held={})
+    lost, other = (
+        changed_inspection("replicas", "r1", held={}),
+        changed_inspection("replicas", "r2", held={}),
+    )
 
-    assert [] == find(seen_after(lost), seen_after())
-    assert [] == find(seen_after(), seen_after(lost))
-    assert [] == find(seen_after(lost), seen_after(other))
+    assert [] == find(look_after(lost), look_after())
+    assert [] == find(look_after(), look_after(lost))
+    assert [] == find(look_after(lost), look_after(other))
 
 
-def test_worst_finding_comes_first() -> None:
+def test_worst_finding_is_listed_first() -> None:
     harms = (
         CASES["application_nobody_speaks_for"].harm,
         CASES["save_that_is_late"].harm,
         CASES["replica_that_is_silent"].harm,
     )
-    found = find(seen_after(*harms), seen_after(*harms))
+    found = find(look_after(*harms), look_after(*harms))
 
     assert ["wrong", "risk", "note"] == [f.severity for f in found]
 
 
-def moved_tag(finish: float, stored: float) -> "Patient":
+def service_with_two_tags(finish: float, stored: float) -> "Patient":
     """Return a service whose application `busy` has different tags in memory and in Redis."""
-    patient = Patient()
+    patient = PatientService()
     patient.scheduler["applications"]["busy"]["finish"] = finish
     patient.redis["applications"]["busy"]["finish"] = stored
     return patient
@@ -565,39 +640,45 @@ def moved_tag(finish: float, stored: float) -> "Patient":
         pytest.param((1_500.0, 1_400.0), (1_500.0, 1_600.0), id="moved after the second look"),
     ],
 )
-def test_tag_that_is_yet_to_be_saved_does_not_differ(
+def test_unsaved_tag_is_no_difference(
     before: tuple[float, float], after: tuple[float, float]
 ) -> None:
     """Saves lag by half a second, so a moving tag always differs."""
-    assert [] == find(moved_tag(*before).look(), moved_tag(*after).look())
+    assert [] == find(
+        service_with_two_tags(*before).take_look(), service_with_two_tags(*after).take_look()
+    )
 
 
-def test_two_schedulers_are_not_compared() -> None:
-    """A scheduler that became leader between the looks has new counts."""
+def test_counts_of_two_schedulers_are_not_compared() -> None:
+    """A scheduler that became leader between two inspections has new counts."""
 
-    def new_office(patient: Patient) -> None:
+    def change_leader(patient: PatientService) -> None:
         patient.scheduler["epoch"] = patient.redis["epoch"] = patient.seen["ingress"]["epoch"] = 4
         for replica in patient.seen["replicas"].values():
             replica["epoch"] = 4
 
-    tampered = moved_tag(1_500.0, 1_400.0)
-    before = tampered.look()
-    new_office(tampered)
+    tampered = service_with_two_tags(1_500.0, 1_400.0)
+    before = tampered.take_look()
+    change_leader(tampered)
 
-    assert [] == find(before, tampered.look())
+    assert [] == find(before, tampered.take_look())
 
 
 def test_model_scaled_to_zero_is_healthy() -> None:
-    def rules_of(harm: Harm) -> list[str]:
-        return [f.rule for f in find(seen_after(harm), seen_after(harm))]
+    def found_rules(harm: Harm) -> list[str]:
+        return [f.rule for f in find(look_after(harm), look_after(harm))]
 
-    at_zero = both(empty_cluster, says("scheduler", "scaling", wanted=0, minimum=0))
+    at_zero = combined(
+        empty_cluster, changed_inspection("scheduler", "scaling", wanted=0, minimum=0)
+    )
 
-    assert "no_replica" in rules_of(empty_cluster)
-    assert "no_replica" not in rules_of(at_zero)
+    assert "no_replica" in found_rules(empty_cluster)
+    assert "no_replica" not in found_rules(at_zero)
 
 
 def test_external_autoscaler_need_not_ask() -> None:
-    reads = says("scheduler", "scaling", is_serves=False, asked_s_ago=None, downscale_delay_s=None)
+    reads = changed_inspection(
+        "scheduler", "scaling", is_serves=False, asked_s_ago=None, downscale_delay_s=None
+    )
 
-    assert [] == find(seen_after(reads), seen_after(reads))
+    assert [] == find(look_after(reads), look_after(reads))

@@ -12,7 +12,7 @@ from justitia_ray.engine_model.steps import EnginePolicy, EngineSequence, StepSc
 _BLOCK = 4
 
 
-class Story:
+class StoryContent:
     """Content of a turn: the first tokens of a shared story, then a unique output."""
 
     def __init__(self, path: tuple[tuple[str, int], ...], name: str, *, single: bool) -> None:
@@ -32,8 +32,8 @@ class Story:
                 start = last
 
 
-class Player:
-    """Player of random turns, with or without jumps, in runs or block by block."""
+class RandomTurns:
+    """Submits random turns to the engine model, with or without jumps."""
 
     def __init__(self, seed: int, *, jumps: bool, single: bool) -> None:
         self.random = Random(seed)
@@ -47,20 +47,20 @@ class Player:
         self.iteration = 0
         self._paths: list[tuple[tuple[str, int], ...]] = [(("system", 10),)]
 
-    def run(self) -> list[tuple[int, ...]]:
+    def play(self) -> list[tuple[int, ...]]:
         """Submit turns at random iterations and record the visible state at each end."""
         comes_at = 0
         for arrival in range(60):
             comes_at += self.random.randint(0, 12)
-            self._go_to(comes_at)
-            self.steps.add(self._turn(arrival))
-        self._go_to(10**9)
+            self._advance_to(comes_at)
+            self.steps.add(self._random_turn(arrival))
+        self._advance_to(10**9)
         return self.seen
 
-    def _turn(self, arrival: int) -> EngineSequence:
+    def _random_turn(self, arrival: int) -> EngineSequence:
         path = self.random.choice(self._paths)
         chain, end = path[-1]
-        if self.random.random() < 0.3:  # another context from some block on
+        if self.random.random() < 0.3:  # the context differs from some block on
             cut = self.random.randint(1, end)
             path = (*((name, min(at, cut)) for name, at in path), (f"from {arrival}", cut))
             chain, end = f"from {arrival}", cut
@@ -68,14 +68,14 @@ class Player:
         path = (*(piece for piece in path if piece[0] != chain), (chain, longer))
         self._paths.append(path)
         return EngineSequence(
-            content=Story(path, f"output {arrival}", single=self.single),
+            content=StoryContent(path, f"output {arrival}", single=self.single),
             arrival=arrival,
             prompt_tokens=longer * _BLOCK + self.random.randint(0, _BLOCK - 1),
             max_tokens=self.random.randint(1, 30),
             priority=self.random.randrange(3),
         )
 
-    def _go_to(self, iteration: int) -> None:
+    def _advance_to(self, iteration: int) -> None:
         while self.iteration < iteration and (step := self.steps.plan()):
             most = self.steps.equal_steps(step) if self.jumps else 1
             count = min(most, iteration - self.iteration)
@@ -98,12 +98,12 @@ class Player:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_jumps_and_runs_change_nothing(seed: int) -> None:
+def test_jumps_and_runs_do_not_change_the_result(seed: int) -> None:
     """The simulator needs both to play real sessions, which would otherwise take hours."""
-    plain = Player(seed, jumps=False, single=True).run()
+    plain = RandomTurns(seed, jumps=False, single=True).play()
 
     assert 60 == len(plain)
     assert any(cached for _, _, cached, *_ in plain)
-    assert plain == Player(seed, jumps=True, single=True).run()
-    assert plain == Player(seed, jumps=False, single=False).run()
-    assert plain == Player(seed, jumps=True, single=False).run()
+    assert plain == RandomTurns(seed, jumps=True, single=True).play()
+    assert plain == RandomTurns(seed, jumps=False, single=False).play()
+    assert plain == RandomTurns(seed, jumps=True, single=False).play()

@@ -12,7 +12,7 @@ from justitia_ray.engine_model.contents import ContentTree, TokenContent
 from justitia_ray.engine_model.steps import EngineSequence, StepScheduler
 
 
-class Engine:
+class EngineDriver:
     """Engine model with the sequences submitted to it."""
 
     def __init__(
@@ -31,7 +31,7 @@ class Engine:
         self.tree = ContentTree(block_size)
         self._arrivals = 0
 
-    def add(
+    def add_sequence(
         self,
         prompt: Sequence[Hashable],
         max_tokens: int = 1,
@@ -60,9 +60,9 @@ class Engine:
             sequence.content.append([object()])
         return step
 
-    def run(self, prompt: Sequence[Hashable], max_tokens: int = 1) -> EngineSequence:
+    def run_sequence(self, prompt: Sequence[Hashable], max_tokens: int = 1) -> EngineSequence:
         """Run a single sequence to its end."""
-        sequence = self.add(prompt, max_tokens)
+        sequence = self.add_sequence(prompt, max_tokens)
         while not sequence.finished:
             self.step()
         return sequence
@@ -70,9 +70,10 @@ class Engine:
 
 def test_prompts_are_admitted_while_they_fit() -> None:
     """No block is reserved for future tokens: 40 + 58 <= 100, and 1 more fits, too."""
-    engine = Engine(100)
+    engine = EngineDriver(100)
     sequences = [
-        engine.add(range(start, stop), 9) for start, stop in ((0, 40), (50, 108), (200, 204))
+        engine.add_sequence(range(start, stop), 9)
+        for start, stop in ((0, 40), (50, 108), (200, 204))
     ]
 
     engine.step()
@@ -81,10 +82,13 @@ def test_prompts_are_admitted_while_they_fit() -> None:
     assert 2 == engine.steps.pool.free_blocks
 
 
-def test_overflow_preempts_the_last_in_order_and_keeps_its_tokens() -> None:
+def test_overflow_preempts_the_last_sequence_and_keeps_its_tokens() -> None:
     """The sequence is computed again with its tokens, so none is generated twice."""
-    engine = Engine(100)
-    last, first = engine.add(range(49), 9, priority=2), engine.add(range(50, 100), 9, priority=1)
+    engine = EngineDriver(100)
+    last, first = (
+        engine.add_sequence(range(49), 9, priority=2),
+        engine.add_sequence(range(50, 100), 9, priority=1),
+    )
     engine.step()  # 99 blocks
 
     engine.step()  # the first sequence takes the last block, and none is left for the other
@@ -96,22 +100,25 @@ def test_overflow_preempts_the_last_in_order_and_keeps_its_tokens() -> None:
 
 
 def test_preempted_sequence_reuses_its_computed_blocks() -> None:
-    engine = Engine(100)
-    last, first = engine.add(range(49), 9, priority=2), engine.add(range(50, 100), 3, priority=1)
+    engine = EngineDriver(100)
+    last, first = (
+        engine.add_sequence(range(49), 9, priority=2),
+        engine.add_sequence(range(50, 100), 3, priority=1),
+    )
     while not first.finished:
         engine.step()
 
     step = engine.step()
 
-    # the first took one of the 49 freed blocks: that token and the generated one are computed
+    # the first took one of 49 freed blocks: its token and the generated one are computed
     assert 2 == step[last]
 
 
-def test_long_prompt_is_computed_in_chunks_beside_what_decodes() -> None:
-    engine = Engine(1_000, max_batched_tokens=100)
-    short = engine.add(range(10), 9)
+def test_long_prompt_is_computed_in_chunks_beside_decoding_sequences() -> None:
+    engine = EngineDriver(1_000, max_batched_tokens=100)
+    short = engine.add_sequence(range(10), 9)
     engine.step()
-    long = engine.add(range(1_000, 1_250), 9)
+    long = engine.add_sequence(range(1_000, 1_250), 9)
 
     assert [{short: 1, long: 99}, {short: 1, long: 99}, {short: 1, long: 52}] == [
         engine.step() for _ in range(3)
@@ -120,74 +127,76 @@ def test_long_prompt_is_computed_in_chunks_beside_what_decodes() -> None:
 
 
 def test_at_least_the_last_block_of_a_prompt_is_computed() -> None:
-    engine = Engine(100, block_size=4)
-    engine.run(range(16))
+    engine = EngineDriver(100, block_size=4)
+    engine.run_sequence(range(16))
 
-    assert 12 == engine.run(range(16)).cached_tokens
-    assert 16 == engine.run(range(17)).cached_tokens
+    assert 12 == engine.run_sequence(range(16)).cached_tokens
+    assert 16 == engine.run_sequence(range(17)).cached_tokens
 
 
-def test_output_is_cached_once_it_fills_a_block() -> None:
+def test_output_is_cached_when_it_fills_a_block() -> None:
     """The last token was never computed, so the block that it fills is not cached."""
-    engine = Engine(100, block_size=4)
-    said = engine.add("abcd", 9)
+    engine = EngineDriver(100, block_size=4)
+    said = engine.add_sequence("abcd", 9)
     words = [f"w{i}" for i in range(9)]
     assert isinstance(said.content, TokenContent)
     said.content.append(words)
     while not said.finished:
         engine.steps.end(engine.steps.plan())
 
-    assert 12 == engine.run([*"abcd", *words, "more"]).cached_tokens
-    assert 8 == engine.run([*"abcd", *words[:5], "x", "y", "z"]).cached_tokens
+    assert 12 == engine.run_sequence([*"abcd", *words, "more"]).cached_tokens
+    assert 8 == engine.run_sequence([*"abcd", *words[:5], "x", "y", "z"]).cached_tokens
 
 
 @pytest.mark.parametrize(("apart", "cached"), [("salt", 8), ("other", 0), (None, 0)])
-def test_other_salts_are_other_blocks(apart: Hashable, cached: int) -> None:
-    engine = Engine(100, block_size=4)
-    engine.add(range(10), apart="salt")
+def test_sequences_with_different_salts_share_no_blocks(apart: Hashable, cached: int) -> None:
+    engine = EngineDriver(100, block_size=4)
+    engine.add_sequence(range(10), apart="salt")
     engine.step()
 
-    again = engine.add(range(10), apart=apart)
+    again = engine.add_sequence(range(10), apart=apart)
     engine.step()
 
     assert cached == again.cached_tokens
 
 
 def test_prompt_with_requested_probabilities_never_hits_the_cache() -> None:
-    engine = Engine(100, block_size=4)
-    engine.run(range(10))
+    engine = EngineDriver(100, block_size=4)
+    engine.run_sequence(range(10))
 
-    asked = engine.add(range(10), reads_cache=False)
+    asked = engine.add_sequence(range(10), reads_cache=False)
     engine.step()
 
     assert 0 == asked.cached_tokens
 
 
-def test_equal_prompts_of_one_iteration_share() -> None:
+def test_equal_prompts_of_one_iteration_share_blocks() -> None:
     """A prompt's blocks can be shared as soon as they are allocated."""
-    engine = Engine(100, block_size=4)
-    first, second = engine.add(range(10)), engine.add(range(10))
+    engine = EngineDriver(100, block_size=4)
+    first, second = engine.add_sequence(range(10)), engine.add_sequence(range(10))
 
     assert {first: 10, second: 2} == engine.step()
 
 
-def test_least_recently_freed_blocks_are_evicted_last_block_first() -> None:
+def test_blocks_are_evicted_from_the_least_recently_freed_context_last_block_first() -> None:
     """A waiting agent's context is evicted before that of any call that ended later."""
-    engine = Engine(12, block_size=4)
+    engine = EngineDriver(12, block_size=4)
     old, new = range(16), range(100, 116)
-    engine.run(old)  # 4 blocks
-    engine.run(new)  # 4 blocks
-    engine.run(range(200, 224))  # 6 blocks: 4 empty ones and the old context's last 2
+    engine.run_sequence(old)  # 4 blocks
+    engine.run_sequence(new)  # 4 blocks
+    engine.run_sequence(range(200, 224))  # 6 blocks: 4 empty ones and the last 2 of the old context
 
-    # recomputes one more block of the old context, the last one
-    assert 12 == engine.run(new).cached_tokens
-    assert 4 == engine.run(old).cached_tokens
+    # computes the last block of the old context again
+    assert 12 == engine.run_sequence(new).cached_tokens
+    assert 4 == engine.run_sequence(old).cached_tokens
 
 
-def test_shared_beginning_is_held_once_and_stays_while_one_holds_it() -> None:
-    engine = Engine(100, block_size=4)
+def test_shared_beginning_is_stored_once_while_a_sequence_holds_it() -> None:
+    engine = EngineDriver(100, block_size=4)
     system = list(range(40))
-    sequences = [engine.add([*system, *range(100 * k, 100 * k + 8)], 1 + k) for k in (1, 2, 3)]
+    sequences = [
+        engine.add_sequence([*system, *range(100 * k, 100 * k + 8)], 1 + k) for k in (1, 2, 3)
+    ]
     engine.step()
 
     assert 100 - (10 + 3 * 2) == engine.steps.pool.free_blocks
@@ -198,9 +207,9 @@ def test_shared_beginning_is_held_once_and_stays_while_one_holds_it() -> None:
     assert 100 == engine.steps.pool.free_blocks
 
 
-def test_sequence_that_was_removed_within_an_iteration_makes_no_token() -> None:
-    engine = Engine(100)
-    left, stays = engine.add("abc", 5), engine.add("xyz", 5)
+def test_sequence_removed_within_an_iteration_generates_no_token() -> None:
+    engine = EngineDriver(100)
+    left, stays = engine.add_sequence("abc", 5), engine.add_sequence("xyz", 5)
     step = engine.steps.plan()
 
     engine.steps.remove(left)
@@ -212,9 +221,9 @@ def test_sequence_that_was_removed_within_an_iteration_makes_no_token() -> None:
 
 def test_chains_are_forgotten_with_their_last_block() -> None:
     """A service that runs for months must not store a name for every prompt."""
-    engine = Engine(8, block_size=4)
+    engine = EngineDriver(8, block_size=4)
     for start in range(0, 4_000, 40):
-        engine.run(range(start, start + 30), 2)
+        engine.run_sequence(range(start, start + 30), 2)
 
     assert len(engine.tree._roots) <= 1
     root = engine.tree._roots.get(None)

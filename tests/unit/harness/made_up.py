@@ -11,8 +11,8 @@ from tests.harness.planned import PlannedInference
 RIGHT = Answer(("w1 w2 ",), ("length",), 3, 2)
 
 
-def call(name: str, at: float = 0.0, ended_at: float | None = None, **others: Any) -> Call:
-    """Return a call that was answered correctly, a second after it was made."""
+def answered_call(name: str, at: float = 0.0, ended_at: float | None = None, **others: Any) -> Call:
+    """Return a call that was answered correctly, by default a second after it was made."""
     application_id = name.partition(".")[0]
     end = at + 1.0 if ended_at is None else ended_at
     fields: dict[str, Any] = {"number": 1, "ending": Ending.ANSWERED} | others
@@ -21,17 +21,19 @@ def call(name: str, at: float = 0.0, ended_at: float | None = None, **others: An
     return Call(name, application_id, called_at=at, ended_at=end, **fields)
 
 
-def run(name: str, lease: str, at: float = 0.0, **others: Any) -> EngineRun:
+def completed_run(name: str, lease: str, at: float = 0.0, **others: Any) -> EngineRun:
     """Return a completed run of a first call, a second long."""
     fields = {"call": 1, "priority": 0, "pid": 1, "ended_at": at + 1.0, "complete": True} | others
     return EngineRun(name, lease_id=lease, began_at=at, **fields)
 
 
-def fault(kind: FaultKind, at: float, back_at: float | None = None, **others: Any) -> InjectedFault:
+def injected_fault(
+    kind: FaultKind, at: float, back_at: float | None = None, **others: Any
+) -> InjectedFault:
     return InjectedFault(kind, 0, at, at if back_at is None else back_at, **others)
 
 
-def sample(at: float, **others: Any) -> SchedulerSample:
+def scheduler_sample(at: float, **others: Any) -> SchedulerSample:
     """Return a sample of an idle scheduler in its first epoch."""
     fields: dict[str, Any] = {
         "epoch": 1,
@@ -43,7 +45,7 @@ def sample(at: float, **others: Any) -> SchedulerSample:
     return SchedulerSample(at, **(fields | others))
 
 
-def application(name: str, inferences: int = 1) -> PlannedApplication:
+def planned_application(name: str, inferences: int = 1) -> PlannedApplication:
     """Return an application of one stage."""
     stage = tuple(
         PlannedInference(f"{name}.{i}", f"{name}.{i} a b", 2, stream=False)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.harness.agents.exchange import Exchange
 
-# LlamaIndex's workflows read every attribute of their events, even deprecated ones.
+# LlamaIndex reads every attribute of its workflow events, even deprecated ones
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 _Branches = dict[tuple[str, int, int], list[Exchange]]
@@ -20,15 +20,15 @@ _CALL_ID = re.compile(rb'"((?:chatcmpl-tool-|call_|toolu_)[0-9a-f]{32})"')
 
 
 @pytest.fixture(scope="module")
-def agents() -> ModuleType:
+def traces_module() -> ModuleType:
     """Return the recording module, which imports thousands of modules of the clients."""
     return importlib.import_module("tests.harness.agents.traces")
 
 
 @pytest.fixture(scope="module")
-def traces(agents: ModuleType) -> list[Exchange]:
+def traces(traces_module: ModuleType) -> list[Exchange]:
     """Return two short runs of every client."""
-    return cast("list[Exchange]", agents.short_traces())
+    return cast("list[Exchange]", traces_module.short_traces())
 
 
 @pytest.fixture(scope="module")
@@ -40,18 +40,18 @@ def branches(traces: list[Exchange]) -> _Branches:
     return dict(found)
 
 
-def said_in(exchange: Exchange) -> list[object]:
+def request_messages(exchange: Exchange) -> list[object]:
     """Return the messages or items of a call."""
     asked = json.loads(exchange.request)
     found: list[object] = asked["input"] if "input" in asked else asked["messages"]
     return found
 
 
-def test_every_client_has_turns_of_one_conversation_and_of_a_fork(
-    agents: ModuleType, branches: _Branches
+def test_every_client_records_a_conversation_and_its_fork(
+    traces_module: ModuleType, branches: _Branches
 ) -> None:
-    """Two questions and one more in the first branch, one more in the other."""
-    for client in agents.CLIENTS:
+    """The first branch has three questions, the second adds one."""
+    for client in traces_module.CLIENTS:
         mine = {key: len(calls) for key, calls in branches.items() if key[0] == client}
         assert len(mine) == 4, client
         assert all(count >= (4 if branch == 0 else 1) for (*_, branch), count in mine.items())
@@ -67,8 +67,9 @@ def test_clients_stream_as_their_names_say(traces: list[Exchange]) -> None:
             assert isinstance(json.loads(exchange.response), dict)
 
 
-def test_ids_of_tool_calls_come_back_and_are_fresh(agents: ModuleType, branches: _Branches) -> None:
-    """The next call repeats the ids of the answer before; no other run has them."""
+def test_tool_call_ids_are_repeated_in_the_next_call_and_unique_to_a_run(
+    traces_module: ModuleType, branches: _Branches
+) -> None:
     made: list[bytes] = []
     for calls in branches.values():
         for before, after in pairwise(calls):
@@ -76,35 +77,35 @@ def test_ids_of_tool_calls_come_back_and_are_fresh(agents: ModuleType, branches:
             assert ids <= set(_CALL_ID.findall(after.request))
             made += ids
 
-    assert len(made) == len(set(made)) > 2 * len(agents.CLIENTS)
+    assert len(made) == len(set(made)) > 2 * len(traces_module.CLIENTS)
 
 
 def test_calls_grow_from_turn_to_turn(branches: _Branches) -> None:
     """Clients send the whole conversation again, plus a new message after the last answer."""
     for calls in branches.values():
         for before, after in pairwise(calls):
-            assert len(said_in(before)) < len(said_in(after))
+            assert len(request_messages(before)) < len(request_messages(after))
             assert before.answered_at < after.asked_at
 
 
 def test_fork_begins_with_the_messages_of_the_other_branch(branches: _Branches) -> None:
-    """Both continue the same conversation: the later branch has the prefix of the earlier one."""
+    """Both branches continue the same conversation."""
     for (client, run, branch), calls in branches.items():
         if branch == 1:
-            sent = [said_in(exchange) for exchange in branches[client, run, 0]]
-            forked = said_in(calls[0])
+            sent = [request_messages(exchange) for exchange in branches[client, run, 0]]
+            forked = request_messages(calls[0])
             assert any(earlier[:-1] == forked[:-1] for earlier in sent), client
             assert forked not in sent
 
 
-def test_runs_are_interleaved(traces: list[Exchange]) -> None:
+def test_recorded_runs_are_interleaved(traces: list[Exchange]) -> None:
     """Calls of one run have calls of other runs between them."""
     changes = sum(before.run != after.run for before, after in pairwise(traces))
     assert changes > len(traces) / 2
     assert [exchange.asked_at for exchange in traces] == sorted(e.asked_at for e in traces)
 
 
-def test_headers_and_path_are_the_clients_own(traces: list[Exchange]) -> None:
+def test_headers_and_path_are_those_of_the_client(traces: list[Exchange]) -> None:
     """Headers and path do not contain the run; no client sends a session."""
     assert {"/v1/chat/completions", "/v1/responses", "/v1/messages"} == {e.path for e in traces}
     for exchange in traces:
@@ -113,9 +114,9 @@ def test_headers_and_path_are_the_clients_own(traces: list[Exchange]) -> None:
         assert not any("session" in name or "conversation" in name for name in names)
 
 
-async def test_alike_runs_differ_in_ids_only(agents: ModuleType) -> None:
+async def test_equal_runs_differ_only_in_ids(traces_module: ModuleType) -> None:
     """Runs with equal messages can be separated by ids, or not at all."""
-    found = await agents.record_traces(3, 2, clients=["openai_chat"], alike=True)
+    found = await traces_module.record_traces(3, 2, clients=["openai_chat"], alike=True)
     first, second = (
         [(e.branch, _CALL_ID.sub(b"", e.request)) for e in found if e.run == run] for run in (0, 1)
     )
@@ -126,13 +127,13 @@ async def test_alike_runs_differ_in_ids_only(agents: ModuleType) -> None:
     assert any(_CALL_ID.search(request) for request in requests)
 
 
-async def test_same_seed_records_the_same_bytes(agents: ModuleType) -> None:
+async def test_same_seed_records_the_same_bytes(traces_module: ModuleType) -> None:
     """Everything except the order of arrival is drawn from the seed."""
     few = ["openai_chat", "anthropic_streamed"]
     first, second, other = [
         {
             (e.run, e.branch, e.request, e.response)
-            for e in await agents.record_traces(seed, 1, clients=few)
+            for e in await traces_module.record_traces(seed, 1, clients=few)
         }
         for seed in (4, 4, 5)
     ]

@@ -16,7 +16,7 @@ from tests.harness.chaos.callers import Callers
 from tests.harness.chaos.load import PlannedApplication
 from tests.harness.chaos.records import Ending, RunRecords
 from tests.harness.simulation.virtual_loop import run_virtually
-from tests.unit.harness.made_up import RIGHT, application
+from tests.unit.harness.made_up import RIGHT, planned_application
 
 BODY: dict[str, Any] = {
     "choices": [
@@ -27,7 +27,9 @@ BODY: dict[str, Any] = {
 }
 
 
-def chunk(text: str, reason: str | None = None, identifier: str = "cmpl-1-2") -> dict[str, Any]:
+def text_chunk(
+    text: str, reason: str | None = None, identifier: str = "cmpl-1-2"
+) -> dict[str, Any]:
     return {
         "id": identifier,
         "choices": [{"index": 0, "text": text, "finish_reason": reason}],
@@ -41,7 +43,7 @@ USAGE = {
 }
 
 
-def joined(*events: dict[str, Any]) -> tuple[Answer, list[str]]:
+def join_events(*events: dict[str, Any]) -> tuple[Answer, list[str]]:
     streamed = StreamedAnswer()
     for event in events:
         streamed.add_event(event)
@@ -51,21 +53,29 @@ def joined(*events: dict[str, Any]) -> tuple[Answer, list[str]]:
 def test_unary_and_streamed_answers_are_read_alike() -> None:
     """One comparison serves both; choices may come in any order."""
     assert Answer(("a", "b"), ("length", "stop"), 3, 2) == unary_answer(BODY)
-    assert (RIGHT, []) == joined(chunk("w1 "), chunk("w2 ", "length"), USAGE)
+    assert (RIGHT, []) == join_events(text_chunk("w1 "), text_chunk("w2 ", "length"), USAGE)
 
 
 @pytest.mark.parametrize(
     ("events", "flaw"),
     [
-        ((chunk("w1 w2 ", "length"), USAGE, USAGE), "usage came twice"),
-        ((chunk("w1 w2 ", "length"),), "usage did not come"),
-        ((chunk("w1 ", "length"), chunk("w2 ", "length"), USAGE), "a chunk came after the end"),
-        ((chunk("w1 "), chunk("w2 ", "length", "cmpl-9-9"), USAGE), "the id of the answer changed"),
+        ((text_chunk("w1 w2 ", "length"), USAGE, USAGE), "usage came twice"),
+        ((text_chunk("w1 w2 ", "length"),), "usage did not come"),
+        (
+            (text_chunk("w1 ", "length"), text_chunk("w2 ", "length"), USAGE),
+            "a chunk came after the end",
+        ),
+        (
+            (text_chunk("w1 "), text_chunk("w2 ", "length", "cmpl-9-9"), USAGE),
+            "the id of the answer changed",
+        ),
     ],
 )
-def test_flaw_of_a_stream_is_reported(events: tuple[dict[str, Any], ...], flaw: str) -> None:
-    """The text may be right by luck."""
-    _, flaws = joined(*events)
+def test_protocol_violation_of_a_stream_is_reported(
+    events: tuple[dict[str, Any], ...], flaw: str
+) -> None:
+    """The text may be correct by accident."""
+    _, flaws = join_events(*events)
 
     assert [True] == [told.startswith(flaw) for told in flaws]
 
@@ -102,7 +112,7 @@ class FakeService:
         self._script = list(script)
         self.users: list[str] = []
         self.reached = asyncio.Event()
-        """Set when a call waits for ever."""
+        """Event that is set when a call waits forever."""
         self.closed: list[str] = []
 
     async def request(
@@ -113,7 +123,7 @@ class FakeService:
                 self.closed.append(path.split("/")[-2])
             known = {"waiting": 0, "running": 0, "ended": len(self.users)}
             return Response(200, {}, json.dumps(known).encode())
-        step = await self._next(body)
+        step = await self._next_step(body)
         if isinstance(step, Response):
             return step
         return Response(200, {}, json.dumps(step).encode())
@@ -122,13 +132,13 @@ class FakeService:
     async def stream(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> AsyncIterator[StreamedResponse]:
-        events = await self._next(body)
-        yield StreamedResponse(200, {}, _chunks(events))
+        events = await self._next_step(body)
+        yield StreamedResponse(200, {}, _event_chunks(events))
 
     async def aclose(self) -> None:
         """Do nothing: the fake has no connection."""
 
-    async def _next(self, body: bytes) -> Any:
+    async def _next_step(self, body: bytes) -> Any:
         self.users.append(json.loads(body)["user"])
         step = self._script.pop(0)
         if step is None:
@@ -139,7 +149,7 @@ class FakeService:
         return step
 
 
-async def _chunks(events: list[Any]) -> AsyncGenerator[bytes]:
+async def _event_chunks(events: list[Any]) -> AsyncGenerator[bytes]:
     for event in events:
         await asyncio.sleep(0)  # other tasks run between two chunks, as with a network
         if isinstance(event, Exception):
@@ -148,12 +158,12 @@ async def _chunks(events: list[Any]) -> AsyncGenerator[bytes]:
         yield b"\n\n"
 
 
-def streamed(planned: PlannedApplication) -> PlannedApplication:
+def as_streams(planned: PlannedApplication) -> PlannedApplication:
     stages = tuple(tuple(replace(one, stream=True) for one in s) for s in planned.stages)
     return replace(planned, stages=stages)
 
 
-async def played(
+async def play_application(
     service: FakeService, planned: PlannedApplication, answer_within_s: float = 5.0
 ) -> RunRecords:
     records = RunRecords()
@@ -162,10 +172,10 @@ async def played(
     return records
 
 
-async def test_answered_call_is_noted_with_its_answer() -> None:
+async def test_answered_call_is_recorded_with_its_answer() -> None:
     """The record includes the scheduler's counts of the application, which is closed."""
     service = FakeService(ANSWER)
-    records = await played(service, application("a"))
+    records = await play_application(service, planned_application("a"))
     (call,) = records.calls
 
     assert (Ending.ANSWERED, 1) == (call.ending, call.number)
@@ -178,35 +188,35 @@ async def test_answered_call_is_noted_with_its_answer() -> None:
 @pytest.mark.parametrize(
     ("script", "endings", "detail"),
     [
-        # The journal must separate the two.
+        # the journal must separate two calls of one inference
         ((BROKEN, ANSWER), [Ending.BROKEN, Ending.ANSWERED], f"ConnectionError: {BROKEN}"),
-        # A retry would be refused for ever.
+        # a retry would be refused forever
         ((Response(400, {}, b"no"),), [Ending.GIVEN_UP], "ResponseError: 400: no"),
-        # Otherwise a lost inference would be a run that never ends.
+        # without this call a lost inference would be a run that never ends
         ((None,), [Ending.GIVEN_UP], "no answer after 0.1 s"),
     ],
     ids=["broken", "refused", "endless"],
 )
-async def test_broken_call_is_made_again_under_its_next_number_and_no_other(
+async def test_broken_call_is_repeated_under_the_next_number(
     script: tuple[Any, ...], endings: list[Ending], detail: str
 ) -> None:
     """The outcome of the broken call is recorded."""
     service = FakeService(*script)
-    records = await played(service, application("a"), answer_within_s=0.1)
+    records = await play_application(service, planned_application("a"), answer_within_s=0.1)
 
     assert endings == [call.ending for call in records.calls]
     assert [f"a.0#{number}" for number in range(1, 1 + len(endings))] == service.users
     assert detail == records.calls[0].detail
 
 
-async def test_stream_is_cut_if_it_had_begun_and_broken_if_not() -> None:
+async def test_started_stream_counts_as_cut_and_others_as_broken() -> None:
     """Only a stream that had begun was visible to its caller."""
     event = ANSWER | {"id": "x"}
     error = {"error": {"message": "cut", "code": "engine_error"}}
     service = FakeService(
         BROKEN, [event, BROKEN], [{**event, "usage": None}, error], [event, b"[DONE]"]
     )
-    records = await played(service, streamed(application("a")))
+    records = await play_application(service, as_streams(planned_application("a")))
 
     assert [Ending.BROKEN, Ending.CUT, Ending.CUT, Ending.ANSWERED] == [
         call.ending for call in records.calls
@@ -214,11 +224,11 @@ async def test_stream_is_cut_if_it_had_begun_and_broken_if_not() -> None:
     assert () == records.calls[-1].flaws
 
 
-async def test_leaving_caller_returns_with_another_call() -> None:
+async def test_caller_that_left_makes_another_call() -> None:
     """A caller that left received no answer, but its call did not break."""
     service, records = FakeService(None, ANSWER), RunRecords()
     callers = Callers(service, service, records, again_after_s=0.0)
-    playing = asyncio.create_task(callers.play([application("a")]))
+    playing = asyncio.create_task(callers.play([planned_application("a")]))
     await service.reached.wait()
 
     assert 1 == callers.open_calls == callers.disconnect(1.0, 0.5)
@@ -227,18 +237,18 @@ async def test_leaving_caller_returns_with_another_call() -> None:
 
 
 def test_stalled_caller_reads_nothing_until_it_continues() -> None:
-    """A slow reader that did read all would test nothing."""
+    """A slow reader that reads everything in time would test nothing."""
     run_virtually(_stall_and_continue())
 
 
 async def _stall_and_continue() -> None:
-    service = FakeService([chunk("w1 "), chunk("w2 ", "length"), USAGE, b"[DONE]"])
+    service = FakeService([text_chunk("w1 "), text_chunk("w2 ", "length"), USAGE, b"[DONE]"])
     records = RunRecords()
     callers = Callers(service, service, records, 5.0, again_after_s=0.0)
-    playing = asyncio.create_task(callers.play([streamed(application("a"))]))
+    playing = asyncio.create_task(callers.play([as_streams(planned_application("a"))]))
     await eventually(lambda: callers.open_calls, "it reads", every_s=0.0)
     stalling = asyncio.create_task(callers.stall(0.0, 0.05))
-    for _ in range(100):  # event loop turns in which it would read all
+    for _ in range(100):  # enough turns of the event loop to read the whole stream
         await asyncio.sleep(0)
 
     assert [] == records.calls

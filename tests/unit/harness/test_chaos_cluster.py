@@ -39,9 +39,9 @@ BEFORE = ResourceCount(
             ({name: 2}, [f"{name}: 2 in place of 0"])
             for name in ("applications", "waiting", "in_flight", "busy_kv_tokens", "tickets")
         ),
-        # An ended application must be removed from Redis too.
+        # an ended application must be removed from Redis, too
         ({"stored": ("a", "b")}, ["stored: a, b in place of none"]),
-        # A killed process is replaced by one, not by two.
+        # a killed process is replaced by one process, not by two
         (
             {
                 "processes": {"replica": 4, "VLLM::Worker": 1},
@@ -53,7 +53,7 @@ BEFORE = ResourceCount(
                 "actors of SERVE_REPLICA::a#Replica: 4 in place of 3",
             ],
         ),
-        # A leak of one file per call makes hundreds.
+        # a leak of one file per call makes hundreds of files
         ({"files": {"replica": 90 + FILES_TOLERANCE}}, []),
         (
             {"files": {"replica": 91 + FILES_TOLERANCE}},
@@ -72,8 +72,8 @@ def test_leaks_are_reported(after: dict[str, Any], told: list[str]) -> None:
 
 
 @dataclass
-class Titled:
-    """A process with a title, in psutil's form."""
+class TitledProcess:
+    """Process with a title, as psutil returns it."""
 
     title: str
     pid: int = 7
@@ -95,13 +95,13 @@ class Titled:
         ("ray::IDLE", IDLE_WORKER),
     ],
 )
-def test_role_is_independent_of_the_present_activity(title: str, role: str) -> None:
+def test_role_of_a_process_is_independent_of_its_activity(title: str, role: str) -> None:
     """One role under two names would look like a new process."""
-    assert role == role_of(Titled(title), 1)
-    assert "scheduler" == role_of(Titled(title), 7)
+    assert role == role_of(TitledProcess(title), 1)
+    assert "scheduler" == role_of(TitledProcess(title), 7)
 
 
-def test_engine_arguments_change_only_their_own_settings() -> None:
+def test_engine_arguments_keep_other_settings_of_the_file() -> None:
     """An engine without the file's other settings would not be the deployed one."""
     file = Path("deployments/local-cpu.yaml")
     before, after = (read_serve_config(file)["applications"][0]["args"] for _ in range(2))

@@ -21,62 +21,70 @@ from tests.harness.chaos.records import (
     TagAcrossRestart,
     read_journal,
 )
-from tests.unit.harness.made_up import RIGHT, application, call, fault, run
+from tests.unit.harness.made_up import (
+    RIGHT,
+    answered_call,
+    completed_run,
+    injected_fault,
+    planned_application,
+)
 
-LOAD = (application("a", 2),)
+LOAD = (planned_application("a", 2),)
 EXPECTED = {"a.0": RIGHT, "a.1": RIGHT}
-BOTH = [call("a.0"), call("a.1")]
+BOTH = [answered_call("a.0"), answered_call("a.1")]
 
 
-TWICE = run("a.0", "1-1"), run("a.0", "1-5", at=3.0)
+TWICE = completed_run("a.0", "1-1"), completed_run("a.0", "1-5", at=3.0)
 WORDS = "ConnectionError: the answer broke off"
 
 
-def broken(
+def repeated_calls(
     at: float, ended_at: float, ending: Ending = Ending.BROKEN, detail: str = WORDS
 ) -> list[Call]:
     """Return calls of which the first failed and was repeated later."""
-    failed = call("a.0", at=at, ended_at=ended_at, ending=ending, detail=detail)
-    return [failed, call("a.0", at=50.0, number=2), BOTH[1]]
+    failed = answered_call("a.0", at=at, ended_at=ended_at, ending=ending, detail=detail)
+    return [failed, answered_call("a.0", at=50.0, number=2), BOTH[1]]
 
 
-def case(
+def count_case(
     found: str, calls: list[Call], *runs: EngineRun, told: str | None = None, **records: Any
 ) -> Any:
     """Return a case with records and runs, and the expected message; without one, none."""
     return found, () if told is None else (told,), RunRecords(calls=calls, **records), runs
 
 
-def test_clean_run_counts_nothing() -> None:
+def test_faultless_records_count_nothing() -> None:
     """Each inference was called, run and answered once."""
-    runs = run("a.0", "1-1"), run("a.1", "1-2", at=0.5)
+    runs = completed_run("a.0", "1-1"), completed_run("a.1", "1-2", at=0.5)
     found = count_calls(LOAD, RunRecords(calls=BOTH, ended={"a": 2}), runs, EXPECTED)
 
     assert Counts(2, 2, (), (), (), (), (), 0) == found
 
 
-KILLED = fault(FaultKind.REPLICA_KILLED, 1.2, pid=1)
-INGRESS = fault(FaultKind.INGRESS_KILLED, 2.0)
+KILLED = injected_fault(FaultKind.REPLICA_KILLED, 1.2, pid=1)
+INGRESS = injected_fault(FaultKind.INGRESS_KILLED, 2.0)
 LOST = "ResponseError: 500: the replica was lost"
 
 
 @pytest.mark.parametrize(
     ("found", "told", "records", "runs"),
     [
-        # The number of calls does not matter.
-        case(
+        # the number of calls does not matter
+        count_case(
             "lost",
-            [BOTH[0], call("a.1", ending=Ending.GIVEN_UP, detail="no answer")],
+            [BOTH[0], answered_call("a.1", ending=Ending.GIVEN_UP, detail="no answer")],
             told="a.1: call 1: no answer",
         ),
-        case("lost", BOTH[:1], told="a.1: never called"),
-        # A caller accepts one answer per inference.
-        case("doubled", [*BOTH, call("a.0", at=5.0, number=2)], told="a.0: answered 2 times"),
-        # The caller received one answer, and its application paid for two. A second run is due if
-        # the process was killed between the last token and the answer.
-        case("doubled", BOTH, *TWICE, told="a.0: call 1 was run to its end 2 times"),
-        case("doubled", BOTH, *TWICE, faults=[KILLED]),
-        case(
+        count_case("lost", BOTH[:1], told="a.1: never called"),
+        # a caller accepts one answer per inference
+        count_case(
+            "doubled", [*BOTH, answered_call("a.0", at=5.0, number=2)], told="a.0: answered 2 times"
+        ),
+        # an application pays for two runs although its caller gets one answer
+        # a second run is right if its process died between the last token and the answer
+        count_case("doubled", BOTH, *TWICE, told="a.0: call 1 was run to its end 2 times"),
+        count_case("doubled", BOTH, *TWICE, faults=[KILLED]),
+        count_case(
             "doubled",
             BOTH,
             *TWICE,
@@ -84,53 +92,69 @@ LOST = "ResponseError: 500: the replica was lost"
             told="a.0: call 1 was run to its end 2 times",
         ),
         # Another replica died.
-        case(
+        count_case(
             "doubled",
             BOTH,
             *TWICE,
             faults=[replace(KILLED, pid=2)],
             told="a.0: call 1 was run to its end 2 times",
         ),
-        # The ingress that requested its answer is dead.
-        case("doubled", BOTH, *TWICE, faults=[replace(INGRESS, injected_at=1.2)]),
-        # A stopped process keeps its answers until they are no longer wanted, and may finish a run
+        # the ingress that requested the answer is dead
+        count_case("doubled", BOTH, *TWICE, faults=[replace(INGRESS, injected_at=1.2)]),
+        # a stopped process keeps its answers until they are no longer wanted, and may finish a run
         # before it has noticed that.
-        case("doubled", BOTH, *TWICE, faults=[fault(FaultKind.REPLICA_HALF_OPEN, 0.0, 7.0, pid=1)]),
-        case("doubled", BOTH, *TWICE, faults=[fault(FaultKind.REPLICA_HALF_OPEN, 0.0, 0.9, pid=1)]),
-        case(
+        count_case(
+            "doubled",
+            BOTH,
+            *TWICE,
+            faults=[injected_fault(FaultKind.REPLICA_HALF_OPEN, 0.0, 7.0, pid=1)],
+        ),
+        count_case(
+            "doubled",
+            BOTH,
+            *TWICE,
+            faults=[injected_fault(FaultKind.REPLICA_HALF_OPEN, 0.0, 0.9, pid=1)],
+        ),
+        count_case(
             "doubled",
             BOTH,
             *[replace(made, ended_at=12.0) for made in TWICE],
-            faults=[fault(FaultKind.REPLICA_HALF_OPEN, 0.0, 7.0, pid=1)],
+            faults=[injected_fault(FaultKind.REPLICA_HALF_OPEN, 0.0, 7.0, pid=1)],
             told="a.0: call 1 was run to its end 2 times",
         ),
-        case(
+        count_case(
             "doubled",
             BOTH,
             ended={"a": 3},
             told="a: the scheduler ended 3 inferences of 2 calls",
         ),
-        case(
+        count_case(
             "wrong",
-            [call("a.0", answer=replace(RIGHT, output_tokens=9)), BOTH[1]],
+            [answered_call("a.0", answer=replace(RIGHT, output_tokens=9)), BOTH[1]],
             told="a.0: output_tokens: 9 in place of 2",
         ),
-        case(
+        count_case(
             "wrong",
-            [BOTH[0], call("a.1", flaws=("usage came twice",))],
+            [BOTH[0], answered_call("a.1", flaws=("usage came twice",))],
             told="a.1: usage came twice",
         ),
-        # Callers must notice no death except that of their ingress, which takes down its own calls
+        # callers must notice only the death of their own ingress, which ends its calls
         # and no others.
-        case("broken", broken(1.0, 2.0), told=f"a.0: call 1: {WORDS}"),
-        case("cut", broken(1.0, 2.0, Ending.CUT), told=f"a.0: call 1: {WORDS}"),
-        case("broken", broken(1.0, 2.0), faults=[KILLED], told=f"a.0: call 1: {WORDS}"),
-        case("broken", broken(1.0, 9.0), faults=[INGRESS]),
-        case("broken", broken(1.0, 1.9), faults=[INGRESS], told=f"a.0: call 1: {WORDS}"),
-        case("broken", broken(4.1, 5.0), faults=[INGRESS], told=f"a.0: call 1: {WORDS}"),
-        case(
+        count_case("broken", repeated_calls(1.0, 2.0), told=f"a.0: call 1: {WORDS}"),
+        count_case("cut", repeated_calls(1.0, 2.0, Ending.CUT), told=f"a.0: call 1: {WORDS}"),
+        count_case(
+            "broken", repeated_calls(1.0, 2.0), faults=[KILLED], told=f"a.0: call 1: {WORDS}"
+        ),
+        count_case("broken", repeated_calls(1.0, 9.0), faults=[INGRESS]),
+        count_case(
+            "broken", repeated_calls(1.0, 1.9), faults=[INGRESS], told=f"a.0: call 1: {WORDS}"
+        ),
+        count_case(
+            "broken", repeated_calls(4.1, 5.0), faults=[INGRESS], told=f"a.0: call 1: {WORDS}"
+        ),
+        count_case(
             "cut",
-            broken(1.0, 2.1, Ending.CUT, LOST),
+            repeated_calls(1.0, 2.1, Ending.CUT, LOST),
             faults=[INGRESS],
             told=f"a.0: call 1: {LOST}",
         ),
@@ -139,7 +163,7 @@ LOST = "ResponseError: 500: the replica was lost"
 def test_violations_are_counted_and_reported(
     found: str, told: tuple[str, ...], records: RunRecords, runs: Sequence[EngineRun]
 ) -> None:
-    """A count that cannot be other than 0 shows nothing."""
+    """A count that can only be 0 shows nothing."""
     counts = count_calls(LOAD, records, runs, EXPECTED)
     excused = INGRESS in records.faults and not told
 
@@ -147,7 +171,7 @@ def test_violations_are_counted_and_reported(
     assert excused == counts.excused
 
 
-def test_run_that_never_ended_is_in_the_journal(tmp_path: Path) -> None:
+def test_journal_lists_runs_that_never_ended(tmp_path: Path) -> None:
     """The recovery time of a killed replica begins at such a run."""
     file = tmp_path / "journal.jsonl"
     writer = JournalWriter(file)
@@ -166,28 +190,28 @@ def test_run_that_never_ended_is_in_the_journal(tmp_path: Path) -> None:
 MANY = 40
 
 
-def served(tags: list[int], epoch: int = 1) -> tuple[list[EngineRun], list[Call]]:
+def served_in_order(tags: list[int], epoch: int = 1) -> tuple[list[EngineRun], list[Call]]:
     """Return applications of one inference each, all called at 0, granted in the given order.
 
     One more, of the largest tag, is called at 10 and granted last; another is called at 5, so that
     every later grant is known to be after 5.
     """
-    calls = [call("first.0", 5.0), *(call(f"t{tag}.0") for tag in tags)]
-    runs = [run("first.0", f"{epoch}-0", 5.5, priority=-1)]
+    calls = [answered_call("first.0", 5.0), *(answered_call(f"t{tag}.0") for tag in tags)]
+    runs = [completed_run("first.0", f"{epoch}-0", 5.5, priority=-1)]
     runs += [
-        run(f"t{tag}.0", f"{epoch}-{rank}", 6.0 + rank, priority=tag)
+        completed_run(f"t{tag}.0", f"{epoch}-{rank}", 6.0 + rank, priority=tag)
         for rank, tag in enumerate(tags, 1)
     ]
     return runs, calls
 
 
-def measured(tags: list[int], *windows: FaultWindow) -> OrderMeasure:
-    return measure_order(*served(tags), windows)
+def measured_order(tags: list[int], *windows: FaultWindow) -> OrderMeasure:
+    return measure_order(*served_in_order(tags), windows)
 
 
-def test_kept_order_and_shuffled_order_are_distinguished() -> None:
+def test_kept_and_shuffled_order_of_grants_are_distinguished() -> None:
     """Each grant is compared with all that waited: n(n-1)/2 pairs, and those of the first."""
-    found = measured(list(range(MANY)))
+    found = measured_order(list(range(MANY)))
 
     assert MANY * (MANY - 1) // 2 + MANY == found.pairs
     assert (0, ()) == (found.inverted, found.unexplained)
@@ -196,27 +220,26 @@ def test_kept_order_and_shuffled_order_are_distinguished() -> None:
     random.Random(1).shuffle(tags)
     inversions = sum(tags[i] > tags[j] for i in range(MANY) for j in range(i + 1, MANY))
     assert inversions > 100
-    assert inversions == len(measured(tags).unexplained)
+    assert inversions == len(measured_order(tags).unexplained)
 
 
 def test_exchanged_grants_are_reported_unless_a_fault_explains_them() -> None:
     """The first grant may have been in its turn, and have been lost with the replica."""
     early, killed = (FaultWindow(FaultKind.REPLICA_KILLED, at, at + 1.0) for at in (1.0, 7.0))
 
-    for found in (measured([1, 3, 2, 4]), measured([1, 3, 2, 4], early)):
+    for found in (measured_order([1, 3, 2, 4]), measured_order([1, 3, 2, 4], early)):
         assert ("t3.0 (1-2) before t2.0 (1-3)",) == found.unexplained
-    # A replica that it could not reach while it waited is left to others from then on.
+    # a replica that an inference could not reach takes other inferences from then on
     cut = FaultWindow(FaultKind.INGRESS_CUT, 1.0, 1.5)
     for fault_window in (killed, cut):
-        explained = measured([1, 3, 2, 4], fault_window)
+        explained = measured_order([1, 3, 2, 4], fault_window)
         assert (1, ()) == (explained.inverted, explained.unexplained)
 
 
-def test_later_call_was_not_passed() -> None:
-    """A later call with a smaller tag was not passed."""
-    runs, calls = served([5])
-    calls.append(call("late.0", 4.5))
-    runs.append(run("late.0", "1-2", 9.0, priority=0))
+def test_later_call_with_a_smaller_tag_was_not_overtaken() -> None:
+    runs, calls = served_in_order([5])
+    calls.append(answered_call("late.0", 4.5))
+    runs.append(completed_run("late.0", "1-2", 9.0, priority=0))
 
     assert 0 == measure_order(runs, calls, ()).inverted
     assert 1 == measure_order(runs, calls, (), settle_s=0.1).inverted
@@ -224,20 +247,20 @@ def test_later_call_was_not_passed() -> None:
 
 def test_application_is_not_compared_with_itself() -> None:
     """The tag of an application may rise between two of its inferences."""
-    calls = [call("first.0", 5.0), call("a.0"), call("a.1")]
+    calls = [answered_call("first.0", 5.0), answered_call("a.0"), answered_call("a.1")]
     runs = [
-        run("first.0", "1-0", 5.5, priority=-1),
-        run("a.0", "1-1", 6.0, priority=9),
-        run("a.1", "1-2", 7.0, priority=3),
+        completed_run("first.0", "1-0", 5.5, priority=-1),
+        completed_run("a.0", "1-1", 6.0, priority=9),
+        completed_run("a.1", "1-2", 7.0, priority=3),
     ]
 
     assert 2 == measure_order(runs, calls, ()).pairs
 
 
-def test_order_is_kept_by_each_scheduler_by_itself() -> None:
-    """Ranks of two epochs are not comparable; an exchange in the second is found there."""
-    runs, calls = served([1, 2])
-    later, others = served([8, 7], epoch=2)
+def test_order_of_grants_is_checked_separately_for_each_scheduler() -> None:
+    """Ranks of two epochs are not comparable; the test exchanges grants of the second."""
+    runs, calls = served_in_order([1, 2])
+    later, others = served_in_order([8, 7], epoch=2)
 
     assert ("t8.0 (2-1) before t7.0 (2-2)",) == measure_order(
         runs + later, calls + others, ()
@@ -246,12 +269,12 @@ def test_order_is_kept_by_each_scheduler_by_itself() -> None:
 
 def test_order_is_not_checked_while_submissions_are_delayed() -> None:
     """The scheduler cannot order submissions that have not reached it."""
-    found = measured([1, 3, 2, 4], FaultWindow(FaultKind.SCHEDULER_STOPPED, 3.0, 4.5))
+    found = measured_order([1, 3, 2, 4], FaultWindow(FaultKind.SCHEDULER_STOPPED, 3.0, 4.5))
 
     assert 0 == found.pairs
 
 
-def test_tag_that_changed_over_a_restart_is_found() -> None:
+def test_tag_changed_by_a_restart_is_found() -> None:
     """The order of waiting applications must survive the scheduler."""
     found = measure_order(
         [], [], (), [TagAcrossRestart("a", 5.0, 5.0), TagAcrossRestart("b", 5.0, 6.5)]

@@ -7,35 +7,35 @@ from tests.harness.chaos.crowd import CROWD, LIMIT, Crowd, CrowdRecord
 from tests.harness.chaos.plan import FaultKind
 from tests.harness.chaos.records import Ending
 from tests.unit.client.fakes import FakeService
-from tests.unit.harness.made_up import call, fault
+from tests.unit.harness.made_up import answered_call, injected_fault
 
 SERVES = "500: Internal Server Error"
 OURS = "500: the replica was lost"
 _AT = [float(k) for k in range(LIMIT)]
 
 
-def _usage(applications: int, inferences: int) -> list[dict[str, int]]:
+def _usage_rows(applications: int, inferences: int) -> list[dict[str, int]]:
     return [{"applications": applications, "inferences": inferences}]
 
 
 @pytest.mark.parametrize(
     ("answered_at", "usage", "flaws"),
     [
-        (_AT, _usage(LIMIT, LIMIT), 0),
-        # those at 9, 10 and 11 s: no process was left to count them
-        (_AT, _usage(LIMIT, LIMIT - 3), 0),
-        (_AT, _usage(LIMIT, LIMIT - 4), 1),
-        (_AT, _usage(LIMIT + 1, LIMIT), 1),
-        ([*_AT, 30.0], _usage(LIMIT + 1, LIMIT + 1), 1),
+        (_AT, _usage_rows(LIMIT, LIMIT), 0),
+        # uncounted calls at 9, 10 and 11 s, when no accounts process was alive
+        (_AT, _usage_rows(LIMIT, LIMIT - 3), 0),
+        (_AT, _usage_rows(LIMIT, LIMIT - 4), 1),
+        (_AT, _usage_rows(LIMIT + 1, LIMIT), 1),
+        ([*_AT, 30.0], _usage_rows(LIMIT + 1, LIMIT + 1), 1),
         ([], [], 0),
-        (_AT[:3], _usage(3, 3), 0),
-        (_AT[:3], _usage(4, 3), 1),  # one answer was counted twice
+        (_AT[:3], _usage_rows(3, 3), 0),
+        (_AT[:3], _usage_rows(4, 3), 1),  # one answer was counted twice
     ],
 )
 def test_quota_and_usage_are_compared_with_answers(
     answered_at: list[float], usage: list[dict[str, int]], flaws: int
 ) -> None:
-    """One answer too many is a flaw, and so is a missing one without a death that explains it."""
+    """An extra answer is an error, as is a missing answer that no death explains."""
     found = CrowdRecord(answered_at).flaws(usage, [], [10.0], 1.0)
 
     assert flaws == len(found)
@@ -49,18 +49,18 @@ def test_quota_and_usage_are_compared_with_answers(
         (FaultKind.REPLICA_KILLED, SERVES, [f"call crowd.1: {SERVES}"]),
     ],
 )
-def test_error_is_a_flaw_unless_an_ingress_took_the_call_with_it(
+def test_failed_call_is_an_error_unless_its_ingress_died(
     killed: FaultKind, detail: str, flaws: list[str]
 ) -> None:
     """Serve answers calls of an ingress that has died with an error; no other call may fail."""
-    failed = call("crowd.1", 1.0, 3.0, ending=Ending.BROKEN, detail=detail)
+    failed = answered_call("crowd.1", 1.0, 3.0, ending=Ending.BROKEN, detail=detail)
 
-    assert flaws == CrowdRecord(failed=[failed]).flaws([], [fault(killed, 2.0)], [], 1.0)
+    assert flaws == CrowdRecord(failed=[failed]).flaws([], [injected_fault(killed, 2.0)], [], 1.0)
 
 
 @pytest.mark.asyncio
-async def test_no_two_calls_of_a_crowd_have_one_name() -> None:
-    """The crowd plays in each phase; two runs of one name would count as a doubled inference."""
+async def test_calls_of_a_crowd_have_unique_names() -> None:
+    """The crowd calls in each phase; two runs of one name would count as a doubled inference."""
     service = FakeService()
     transport = HttpTransport("http://service", transport=service.http())
     crowd = Crowd(transport)
@@ -72,13 +72,13 @@ async def test_no_two_calls_of_a_crowd_have_one_name() -> None:
 
 
 def test_unanswered_call_may_be_counted() -> None:
-    """The ingress died, or the answer was lost: it is unknown whether the call ran."""
+    """If the ingress died or the answer was lost, it is unknown whether the call ran."""
     record = CrowdRecord(_AT[:3], unreached=1)
 
-    assert [] == record.flaws(_usage(4, 4), [], [], 1.0)
-    assert 2 == len(record.flaws(_usage(5, 5), [], [], 1.0))
+    assert [] == record.flaws(_usage_rows(4, 4), [], [], 1.0)
+    assert 2 == len(record.flaws(_usage_rows(5, 5), [], [], 1.0))
 
 
-def test_answered_call_that_is_missing_is_found() -> None:
+def test_missing_count_of_an_answered_call_is_found() -> None:
     """The death of a scheduler alone must lose no count."""
-    assert 1 == len(CrowdRecord(_AT).flaws(_usage(LIMIT, LIMIT - 1), [], [], 1.0))
+    assert 1 == len(CrowdRecord(_AT).flaws(_usage_rows(LIMIT, LIMIT - 1), [], [], 1.0))

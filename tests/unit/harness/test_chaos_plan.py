@@ -20,7 +20,7 @@ def test_same_seed_gives_the_same_plan_and_load() -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2, 3])
-def test_each_kind_strikes_alone_as_often_as_asked(times: int) -> None:
+def test_each_kind_of_fault_is_injected_alone_as_often_as_requested(times: int) -> None:
     """A kind that was never drawn would be untested."""
     plan = draw_plan(3, tuple(FaultKind), times, pairs=5)
     alone = Counter(fault_round.kinds[0] for fault_round in plan if len(fault_round.kinds) == 1)
@@ -29,7 +29,7 @@ def test_each_kind_strikes_alone_as_often_as_asked(times: int) -> None:
     assert 5 == sum(len(fault_round.kinds) == 2 for fault_round in plan)
 
 
-def test_pairs_are_different_and_can_strike_at_once() -> None:
+def test_pairs_of_faults_differ_and_can_happen_at_once() -> None:
     """Redis cannot be stopped while it is dead."""
     pairs = [set(fault_round.kinds) for fault_round in draw_plan(3, tuple(FaultKind), 0, 40)]
 
@@ -48,7 +48,7 @@ def test_plan_that_cannot_be_drawn_is_refused() -> None:
         draw_plan(1, (FaultKind.SCALED, FaultKind.SCALED))
 
 
-def test_each_kind_is_of_a_fleet_that_is_fixed_or_of_one_that_is_scaled() -> None:
+def test_each_kind_of_fault_belongs_to_fixed_or_autoscaled_replicas() -> None:
     """A kind that neither run draws would never be tested."""
     assert {*FaultKind} == {*OF_A_FIXED_FLEET, *OF_A_SCALED_FLEET}
     assert FaultKind.LOADING_KILLED not in OF_A_FIXED_FLEET
@@ -69,7 +69,7 @@ LOAD = draw_load(1, 200, 1_000, 33)
 INFERENCES = [inference for planned in LOAD for inference in planned.inferences]
 
 
-def test_load_has_the_requested_size_in_all_forms() -> None:
+def test_load_has_the_requested_size_in_all_request_forms() -> None:
     """Counts of lost inferences need the load; each form may break by itself."""
     assert (200, 1_000) == (len(LOAD), len(INFERENCES))
     assert 1_000 == len({inference.name for inference in INFERENCES})
@@ -83,7 +83,7 @@ def test_load_has_the_requested_size_in_all_forms() -> None:
     assert 3 == len({planned.weight for planned in LOAD})
 
 
-def test_body_names_its_inference_and_call() -> None:
+def test_request_body_names_its_inference_and_call() -> None:
     """The journal of the replicas has no other source for it."""
     streamed = next(inference for inference in INFERENCES if inference.stream)
     body = call_body(streamed, 3)
@@ -93,6 +93,6 @@ def test_body_names_its_inference_and_call() -> None:
     assert 0 == body["temperature"]
 
 
-def test_load_that_cannot_be_spread_is_refused() -> None:
+def test_load_that_cannot_be_distributed_is_refused() -> None:
     with pytest.raises(ConfigError, match="3 applications of 9 inferences in 4 phases"):
         draw_load(1, 3, 9, 4)

@@ -25,20 +25,27 @@ from tests.harness.chaos.recovery import (
     recovery_s,
 )
 from tests.harness.chaos.report import ChaosResult, FaultOutcome, document
-from tests.unit.harness.made_up import call, fault, run, sample
+from tests.unit.harness.made_up import (
+    answered_call,
+    completed_run,
+    injected_fault,
+    scheduler_sample,
+)
 
 OF_ONE_REPLICA = (FaultKind.REPLICA_KILLED, FaultKind.ENGINE_KILLED, FaultKind.DRAINING_KILLED)
-LOST = run("a.0", "1-3", 9.0, pid=7, ended_at=None, complete=False)
+LOST = completed_run("a.0", "1-3", 9.0, pid=7, ended_at=None, complete=False)
 OPENED = [("z", 9.0, 9.9), ("a", 12.0, 12.1), ("b", 13.0, 13.4), ("c", 14.0, 14.1)]
-LEFT = [call(name, 8.0, 10.1, ending=Ending.LEFT) for name in ("a.0", "b.0")]
+LEFT = [answered_call(name, 8.0, 10.1, ending=Ending.LEFT) for name in ("a.0", "b.0")]
 LEFT_RUNS = [
-    run("a.0", "1-1", 9.0, ended_at=10.2, complete=False),
-    run("b.0", "1-2", 9.0, ended_at=10.7, complete=False),
-    run("c.0", "1-3", 9.0, ended_at=15.0),
+    completed_run("a.0", "1-1", 9.0, ended_at=10.2, complete=False),
+    completed_run("b.0", "1-2", 9.0, ended_at=10.7, complete=False),
+    completed_run("c.0", "1-3", 9.0, ended_at=15.0),
 ]
 
 
-def case(seconds: float | None, hit: InjectedFault, *runs: EngineRun, **records: Any) -> Any:
+def recovery_case(
+    seconds: float | None, hit: InjectedFault, *runs: EngineRun, **records: Any
+) -> Any:
     """Return a fault with its records and runs, and the time of the recovery from it."""
     return seconds, hit, RunRecords(**records), runs
 
@@ -46,74 +53,87 @@ def case(seconds: float | None, hit: InjectedFault, *runs: EngineRun, **records:
 @pytest.mark.parametrize(
     ("seconds", "hit", "records", "runs"),
     [
-        # With the first run of its epoch; one that the old one had granted may begin later still.
-        case(
+        # ends with the first run of the new epoch; old grants may begin later
+        recovery_case(
             2.5,
-            fault(FaultKind.SCHEDULER_KILLED, 10.0, epoch=4),
-            *(run("a.0", "4-9", 10.2), run("b.0", "5-1", 12.5), run("c.0", "5-2", 13.0)),
+            injected_fault(FaultKind.SCHEDULER_KILLED, 10.0, epoch=4),
+            *(
+                completed_run("a.0", "4-9", 10.2),
+                completed_run("b.0", "5-1", 12.5),
+                completed_run("c.0", "5-2", 13.0),
+            ),
         ),
-        # From the end of the stop: a stopped scheduler cannot grant.
-        case(
+        # begins at the end of the stop, since a stopped scheduler cannot grant
+        recovery_case(
             0.5,
-            fault(FaultKind.SCHEDULER_STOPPED, 10.0, 13.0),
-            *(run("a.0", "1-1", 9.0), run("b.0", "1-2", 13.5)),
+            injected_fault(FaultKind.SCHEDULER_STOPPED, 10.0, 13.0),
+            *(completed_run("a.0", "1-1", 9.0), completed_run("b.0", "1-2", 13.5)),
         ),
-        # With the first answer to a later call: earlier calls may have used the other one.
-        case(
+        # ends with the first answer to a later call, since earlier ones may use the other ingress
+        recovery_case(
             1.5,
-            fault(FaultKind.INGRESS_KILLED, 10.0),
-            calls=[call("a.0", 9.0, 10.5), call("b.0", 10.2, 11.5), call("c.0", 10.1, 12.0)],
-        ),
-        # The slowest of the next three openings, not the time until the next opening.
-        case(0.4, fault(FaultKind.PREDICTOR_KILLED, 10.0), opened=OPENED),
-        case(None, fault(FaultKind.PREDICTOR_KILLED, 10.0), opened=OPENED[:-1]),
-        # The recovery ends with the next save, not with the next answer.
-        case(
-            0.6,
-            fault(FaultKind.REDIS_KILLED, 10.0, 12.0),
-            samples=[
-                *(sample(at, saves=5, degraded=True) for at in (11.9, 12.1)),
-                *(sample(12.4, saves=5), sample(12.6, saves=6)),
+            injected_fault(FaultKind.INGRESS_KILLED, 10.0),
+            calls=[
+                answered_call("a.0", 9.0, 10.5),
+                answered_call("b.0", 10.2, 11.5),
+                answered_call("c.0", 10.1, 12.0),
             ],
         ),
-        # When the last run of the callers that left ends: a longer one holds memory for no caller.
-        case(0.7, fault(FaultKind.CALLERS_LEFT, 10.0), *LEFT_RUNS, calls=LEFT),
-        case(
+        # the slowest of the next three openings, not the time until the next opening
+        recovery_case(0.4, injected_fault(FaultKind.PREDICTOR_KILLED, 10.0), opened=OPENED),
+        recovery_case(None, injected_fault(FaultKind.PREDICTOR_KILLED, 10.0), opened=OPENED[:-1]),
+        # ends with the next save, not with the next answer
+        recovery_case(
+            0.6,
+            injected_fault(FaultKind.REDIS_KILLED, 10.0, 12.0),
+            samples=[
+                *(scheduler_sample(at, saves=5, degraded=True) for at in (11.9, 12.1)),
+                *(scheduler_sample(12.4, saves=5), scheduler_sample(12.6, saves=6)),
+            ],
+        ),
+        # ends with the last run of the callers that left
+        recovery_case(0.7, injected_fault(FaultKind.CALLERS_LEFT, 10.0), *LEFT_RUNS, calls=LEFT),
+        recovery_case(
             None,
-            fault(FaultKind.CALLERS_LEFT, 10.0),
+            injected_fault(FaultKind.CALLERS_LEFT, 10.0),
             *(*LEFT_RUNS, replace(LEFT_RUNS[0], ended_at=None)),
             calls=LEFT,
         ),
-        # A run that died with its process has no end in the journal, and ends with it.
-        case(
+        # a run that died with its process has no end in the journal
+        recovery_case(
             0.3,
-            fault(FaultKind.CALLERS_LEFT, 10.0),
-            run("a.0", "1-1", 2.0, pid=7, ended_at=None, complete=False),
-            run("a.0", "1-2", 6.0, pid=8, ended_at=10.3, complete=False),
+            injected_fault(FaultKind.CALLERS_LEFT, 10.0),
+            completed_run("a.0", "1-1", 2.0, pid=7, ended_at=None, complete=False),
+            completed_run("a.0", "1-2", 6.0, pid=8, ended_at=10.3, complete=False),
             calls=LEFT[:1],
-            faults=[fault(FaultKind.REPLICA_KILLED, 5.0, pid=7)],
+            faults=[injected_fault(FaultKind.REPLICA_KILLED, 5.0, pid=7)],
         ),
-        # The recovery is over once an inference runs on the replica that was disconnected.
-        case(
+        # ends when an inference runs on the replica that was disconnected
+        recovery_case(
             0.8,
-            fault(FaultKind.PORT_BLOCKED, 10.0, 13.0, pid=7),
-            *(run("a.0", "1-1", at, pid=pid) for at, pid in ((10.5, 7), (13.1, 8), (13.8, 7))),
+            injected_fault(FaultKind.PORT_BLOCKED, 10.0, 13.0, pid=7),
+            *(
+                completed_run("a.0", "1-1", at, pid=pid)
+                for at, pid in ((10.5, 7), (13.1, 8), (13.8, 7))
+            ),
         ),
-        # No record shows this recovery: the injector's observation counts.
-        case(4.0, fault(FaultKind.GCS_KILLED, 10.0, 12.0, done_at=16.0)),
-        case(4.0, fault(FaultKind.REDIS_EMPTIED, 10.0, 12.0, done_at=16.0)),
-        case(None, fault(FaultKind.REDEPLOYED, 10.0, 12.0)),
-        case(2.0, fault(FaultKind.CONTROLLER_KILLED, 10.0, done_at=12.0)),
-        case(2.0, fault(FaultKind.CONTROLLER_KILLED_IN_DRAIN, 10.0, done_at=12.0)),
-        case(
+        # no record shows this recovery, so the observation of the injector counts
+        recovery_case(4.0, injected_fault(FaultKind.GCS_KILLED, 10.0, 12.0, done_at=16.0)),
+        recovery_case(4.0, injected_fault(FaultKind.REDIS_EMPTIED, 10.0, 12.0, done_at=16.0)),
+        recovery_case(None, injected_fault(FaultKind.REDEPLOYED, 10.0, 12.0)),
+        recovery_case(2.0, injected_fault(FaultKind.CONTROLLER_KILLED, 10.0, done_at=12.0)),
+        recovery_case(
+            2.0, injected_fault(FaultKind.CONTROLLER_KILLED_IN_DRAIN, 10.0, done_at=12.0)
+        ),
+        recovery_case(
             3.0,
-            fault(FaultKind.ALL_REPLICAS_KILLED, 10.0),
-            *(run("a.0", "1-1", 9.0), run("b.0", "1-2", 13.0)),
+            injected_fault(FaultKind.ALL_REPLICAS_KILLED, 10.0),
+            *(completed_run("a.0", "1-1", 9.0), completed_run("b.0", "1-2", 13.0)),
         ),
-        # When all wanted replicas run without the dead one, which Serve lists for a time.
-        case(
+        # ends when all wanted replicas run without the dead one, which Serve lists for a time
+        recovery_case(
             4.0,
-            fault(FaultKind.LOADING_KILLED, 10.0, target="b"),
+            injected_fault(FaultKind.LOADING_KILLED, 10.0, target="b"),
             fleet=[
                 FleetSample(9.0, 9.0, 1, {"a": "RUNNING"}),
                 FleetSample(10.5, 10.5, 2, {"a": "RUNNING", "b": "RUNNING"}),
@@ -123,7 +143,7 @@ def case(seconds: float | None, hit: InjectedFault, *runs: EngineRun, **records:
         ),
     ],
 )
-def test_each_kind_is_over_when_its_records_show_it(
+def test_recovery_of_each_kind_of_fault_ends_at_the_defined_record(
     seconds: float | None, hit: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> None:
     """A target in seconds needs a definition of the end."""
@@ -131,47 +151,50 @@ def test_each_kind_is_over_when_its_records_show_it(
 
 
 @pytest.mark.parametrize("kind", OF_ONE_REPLICA)
-def test_replica_is_recovered_from_when_its_leases_are_taken_back(kind: FaultKind) -> None:
+def test_recovery_of_a_replica_ends_when_its_leases_are_taken_back(kind: FaultKind) -> None:
     """The load of other replicas and the order of the queue do not count."""
     samples = [
-        sample(9.9, leases={}),
-        sample(10.1, leases={"r": 2, "s": 1}),
-        sample(11.5, leases={"r": 0, "s": 3}),
+        scheduler_sample(9.9, leases={}),
+        scheduler_sample(10.1, leases={"r": 2, "s": 1}),
+        scheduler_sample(11.5, leases={"r": 0, "s": 3}),
     ]
-    hit = fault(kind, 10.0, pid=7, target="r")
+    hit = injected_fault(kind, 10.0, pid=7, target="r")
 
     assert 1.5 == recovery_s(hit, RunRecords(samples=samples), [LOST])
     assert recovery_s(hit, RunRecords(samples=samples[:-1]), [LOST]) is None
     assert recovery_s(hit, RunRecords(samples=samples), []) is None
-    assert had_no_effect(fault(FaultKind.CALLERS_LEFT, 10.0), RunRecords(), LEFT_RUNS)
+    assert had_no_effect(injected_fault(FaultKind.CALLERS_LEFT, 10.0), RunRecords(), LEFT_RUNS)
 
 
 @pytest.mark.parametrize("kind", OF_ONE_REPLICA)
-def test_work_of_a_replica_is_recovered_when_its_last_run_restarts(
+def test_recovery_of_a_replicas_work_ends_when_its_last_run_restarts(
     kind: FaultKind,
 ) -> None:
     """Runs on other replicas, and ended ones, do not count."""
     runs = [
-        run("ended.0", "1-1", 8.0, pid=7),
-        run("other.0", "1-2", 9.0, pid=8, ended_at=11.0),
+        completed_run("ended.0", "1-1", 8.0, pid=7),
+        completed_run("other.0", "1-2", 9.0, pid=8, ended_at=11.0),
         LOST,
-        run("b.0", "1-4", 9.5, pid=7, ended_at=10.1, complete=False),
-        run("a.0", "1-5", 11.0, pid=8),
-        run("b.0", "1-6", 13.0, pid=8),
+        completed_run("b.0", "1-4", 9.5, pid=7, ended_at=10.1, complete=False),
+        completed_run("a.0", "1-5", 11.0, pid=8),
+        completed_run("b.0", "1-6", 13.0, pid=8),
     ]
-    hit = fault(kind, 10.0, pid=7)
+    hit = injected_fault(kind, 10.0, pid=7)
 
     assert 3.0 == elsewhere_s(hit, RunRecords(), runs)
     assert elsewhere_s(hit, RunRecords(), runs[:-1]) is None
     assert not had_no_effect(hit, RunRecords(), runs[:-1])
-    assert elsewhere_s(fault(FaultKind.INGRESS_KILLED, 10.0, pid=7), RunRecords(), runs) is None
+    assert (
+        elsewhere_s(injected_fault(FaultKind.INGRESS_KILLED, 10.0, pid=7), RunRecords(), runs)
+        is None
+    )
 
 
-def test_window_lasts_until_the_recovery_or_its_longest_time() -> None:
-    """The order is not checked during the window."""
+def test_unchecked_window_ends_with_the_recovery_or_its_longest_time() -> None:
+    """The order of grants is not checked during the window."""
     over, not_over = (
-        fault(FaultKind.GCS_KILLED, 5.0, 6.0, done_at=8.0),
-        fault(FaultKind.SCHEDULER_KILLED, 10.0),
+        injected_fault(FaultKind.GCS_KILLED, 5.0, 6.0, done_at=8.0),
+        injected_fault(FaultKind.SCHEDULER_KILLED, 10.0),
     )
     records = RunRecords(faults=[over, not_over])
 
@@ -188,11 +211,11 @@ CLEAN = ChaosResult(
     Counts(10, 12, (), (), (), (), (), 2),
     OrderMeasure(100, 1, (), 4, ()),
     (
-        FaultOutcome(fault(FaultKind.SCHEDULER_KILLED, 13.0), 2.0),
-        FaultOutcome(fault(FaultKind.SCHEDULER_KILLED, 33.0), 4.0),
-        FaultOutcome(fault(FaultKind.REPLICA_KILLED, 43.0), 6.5, 1.25),
-        FaultOutcome(fault(FaultKind.REPLICA_KILLED, 48.0), None, had_no_effect=True),
-        FaultOutcome(fault(FaultKind.REDEPLOYED, 50.0), 60.0),
+        FaultOutcome(injected_fault(FaultKind.SCHEDULER_KILLED, 13.0), 2.0),
+        FaultOutcome(injected_fault(FaultKind.SCHEDULER_KILLED, 33.0), 4.0),
+        FaultOutcome(injected_fault(FaultKind.REPLICA_KILLED, 43.0), 6.5, 1.25),
+        FaultOutcome(injected_fault(FaultKind.REPLICA_KILLED, 48.0), None, had_no_effect=True),
+        FaultOutcome(injected_fault(FaultKind.REDEPLOYED, 50.0), 60.0),
     ),
     (),
     3.0,
@@ -200,7 +223,7 @@ CLEAN = ChaosResult(
 )
 
 
-def test_document_has_the_fields_of_the_contract() -> None:
+def test_json_report_has_the_documented_fields() -> None:
     """Other tools read these field names."""
     found = document(CLEAN)
 
@@ -224,8 +247,8 @@ def test_document_has_the_fields_of_the_contract() -> None:
 
 
 @pytest.mark.parametrize("name", ["lost", "doubled", "wrong", "cut", "broken"])
-def test_each_count_leak_and_disorder_is_a_failure(name: str) -> None:
-    """Any of them ends the run with status 1."""
+def test_each_count_leak_and_order_violation_fails_the_run(name: str) -> None:
+    """The exit status is then 1."""
     found: dict[str, Any] = {name: ("a.0",)}
     counts = replace(CLEAN.counts, **found)
     order = replace(CLEAN.order, unexplained=("b before a",), tags_changed=("c: 1 became 2",))

@@ -11,31 +11,31 @@ _HAPROXY_ADDS = ".1234567.tmp"
 """Suffix that HAProxy adds to the path of a socket that it binds."""
 
 
-def chosen() -> dict[str, str]:
+def serve_environment() -> dict[str, str]:
     """Return the environment variables of Serve that are set now."""
     return {name: value for name, value in os.environ.items() if name.startswith("RAY_SERVE_")}
 
 
-def test_two_fronts_share_no_place_and_no_port() -> None:
+def test_two_fronts_share_no_path_and_no_port() -> None:
     """Two groups of tests run at once; the second HAProxy would not start."""
-    before = chosen()
+    before = serve_environment()
     with local_front():
-        one = chosen()
+        one = serve_environment()
         with local_front({"RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S": "1"}):
-            other = chosen()
-        again = chosen()
+            other = serve_environment()
+        again = serve_environment()
     places = [name for name in one if name.endswith(("_PORT", "_LOC", "_PATH", "_BASE", "_FILE"))]
-    shared = ("DIRECT_INGRESS", "BINARY")  # a taken port is passed over, and HAProxy is one program
+    shared = ("DIRECT_INGRESS", "BINARY")  # a used port is skipped; HAProxy is one program
     own = [name for name in places if not any(word in name for word in shared)]
 
     assert 8 == len(own)
     assert all(one[name] != other[name] for name in own)
     assert "1" == other["RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"]
-    assert (one, before) == (again, chosen())
+    assert (one, before) == (again, serve_environment())
     assert not Path(one["RAY_SERVE_HAPROXY_SERVER_STATE_BASE"]).exists()
 
 
-def test_paths_of_sockets_are_short_enough() -> None:
+def test_socket_paths_are_short_enough() -> None:
     """Linux allows 107 characters, and a longer path is cut or refused."""
     with local_front():
         for name in ("SOCKET_PATH", "METRICS_SOCKET_PATH"):

@@ -30,35 +30,35 @@ class LateNode:
         self.ended.append(self)
 
 
-def started(monkeypatch: pytest.MonkeyPatch, late: int) -> int:
+def start_with_late_nodes(monkeypatch: pytest.MonkeyPatch, late: int) -> int:
     """Start Ray with the given number of late nodes; return the number of killed ones."""
     monkeypatch.setattr(LateNode, "late", late, raising=False)
     monkeypatch.setattr(LateNode, "ended", [], raising=False)
     monkeypatch.setattr(ray_start, "Node", LateNode)
 
-    def init(**options: Any) -> None:
+    def fake_init(**options: Any) -> None:
         assert {"num_cpus": 2} == options
         LateNode()
 
-    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "init", fake_init)
     ray_start.start_ray(num_cpus=2)
     return len(LateNode.ended)
 
 
 def test_late_node_is_ended_and_another_one_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines that load beside it take both cores for a minute, and then they do not."""
-    assert 0 == started(monkeypatch, late=0)
-    assert 2 == started(monkeypatch, late=2)
+    """Engines that load at the same time occupy both cores for a minute."""
+    assert 0 == start_with_late_nodes(monkeypatch, late=0)
+    assert 2 == start_with_late_nodes(monkeypatch, late=2)
 
 
-def test_too_slow_machine_raises_the_error_of_ray(
+def test_machine_that_stays_too_slow_raises_the_error_of_ray(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The wait is bounded, and other errors are raised at once."""
+    """The number of attempts is limited, and other errors are raised at once."""
     with pytest.raises(Exception, match="timed out during startup"):
-        started(monkeypatch, late=3)
+        start_with_late_nodes(monkeypatch, late=3)
     assert 2 == len(LateNode.ended)
     monkeypatch.setattr(ray_start, "_LATE", "something else")
     with pytest.raises(Exception, match="timed out during startup"):
-        started(monkeypatch, late=1)
+        start_with_late_nodes(monkeypatch, late=1)
     assert not LateNode.ended

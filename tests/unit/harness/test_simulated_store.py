@@ -16,7 +16,7 @@ from tests.harness.simulation.store import RedisMemory, StoreClient
 _Store = SchedulerStore | StoreClient
 
 
-async def _story(first: _Store, second: _Store, lose: Any) -> list[object]:
+async def _store_answers(first: _Store, second: _Store, lose: Any) -> list[object]:
     """Return all answers to two consecutive schedulers, and to a loss of all data."""
     old = await first.become_leader()
     seen: list[object] = [
@@ -40,11 +40,11 @@ async def _story(first: _Store, second: _Store, lose: Any) -> list[object]:
     return seen
 
 
-async def test_simulated_store_answers_as_the_real_one_does() -> None:
-    """A simulation over a store of other rules would find other errors, and miss ours."""
+async def test_simulated_store_answers_as_the_real_store_does() -> None:
+    """A simulation with another store would find other errors, and miss ours."""
     redis = RedisMemory()
     first, second = (StoreClient(redis, random.Random(seed), dict) for seed in (1, 2))
-    simulated = await _story(first, second, redis.empty)
+    simulated = await _store_answers(first, second, redis.empty)
     real = FakeSchedulerStore()
 
-    assert await _story(real, real, real.raw.flushall) == simulated
+    assert await _store_answers(real, real, real.raw.flushall) == simulated

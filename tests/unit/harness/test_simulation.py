@@ -21,7 +21,7 @@ _SEEDS = (0, 25)
 
 
 @pytest.mark.slow
-def test_parts_keep_every_rule_whatever_goes_wrong() -> None:
+def test_simulated_service_keeps_every_rule_under_faults() -> None:
     """Calls are lost and repeated, processes die and return: no inference is lost or doubled."""
     result = play_seeds(_SEEDS)
 
@@ -32,12 +32,12 @@ def test_parts_keep_every_rule_whatever_goes_wrong() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [3297, 4058, 12585])
-def test_seed_that_has_failed_keeps_every_rule(seed: int) -> None:
-    """Settings came late; a batch was repeated after a stall; a plan affected the accounts."""
+def test_seeds_that_failed_before_keep_every_rule(seed: int) -> None:
+    """Past causes: late settings, a repeated batch, a plan that changed the accounts."""
     assert () == play(draw_plan(seed)).failures
 
 
-def test_history_is_the_same_each_time() -> None:
+def test_simulation_of_a_seed_is_deterministic() -> None:
     """A seed that fails in a search of hours must fail again in a single run."""
     first, second = (play(draw_plan(7), traced=True) for _ in range(2))
 
@@ -47,7 +47,7 @@ def test_history_is_the_same_each_time() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mistake", BROKEN)
-def test_broken_part_is_found(mistake: str) -> None:
+def test_deliberately_broken_part_is_found(mistake: str) -> None:
     """A rule that no error can violate shows nothing."""
     simulated = BROKEN[mistake].find()
 
@@ -56,7 +56,7 @@ def test_broken_part_is_found(mistake: str) -> None:
 
 
 @pytest.mark.slow
-def test_calls_end_as_is_stated_where_no_replica_is_in_reach_for_long() -> None:
+def test_calls_end_as_documented_while_no_replica_is_reachable() -> None:
     """Two replicas take two leases of each call every two seconds, and twenty end it."""
     plan = draw_plan(3117)
     faults = tuple(
@@ -71,7 +71,7 @@ def test_calls_end_as_is_stated_where_no_replica_is_in_reach_for_long() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("answers", [True, False], ids=["machine answers", "machine is silent"])
-def test_replicas_that_stand_still_keep_their_leases_while_their_machines_answer(
+def test_stopped_replicas_keep_their_leases_while_their_hosts_answer(
     answers: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seven seconds are more than five pings, and than `replica_timeout_s`."""
@@ -84,7 +84,7 @@ def test_replicas_that_stand_still_keep_their_leases_while_their_machines_answer
             for replica, at_s in ((0, 2.5), (1, 4.0))
         ),
         applications=tuple(
-            replace(application, stages=_patient(application.stages))
+            replace(application, stages=_with_patient_callers(application.stages))
             for application in drawn.applications
         ),
     )
@@ -94,7 +94,7 @@ def test_replicas_that_stand_still_keep_their_leases_while_their_machines_answer
     assert answers == (plan.inferences == simulated.grants)
 
 
-def _patient(stages: tuple[tuple[PlannedInference, ...], ...]) -> Any:
+def _with_patient_callers(stages: tuple[tuple[PlannedInference, ...], ...]) -> Any:
     """Return stages whose callers neither leave nor set deadlines."""
     return tuple(
         tuple(replace(one, leaves_after_s=None, deadline_s=None) for one in stage)
@@ -103,7 +103,7 @@ def _patient(stages: tuple[tuple[PlannedInference, ...], ...]) -> Any:
 
 
 @pytest.mark.slow
-def test_failing_history_is_made_smaller() -> None:
+def test_failing_simulation_is_reduced() -> None:
     """Readers need a history without unrelated events."""
     broken = BROKEN["tags are put back wrong"]
     simulated = broken.find()
@@ -117,8 +117,8 @@ def test_failing_history_is_made_smaller() -> None:
 
 
 @pytest.mark.slow
-def test_history_that_fails_leaves_no_coroutine_behind() -> None:
-    """The history ends with stopped processes: a warning would hide the cause of the failure."""
+def test_failing_simulation_leaves_no_coroutine_behind() -> None:
+    """The simulation ends with stopped processes: a warning would hide the cause of the failure."""
     plan = replace(
         draw_plan(3),
         faults=(
@@ -135,19 +135,19 @@ def test_history_that_fails_leaves_no_coroutine_behind() -> None:
     assert [] == [str(warning.message) for warning in warned]
 
 
-def test_endless_wait_is_noticed() -> None:
-    """A simulation in which all parts wait for each other would never end."""
+def test_endless_wait_is_detected() -> None:
+    """A simulation where all parts wait for each other would never end."""
 
-    async def wait() -> None:
+    async def wait_forever() -> None:
         await VirtualLoop.create_future(loop)
 
     loop = VirtualLoop()
     with pytest.raises(NothingLeftToDo, match="nothing will ever happen"):
-        run_virtually(wait(), loop)
+        run_virtually(wait_forever(), loop)
 
 
 @pytest.mark.slow
-def test_search_is_written_as_json(tmp_path: Path) -> None:
+def test_search_result_is_written_as_json(tmp_path: Path) -> None:
     """Results of long searches are compared by this file."""
     file = tmp_path / "found.json"
     assert 0 == simulate_protocol.main(["--count", "2", "--jobs", "1", "--json", str(file)])

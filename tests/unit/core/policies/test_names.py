@@ -160,7 +160,7 @@ class _PolicyWithProperty(Policy):
 
 
 def test_policy_may_declare_by_a_property_that_service_moves_its_keys() -> None:
-    core = SchedulerCore(f"{__name__}:_MovesByItself")
+    core = SchedulerCore(f"{__name__}:_PolicyWithProperty")
 
     assert core.ledger.policy.moves_with_service
 
