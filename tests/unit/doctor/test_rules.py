@@ -624,7 +624,7 @@ def test_worst_finding_is_listed_first() -> None:
     assert ["wrong", "risk", "note"] == [f.severity for f in found]
 
 
-def service_with_two_tags(finish: float, stored: float) -> "Patient":
+def service_with_two_tags(finish: float, stored: float) -> "PatientService":
     """Return a service whose application `busy` has different tags in memory and in Redis."""
     patient = PatientService()
     patient.scheduler["applications"]["busy"]["finish"] = finish
