@@ -202,7 +202,9 @@ def test_status_text_shows_the_working_set() -> None:
 
     assert f"working set   {line}, of 90,000; 10 of 100 returns missed theirs\n" in text
     assert "for room beside the contexts of started applications" in text
-    assert "returns" not in render_status(ANSWER | {"working_set": seen | {"found": 0, "missed": 0}})
+    assert "returns" not in render_status(
+        ANSWER | {"working_set": seen | {"found": 0, "missed": 0}}
+    )
     assert "working set" not in render_status(ANSWER)
 
 

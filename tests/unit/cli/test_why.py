@@ -78,7 +78,7 @@ def test_top_shows_the_memory_that_an_application_lacks(
     outlook = _OUTLOOK | {"reason": "working_set", "missing_kv_tokens": 41_000}
     view = _VIEW | {"outlook": outlook}
     listing = {"models": {"m": _LISTING["models"]["m"] | {"applications": [view]}}}
-    with noting_service((200, listing)) as url:
+    with recording_service((200, listing)) as url:
         assert 0 == main(["top", "--url", url])
 
     assert "working_set, 41,000 tokens short" in capsys.readouterr().out
