@@ -62,7 +62,7 @@ def test_failed_call_is_an_error_unless_its_ingress_died(
 async def test_calls_of_a_crowd_have_unique_names() -> None:
     """The crowd calls in each phase; two runs of one name would count as a doubled inference."""
     service = FakeService()
-    transport = HttpTransport("http://service", transport=service.http())
+    transport = HttpTransport("http://service", transport=service.http_transport())
     crowd = Crowd(transport)
     await crowd.play(2, 0.0)
     await crowd.play(2, 0.0)
