@@ -5,8 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from justitia_ray.engine_model.steps import EngineSequence
-from justitia_ray.sim.sessions.replica import SessionReplica
+from justitia_ray.sim.sessions.replica import SessionReplica, TurnSequence
 from justitia_ray.sim.sessions.trace import Session, Turn, TurnContent
 from justitia_ray.units import Seconds, Tokens
 
@@ -20,7 +19,7 @@ class TurnCall:
     session: Session
     place: int
     content: TurnContent
-    sequence: EngineSequence | None = None
+    sequence: TurnSequence | None = None
     """Sequence of the turn in an engine; None until it starts."""
     lease_id: str = ""
 
@@ -36,8 +35,8 @@ class TurnCall:
 
     @property
     def cached_tokens(self) -> Tokens:
-        """Prompt tokens that were found in the engine's cache; 0 before the turn starts."""
-        return (self.sequence.cached_tokens or 0) if self.sequence else 0
+        """Prompt tokens that were found in the GPU's or the host's memory, 0 before the start."""
+        return self.sequence.found_tokens if self.sequence else 0
 
 
 class Start(NamedTuple):

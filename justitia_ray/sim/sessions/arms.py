@@ -67,7 +67,7 @@ ARMS: Mapping[str, ArmKind] = {
     "mori": ArmKind(
         MoriArm,
         "fcfs",
-        _grid({}, {"new": 0.5}, {"new": 0.2}, {"new": 0.5, "filled": 0.9}),
+        _grid({}, {"new": 0.5}, {"new": 0.2}, {"new": 0.0}),
     ),
     "gittins": ArmKind(
         GittinsArm,

@@ -95,7 +95,7 @@ class CoreArm(SessionArm):
                 call.turn.prompt_tokens,
                 call.turn.output_tokens,
                 Outcome.FINISHED,
-                cached_tokens=call.sequence.cached_tokens if call.sequence else None,
+                cached_tokens=call.cached_tokens,
             )
             for call in calls
         )
@@ -108,7 +108,7 @@ class CoreArm(SessionArm):
                 call.turn.prompt_tokens,
                 call.sequence.generated,
                 running=True,
-                cached_tokens=call.sequence.cached_tokens if call.sequence.generated else None,
+                cached_tokens=call.cached_tokens if call.sequence.generated else None,
             )
             for lease_id, call in leased.items()
             if call.sequence is not None

@@ -6,12 +6,11 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from justitia_ray.engine_model.steps import EngineSequence
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.sessions.arm import NEVER, Start, TurnCall
 from justitia_ray.sim.sessions.arms import ARMS
 from justitia_ray.sim.sessions.profiles import LongContextProfile
-from justitia_ray.sim.sessions.replica import SessionReplica
+from justitia_ray.sim.sessions.replica import SessionReplica, TurnSequence
 from justitia_ray.sim.sessions.trace import Session, TurnContent
 from justitia_ray.units import Seconds, Tokens
 
@@ -32,6 +31,8 @@ class SessionSettings:
     """Seed of the order of the sessions."""
     options: tuple[tuple[str, object], ...] = ()
     """Options of the arm, by name."""
+    host: float = 0.0
+    """Host memory of a replica, in multiples of its KV memory."""
 
 
 @dataclass(slots=True)
@@ -97,8 +98,10 @@ class _Play:
         self._random = Random(settings.seed)
         kind = ARMS[settings.arm]
         profile = settings.profile
+        host_tokens = round(settings.host * profile.kv_tokens)
         self._replicas = [
-            SessionReplica(index, profile, kind.engine_policy) for index in range(settings.replicas)
+            SessionReplica(index, profile, kind.engine_policy, host_tokens)
+            for index in range(settings.replicas)
         ]
         self._arm = kind.make(self._replicas, sessions, **dict(settings.options))
         for replica in self._replicas:
@@ -110,7 +113,7 @@ class _Play:
         self._rows: dict[str, SessionRow] = {}
         self._due: list[tuple[Seconds, int, Session, int]] = []
         """Turns to be submitted: (time, rank, session, index)."""
-        self._calls: dict[EngineSequence, TurnCall] = {}
+        self._calls: dict[TurnSequence, TurnCall] = {}
         self._arrivals = 0
 
     def run(self) -> SessionResult:
@@ -157,18 +160,19 @@ class _Play:
     def _start(self, starts: Iterable[Start], now: Seconds) -> None:
         for replica, call, priority in starts:
             self._arrivals += 1
-            call.sequence = EngineSequence(
+            call.sequence = TurnSequence(
                 content=call.content,
                 arrival=self._arrivals,
                 prompt_tokens=call.turn.prompt_tokens,
                 max_tokens=call.turn.output_tokens,
                 priority=priority,
+                path=call.turn.path,
             )
             self._calls[call.sequence] = call
             replica.add(call.sequence, now)
 
     def _hold(
-        self, replica: SessionReplica, finished: Sequence[EngineSequence], now: Seconds
+        self, replica: SessionReplica, finished: Sequence[TurnSequence], now: Seconds
     ) -> None:
         for sequence in finished:
             self._arm.hold(replica, self._calls[sequence], now)

@@ -23,6 +23,8 @@ class LongContextProfile:
     """Time per prompt token that is computed."""
     per_pair_s: Seconds
     """Time per pair of a computed prompt token and a token before it: attention."""
+    host_token_s: Seconds
+    """Time to load the KV of a token from host memory."""
     least_prefill_s: Seconds = 0.0
     """Least time of an iteration that computes any prompt token."""
     block_size: Tokens = 16
@@ -79,6 +81,8 @@ class LongContextProfile:
 PROFILES: Mapping[str, LongContextProfile] = {
     profile.name: profile
     for profile in (
+        # Host memory is loaded at 50 GB/s a GPU (PCIe 5, not measured here).
+        #
         # Llama 3 8B on an H200. Measured: prompts of 64, 256, 1,024, 4,096, 16,384 and 32,768
         # tokens in 25, 22, 30, 103, 493 and 1,227 ms (here 25, 25, 29, 106, 489 and 1,189), and
         # decoding. The memory is computed: 0.9 of 139 GiB less 16 GB of weights, at 128 KiB per
@@ -91,6 +95,7 @@ PROFILES: Mapping[str, LongContextProfile] = {
             per_context_token_s=2.2e-8,
             per_prompt_token_s=2.3e-5,
             per_pair_s=8e-10,
+            host_token_s=2.6e-6,
             least_prefill_s=0.025,
         ),
         # A dense model of 32B on two H100. Not measured: the memory, and a prefill of all of it in
@@ -103,6 +108,7 @@ PROFILES: Mapping[str, LongContextProfile] = {
             per_context_token_s=5.6e-8,
             per_prompt_token_s=5.5e-5,
             per_pair_s=1.3e-9,
+            host_token_s=2.6e-6,
         ),
     )
 }

@@ -1,12 +1,29 @@
 """A modelled replica with vLLM's scheduler and prefix cache, in simulated time."""
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
 
 from justitia_ray.engine_model.block_pool import BlockPool
 from justitia_ray.engine_model.steps import EnginePolicy, EngineSequence, StepScheduler
 from justitia_ray.sim.sessions.holds import Holds
+from justitia_ray.sim.sessions.host_memory import HostMemory
 from justitia_ray.sim.sessions.profiles import LongContextProfile
+from justitia_ray.sim.sessions.trace import ChainPath
 from justitia_ray.units import Seconds, Tokens
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class TurnSequence(EngineSequence):
+    """A turn in an engine."""
+
+    path: ChainPath
+    loaded_tokens: Tokens = 0
+    """Prompt tokens loaded from host memory at its first admission."""
+
+    @property
+    def found_tokens(self) -> Tokens:
+        """Prompt tokens that were not computed."""
+        return (self.cached_tokens or 0) + self.loaded_tokens
 
 
 class SessionReplica:
@@ -16,13 +33,20 @@ class SessionReplica:
         index: Index of the replica.
         profile: Memory and times.
         policy: Order of the sequences that wait in the engine.
+        host_tokens: KV tokens that fit into its host memory.
     """
 
-    def __init__(self, index: int, profile: LongContextProfile, policy: EnginePolicy) -> None:
+    def __init__(
+        self,
+        index: int,
+        profile: LongContextProfile,
+        policy: EnginePolicy,
+        host_tokens: Tokens = 0,
+    ) -> None:
         self.index = index
         self.name = str(index)
         self.profile = profile
-        self.steps: StepScheduler[EngineSequence] = StepScheduler(
+        self.steps: StepScheduler[TurnSequence] = StepScheduler(
             BlockPool(profile.kv_tokens // profile.block_size),
             profile.block_size,
             profile.max_num_seqs,
@@ -31,17 +55,18 @@ class SessionReplica:
         )
         self.holds = Holds(self.steps.pool, profile.block_size)
         """Prompts of finished sequences that stay in the cache."""
-        self.before_plan: Callable[[Sequence[EngineSequence], Seconds], None] | None = None
+        self.host = HostMemory(host_tokens)
+        self.before_plan: Callable[[Sequence[TurnSequence], Seconds], None] | None = None
         """Called with finished sequences before the next iteration is planned: the time at which
         their prompts can be held for certain."""
         self.ends_at: Seconds | None = None
         """End of the present run of iterations; None if nothing runs."""
-        self._step: Mapping[EngineSequence, Tokens] = {}
+        self._step: Mapping[TurnSequence, Tokens] = {}
         self._began_at: Seconds = 0.0
         self._iterations = 1
         self._context_tokens: Tokens = 0
 
-    def add(self, sequence: EngineSequence, now: Seconds) -> None:
+    def add(self, sequence: TurnSequence, now: Seconds) -> None:
         """Queue a sequence; the engine considers it at the end of the present iteration."""
         self.steps.add(sequence)
         self._reconsider(now)
@@ -51,10 +76,12 @@ class SessionReplica:
         if self.holds.drop(name):
             self._reconsider(now)
 
-    def end(self, now: Seconds) -> list[EngineSequence]:
+    def end(self, now: Seconds) -> list[TurnSequence]:
         """End the present iterations, start the next ones, and return the finished sequences."""
         made = self.steps.end(self._step, self._iterations)
         finished = [sequence for sequence in made if sequence.finished]
+        for sequence in finished:
+            self.host.store(sequence.path)
         if finished and self.before_plan is not None:
             self.before_plan(finished, now)
         self._begin(now)
@@ -101,12 +128,23 @@ class SessionReplica:
         if self._iterations > 1:
             self.ends_at = now + self._length_s(self._iterations)
             return
-        chunks = [
-            (tokens, sequence.computed - tokens)
-            for sequence, tokens in self._step.items()
-            if tokens > 1
-        ]
-        self.ends_at = now + self.profile.iteration_s(len(decoding), self._context_tokens, chunks)
+        chunks = [self._chunk(one, tokens) for one, tokens in self._step.items() if tokens > 1]
+        loaded_tokens = sum(loaded for loaded, _, _ in chunks)
+        computed = [(tokens, before) for _, tokens, before in chunks]
+        length_s = self.profile.iteration_s(len(decoding), self._context_tokens, computed)
+        self.ends_at = now + length_s + self.profile.host_token_s * loaded_tokens
+
+    def _chunk(self, sequence: TurnSequence, tokens: Tokens) -> tuple[Tokens, Tokens, Tokens]:
+        """Return the tokens of a chunk that are loaded, those computed, and those before these.
+
+        At least the last token of a prompt is computed.
+        """
+        before = sequence.computed - tokens
+        found = min(self.host.found(sequence.path), sequence.prompt_tokens - 1)
+        loaded = max(0, min(found - before, tokens))
+        if not sequence.preemptions:
+            sequence.loaded_tokens += loaded
+        return loaded, tokens - loaded, before + loaded
 
     def _make_room(self) -> None:
         """Give up holds that would make the running sequences lose their memory."""

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -56,6 +56,10 @@ class Chain:
     __slots__ = ()
 
 
+ChainPath: TypeAlias = tuple[tuple[Chain, Tokens], ...]
+"""Chains of a prompt, each with the token position up to which it goes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """A turn of a session."""
@@ -64,8 +68,7 @@ class Turn:
     output_tokens: Tokens
     gap_s: Seconds
     """Time since the answer of the turn before."""
-    path: tuple[tuple[Chain, Tokens], ...]
-    """Chains of its prompt, each with the token position up to which it goes."""
+    path: ChainPath
     calls_tool: bool = False
     """Whether its answer calls a tool: another turn follows, soon in most cases."""
 

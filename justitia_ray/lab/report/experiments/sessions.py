@@ -25,12 +25,13 @@ from justitia_ray.sim.sessions.trace import SESSIONS_FILE, Session, read_session
 from justitia_ray.units import Seconds
 
 _REPLICAS = (1, 4)
-_LOADS = (0.9, 1.5, 3.0)
+_CELLS = ((0.9, 0.0), (1.5, 0.0), (3.0, 0.0), (3.0, 1.0), (3.0, 2.0))
+"""(load, host memory in multiples of the KV memory)."""
 _LONGEST_GAP_S: Seconds = 600.0
 """Longest pause of a user: longer ones, one in twenty, are cut to ten minutes. Runs that lasted for
 days would not differ otherwise."""
-_QUICK_SESSIONS, _QUICK_LOADS, _QUICK_PROFILES = 60, (0.9, 3.0), tuple(PROFILES)[-1:]
-_QUICK_REPLICAS = (4,)
+_QUICK_SESSIONS, _QUICK_PROFILES, _QUICK_REPLICAS = 60, tuple(PROFILES)[-1:], (4,)
+_QUICK_CELLS = ((0.9, 0.0), (3.0, 0.0))
 _PINNED = "pinned"
 
 
@@ -79,21 +80,25 @@ def _recorded(data_dir: Path) -> list[Session]:
     return read_sessions(data_dir / SESSIONS_FILE, _LONGEST_GAP_S)
 
 
-def _group(profile: str, replicas: int, load: float) -> str:
-    return f"{profile}, {replicas} replica{'s'[: replicas > 1]}, {load:g}x"
+def _cell(load: float, host: float) -> str:
+    return f"{load:g}x, host {host:g} M" if host else f"{load:g}x"
+
+
+def _group(profile: str, replicas: int, load: float, host: float) -> str:
+    return f"{profile}, {replicas} replica{'s'[: replicas > 1]}, {_cell(load, host)}"
 
 
 def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     sessions = _QUICK_SESSIONS if scale.is_quick else None
     return {
-        Arm(_group(name, replicas, load), arm): SessionPlay(
+        Arm(_group(name, replicas, load, host), arm): SessionPlay(
             scale.data_dir,
-            SessionSettings(arm, PROFILES[name], replicas, load, seed),
+            SessionSettings(arm, PROFILES[name], replicas, load, seed, host=host),
             sessions,
         )
         for name in scale.pick(tuple(PROFILES), _QUICK_PROFILES)
         for replicas in scale.pick(_REPLICAS, _QUICK_REPLICAS)
-        for load in scale.pick(_LOADS, _QUICK_LOADS)
+        for load, host in scale.pick(_CELLS, _QUICK_CELLS)
         for arm in ARMS
     }
 
@@ -121,11 +126,11 @@ def _figures(best: BestPlay) -> Mapping[str, float | None]:
 
 
 def _charts(scale: Scale, found: Found) -> list[Chart]:
-    loads = scale.pick(_LOADS, _QUICK_LOADS)
+    cells = scale.pick(_CELLS, _QUICK_CELLS)
     charts = []
     for name in scale.pick(tuple(PROFILES), _QUICK_PROFILES):
         for replicas in scale.pick(_REPLICAS, _QUICK_REPLICAS):
-            groups = [_group(name, replicas, load) for load in loads]
+            groups = [_group(name, replicas, load, host) for load, host in cells]
             series = [
                 curve(
                     arm,
@@ -147,7 +152,7 @@ def _charts(scale: Scale, found: Found) -> list[Chart]:
                     y_label="seconds",
                     series=series,
                     kind="bars",
-                    categories=[f"{load:g}x" for load in loads],
+                    categories=[_cell(load, host) for load, host in cells],
                     is_log_y=True,
                 )
             )
@@ -174,17 +179,18 @@ SESSIONS = Experiment(
     about=(
         "Recorded sessions of coding agents, unscaled, on one and four replicas whose memory and "
         "iterations follow vLLM's scheduler and prefix cache block for block. As many sessions are "
-        "there at once as have contexts of 0.9, 1.5 and 3 times the replicas' memory; when one has "
-        "ended the next begins. Completion is without the gaps in which tools run and people "
-        "read, of ten minutes at most. `pinned` is bare vLLM servers with sticky sessions. "
+        "there at once as have contexts of 0.9, 1.5 and 3 times the replicas' memory, at 3 also "
+        "with host memory of one and two times the KV memory; when one has ended the next begins. "
+        "Completion is without the gaps in which tools run and people read, of ten minutes at "
+        "most. `pinned` is bare vLLM servers with sticky sessions. "
         "`justitia` is the scheduling core, which knows costs and lengths; `justitia-class-mean` "
         "knows only their means over all sessions. The other arms are re-implementations of other "
         "schedulers from their papers, none the authors' code: `lmetric` (arXiv 2603.15202), "
         "`cache-ttl` (2511.02230), `thunder-agent` (2602.13692), `concur` (2601.22705), `mori` "
-        "(2606.00866, without its host memory) and `gittins` (the order of Hermes, 2506.14851). "
-        "Each of them gets its best of up to four settings in every cell, by the mean; ours has "
-        "one. Sessions end before the first turn that exceeds a replica's memory; sub-agents, "
-        "1.3 % of the turns, are left out. The H200 was measured; the two H100 were not."
+        "(2606.00866, without its order of host memory) and `gittins` (the order of Hermes, "
+        "2506.14851). Each of them gets its best of up to four settings in every cell, by the "
+        "mean; ours has one. Sessions end before the first turn that exceeds a replica's memory; "
+        "sub-agents, 1.3 % of the turns, are left out. The H200 was measured; the two H100 were not."
     ),
     arms=_arms,
     measure=measure_each(_figures),

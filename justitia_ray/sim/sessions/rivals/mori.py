@@ -7,8 +7,9 @@ others, programs with a waiting turn come back, the least idle first, before new
 first. One may take the places of acting programs that are idler than itself.
 
 In MORI engines evict the blocks of busy programs last; here their prompts are held, and given up
-under pressure, those of the idlest first. MORI moves contexts to host memory instead of dropping
-them; that tier is not modelled.
+under pressure, those of the idlest first. MORI moves contexts of programs without a place to host
+memory, and has an order and an admission of its own for that tier; here every arm has the same host
+memory, or none, in the order of use.
 """
 
 from collections import deque
@@ -29,7 +30,6 @@ class MoriArm(ProgramArm):
     Args:
         replicas: The replicas.
         sessions: All sessions of the run; not used.
-        filled: Share of the memory that the programs with a place may take.
         new: Idleness of a program that has run no turn; the paper does not give it.
     """
 
@@ -37,11 +37,10 @@ class MoriArm(ProgramArm):
         self,
         replicas: Sequence[SessionReplica],
         sessions: Sequence[Session],
-        filled: float = 1.0,
         new: float = 1.0,
     ) -> None:
         super().__init__(replicas, sessions)
-        self._capacity: Tokens = int(filled * replicas[0].profile.kv_tokens)
+        self._capacity: Tokens = replicas[0].profile.kv_tokens
         self._new = new
         self._cycles: dict[str, deque[list[Seconds]]] = {}
         """[ran, acted] of the last cycles of each program."""

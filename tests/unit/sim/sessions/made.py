@@ -15,6 +15,7 @@ ENGINE = LongContextProfile(
     per_context_token_s=1e-6,
     per_prompt_token_s=1e-4,
     per_pair_s=0.0,
+    host_token_s=1e-5,
     block_size=16,
     max_num_seqs=8,
     max_batched_tokens=2_048,

@@ -3,8 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from justitia_ray.engine_model.steps import EngineSequence
-from justitia_ray.sim.sessions.replica import SessionReplica
+from justitia_ray.sim.sessions.replica import SessionReplica, TurnSequence
 from justitia_ray.sim.sessions.trace import Session, TurnContent
 from tests.unit.sim.sessions.made import ENGINE, line, read, turn
 
@@ -19,13 +18,14 @@ class Engine:
         self.now = 0.0
         self._arrivals = 0
 
-    def add(self, session: Session, place: int = 0) -> EngineSequence:
+    def add(self, session: Session, place: int = 0) -> TurnSequence:
         turn, self._arrivals = session.turns[place], self._arrivals + 1
-        sequence = EngineSequence(
+        sequence = TurnSequence(
             content=TurnContent(turn, _SIZE),
             arrival=self._arrivals,
             prompt_tokens=turn.prompt_tokens,
             max_tokens=turn.output_tokens,
+            path=turn.path,
         )
         self.replica.add(sequence, self.now)
         return sequence
@@ -40,7 +40,7 @@ class Engine:
         self.now = self.replica.ends_at
         self.replica.end(self.now)
 
-    def held(self, session: Session, rank: float = 0.0) -> EngineSequence:
+    def held(self, session: Session, rank: float = 0.0) -> TurnSequence:
         """Run the first turn of a session and hold its prompt."""
         sequence = self.add(session)
         self.replica.before_plan = lambda *_: self.replica.holds.add(

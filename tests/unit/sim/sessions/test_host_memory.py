@@ -1,0 +1,74 @@
+"""Host memory: what it holds, and the time of prompts that are loaded from it."""
+
+from pathlib import Path
+
+import pytest
+
+from justitia_ray.sim.sessions.host_memory import HostMemory
+from justitia_ray.sim.sessions.play import SessionResult, SessionSettings, play_sessions
+from justitia_ray.sim.sessions.trace import Chain
+from tests.unit.sim.sessions.made import ENGINE, growing, line, read, turn
+
+_TOOLS, _FIRST, _SECOND, _COMPACTED = Chain(), Chain(), Chain(), Chain()
+
+
+def test_prompt_finds_what_the_turn_before_has_left() -> None:
+    host = HostMemory(10_000)
+    host.store(((_TOOLS, 300), (_FIRST, 2_000)))
+
+    assert 2_000 == host.found(((_TOOLS, 300), (_FIRST, 2_500)))
+    assert 300 == host.found(((_TOOLS, 300), (_SECOND, 900)))
+    assert 1_200 == host.found(((_TOOLS, 300), (_FIRST, 1_200), (_COMPACTED, 1_500)))
+    assert 0 == host.found(((_SECOND, 900),))
+
+
+def test_chains_used_least_recently_leave_first() -> None:
+    """Both sessions share the tools, which are used with each of them."""
+    host = HostMemory(4_000)
+    host.store(((_TOOLS, 300), (_FIRST, 2_000)))
+    host.store(((_TOOLS, 300), (_SECOND, 2_000)))
+    assert 300 + 1_700 + 1_700 == host.tokens
+    host.store(((_TOOLS, 300), (_SECOND, 3_000)))
+
+    assert 300 + 2_700 == host.tokens
+    assert 300 == host.found(((_TOOLS, 300), (_FIRST, 2_500)))
+    assert 3_000 == host.found(((_TOOLS, 300), (_SECOND, 3_000)))
+
+
+def test_no_host_memory_holds_nothing() -> None:
+    host = HostMemory(0)
+    host.store(((_TOOLS, 300),))
+
+    assert 0 == host.found(((_TOOLS, 300),))
+
+
+def test_evicted_prompt_is_loaded_instead_of_computed(tmp_path: Path) -> None:
+    """All but 400 tokens of a's context are evicted by b, and come back at 10 µs each, not 100."""
+    lines = [
+        line("a", turn(3_200, 1), turn(3_264, 1, 3_200, gap_s=200.0), tools=0),
+        line("b", turn(400, 1), turn(6_000, 1, gap_s=60.0), tools=16),
+    ]
+    sessions = read(tmp_path, *lines)
+    plain, host = (play_sessions(sessions, _settings(host)) for host in (0.0, 2.0))
+
+    assert 400 == plain.cached_tokens
+    assert 3_200 == host.cached_tokens
+    saved = (3_200 - 400) * (ENGINE.per_prompt_token_s - ENGINE.host_token_s)
+    assert _served_s(plain) - _served_s(host) == pytest.approx(saved)
+
+
+@pytest.mark.parametrize("arm", ["justitia", "pinned", "mori"])
+def test_host_memory_raises_the_cached_share_of_every_arm(arm: str, tmp_path: Path) -> None:
+    sessions = read(tmp_path, *(growing(f"s{k}", turns=12, more=150) for k in range(30)))
+    plain, host = (play_sessions(sessions, _settings(host, arm, 3.0)) for host in (0.0, 2.0))
+
+    assert host.cached_tokens > plain.cached_tokens + 0.05 * plain.prompt_tokens
+    assert _served_s(host) < _served_s(plain)
+
+
+def _settings(host: float, arm: str = "pinned", load: float = 9.0) -> SessionSettings:
+    return SessionSettings(arm, ENGINE, 1, load, 7, host=host)
+
+
+def _served_s(result: SessionResult) -> float:
+    return sum(row.served_s for row in result.sessions)
