@@ -22,15 +22,15 @@ from justitia_ray.units import Seconds
 
 LONGEST_DOCUMENT_BYTES = 1 << 20
 SILENCE_S: Seconds = 5.0
-"""Timeout for a silent server."""
+"""Timeout for a server that sends nothing, in seconds."""
 _LONGEST_READ_S: Seconds = 10.0
-"""Timeout for the whole document, because a slow server may never be silent for long."""
+"""Timeout for the whole document, in seconds: a slow server may send a byte now and then."""
 
 _THIS_MACHINE = ("localhost", "127.0.0.1", "::1")
 
 
 def check_url(url: str) -> None:
-    """Check that documents may be read from this address.
+    """Check that documents may be read from an address: HTTPS, or HTTP to this machine.
 
     Raises:
         ValueError: If it is neither `https://` nor `http://` of this machine.
@@ -46,7 +46,7 @@ def check_url(url: str) -> None:
 
 
 async def fetch(url: str, ca_file: str | None) -> bytes:
-    """Return the document at an address.
+    """Download a document.
 
     Args:
         url: Address of the document; redirects are followed to addresses that `check_url` accepts.
@@ -58,7 +58,7 @@ async def fetch(url: str, ca_file: str | None) -> bytes:
     """
     # DNS look-ups have no timeout; the thread then ends later by itself.
     async with asyncio.timeout(_LONGEST_READ_S + SILENCE_S):
-        return await asyncio.to_thread(_read, url, ca_file)
+        return await asyncio.to_thread(_read_url, url, ca_file)
 
 
 class _Redirects(HTTPRedirectHandler):
@@ -83,24 +83,26 @@ class _Redirects(HTTPRedirectHandler):
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
-def _opener(ca_file: str | None) -> OpenerDirector:
+def _build_opener(ca_file: str | None) -> OpenerDirector:
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as error:
         raise OSError(f"{ca_file}: the certificates cannot be read: {error}") from error
-    # Plain HTTP is only for this machine, which a proxy would not reach.
+    # No proxy for HTTP, which is allowed only to this machine.
     proxies = {scheme: url for scheme, url in getproxies().items() if scheme == "https"}
     return build_opener(ProxyHandler(proxies), HTTPSHandler(context=context), _Redirects())
 
 
-def _read(url: str, ca_file: str | None) -> bytes:
+def _read_url(url: str, ca_file: str | None) -> bytes:
     check_url(url)
     ends_at = time.monotonic() + _LONGEST_READ_S
-    # Some gateways refuse urllib's default user agent.
+    # Some gateways reject urllib's default user agent.
     headers = {"Accept": "application/json", "User-Agent": "justitia-ray"}
     document = b""
     try:
-        with _opener(ca_file).open(Request(url, headers=headers), timeout=SILENCE_S) as response:
+        with _build_opener(ca_file).open(
+            Request(url, headers=headers), timeout=SILENCE_S
+        ) as response:
             while piece := response.read1(1 << 16):
                 document += piece
                 if len(document) > LONGEST_DOCUMENT_BYTES:

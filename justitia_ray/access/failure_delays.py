@@ -10,15 +10,15 @@ from collections import OrderedDict
 
 from justitia_ray.units import Seconds
 
-_FREE = 5
-"""Consecutive failures of one key id without a delay, e.g. of a deployment with an old key."""
-_FREE_IN_ALL = 100
-"""Failures per second, over all key ids, without a delay."""
+_UNDELAYED_PER_KEY = 5
+"""Consecutive failures with one key id that are answered without delay."""
+_UNDELAYED_PER_S = 100
+"""Failures per second, over all key ids, that are answered without delay."""
 _FIRST_S: Seconds = 0.1
 _LONGEST_S: Seconds = 3.0
 _FORGOTTEN_S: Seconds = 60.0
-"""Time after which a failure is forgotten."""
-_MOST_KNOWN = 4_096
+"""Seconds after which a failure no longer counts."""
+_MOST_KEY_IDS = 4_096
 """Maximum number of key ids that are counted; the oldest are dropped."""
 
 
@@ -27,9 +27,9 @@ class FailureDelays:
 
     def __init__(self) -> None:
         self._by_id: OrderedDict[str, tuple[int, Seconds]] = OrderedDict()
-        """By key id: the number of consecutive failures and the time of the last one."""
+        """Number of consecutive failures and time of the last one, by key id."""
         self._level = 0.0
-        """Level of a leaky bucket of all failures, which drains by `_FREE_IN_ALL` per second."""
+        """Level of a leaky bucket: each failure adds 1, and `_UNDELAYED_PER_S` drain per second."""
         self._at: Seconds = -math.inf
 
     def note_failure(self, public_id: str, now: Seconds) -> Seconds:
@@ -42,15 +42,18 @@ class FailureDelays:
         times, at = self._by_id.pop(public_id, (0, now))
         times = 1 if now - at > _FORGOTTEN_S else times + 1
         self._by_id[public_id] = (times, now)
-        if len(self._by_id) > _MOST_KNOWN:
+        if len(self._by_id) > _MOST_KEY_IDS:
             self._by_id.popitem(last=False)
-        self._level = max(0.0, self._level - _FREE_IN_ALL * (now - self._at)) + 1
+        self._level = max(0.0, self._level - _UNDELAYED_PER_S * (now - self._at)) + 1
         self._at = now
-        return max(_delay(times - _FREE), _delay(math.ceil(self._level / _FREE_IN_ALL) - 1))
+        return max(
+            _delay_s(times - _UNDELAYED_PER_KEY),
+            _delay_s(math.ceil(self._level / _UNDELAYED_PER_S) - 1),
+        )
 
 
-def _delay(beyond: int) -> Seconds:
-    """Return the delay for the given number of failures beyond the free ones."""
+def _delay_s(beyond: int) -> Seconds:
+    """Return the delay in seconds for a number of failures above the undelayed ones."""
     if beyond <= 0:
         return 0.0
     return min(_LONGEST_S, _FIRST_S * 2.0 ** min(beyond - 1, 10))

@@ -16,7 +16,7 @@ from justitia_ray.errors import TooManyFailures, Unauthenticated
 from justitia_ray.units import Seconds
 
 _MOST_WAITING = 1_000
-"""Maximum number of delayed calls with wrong credentials; further ones are refused unchecked."""
+"""Maximum number of wrong credentials whose answers are being delayed; more are not checked."""
 
 
 class IdentifiesToken(Protocol):
@@ -84,16 +84,16 @@ class Gate:
             try:
                 return await self._tokens.identify(credential)
             except Unauthenticated:
-                await self._hold_back("token")
+                await self._delay_failure("token")
                 raise
         try:
             tables = (table() for table in self._tables)
             return find_identity(tables, credential, self._calendar())
         except Unauthenticated:
-            await self._hold_back(public_id(credential))
+            await self._delay_failure(public_id(credential))
             raise
 
-    async def _hold_back(self, shown: str) -> None:
+    async def _delay_failure(self, shown: str) -> None:
         delay_s = self._delays.note_failure(shown, self._clock())
         self._on_failure(shown)
         if delay_s <= 0:

@@ -11,8 +11,8 @@ from justitia_ray.errors import Forbidden, RequestError, shown_short
 
 LONGEST_TENANT = 128
 MOST_PARTS = 8
-"""Maximum number of parts of a tenant that a call names, unless it is the credential's own: every
-level of the tree costs the scheduler time at each event."""
+"""Maximum number of parts in the tenant path of a call, except in the credential's own path: each
+level costs the scheduler time at every event."""
 MAX_WEIGHT = 1e6
 """Largest weight that a caller may request."""
 
@@ -42,7 +42,7 @@ class Identity:
     """
     scopes: frozenset[Scope]
     credential: str
-    """Public name of the credential for logs: a key's id, or a token's issuer and subject."""
+    """Public name of the credential in logs: a key's id, or a token's issuer and subject."""
     user: str | None = None
     max_weight: float = MAX_WEIGHT
     """Largest weight that the caller's applications may have."""
@@ -75,7 +75,7 @@ class Identity:
                 )
             return self.tenant
         check_tenant(named)
-        if self.is_good_for(named):
+        if self.allows_tenant(named):
             if named.count("/") >= MOST_PARTS and named != self.tenant:
                 raise RequestError(
                     f"tenant is {shown_short(named)}: at most {MOST_PARTS} parts are allowed",
@@ -88,7 +88,7 @@ class Identity:
             "forbidden_tenant",
         )
 
-    def is_good_for(self, tenant: str) -> bool:
+    def allows_tenant(self, tenant: str) -> bool:
         """Return whether the credential allows calls for a tenant."""
         if Scope.PROXY in self.scopes:
             return True
@@ -110,7 +110,7 @@ class Identity:
         return self.tenant
 
     def check_weight(self, weight: float | None) -> None:
-        """Check the weight that a call requests, if any.
+        """Check that a requested weight does not exceed the caller's limit.
 
         Raises:
             Forbidden: If it is above the credential's maximum.

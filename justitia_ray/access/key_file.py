@@ -17,8 +17,8 @@ MOST_BYTES = 16 * 2**20
 _NEW_MODE = 0o600
 
 _Version: TypeAlias = tuple[int, int, int]
-"""Modification time in ns, size, and inode of a file. Kubernetes changes a mounted secret by a
-symlink to another directory, which changes the inode."""
+"""Modification time in ns, size, and inode of a file. The inode changes when Kubernetes replaces a
+mounted secret by switching a symlink."""
 
 
 class KeyFile:
@@ -37,18 +37,18 @@ class KeyFile:
         self._path = path
         self._on_trouble = on_trouble
         self._version, data = _read_version(path)
-        self._table = KeyTable(_records(path, data))
+        self._table = KeyTable(_parse_records(path, data))
         self._mistake: str | None = None
         self._unreadable: str | None = None
 
     @property
     def table(self) -> KeyTable:
-        """Keys of the file's last valid version."""
+        """Keys of the last valid version of the file."""
         return self._table
 
     @property
     def trouble(self) -> str | None:
-        """Reason why the file's present content is not used; None: it is used."""
+        """Error in the file's present content; None if that content is in use."""
         return self._unreadable or self._mistake
 
     def refresh(self) -> bool:
@@ -57,25 +57,27 @@ class KeyFile:
         If the file is missing or has a mistake, the last valid keys stay in use.
         """
         try:
-            if _version(os.stat(self._path)) == self._version:
+            if _version_of(os.stat(self._path)) == self._version:
                 self._unreadable = None
                 return False
             version, data = _read_version(self._path)
         except OSError as error:
-            return self._not_read(f"{self._path}: cannot be read: {error.strerror or error}")
+            return self._report_unreadable(
+                f"{self._path}: cannot be read: {error.strerror or error}"
+            )
         except ConfigError as error:
-            return self._not_read(str(error))
+            return self._report_unreadable(str(error))
         self._version, self._unreadable, self._mistake = version, None, None
         try:
-            self._table = KeyTable(_records(self._path, data))
+            self._table = KeyTable(_parse_records(self._path, data))
         except ConfigError as error:
             self._mistake = str(error)
             self._on_trouble(self._mistake)
             return False
         return True
 
-    def _not_read(self, reason: str) -> bool:
-        """Report a file that cannot be opened, once; the next refresh tries again."""
+    def _report_unreadable(self, reason: str) -> bool:
+        """Report an unreadable file unless its last error was the same; return False."""
         if reason != self._unreadable:
             self._unreadable = reason
             self._on_trouble(reason)
@@ -88,7 +90,7 @@ def read_key_file(path: Path) -> tuple[KeyRecord, ...]:
     Raises:
         ConfigError: If it cannot be read, or has a mistake.
     """
-    return _records(path, _read_version(path)[1])
+    return _parse_records(path, _read_version(path)[1])
 
 
 def add_key(path: Path, make: Callable[[Collection[str]], NewKey]) -> NewKey:
@@ -101,10 +103,10 @@ def add_key(path: Path, make: Callable[[Collection[str]], NewKey]) -> NewKey:
     Raises:
         ConfigError: If the file has a mistake, or cannot be read or written; it is not changed.
     """
-    with _locked(path) as target:
+    with _lock_directory(path) as target:
         records = read_key_file(target) if target.exists() else ()
         new = make({record.key_id for record in records})
-        _write(target, (*records, new.record))
+        _replace_file(target, (*records, new.record))
     return new
 
 
@@ -114,17 +116,17 @@ def remove_key(path: Path, key_id: str) -> KeyRecord | None:
     Raises:
         ConfigError: Like `add_key`, and if the file is missing.
     """
-    with _locked(path) as target:
+    with _lock_directory(path) as target:
         records = read_key_file(target)
         found = next((record for record in records if record.key_id == key_id), None)
         if found is not None:
-            _write(target, (record for record in records if record is not found))
+            _replace_file(target, (record for record in records if record is not found))
     return found
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[Path]:
-    """Hold the lock for replacing a file; yields the file behind any symlinks.
+def _lock_directory(path: Path) -> Iterator[Path]:
+    """Hold a lock on the file's directory; yield the file's path without symlinks.
 
     The directory is locked, because the file itself is replaced meanwhile.
     """
@@ -140,8 +142,8 @@ def _locked(path: Path) -> Iterator[Path]:
         os.close(directory)
 
 
-def _write(path: Path, records: Iterable[KeyRecord]) -> None:
-    """Replace a file, keeping owner and mode; a new file is readable for its owner only."""
+def _replace_file(path: Path, records: Iterable[KeyRecord]) -> None:
+    """Replace a key file with the same owner and mode; a new file is readable only by its owner."""
     before = path.stat() if path.exists() else None
     with replacing(path) as file:
         if before is not None:
@@ -152,7 +154,7 @@ def _write(path: Path, records: Iterable[KeyRecord]) -> None:
         os.fsync(file.fileno())
 
 
-def _records(path: Path, data: bytes) -> tuple[KeyRecord, ...]:
+def _parse_records(path: Path, data: bytes) -> tuple[KeyRecord, ...]:
     try:
         return read_records(data.decode())
     except UnicodeDecodeError:
@@ -162,12 +164,12 @@ def _records(path: Path, data: bytes) -> tuple[KeyRecord, ...]:
 
 
 def _read_version(path: Path) -> tuple[_Version, bytes]:
-    """Return a file's content, and its version from before it was read.
+    """Return a file's version before the read, and its content.
 
     A change during the read gives another version, so the next refresh reads the file again.
     """
     try:
-        with _open(path) as file:
+        with _open_without_blocking(path) as file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
                 raise ConfigError(f"{path}: is no regular file")
@@ -176,13 +178,13 @@ def _read_version(path: Path) -> tuple[_Version, bytes]:
         raise ConfigError(f"{path}: cannot be read: {error.strerror or error}") from error
     if len(data) > MOST_BYTES:
         raise ConfigError(f"{path}: has more than {MOST_BYTES:,} bytes, the most that is read")
-    return _version(found), data
+    return _version_of(found), data
 
 
-def _open(path: Path) -> BinaryIO:
-    # Without O_NONBLOCK opening a named pipe would wait for a writer.
+def _open_without_blocking(path: Path) -> BinaryIO:
+    # O_NONBLOCK: opening a named pipe would otherwise wait for a writer.
     return os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
 
 
-def _version(found: os.stat_result) -> _Version:
+def _version_of(found: os.stat_result) -> _Version:
     return found.st_mtime_ns, found.st_size, found.st_ino

@@ -22,19 +22,20 @@ from justitia_ray.errors import AdmissionError, Unauthenticated, shown_short
 from justitia_ray.units import Seconds
 
 Fetch: TypeAlias = Callable[[str, str | None], Awaitable[bytes]]
-"""Returns the document at an address; the second argument is a file of trusted CA certificates,
-None for the system's. Raises OSError or ValueError."""
+"""Function that downloads the document at an address. Its second argument is a file of trusted CA
+certificates, None for the system's; it raises OSError or ValueError."""
 
 FRESH_S: Seconds = 300.0
-"""Age after which a set is fetched again in the background."""
+"""Age of a key set, in seconds, from which it is refreshed in the background."""
 STALE_S: Seconds = 600.0
-"""Age after which calls wait for a new set, because a key may have been withdrawn."""
+"""Age of a key set, in seconds, from which calls wait for a new one: keys may have been
+withdrawn."""
 KEPT_S: Seconds = 86_400.0
-"""Lifetime of a set while its issuer is unreachable."""
+"""Seconds for which a key set is used while its issuer is unreachable."""
 PAUSE_S: Seconds = 30.0
-"""Minimum time between fetches, whatever keys tokens name."""
+"""Minimum seconds between downloads of a key set, also when tokens name unknown keys."""
 PAUSE_WITHOUT_KEYS_S: Seconds = 5.0
-"""Minimum time between fetches while no key is known; every call is refused meanwhile."""
+"""Minimum seconds between downloads while there is no key and every call is refused."""
 _MOST_KEYS = 100
 
 KEY_TYPES: dict[str, tuple[str, tuple[str | None, ...]]] = {
@@ -44,10 +45,10 @@ KEY_TYPES: dict[str, tuple[str, tuple[str | None, ...]]] = {
     "ES512": ("EC", ("P-521",)),
     "EdDSA": ("OKP", ("Ed25519", "Ed448")),
 }
-"""Key type and curves that fit each algorithm; none of them uses a shared secret."""
+"""Key type and allowed curves of each signature algorithm; none uses a shared secret."""
 
 _Keys: TypeAlias = dict[str, list[jwt.PyJWK]]
-"""Keys by the algorithm whose signatures they verify."""
+"""Verification keys by signature algorithm."""
 
 
 def discovery_url(issuer: str) -> str:
@@ -91,11 +92,11 @@ class KeySet:
         self._not_before = -math.inf
         self._has_failed = False
         self._flaw = ""
-        """Error message for callers about the fetched keys; empty if they are usable."""
+        """Error message for callers if the downloaded keys are unusable, else empty."""
         self._fetching: asyncio.Task[None] | None = None
 
     async def find(self, key_id: str | None, algorithm: str) -> jwt.PyJWK:
-        """Return the key that a token names and that fits its algorithm.
+        """Return the key with a token's key id and algorithm.
 
         An issuer with one key need not give it an id (OpenID Connect Core 1.0, Sec. 10.1), so a
         token without a key id is verified with the only key that fits.
@@ -111,44 +112,44 @@ class KeySet:
         age = self._clock() - self._fetched_at
         if age >= KEPT_S:
             self._keys = {}
-        key = self._match(key_id, algorithm)
+        key = self._find_cached(key_id, algorithm)
         if key is None or age >= FRESH_S:
-            fetching = self._fetch_if_due()
+            fetching = self._start_fetch()
             was_idle = age >= STALE_S and not self._has_failed
             if fetching is not None and (key is None or was_idle):
                 await asyncio.shield(fetching)
-                key = self._match(key_id, algorithm)
+                key = self._find_cached(key_id, algorithm)
         if key is None and self._has_failed:
             raise AdmissionError(
                 f"the keys of the token's issuer cannot be had now{self._flaw}",
                 PAUSE_WITHOUT_KEYS_S,
             )
         if key is None:
-            raise Unauthenticated(self._missing(key_id, algorithm))
+            raise Unauthenticated(self._no_key_message(key_id, algorithm))
         return key
 
     async def find_newer(self, algorithm: str) -> jwt.PyJWK | None:
-        """Fetch the issuer's keys again and return the only one for an algorithm.
+        """Download the issuer's keys again and return the only key for an algorithm.
 
         It is used after a wrong signature, because a key without an id may have been replaced.
 
         Returns:
             None if the last fetch is too recent or there is not exactly one key.
         """
-        fetching = self._fetch_if_due()
+        fetching = self._start_fetch()
         if fetching is None:
             return None
         await asyncio.shield(fetching)
-        return self._match(None, algorithm)
+        return self._find_cached(None, algorithm)
 
-    def _match(self, key_id: str | None, algorithm: str) -> jwt.PyJWK | None:
+    def _find_cached(self, key_id: str | None, algorithm: str) -> jwt.PyJWK | None:
         fitting = self._keys.get(algorithm, [])
         if key_id is None:
             return fitting[0] if len(fitting) == 1 else None
         return next((key for key in fitting if key.key_id == key_id), None)
 
-    def _missing(self, key_id: str | None, algorithm: str) -> str:
-        """Return the error message for a token that no key matches."""
+    def _no_key_message(self, key_id: str | None, algorithm: str) -> str:
+        """Return the error message for a token that no key fits."""
         fitting = self._keys.get(algorithm, [])
         if key_id is None:
             shown = f"{len(fitting)} keys" if fitting else "no key"
@@ -161,17 +162,17 @@ class KeySet:
             return f"{told}: the token's header has a kid, and the issuer's keys have none"
         return told
 
-    def _fetch_if_due(self) -> asyncio.Task[None] | None:
-        """Return the running fetch, or start one; None if it is too early."""
+    def _start_fetch(self) -> asyncio.Task[None] | None:
+        """Return the running download, or start one; None if the last one is too recent."""
         if self._fetching is None:
             if self._clock() < self._not_before:
                 return None
-            self._fetching = asyncio.create_task(self._refresh())
+            self._fetching = asyncio.create_task(self._refresh_keys())
         return self._fetching
 
-    async def _refresh(self) -> None:
+    async def _refresh_keys(self) -> None:
         try:
-            self._keys = await self._read_keys()
+            self._keys = await self._download_keys()
             self._fetched_at = self._clock()
             reason = "" if self._keys else f"no key fits {', '.join(self._algorithms)}"
             self._flaw = reason and f": {reason}"
@@ -185,21 +186,21 @@ class KeySet:
         if reason:
             self._on_trouble(self._issuer, reason)
 
-    async def _read_keys(self) -> _Keys:
-        url = self._jwks_url or await self._discover()
-        found = _json_object(url, await self._fetch(url, self._ca_file)).get("keys")
+    async def _download_keys(self) -> _Keys:
+        url = self._jwks_url or await self._discover_jwks_url()
+        found = _parse_json_object(url, await self._fetch(url, self._ca_file)).get("keys")
         if not isinstance(found, list) or len(found) > _MOST_KEYS:
             raise ValueError(f"{url}: has no list of at most {_MOST_KEYS} keys")
         keys: _Keys = {}
         for jwk in found:
             for algorithm in self._algorithms:
-                if isinstance(jwk, dict) and (key := _signing_key(jwk, algorithm)) is not None:
+                if isinstance(jwk, dict) and (key := _parse_key(jwk, algorithm)) is not None:
                     keys.setdefault(algorithm, []).append(key)
         return keys
 
-    async def _discover(self) -> str:
+    async def _discover_jwks_url(self) -> str:
         url = discovery_url(self._issuer)
-        said = _json_object(url, await self._fetch(url, self._ca_file))
+        said = _parse_json_object(url, await self._fetch(url, self._ca_file))
         if said.get("issuer") != self._issuer:
             raise ValueError(f"{url}: is of another issuer, {shown_short(said.get('issuer'))}")
         jwks_url = said.get("jwks_uri")
@@ -208,7 +209,7 @@ class KeySet:
         return jwks_url
 
 
-def _json_object(url: str, document: bytes) -> dict[str, Any]:
+def _parse_json_object(url: str, document: bytes) -> dict[str, Any]:
     try:
         value = json.loads(document)
     except ValueError as error:
@@ -218,8 +219,8 @@ def _json_object(url: str, document: bytes) -> dict[str, Any]:
     return value
 
 
-def _signing_key(jwk: dict[str, Any], algorithm: str) -> jwt.PyJWK | None:
-    """Return a key that verifies an algorithm's signatures; None if it does not fit."""
+def _parse_key(jwk: dict[str, Any], algorithm: str) -> jwt.PyJWK | None:
+    """Return the key of a JWK for a signature algorithm; None if it does not fit."""
     kind, curves = KEY_TYPES[algorithm]
     is_for_it = (
         isinstance(jwk.get("kid"), str | None)
@@ -227,13 +228,13 @@ def _signing_key(jwk: dict[str, Any], algorithm: str) -> jwt.PyJWK | None:
         and jwk.get("crv") in curves
         and jwk.get("alg", algorithm) == algorithm
         and jwk.get("use", "sig") == "sig"
-        and "d" not in jwk  # a published private key is known to everybody
+        and "d" not in jwk  # a published private key is compromised
     )
     if not is_for_it:
         return None
     try:
         key = jwt.PyJWK(jwk, algorithm)
         is_long_enough = key.Algorithm.check_key_length(key.key) is None
-    except Exception:  # cryptography's errors have no common base class; other keys may be valid
+    except Exception:  # cryptography's errors have no common base class
         return None
     return key if is_long_enough else None

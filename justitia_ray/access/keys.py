@@ -32,7 +32,7 @@ _ID_DIGITS = 8
 
 _ID = re.compile(rf"[0-9a-f]{{{_ID_DIGITS}}}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-# Shorter than a key, so that a truncated one is found; longer than usual names.
+# Shorter than a key, to find truncated keys; longer than usual names.
 _PLAIN_KEY = re.compile(rf"{_PREFIX}[A-Za-z0-9_-]{{16,}}")
 _SECRET = re.compile(r"[A-Za-z0-9_-]{32,}")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}([T ][0-9:]{8}(Z|[+-][0-9]{2}:[0-9]{2}))?")
@@ -49,7 +49,7 @@ _HEADER = (
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord:
-    """Stored record of a key: its hash, and the identity that it gives."""
+    """Stored record of an API key: its hash, and the identity that it gives."""
 
     key_id: str
     """Public name of the key: the first 8 hex digits of the digest."""
@@ -100,9 +100,9 @@ class KeyTable:
 
     def record_of(self, secret: str) -> KeyRecord | None:
         """Return the record of a key, expired or not; None if the key is unknown."""
-        digest = _digest(secret)
+        digest = _sha256(secret)
         record = self._by_digest.get(digest)
-        # The look-up's timing depends on the digest only, which callers cannot choose.
+        # The timing of the look-up depends on the digest, which callers cannot choose.
         if record is None or not hmac.compare_digest(record.digest, digest):
             return None
         return record
@@ -133,11 +133,11 @@ def find_identity(tables: Iterable[KeyTable], secret: str, now: Seconds) -> Iden
 
 def public_id(secret: str) -> str:
     """Return the public name of a key, known or unknown, for logs."""
-    return _digest(secret)[:_ID_DIGITS]
+    return _sha256(secret)[:_ID_DIGITS]
 
 
 def looks_like_key(text: str) -> bool:
-    """Return whether a text contains what may be a plain key, whole or truncated."""
+    """Return whether a text contains a plain API key, whole or truncated."""
     return _PLAIN_KEY.search(text) is not None
 
 
@@ -179,7 +179,7 @@ def create_key(
             break
     fields = {
         "id": public_id(secret),
-        "sha256": _digest(secret),
+        "sha256": _sha256(secret),
         "tenant": tenant,
         "user": user,
         "scopes": sorted(scopes),
@@ -207,15 +207,15 @@ def read_records(text: str) -> tuple[KeyRecord, ...]:
         raise ConfigError("a mapping with `keys`, a list, is required")
     for name in root:
         if name != "keys":
-            raise ConfigError(f"{_shown(name)} is an unknown field; keys is allowed")
+            raise ConfigError(f"{_quote(name)} is an unknown field; keys is allowed")
     if not isinstance(root["keys"], list):
-        raise ConfigError(f"keys is {_shown(root['keys'])}: a list is required")
+        raise ConfigError(f"keys is {_quote(root['keys'])}: a list is required")
     records = []
     for index, fields in enumerate(root["keys"]):
         try:
             records.append(_read_record(fields))
         except ConfigError as error:
-            raise ConfigError(f"{_entry(index, fields)}: {error}") from None
+            raise ConfigError(f"{_entry_name(index, fields)}: {error}") from None
     check_distinct(records)
     return tuple(records)
 
@@ -244,7 +244,7 @@ def check_distinct(records: Sequence[KeyRecord]) -> None:
             )
 
 
-# --- form of records in Redis and in output
+# --- records as JSON, for Redis and for output
 
 
 def record_to_json(record: KeyRecord) -> JsonObject:
@@ -281,7 +281,7 @@ def records_from_json(
             if record.key_id != key_id:
                 raise ConfigError(f"id is {record.key_id}: another id is that of the entry")
         except ConfigError as error:
-            damage.append(f"key {_shown(key_id)}: {error}")
+            damage.append(f"key {_quote(key_id)}: {error}")
         else:
             records.append(record)
     return records, damage
@@ -327,12 +327,12 @@ def write_time(at: float) -> str:
 
 def _read_record(fields: object) -> KeyRecord:
     if not isinstance(fields, dict):
-        raise ConfigError(f"is {_shown(fields)}: a mapping of {', '.join(_FIELDS)} is required")
+        raise ConfigError(f"is {_quote(fields)}: a mapping of {', '.join(_FIELDS)} is required")
     _check_no_plain_key(fields)
     for name in fields:
         if name not in _FIELDS:
             raise ConfigError(
-                f"{_shown(name)} is an unknown field; {', '.join(_FIELDS)} are allowed"
+                f"{_quote(name)} is an unknown field; {', '.join(_FIELDS)} are allowed"
             )
     for name in _REQUIRED:
         if fields.get(name) is None:
@@ -376,7 +376,7 @@ def _read_id(value: object, digest: str) -> str:
     expected = digest[:_ID_DIGITS]
     if value != expected:
         raise ConfigError(
-            f"id is {_shown(value)}: the first {_ID_DIGITS} digits of sha256, {expected}, are"
+            f"id is {_quote(value)}: the first {_ID_DIGITS} digits of sha256, {expected}, are"
             " required"
         )
     return expected
@@ -386,10 +386,10 @@ def _read_scopes(value: object) -> frozenset[Scope]:
     known = [scope.value for scope in Scope]
     allowed = f"a list of {', '.join(known)}, each at most once, is allowed"
     if not isinstance(value, list) or not value:
-        raise ConfigError(f"scopes is {_shown(value)}: {allowed}, with one at least")
+        raise ConfigError(f"scopes is {_quote(value)}: {allowed}, with one at least")
     for index, name in enumerate(value):
         if not isinstance(name, str) or name not in known or name in value[:index]:
-            raise ConfigError(f"scopes has {_shown(name)}: {allowed}")
+            raise ConfigError(f"scopes has {_quote(name)}: {allowed}")
     return frozenset(map(Scope, value))
 
 
@@ -399,11 +399,11 @@ def _read_tenant(value: object, scopes: frozenset[Scope]) -> str | None:
             raise ConfigError("tenant is required without the scope proxy or operate")
         return None
     if not isinstance(value, str):
-        raise ConfigError(f"tenant is {_shown(value)}: a path such as acme/search is allowed")
+        raise ConfigError(f"tenant is {_quote(value)}: a path such as acme/search is allowed")
     try:
         check_tenant(value)
     except RequestError as error:
-        raise ConfigError(_redacted(str(error))) from None
+        raise ConfigError(_redact(str(error))) from None
     return value
 
 
@@ -412,7 +412,7 @@ def _read_user(value: object) -> str | None:
         return None
     if not isinstance(value, str) or not 1 <= len(value) <= LONGEST_USER or not value.isprintable():
         raise ConfigError(
-            f"user is {_shown(value)}: 1 to {LONGEST_USER} printable characters are allowed"
+            f"user is {_quote(value)}: 1 to {LONGEST_USER} printable characters are allowed"
         )
     return value
 
@@ -424,7 +424,7 @@ def _read_weight(value: object) -> float:
         weight = 0.0
     if isinstance(value, bool) or not 0 < weight <= MAX_WEIGHT:
         raise ConfigError(
-            f"max_weight is {_shown(value)}: a number above 0, {MAX_WEIGHT:g} at most, is allowed"
+            f"max_weight is {_quote(value)}: a number above 0, {MAX_WEIGHT:g} at most, is allowed"
         )
     return weight
 
@@ -435,7 +435,7 @@ def _read_field_time(name: str, value: object) -> float | None:
     try:
         return read_time(value if isinstance(value, str) else "")
     except ValueError as error:
-        raise ConfigError(f"{name} is {_shown(value)}: {error}") from None
+        raise ConfigError(f"{name} is {_quote(value)}: {error}") from None
 
 
 # --- YAML
@@ -468,7 +468,7 @@ def _read_yaml(text: str) -> object:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or getattr(error, "reason", None) or ""
         place = f" in line {mark.line + 1}" if mark else ""
-        raise ConfigError(f"is not YAML{place}: {_redacted(str(problem))}") from None
+        raise ConfigError(f"is not YAML{place}: {_redact(str(problem))}") from None
     except (ValueError, OverflowError):
         raise ConfigError("is not YAML: has a character or escape that is not allowed") from None
     return value
@@ -494,7 +494,7 @@ def _read_node(event: Any, events: Iterator[Any], depth: int) -> object:
         if not isinstance(inner, yaml.ScalarEvent):
             raise ConfigError(f"line {line} has a field whose name is no text")
         if inner.value in fields:
-            raise ConfigError(f"line {line} has {_shown(inner.value)} for a second time")
+            raise ConfigError(f"line {line} has {_quote(inner.value)} for a second time")
         fields[inner.value] = _read_node(next(events), events, depth - 1)
     return fields
 
@@ -502,29 +502,29 @@ def _read_node(event: Any, events: Iterator[Any], depth: int) -> object:
 # --- messages
 
 
-def _entry(index: int, fields: object) -> str:
+def _entry_name(index: int, fields: object) -> str:
     key_id = fields.get("id") if isinstance(fields, dict) else None
     is_fine = isinstance(key_id, str) and is_key_id(key_id)
     return f"keys[{index}] ({key_id})" if is_fine else f"keys[{index}]"
 
 
-def _shown(value: object) -> str:
-    """Return a value as shown in messages: shortened, without keys and digests."""
+def _quote(value: object) -> str:
+    """Return a short text of a value for messages, without keys and digests."""
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list):
         return "a list" if value else "an empty list"
     if value is None:
         return "null"
-    return shown_short(_redacted(value) if isinstance(value, str) else value)
+    return shown_short(_redact(value) if isinstance(value, str) else value)
 
 
-def _redacted(text: str) -> str:
-    """Return a text in which anything that may be a key or digest is truncated."""
+def _redact(text: str) -> str:
+    """Return a text with anything that may be a key or digest truncated."""
     hidden = _PLAIN_KEY.sub(f"{_PREFIX}…", text)
     return _SECRET.sub(lambda found: f"{found[0][:_ID_DIGITS]}…", hidden)
 
 
-def _digest(secret: str) -> str:
-    # Headers may contain anything; a lone surrogate must not raise an error.
+def _sha256(secret: str) -> str:
+    # surrogatepass: headers may contain lone surrogates.
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()

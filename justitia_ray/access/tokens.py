@@ -21,9 +21,9 @@ from justitia_ray.errors import ConfigError, Forbidden, RequestError, Unauthenti
 from justitia_ray.units import Seconds
 
 LONGEST_TOKEN = 16_384
-"""Maximum length of a token in characters: gateways allow headers of 8 to 16 KiB."""
+"""Maximum length of a token in characters; gateways allow headers of 8 to 16 KiB."""
 REMEMBERED_S: Seconds = 60.0
-"""Time for which a verified token is not verified again."""
+"""Seconds for which the result of a verification is cached."""
 MOST_REMEMBERED = 10_000
 """Maximum number of cached tokens; the least recently used is dropped."""
 
@@ -31,14 +31,14 @@ _LONGEST_CREDENTIAL = 100
 _LONGEST_USER = 255
 """Maximum length of a subject in OpenID Connect."""
 _LAST_INSTANT = 253_402_300_799
-"""Last second of the year 9999: a larger number is in milliseconds, or wrong."""
+"""Last second of the year 9999; larger times are in milliseconds, or wrong."""
 
 _Claims: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Issuer:
-    """Trusted issuer of tokens: its name, its keys, and its claims for tenant, user and scopes.
+    """Trusted issuer of tokens: its name, keys, and claims for tenant, user and scopes.
 
     Raises:
         ConfigError: If the address of its keys is not allowed, or an algorithm is not an allowed
@@ -50,22 +50,22 @@ class Issuer:
     audience: str
     """Value that a token's `aud` has to contain."""
     jwks_url: str | None = None
-    """Address of the issuer's keys; None: taken from its discovery document."""
+    """URL of the issuer's keys; None: taken from its discovery document."""
     jwks_ca_file: str | None = None
-    """Trusted CA certificates for that address; None for those of the system."""
+    """File of CA certificates trusted for `jwks_url`; None for those of the system."""
     algorithms: tuple[str, ...] = ("RS256", "ES256")
     """Accepted signature algorithms."""
     tenant_claim: str = "tenant"
     """Claim with the tenant. Dots in a claim's name select nested fields, `org.team`, unless a
     claim with exactly that name exists, e.g. `https://acme.com/tenant`."""
     tenant_below: str | None = None
-    """Prefix of the tenants of this issuer; None: the issuer may name any tenant."""
+    """Path above the issuer's tenants; None: the issuer may name any tenant."""
     user_claim: str = "sub"
     """Claim with the user."""
     scope_claim: str = "scope"
     """Claim with the scopes, separated by spaces or as a list."""
     scope_prefix: str = "justitia."
-    """Prefix of the scopes that are meant for this service."""
+    """Prefix of the scopes of this service, which is removed."""
     max_weight: float = 1.0
     """Largest weight that a token's applications may request."""
     leeway_s: Seconds = 30.0
@@ -155,20 +155,20 @@ class TokenVerifier:
             del self._verified[digest]
         issuer, claims = await self._verify(token)
         ends_at = _check_times(claims, self._calendar(), issuer.leeway_s)
-        identity = _identity(issuer, claims)
+        identity = _identity_of(issuer, claims)
         self._verified[digest] = _Verified(identity, ends_at, self._clock() + REMEMBERED_S)
         if len(self._verified) > MOST_REMEMBERED:
             self._verified.popitem(last=False)
         return identity
 
     async def _verify(self, token: str) -> tuple[Issuer, _Claims]:
-        """Return a token's issuer and its claims, whose times are not checked yet."""
+        """Return a token's issuer and its claims, without a check of their times."""
         issuer, algorithm, key_id = self._read_unverified(token)
         keys = self._key_sets[issuer.issuer]
-        claims = _read_claims(token, await keys.find(key_id, algorithm), issuer)
+        claims = _verified_claims(token, await keys.find(key_id, algorithm), issuer)
         if claims is None and key_id is None:
             newer = await keys.find_newer(algorithm)
-            claims = None if newer is None else _read_claims(token, newer, issuer)
+            claims = None if newer is None else _verified_claims(token, newer, issuer)
         if claims is None:
             raise Unauthenticated("the token's signature is wrong")
         return issuer, claims
@@ -195,8 +195,8 @@ class TokenVerifier:
         return issuer, algorithm, key_id
 
 
-def _read_claims(token: str, key: jwt.PyJWK, issuer: Issuer) -> _Claims | None:
-    """Return a token's claims; None if the key did not sign it.
+def _verified_claims(token: str, key: jwt.PyJWK, issuer: Issuer) -> _Claims | None:
+    """Return a token's claims; None if its signature does not fit the key.
 
     Raises:
         Unauthenticated: If it is not for this service, or malformed.
@@ -210,7 +210,7 @@ def _read_claims(token: str, key: jwt.PyJWK, issuer: Issuer) -> _Claims | None:
             issuer=issuer.issuer,
             options={
                 "require": ["exp"],
-                # PyJWT would use the machine's clock; `_check_times` uses the injected one
+                # `_check_times` checks the times, with the injected clock
                 "verify_exp": False,
                 "verify_nbf": False,
                 "verify_iat": False,
@@ -219,10 +219,10 @@ def _read_claims(token: str, key: jwt.PyJWK, issuer: Issuer) -> _Claims | None:
     except jwt.InvalidSignatureError:
         return None
     except jwt.InvalidAudienceError:
-        raise Unauthenticated(_not_for(issuer)) from None
+        raise Unauthenticated(_wrong_audience(issuer)) from None
     except jwt.MissingRequiredClaimError as error:
         if error.claim == "aud":
-            raise Unauthenticated(_not_for(issuer)) from None
+            raise Unauthenticated(_wrong_audience(issuer)) from None
         raise Unauthenticated(f"the token has no {error.claim}") from None
     except (jwt.PyJWTError, ValueError):
         raise Unauthenticated(
@@ -231,12 +231,12 @@ def _read_claims(token: str, key: jwt.PyJWK, issuer: Issuer) -> _Claims | None:
     return claims
 
 
-def _not_for(issuer: Issuer) -> str:
+def _wrong_audience(issuer: Issuer) -> str:
     return f"the token is not for this service: its aud has to name {issuer.audience!r}"
 
 
 def _check_times(claims: _Claims, now: Seconds, leeway_s: Seconds) -> Seconds:
-    """Return when a token expires, in seconds since 1970, including the leeway.
+    """Return the expiry of a token plus leeway, in seconds since 1970.
 
     Raises:
         Unauthenticated: If it has expired, or is not valid yet.
@@ -254,14 +254,14 @@ def _check_times(claims: _Claims, now: Seconds, leeway_s: Seconds) -> Seconds:
     return ends_at
 
 
-def _identity(issuer: Issuer, claims: _Claims) -> Identity:
-    user = _claim(claims, issuer.user_claim)
+def _identity_of(issuer: Issuer, claims: _Claims) -> Identity:
+    user = _find_claim(claims, issuer.user_claim)
     is_user = isinstance(user, str) and user.isprintable() and 0 < len(user) <= _LONGEST_USER
     subject = claims.get("sub")
     credential = f"jwt:{issuer.issuer}" + (f":{subject}" if subject else "")
     return Identity(
-        tenant=_tenant(issuer, claims),
-        scopes=_scopes(issuer, claims),
+        tenant=_tenant_of(issuer, claims),
+        scopes=_scopes_of(issuer, claims),
         credential="".join(
             letter if letter.isprintable() else "?" for letter in credential[:_LONGEST_CREDENTIAL]
         ),
@@ -270,8 +270,8 @@ def _identity(issuer: Issuer, claims: _Claims) -> Identity:
     )
 
 
-def _tenant(issuer: Issuer, claims: _Claims) -> str:
-    found = _claim(claims, issuer.tenant_claim)
+def _tenant_of(issuer: Issuer, claims: _Claims) -> str:
+    found = _find_claim(claims, issuer.tenant_claim)
     if isinstance(found, list) and len(found) == 1:
         (found,) = found
     if not isinstance(found, str):
@@ -288,9 +288,9 @@ def _tenant(issuer: Issuer, claims: _Claims) -> str:
     return tenant
 
 
-def _scopes(issuer: Issuer, claims: _Claims) -> frozenset[Scope]:
+def _scopes_of(issuer: Issuer, claims: _Claims) -> frozenset[Scope]:
     """Return a token's scopes except `proxy`, which only API keys can have."""
-    found = _claim(claims, issuer.scope_claim)
+    found = _find_claim(claims, issuer.scope_claim)
     named = found.split() if isinstance(found, str) else found
     if not isinstance(named, list):
         return frozenset()
@@ -298,8 +298,8 @@ def _scopes(issuer: Issuer, claims: _Claims) -> frozenset[Scope]:
     return frozenset(known[name] for name in named if isinstance(name, str) and name in known)
 
 
-def _claim(claims: _Claims, path: str) -> Any:
-    """Return a claim by its name, or by a path with dots; None if it does not exist."""
+def _find_claim(claims: _Claims, path: str) -> Any:
+    """Return the claim with a name, or at a path with dots; None if it does not exist."""
     if path in claims:
         return claims[path]
     found: Any = claims

@@ -40,80 +40,82 @@ from justitia_ray.core.tenants import (
 from justitia_ray.units import ClientId, Epoch, Seconds
 
 _EXACT = (Unit.APPLICATIONS, Unit.INFERENCES)
-"""Units whose usage never exceeds a claim, so that usage of a lost claim is not booked twice."""
+"""Units whose usage is cut at the claim: usage of a lost claim is then not booked twice."""
 MOST_NODES = 1_000
-"""Largest number of nodes whose standing is sent at once."""
+"""Maximum number of nodes whose quotas are sent in one answer."""
 
 
 @dataclass(slots=True)
 class _Claim:
+    """Claim of an application or inference on the quotas of its tenant, as amounts by unit."""
+
     tenant: ClientId
     holds: dict[Unit, float] = field(default_factory=dict)
     used: dict[Unit, float] = field(default_factory=dict)
     needs: dict[Unit, float] = field(default_factory=dict)
-    """Expected usage, for units of which the claim holds more."""
+    """Expected usage, for units in which the claim holds more."""
 
-    def rest(self, unit: Unit) -> float:
-        """Return the part of the claim that is held and not used."""
+    def unused(self, unit: Unit) -> float:
+        """Return the part of the claim that is not used yet."""
         return max(0, self.holds.get(unit, 0) - self.used.get(unit, 0))
 
-    def due(self, unit: Unit) -> float:
-        """Return the part of the claim that is expected to be used and is not yet."""
+    def expected_unused(self, unit: Unit) -> float:
+        """Return the part of the claim that is expected to be used and is not used yet."""
         holds = self.holds.get(unit, 0)
         return max(0, min(holds, self.needs.get(unit, holds)) - self.used.get(unit, 0))
 
     def sizes(self, unit: Unit) -> tuple[float, float]:
-        """Return the amounts that count as claimed and as expected."""
-        return self.rest(unit), self.due(unit)
+        """Return the unused and the expected amount, as `_Account.resize` takes them."""
+        return self.unused(unit), self.expected_unused(unit)
 
 
 @dataclass(slots=True)
 class _Account:
-    """Account of one quota of a node."""
+    """Usage of one quota, and the claims on it."""
 
     quota: Quota
     window: UsedWindow
     claimed: float = 0
     expected: float = 0
-    """Part of the claimed amount that claims are expected to use."""
+    """Part of the claims that is expected to be used."""
     exceeded: int = 0
 
-    def left(self, now: Seconds) -> float:
+    def left_after_claims(self, now: Seconds) -> float:
         return self.quota.limit - self.window.used(now) - self.claimed
 
-    def expected_left(self, now: Seconds) -> float:
+    def left_after_expected(self, now: Seconds) -> float:
         return self.quota.limit - self.window.used(now) - self.expected
 
     def resize(self, before: tuple[float, float], after: tuple[float, float]) -> None:
-        """Replace a claim's sizes; both are from `_Claim.sizes`."""
+        """Replace the unused and expected amounts of one claim; see `_Claim.sizes`."""
         self.claimed += after[0] - before[0]
         self.expected += after[1] - before[1]
 
 
 class _Refusal(NamedTuple):
-    """A quota that has too little left for a claim."""
+    """Quota that is too short for a claim."""
 
     path: ClientId
     account: _Account
     amount: float
     wait_s: Seconds | None
     waits: bool
-    """Whether the quota has enough left if claims use only the expected amounts."""
+    """Whether the claim fits if all claims use only their expected amounts."""
 
 
 _NOTHING = (0.0, 0.0)
-"""Sizes of a claim that does not exist."""
+"""Sizes of a missing claim."""
 
 
 @dataclass(slots=True)
 class _Term:
-    """The last known term of a scheduler."""
+    """Latest term of a scheduler, with its claims."""
 
     epoch: Epoch = 0
     number: int = 0
     heard_at: Seconds = 0.0
     restored: tuple[Epoch, int] = (0, 0)
-    """Epoch and number that earlier accounts had stored."""
+    """Epoch and exchange number that were restored from the store."""
     claims: dict[ClaimName, _Claim] = field(default_factory=dict)
 
 
@@ -124,28 +126,22 @@ class QuotaBook:
     """Usage and claims on the quotas of a tree of tenants; the only writer of usage."""
 
     def __init__(self, tree: TenantTree | None = None, epoch: Epoch = 0) -> None:
-        """Create a book without usage.
-
-        Args:
-            tree: The tree of tenants, with its quotas.
-            epoch: Term of the accounts.
-        """
         self.epoch = epoch
         self._tree = tree or TenantTree()
         self._accounts: dict[_AccountKey, _Account] = {}
         self._kept: dict[_AccountKey, tuple[str, dict[int, float]]] = {}
-        """Recorded windows of quotas that have not been accessed since."""
+        """Stored windows of quotas that have not been used since the restart."""
         self._terms: dict[str, _Term] = {}
         self._now: Seconds = 0.0
         self._changed: dict[str, None] = {}
 
     @property
     def tree(self) -> TenantTree:
-        """The present tree of tenants."""
+        """The tree of tenants with their quotas."""
         return self._tree
 
     def configure(self, tree: TenantTree, now: Seconds) -> None:
-        """Replace the tree; usage and claims stay, and count where the new tree has quotas.
+        """Replace the tree; recorded usage and claims count on the quotas of the new tree.
 
         A new quota counts the rests of open claims, and usage from now on.
         """
@@ -156,11 +152,11 @@ class QuotaBook:
         for term in self._terms.values():
             for claim in term.claims.values():
                 for unit in claim.holds:
-                    for account in self._bound(claim.tenant, unit):
+                    for account in self._accounts_for(claim.tenant, unit):
                         account.resize(_NOTHING, claim.sizes(unit))
         for path in (*tree.described, *(path for path, _ in [*self._kept])):
             if not path.endswith(ANY):
-                deque(self._path(path), maxlen=0)  # creates the accounts of the path
+                deque(self._accounts_on_path(path), maxlen=0)  # creates missing accounts
         for key, account in self._accounts.items():
             if key in before:
                 account.exceeded = before[key].exceeded
@@ -182,11 +178,11 @@ class QuotaBook:
             term.epoch, term.number = told.epoch, told.number
             self._changed[f"term:{told.scheduler}"] = None
             for use in told.uses:
-                self._report(told.scheduler, term, use)
+                self._apply_use(told.scheduler, term, use)
             if told.survivors is not None:
                 for name in term.claims.keys() - set(told.survivors):
-                    self._lose(told.scheduler, term, name)
-        verdicts = tuple(self._ask(told.scheduler, term, ask) for ask in told.asks)
+                    self._end_lost_claim(told.scheduler, term, name)
+        verdicts = tuple(self._answer_ask(told.scheduler, term, ask) for ask in told.asks)
         nodes = self.nodes(now) if told.wants_nodes else {}
         return Answer(self.epoch, verdicts, nodes, began_with=began_with)
 
@@ -196,7 +192,7 @@ class QuotaBook:
         for scheduler, term in self._terms.items():
             if now - term.heard_at >= silent_s:
                 for name in list(term.claims):
-                    self._lose(scheduler, term, name)
+                    self._end_lost_claim(scheduler, term, name)
         for key, account in list(self._accounts.items()):
             if key[0] not in self._tree.described and not (
                 account.window.used(now) or account.claimed
@@ -204,19 +200,19 @@ class QuotaBook:
                 del self._accounts[key]
                 self._changed[f"window:{key[0]}|{key[1]}"] = None
         for key, (kind, parts) in list(self._kept.items()):
-            if not _window_of(kind, parts).used(now):
+            if not _stored_window(kind, parts).used(now):
                 del self._kept[key]
                 self._changed[f"window:{key[0]}|{key[1]}"] = None
 
     def standings(self, tenant: ClientId, now: Seconds) -> tuple[LimitStanding, ...]:
-        """Return the quotas that apply to a tenant, from the top of the tree down."""
+        """Return the state of the quotas that apply to a tenant, from the top of the tree down."""
         return tuple(
-            _limit_standing(path, account, max(self._now, now))
-            for path, account in self._path(tenant)
+            _limit_state(path, account, max(self._now, now))
+            for path, account in self._accounts_on_path(tenant)
         )
 
     def nodes(self, now: Seconds) -> dict[ClientId, tuple[NodeStanding, ...]]:
-        """Return the quotas of nodes with usage or claims, for at most MOST_NODES nodes."""
+        """Return the state of quotas with usage or claims, for at most MOST_NODES nodes."""
         now = max(self._now, now)
         found: dict[ClientId, list[NodeStanding]] = {}
         for (path, _), account in self._accounts.items():
@@ -276,7 +272,7 @@ class QuotaBook:
         return record | {"needs": {**claim.needs}} if claim.needs else record
 
     def restore(self, records: dict[str, Record], now: Seconds) -> None:
-        """Restore recorded windows and claims into an unused book.
+        """Restore stored windows and claims into an empty book.
 
         Raises:
             ValueError: If a record lacks a field or has a wrong value.
@@ -289,7 +285,7 @@ class QuotaBook:
                 reader = RecordReader(record, ("kind", "parts"), None, where=name)
                 parts = {int(part): amount for part, amount in reader.items("parts")}
                 self._kept[path, quota] = (reader.text("kind"), parts)
-                _window_of(*self._kept[path, quota])
+                _stored_window(*self._kept[path, quota])
             elif kind == "term":
                 reader = RecordReader(record, ("epoch", "number"), None, where=name)
                 term = self._terms.setdefault(of, _Term(heard_at=self._now))
@@ -301,10 +297,10 @@ class QuotaBook:
                 term.claims[claim_name] = _read_claim(record, name)
         self.configure(self._tree, self._now)
 
-    def _ask(self, scheduler: str, term: _Term, ask: Ask) -> Verdict:
+    def _answer_ask(self, scheduler: str, term: _Term, ask: Ask) -> Verdict:
         claim = term.claims.get(ask.name)
         if claim is not None and claim.tenant != ask.tenant:  # another application's claim
-            self._lose(scheduler, term, ask.name)
+            self._end_lost_claim(scheduler, term, ask.name)
             claim = None
         claim = claim or _Claim(ask.tenant)
         more = {
@@ -312,10 +308,10 @@ class QuotaBook:
             for unit, want in ask.wants.items()
             if want > claim.holds.get(unit, 0)
         }
-        refusal = None if ask.is_granted else self._refusal(claim, ask, more)
+        refusal = None if ask.is_granted else self._find_refusal(claim, ask, more)
         if refusal is not None:
             refusal.account.exceeded += not refusal.waits
-            standing = _limit_standing(refusal.path, refusal.account, self._now)
+            standing = _limit_state(refusal.path, refusal.account, self._now)
             standing = replace(standing, wanted=refusal.amount)
             return Verdict(
                 ask.name, standing, refusal.wait_s, waits=refusal.waits, holds={**claim.holds}
@@ -325,41 +321,41 @@ class QuotaBook:
             claim.holds[unit] = ask.wants[unit]
             if unit in ask.needs:
                 claim.needs[unit] = ask.needs[unit]
-            for account in self._bound(claim.tenant, unit):
+            for account in self._accounts_for(claim.tenant, unit):
                 account.resize(before, claim.sizes(unit))
         if more:
             term.claims[ask.name] = claim
             self._changed[f"claim:{scheduler}|{ask.name}"] = None
         is_demoted = False
         for unit in claim.holds.keys() | ask.wants.keys():
-            for account in self._bound(claim.tenant, unit):
+            for account in self._accounts_for(claim.tenant, unit):
                 how = account.quota.on_exhausted
-                if how is not OnExhausted.REJECT and account.expected_left(self._now) < 0:
+                if how is not OnExhausted.REJECT and account.left_after_expected(self._now) < 0:
                     account.exceeded += unit in more
                     is_demoted |= how is OnExhausted.DEPRIORITISE
         return Verdict(ask.name, is_deprioritised=is_demoted, holds={**claim.holds})
 
-    def _refusal(self, claim: _Claim, ask: Ask, more: Amounts) -> _Refusal | None:
-        """Return the quota with too little left and the longest wait; None if all have enough."""
+    def _find_refusal(self, claim: _Claim, ask: Ask, more: Amounts) -> _Refusal | None:
+        """Return the quota that refuses a claim for the longest time; None if all have enough."""
         found: list[tuple[bool, Seconds, _Refusal]] = []
-        for path, account in self._path(claim.tenant):
+        for path, account in self._accounts_on_path(claim.tenant):
             unit = account.quota.unit
             has = max(claim.holds.get(unit, 0), claim.used.get(unit, 0))
             amount = ask.needs.get(unit, more.get(unit, 0) + has) - has
             if account.quota.on_exhausted is not OnExhausted.REJECT or amount <= 0:
                 continue
-            short = amount - account.expected_left(self._now)
+            short = amount - account.left_after_expected(self._now)
             if short > 0:
                 wait_s = account.window.wait_s(short, self._now)
                 longest = LENGTHS[account.quota.per] if wait_s is None else wait_s
                 if amount > account.quota.limit:
                     longest = math.inf
                 found.append((True, longest, _Refusal(path, account, amount, wait_s, waits=False)))
-            elif unit in more and amount > account.left(self._now):
+            elif unit in more and amount > account.left_after_claims(self._now):
                 found.append((False, 0.0, _Refusal(path, account, amount, None, waits=True)))
         return max(found, key=lambda one: one[:2])[2] if found else None
 
-    def _report(self, scheduler: str, term: _Term, use: Use) -> None:
+    def _apply_use(self, scheduler: str, term: _Term, use: Use) -> None:
         claim = term.claims.get(use.name)
         if claim is None:
             return
@@ -380,10 +376,10 @@ class QuotaBook:
             del term.claims[use.name]
         self._changed[f"claim:{scheduler}|{use.name}"] = None
 
-    def _lose(self, scheduler: str, term: _Term, name: ClaimName) -> None:
-        """Count a claim that is no longer reported as fully used."""
+    def _end_lost_claim(self, scheduler: str, term: _Term, name: ClaimName) -> None:
+        """End a claim that its scheduler no longer reports, and count it as fully used."""
         claim = term.claims[name]
-        self._report(scheduler, term, Use(name, {**claim.holds}, is_over=True))
+        self._apply_use(scheduler, term, Use(name, {**claim.holds}, is_over=True))
 
     def _book(
         self,
@@ -393,29 +389,33 @@ class QuotaBook:
         before: tuple[float, float],
         after: tuple[float, float],
     ) -> None:
-        """Book usage of a claim, and its sizes before and after."""
-        for path, account in self._path(tenant):
+        """Book usage on a tenant's quotas, and replace the sizes of the claim."""
+        for path, account in self._accounts_on_path(tenant):
             if account.quota.unit is unit:
                 account.resize(before, after)
                 if used:
                     account.window.add(used, self._now)
                     self._changed[f"window:{path}|{account.quota.name}"] = None
 
-    def _bound(self, tenant: ClientId, unit: Unit) -> Iterator[_Account]:
-        """Yield the accounts on which a tenant's amount counts."""
-        return (account for _, account in self._path(tenant) if account.quota.unit is unit)
+    def _accounts_for(self, tenant: ClientId, unit: Unit) -> Iterator[_Account]:
+        """Yield the accounts of a tenant and its ancestors that count a unit."""
+        return (
+            account for _, account in self._accounts_on_path(tenant) if account.quota.unit is unit
+        )
 
-    def _path(self, tenant: ClientId) -> Iterator[tuple[ClientId, _Account]]:
+    def _accounts_on_path(self, tenant: ClientId) -> Iterator[tuple[ClientId, _Account]]:
         for path in ancestors(tenant):
             for quota in self._tree.node(path).quotas:
                 key = (path, quota.name)
                 account = self._accounts.get(key)
                 if account is None:
-                    account = self._accounts[key] = _Account(quota, self._window(key, quota))
+                    account = self._accounts[key] = _Account(
+                        quota, self._restored_window(key, quota)
+                    )
                 yield path, account
 
-    def _window(self, key: _AccountKey, quota: Quota) -> UsedWindow:
-        """Return the window of a quota; usage kept from another kind counts from now on."""
+    def _restored_window(self, key: _AccountKey, quota: Quota) -> UsedWindow:
+        """Return a quota's window; stored usage of another kind of window counts as of now."""
         window = UsedWindow(quota)
         kind, parts = self._kept.pop(key, (window.kind, {}))
         if kind == window.kind:
@@ -425,20 +425,20 @@ class QuotaBook:
         return window
 
 
-def _limit_standing(path: ClientId, account: _Account, now: Seconds) -> LimitStanding:
+def _limit_state(path: ClientId, account: _Account, now: Seconds) -> LimitStanding:
     quota = account.quota
     return LimitStanding(
         path,
         quota.unit.value,
         quota.limit,
-        max(0, account.left(now)),
+        max(0, account.left_after_claims(now)),
         account.window.reset_s(now) or LENGTHS[quota.per],
         LENGTHS[quota.per],
     )
 
 
-def _window_of(kind: str, parts: dict[int, float]) -> UsedWindow:
-    """Return a recorded window of any quota.
+def _stored_window(kind: str, parts: dict[int, float]) -> UsedWindow:
+    """Return the window of a stored record, for reading only.
 
     Raises:
         ValueError: If the kind is not valid.

@@ -17,18 +17,18 @@ ClaimName = str
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Request to make a claim, or to raise one."""
+    """Request to create a claim, or to increase one."""
 
     name: ClaimName
     tenant: ClientId
     wants: Amounts
-    """Total amounts that the claim should hold, with those already used."""
+    """Total amounts that the claim is to hold, including used ones."""
     is_granted: bool = False
-    """Whether it was granted before by accounts that may have lost it, or already runs: then no
+    """Whether an earlier term may have granted the claim, or its inference already runs: then no
     quota refuses it."""
     needs: Amounts = field(default_factory=dict)
-    """Expected part of each amount: a quota with less left refuses the claim. Amounts not listed
-    are needed whole."""
+    """Expected part of each amount: a quota with less left refuses the claim. Unlisted amounts are
+    expected to be used whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class Use:
     is_over: bool = False
     """Whether the claim has ended: the unused amount is returned."""
     is_final: bool = False
-    """Whether nothing more will be used: the unused amount is returned, but the claim stays until
-    it has ended, because a successor may ask for it again."""
+    """Whether the usage is final: the unused amount is returned, but the claim remains until it has
+    ended, because a successor may ask for it again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,31 +53,32 @@ class Exchange:
     epoch: Epoch
     """Term of the scheduler."""
     number: int
-    """Number of the exchange in the term, from 1. One without an answer is sent again unchanged."""
+    """Number of the exchange in the term, from 1. An unanswered exchange is sent again
+    unchanged."""
     uses: tuple[Use, ...] = ()
     asks: tuple[Ask, ...] = ()
     accounts: Epoch = 0
     """Term of the accounts that the scheduler expects; accounts of another term book nothing."""
     wants_nodes: bool = False
-    """Whether the answer must include the standing of the nodes."""
+    """Whether the answer must include the state of the nodes' quotas."""
     survivors: tuple[ClaimName, ...] | None = None
-    """All live claims of this scheduler; others, of earlier terms, are lost. None: not known yet,
-    because pending inferences may not all have been submitted again."""
+    """All live claims of this scheduler; its other claims, from earlier terms, count as lost. None:
+    not known yet, because pending inferences may not all have been submitted again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Answer to a request for a claim."""
+    """Answer to an `Ask`."""
 
     name: ClaimName
     refused_by: LimitStanding | None = None
-    """Limit with too little left; None: the claim holds what it wants."""
+    """Limit with too little left; None if the claim was granted."""
     retry_after_s: Seconds | None = None
-    """Time until the limit is expected to have enough; None: not known."""
+    """Seconds until the limit is expected to have enough; None: not known."""
     is_deprioritised: bool = False
     """Whether a quota that deprioritises is exhausted."""
     waits: bool = False
-    """For a refusal: whether the claim would fit if the claims in flight use only the expected
+    """For a refusal: whether the claim would fit if all claims in flight used only their expected
     amounts."""
     holds: Amounts = field(default_factory=dict)
     """Total amounts that the claim holds now."""
@@ -85,7 +86,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class NodeStanding:
-    """Present state of a quota of a node."""
+    """Current state of one quota of a node."""
 
     unit: Unit
     per: str
@@ -95,12 +96,12 @@ class NodeStanding:
     claimed: float
     remaining: float
     reset_s: Seconds
-    """Time until part of the usage leaves the window; 0 without usage."""
+    """Seconds until part of the usage leaves the window; 0 without usage."""
     period_s: Seconds
     on_exhausted: str
     exceeded: int = 0
-    """Number of times since the start that something was refused, deprioritised, or would have
-    been."""
+    """Number of refusals and deprioritisations since the start, including those of shadow
+    quotas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +112,12 @@ class Answer:
     """Term of the accounts; accounts of another term may have lost earlier grants."""
     verdicts: tuple[Verdict, ...] = ()
     nodes: Mapping[ClientId, tuple[NodeStanding, ...]] = field(default_factory=dict)
-    """Nodes whose quotas have usage or claims, up to a bound; empty unless requested."""
+    """Nodes with usage or claims, at most `MOST_NODES`; empty unless requested."""
     is_stale: bool = False
-    """Whether a later exchange of this scheduler is known, so that nothing was booked."""
+    """Whether a later exchange of this scheduler has arrived, so that nothing was booked."""
     is_stored: bool = True
-    """Whether all bookings are stored; False: the store cannot be reached, and later accounts may
-    not have them."""
+    """Whether all bookings are stored; False: the store is unreachable, and accounts of a later
+    term may miss them."""
     began_with: int = 0
-    """Number of the last exchange of the scheduler's term that these accounts found in the store.
-    """
+    """Number of the last exchange of the scheduler's term that these accounts restored from the
+    store."""

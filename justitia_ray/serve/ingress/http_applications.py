@@ -192,7 +192,7 @@ def _with_tenant_names(view: Json) -> Json:
 def _audit(request: Request, act: str, key: ApplicationId) -> None:
     """Log an operator's action on an application of another tenant."""
     context, tenant = context_of(request.scope), split_key(key)[0]
-    if not context.identity.is_good_for(tenant):
+    if not context.identity.allows_tenant(tenant):
         audit_act(context.identity, act, application_id=key)
 
 

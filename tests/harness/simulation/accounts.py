@@ -28,10 +28,10 @@ class WatchedBook(QuotaBook):
 
     recorders: dict[str, UseRecorder]
 
-    def _lose(self, scheduler: str, term: Any, name: str) -> None:
+    def _end_lost_claim(self, scheduler: str, term: Any, name: str) -> None:
         claim = term.claims[name]
-        unused = {unit: claim.rest(unit) for unit in claim.holds}
-        super()._lose(scheduler, term, name)
+        unused = {unit: claim.unused(unit) for unit in claim.holds}
+        super()._end_lost_claim(scheduler, term, name)
         lost = {unit: rest for unit, rest in unused.items() if rest > 0}
         self.recorders[scheduler].claim_lost(name, claim.tenant, lost)
 
