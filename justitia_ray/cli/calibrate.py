@@ -42,7 +42,7 @@ SHOWN = (
 )
 
 
-def add_to(commands: Any) -> None:
+def add_subcommand(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "calibrate",
@@ -120,7 +120,7 @@ def run(options: argparse.Namespace) -> int:
         if path is not None and not path.parent.is_dir():
             raise ConfigError(f"{path}: there is no directory {path.parent} to write it to")
     if options.check is not None:
-        return _check(options, added)
+        return _check_options(options, added)
     if options.out is None:
         raise ConfigError("--out is missing: the profile to write")
     kv_tokens = options.kv_tokens
@@ -134,18 +134,18 @@ def run(options: argparse.Namespace) -> int:
         kv_tokens = kv_tokens or reported
     else:
         runs = [read_run(path, options.policy) for path in options.runs]
-    start = _start(options, kv_tokens)
+    start = _initial_profile(options, kv_tokens)
     fitted = calibrate(runs, start, added or 0)
-    content = ProfileFile(fitted.profile, _provenance(fitted, runs, added or 0))
-    write_profile(options.out, content, _head(options))
-    _print(fitted.runs)
+    content = ProfileFile(fitted.profile, _provenance_of(fitted, runs, added or 0))
+    write_profile(options.out, content, _command_line(options))
+    _print_errors(fitted.runs)
     print(f"wrote {options.out}: residual {fitted.regression.residual:.2%} of a decode time")
     per_token = fitted.profile.prefill_cost.per_token
     print(f"engine.prefill_cost: {{per_token: {per_token:.4g}}}")
     return 0
 
 
-def _check(options: argparse.Namespace, added: Tokens | None) -> int:
+def _check_options(options: argparse.Namespace, added: Tokens | None) -> int:
     if options.profile is None:
         raise ConfigError("--profile is missing: the profile to check")
     content = load_profile_file(options.profile)
@@ -155,11 +155,11 @@ def _check(options: argparse.Namespace, added: Tokens | None) -> int:
     validations = validate(content.profile, runs, added)
     if options.out is not None:
         _write_json(options.out, content.profile, added, validations)
-    _print(validations)
+    _print_errors(validations)
     return 0
 
 
-def _start(options: argparse.Namespace, kv_tokens: Tokens) -> EngineProfile:
+def _initial_profile(options: argparse.Namespace, kv_tokens: Tokens) -> EngineProfile:
     if options.start is not None:
         profile = load_profile(options.start)
     else:
@@ -175,7 +175,7 @@ def _start(options: argparse.Namespace, kv_tokens: Tokens) -> EngineProfile:
     return replace(profile, name=name, kv_tokens=kv_tokens)
 
 
-def _provenance(fitted: FittedProfile, runs: Sequence[MeasuredRun], added: Tokens) -> Fitted:
+def _provenance_of(fitted: FittedProfile, runs: Sequence[MeasuredRun], added: Tokens) -> Fitted:
     speeds = zip(runs, fitted.regression.speeds, strict=True)
     return Fitted(
         version=__version__,
@@ -185,8 +185,8 @@ def _provenance(fitted: FittedProfile, runs: Sequence[MeasuredRun], added: Token
     )
 
 
-def _head(options: argparse.Namespace) -> list[str]:
-    """Return the command with file names but without directories, for the head of the profile."""
+def _command_line(options: argparse.Namespace) -> list[str]:
+    """Return the command with file names but no directories, for the head of the profile."""
     words = ["justitia", "calibrate"]
     if options.url is not None:
         words += ["--url", "URL"]
@@ -225,7 +225,7 @@ def _write_json(
         file.write(text)
 
 
-def _print(validations: Sequence[RunValidation]) -> None:
+def _print_errors(validations: Sequence[RunValidation]) -> None:
     for validation in validations:
         print(f"{validation.run} ({validation.policy}, {validation.requests} requests)")
         for name in SHOWN:

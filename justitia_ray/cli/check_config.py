@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from justitia_ray.serve.ops.config_file import CheckedApplication
 
 
-def add_to(commands: Any) -> None:
+def add_subcommand(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "check-config",

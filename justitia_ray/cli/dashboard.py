@@ -9,7 +9,7 @@ from typing import Any
 from justitia_ray.errors import ConfigError
 
 
-def add_to(commands: Any) -> None:
+def add_subcommand(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "dashboard",

@@ -33,7 +33,7 @@ from justitia_ray.units import Seconds, Tokens
 _FIELDS = {"class", "input", "inferences"}
 _COUNTS = ("prompt_tokens", "output_tokens")
 _BATCH = 200
-"""Applications in one request: features of long inputs take some 10 KB each."""
+"""Applications per request; features of long inputs take some 10 KB each."""
 _PATIENCE_S: Seconds = 120.0
 _PAUSE_S: Seconds = 2.0
 _SERVICE_UNAVAILABLE = 503
@@ -49,12 +49,12 @@ class PastApplication:
     """Prompt and output tokens of each inference."""
 
     def observation(self) -> Observation:
-        """Return the observation to learn from, without the input text."""
+        """Return the application's training observation, without the input text."""
         sample = Sample.of_calls(self.calls, self.input).without_text()
         return Observation(self.application_class, sample)
 
 
-def add_to(commands: Any) -> None:
+def add_subcommand(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "data",
@@ -95,7 +95,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Import the file and print what was imported.
+    """Import the file and print a summary of the import.
 
     Raises:
         ConfigError: If an option or a line of the file is wrong; nothing was imported.
@@ -113,11 +113,11 @@ def run(options: argparse.Namespace) -> int:
             raise ConfigError("--skip goes with --url, not with --out")
         if options.model is not None:
             raise ConfigError("--model goes with --url, not with --out")
-        _write(options.out, options.file, counts)
+        _write_data_directory(options.out, options.file, counts)
         print(f"{total:,} applications of {len(counts)} classes: {options.out}")
         return 0
     left = itertools.islice(read_history(options.file), options.skip, None)
-    asyncio.run(_send(options.url, options.model, left, options.skip))
+    asyncio.run(_send_batches(options.url, options.model, left, options.skip))
     print(
         f"{total - options.skip:,} applications of {len(counts)} classes are being learned;"
         " `justitia predictor list --url` shows what came of it"
@@ -125,7 +125,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-async def _send(
+async def _send_batches(
     url: str, model: str | None, applications: Iterator[PastApplication], taken: int
 ) -> None:
     path = path_for_model("/v1/predictor/samples", model)
@@ -134,7 +134,7 @@ async def _send(
             while batch := list(itertools.islice(applications, _BATCH)):
                 samples = [application.observation().to_dict() for application in batch]
                 body = json.dumps({"samples": samples}).encode()
-                json_object(await _patiently(http, path, body))
+                json_object(await _send_with_retries(http, path, body))
                 taken += len(batch)
         except (JustitiaError, ConnectionError) as error:
             if taken:
@@ -144,8 +144,8 @@ async def _send(
             raise
 
 
-async def _patiently(transport: HttpTransport, path: str, body: bytes) -> Response:
-    """Send a batch, and retry while the predictor is busy learning earlier ones."""
+async def _send_with_retries(transport: HttpTransport, path: str, body: bytes) -> Response:
+    """Send a batch; retry while the predictor is busy with earlier ones."""
     headers = {"content-type": "application/json"}
     for _ in range(round(_PATIENCE_S / _PAUSE_S)):
         answer = await transport.request("POST", path, headers, body)
@@ -155,8 +155,8 @@ async def _patiently(transport: HttpTransport, path: str, body: bytes) -> Respon
     return answer
 
 
-def _write(out: Path, file: Path, classes: Counter[str]) -> None:
-    """Write `apps/` and `recorded/` in the form of a data directory; each run is one stage."""
+def _write_data_directory(out: Path, file: Path, classes: Counter[str]) -> None:
+    """Write `apps/` and `recorded/` of a data directory; each inference becomes one stage."""
     for name in ("apps", "recorded"):
         if (out / name).exists():
             raise ConfigError(f"--out {out}: must be a new directory, has {name}/ already")
@@ -184,17 +184,17 @@ def _write(out: Path, file: Path, classes: Counter[str]) -> None:
 
 
 def read_history(path: Path) -> Iterator[PastApplication]:
-    """Yield the applications of a file lazily; a `.gz` file is unpacked.
+    """Yield the finished applications of a file lazily; a `.gz` file is unpacked.
 
     Raises:
         ConfigError: If the file cannot be read or a line is wrong; the message names file, line and
             field.
     """
     for record in read_records(path):
-        yield _application(record)
+        yield _parse_application(record)
 
 
-def _application(record: JsonRecord) -> PastApplication:
+def _parse_application(record: JsonRecord) -> PastApplication:
     if wrong := sorted(_FIELDS ^ set(record.fields)):
         name = wrong[0]
         allowed = "there" if name in _FIELDS else "one of " + ", ".join(sorted(_FIELDS))
@@ -207,11 +207,13 @@ def _application(record: JsonRecord) -> PastApplication:
     text = record.text("input")
     if not isinstance(inferences, list) or not inferences:
         raise record.error("inferences", "a list with at least one inference", inferences)
-    calls = tuple(_call(record, f"inferences[{i}]", call) for i, call in enumerate(inferences))
+    calls = tuple(
+        _parse_call(record, f"inferences[{i}]", call) for i, call in enumerate(inferences)
+    )
     return PastApplication(name, text, calls)
 
 
-def _call(record: JsonRecord, where: str, call: Any) -> tuple[Tokens, Tokens]:
+def _parse_call(record: JsonRecord, where: str, call: Any) -> tuple[Tokens, Tokens]:
     if not isinstance(call, dict) or set(call) != set(_COUNTS):
         raise record.error(where, "an object of prompt_tokens and output_tokens", call)
     for name in _COUNTS:

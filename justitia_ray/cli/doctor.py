@@ -23,10 +23,10 @@ from justitia_ray.protocol.proxies import proxy_hint
 from justitia_ray.store.scheduler_store import SchedulerStore
 
 _LEAST_INTERVAL_S = 1.0
-"""Shortest time between the looks: the scheduler updates its report at most once per second."""
+"""Minimum seconds between the two looks: the scheduler updates its report once per second."""
 
 
-def add_to(commands: Any) -> None:
+def add_subcommand(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "doctor",
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
 
         configs = [config for a in read_applications(options.config) for config in a.configs]
     try:
-        visited = asyncio.run(_visit(options, configs))
+        visited = asyncio.run(_look_at_each(options, configs))
     except (ConnectionError, ResponseError) as error:
         print(f"justitia doctor: {_error_text(error, options.url)}", file=sys.stderr)
         return 2
@@ -96,7 +96,7 @@ def run(options: argparse.Namespace) -> int:
     return 1 if any(is_wrong(findings) for *_, findings in found) else 0
 
 
-async def _visit(
+async def _look_at_each(
     options: argparse.Namespace, configs: list[AppConfig] | None
 ) -> list[tuple[Look, Look]]:
     limit_s = options.timeout_s
@@ -109,7 +109,7 @@ async def _visit(
 def _error_text(error: Exception, url: str) -> str:
     if not isinstance(error, ResponseError):
         return str(error)
-    # An answer without a code is not this project's: a proxy may have sent it.
+    # An answer without an error code may be from a proxy.
     hint = "" if error.code else proxy_hint(url, os.environ)
     if error.status == 404 and error.code is None:
         return f"no application that can be examined is served there ({error}){hint}"
@@ -119,7 +119,7 @@ def _error_text(error: Exception, url: str) -> str:
 def _open_store(
     path: Path | None, configs: list[AppConfig] | None, seen: Inspection
 ) -> SchedulerStore | None:
-    """Return the store of an inspected application; None if it has none, or without `--config`.
+    """Open the store of an inspected application; None without a store or without `--config`.
 
     Raises:
         ConfigError: If the file has no such application.

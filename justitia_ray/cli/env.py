@@ -15,7 +15,7 @@ from justitia_ray.serve.front import FrontPlan, plan_front
 _WIDTH = 100
 
 
-def add_to(commands: Any) -> None:
+def add_subcommand(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "env",
@@ -52,7 +52,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the variables, each after its reason.
+    """Print each variable with a comment that gives its reason.
 
     Raises:
         ConfigError: If an option, the file or the environment is wrong.
@@ -65,18 +65,18 @@ def run(options: argparse.Namespace) -> int:
 
         callers, tls = most_callers(options.file), asks_for_tls(options.file)
     plan = plan_front(callers, options.descriptors, tls=tls)
-    print(_text(plan, _FORMATS[options.format]))
+    print(_variable_text(plan, _FORMATS[options.format]))
     return 0
 
 
-def _text(plan: FrontPlan, line: Callable[[str, str], str]) -> str:
-    lines = [comment for note in plan.notes for comment in _comment(note)]
+def _variable_text(plan: FrontPlan, line: Callable[[str, str], str]) -> str:
+    lines = [comment for note in plan.notes for comment in _comment_text(note)]
     for setting in plan.settings:
-        lines += [*_comment(setting.reason), line(setting.name, setting.value)]
+        lines += [*_comment_text(setting.reason), line(setting.name, setting.value)]
     return "\n".join(lines)
 
 
-def _comment(text: str) -> list[str]:
+def _comment_text(text: str) -> list[str]:
     return textwrap.wrap(text, _WIDTH, initial_indent="# ", subsequent_indent="# ")
 
 

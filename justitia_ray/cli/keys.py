@@ -32,7 +32,7 @@ from justitia_ray.access.keys import (
     records_from_json,
     write_time,
 )
-from justitia_ray.cli.text_table import cell, text_table
+from justitia_ray.cli.text_table import format_cell, text_table
 from justitia_ray.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from justitia_ray.store.key_store import KeyStore
 
 MakeKey = Callable[[Collection[str]], NewKey]
-"""Function that creates a key, given the ids that are taken."""
+"""Function that creates a key whose id is not among the given ids."""
 
 _DURATION = re.compile(r"([0-9]{1,6})([hd])")
 _HOURS = {"h": 1, "d": 24}
@@ -49,19 +49,19 @@ T = TypeVar("T")
 
 
 class KeyPlace(Protocol):
-    """A file or a Redis that stores keys."""
+    """Interface of a store of API keys: a file or a Redis."""
 
     name: str
     """Location of the keys, for messages."""
 
     def load(self) -> tuple[Sequence[KeyRecord], Sequence[str]]:
-        """Return the readable keys, and a message for each unreadable one."""
+        """Return the readable keys, and an error message for each unreadable one."""
 
-    def add(self, make: MakeKey) -> NewKey:
+    def add(self, make_key: MakeKey) -> NewKey:
         """Store a new key and return it."""
 
     def remove(self, key_id: str) -> tuple[bool, KeyRecord | None]:
-        """Remove a key; return whether there was one, and its record if readable."""
+        """Remove a key; return whether it existed, and its record if readable."""
 
 
 class FilePlace:
@@ -72,66 +72,60 @@ class FilePlace:
         self.name = str(path)
 
     def load(self) -> tuple[Sequence[KeyRecord], Sequence[str]]:
-        """Return the keys; raise ConfigError if the file has a mistake."""
+        """Return the keys; raise ConfigError if the file is malformed."""
         return read_key_file(self._path), ()
 
-    def add(self, make: MakeKey) -> NewKey:
+    def add(self, make_key: MakeKey) -> NewKey:
         """Store a new key and return it."""
-        return add_key(self._path, make)
+        return add_key(self._path, make_key)
 
     def remove(self, key_id: str) -> tuple[bool, KeyRecord | None]:
-        """Remove a key; return whether there was one, and its record."""
+        """Remove a key; return whether it existed, and its record."""
         record = remove_key(self._path, key_id)
         return record is not None, record
 
 
 class RedisPlace:
-    """Keys in an application's Redis."""
+    """Keys in an application's Redis; the store is opened for each operation."""
 
     def __init__(self, name: str, open_store: Callable[[], "KeyStore"]) -> None:
-        """Create a place without opening the store.
-
-        Args:
-            name: Name for messages.
-            open_store: Opens the store for one event loop.
-        """
         self.name = name
         self._open = open_store
 
     def load(self) -> tuple[Sequence[KeyRecord], Sequence[str]]:
-        """Return the keys, and a message for each damaged entry."""
+        """Return the keys, and an error message for each damaged entry."""
 
         async def load(store: "KeyStore") -> tuple[Sequence[KeyRecord], Sequence[str]]:
             stored = await store.load()
             records, damage = records_from_json(stored.records)
             return records, [*stored.damage, *damage]
 
-        return self._run(load)
+        return self._run_with_store(load)
 
-    def add(self, make: MakeKey) -> NewKey:
+    def add(self, make_key: MakeKey) -> NewKey:
         """Store a new key and return it; retry with another id if the id was taken meanwhile."""
 
         async def add(store: "KeyStore") -> NewKey:
             taken: set[str] = set()
             while True:
-                new = make(taken)
+                new = make_key(taken)
                 if await store.add(record_to_json(new.record)):
                     return new
                 taken.add(new.record.key_id)
 
-        return self._run(add)
+        return self._run_with_store(add)
 
     def remove(self, key_id: str) -> tuple[bool, KeyRecord | None]:
-        """Remove a key; return whether there was one, and its record if readable."""
+        """Remove a key; return whether it existed, and its record if readable."""
 
         async def remove(store: "KeyStore") -> tuple[bool, KeyRecord | None]:
             records, _ = records_from_json((await store.load()).records)
             found = next((record for record in records if record.key_id == key_id), None)
             return await store.revoke(key_id), found
 
-        return self._run(remove)
+        return self._run_with_store(remove)
 
-    def _run(self, work: Callable[["KeyStore"], Awaitable[T]]) -> T:
+    def _run_with_store(self, work: Callable[["KeyStore"], Awaitable[T]]) -> T:
         async def run() -> T:
             async with aclosing(self._open()) as store:
                 return await work(store)
@@ -139,7 +133,7 @@ class RedisPlace:
         return asyncio.run(run())
 
 
-def add_to(commands: Any) -> None:
+def add_subcommand(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "keys",
@@ -181,14 +175,14 @@ def add_to(commands: Any) -> None:
         help="expiry: days or hours from now, 90d or 12h, or a time, 2027-01-31 or"
         " 2027-01-31T12:00:00Z (default: never)",
     )
-    _add_place(creating)
-    _add_audit(creating)
+    _add_place_options(creating)
+    _add_audit_options(creating)
     creating.set_defaults(run=run_create)
     listing = subcommands.add_parser(
         "list", help="show the keys", description="Show the keys, without their digests."
     )
     listing.add_argument("--json", action="store_true", help="print the keys as JSON")
-    _add_place(listing)
+    _add_place_options(listing)
     listing.set_defaults(run=run_list)
     revoking = subcommands.add_parser(
         "revoke", help="revoke a key", description="Revoke a key: remove its record."
@@ -196,8 +190,8 @@ def add_to(commands: Any) -> None:
     revoking.add_argument(
         "key_id", metavar="ID", help="the key's id, 8 digits (`justitia keys list`)"
     )
-    _add_place(revoking)
-    _add_audit(revoking)
+    _add_place_options(revoking)
+    _add_audit_options(revoking)
     revoking.set_defaults(run=run_revoke)
 
 
@@ -211,7 +205,7 @@ def run_create(options: argparse.Namespace) -> int:
     now = time.time()
     expires_at = None if options.expires is None else read_expiry(options.expires, now)
 
-    def make(taken: Collection[str] = ()) -> NewKey:
+    def make_key(taken: Collection[str] = ()) -> NewKey:
         return create_key(
             tenant=options.tenant,
             user=options.user,
@@ -222,13 +216,13 @@ def run_create(options: argparse.Namespace) -> int:
             taken=taken,
         )
 
-    make()  # finds wrong options before anything is written
-    place = _place(options)
+    make_key()  # reports wrong options before anything is written
+    place = _place_of(options)
     with _audit_log(options.audit) as audit:
-        new = place.add(make)
+        new = place.add(make_key)
         try:
             audit.write("audit.key_created", now, new.record.key_id, None, public_json(new.record))
-        finally:  # the key is in force even if the audit line failed
+        finally:  # the key is valid even if the audit line failed
             print(new.secret, flush=True)
     print(f"key {new.record.key_id} is in {place.name}; it is shown this once", file=sys.stderr)
     return 0
@@ -241,7 +235,7 @@ def run_list(options: argparse.Namespace) -> int:
         ConfigError: If an option or the file is wrong.
         StoreError: If Redis cannot be reached.
     """
-    place = _place(options)
+    place = _place_of(options)
     records, damage = place.load()
     if options.json:
         print(json.dumps({"keys": [public_json(record) for record in records]}, indent=2))
@@ -266,7 +260,7 @@ def run_revoke(options: argparse.Namespace) -> int:
         )
     if not is_key_id(key_id):
         raise ConfigError("ID must be 8 digits of 0-9 a-f, as `justitia keys list` shows them")
-    place = _place(options)
+    place = _place_of(options)
     with _audit_log(options.audit) as audit:
         was_there, record = place.remove(key_id)
         if not was_there:
@@ -282,16 +276,16 @@ def key_table(records: Sequence[KeyRecord], now: float) -> str:
     rows = [["id", "tenant", "user", "scopes", "max weight", "expires (UTC)", "created (UTC)"]]
     for record in records:
         fields = public_json(record)
-        expires = cell(fields.get("expires"))
+        expires = format_cell(fields.get("expires"))
         rows.append(
             [
                 record.key_id,
-                cell(record.tenant),
-                cell(record.user),
+                format_cell(record.tenant),
+                format_cell(record.user),
                 " ".join(fields["scopes"]),
                 f"{record.max_weight:g}",
                 f"{expires}, expired" if record.is_expired(now) else expires,
-                cell(fields.get("created")),
+                format_cell(fields.get("created")),
             ]
         )
     return text_table(rows)
@@ -321,7 +315,7 @@ def read_expiry(text: str, now: float) -> float:
     return at
 
 
-def _add_place(parser: argparse.ArgumentParser) -> None:
+def _add_place_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--file", type=Path, help="file of keys")
     parser.add_argument(
         "--config",
@@ -334,14 +328,14 @@ def _add_place(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _place(options: argparse.Namespace) -> KeyPlace:
+def _place_of(options: argparse.Namespace) -> KeyPlace:
     if (options.file is None) == (options.config is None):
         raise ConfigError("--file or --config is required, and not both")
     if options.file is not None:
         if options.application is not None:
             raise ConfigError("--application goes with --config, not with --file")
         return FilePlace(options.file)
-    config = _config(options.config, options.application)
+    config = _application_config(options.config, options.application)
     access = config.access
     if access is not None and access.keys_in_redis:
         from justitia_ray.serve.stores import key_store
@@ -355,7 +349,7 @@ def _place(options: argparse.Namespace) -> KeyPlace:
     return FilePlace(Path(access.keys_file).expanduser())
 
 
-def _config(path: Path, name: str | None) -> "AppConfig":
+def _application_config(path: Path, name: str | None) -> "AppConfig":
     """Return the settings of an application in a Serve configuration file."""
     from justitia_ray.serve.ops.config_file import read_applications
 
@@ -371,15 +365,9 @@ def _config(path: Path, name: str | None) -> "AppConfig":
 
 
 class AuditLog:
-    """Destination of audit lines: a file that is appended to, or stderr."""
+    """Audit log of key changes: a file that is appended to, or stderr."""
 
     def __init__(self, name: str, file: FileIO | None) -> None:
-        """Create an audit log.
-
-        Args:
-            name: Name for messages.
-            file: An unbuffered file; None: stderr.
-        """
         self._name = name
         self._file = file
 
@@ -391,7 +379,7 @@ class AuditLog:
         before: dict[str, Any] | None,
         after: dict[str, Any] | None,
     ) -> None:
-        """Write the audit line of a change that was made.
+        """Write the audit line of a completed change.
 
         Args:
             event: Name of the change.
@@ -406,30 +394,30 @@ class AuditLog:
         line = {
             "event": event,
             "at": write_time(at),
-            "who": _who(),
+            "who": _local_user(),
             "key_id": key_id,
             "before": before,
             "after": after,
         }
         try:
-            self._write(json.dumps(line) + "\n")
+            self._append(json.dumps(line) + "\n")
         except OSError as error:
             raise ConfigError(
                 f"{self._name}: cannot be written: {error.strerror}; the change of key {key_id} is"
                 " made"
             ) from error
 
-    def _write(self, text: str) -> None:
+    def _append(self, text: str) -> None:
         if self._file is None:
             print(text, end="", file=sys.stderr, flush=True)
             return
         data = text.encode()
-        # One write call, so that lines of two commands do not mix.
+        # A single write call keeps lines of concurrent commands apart.
         if self._file.write(data) != len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
-def _add_audit(parser: argparse.ArgumentParser) -> None:
+def _add_audit_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--audit",
         type=Path,
@@ -440,7 +428,7 @@ def _add_audit(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def _audit_log(path: Path | None) -> Iterator[AuditLog]:
-    """Open the audit log before anything is changed.
+    """Open the audit log; called before anything is changed.
 
     Raises:
         ConfigError: If it cannot be written.
@@ -457,8 +445,8 @@ def _audit_log(path: Path | None) -> Iterator[AuditLog]:
         yield AuditLog(name, file)
 
 
-def _who() -> str:
-    """Return user and host that run this command, as `user@host`."""
+def _local_user() -> str:
+    """Return user and host of this process, as `user@host`."""
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container may run as a user without a name

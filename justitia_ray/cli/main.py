@@ -32,12 +32,13 @@ COMMANDS = {
     "data": "data",
     "dashboard": "dashboard",
 }
-"""Modules by command. Only the given command's module is imported, because some take a second."""
+"""Module of each command. Only the given command's module is imported, because some imports take a
+second."""
 _EXTRAS = {
     **dict.fromkeys(("doctor", "check-config", "env", "shutdown", "keys"), "serve"),
     "report": "lab",
 }
-"""Extra of the package that a command needs; other commands need none."""
+"""Extra of the package that a command needs, by command; other commands need none."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         if command is None or not _is_of_an_extra(command, error):
             raise
-        print(f"justitia {command}: {_advice(command, error)}", file=sys.stderr)
+        print(f"justitia {command}: {_install_advice(command, error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         return 130
@@ -79,21 +80,21 @@ def command_parser(names: Iterable[str] = COMMANDS) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in names:
         try:
-            importlib.import_module(f"justitia_ray.cli.{COMMANDS[name]}").add_to(commands)
+            importlib.import_module(f"justitia_ray.cli.{COMMANDS[name]}").add_subcommand(commands)
         except ModuleNotFoundError as error:
             if names is not COMMANDS or not _is_of_an_extra(name, error):
                 raise
-            commands.add_parser(name, help=_advice(name, error))
+            commands.add_parser(name, help=_install_advice(name, error))
     return parser
 
 
 def _is_of_an_extra(command: str, error: ModuleNotFoundError) -> bool:
-    """Return whether a missing module belongs to an extra, and is no bug of this package."""
+    """Return whether a missing module belongs to an extra of this package."""
     is_ours = error.name is None or error.name.startswith("justitia_ray")
     return command in _EXTRAS and not is_ours
 
 
-def _advice(command: str, error: ModuleNotFoundError) -> str:
+def _install_advice(command: str, error: ModuleNotFoundError) -> str:
     return (
         f"the Python module {error.name} is not installed, which this command needs: "
         f"pip install 'justitia-ray[{_EXTRAS[command]}]'"

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from justitia_ray.atomic_files import replacing_text
 from justitia_ray.cli.running_service import DEFAULT_URL
-from justitia_ray.cli.text_table import cell, text_table
+from justitia_ray.cli.text_table import format_cell, text_table
 from justitia_ray.client.calls import JsonCalls, path_for_model
 from justitia_ray.client.transport import HttpTransport
 from justitia_ray.errors import ConfigError, RequestError
@@ -39,7 +39,7 @@ _MEAN = "mean"
 _ERRORS = ("error", "median", "baseline")
 
 
-def add_to(commands: Any) -> None:
+def add_subcommand(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "predictor",
@@ -57,7 +57,7 @@ def add_to(commands: Any) -> None:
             " models are trained on all runs."
         ),
     )
-    _add_common(training, "the models")
+    _add_common_options(training, "the models")
     training.set_defaults(run=run_train)
     testing = subcommands.add_parser(
         "evaluate",
@@ -74,7 +74,7 @@ def add_to(commands: Any) -> None:
         metavar="DIR",
         help="test on all runs of DIR/recorded; their inputs are in --data",
     )
-    _add_common(testing, METRICS)
+    _add_common_options(testing, METRICS)
     testing.set_defaults(run=run_evaluate)
     _add_versions(subcommands)
 
@@ -90,7 +90,7 @@ def _add_versions(subcommands: Any) -> None:
             " trained; `before` that of the version in service until then."
         ),
     )
-    _add_target(listing)
+    _add_target_options(listing)
     listing.add_argument("--json", action="store_true", help="print the answer as JSON")
     listing.set_defaults(run=run_list)
     rollback = subcommands.add_parser(
@@ -109,12 +109,12 @@ def _add_versions(subcommands: Any) -> None:
     rollback.add_argument(
         "--release", action="store_true", help="allow trainings to replace the version"
     )
-    _add_target(rollback)
+    _add_target_options(rollback)
     rollback.set_defaults(run=run_rollback)
 
 
 def run_train(options: argparse.Namespace) -> int:
-    """Train, write models and metrics, print a table and return 0.
+    """Train models, write models and metrics, print a table and return 0.
 
     Raises:
         ConfigError: If an option or a file is wrong, or the packages for training are not
@@ -122,7 +122,7 @@ def run_train(options: argparse.Namespace) -> int:
     """
     check_kind(options.kind)
     data_dir = data_directory(options.data, required=True)
-    samples = _samples(data_dir, options.classes)
+    samples = _samples_by_class(data_dir, options.classes)
     models = ModelDirectory(options.out)
     evaluations = {}
     for name, known in samples.items():
@@ -137,12 +137,12 @@ def run_train(options: argparse.Namespace) -> int:
             "seed": options.seed,
         }
         models.publish(name, model_to_bytes(model), record)
-    _report(options.out, evaluations)
+    _write_metrics(options.out, evaluations)
     return 0
 
 
 def run_evaluate(options: argparse.Namespace) -> int:
-    """Test, write the metrics, print a table and return 0.
+    """Evaluate models on held-out samples, write the metrics, print a table and return 0.
 
     Raises:
         ConfigError: If an option or a file is wrong, or the packages for training are not
@@ -151,7 +151,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
     check_kind(options.kind)
     data_dir = data_directory(options.data, required=True)
     evaluations = {}
-    for name, known in _samples(data_dir, options.classes, options.holdout).items():
+    for name, known in _samples_by_class(data_dir, options.classes, options.holdout).items():
         if options.holdout is None:
             evaluations[name] = _evaluate_split(name, known, options)
             continue
@@ -162,7 +162,7 @@ def run_evaluate(options: argparse.Namespace) -> int:
                 f" {len(training)}"
             )
         evaluations[name] = evaluate(training, known, kind=options.kind, seed=options.seed)
-    _report(options.out, evaluations)
+    _write_metrics(options.out, evaluations)
     return 0
 
 
@@ -181,7 +181,7 @@ def evaluation_table(evaluations: Mapping[str, Evaluation]) -> str:
                 e.model.kind,
                 f"{e.n_train}",
                 f"{e.n_test}",
-                *_figures(
+                *_metric_cells(
                     e.metrics(),
                     f"{e.covered:.0%} ±{binomial_reach(e.n_test):.0%}",
                     pinball_ratio(e.pinball_loss, e.baseline_pinball_loss),
@@ -194,12 +194,12 @@ def evaluation_table(evaluations: Mapping[str, Evaluation]) -> str:
     pinball = fmean(
         pinball_ratio(e.pinball_loss, e.baseline_pinball_loss) for e in evaluations.values()
     )
-    of_mean = _figures(metrics_of(evaluations)[_MEAN], f"{covered:.0%}", pinball)
+    of_mean = _metric_cells(metrics_of(evaluations)[_MEAN], f"{covered:.0%}", pinball)
     rows.append([_MEAN, "", "", "", *of_mean])
     return text_table(rows, numbers_from=2)
 
 
-def _add_common(parser: argparse.ArgumentParser, what: str) -> None:
+def _add_common_options(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument(
         "--data", type=Path, metavar="DIR", help="recorded runs and inputs (or JUSTITIA_DATA)"
     )
@@ -220,10 +220,10 @@ def _add_common(parser: argparse.ArgumentParser, what: str) -> None:
     )
 
 
-def _samples(
+def _samples_by_class(
     data_dir: Path, wanted: Sequence[str] | None, runs_dir: Path | None = None
 ) -> dict[str, list[Sample]]:
-    """Return samples by class: of the wanted classes, or of all that have samples."""
+    """Return the samples of the requested classes, or of all classes that have samples."""
     there = recorded_classes(runs_dir or data_dir)
     if unknown := [name for name in wanted or () if name not in there]:
         raise ConfigError(f"--classes must be among {', '.join(there)}, got {unknown[0]!r}")
@@ -247,7 +247,7 @@ def _evaluate_split(
     return evaluate(training, test, kind=options.kind, seed=options.seed)
 
 
-def _report(out: Path, evaluations: Mapping[str, Evaluation]) -> None:
+def _write_metrics(out: Path, evaluations: Mapping[str, Evaluation]) -> None:
     path = out / METRICS
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -259,7 +259,7 @@ def _report(out: Path, evaluations: Mapping[str, Evaluation]) -> None:
     print(f"\n{path}")
 
 
-def _figures(metrics: Mapping[str, float], covered: str, pinball: float) -> list[str]:
+def _metric_cells(metrics: Mapping[str, float], covered: str, pinball: float) -> list[str]:
     shares = ("mean_relative_error", "median_relative_error", "baseline_median_error")
     return [
         *(f"{metrics[name]:.1%}" for name in shares),
@@ -280,7 +280,7 @@ def run_list(options: argparse.Namespace) -> int:
     """
     _check_target(options)
     if options.models is None:
-        answer = _call(options.url, "GET", path_for_model("/v1/predictor", options.model))
+        answer = _call_service(options.url, "GET", path_for_model("/v1/predictor", options.model))
         if "classes" not in answer:
             there = ", ".join(answer.get("models", {}))
             raise ConfigError(f"--model is required: one of {there} is allowed")
@@ -293,7 +293,7 @@ def run_list(options: argparse.Namespace) -> int:
 
 
 def run_rollback(options: argparse.Namespace) -> int:
-    """Roll back and print the version that serves now.
+    """Roll back a class and print the version that serves now.
 
     Raises:
         ConfigError: If the options contradict each other, or there is no such class or version.
@@ -308,7 +308,7 @@ def run_rollback(options: argparse.Namespace) -> int:
     if options.models is None:
         body = {"version": options.to, "release": options.release}
         path = path_for_model(f"/v1/predictor/{quote(name, safe='')}/rollback", options.model)
-        of_class = _call(options.url, "POST", path, body)
+        of_class = _call_service(options.url, "POST", path, body)
     else:
         of_class = _roll_back(ModelDirectory(options.models), options).describe()
     held = "until it is released" if of_class["pinned"] else "until a training beats it"
@@ -319,11 +319,11 @@ def run_rollback(options: argparse.Namespace) -> int:
 
 
 def version_table(classes: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return a table with a line for each version, and for each class without one."""
+    """Return a table of the versions, with one line for each class without a version."""
     head = ["class", "samples", "version", "", "kind", "trained on", "error", "before", "why"]
     rows = [[*head, "when (UTC)"]]
     for name, known in classes.items():
-        about = [name, cell(known.get("samples"))]
+        about = [name, format_cell(known.get("samples"))]
         if not known["versions"]:
             rows.append([*about, "–", "class mean", *[""] * 6])
         for version in reversed(known["versions"]):
@@ -332,14 +332,14 @@ def version_table(classes: Mapping[str, Mapping[str, Any]]) -> str:
                 state = "serves, pinned" if known["pinned"] else "serves"
                 if known.get("serving", known["active"]) != known["active"]:
                     state = f"damaged: {known['serving'] or 'class mean'} serves"
-            rows.append([*about, str(version["version"]), state, *_training(version)])
+            rows.append([*about, str(version["version"]), state, *_training_summary(version)])
             about = ["", ""]
         if known["versions"] and not known["active"]:
             rows.append(["", "", "0", "serves, pinned" if known["pinned"] else "serves", *[""] * 6])
     return text_table(rows)
 
 
-def _add_target(parser: argparse.ArgumentParser) -> None:
+def _add_target_options(parser: argparse.ArgumentParser) -> None:
     target = parser.add_mutually_exclusive_group()
     target.add_argument(
         "--models", type=Path, metavar="DIR", help="output of `justitia predictor train`"
@@ -370,27 +370,27 @@ def _roll_back(directory: ModelDirectory, options: argparse.Namespace) -> Versio
     return index
 
 
-def _call(url: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
-    async def ask() -> dict[str, Any]:
+def _call_service(url: str, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
+    async def call() -> dict[str, Any]:
         http = HttpTransport(url, connect_timeout_s=_TIMEOUT_S, read_timeout_s=_TIMEOUT_S)
         async with aclosing(http):
             return await JsonCalls(http, max_retries=0).call(method, path, body)
 
-    return asyncio.run(ask())
+    return asyncio.run(call())
 
 
-def _training(record: Mapping[str, Any]) -> Sequence[str]:
+def _training_summary(record: Mapping[str, Any]) -> Sequence[str]:
     at = record.get("trained_at")
     when = time.strftime("%Y-%m-%d %H:%M", time.gmtime(at)) if isinstance(at, int | float) else "–"
     return [
-        cell(record.get("kind")),
-        cell(record.get("samples")),
-        _share(record.get("error")),
-        _share(record.get("rival_error")),
-        cell(record.get("reason")),
+        format_cell(record.get("kind")),
+        format_cell(record.get("samples")),
+        _percentage(record.get("error")),
+        _percentage(record.get("rival_error")),
+        format_cell(record.get("reason")),
         when,
     ]
 
 
-def _share(value: object) -> str:
+def _percentage(value: object) -> str:
     return f"{value:.1%}" if isinstance(value, int | float) else "–"

@@ -16,7 +16,7 @@ from justitia_ray.sim.result_files import check_writable, draw_figures, write_re
 from justitia_ray.sim.workload import read_workload
 
 
-def add_to(commands: Any) -> None:
+def add_subcommand(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "replay",
@@ -49,7 +49,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Play the file, write the results, and print the failures; return 1 if there were any.
+    """Replay the file, write the results, print the failures; return 1 if there were any.
 
     Raises:
         ConfigError: If an option or the file is wrong, or does not fit the service.
@@ -70,14 +70,14 @@ def run(options: argparse.Namespace) -> int:
             model=options.model,
             speed=options.speed,
             timeout_s=options.timeout_s,
-            on_progress=_show,
-            on_warning=_warn,
+            on_progress=_update_progress,
+            on_warning=_print_warning,
         )
     )
     results = {done.policy: done.run}
-    write_results(options.out, results, _about(options, done))
+    write_results(options.out, results, _summary(options, done))
     if note := draw_figures(options.out, results):
-        _warn(note)
+        _print_warning(note)
     finished = len(applications) - done.failed_applications
     print(f"{finished} of {len(applications)} applications finished; results in {options.out}")
     if not done.failures:
@@ -86,13 +86,13 @@ def run(options: argparse.Namespace) -> int:
     where = f"application {first.application_id!r}"
     if first.inference_id is not None:
         where += f", inference {first.inference_id!r}"
-    _warn(
+    _print_warning(
         f"{done.failed_applications} applications failed; the first failure: {where}: {first.error}"
     )
     return 1
 
 
-def _about(options: argparse.Namespace, done: Replay) -> dict[str, Any]:
+def _summary(options: argparse.Namespace, done: Replay) -> dict[str, Any]:
     return {
         "command": "replay",
         "seed": None,
@@ -108,7 +108,7 @@ def _about(options: argparse.Namespace, done: Replay) -> dict[str, Any]:
     }
 
 
-def _show(progress: LoadProgress) -> None:
+def _update_progress(progress: LoadProgress) -> None:
     """Update the progress line if stderr is a terminal."""
     if sys.stderr.isatty():
         line_end = "\n" if progress.ended == progress.total else ""
@@ -116,5 +116,5 @@ def _show(progress: LoadProgress) -> None:
         print(line, end=line_end, file=sys.stderr, flush=True)
 
 
-def _warn(line: str) -> None:
+def _print_warning(line: str) -> None:
     print(f"justitia replay: {line}", file=sys.stderr)

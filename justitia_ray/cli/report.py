@@ -17,10 +17,10 @@ from justitia_ray.sim.suites.inputs import data_directory
 SEEDS, QUICK_SEEDS = 5, 2
 QUICK_APPLICATIONS = 60
 _LINE_EVERY_S = 10.0
-"""Interval of progress lines where stderr is no terminal."""
+"""Seconds between progress lines if stderr is no terminal."""
 
 
-def add_to(commands: Any) -> None:
+def add_subcommand(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     names = ", ".join(experiment.name for experiment in EXPERIMENTS)
     parser = commands.add_parser(
@@ -75,13 +75,13 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write the report; return 1 if an experiment failed, which the page also shows.
+    """Write the report; return 1 if an experiment failed, which the report also shows.
 
     Raises:
         ConfigError: If an option is wrong, or the directory cannot be written.
     """
-    seeds = _at_least_one("--seeds", options.seeds)
-    workers = _at_least_one("--workers", options.workers) or 1
+    seeds = _check_at_least_one("--seeds", options.seeds)
+    workers = _check_at_least_one("--workers", options.workers) or 1
     data_dir = data_directory(options.data, required=True)
     experiments = EXPERIMENTS
     if options.live is not None:
@@ -111,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
     return 1 if failed else 0
 
 
-def _at_least_one(name: str, value: int | None) -> int | None:
+def _check_at_least_one(name: str, value: int | None) -> int | None:
     if value is not None and value < 1:
         raise ConfigError(f"{name} must be a whole number of at least 1, got {value}")
     return value

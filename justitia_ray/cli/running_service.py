@@ -68,7 +68,7 @@ def show_answer(
     ask: Callable[[HttpTransport, argparse.Namespace], Awaitable[T]],
     text: Callable[[T], str],
 ) -> int:
-    """Request an answer and print it, once or repeatedly until interrupted; return 0.
+    """Request an answer and print it, once or at intervals until interrupted; return 0.
 
     In repetition, a service that does not answer is reported on stderr and called again: it may be
     back.
@@ -85,24 +85,24 @@ def show_answer(
         ConnectionError: If it did not answer, without repetition.
     """
 
-    async def answered() -> T:
+    async def request_answer() -> T:
         async with aclosing(connect(options)) as http:
             return await ask(http, options)
 
-    def told() -> str:
-        answer = asyncio.run(answered())
+    def answer_text() -> str:
+        answer = asyncio.run(request_answer())
         return json.dumps(answer, indent=2) if options.json else text(answer)
 
     every_s: Seconds | None = options.watch
     if every_s is None:
-        print(told())
+        print(answer_text())
         return 0
     if not 0 < every_s < math.inf:
         raise ConfigError(f"--watch is {every_s:g}: a number of seconds above 0 is allowed")
     clear = _CLEAR if sys.stdout.isatty() and not options.json else ""
     while True:
         try:
-            print(f"{clear}{told()}", flush=True)
+            print(f"{clear}{answer_text()}", flush=True)
         except (ConnectionError, ResponseError) as error:
             print(f"justitia {command}: {error}", file=sys.stderr, flush=True)
         time.sleep(every_s)

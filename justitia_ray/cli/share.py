@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from justitia_ray.cli.running_service import Json, add_connection, show_answer
-from justitia_ray.cli.text_table import Columns, cell, column_table
+from justitia_ray.cli.text_table import Columns, column_table, format_cell
 from justitia_ray.client.inspection import ask_each_model
 from justitia_ray.client.transport import HttpTransport
 from justitia_ray.protocol.status import ModelStatus, NodeShare, read_answer
@@ -16,43 +16,43 @@ _MOST_QUOTAS = 2
 def share_text(seen: Json) -> str:
     """Return the document of `justitia share --json` as text: a table for each model."""
     return "\n\n".join(
-        _model(name, read_answer(ModelStatus, part, "status"))
+        _model_text(name, read_answer(ModelStatus, part, "status"))
         for name, part in seen["models"].items()
     )
 
 
-def _model(name: str, status: ModelStatus) -> str:
+def _model_text(name: str, status: ModelStatus) -> str:
     title = f"model {name}: shares of its replicas alone; quotas are over all models"
     if not status.shares:
         return f"{title}\nnothing is live"
-    columns = _columns(status.quotas)
+    columns = _share_columns(status.quotas)
     return f"{title}\n\n{column_table(columns, status.shares, numbers_from='weight')}"
 
 
-def _columns(quotas: Mapping[str, Sequence[Json]]) -> Columns[NodeShare]:
+def _share_columns(quotas: Mapping[str, Sequence[Json]]) -> Columns[NodeShare]:
     return {
-        "node": _indented,
-        "weight": lambda one: cell(one.weight, ",g"),
-        "fair": lambda one: cell(one.fair_share, ".1%"),
-        "used": lambda one: cell(one.used, ".1%"),
-        "borrowed": lambda one: cell(one.borrowed or None, ".1%"),
-        "quota left": lambda one: _left(quotas.get(one.node, ())),
+        "node": _indented_name,
+        "weight": lambda one: format_cell(one.weight, ",g"),
+        "fair": lambda one: format_cell(one.fair_share, ".1%"),
+        "used": lambda one: format_cell(one.used, ".1%"),
+        "borrowed": lambda one: format_cell(one.borrowed or None, ".1%"),
+        "quota left": lambda one: _remaining_quotas(quotas.get(one.node, ())),
         "waits": lambda one: f"{one.waiting:,}",
         "runs": lambda one: f"{one.running:,}",
     }
 
 
-def _indented(one: NodeShare) -> str:
+def _indented_name(one: NodeShare) -> str:
     above, _, last = one.node.rpartition("/")
     return f"{'  ' * one.node.count('/')}{last}" if above else one.node
 
 
-def _left(quotas: Sequence[Json]) -> str:
+def _remaining_quotas(quotas: Sequence[Json]) -> str:
     left = (f"{quota['remaining']:,.0f} {quota['unit']}" for quota in quotas[:_MOST_QUOTAS])
     return ", ".join(left) or "–"
 
 
-def add_to(commands: Any) -> None:
+def add_subcommand(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "share",
@@ -71,10 +71,10 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Request the status and print the shares, once or until interrupted; see `show_answer`."""
-    return show_answer("share", options, _ask, share_text)
+    return show_answer("share", options, _request_shares, share_text)
 
 
-async def _ask(http: HttpTransport, options: argparse.Namespace) -> Json:
+async def _request_shares(http: HttpTransport, options: argparse.Namespace) -> Json:
     answers = await ask_each_model(http, "/v1/status", options.model, applications=0)
     parts = ("shares", "quotas")
     return {

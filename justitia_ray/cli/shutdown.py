@@ -8,7 +8,7 @@ from typing import Any
 from justitia_ray.errors import ConfigError
 
 
-def add_to(commands: Any) -> None:
+def add_subcommand(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "shutdown",
@@ -41,7 +41,7 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """End the applications that the options name and print them; return 1 if something is left.
+    """End the selected applications and print them; return 1 if some did not end.
 
     Raises:
         ConfigError: If options contradict each other, or the file is wrong.

@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from justitia_ray.cli.text_table import cell, text_table
+from justitia_ray.cli.text_table import format_cell, text_table
 from justitia_ray.core.admission import ADMISSIONS
 from justitia_ray.core.policies import (
     LAB_POLICIES,
@@ -32,12 +32,13 @@ from justitia_ray.sim.simulation import simulate
 from justitia_ray.sim.workload import read_workload
 
 _EXACT_UP_TO = 4
-"""Largest number of replicas with exact reports; with more, progress is reported at intervals."""
+"""Maximum number of replicas with reports after every iteration; more replicas report at
+intervals."""
 _LATE_S = 2.0
 _BAR_AFTER_S = 2.0
 
 
-def add_to(commands: Any) -> None:
+def add_subcommand(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "simulate",
@@ -124,12 +125,12 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Simulate, write the results, print their summary and return 0.
+    """Run the simulations, write the results, print a summary and return 0.
 
     Raises:
         ConfigError: If an option or the workload is wrong; nothing is written then.
     """
-    engine = _engine(options)
+    engine = _engine_of(options)
     _check_range("--replicas", options.replicas, least=1)
     interval_s = options.report_interval_s
     if interval_s is None:
@@ -156,7 +157,7 @@ def run(options: argparse.Namespace) -> int:
     predictions_of(settings[0])
     check_writable(options.out)
     results: dict[str, RunResult] = {}
-    with _without_collections():
+    with _without_garbage_collection():
         applications = read_workload(options.workload)
         for setting in settings:
             bar = _ProgressBar(setting.policy, len(applications))
@@ -172,7 +173,7 @@ def run(options: argparse.Namespace) -> int:
         recognised = tally(applications)
         about["recognised"] = {name: asdict(of_class) for name, of_class in recognised.items()}
     summary = write_results(options.out, results, about)
-    print(_table(summary))
+    print(_summary_table(summary))
     if options.recognised == CONVERSATION:
         calls, following, put = (
             sum(counts) for counts in zip(*map(astuple, recognised.values()), strict=True)
@@ -183,7 +184,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _engine(options: argparse.Namespace) -> EngineProfile:
+def _engine_of(options: argparse.Namespace) -> EngineProfile:
     if options.engine_profile is None:
         if options.kv_tokens is None:
             raise ConfigError("--kv-tokens must be given, or an --engine-profile that says it")
@@ -214,7 +215,7 @@ def _engine(options: argparse.Namespace) -> EngineProfile:
 
 
 def _policies(options: argparse.Namespace, engine: EngineProfile) -> dict[str, dict[str, object]]:
-    """Return the checked options of each policy, in the order in which the policies were named."""
+    """Return the validated options of each policy, in the order of the command line."""
     chosen: dict[str, dict[str, object]] = {}
     for policy in options.policy:
         find_policy(policy_path(policy))
@@ -252,8 +253,8 @@ def _check_range(name: str, value: float, *, least: float) -> None:
 
 
 @contextmanager
-def _without_collections() -> Iterator[None]:
-    """Disable the garbage collector: no cycles arise, and it would scan millions of objects."""
+def _without_garbage_collection() -> Iterator[None]:
+    """Disable the garbage collector: scanning millions of acyclic objects is slow."""
     gc.disable()
     try:
         yield
@@ -262,7 +263,7 @@ def _without_collections() -> Iterator[None]:
 
 
 class _ProgressBar:
-    """A progress bar on a terminal, shown if a run takes long."""
+    """Progress bar on a terminal, shown if a run takes long."""
 
     def __init__(self, policy: str, count: int) -> None:
         self._policy, self._count = policy, count
@@ -298,8 +299,8 @@ _COLUMNS: dict[str, tuple[str, str]] = {
 }
 
 
-def _table(summary: dict[str, Summary]) -> str:
+def _summary_table(summary: dict[str, Summary]) -> str:
     rows = [["policy", *(head for head, _ in _COLUMNS.values())]]
     for policy, figures in summary.items():
-        rows.append([policy, *(cell(figures[n], form) for n, (_, form) in _COLUMNS.items())])
+        rows.append([policy, *(format_cell(figures[n], form) for n, (_, form) in _COLUMNS.items())])
     return text_table(rows, numbers_from=1)

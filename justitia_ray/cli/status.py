@@ -10,7 +10,7 @@ from justitia_ray.cli.running_service import (
     check_applications,
     show_answer,
 )
-from justitia_ray.cli.text_table import Columns, cell, column_table, shortened
+from justitia_ray.cli.text_table import Columns, column_table, format_cell, shortened
 from justitia_ray.client.inspection import ask_each_model
 from justitia_ray.client.transport import HttpTransport
 from justitia_ray.protocol.inspection import MAX_LISTED_APPLICATIONS
@@ -37,17 +37,17 @@ _WAITS_FOR = {
 def status_text(seen: Json) -> str:
     """Return the document of `justitia status --json` as text, model by model."""
     return "\n\n".join(
-        _model(name, read_answer(ModelStatus, answer, "status"), answer.get("predictor"))
+        _model_text(name, read_answer(ModelStatus, answer, "status"), answer.get("predictor"))
         for name, answer in seen["models"].items()
     )
 
 
-def _model(name: str, status: ModelStatus, predictor: Json | None) -> str:
-    facts = [("model", name), *_facts(status, predictor)]
+def _model_text(name: str, status: ModelStatus, predictor: Json | None) -> str:
+    facts = [("model", name), *_model_facts(status, predictor)]
     tables = (
         column_table(_REPLICAS, status.replicas.items(), numbers_from="KV used"),
         column_table(_application_columns(status), status.first_applications, numbers_from="F"),
-        column_table(_CLASSES, _most_sampled(predictor or {}), numbers_from="samples"),
+        column_table(_CLASSES, _most_sampled_classes(predictor or {}), numbers_from="samples"),
     )
     return "\n\n".join(
         [
@@ -57,38 +57,38 @@ def _model(name: str, status: ModelStatus, predictor: Json | None) -> str:
     )
 
 
-# --- facts: one line each, left out if the value is None
+# --- facts: one line each; a fact without a value is left out
 
 
-def _facts(status: ModelStatus, predictor: Json | None) -> list[tuple[str, str | None]]:
+def _model_facts(status: ModelStatus, predictor: Json | None) -> list[tuple[str, str | None]]:
     is_started = status.policy is not None
     return [
-        ("state", _state(status)),
+        ("state", _state_text(status)),
         ("version", status.version),
-        ("policy", _policy(status)),
+        ("policy", _policy_text(status)),
         ("scheduler", None if status.epoch is None else f"epoch {status.epoch}"),
-        *(_queue(status) if is_started else ()),
-        ("front", _front(status.front)),
-        *(_engines(status) if is_started else ()),
-        ("predictor", _predictor(predictor)),
+        *(_queue_facts(status) if is_started else ()),
+        ("front", _front_text(status.front)),
+        *(_engine_facts(status) if is_started else ()),
+        ("predictor", _predictor_text(predictor)),
     ]
 
 
-def _queue(status: ModelStatus) -> list[tuple[str, str | None]]:
+def _queue_facts(status: ModelStatus) -> list[tuple[str, str | None]]:
     return [
-        ("V", f"{_amount(status.virtual_time)}, as F: service for each unit of weight"),
-        ("redis", _store(status.store)),
+        ("V", f"{_format_amount(status.virtual_time)}, as F: service for each unit of weight"),
+        ("redis", _store_text(status.store)),
         ("applications", f"{status.applications:,} open"),
-        ("inferences", _inferences(status)),
+        ("inferences", _inference_counts(status)),
         ("backlog", f"{status.backlog_kv_tokens:,} KV tokens"),
-        ("prompts", _prompts(status)),
+        ("prompts", _prompt_text(status)),
         ("working set", _working_set(status.working_set)),
-        *_next(status),
+        *_next_inference(status),
         ("ingresses", f"{status.ingresses:,}"),
     ]
 
 
-def _engines(status: ModelStatus) -> list[tuple[str, str | None]]:
+def _engine_facts(status: ModelStatus) -> list[tuple[str, str | None]]:
     kv = status.kv
     used = kv.used_token_s / kv.capacity_token_s if kv.capacity_token_s else None
     return [
@@ -100,7 +100,7 @@ def _engines(status: ModelStatus) -> list[tuple[str, str | None]]:
     ]
 
 
-def _state(status: ModelStatus) -> str:
+def _state_text(status: ModelStatus) -> str:
     if not status.ready:
         return f"not ready: {status.degraded or 'not in office'}"
     if status.degraded is not None:
@@ -112,7 +112,7 @@ def _state(status: ModelStatus) -> str:
     return "recovering" if status.recovering else "ready"
 
 
-def _policy(status: ModelStatus) -> str | None:
+def _policy_text(status: ModelStatus) -> str | None:
     admission = status.settings.get("admission")
     if status.policy is None or admission is None:
         return status.policy
@@ -151,7 +151,7 @@ def _prefill_cost(cost: PrefillCostView | None) -> str | None:
     return f"{text}, {cost.source}{release}"
 
 
-def _store(store: StoreView | None) -> str | None:
+def _store_text(store: StoreView | None) -> str | None:
     if store is None:
         return None
     if store.kind == "none":
@@ -167,7 +167,7 @@ def _store(store: StoreView | None) -> str | None:
     )
 
 
-def _front(front: FrontView | None) -> str | None:
+def _front_text(front: FrontView | None) -> str | None:
     if front is None:
         return None
     if front.kind == "serve":
@@ -175,7 +175,7 @@ def _front(front: FrontView | None) -> str | None:
     return f"HAProxy, {front.max_connections:,} connections at most"
 
 
-def _inferences(status: ModelStatus) -> str:
+def _inference_counts(status: ModelStatus) -> str:
     return (
         f"{status.waiting:,} waiting"
         + (f" ({status.kept_out:,} for silent ingresses)" if status.kept_out else "")
@@ -183,16 +183,16 @@ def _inferences(status: ModelStatus) -> str:
     )
 
 
-def _prompts(status: ModelStatus) -> str | None:
-    """Return the cached share and the cost of prompts; None while no inference has ended."""
+def _prompt_text(status: ModelStatus) -> str | None:
+    """Return the cached share and the cost of ended prompts; None if no inference has ended."""
     tokens, cached = status.prompt_tokens, status.cached_prompt_tokens
     if not tokens:
         return None
     text = f"{tokens:,} tokens of ended inferences, {cached / tokens:.0%} cached"
     if not status.prefill_token_time:
         return text
-    text += f", prefill {_amount(status.prefill_token_time)} token·iterations"
-    return f"{text}, of evicted contexts {_amount(status.forgiven_token_time)}"
+    text += f", prefill {_format_amount(status.prefill_token_time)} token·iterations"
+    return f"{text}, of evicted contexts {_format_amount(status.forgiven_token_time)}"
 
 
 def _working_set(view: WorkingSetView | None) -> str | None:
@@ -207,18 +207,18 @@ def _working_set(view: WorkingSetView | None) -> str | None:
     return text + (f"; {view.missed:,} of {returns:,} returns missed theirs" if returns else "")
 
 
-def _next(status: ModelStatus) -> list[tuple[str, str | None]]:
+def _next_inference(status: ModelStatus) -> list[tuple[str, str | None]]:
     """Return the facts about the next inference to grant, and why it is the next."""
     head, held_back_s = status.head, status.held_back_s
     if head is None:
         held = held_back_s is not None
         return [("next", f"held back by the policy for {held_back_s:.1f} s" if held else None)]
-    key = ", ".join(map(_amount, head.key))
+    key = ", ".join(map(_format_amount, head.key))
     return [
         (
             "next",
             f"{shortened(split_key(head.application_id)[1], 32)} of tenant"
-            f" {shortened(head.tenant, 12)}: F {_amount(head.virtual_finish_time)},"
+            f" {shortened(head.tenant, 12)}: F {_format_amount(head.virtual_finish_time)},"
             f" least key ({key})",
         ),
         (
@@ -229,7 +229,7 @@ def _next(status: ModelStatus) -> list[tuple[str, str | None]]:
     ]
 
 
-def _predictor(predictor: Json | None) -> str | None:
+def _predictor_text(predictor: Json | None) -> str | None:
     if predictor is None:
         return None
     if "error" in predictor:
@@ -251,12 +251,14 @@ def _kv_use(replica: ReplicaView) -> float | None:
 _REPLICAS: Columns[tuple[str, ReplicaView]] = {
     "replica": lambda row: shortened(row[0], 24),
     "state": lambda row: row[1].state or ("draining" if row[1].draining else "serving"),
-    "KV used": lambda row: cell(row[1].used_kv_tokens, ","),
+    "KV used": lambda row: format_cell(row[1].used_kv_tokens, ","),
     "KV tokens": lambda row: f"{row[1].kv_tokens:,}",
-    "use": lambda row: cell(_kv_use(row[1]), ".0%"),
-    "running": lambda row: cell(row[1].running, ","),
+    "use": lambda row: format_cell(_kv_use(row[1]), ".0%"),
+    "running": lambda row: format_cell(row[1].running, ","),
     "leases": lambda row: f"{row[1].leases:,}",
-    "seqs": lambda row: f"{cell(row[1].sequences, ',')}/{cell(row[1].max_num_seqs, ',')}",
+    "seqs": lambda row: (
+        f"{format_cell(row[1].sequences, ',')}/{format_cell(row[1].max_num_seqs, ',')}"
+    ),
     "silent s": lambda row: f"{row[1].silent_s:.1f}",
 }
 
@@ -265,48 +267,50 @@ _APPLICATIONS: Columns[ApplicationView] = {
     "class": lambda one: shortened(one.application_class, 12),
     "by": lambda one: shortened(one.recognized_by or "–", 16),
     "tenant": lambda one: shortened(one.tenant, 12),
-    "F": lambda one: _amount(one.virtual_finish_time),
-    "lag s": lambda one: cell(one.gps_lag and one.gps_lag.seconds, ",.1f"),
-    "bound s": lambda one: cell(one.gps_lag and one.gps_lag.bound_s, ",.1f"),
+    "F": lambda one: _format_amount(one.virtual_finish_time),
+    "lag s": lambda one: format_cell(one.gps_lag and one.gps_lag.seconds, ",.1f"),
+    "bound s": lambda one: format_cell(one.gps_lag and one.gps_lag.bound_s, ",.1f"),
     "waits": lambda one: f"{one.waiting:,}",
     "runs": lambda one: f"{one.running:,}",
-    "age s": lambda one: cell(one.age_s, ",.1f"),
+    "age s": lambda one: format_cell(one.age_s, ",.1f"),
 }
 
 _CLASSES: Columns[tuple[str, Json]] = {
     "class": lambda row: shortened(row[0], 32),
-    "serves": lambda row: _serves(row[1]),
-    "samples": lambda row: cell(row[1]["samples"], ","),
-    "mean token·it": lambda row: _amount(row[1]["kv_token_time_mean"]),
+    "serves": lambda row: _serving_version(row[1]),
+    "samples": lambda row: format_cell(row[1]["samples"], ","),
+    "mean token·it": lambda row: _format_amount(row[1]["kv_token_time_mean"]),
     "versions": lambda row: f"{len(row[1]['versions']):,}",
-    "newest": lambda row: cell(max((v["version"] for v in row[1]["versions"]), default=None), ","),
+    "newest": lambda row: format_cell(
+        max((v["version"] for v in row[1]["versions"]), default=None), ","
+    ),
 }
 
 
 def _application_columns(status: ModelStatus) -> Columns[ApplicationView]:
-    """Return the columns of applications; an older service does not report their rules."""
+    """Return the columns of applications; older services do not report `recognized_by`."""
     if any(one.recognized_by is not None for one in status.first_applications):
         return _APPLICATIONS
     return {head: text for head, text in _APPLICATIONS.items() if head != "by"}
 
 
-def _most_sampled(predictor: Json) -> list[tuple[str, Json]]:
+def _most_sampled_classes(predictor: Json) -> list[tuple[str, Json]]:
     classes = predictor.get("classes", {}).items()
     return sorted(classes, key=lambda row: (-row[1]["samples"], row[0]))[:_MOST_CLASSES]
 
 
-def _serves(known: Json) -> str:
+def _serving_version(known: Json) -> str:
     version = known.get("serving", known["active"])
     pinned = ", pinned" if known["pinned"] else ""
     return f"version {version}{pinned}" if version else f"class mean{pinned}"
 
 
-def _amount(value: float | None) -> str:
-    """Return a number of token·iterations, or of another part of an order key."""
-    return cell(value, ",.0f" if value is None or abs(value) < 1e12 else ".4g")
+def _format_amount(value: float | None) -> str:
+    """Format a number of token·iterations, or another component of an order key."""
+    return format_cell(value, ",.0f" if value is None or abs(value) < 1e12 else ".4g")
 
 
-def add_to(commands: Any) -> None:
+def add_subcommand(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "status",
@@ -332,10 +336,10 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Request the status and print it, once or until interrupted; see `show_answer`."""
     check_applications(options.applications)
-    return show_answer("status", options, _ask, status_text)
+    return show_answer("status", options, _request_status, status_text)
 
 
-async def _ask(http: HttpTransport, options: argparse.Namespace) -> Json:
+async def _request_status(http: HttpTransport, options: argparse.Namespace) -> Json:
     """Return `{"ready": …, "models": {NAME: status of the model, with `predictor`}}`."""
     answers = await ask_each_model(
         http, "/v1/status", options.model, applications=options.applications

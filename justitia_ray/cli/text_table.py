@@ -6,7 +6,7 @@ from typing import TypeAlias, TypeVar
 T = TypeVar("T")
 
 Columns: TypeAlias = Mapping[str, Callable[[T], str]]
-"""Columns of a table by their heads: the function returns the cell of a row."""
+"""Columns of a table: the head of each, and the function that returns the cell of a row."""
 
 
 def text_table(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None) -> str:
@@ -22,15 +22,15 @@ def text_table(rows: Sequence[Sequence[str]], *, numbers_from: int | None = None
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(
-            cell.ljust(width) if number < lefts else cell.rjust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
+            format_cell.ljust(width) if number < lefts else format_cell.rjust(width)
+            for number, (format_cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in rows
     )
 
 
 def column_table(columns: Columns[T], rows: Iterable[T], *, numbers_from: str) -> str:
-    """Return a table of these rows; an empty text without rows.
+    """Return rows as a table with these columns; an empty text without rows.
 
     Args:
         columns: The columns.
@@ -44,10 +44,10 @@ def column_table(columns: Columns[T], rows: Iterable[T], *, numbers_from: str) -
 
 
 def shortened(text: str, most: int) -> str:
-    """Return a text cut to `most` characters; a cut text ends with an ellipsis."""
+    """Return a text cut to `most` characters, with an ellipsis if it was cut."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
-def cell(value: object, form: str = "") -> str:
-    """Return a value in a format, a dash for None."""
+def format_cell(value: object, form: str = "") -> str:
+    """Return a value in a format; a dash for None."""
     return "–" if value is None else format(value, form)

@@ -11,8 +11,8 @@ from justitia_ray.cli.running_service import (
     check_applications,
     show_answer,
 )
-from justitia_ray.cli.text_table import Columns, cell, column_table, shortened
-from justitia_ray.cli.why import position, seconds, spread
+from justitia_ray.cli.text_table import Columns, column_table, format_cell, shortened
+from justitia_ray.cli.why import duration_text, position_text, spread_text
 from justitia_ray.client.client import JustitiaClient
 from justitia_ray.client.transport import HttpTransport
 from justitia_ray.protocol.inspection import MAX_LISTED_APPLICATIONS
@@ -23,17 +23,17 @@ _COLUMNS: Columns[ListedApplication] = {
     "tenant": lambda one: shortened(one.tenant, 20),
     "class": lambda one: shortened(one.application_class, 14),
     "state": lambda one: one.state,
-    "reason": lambda one: _reason(one),
-    "before it": lambda one: position(one.outlook),
+    "reason": lambda one: _reason_text(one),
+    "before it": lambda one: position_text(one.outlook),
     "waits": lambda one: f"{one.waiting:,}",
     "runs": lambda one: f"{one.running:,}",
-    "cached": lambda one: _cached(one),
-    "starts in": lambda one: spread(one.outlook.expected_start_s),
-    "ends in": lambda one: spread(one.outlook.expected_finish_s),
+    "cached": lambda one: _cached_share(one),
+    "starts in": lambda one: spread_text(one.outlook.expected_start_s),
+    "ends in": lambda one: spread_text(one.outlook.expected_finish_s),
 }
 
 
-def add_to(commands: Any) -> None:
+def add_subcommand(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "top",
@@ -59,44 +59,45 @@ def add_to(commands: Any) -> None:
 def run(options: argparse.Namespace) -> int:
     """Request the listing and print it, once or until interrupted; see `show_answer`."""
     check_applications(options.applications)
-    return show_answer("top", options, _ask, top_text)
+    return show_answer("top", options, _request_listing, top_text)
 
 
-async def _ask(http: HttpTransport, options: argparse.Namespace) -> Json:
+async def _request_listing(http: HttpTransport, options: argparse.Namespace) -> Json:
     return await JustitiaClient(http).list_applications(options.applications, options.model)
 
 
 def top_text(seen: Json) -> str:
     """Return the listing of each model as a table after a line of counts."""
     return "\n\n".join(
-        _model(name, read_answer(Listing, told, "listing")) for name, told in seen["models"].items()
+        _model_text(name, read_answer(Listing, told, "listing"))
+        for name, told in seen["models"].items()
     )
 
 
-def _model(name: str, told: Listing) -> str:
-    lines = [f"model {name}: {_counts(told.own)}"]
+def _model_text(name: str, told: Listing) -> str:
+    lines = [f"model {name}: {_counts_text(told.own)}"]
     if told.others.applications:
-        lines.append(f"others: {_counts(told.others)}")
+        lines.append(f"others: {_counts_text(told.others)}")
     if told.applications:
         lines += ["", column_table(_COLUMNS, told.applications, numbers_from="before it")]
     return "\n".join(lines)
 
 
-def _counts(counts: Counts) -> str:
+def _counts_text(counts: Counts) -> str:
     return (
         f"{counts.applications:,} applications, {counts.waiting:,} inferences waiting,"
         f" {counts.running:,} running"
     )
 
 
-def _reason(one: ListedApplication) -> str:
-    """Return the reason, for how long its replica is full, and the memory that it lacks."""
+def _reason_text(one: ListedApplication) -> str:
+    """Return why the application waits: reason, time until its replica has room, missing memory."""
     full_s, missing = one.outlook.context_full_s, one.outlook.missing_kv_tokens
-    text = one.outlook.reason + ("" if full_s is None else f", full for {seconds(full_s)}")
+    text = one.outlook.reason + ("" if full_s is None else f", full for {duration_text(full_s)}")
     return text + ("" if missing is None else f", {missing:,} tokens short")
 
 
-def _cached(one: ListedApplication) -> str:
+def _cached_share(one: ListedApplication) -> str:
     """Return the cached share of the prompt tokens of an application's ended inferences."""
     share = one.cached_prompt_tokens / one.prompt_tokens if one.prompt_tokens else None
-    return cell(share, ".0%")
+    return format_cell(share, ".0%")

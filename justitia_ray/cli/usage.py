@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from justitia_ray.cli.running_service import add_connection, show_answer
-from justitia_ray.cli.text_table import cell, text_table
+from justitia_ray.cli.text_table import format_cell, text_table
 from justitia_ray.client.calls import json_object
 from justitia_ray.client.transport import HttpTransport
 
@@ -29,14 +29,14 @@ def usage_text(rows: Sequence[dict[str, Any]]) -> str:
             row["day"],
             row["tenant"],
             row["model"],
-            *(cell(row.get(name), ",.0f") for name in _COLUMNS),
+            *(format_cell(row.get(name), ",.0f") for name in _COLUMNS),
         )
         for row in rows
     ]
     return text_table([_HEADS, *lines], numbers_from=3)
 
 
-def add_to(commands: Any) -> None:
+def add_subcommand(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "usage",
@@ -58,10 +58,10 @@ def add_to(commands: Any) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Request the usage and print it; see `show_answer`."""
-    return show_answer("usage", options, _ask, usage_text)
+    return show_answer("usage", options, _request_usage, usage_text)
 
 
-async def _ask(http: HttpTransport, options: argparse.Namespace) -> list[dict[str, Any]]:
+async def _request_usage(http: HttpTransport, options: argparse.Namespace) -> list[dict[str, Any]]:
     asked = {
         "tenant": options.tenant,
         "from": options.since,

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from justitia_ray.cli.running_service import Json, add_connection, show_answer
-from justitia_ray.cli.text_table import cell
+from justitia_ray.cli.text_table import format_cell
 from justitia_ray.client.client import JustitiaClient
 from justitia_ray.client.transport import HttpTransport
 from justitia_ray.core.calibration import Quantiles
@@ -12,7 +12,7 @@ from justitia_ray.core.outlook import Outlook
 from justitia_ray.protocol.status import FoundApplication, FullOutlook, read_answer
 
 
-def add_to(commands: Any) -> None:
+def add_subcommand(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "why",
@@ -30,64 +30,72 @@ def add_to(commands: Any) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Request an application's outlook and print it, once or until interrupted: `show_answer`."""
-    return show_answer("why", options, _ask, why_text)
+    """Request an application's outlook and print it once or repeatedly; see `show_answer`."""
+    return show_answer("why", options, _request_outlook, why_text)
 
 
-async def _ask(http: HttpTransport, options: argparse.Namespace) -> Json:
+async def _request_outlook(http: HttpTransport, options: argparse.Namespace) -> Json:
     return await JustitiaClient(http).find_application(options.application, options.tenant)
 
 
 def why_text(seen: Json) -> str:
-    """Return the view of an application as text; of several models, one after the other."""
+    """Return an application's outlook as text; with several models, a section for each."""
     found = read_answer(FoundApplication, seen, "application")
     if not found.models:
-        return _part(found)
-    return "\n\n".join(f"{'model':<14}{name}\n{_part(one)}" for name, one in found.models.items())
+        return _application_text(found)
+    return "\n\n".join(
+        f"{'model':<14}{name}\n{_application_text(one)}" for name, one in found.models.items()
+    )
 
 
-def _part(one: FoundApplication) -> str:
+def _application_text(one: FoundApplication) -> str:
     told = [
         ("application", one.application_id),
         ("class", one.application_class),
         ("state", f"{one.state}; {one.waiting:,} waiting, {one.running:,} running"),
     ]
     if one.outlook is not None:
-        told += _outlook(one.outlook)
+        told += _outlook_facts(one.outlook)
     return "\n".join(f"{name:<14}{value}" for name, value in told)
 
 
-def _outlook(outlook: FullOutlook) -> list[tuple[str, str]]:
+def _outlook_facts(outlook: FullOutlook) -> list[tuple[str, str]]:
     told = [("reason", outlook.reason), ("would help", outlook.what_would_help)]
     if outlook.quota_comes_back_s is not None:
-        told.append(("quota back", f"in {seconds(outlook.quota_comes_back_s)}"))
+        told.append(("quota back", f"in {duration_text(outlook.quota_comes_back_s)}"))
     if outlook.position is not None:
-        ahead = cell(outlook.ahead_kv_token_time, ",.0f")
-        told.append(("before it", f"{position(outlook)} applications, {ahead} token·iterations"))
+        ahead = format_cell(outlook.ahead_kv_token_time, ",.0f")
+        told.append(
+            ("before it", f"{position_text(outlook)} applications, {ahead} token·iterations")
+        )
     times = (("starts in", outlook.expected_start_s), ("ends in", outlook.expected_finish_s))
     for name, expected in times:
         if expected is not None:
-            median = seconds(expected.p50)
-            told.append((name, f"{median} by half; {spread(expected)} in 8 of 10 cases"))
+            median = duration_text(expected.p50)
+            told.append((name, f"{median} by half; {spread_text(expected)} in 8 of 10 cases"))
     if outlook.guaranteed_by_s is not None:
-        told.append(("guaranteed by", f"{seconds(outlook.guaranteed_by_s)}, at this speed"))
+        told.append(("guaranteed by", f"{duration_text(outlook.guaranteed_by_s)}, at this speed"))
     return told
 
 
-def position(outlook: Outlook) -> str:
-    """Return the number of applications before one, with a plus if there may be more."""
+def position_text(outlook: Outlook) -> str:
+    """Return the number of applications ahead, with a plus if there may be more."""
     if outlook.position is None:
         return "–"
     return f"{outlook.position:,}{'+' if outlook.position_is_least else ''}"
 
 
-def spread(quantiles: Quantiles | None) -> str:
-    """Return p10 and p90 of a time from now."""
-    return "–" if quantiles is None else f"{seconds(quantiles.p10)} to {seconds(quantiles.p90)}"
+def spread_text(quantiles: Quantiles | None) -> str:
+    """Return the 10th and 90th percentile of a time from now, as text."""
+    return (
+        "–"
+        if quantiles is None
+        else f"{duration_text(quantiles.p10)} to {duration_text(quantiles.p90)}"
+    )
 
 
-def seconds(value: float) -> str:
-    """Return a rounded time with its unit: 0.4 s, 37 s, 12 min, 3.5 h."""
+def duration_text(value: float) -> str:
+    """Return a time in seconds as rounded text with its unit: 0.4 s, 37 s, 12 min, 3.5 h."""
     if value < 10:
         return f"{value:.1f} s"
     if value < 120:

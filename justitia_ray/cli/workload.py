@@ -13,7 +13,7 @@ from justitia_ray.sim.trace_import import import_trace
 from justitia_ray.sim.workload import WorkloadApplication, write_workload
 
 
-def add_to(commands: Any) -> None:
+def add_subcommand(commands: Any) -> None:
     """Add the subcommand to argparse's subparsers."""
     parser = commands.add_parser(
         "workload",
@@ -93,12 +93,12 @@ def run(options: argparse.Namespace) -> int:
         if without_output:
             left_out = f"; left out {without_output:,} requests without output"
     write_workload(options.out, applications)
-    print(f"{options.out}: {_about(applications)}{left_out}")
+    print(f"{options.out}: {_workload_summary(applications)}{left_out}")
     return 0
 
 
 def _data_dir(options: argparse.Namespace) -> Path | None:
-    """Return `--data`, else JUSTITIA_DATA, else None; always None for a user's own trace."""
+    """Return `--data`, else JUSTITIA_DATA, else None; always None with `--from`."""
     if options.trace is not None:
         if options.data is not None:
             raise ConfigError("--data goes with --suite, not with --from")
@@ -106,7 +106,7 @@ def _data_dir(options: argparse.Namespace) -> Path | None:
     return data_directory(options.data, required=False)
 
 
-def _about(applications: Sequence[WorkloadApplication]) -> str:
+def _workload_summary(applications: Sequence[WorkloadApplication]) -> str:
     inferences = [i for application in applications for i in application.inferences]
     arrivals = [application.arrived_at_s for application in applications]
     return (

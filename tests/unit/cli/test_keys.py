@@ -45,7 +45,7 @@ def _fixed_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REDIS_PASSWORD", "s3cret")
     monkeypatch.setattr(keys, "time", SimpleNamespace(time=lambda: NOW))
-    monkeypatch.setattr(keys, "_who", lambda: "ann@host")
+    monkeypatch.setattr(keys, "_local_user", lambda: "ann@host")
 
 
 @pytest.fixture
@@ -328,4 +328,4 @@ def test_audit_line_names_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "host")
     monkeypatch.setattr(os, "getuid", lambda: 4_000_123)
 
-    assert "4000123@host" == keys._who()
+    assert "4000123@host" == keys._local_user()

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from justitia_ray.cli.main import main
-from justitia_ray.cli.why import seconds
+from justitia_ray.cli.why import duration_text
 from tests.unit.cli.noting_service import Sent, recording_service
 
 _OUTLOOK: dict[str, Any] = {
@@ -160,4 +160,4 @@ def test_invalid_option_is_reported_without_a_request(
     ("value", "text"), [(0.04, "0.0 s"), (9.94, "9.9 s"), (37.4, "37 s"), (720, "12 min")]
 )
 def test_durations_are_printed_in_readable_units(value: float, text: str) -> None:
-    assert text == seconds(value)
+    assert text == duration_text(value)
