@@ -28,16 +28,16 @@ T = TypeVar("T")
 Sleep = Callable[[Seconds], Awaitable[None]]
 
 _NOT_TAKEN = frozenset({429, 503})
-"""Statuses of requests that the service has not started: queue full, no replicas."""
+"""Statuses of requests that the service has not started: queue full, or no replicas."""
 _FIRST_BACKOFF_S = 0.5
-"""Pause before the first retry, doubled with each; enough for a restarting proxy."""
+"""Seconds before the first retry, doubled with each; enough for a restarting proxy."""
 _EXCERPT_CHARS = 200
-"""Number of characters quoted from an unknown error page, e.g. a proxy's."""
+"""Number of characters that are quoted of an error page in an unknown format."""
 _LINE_END = re.compile(rb"\r\n|\r|\n")
 
 
 def path_for_model(path: str, model: str | None) -> str:
-    """Return a path with the model in its query, if one is given."""
+    """Return a path with the model in its query string, if a model is given."""
     return path if model is None else f"{path}?model={quote(model, safe='')}"
 
 
@@ -53,9 +53,9 @@ class Completion:
     output_tokens: Tokens
     """Generated tokens, over all choices."""
     finish_reason: str | None
-    """Why the first choice ended: `stop`, `length`, `tool_calls`,"""
+    """Reason why the first choice ended: `stop`, `length`, `tool_calls`,"""
     raw: Mapping[str, Any]
-    """The engine's whole answer."""
+    """The engine's whole answer, parsed."""
 
 
 def is_success(status: int) -> bool:
@@ -81,7 +81,7 @@ def json_object(response: Response) -> dict[str, Any]:
 
 
 def completion(answer: Mapping[str, Any]) -> Completion:
-    """Parse an answer of `/v1/chat/completions` or `/v1/completions`.
+    """Parse the JSON answer of `/v1/chat/completions` or `/v1/completions`.
 
     Raises:
         ResponseError: If the answer has no choices or no usage.
@@ -108,7 +108,7 @@ def completion(answer: Mapping[str, Any]) -> Completion:
 
 
 def response_error(status: int, headers: Mapping[str, str], body: bytes) -> ResponseError:
-    """Return the error of an error answer; a body not in OpenAI's form is quoted in part."""
+    """Return the exception for an error answer; a body not in OpenAI's form is quoted in part."""
     try:
         error = json.loads(body)["error"]
         message, code = str(error["message"]), error.get("code")
@@ -121,7 +121,7 @@ def response_error(status: int, headers: Mapping[str, str], body: bytes) -> Resp
         status,
         message,
         code if isinstance(code, str) else None,
-        _told_wait_s(headers),
+        _retry_after_s(headers),
         headers.get(DROPPED_REASON_HEADER),
         asdict(limits[0]) if limits and limits[0].remaining < 1 else None,
         None if should_retry not in ("true", "false") else should_retry == "true",
@@ -129,7 +129,7 @@ def response_error(status: int, headers: Mapping[str, str], body: bytes) -> Resp
 
 
 def stream_error(payload: object) -> ResponseError:
-    """Return the error of an error event in a stream whose status was 200.
+    """Return the exception for an error event in a stream whose status was 200.
 
     vLLM puts the status that the error would have had into `code`; without it 500 is assumed.
     """
@@ -144,14 +144,16 @@ def stream_error(payload: object) -> ResponseError:
     )
 
 
-def _told_wait_s(headers: Mapping[str, str]) -> Seconds | None:
-    """Return the requested wait in seconds, preferring the header in milliseconds."""
-    wait_ms = _seconds(headers.get(RETRY_AFTER_MS_HEADER))
-    return wait_ms / 1_000 if wait_ms is not None else _seconds(headers.get(RETRY_AFTER_HEADER))
+def _retry_after_s(headers: Mapping[str, str]) -> Seconds | None:
+    """Return the requested wait in seconds, from `retry-after-ms` or else from `Retry-After`."""
+    wait_ms = _parse_seconds(headers.get(RETRY_AFTER_MS_HEADER))
+    return (
+        wait_ms / 1_000 if wait_ms is not None else _parse_seconds(headers.get(RETRY_AFTER_HEADER))
+    )
 
 
-def _seconds(value: str | None) -> Seconds | None:
-    """Parse `Retry-After` in seconds; its other form, a date, would depend on two clocks."""
+def _parse_seconds(value: str | None) -> Seconds | None:
+    """Parse a number of seconds; None if it is missing, a date, or negative."""
     try:
         seconds = float(value or "")
     except ValueError:
@@ -190,10 +192,10 @@ class SseDecoder:
             chunk = chunk.removeprefix(b"\n")
         self._after_carriage_return = chunk.endswith(b"\r")
         *lines, self._rest = _LINE_END.split(self._rest + chunk)
-        events = (self._line(line.decode("utf-8", "replace")) for line in lines)
+        events = (self._parse_line(line.decode("utf-8", "replace")) for line in lines)
         return [event for event in events if event is not None]
 
-    def _line(self, line: str) -> ServerSentEvent | None:
+    def _parse_line(self, line: str) -> ServerSentEvent | None:
         if line:
             name, _, value = line.partition(":")  # a comment has the empty name
             if name == "data":
@@ -221,12 +223,12 @@ async def json_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[dict[str, 
         for event in decoder.feed(chunk):
             done = done or event.data == "[DONE]"
             if not done:
-                yield _payload(event)
+                yield _parse_payload(event)
     if not done:
         raise ConnectionError("the stream ended before [DONE]")
 
 
-def _payload(event: ServerSentEvent) -> dict[str, Any]:
+def _parse_payload(event: ServerSentEvent) -> dict[str, Any]:
     try:
         payload = json.loads(event.data)
     except ValueError:
@@ -239,7 +241,7 @@ def _payload(event: ServerSentEvent) -> dict[str, Any]:
 
 
 class JsonCalls:
-    """JSON calls over a transport.
+    """JSON calls over a transport, with retries.
 
     A call is retried only if the service cannot have started it: the connection failed, or it
     answered 429 or 503 without `x-should-retry: false`. Requested waits are obeyed up to two
@@ -277,13 +279,13 @@ class JsonCalls:
             ResponseError: If the service answered with an error.
             ConnectionError: If the service did not answer.
         """
-        head, payload = _encode(body, headers)
+        head, payload = _encode_json(body, headers)
 
         async def attempt(repeats: int) -> dict[str, Any]:
-            sent = _numbered(head, repeats)
+            sent = _with_retry_count(head, repeats)
             return json_object(await self._transport.request(method, path, sent, payload))
 
-        return await self._repeat(attempt)
+        return await self._call_with_retries(attempt)
 
     async def events(
         self, path: str, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
@@ -296,24 +298,25 @@ class JsonCalls:
             ResponseError: If the service answered, or ended the stream, with an error.
             ConnectionError: If the service did not answer, or the stream broke off.
         """
-        head, payload = _encode(body, headers)
+        head, payload = _encode_json(body, headers)
 
         async def attempt(repeats: int) -> tuple[AsyncExitStack, StreamedResponse]:
             async with AsyncExitStack() as stack:
                 streamed = await stack.enter_async_context(
-                    self._transport.stream("POST", path, _numbered(head, repeats), payload)
+                    self._transport.stream("POST", path, _with_retry_count(head, repeats), payload)
                 )
                 if not is_success(streamed.status):
                     error = b"".join([chunk async for chunk in streamed.chunks])
                     raise response_error(streamed.status, streamed.headers, error)
                 return stack.pop_all(), streamed
 
-        opened, streamed = await self._repeat(attempt)
+        opened, streamed = await self._call_with_retries(attempt)
         async with opened:
             async for event in json_events(streamed.chunks):
                 yield event
 
-    async def _repeat(self, attempt: Callable[[int], Awaitable[T]]) -> T:
+    async def _call_with_retries(self, attempt: Callable[[int], Awaitable[T]]) -> T:
+        """Run attempts until one succeeds, or until its error must not be retried."""
         for repeats in range(self._max_retries):
             wait_s = _FIRST_BACKOFF_S * 2**repeats
             try:
@@ -330,12 +333,12 @@ class JsonCalls:
         return await attempt(self._max_retries)
 
 
-def _numbered(headers: Mapping[str, str], repeats: int) -> dict[str, str]:
-    """Add the number of earlier tries to the headers: retries precede new calls."""
+def _with_retry_count(headers: Mapping[str, str], repeats: int) -> dict[str, str]:
+    """Add the number of earlier attempts to the headers; retries precede new calls."""
     return {**headers, RETRY_COUNT_HEADER: str(repeats)}
 
 
-def _encode(
+def _encode_json(
     body: Mapping[str, Any] | None, headers: Mapping[str, str] | None
 ) -> tuple[dict[str, str], bytes]:
     if body is None:

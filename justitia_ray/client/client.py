@@ -53,16 +53,16 @@ async def fan_out(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
 
 
 Messages = str | Sequence[Mapping[str, Any]]
-"""A user's message, or a conversation in OpenAI's form."""
+"""User message, or a conversation in OpenAI's form."""
 
 _LEAVE_WITHIN_S: Seconds = 10.0
-"""Longest time that closing may block an agent; the service ends idle applications by itself."""
+"""Maximum seconds that closing may block an agent; the service ends idle applications by itself."""
 
 _log = logging.getLogger(__name__)
 
 
 class Application:
-    """Group of inferences whose common result is needed; from `JustitiaClient.application`.
+    """Group of inferences with one common result; returned by `JustitiaClient.application`.
 
     An async context manager, entered once. Entering opens the application in the service. Leaving
     closes it; leaving by an exception or a cancellation cancels it with all its unfinished
@@ -103,7 +103,7 @@ class Application:
         self.output_tokens: Tokens = 0
         self._calls = calls
         self._model = model
-        asked = {
+        model_name = {
             "application_class": application_class,
             "input": input,
             "tenant": tenant,
@@ -112,7 +112,7 @@ class Application:
             "model": opened_for,
             "deadline_s": deadline_s,
         }
-        self._asked = {field: value for field, value in asked.items() if value is not None}
+        self._asked = {field: value for field, value in model_name.items() if value is not None}
         self._granted: dict[str, Any] | None = None
 
     async def __aenter__(self) -> Self:
@@ -136,9 +136,9 @@ class Application:
         traceback: TracebackType | None,
     ) -> None:
         """Close the application, or cancel it if its agent failed."""
-        verb, method, path = ("cancel", "DELETE", self._path)
+        verb, method, path = ("cancel", "DELETE", self._application_path)
         if kind is None:
-            verb, method, path = ("close", "POST", f"{self._path}/close")
+            verb, method, path = ("close", "POST", f"{self._application_path}/close")
         try:
             async with asyncio.timeout(_LEAVE_WITHIN_S):
                 await self._calls.call(method, path, headers=self._tenant_headers)
@@ -151,13 +151,13 @@ class Application:
 
     @property
     def was_opened(self) -> bool:
-        """Whether the service has opened the application; before, its id and tag are unknown."""
+        """Whether the service has opened the application; id and tag are unknown before."""
         return self._granted is not None
 
     @property
     def application_id(self) -> ApplicationId:
         """The application's id, chosen by the caller or by the service."""
-        return str(self._opened["application_id"])
+        return str(self._open_answer["application_id"])
 
     @property
     def predicted_kv_token_time(self) -> KvTokenTime | None:
@@ -166,13 +166,13 @@ class Application:
         None if several models are served and it was opened without one: each model predicts its own
         cost on the first call.
         """
-        predicted = self._opened["predicted_kv_token_time"]
+        predicted = self._open_answer["predicted_kv_token_time"]
         return None if predicted is None else float(predicted)
 
     @property
     def virtual_finish_time(self) -> VirtualTime | None:
-        """Virtual finish time F at arrival; None if the policy does not order by it."""
-        tag = self._opened["virtual_finish_time"]
+        """Virtual finish time F at arrival; None if the policy has no such tags."""
+        tag = self._open_answer["virtual_finish_time"]
         return None if tag is None else float(tag)
 
     async def status(self) -> dict[str, Any]:
@@ -182,7 +182,7 @@ class Application:
             ResponseError: If the service no longer knows the application.
             ConnectionError: If the service did not answer.
         """
-        return await self._calls.call("GET", self._path, headers=self._tenant_headers)
+        return await self._calls.call("GET", self._application_path, headers=self._tenant_headers)
 
     async def chat(
         self,
@@ -206,8 +206,8 @@ class Application:
             ResponseError: If the service answered with an error.
             ConnectionError: If the service did not answer.
         """
-        body = await self._body({"messages": _conversation(messages)}, max_tokens, fields)
-        return await self._run("/v1/chat/completions", body, deadline_s)
+        body = await self._request_body({"messages": _as_messages(messages)}, max_tokens, fields)
+        return await self._run_inference("/v1/chat/completions", body, deadline_s)
 
     async def complete(
         self,
@@ -218,9 +218,9 @@ class Application:
         deadline_s: Seconds | None = None,
         **fields: Any,
     ) -> Completion:
-        """Run one inference on a plain prompt; arguments and errors as in `chat`."""
-        body = await self._body({"prompt": prompt}, max_tokens, fields)
-        return await self._run("/v1/completions", body, deadline_s)
+        """Run one inference on a plain prompt; same arguments and errors as `chat`."""
+        body = await self._request_body({"prompt": prompt}, max_tokens, fields)
+        return await self._run_inference("/v1/completions", body, deadline_s)
 
     async def chat_stream(
         self,
@@ -244,52 +244,51 @@ class Application:
         if fields.get("n", 1) != 1:
             raise RequestError(f"chat_stream gives one choice; n must be 1, got {fields['n']}", "n")
         usage = {"stream_options": {"include_usage": True}}
-        body = await self._body(
-            {"messages": _conversation(messages), "stream": True}, max_tokens, usage | fields
+        body = await self._request_body(
+            {"messages": _as_messages(messages), "stream": True}, max_tokens, usage | fields
         )
         headers = self._inference_headers(deadline_s)
         async with aclosing(self._calls.events("/v1/chat/completions", body, headers)) as events:
             async for event in events:
                 if event.get("usage"):
-                    self._count(event["usage"])
+                    self._count_tokens(event["usage"])
                 for choice in event.get("choices", ()):
                     if text := choice["delta"].get("content"):
                         yield text
         self.inferences += 1
 
-    async def _run(
+    async def _run_inference(
         self, path: str, body: Mapping[str, Any], deadline_s: Seconds | None
     ) -> Completion:
         headers = self._inference_headers(deadline_s)
         answer = completion(await self._calls.call("POST", path, body, headers))
         self.inferences += 1
-        self._count(answer.raw["usage"])
+        self._count_tokens(answer.raw["usage"])
         return answer
 
-    async def _body(
+    async def _request_body(
         self, prompt: Mapping[str, Any], max_tokens: Tokens | None, fields: Mapping[str, Any]
     ) -> dict[str, Any]:
         limit = {} if max_tokens is None else {"max_tokens": max_tokens}
         model = {} if "model" in fields else {"model": await self._model()}
         return {**model, **prompt, **limit, **fields}
 
-    def _count(self, usage: Mapping[str, Any]) -> None:
+    def _count_tokens(self, usage: Mapping[str, Any]) -> None:
         self.prompt_tokens += usage.get("prompt_tokens") or 0
         self.output_tokens += usage.get("completion_tokens") or 0
 
     @property
-    def _opened(self) -> dict[str, Any]:
+    def _open_answer(self) -> dict[str, Any]:
         if self._granted is None:
             raise RuntimeError("the application is not open: enter it with `async with` first")
         return self._granted
 
     @property
-    def _path(self) -> str:
+    def _application_path(self) -> str:
         return f"/v1/applications/{quote(self.application_id, safe='')}"
 
     def _inference_headers(self, deadline_s: Seconds | None) -> dict[str, str]:
-        # Class and tenant are repeated so that a service that lost the application reopens it with
-        # the same class.
+        # Class and tenant, for a service that has lost the application and reopens it.
         return {
             APPLICATION_HEADER: self.application_id,
             CLASS_HEADER: self.application_class,
@@ -302,7 +301,7 @@ class Application:
         return {} if self.tenant is None else {TENANT_HEADER: self.tenant}
 
 
-def _conversation(messages: Messages) -> list[dict[str, Any]]:
+def _as_messages(messages: Messages) -> list[dict[str, Any]]:
     if isinstance(messages, str):
         return [{"role": "user", "content": messages}]
     return [dict(message) for message in messages]
@@ -371,7 +370,7 @@ class JustitiaClient:
         api_key: str | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> Self:
-        """Return a client that reaches the service over HTTP; see `HttpTransport`.
+        """Return a client that calls the service over HTTP; see `HttpTransport`.
 
         Raises:
             ConfigError: If `base_url` is not an http(s) URL, or `max_retries` is negative.
@@ -388,7 +387,7 @@ class JustitiaClient:
         tenant: str | None = None,
         max_retries: int = 2,
     ) -> Self:
-        """Return a client that reaches the service over a Serve handle of its Ingress deployment.
+        """Return a client that calls the service over a Serve handle of its Ingress deployment.
 
         Raises:
             ConfigError: If `max_retries` is negative.
@@ -421,7 +420,7 @@ class JustitiaClient:
         model: str | None = None,
         deadline_s: Seconds | None = None,
     ) -> Application:
-        """Return an application, to be entered with `async with`.
+        """Return an application, to be opened with `async with`.
 
         Args:
             application_class: Class, e.g. `MRS`; the cost is predicted from class and input, so
@@ -439,12 +438,12 @@ class JustitiaClient:
             RequestError: If a name cannot travel in a header.
         """
 
-        async def asked() -> str:
+        async def model_name() -> str:
             return await self.default_model() if model is None else model
 
         return Application(
             self._calls,
-            asked,
+            model_name,
             application_class,
             input=input,
             tenant=self._tenant if tenant is None else tenant,
@@ -455,7 +454,7 @@ class JustitiaClient:
         )
 
     async def models(self) -> tuple[str, ...]:
-        """Return the names of the models that the service has.
+        """Return the names of the served models.
 
         Raises:
             ResponseError: If the service answered with an error, or not with a list of models.
@@ -470,7 +469,7 @@ class JustitiaClient:
     async def find_application(
         self, application_id: ApplicationId, tenant: str | None = None
     ) -> dict[str, Any]:
-        """Return the state of an application in the service, with its `outlook`.
+        """Return the state of an application in the service, including its `outlook`.
 
         The outlook contains the reason for waiting, the position, and the expected start and end.
 
@@ -501,7 +500,7 @@ class JustitiaClient:
         return await self._calls.call("GET", f"/v1/applications?{urlencode(query)}")
 
     async def default_model(self) -> str:
-        """Return the client's model, or the only one served (requested once).
+        """Return the client's model, or the only served model (requested once).
 
         Raises:
             UnknownModel: If the service has no model, or several.

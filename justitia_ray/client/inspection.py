@@ -18,7 +18,7 @@ from justitia_ray.units import Seconds
 
 @dataclass(frozen=True, slots=True)
 class ModelAnswers:
-    """Answers about one model."""
+    """Answers of the service about one model."""
 
     service: dict[str, Any]
     """Answer of the requested path."""
@@ -33,7 +33,7 @@ async def ask_each_model(
     predictor_s: Seconds | None = None,
     **query: str | int,
 ) -> dict[str, ModelAnswers]:
-    """Return the answers by model.
+    """Request a path for each served model; return the answers by model name.
 
     Args:
         transport: Connection to the service.
@@ -48,9 +48,9 @@ async def ask_each_model(
             instead.
     """
     named = {} if model is None else {"model": model}
-    answer = await _get(transport, path, query | named)
+    answer = await _get_json(transport, path, query | named)
     try:
-        asked = _get(transport, "/v1/predictor", named)
+        asked = _get_json(transport, "/v1/predictor", named)
         predictor = await asyncio.wait_for(asked, predictor_s)
     except TimeoutError:
         predictor = {"error": f"no answer within {predictor_s:g} s"}
@@ -66,6 +66,8 @@ async def ask_each_model(
     }
 
 
-async def _get(transport: Transport, path: str, query: Mapping[str, str | int]) -> dict[str, Any]:
+async def _get_json(
+    transport: Transport, path: str, query: Mapping[str, str | int]
+) -> dict[str, Any]:
     target = f"{path}?{urlencode(query)}" if query else path
     return json_object(await transport.request("GET", target, {}))

@@ -16,18 +16,18 @@ Played = TypeVar("Played")
 
 
 class LoadClock:
-    """Seconds since a load began, by the event loop's clock."""
+    """Clock of a load: seconds since its start, by the event loop's clock."""
 
     def __init__(self) -> None:
         self._time = asyncio.get_running_loop().time
         self._began_at = self._time()
 
     def now_s(self) -> Seconds:
-        """Return the seconds since the load began."""
+        """Return the seconds since the start of the load."""
         return self._time() - self._began_at
 
     async def wait_until(self, instant_s: Seconds) -> None:
-        """Wait until a time of the load, in seconds; return at once if it has passed."""
+        """Sleep until a time of the load, in seconds; return at once if it has passed."""
         await asyncio.sleep(max(0.0, instant_s - self.now_s()))
 
 
@@ -50,7 +50,7 @@ async def play_load(
     has_failed: Callable[[Played], bool] = lambda _: False,
     on_progress: Callable[[LoadProgress], None] = lambda _: None,
 ) -> list[Played]:
-    """Run the applications, each from its arrival time; return their results in order.
+    """Run each application at its arrival time; return the results in order of the plan.
 
     Args:
         applications: The load.
@@ -63,7 +63,7 @@ async def play_load(
     load_clock = LoadClock()
     arrived = ended = failed = 0
 
-    async def play_one(planned: Planned) -> Played:
+    async def run_at_arrival(planned: Planned) -> Played:
         nonlocal arrived, ended, failed
         await load_clock.wait_until(arrived_at_s(planned))
         arrived += 1
@@ -75,5 +75,5 @@ async def play_load(
         return result
 
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(play_one(planned)) for planned in applications]
+        tasks = [group.create_task(run_at_arrival(planned)) for planned in applications]
     return [task.result() for task in tasks]

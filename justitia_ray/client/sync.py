@@ -23,7 +23,7 @@ Inner = TypeVar("Inner", JustitiaClient, Application)
 
 
 class _LoopThread(threading.Thread):
-    """Thread that runs an event loop until the loop is stopped."""
+    """Thread that runs the event loop of a synchronous client."""
 
     def __init__(self) -> None:
         super().__init__(name="justitia-client", daemon=True)
@@ -31,13 +31,13 @@ class _LoopThread(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        # The runner's exit cancels the remaining tasks: streams and calls without a waiting caller.
+        # The runner's exit cancels the remaining tasks: streams, and calls whose callers are gone.
         with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
             runner.get_loop().run_forever()
 
 
-class _Waiting(Generic[Inner]):
-    """Base of the synchronous classes: holds the asynchronous object and its loop's thread."""
+class _SyncWrapper(Generic[Inner]):
+    """Base class that wraps an asynchronous object and runs its coroutines on the client's loop."""
 
     def __init__(self, inner: Inner, thread: _LoopThread) -> None:
         self._inner: Inner = inner
@@ -62,28 +62,28 @@ class _Waiting(Generic[Inner]):
             raise
 
 
-def _waits(
+def _blocking(
     method: Callable[Concatenate[Inner, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[_Waiting[Inner], P], T]:
-    """Return the blocking form of a coroutine method."""
+) -> Callable[Concatenate[_SyncWrapper[Inner], P], T]:
+    """Return a blocking method that runs a coroutine method of the wrapped object."""
 
     @wraps(method)
-    def call(self: _Waiting[Inner], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def call(self: _SyncWrapper[Inner], /, *args: P.args, **kwargs: P.kwargs) -> T:
         return self.run(method(self._inner, *args, **kwargs))
 
     return call
 
 
-def _yields(
+def _blocking_generator(
     method: Callable[Concatenate[Inner, P], AsyncGenerator[T]],
-) -> Callable[Concatenate[_Waiting[Inner], P], Generator[T]]:
-    """Return the plain generator form of a method that is an asynchronous generator.
+) -> Callable[Concatenate[_SyncWrapper[Inner], P], Generator[T]]:
+    """Return a generator method that iterates an asynchronous generator of the wrapped object.
 
     Closing the generator, or leaving its loop, closes the asynchronous one.
     """
 
     @wraps(method)
-    def call(self: _Waiting[Inner], /, *args: P.args, **kwargs: P.kwargs) -> Generator[T]:
+    def call(self: _SyncWrapper[Inner], /, *args: P.args, **kwargs: P.kwargs) -> Generator[T]:
         stream = method(self._inner, *args, **kwargs)
 
         async def next_item() -> tuple[T] | None:
@@ -95,29 +95,29 @@ def _yields(
             while (found := self.run(next_item())) is not None:
                 yield found[0]
         finally:
-            # A closed client or an interrupted step has already ended the stream.
+            # A closed client or an interrupted step has ended the stream before.
             with suppress(RuntimeError):
                 self.run(stream.aclose())
 
     return call
 
 
-def _makes(
+def _sync_constructor(
     make: Callable[P, JustitiaClient],
 ) -> Callable[Concatenate[type[SyncClient], P], SyncClient]:
-    """Wrap one of `JustitiaClient`'s constructors to return a synchronous client."""
+    """Wrap one of `JustitiaClient`'s constructors to return a `SyncClient`."""
 
-    @wraps(getattr(make, "__func__", make))  # unbound: `call` gets its own class
+    @wraps(getattr(make, "__func__", make))  # unbound: `call` passes its own class
     def call(cls: type[SyncClient], /, *args: P.args, **kwargs: P.kwargs) -> SyncClient:
         return cls(lambda: make(*args, **kwargs))
 
     return call
 
 
-def _opens(
+def _sync_application(
     method: Callable[Concatenate[JustitiaClient, P], Application],
 ) -> Callable[Concatenate[SyncClient, P], SyncApplication]:
-    """Wrap a method that returns an application to return a synchronous application."""
+    """Wrap a method that returns an `Application` to return a `SyncApplication`."""
 
     @wraps(method)
     def call(self: SyncClient, /, *args: P.args, **kwargs: P.kwargs) -> SyncApplication:
@@ -126,13 +126,13 @@ def _opens(
     return call
 
 
-class SyncApplication(_Waiting[Application]):
-    """`Application` for synchronous code; made by `SyncClient.application`."""
+class SyncApplication(_SyncWrapper[Application]):
+    """`Application` for synchronous code; returned by `SyncClient.application`."""
 
-    status = _waits(Application.status)
-    chat = _waits(Application.chat)
-    complete = _waits(Application.complete)
-    chat_stream = _yields(Application.chat_stream)
+    status = _blocking(Application.status)
+    chat = _blocking(Application.chat)
+    complete = _blocking(Application.complete)
+    chat_stream = _blocking_generator(Application.chat_stream)
 
     def __enter__(self) -> Self:
         """Open the application; see `Application`."""
@@ -160,11 +160,11 @@ class SyncApplication(_Waiting[Application]):
 
     @property
     def virtual_finish_time(self) -> VirtualTime | None:
-        """The application's tag at arrival; None under a policy without tags."""
+        """Virtual finish time F at arrival; None if the policy has no such tags."""
         return self._inner.virtual_finish_time
 
     def chat_many(self, conversations: Iterable[Messages], **fields: Any) -> list[Completion]:
-        """Run one inference on each conversation, all at once, and return the answers in order.
+        """Run one inference on each conversation concurrently; return the answers in order.
 
         The first failure cancels the others and is raised. Arguments and errors are those of
         `Application.chat`.
@@ -173,8 +173,8 @@ class SyncApplication(_Waiting[Application]):
         return self.run(fan_out(chat(messages, **fields) for messages in conversations))
 
 
-class SyncClient(_Waiting[JustitiaClient]):
-    """`JustitiaClient` for synchronous code; threads may share a client.
+class SyncClient(_SyncWrapper[JustitiaClient]):
+    """`JustitiaClient` for synchronous code; may be shared by threads.
 
     ```
     with SyncClient.connect("http://localhost:8000") as client:
@@ -189,13 +189,13 @@ class SyncClient(_Waiting[JustitiaClient]):
         ConfigError: If `make_client` raises it.
     """
 
-    connect = classmethod(_makes(JustitiaClient.connect))
-    from_handle = classmethod(_makes(JustitiaClient.from_handle))
-    application = _opens(JustitiaClient.application)
-    models = _waits(JustitiaClient.models)
-    default_model = _waits(JustitiaClient.default_model)
-    find_application = _waits(JustitiaClient.find_application)
-    list_applications = _waits(JustitiaClient.list_applications)
+    connect = classmethod(_sync_constructor(JustitiaClient.connect))
+    from_handle = classmethod(_sync_constructor(JustitiaClient.from_handle))
+    application = _sync_application(JustitiaClient.application)
+    models = _blocking(JustitiaClient.models)
+    default_model = _blocking(JustitiaClient.default_model)
+    find_application = _blocking(JustitiaClient.find_application)
+    list_applications = _blocking(JustitiaClient.list_applications)
 
     def __init__(self, make_client: Callable[[], JustitiaClient]) -> None:
         super().__init__(make_client(), _LoopThread())
@@ -212,7 +212,7 @@ class SyncClient(_Waiting[JustitiaClient]):
         self.close()
 
     def close(self) -> None:
-        """Close every connection and end the thread; a second call has no effect."""
+        """Close all connections and end the thread. Calling it twice is safe."""
         if self._thread.is_alive():
             self.run(self._inner.aclose())
             self._thread.loop.call_soon_threadsafe(self._thread.loop.stop)

@@ -20,28 +20,28 @@ from justitia_ray.units import Seconds
 
 
 class ServiceUnreachable(ConnectionError):
-    """The connection could not be opened, so nothing was sent: the call is safe to repeat."""
+    """The connection could not be opened, so no request was sent: the call can be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A complete answer."""
+    """Complete answer to a request."""
 
     status: int
     headers: Mapping[str, str]
-    """Headers with lower-case names."""
+    """Headers with names in lower case."""
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class StreamedResponse:
-    """Head of an answer, and its body as a stream. Valid only inside the `stream` block."""
+    """Head of an answer, with its body as a stream; valid only inside the `stream` block."""
 
     status: int
     headers: Mapping[str, str]
-    """Headers with lower-case names."""
+    """Headers with names in lower case."""
     chunks: AsyncIterator[bytes]
-    """Body in chunks of any size."""
+    """Chunks of the body; their boundaries have no meaning."""
 
 
 class Transport(Protocol):
@@ -62,7 +62,7 @@ class Transport(Protocol):
     def stream(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> AbstractAsyncContextManager[StreamedResponse]:
-        """Send a request and enter its answer, whatever its status.
+        """Send a request; return a context manager that yields its answer, whatever its status.
 
         Leaving the block before the end of the chunks cancels the call in the service.
 
@@ -76,17 +76,17 @@ class Transport(Protocol):
 
 
 API_KEY_VARIABLE = "JUSTITIA_API_KEY"
-"""Environment variable with the default credential of clients and commands."""
+"""Environment variable that holds the default credential of clients and commands."""
 
 
 _THIS_MACHINE: dict[str, httpx.AsyncBaseTransport | None] = dict.fromkeys(
     ("all://localhost", "all://127.0.0.1", "all://[::1]")
 )
-"""Local addresses, which are reached directly even if the environment names a proxy."""
+"""Local addresses, which are called without a proxy even if the environment names one."""
 
 
 class HttpTransport:
-    """Transport over HTTP, with one connection pool.
+    """Transport over HTTP with one connection pool.
 
     Args:
         base_url: URL of the application, e.g. `http://localhost:8000`; a trailing `/v1`, as the
@@ -119,8 +119,7 @@ class HttpTransport:
             base_url=base_url.rstrip("/").removesuffix("/v1"),
             headers=_with_credential(headers or {}, api_key),
             timeout=httpx.Timeout(None, connect=connect_timeout_s, read=read_timeout_s),
-            # An application may send any number of calls at once: the queue is in the service. Idle
-            # connections are closed before uvicorn's 5 s, so that no call uses a closing one.
+            # The service queues. Idle connections close here before uvicorn closes them after 5 s.
             limits=httpx.Limits(
                 max_connections=None, max_keepalive_connections=1024, keepalive_expiry=2.0
             ),
@@ -140,13 +139,13 @@ class HttpTransport:
     async def stream(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> AsyncGenerator[StreamedResponse]:
-        """Send a request and enter its answer; see `Transport.stream`."""
+        """Send a request and yield its answer; see `Transport.stream`."""
         with _network_errors():
             async with self._client.stream(method, path, headers=headers, content=body) as answer:
-                yield StreamedResponse(answer.status_code, answer.headers, _chunks(answer))
+                yield StreamedResponse(answer.status_code, answer.headers, _body_chunks(answer))
 
     async def aclose(self) -> None:
-        """Close the pool."""
+        """Close the connection pool."""
         await self._client.aclose()
 
 
@@ -158,7 +157,7 @@ def _with_credential(headers: Mapping[str, str], api_key: str | None) -> dict[st
     return said
 
 
-async def _chunks(answer: httpx.Response) -> AsyncGenerator[bytes]:
+async def _body_chunks(answer: httpx.Response) -> AsyncGenerator[bytes]:
     with _network_errors():
         async for chunk in answer.aiter_bytes():
             yield chunk
@@ -166,7 +165,7 @@ async def _chunks(answer: httpx.Response) -> AsyncGenerator[bytes]:
 
 @contextmanager
 def _network_errors() -> Generator[None]:
-    """Convert httpx's errors into the built-in ones that all transports raise."""
+    """Convert httpx's errors into the built-in ones that every transport raises."""
     try:
         yield
     except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -181,7 +180,7 @@ T = TypeVar("T")
 
 
 class HandleTransport:
-    """Transport over a handle of the Ingress deployment.
+    """Transport over a Serve handle of the Ingress deployment.
 
     Args:
         handle: A `DeploymentHandle`, or an object with its methods.
@@ -194,29 +193,29 @@ class HandleTransport:
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> Response:
         """Call the ingress and return the whole answer; see `Transport.request`."""
-        call = _Call(lambda: self._handle.call.remote(method, path, dict(headers), body))
+        call = _IngressCall(lambda: self._handle.call.remote(method, path, dict(headers), body))
         try:
-            status, answer_headers, answer = await call.run(call.result())
+            status, answer_headers, answer = await call.run_step(call.wait_for_result())
         finally:
             call.cancel_unless_ended()
-        return Response(status, _lower(answer_headers), answer)
+        return Response(status, _lower_names(answer_headers), answer)
 
     @asynccontextmanager
     async def stream(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> AsyncGenerator[StreamedResponse]:
-        """Call the ingress and enter its answer; see `Transport.stream`."""
-        call = _Call(
+        """Call the ingress and yield its answer; see `Transport.stream`."""
+        call = _IngressCall(
             lambda: self._handle.options(stream=True).stream.remote(
                 method, path, dict(headers), body
             )
         )
         try:
-            head = await call.run(call.next_item())
+            head = await call.run_step(call.next_item())
             if head is None:
                 raise ConnectionError("the ingress ended a stream before its head")
             status, answer_headers = head
-            yield StreamedResponse(status, _lower(answer_headers), call.chunks())
+            yield StreamedResponse(status, _lower_names(answer_headers), call.iterate_chunks())
         finally:
             call.cancel_unless_ended()
 
@@ -224,8 +223,8 @@ class HandleTransport:
         """Do nothing: the handle belongs to the caller."""
 
 
-class _Call:
-    """A call over the handle, run in its own context."""
+class _IngressCall:
+    """Call of the Serve handle in a context of its own."""
 
     def __init__(self, start: Callable[[], Any]) -> None:
         self._context = contextvars.Context()
@@ -233,7 +232,7 @@ class _Call:
         self._response: Any = None
         self._ended = False
 
-    async def result(self) -> Any:
+    async def wait_for_result(self) -> Any:
         self._response = self._start()
         try:
             return await self._response
@@ -253,26 +252,26 @@ class _Call:
             self._ended = True
             raise
 
-    async def chunks(self) -> AsyncGenerator[bytes]:
-        while (chunk := await self.run(self.next_item())) is not None:
+    async def iterate_chunks(self) -> AsyncGenerator[bytes]:
+        while (chunk := await self.run_step(self.next_item())) is not None:
             yield chunk
 
-    async def run(self, step: Coroutine[Any, Any, T]) -> T:
-        """Await one step in the call's own context.
+    async def run_step(self, step: Coroutine[Any, Any, T]) -> T:
+        """Await a coroutine in the call's own context.
 
         Raises:
             ConnectionError: If the call failed; Serve's own error is its cause.
         """
         task = asyncio.get_running_loop().create_task(step, context=self._context)
-        # Unlike `await task`, `wait` distinguishes cancellation of this caller from one by Serve.
+        # `wait`, unlike `await task`, distinguishes cancellation of this caller from one by Serve.
         try:
             await asyncio.wait({task})
         except asyncio.CancelledError:
-            task.add_done_callback(_forget)
+            task.add_done_callback(_ignore_error)
             task.cancel()
             raise
         if task.cancelled():
-            # Raise an error instead: this caller was not cancelled.
+            # Not CancelledError: this caller was not cancelled.
             raise ConnectionError("Serve cancelled the call to the ingress")
         try:
             return task.result()
@@ -287,11 +286,11 @@ class _Call:
             self._response.cancel()
 
 
-def _forget(task: asyncio.Task[Any]) -> None:
-    """Retrieve the result of an abandoned step, so that asyncio does not report its error."""
+def _ignore_error(task: asyncio.Task[Any]) -> None:
+    """Retrieve the error of an abandoned task, which asyncio would otherwise report."""
     if not task.cancelled():
         task.exception()
 
 
-def _lower(headers: Mapping[str, str]) -> dict[str, str]:
+def _lower_names(headers: Mapping[str, str]) -> dict[str, str]:
     return {name.lower(): value for name, value in headers.items()}

@@ -29,11 +29,11 @@ from justitia_ray.cost import PrefillCost
 from justitia_ray.errors import shown_short
 
 _NOT_IN_DEPLOYMENTS = re.compile(r"[^A-Za-z0-9._-]")
-"""Characters not allowed in deployment names: Serve uses `#` as a separator, and names log files
-after deployments."""
+"""Characters that are not allowed in deployment names: Serve uses `#` as a separator, and names log
+files after deployments."""
 _LONGEST_DEPLOYMENT = 128
-"""Longest deployment name: a file name has at most 255 characters, which include the application's
-name and the replica's id."""
+"""Maximum length of deployment names: the name of a log file has at most 255 characters, and
+includes the application's name and the replica's id."""
 
 
 class SharedSections(Section):
@@ -63,13 +63,13 @@ class SharedSections(Section):
     """Credentials of callers. `null`: all calls are allowed, for the tenant that the call names."""
 
     @model_validator(mode="after")
-    def _keys_have_a_redis(self) -> Self:
+    def _key_storage_is_configured(self) -> Self:
         if self.access is not None and self.access.keys_in_redis and self.store.redis_url is None:
             raise ValueError("access.keys_in_redis is for a store.redis_url; none is given")
         return self
 
     @model_validator(mode="after")
-    def _leases_are_reported_before_they_expire(self) -> Self:
+    def _reports_precede_lease_timeouts(self) -> Self:
         self._check_report_interval("replica", self.replica)
         return self
 
@@ -90,12 +90,12 @@ class AppConfig(SharedSections):
 
     @property
     def scheduler_name(self) -> str:
-        """Name of the scheduler actor: one for each model of an application."""
+        """Name of the scheduler actor, one for each model of an application."""
         return f"scheduler/{self.name}/{self.model.name}"
 
     @property
     def prefill_cost(self) -> PrefillCost | None:
-        """Configured cost of computing prompts; None: they cost nothing, or what is measured."""
+        """Configured cost of computing prompts; None if they cost nothing, or it is measured."""
         given = self.engine.prefill_cost
         if self.scheduler.cost == "kv_token_time" or given is None:
             return None
@@ -124,7 +124,7 @@ class AppConfig(SharedSections):
 
 
 class ModelEntry(ModelSection):
-    """An entry of `models`."""
+    """One entry of the argument `models`."""
 
     engine: EngineSection | None = None
     """Engine of this model; `null`: the application's."""
@@ -136,7 +136,7 @@ class ModelEntry(ModelSection):
 
 @dataclass(frozen=True, slots=True)
 class PlacedModel:
-    """A model, and the deployments that serve it."""
+    """A model with the names of the deployments that serve it."""
 
     config: AppConfig
     replicas: str
@@ -150,12 +150,12 @@ class AppArgs(SharedSections):
 
     model: ModelSection | None = None
     models: tuple[ModelEntry, ...] = ()
-    """Several models instead of `model`; exactly one of the two is required; see below."""
+    """Several models instead of `model`; exactly one of both is required; see below."""
 
     @property
     def model_names(self) -> tuple[str, ...]:
-        """Names of the models, without those of their adapters."""
-        return tuple(model.name for model in self._all())
+        """Names of the models, without the names of adapters."""
+        return tuple(model.name for model in self._model_sections())
 
     def each_model(self) -> tuple[PlacedModel, ...]:
         """Return the settings and deployments of each model, in the order of the arguments."""
@@ -171,22 +171,22 @@ class AppArgs(SharedSections):
                 "replica": entry.replica or self.replica,
                 "autoscaling": entry.autoscaling or self.autoscaling,
             }
-            suffix = _suffix(entry.name)
+            suffix = _deployment_suffix(entry.name)
             config = AppConfig(**(shared | own))
             placed.append(PlacedModel(config, f"Replica-{suffix}", f"Predictor-{suffix}"))
         return tuple(placed)
 
-    def _all(self) -> Sequence[ModelSection]:
+    def _model_sections(self) -> Sequence[ModelSection]:
         return self.models if self.model is None else (self.model,)
 
     @model_validator(mode="after")
-    def _models_are_told_apart(self) -> "AppArgs":
+    def _model_names_differ(self) -> "AppArgs":
         if (self.model is None) == (not self.models):
             given = "both are given" if self.models else "neither is given"
             raise ValueError(f"model, or models with at least one, is required ({given})")
         owners: dict[str, str] = {}
         alike: dict[str, str] = {}
-        for model in self._all():
+        for model in self._model_sections():
             if isinstance(model, ModelEntry) and model.replica is not None:
                 self._check_report_interval(f"models: {model.name}: replica", model.replica)
             for name in (*model.names, *model.aliases):
@@ -196,7 +196,7 @@ class AppArgs(SharedSections):
                         " each name, of an adapter or an alias too, is allowed once"
                     )
                 owners[name] = model.name
-            suffix = _suffix(model.name)
+            suffix = _deployment_suffix(model.name)
             other = alike.setdefault(suffix.replace("_", "-"), model.name)
             if other != model.name:
                 raise ValueError(
@@ -211,5 +211,5 @@ class AppArgs(SharedSections):
         return self
 
 
-def _suffix(name: str) -> str:
+def _deployment_suffix(name: str) -> str:
     return _NOT_IN_DEPLOYMENTS.sub("-", name)

@@ -25,17 +25,17 @@ class JwtIssuerSection(Section):
     """Audience that a token's `aud` must contain."""
     jwks_url: str | None = None
     """URL of the issuer's public keys, `https://…`; `null`: from its discovery document,
-    `ISSUER/.well-known/openid-configuration`. `http://` is allowed for this machine only."""
+    `ISSUER/.well-known/openid-configuration`. `http://` is allowed only for this machine."""
     jwks_ca_file: str | None = None
-    """File of certificates trusted for `jwks_url`, on every node; `null`: those of the system."""
+    """File of certificates trusted for `jwks_url`, on every node; `null`: the system's."""
     algorithms: Annotated[tuple[JwtAlgorithm, ...], Field(min_length=1)] = ("RS256", "ES256")
     """Accepted signature algorithms; only asymmetric ones are allowed."""
     tenant_claim: str = "tenant"
     """Claim with the tenant: a path of names separated by dots, `org.team`. A token without it is
     refused."""
     tenant_below: str | None = None
-    """Tenant above those of this issuer: `acme` makes `acme/search` of `search`. `null`: the issuer
-    may name any tenant."""
+    """Tenant above all tenants of this issuer: `acme` makes `acme/search` of `search`. `null`: the
+    issuer may name any tenant."""
     user_claim: str = "sub"
     """Claim with the user."""
     scope_claim: str = "scope"
@@ -46,35 +46,35 @@ class JwtIssuerSection(Section):
     max_weight: Positive = 1.0
     """Largest weight that a token's applications may request."""
     leeway_s: NotNegative = 30.0
-    """Allowed difference between clocks."""
+    """Allowed difference between the issuer's clock and the service's."""
 
 
 class AccessSection(Section):
     """Credentials of callers; see [access](#who-may-call)."""
 
     keys_file: str | None = None
-    """A file of API keys, as `justitia keys create` writes it, on every node of the ingress. It is
-    read again when it changes; if it cannot be read, the last version stays in force."""
+    """File of API keys, as `justitia keys create` writes it, on every node with an ingress. It is
+    reloaded when it changes; if it cannot be read, the last version stays valid."""
     keys_in_redis: bool = False
     """Whether API keys are also read from the Redis of `store.redis_url`."""
     reload_s: Positive = 5.0
     """Interval at which keys are reloaded: the longest time that a revoked key is still accepted,
-    and a new one is not."""
+    or a new one refused."""
     jwt: tuple[JwtIssuerSection, ...] = ()
     """Issuers whose JSON Web Tokens are accepted."""
     anonymous: str = "deny"
-    """`deny`: a call without a credential is answered with 401. Otherwise the tenant of these
-    calls, which get the scopes `infer` and `own`."""
+    """`deny`: a call without a credential is answered with 401. Otherwise the tenant of such calls,
+    which have the scopes `infer` and `own`."""
     anonymous_max_weight: Positive = 1.0
-    """Largest weight that applications of calls without a credential may request."""
+    """Largest weight that applications without a credential may request."""
 
     @property
     def default_tenant(self) -> str | None:
-        """Tenant of calls without a credential; None: they are refused."""
+        """Tenant of calls without a credential; None if such calls are refused."""
         return None if self.anonymous == "deny" else self.anonymous
 
     @model_validator(mode="after")
-    def _somebody_may_call(self) -> "AccessSection":
+    def _some_calls_are_allowed(self) -> "AccessSection":
         for name, tenant in [
             ("anonymous", self.default_tenant),
             *((f"jwt: {one.issuer}: tenant_below", one.tenant_below) for one in self.jwt),
@@ -96,40 +96,40 @@ class AccessSection(Section):
 
 
 class SessionHeadersSection(Section):
-    """Headers in which an operator's own agents name their sessions."""
+    """Headers that identify the sessions of an operator's own agents."""
 
     name: ClassName
     """Name of the rule, in statuses and metrics; ids of its applications begin with it."""
     run: HeaderName | None = None
-    """Header with the id of the whole run, sub-agents included."""
+    """Header with the id of the whole run, including sub-agents."""
     session: HeaderName | None = None
-    """Header with the id of the session, if that is one agent of a run."""
+    """Header with the id of the session, i.e. of one agent in the run."""
     parent: HeaderName | None = None
-    """Header with the id of the session that spawned it."""
+    """Header with the id of the parent session, which started this one."""
     final: HeaderName | None = None
-    """Header that is `true` at the session's last call."""
+    """Header that is `true` in the session's last call."""
     application_class: ClassName | None = None
-    """Class of the applications recognised by these headers; `null`: `default`."""
+    """Class of applications that are recognised by these headers; `null`: `default`."""
 
     @model_validator(mode="after")
-    def _names_a_session(self) -> "SessionHeadersSection":
+    def _session_header_is_set(self) -> "SessionHeadersSection":
         if self.run is None and self.session is None:
             raise ValueError("run or session is required: the header that names the application")
         return self
 
     def harness(self) -> Harness:
-        """Return the headers in the form that recognition reads."""
+        """Return the headers as a harness that recognition can use."""
         return Harness(
             self.name,
-            _as_names(self.run),
-            _as_names(self.session),
-            _as_names(self.parent),
-            _as_names(self.final),
+            _header_names(self.run),
+            _header_names(self.session),
+            _header_names(self.parent),
+            _header_names(self.final),
             self.application_class,
         )
 
 
-def _as_names(header: str | None) -> tuple[str, ...]:
+def _header_names(header: str | None) -> tuple[str, ...]:
     return () if header is None else (header,)
 
 
@@ -143,20 +143,20 @@ class RecognitionSection(Section):
     `prompt_cache_key` and `safety_identifier`, which name a person or a cache, and, at the end,
     `conversation`."""
     headers: tuple[SessionHeadersSection, ...] = ()
-    """Headers of your own agents."""
+    """Headers of the operator's own agents."""
     baggage_key: str = "justitia.application"
     """Key of the W3C header `baggage`."""
     conversation_idle_s: Positive = 60.0
-    """Time without a call after which an application recognised by its conversation ends; each
-    first call opens one, and all of them count as open."""
+    """Time without a call after which an application that was recognised by its conversation ends.
+    Each first call opens an application; all of them count as open."""
 
     @property
     def by_conversation(self) -> bool:
-        """Whether the conversation identifies the application if no other rule does."""
+        """Whether calls that no other rule matches are recognised by their conversation."""
         return CONVERSATION in self.rules
 
     @model_validator(mode="after")
-    def _rules_are_in_order(self) -> "RecognitionSection":
+    def _conversation_rule_is_last(self) -> "RecognitionSection":
         if len(set(self.rules)) != len(self.rules):
             raise ValueError("rules: each is allowed once")
         if CONVERSATION in self.rules[:-1]:

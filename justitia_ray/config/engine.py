@@ -19,7 +19,7 @@ class ModelSection(Section):
     """A served model."""
 
     name: ModelName
-    """Name that callers give as `model`."""
+    """Name of the model in calls (`model`)."""
     path: str
     """A local directory, a hub name, or a model of random weights that is built on the node:
     `random:tiny-llama`, `random:small-llama`, `random:tiny-embedding`, `random:tiny-reranker`, and
@@ -38,13 +38,13 @@ class ModelSection(Section):
     patterns, longer patterns before shorter ones. Answers contain the model's own name. Empty by
     default, because harnesses ask for models that are not served, and should get an error."""
     reasoning_efforts: dict[str, str] = Field(default={})
-    """Replacement of the effort that callers request (`reasoning_effort`, `reasoning.effort`,
+    """Mapping of the efforts that callers request (`reasoning_effort`, `reasoning.effort`,
     `output_config.effort`), for example `minimal: low, max: high` for a template that supports low,
-    medium and high. Other efforts are passed on unchanged."""
+    medium and high. Unmapped efforts are passed on unchanged."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names that callers may give as `model`; all of them share one queue."""
+        """All names that callers may give as `model`; they share one queue."""
         return (self.name, *self.adapters)
 
     @model_validator(mode="after")
@@ -58,42 +58,42 @@ class ModelSection(Section):
 
 
 class FakeEngineSection(Section):
-    """An engine that sleeps instead of computing, for tests and to measure the serving path."""
+    """Engine that sleeps instead of computing, for tests and to measure the serving path."""
 
     kv_tokens: Count = 7_344
-    """KV memory M in tokens: 459 blocks of 16, the paper's A10 (v1, Sec. V-A)."""
+    """KV memory M in tokens; 459 blocks of 16 tokens, as on the paper's A10 (v1, Sec. V-A)."""
     block_size: Count = 1
     """Tokens in a KV block."""
     max_num_seqs: Count = 256
-    """Largest number of running sequences, as vLLM's option."""
+    """Largest number of running sequences; as vLLM's option."""
     max_model_len: Count = 4_096
     """Longest prompt plus output of one sequence."""
     iteration_s: NotNegative = 0.03
-    """Time of a decode iteration; about a 7B model on an A10 (v1, Sec. V)."""
+    """Duration of a decode iteration; about that of a 7B model on an A10 (v1, Sec. V)."""
     prefill_s_per_token: NotNegative = 0.0
-    """Time added to an iteration for each prompt token that it computes."""
+    """Time that each computed prompt token adds to an iteration."""
     max_num_batched_tokens: Count = 8_192
     """Largest number of tokens computed in an iteration, longer prompts in chunks; as vLLM's
     option."""
     enable_prefix_caching: bool = True
-    """Whether the computed beginning of a prompt is reused by later prompts, by vLLM's rules; as
+    """Whether later prompts reuse the computed beginning of earlier ones, by vLLM's rules; as
     vLLM's option. Salts are those of `cache_isolation`."""
     enable_prompt_tokens_details: bool = False
     """Whether `usage` contains the number of cached prompt tokens; as vLLM's option."""
 
 
 class PrefillCostSection(Section):
-    """Cost of computing prompts on this model's engines, relative to holding KV memory."""
+    """Cost of computing prompts on this model's engines, relative to the cost of KV memory."""
 
     per_token: NotNegative
-    """κ: token·iterations of each prompt token that is computed."""
+    """κ: cost of each computed prompt token, in token·iterations."""
     per_pair: NotNegative = 0.0
-    """κ₁: token·iterations of each pair of a computed token and a token before it (attention).
-    Matters for prompts above some 20,000 tokens."""
+    """κ₁: cost of each pair of a computed token and an earlier token (attention), in
+    token·iterations. Matters for prompts above some 20,000 tokens."""
 
 
 class EngineSection(Section):
-    """The engine inside each replica."""
+    """Engine of each replica."""
 
     kind: Literal["vllm", "fake"] = "vllm"
     """`vllm`, or `fake`: an engine that sleeps instead of computing, and answers only chats,
@@ -137,8 +137,8 @@ class EngineSection(Section):
     streams for minutes. The process starts with the first grammar. `null`: no such process, as in
     vLLM."""
     grammar_memory_bytes: Count = 2**30
-    """Largest memory for compiling a grammar, 1 GiB; a grammar that needs more is refused with 400.
-    """
+    """Largest memory for compiling a grammar, in bytes (1 GiB); a grammar that needs more is
+    refused with 400."""
     env: dict[str, str] = Field(default={})
     """Environment variables of the replica, set before vLLM is imported. Variables that change
     vLLM's HTTP application (`VLLM_API_KEY`, `VLLM_SERVER_DEV_MODE`, …) are refused; if a node has
@@ -147,8 +147,8 @@ class EngineSection(Section):
     """Whether vLLM's own metrics are in Ray's exporter, as `ray_vllm_…`, for Ray's LLM dashboard;
     see [observability.md](observability.md#the-engines-metrics) for their cost."""
     start_timeout_s: Positive = 3_600.0
-    """Time after which an engine that has not started, its model included, is given up: its process
-    ends, and Serve starts another. vLLM itself waits for ever for a hanging start."""
+    """Longest start of an engine, including loading the model; after that its process is killed,
+    and Serve starts another. vLLM itself waits for ever for a hanging start."""
     prefill_cost: PrefillCostSection | None = None
     """Cost of computing prompts, for `scheduler.cost: with_prefill`. `null`: each replica measures
     its engine when it starts, which takes seconds, and the first measurement under a release of the
@@ -157,7 +157,7 @@ class EngineSection(Section):
     fake: FakeEngineSection = FakeEngineSection()
 
     @model_validator(mode="after")
-    def _has_a_context(self) -> "EngineSection":
+    def _context_length_is_valid(self) -> "EngineSection":
         _ = self.declared_context
         return self
 
@@ -196,7 +196,7 @@ class EngineSection(Section):
 
     @property
     def declared_context(self) -> Tokens | None:
-        """Declared context length of the model; None: vLLM determines it, by default or as `auto`.
+        """Context length from `vllm_args`; None if vLLM determines it, by default or as `auto`.
 
         Raises:
             ValueError: If vLLM does not accept the value.
@@ -205,7 +205,7 @@ class EngineSection(Section):
             return self.fake.max_model_len
         given = {_option_name(name): value for name, value in self.vllm_args.items()}
         value = given.get("max_model_len")
-        return None if value is None else _context_of(value)
+        return None if value is None else _context_length(value)
 
 
 def _option_name(given: str) -> str:
@@ -241,33 +241,34 @@ class ReplicaSection(Section):
     time advances with both. At most half of `scheduler.lease_timeout_s`, because this report
     confirms that a lease runs."""
     pull_interval_s: NotNegative = 0.01
-    """Time after a pull over which ends of inferences are collected for the next: a pull costs
+    """Interval over which a replica collects ended inferences before its next pull; a pull costs
     about 2 ms of CPU."""
     heartbeat_s: Positive = 1.0
-    """Longest duration of a pull while nothing runs; well below `scheduler.replica_timeout_s`."""
+    """Longest duration of a pull while no inference runs; well below
+    `scheduler.replica_timeout_s`."""
     chunk_interval_s: NotNegative = 0.0
-    """Time after a stream chunk over which further chunks are joined to it: sending a chunk costs
-    CPU, its tokens hardly any. 0 joins the chunks of one turn of the event loop."""
+    """Interval over which stream chunks are joined into one: the CPU cost of a chunk hardly depends
+    on its size. 0 joins the chunks of one turn of the event loop."""
     cache_fill_s: NotNegative = 0.0
     """Longest time for which a new replica, which already serves, counts as starting for Serve:
-    until the prompt tokens that it has computed would fill its KV memory, or no call has come for 2
-    s. Meanwhile a rolling update stops no more old replicas, whose caches hold the contexts of
+    until its computed prompt tokens would fill its KV memory, or no call has come for 2 s.
+    Meanwhile a rolling update stops no further old replicas, whose caches hold the contexts of
     agents; the same holds for a deployment under load. 0: Serve continues at once."""
     lease_grace_s: Positive = 1.0
-    """Time that a replica waits for the lease of a payload, whose message may arrive later."""
+    """Time that a replica waits for the lease of a payload, whose message may arrive after the
+    payload."""
     stall_factor: NotNegative = 5.0
-    """An engine with work counts as stalled when it has made no step for this factor times its
-    longest recent step, plus `stall_allowance_s`: its leases move to other replicas, and it gets no
-    new ones until it makes a step. Steps differ: the last chunk of a long prompt takes several
-    times as long as the first."""
+    """An engine with work is stalled after this factor times its longest recent step, plus
+    `stall_allowance_s`, without a step. Its leases then move to other replicas, and it gets no new
+    ones until it makes a step. Steps differ: the last chunk of a long prompt takes several times as
+    long as the first."""
     stall_allowance_s: Positive = 15.0
-    """Extra time for a step that compiles a kernel or loads an adapter; the first 16 steps get four
-    times as much. Increase it for an engine with single steps that take longer (a large
-    `max_num_batched_tokens` on a CPU)."""
+    """Extra time for a step that compiles a kernel or loads an adapter, four times as long for the
+    first 16 steps. Increase it for an engine with longer steps (a large `max_num_batched_tokens` on
+    a CPU)."""
     stall_replace_s: Positive = 60.0
     """Time for which an engine may be stalled before its process is killed and Serve starts
-    another. A start takes minutes with a large model, so an engine that may recover gets this time.
-    """
+    another. Starting a large model takes minutes, so a stalled engine gets this time to recover."""
 
 
 _LEAST_PATIENCE_S = 120.0
@@ -278,23 +279,23 @@ class AutoscalingSection(Section):
 
     min_replicas: Annotated[int, Field(ge=0)] = 1
     """Smallest number of replicas. 0: no replica while no application is open; the first call then
-    waits for one to load."""
+    waits until one has loaded."""
     max_replicas: Count
     """Largest number of replicas: limited by the cluster's GPUs, or by the budget."""
     initial_replicas: Annotated[int, Field(ge=0)] | None = None
     """Number of replicas after a deployment; `null`: `min_replicas`."""
     target_drain_s: Positive = 60.0
-    """Time within which all waiting, running and expected work of open applications must be served:
-    a shorter time is faster and costs more replicas."""
+    """Time within which all waiting, running and expected work of open applications is to be
+    served. A shorter time is faster and costs more replicas."""
     load_s: Positive = 120.0
-    """Time that a replica takes to load, until it has been measured: work that will be served
-    before a new replica is loaded starts none."""
+    """Time that a replica takes to load, until it has been measured. Work that will be served
+    within this time starts no new replica."""
     hold_s: NotNegative = 60.0
-    """Time for which an application without waiting or running inferences (a tool gap) still
+    """Time for which an application without waiting or running inferences (in a tool call) still
     counts, so that a replica is kept for it."""
     upscale_delay_s: NotNegative = 10.0
-    """Time for which more replicas must have been wanted before they are started; 0 replicas start
-    at once. Serve's own default is 30 s, for a request count that is less precise."""
+    """Time for which more replicas must have been wanted before they are started; the first replica
+    starts at once. Serve's own default is 30 s, for a request count that is less precise."""
     downscale_delay_s: NotNegative | None = None
     """Time for which fewer replicas must have been wanted before some are drained. `null`: twice
     `load_s`, at least 120 s, because a replica that is stopped too early must load again. Serve's
@@ -309,14 +310,14 @@ class AutoscalingSection(Section):
 
     @property
     def patience_s(self) -> float:
-        """Seconds for which fewer replicas must have been wanted before some are drained."""
+        """Delay in seconds before replicas are drained when fewer are wanted."""
         if self.downscale_delay_s is None:
             return max(_LEAST_PATIENCE_S, 2 * self.load_s)
         return self.downscale_delay_s
 
     @property
     def rules(self) -> SizingRules:
-        """Rules by which the scheduler computes the number of replicas."""
+        """Rules by which the scheduler computes the wanted number of replicas."""
         return SizingRules(
             self.min_replicas, self.max_replicas, self.target_drain_s, self.load_s, self.hold_s
         )

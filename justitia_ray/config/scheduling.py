@@ -33,13 +33,14 @@ class KvShareSection(Section):
     """A tenant's or a tier's share of the KV memory of each model, over all its replicas."""
 
     guaranteed: Share = 0.0
-    """Share reserved for the tenant or the tier. The shares of sibling tenants add up to at most
-    the parent's, those of tiers and of top-level tenants to at most 1. The part that is not lent is
-    kept free from others."""
+    """Share that is reserved. The shares of sibling tenants add up to at most the parent's share;
+    those of tiers, and those of top-level tenants, to at most 1. The part that is not lent is kept
+    free."""
     max: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Largest share that may be held."""
     lends: Share = 1.0
-    """Fraction of the guaranteed share that others may use while it is unused: 0 keeps it free."""
+    """Fraction of the guaranteed share that others may use while it is unused; 0 keeps all of it
+    free."""
 
 
 class QuotaSection(Section):
@@ -52,18 +53,18 @@ class QuotaSection(Section):
     per: Period
     """`second`, `minute`, `hour`, `day` or `month` (30 days, if it is rolling)."""
     window: Window = Window.ROLLING
-    """`rolling`, or `calendar`: the day or month of UTC."""
+    """`rolling`, or `calendar`: days and months in UTC."""
     on_exhausted: OnExhausted = OnExhausted.REJECT
     """Effect of an exhausted quota. `reject`: applications are refused. `deprioritise`: they run
-    only when no application with quota waits. `shadow`: none, but metrics count what would have
-    been rejected."""
+    only when no application with quota waits. `shadow`: they run, and metrics count what would have
+    been refused."""
     reserve_quantile: Annotated[float, Field(ge=0.5, le=1)] = 1.0
-    """Tokens and `kv_token_time` reserved for a running inference, as a quantile of its prediction.
-    1: the most that its `max_tokens` allow, so that the limit is exceeded by at most the error of
-    one prediction; a lower quantile lets more inferences run at once."""
+    """Quantile of the prediction that a running inference reserves of `tokens` and `kv_token_time`
+    quotas. 1: the most that its `max_tokens` allow, so that the limit is exceeded by at most the
+    error of one prediction; a lower quantile lets more inferences run at once."""
 
     @model_validator(mode="after")
-    def _calendar_has_days(self) -> "QuotaSection":
+    def _calendar_window_is_day_or_month(self) -> "QuotaSection":
         if self.window is Window.CALENDAR and self.per not in (Period.DAY, Period.MONTH):
             raise ValueError(f"window: calendar is for per: day or month, not {self.per.value}")
         if self.unit in (Unit.INFERENCES, Unit.APPLICATIONS) and self.limit != int(self.limit):
@@ -79,11 +80,11 @@ class CapsSection(Section):
     kv_token_time: Positive | None = None
     """Largest KV token-time that the application may be served, in token·iterations."""
     seconds: Positive | None = None
-    """Time from the application's opening in which it may submit inferences."""
+    """Time after the application's opening in which it may submit inferences."""
 
 
 class TenantSection(Section):
-    """A node of the tree of tenants."""
+    """Settings of a node of the tree of tenants."""
 
     weight: Positive | None = None
     """Weight among its siblings. `null`: that of its applications; for a node with children 1, or
@@ -92,15 +93,14 @@ class TenantSection(Section):
     """Largest weight that applications of the tenant may request; at most the parent's."""
     kv_share: KvShareSection = KvShareSection()
     quotas: tuple[QuotaSection, ...] = ()
-    """Limits over periods, one for each unit and period. The quotas of all nodes above apply to an
-    application too."""
+    """Limits over periods, one for each unit and period. Quotas of all ancestors apply as well."""
     caps: CapsSection = CapsSection()
     deadline_s: Positive | None = None
     """Longest waiting time of an inference, after which it is refused, if the call sets no
     deadline."""
 
     def node(self) -> TenantNode:
-        """Return the node in the form that the scheduler uses."""
+        """Return the settings in the form that the scheduler uses."""
         return TenantNode(
             self.weight,
             self.max_weight,
@@ -121,7 +121,7 @@ class TierSection(Section):
     """Share of the KV memory for the tier's applications, over all tenants."""
 
     def tier(self, name: str) -> Tier:
-        """Return the tier in the form that the scheduler uses."""
+        """Return the settings in the form that the scheduler uses."""
         factor, share = self.weight_factor, self.kv_share
         return Tier(
             TIERS[name].weight_factor if factor is None else factor,
@@ -129,28 +129,29 @@ class TierSection(Section):
         )
 
 
-def _tree_of(
+def _build_tree(
     sections: Mapping[str, TenantSection], weights: Mapping[str, float] | None = None
 ) -> TenantTree:
     return TenantTree({path: section.node() for path, section in sections.items()}, weights or {})
 
 
 class SchedulingConfig(Section):
-    """Scheduling order of one model's queue, which can change while the application runs."""
+    """Scheduling settings of one model's queue, which can change while the application runs."""
 
     policy: str = "justitia"
-    """Policy: a name in the table below, or the import path of your own, `package.module:Class`."""
+    """A policy of the table below by its name, or your own by its import path,
+    `package.module:Class`."""
     policy_options: dict[str, Any] = Field(default={})
-    """Options of the policy: those of every policy and its own, both listed below. An unknown
-    option is an error."""
+    """Options of the policy: those of every policy and its own, both listed below. Unknown options
+    are errors."""
     admission: str = "peak"
-    """`peak`: the predicted largest KV of all running inferences must fit the memory, so that vLLM
-    recomputes nothing (a difference of 0.2 points of mean completion time in the design's study).
+    """`peak`: the largest predicted KV of all running inferences must fit the memory, so that vLLM
+    recomputes nothing (in the design's study the mean completion time differs by 0.2 points).
     `prompt`: the prompt must fit now, as in vLLM and the paper."""
     tenant_weights: dict[str, Positive] = Field(default={})
-    """Weight of a tenant's applications that request none, from the nearest named node above them;
-    1 otherwise. Applies to applications opened from then on. Also the weight of that tenant among
-    its siblings once it has tenants below it."""
+    """Weight of applications that request none, by tenant; the nearest named node above the
+    application decides, otherwise 1. Applies to applications opened from then on. Also the weight
+    of that tenant among its siblings once it has tenants below it."""
     tenants: dict[str, TenantSection] = Field(default={})
     """The tree of tenants, by path: `acme`, `acme/search`. `acme/*` applies to children of `acme`
     that are not named, `*` to top-level tenants that are not named; see below."""
@@ -159,8 +160,8 @@ class SchedulingConfig(Section):
 
     @property
     def tenant_tree(self) -> TenantTree:
-        """Tree of tenants, with their weights."""
-        return _tree_of(self.tenants, self.tenant_weights)
+        """Tree of tenants with their weights."""
+        return _build_tree(self.tenants, self.tenant_weights)
 
     @property
     def service_tiers(self) -> dict[str, Tier]:
@@ -169,7 +170,7 @@ class SchedulingConfig(Section):
         return {**TIERS, **own}
 
     @model_validator(mode="after")
-    def _tree_holds_together(self) -> "SchedulingConfig":
+    def _tenant_tree_is_valid(self) -> "SchedulingConfig":
         for path in self.tenants:
             parent, _, last = path.rpartition("/")
             try:
@@ -180,18 +181,18 @@ class SchedulingConfig(Section):
         if both:
             raise ValueError(f"tenant_weights: {both[0]!r} is in tenants, too; name it there only")
         try:
-            check_guaranteed(_tree_of(self.tenants), self.service_tiers)
+            check_guaranteed(_build_tree(self.tenants), self.service_tiers)
         except ConfigError as error:
             raise ValueError(str(error)) from None
         return self
 
     @property
     def advice(self) -> str | None:
-        """Advice for a policy or an option that has moved; None: there is none."""
+        """Advice for a policy or option that has moved; None if it has not."""
         return advice(self.policy, self.policy_options)
 
     @model_validator(mode="after")
-    def _known_names(self) -> "SchedulingConfig":
+    def _model_names_are_known(self) -> "SchedulingConfig":
         if self.admission not in ADMISSIONS:
             raise ValueError(f"admission: {self.admission!r} is not one of {', '.join(ADMISSIONS)}")
         try:
@@ -205,7 +206,7 @@ class AppSettings(SchedulingConfig):
     """`user_config` of the Ingress deployment: settings for all models, and differences of some."""
 
     models: dict[str, dict[str, Any]] = Field(default={})
-    """With several models: the keys of this table that differ for a model, by its name."""
+    """With several models: settings of this table that differ for a model, by its name."""
 
     def fair_between_tenants(self) -> "AppSettings":
         """Return the settings for authenticated tenants: `justitia` shares between them first.
@@ -219,7 +220,7 @@ class AppSettings(SchedulingConfig):
         return self.model_copy(update={"policy_options": options | {"fairness": "tenant"}})
 
     def each_model(self, names: Sequence[str]) -> dict[str, SchedulingConfig]:
-        """Return the settings of each of these models.
+        """Return the settings of each given model.
 
         Raises:
             ConfigError: If there are settings for another model, or some are not allowed.
@@ -234,11 +235,11 @@ class AppSettings(SchedulingConfig):
                     f"models: there is no model {shown_short(name)}; {', '.join(names)}"
                     f" {'are' if len(names) > 1 else 'is'} served"
                 )
-        return {name: self._of_model(name) for name in names}
+        return {name: self._settings_of(name) for name in names}
 
-    def _of_model(self, name: str) -> SchedulingConfig:
+    def _settings_of(self, name: str) -> SchedulingConfig:
         own = self.models.get(name, {})
         shared = self.model_dump(include=set(SchedulingConfig.model_fields))
         if own.get("policy", self.policy) != self.policy:
-            shared["policy_options"] = {}  # options of one policy are not valid for another
+            shared["policy_options"] = {}  # options are valid for one policy only
         return SchedulingConfig.parse(shared | own, f"models.{name}: ")

@@ -19,13 +19,13 @@ LabelCount = Annotated[int, Field(gt=0, le=1_000)]
 
 
 class Section(BaseModel):
-    """A frozen part of the schema; unknown keys are an error."""
+    """Base class of the sections of the schema; frozen, unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
     @classmethod
     def parse(cls, values: Mapping[str, Any], where: str = "") -> Self:
-        """Return the validated section.
+        """Validate values and return the section.
 
         Args:
             values: Keys and values from the file.
@@ -42,7 +42,7 @@ class Section(BaseModel):
 
 
 def describe(error: ValidationError) -> str:
-    """Return a sentence for each mistake: key, value, allowed values."""
+    """Return one sentence per error: key, value, allowed values."""
     lines = []
     for item in error.errors(include_url=False):
         key = ".".join(str(part) for part in item["loc"]) or "configuration"

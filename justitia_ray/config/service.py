@@ -15,8 +15,8 @@ class SchedulerSection(Section):
     """Timeouts and limits of the scheduler actor."""
 
     num_cpus: Annotated[float, Field(gt=0)] = 0.1
-    """CPUs that Ray reserves for the actor. Above 0, so that it is not placed on a head node that
-    offers none."""
+    """CPUs that Ray reserves for the actor. Above 0, so that Ray does not place it on a head node
+    without CPUs for actors."""
     namespace: Name = "justitia"
     """Ray namespace of the actor."""
     lease_timeout_s: Positive = 5.0
@@ -24,26 +24,26 @@ class SchedulerSection(Section):
     inference is queued again."""
     replica_timeout_s: Positive = 4.0
     """Time after which a silent replica without a connection counts as lost, so that its work is
-    leased again within 5 s; a silent replica with a connection counts as alive
+    leased again within 5 s. A silent replica with a connection counts as alive
     (`transport.standstill_s`), but gets no new leases."""
     ingress_timeout_s: Positive = 30.0
-    """Time after which a silent ingress counts as lost, and its inferences are ended. Above the 20
-    s of a long-poll."""
+    """Time after which a silent ingress counts as lost, and its inferences are ended. Above 20 s,
+    the duration of a long-poll."""
     application_idle_s: Positive = 600.0
-    """Time after which an application without waiting or running inferences ends; tool gaps are
-    shorter."""
+    """Time after which an application without waiting or running inferences ends. Longer than any
+    tool call."""
     recovery_s: Positive = 3.0
-    """Longest time for which a new scheduler waits for the reports of all known replicas before it
-    grants leases."""
+    """Longest time that a new scheduler waits for reports of all known replicas before it grants
+    leases."""
     quota_timeout_s: Positive = 10.0
-    """With quotas: the longest time that an application, or an inference, waits for the accounts to
-    grant it, or for other claims to be returned. Then it is refused, or admitted if no quota of its
-    tenant rejects."""
+    """Longest time that an application or inference of a tenant with quotas waits for the accounts
+    to grant it, or for other claims to be returned. Then it is refused, or admitted if no quota of
+    its tenant rejects."""
     engine_deaths_allowed: Annotated[int, Field(ge=0)] = 2
-    """Number of engine deaths that one call may cause: then it is refused with 502, if no other
-    call ran on all of these engines. 1 also blames a call that ran alone on an engine that died for
-    another reason. 0 blames no call: what ran on a dead engine is leased again at once, up to
-    `ingress.attempts` times. See
+    """Number of engine deaths after which a call that ran on all of these engines is refused with
+    502, unless another call also ran on all of them. 1 also blames a call that ran alone on an
+    engine that died for another reason. 0 blames no call: calls of a dead engine are leased again
+    at once, up to `ingress.attempts` times. See
     [troubleshooting.md](troubleshooting.md#a-call-that-kills-its-engine)."""
     cost: Literal["kv_token_time", "with_prefill"] = "kv_token_time"
     """Cost of an inference, by which applications are charged and ordered, and tenants are counted.
@@ -59,10 +59,10 @@ class SchedulerSection(Section):
     `cost`. Off, because it takes a fifth of the calls of a submission and a third of those of a
     report. Lags, and promises to applications that wait, are computed on request in both cases."""
     abandoned_s: Positive = 600.0
-    """Time without any call after which the actor ends itself."""
+    """Time without any call after which the actor exits."""
     max_waiting_inferences: Count = 200_000
-    """Largest number of waiting and running inferences; more are refused with 429. They take 0.2 to
-    0.6 GB. One tenant may have at most four times the number left free."""
+    """Largest number of waiting and running inferences; further ones are refused with 429. They
+    take 0.2 to 0.6 GB. One tenant may have at most four times the number left free."""
     max_open_applications: Count = 50_000
     """Largest number of open applications, idle ones included; more are refused with 429, with the
     same limit for one tenant. They take 0.2 GB; saving all of them blocks the scheduler for 0.3 to
@@ -84,18 +84,20 @@ class StoreSection(Section):
     `rediss` instead of `redis` for TLS. Without user and password. `null`: an embedded Redis
     server, for one node; a cluster of several nodes is refused."""
     redis_username: str | None = None
-    """User of Redis's access control list."""
+    """User name in Redis's access control list."""
     redis_password_env: str | None = None
     """Name of the environment variable that holds the password, on every node."""
     redis_password_file: str | None = None
-    """A file on every node that holds the password, instead of `redis_password_env`. It is read at
-    each connect, so that the password may change while the service runs; a variable may not."""
+    """File on every node that holds the password, instead of `redis_password_env`. It is read at
+    each connect, so the password may change while the service runs; an environment variable may
+    not."""
     redis_sentinel_password_env: str | None = None
-    """Name of the variable with the Sentinels' own password."""
+    """Name of the environment variable that holds the Sentinels' own password."""
     redis_sentinel_password_file: str | None = None
-    """File with the Sentinels' own password instead of a variable, read at each connect."""
+    """File with the Sentinels' own password, read at each connect, instead of an environment
+    variable."""
     redis_tls_ca_file: str | None = None
-    """File of trusted certificates, on every node; `null`: those of the system."""
+    """File of trusted certificates, on every node; `null`: the system's."""
     redis_tls_cert_file: str | None = None
     """File of the client certificate, if Redis requires one."""
     redis_tls_key_file: str | None = None
@@ -104,11 +106,11 @@ class StoreSection(Section):
     """Directory of the embedded server's data, with a subdirectory for each application and model.
     Not on a network file system."""
     save_interval_s: Positive = 0.5
-    """Interval at which changes are saved: a scheduler that dies can lose this much of the
+    """Interval at which changes are saved; a scheduler that dies can lose this much of the
     accounts. The design allows 1 s."""
 
     @model_validator(mode="after")
-    def _fits_together(self) -> "StoreSection":
+    def _store_settings_are_consistent(self) -> "StoreSection":
         try:
             url = None if self.redis_url is None else read_redis_url(self.redis_url)
         except ConfigError as error:
@@ -139,14 +141,14 @@ class StoreSection(Section):
 
 
 class PredictionSection(Section):
-    """The predictor deployment, and the behaviour without it."""
+    """Settings of the predictor deployment, and of predictions without it."""
 
     deadline_s: Positive = 0.02
-    """Longest time that an application waits for its estimate; after that the ingress uses its own
-    copy of the class means."""
+    """Longest wait of an application for its estimate; after that the ingress uses its own copy of
+    the class means."""
     prior_output_tokens: Count = 256
-    """Expected output of a call without `max_tokens`, in an unknown class (mean of the LMSYS sample
-    in the VTC paper's data)."""
+    """Expected output of a call without `max_tokens` in an unknown class; the mean of the LMSYS
+    sample in the VTC paper's data."""
     max_classes: Count = 256
     """Largest number of classes with their own means, histories and models. Callers name the
     classes, so their number is bounded; all others share `other`."""
@@ -154,23 +156,23 @@ class PredictionSection(Section):
     """Replicas of the predictor. One of them learns; all serve the same versions within a second.
     Use more than one to survive the loss of one."""
     minimum_samples: Annotated[int, Field(ge=LEAST_MINIMUM_SAMPLES)] = 10
-    """Finished applications with known inputs from which on a class has a model; at least 8,
-    because three are held back and a model needs five."""
+    """Finished applications with known inputs that a class needs before a model is trained; at
+    least 8, because three are held back and a model needs five."""
     history_per_class: Annotated[int, Field(ge=100, le=100_000)] = 500
-    """Finished applications of a class that are kept and trained on: with the default a training
+    """Finished applications of a class that are kept and trained on; with the default, training
     takes 20 s of one core. 100 to 100000."""
     models_dir: str | None = None
-    """A directory of `justitia predictor train` with initial models, on every node of the
-    predictor. Each model in it is imported once; later trainings start from it."""
+    """Directory of initial models from `justitia predictor train`, on every node of the predictor.
+    Each model in it is imported once; later trainings start from it."""
     store_inputs: bool = False
     """Whether the texts of inputs are stored in Redis with the history. Their features (hashed word
-    counts, measures) always are."""
+    counts, measures) are always stored."""
     training_timeout_s: Positive = 900.0
     """Time after which a training is stopped, to be retried later. It runs in a separate process
     with the lowest priority."""
 
     @model_validator(mode="after")
-    def _history_holds_what_a_model_takes(self) -> "PredictionSection":
+    def _history_is_large_enough(self) -> "PredictionSection":
         if self.minimum_samples > self.history_per_class:
             raise ValueError(
                 f"minimum_samples is {self.minimum_samples}: at most history_per_class, "
@@ -180,7 +182,7 @@ class PredictionSection(Section):
 
 
 class IngressSection(Section):
-    """The HTTP interface."""
+    """Settings of the HTTP interface."""
 
     max_outstanding: Count = 20_000
     """Largest number of submitted inferences of one ingress process that have not ended; more are
@@ -194,8 +196,8 @@ class IngressSection(Section):
     hold at most four times the size left free."""
     keepalive_s: Positive = 15.0
     """Longest silence of a stream, from the request to its end: in the queue, in a prefill, between
-    tokens, and while it waits for another replica. Proxies and clients take silence as a lost
-    connection, many after 60 s."""
+    tokens, and while the call waits for another replica. Proxies and clients take silence for a
+    lost connection, many after 60 s."""
     keepalive: Literal["event", "chunk", "comment", "none"] = "event"
     """Keep-alive sent on a silent stream; a call's `X-Justitia-Keepalive` overrides it. `event`:
     the API's own event, which clients count as activity (`ping` of Messages, `response.queued` and
@@ -207,26 +209,26 @@ class IngressSection(Section):
     """Time over which submissions are joined to a batch; they are also joined while a batch is
     under way."""
     retry_linger_s: NotNegative = 10.0
-    """Time for which a request with an `Idempotency-Key` continues after its connection is lost;
-    its retry joins it."""
+    """Time for which a request with an `Idempotency-Key` continues after its connection is lost; a
+    retry of the request joins it."""
     retry_kept_s: NotNegative = 60.0
-    """Time for which the answer to a request with an `Idempotency-Key` can be read again."""
+    """Time for which a retry can read the answer to a request with an `Idempotency-Key`."""
     retry_kept_bytes: Count = 64 * 2**20
-    """Memory of all answers kept for retries, 64 MiB; beyond it the oldest that no request reads
-    are dropped early, and then new keys are refused with 429."""
+    """Memory for answers that retries may read, 64 MiB. Beyond it the oldest unread answers are
+    dropped early, and then new keys are refused with 429."""
     attempts: Count = 20
     """Largest number of leases for one call before its caller gets an error; also the number of
     times that a stream may be cut."""
 
 
 class MetricsSection(Section):
-    """Series of the metrics, and the interval of their updates."""
+    """Metrics: their series, and the interval of updates."""
 
     enabled: bool = True
     """Whether metrics are exported by Ray; [monitoring/README.md](monitoring/README.md) has a table
     of them."""
     interval_s: Positive = 2.0
-    """Interval at which new values are given to Ray's exporter, which exports every 10 s
+    """Interval at which new values are passed to Ray's exporter, which exports every 10 s
     (`metrics_report_interval_ms`)."""
     max_classes: LabelCount = 15
     """Largest number of application classes with their own series; callers name classes, and all
@@ -237,7 +239,7 @@ class MetricsSection(Section):
 
 
 class TracingSection(Section):
-    """Traces of applications, exported by OpenTelemetry."""
+    """Traces of applications, exported with OpenTelemetry."""
 
     endpoint: str | None = None
     """Collector to which spans are sent, by OTLP over HTTP: `http://collector:4318/v1/traces`.
@@ -249,7 +251,7 @@ class TracingSection(Section):
     its caller's span; `caller`: its caller's, sampled if that is, with a link to the application's.
     """
     trace_url: str | None = None
-    """Link from the console to a trace, with `{trace_id}` in place of its id:
+    """Link from the console to a trace, with `{trace_id}` for its id:
     `https://tempo.example/trace/{trace_id}`. `null`: only the id is shown."""
     headers_env: str | None = None
     """Name of the environment variable, on every node, with headers for the collector:
@@ -259,7 +261,7 @@ class TracingSection(Section):
 
     @field_validator("trace_url")
     @classmethod
-    def _names_a_trace(cls, value: str | None) -> str | None:
+    def _trace_url_has_placeholder(cls, value: str | None) -> str | None:
         if value is not None and not (
             re.fullmatch(r"https?://[^/\s]+/\S*", value) and value.count("{trace_id}") == 1
         ):
@@ -271,7 +273,7 @@ class TracingSection(Section):
 
     @field_validator("endpoint")
     @classmethod
-    def _is_http(cls, value: str | None) -> str | None:
+    def _endpoint_is_http(cls, value: str | None) -> str | None:
         if value is not None and not re.fullmatch(r"https?://[^/\s]+/\S*", value):
             raise ValueError(
                 f"{shown_short(value)}: http:// or https://, host and path are allowed, such as"
@@ -281,7 +283,7 @@ class TracingSection(Section):
 
 
 class TlsSection(Section):
-    """Certificates of connections between the service's processes; both sides present one."""
+    """Certificates for connections between the service's processes; both sides present one."""
 
     certificate: str
     """PEM file of this node's certificate chain, without the root."""
@@ -297,22 +299,22 @@ Port = Annotated[int, Field(ge=1024, le=65_535)]
 
 
 class TransportSection(Section):
-    """Connections between ingress, scheduler and replica."""
+    """Connections between ingresses, schedulers and replicas."""
 
     ports: tuple[Port, Port] | None = None
-    """First and last port on which schedulers and replicas listen, for firewalls: each takes the
-    first free one on its node, at the node's address in Ray. `null`: any free port."""
+    """First and last port on which schedulers and replicas listen, for firewalls: each process
+    takes the first free port at its node's address in Ray. `null`: any free port."""
     tls: TlsSection | None = None
-    """Encryption of the connections. Without it the handshake still proves the peer's identity, but
-    data can be read and changed in transit: only for trusted networks."""
+    """Encryption of the connections. `null`: the handshake still proves the peer's identity, but
+    data can be read and changed in transit; only for trusted networks."""
     standstill_s: Positive = 60.0
-    """Time for which a replica or an ingress with a silent process (its event loop is busy, or it
-    is stopped) keeps its connections and leases, while its machine answers. A peer whose process
-    has ended is lost at once, one whose machine does not answer after 5 s."""
+    """Time for which a silent replica or ingress process (stopped, or with a busy event loop) keeps
+    its connections and leases while its machine answers. A peer whose process has ended is lost at
+    once, and a peer whose machine does not answer after 5 s."""
 
     @field_validator("ports")
     @classmethod
-    def _rising(cls, ports: tuple[Port, Port] | None) -> tuple[Port, Port] | None:
+    def _ports_are_in_order(cls, ports: tuple[Port, Port] | None) -> tuple[Port, Port] | None:
         if ports is not None and ports[0] > ports[1]:
             raise ValueError(f"the first port, {ports[0]}, is above the last, {ports[1]}")
         return ports
