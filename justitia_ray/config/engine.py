@@ -213,7 +213,7 @@ def _option_name(given: str) -> str:
     return given.replace("-", "_").partition(".")[0]
 
 
-def _context_of(value: str | int | float | bool) -> Tokens | None:
+def _context_length(value: str | int | float | bool) -> Tokens | None:
     """Return a `max_model_len` as vLLM reads it: `2k` is 2,000 and `2K` 2,048; None for `auto`."""
     text = str(value).strip()
     if text == "-1" or text.lower() == "auto":

@@ -24,17 +24,17 @@ from justitia_ray.units import (
 )
 
 MOST_CALLS_OF_ONE = 256
-"""Maximum number of recorded calls of one application."""
+"""Maximum number of recorded calls of an application."""
 MOST_CALLS = 50_000
 MOST_ENDED = 5_000
 """Maximum number of ended applications that are kept."""
 KEPT_S: Seconds = 900.0
-"""Time for which an ended application is kept."""
+"""Seconds for which an ended application is kept."""
 
 
 @dataclass(slots=True)
 class Call:
-    """An inference with its last lease."""
+    """Record of an inference and of its last lease."""
 
     request_id: RequestId
     inference_id: InferenceId
@@ -52,14 +52,14 @@ class Call:
     output_tokens: Tokens = 0
     cached_tokens: Tokens | None = None
 
-    def wait_again(self) -> None:
-        """Forget a lease under which the inference did not end."""
+    def forget_lease(self) -> None:
+        """Forget a lease that ended before the inference did."""
         self.started_at = self.first_token_at = self.replica_id = None
 
 
 @dataclass(slots=True)
 class RecordedApplication:
-    """An application with its recorded calls."""
+    """Record of an application and its calls."""
 
     application_id: ApplicationId
     application_class: str
@@ -69,36 +69,36 @@ class RecordedApplication:
     weight: float
     arrived_at: Seconds
     predicted_kv_token_time: KvTokenTime
-    """Prediction when it was first recorded, or as raised since."""
+    """Predicted cost when the application was first recorded, or the raised prediction."""
     calls: dict[RequestId, Call] = field(default_factory=dict)
     left_out: int = 0
-    """Number of recorded calls that were dropped."""
+    """Number of calls that were dropped from the record."""
     is_from_arrival: bool = True
-    """Whether all its calls were recorded."""
+    """Whether all calls since the application's arrival were recorded."""
     end: EndApplication | None = None
 
 
 class EndedLease(NamedTuple):
-    """A lease that has ended."""
+    """Lease that has ended."""
 
     replica_id: ReplicaId
     application_id: ApplicationId
     kv_tokens: Tokens | None
-    """KV that it held at its end; None: not reported."""
+    """KV tokens that the lease held at its end; None: not reported."""
 
 
 class CallRecorder:
-    """Records the calls of one core's applications from their events."""
+    """Records the calls of one scheduler core's applications from the core's events."""
 
     def __init__(self, core: SchedulerCore, now: Seconds) -> None:
-        """Begin with what runs and waits.
+        """Record the calls that are running now; later ones come from `observe`.
 
         Args:
             core: The core.
             now: The core's time.
         """
         self.since = now
-        """Time from which calls are recorded."""
+        """Time since which calls are recorded."""
         self._core = core
         self._applications: dict[ApplicationId, RecordedApplication] = {}
         self._ended: deque[RecordedApplication] = deque()
@@ -108,49 +108,49 @@ class CallRecorder:
         self._count = 0
         """Number of recorded calls."""
         for lease in core.state.leases.values():
-            self._start(lease.request_id, lease.lease_id, lease.replica_id, lease.granted_at)
+            self._record_start(lease.request_id, lease.lease_id, lease.replica_id, lease.granted_at)
 
     # --- events
 
     def observe(
         self, event: ev.Event, actions: Sequence[Action], now: Seconds
     ) -> Iterator[EndedLease]:
-        """Record an event that the core has handled; yield the leases that have ended by it."""
+        """Record an event that the core has handled; yield the leases that it ended."""
         if isinstance(event, ev.ReplicaPulled | ev.ReplicaReported):
             if self._reading:
                 self._note_first_tokens(event.progress or (), now)
             for finished in event.finished:
-                yield from self._finish(finished, now)
+                yield from self._record_finish(finished, now)
         for action in actions:
             if isinstance(action, Grant):
-                self._start(action.request_id, action.lease_id, action.replica_id, now)
+                self._record_start(action.request_id, action.lease_id, action.replica_id, now)
             elif isinstance(action, Abort):
-                yield from self._stop(action.lease_id, "cancelled", now)
+                yield from self._end_lease(action.lease_id, "cancelled", now)
             elif isinstance(action, EndApplication):
-                self._end(action)
+                self._end_application(action)
 
     def look(self, now: Seconds) -> None:
-        """Find leases that ended without a report, and drop what is too old."""
+        """Record the end of leases that ended without a report; drop records that are too old."""
         leases = self._core.state.leases
         for lease_id in [name for name in self._running if name not in leases]:
-            for _ in self._stop(lease_id, "failed", now):
+            for _ in self._end_lease(lease_id, "failed", now):
                 pass
         live = self._core.state.applications
         for recorded in [
             one for name, one in self._applications.items() if one.end is None and name not in live
         ]:
-            self._drop(recorded)
+            self._drop_record(recorded)
         while self._ended and (
             now - (end.ended_at if (end := self._ended[0].end) else now) > KEPT_S
             or len(self._ended) > MOST_ENDED
             or self._count > MOST_CALLS
         ):
-            self._drop(self._ended.popleft())
+            self._drop_record(self._ended.popleft())
 
     # --- queries
 
     def application(self, application_id: ApplicationId) -> RecordedApplication | None:
-        """Return the record of a live or recently ended application; None: there is none."""
+        """Return the record of a live or recently ended application; None if it is unknown."""
         return self._applications.get(application_id)
 
     def applications(self) -> Iterable[RecordedApplication]:
@@ -159,33 +159,33 @@ class CallRecorder:
 
     # --- internals
 
-    def _start(
+    def _record_start(
         self, request_id: RequestId, lease_id: LeaseId, replica_id: ReplicaId, now: Seconds
     ) -> None:
         inference = self._core.state.inferences.get(request_id)
         if inference is None:
             return
         application = self._core.state.applications[inference.application_id]
-        recorded = self._recorded(application)
+        recorded = self._record_of(application)
         call = recorded.calls.get(request_id)
         if call is None:
             call = recorded.calls[request_id] = call_of(inference)
             self._count += 1
             if len(recorded.calls) > MOST_CALLS_OF_ONE:
-                self._drop_first(recorded)
+                self._drop_oldest_call(recorded)
         call.replica_id, call.started_at, call.first_token_at = replica_id, now, None
         call.attempts += 1
         self._running[lease_id] = (replica_id, recorded, call)
         if inference.output_tokens and call.attempts == 1:
-            call.first_token_at = now  # it began before the recording
+            call.first_token_at = now  # its first token came before the recording
         else:
             self._reading[lease_id] = call
 
-    def _recorded(self, application: Application) -> RecordedApplication:
+    def _record_of(self, application: Application) -> RecordedApplication:
         recorded = self._applications.get(application.application_id)
         if recorded is not None and recorded.end is not None:  # its id was opened again
             self._ended.remove(recorded)
-            self._drop(recorded)
+            self._drop_record(recorded)
             recorded = None
         if recorded is None:
             recorded = self._applications[application.application_id] = RecordedApplication(
@@ -208,7 +208,7 @@ class CallRecorder:
                 call.first_token_at = now
                 call.cached_tokens = one.cached_tokens
 
-    def _finish(self, finished: ev.LeaseFinished, now: Seconds) -> Iterator[EndedLease]:
+    def _record_finish(self, finished: ev.LeaseFinished, now: Seconds) -> Iterator[EndedLease]:
         running = self._running.get(finished.lease_id)
         if running is None:
             return  # the end was reported before
@@ -222,36 +222,36 @@ class CallRecorder:
             call.first_token_at = now
         outcome = None if finished.outcome is None else finished.outcome.value
         kv_tokens = finished.prompt_tokens + finished.output_tokens
-        yield from self._stop(finished.lease_id, outcome, now, kv_tokens or None)
+        yield from self._end_lease(finished.lease_id, outcome, now, kv_tokens or None)
 
-    def _stop(
+    def _end_lease(
         self, lease_id: LeaseId, outcome: str | None, now: Seconds, kv_tokens: Tokens | None = None
     ) -> Iterator[EndedLease]:
-        """End a lease; its call has ended, too, unless the inference waits again."""
+        """End a lease; its call has ended as well unless its inference waits again."""
         running = self._running.pop(lease_id, None)
         if running is None:
             return
         self._reading.pop(lease_id, None)
         replica_id, recorded, call = running
         if call.request_id in self._core.state.inferences:
-            call.wait_again()
+            call.forget_lease()
         else:
             call.ended_at, call.outcome = now, outcome or "failed"
         yield EndedLease(replica_id, recorded.application_id, kv_tokens)
 
-    def _end(self, end: EndApplication) -> None:
+    def _end_application(self, end: EndApplication) -> None:
         recorded = self._applications.get(end.application_id)
         if recorded is not None and recorded.end is None:
             recorded.end = end
             recorded.predicted_kv_token_time = end.predicted_kv_token_time
             self._ended.append(recorded)
 
-    def _drop(self, recorded: RecordedApplication) -> None:
+    def _drop_record(self, recorded: RecordedApplication) -> None:
         self._count -= len(recorded.calls)
         del self._applications[recorded.application_id]
 
-    def _drop_first(self, recorded: RecordedApplication) -> None:
-        """Drop the first ended call of an application, or the first of all."""
+    def _drop_oldest_call(self, recorded: RecordedApplication) -> None:
+        """Drop the first ended call of an application; the first call if none has ended."""
         calls = recorded.calls
         name = next((name for name, call in calls.items() if call.ended_at is not None), None)
         del calls[next(iter(calls)) if name is None else name]
@@ -261,7 +261,7 @@ class CallRecorder:
 
 
 def call_of(inference: Inference) -> Call:
-    """Return the record of an inference without a lease."""
+    """Return a new record of an inference, without a lease."""
     return Call(
         inference.request_id,
         inference.inference_id,

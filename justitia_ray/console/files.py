@@ -21,34 +21,35 @@ CONSOLE_HEADERS: Mapping[str, str] = {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
 }
-"""Headers of every file: scripts, styles and calls of this service only, no frame around it."""
+"""Headers of each file: only scripts, styles and calls of this service are allowed, and no
+frame."""
 
 _TYPES = {".js": "text/javascript", ".mjs": "text/javascript", ".css": "text/css"}
 
 
 @dataclass(frozen=True, slots=True)
 class PageFile:
-    """A file of the page."""
+    """A file of the console's page."""
 
     body: bytes
     compressed: bytes
-    """The body in the content coding gzip."""
+    """The body compressed with gzip."""
     content_type: str
     etag: str
 
 
 @cache
 def page_files(folder: Path = PAGE) -> Mapping[str, PageFile]:
-    """Return the files by their path below `/console/`; the index has the empty path as well."""
+    """Return the files by their path below `/console/`; the index also has the empty path."""
     found = {
-        str(path.relative_to(folder)): _read(path)
+        str(path.relative_to(folder)): _read_file(path)
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
     return found | ({"": found[INDEX]} if INDEX in found else {})
 
 
-def _read(path: Path) -> PageFile:
+def _read_file(path: Path) -> PageFile:
     body = path.read_bytes()
     kind = _TYPES.get(path.suffix) or mimetypes.guess_type(path.name)[0] or "text/plain"
     charset = "; charset=utf-8" if kind.startswith("text/") else ""

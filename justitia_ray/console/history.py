@@ -11,24 +11,24 @@ from justitia_ray.core.entities import Outcome
 from justitia_ray.units import ApplicationId, InferenceId, KvTokenTime, Seconds, Tokens
 
 MOST_CALLS = 8_000
-"""Maximum number of replayed calls; the latest applications are taken."""
+"""Maximum number of replayed calls; the latest applications have priority."""
 
 
 class PastCall(NamedTuple):
-    """A call of the past."""
+    """A recorded call, for replay."""
 
     inference_id: InferenceId
     submitted_at: Seconds
     ended_at: Seconds | None
-    """None: it has not ended."""
+    """End of the call; None if it has not ended."""
     prompt_tokens: Tokens
     output_tokens: Tokens
-    """Output, at least 1; the expected one of a call that has not ended."""
+    """Output tokens, at least 1; the expected number for a call that has not ended."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastApplication:
-    """An application that arrived in the replayed time, with all its calls."""
+    """An application that arrived in the recorded time, with all its calls."""
 
     application_id: ApplicationId
     application_class: str
@@ -36,20 +36,20 @@ class PastApplication:
     weight: float
     arrived_at: Seconds
     finished_at: Seconds | None
-    """None: it has not ended, or not successfully."""
+    """Completion time; None if the application has not ended successfully."""
     predicted_kv_token_time: KvTokenTime
     calls: tuple[PastCall, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class History:
-    """The last minutes of a model's queue."""
+    """Recorded last minutes of a model's queue, for replay."""
 
     model: str
     start: Seconds
     end: Seconds
     settings: Mapping[str, Any]
-    """Scheduling settings, as `SchedulingConfig`."""
+    """Scheduling settings, in the form of `SchedulingConfig`."""
     replicas: int
     kv_tokens: Tokens
     """KV memory of the largest replica."""
@@ -57,10 +57,11 @@ class History:
     max_num_seqs: int
     caches_prefixes: bool
     iteration_s: Seconds
-    """Time per output token of all calls that have ended, from lease to end."""
+    """Time per output token, from lease to end, over all ended calls."""
     applications: tuple[PastApplication, ...] = field(default=())
     left_out: int = 0
-    """Number of applications that began before, or whose calls were not all recorded."""
+    """Number of applications that are missing, because they began earlier or not all their calls
+    were recorded."""
 
 
 def history_of(
@@ -71,7 +72,7 @@ def history_of(
     now: Seconds,
     lasts_s: Seconds,
 ) -> History | None:
-    """Return the recorded past of a core; None if no application can be replayed.
+    """Return the recorded history of a core; None if no application can be replayed.
 
     Args:
         core: The core.
@@ -83,9 +84,9 @@ def history_of(
     """
     replicas = [one for one in core.state.replicas.values() if not one.draining]
     start = max(watch.calls.since, now - lasts_s)
-    recorded = [one for one in watch.calls.applications() if _is_since(one, start)]
+    recorded = [one for one in watch.calls.applications() if _was_live_since(one, start)]
     whole = [one for one in recorded if one.is_from_arrival and one.calls]
-    latest = list(_latest(whole))
+    latest = list(_latest_arrivals(whole))
     if not replicas or not latest:
         return None
     largest = max((one.capacity for one in replicas), key=lambda one: one.kv_tokens)
@@ -101,18 +102,18 @@ def history_of(
         max_num_seqs=largest.max_num_seqs,
         caches_prefixes=largest.caches_prefixes,
         iteration_s=_iteration_s(ended) or core.outlooks.iteration_s,
-        applications=tuple(_past(core, one) for one in reversed(latest)),
+        applications=tuple(_past_application(core, one) for one in reversed(latest)),
         left_out=len(recorded) - len(latest),
     )
 
 
-def _is_since(recorded: RecordedApplication, start: Seconds) -> bool:
-    """Return whether an application was live in the past: others do not count as left out."""
+def _was_live_since(recorded: RecordedApplication, start: Seconds) -> bool:
+    """Return whether an application was live at or after `start`."""
     return recorded.end is None or recorded.end.ended_at >= start
 
 
-def _latest(applications: Iterable[RecordedApplication]) -> Iterator[RecordedApplication]:
-    """Yield the applications that arrived last, the last one first, up to a number of calls."""
+def _latest_arrivals(applications: Iterable[RecordedApplication]) -> Iterator[RecordedApplication]:
+    """Yield applications from the last arrival back, with at most MOST_CALLS calls in all."""
     calls = 0
     for one in sorted(applications, key=lambda one: one.arrived_at, reverse=True):
         calls += len(one.calls)
@@ -121,7 +122,7 @@ def _latest(applications: Iterable[RecordedApplication]) -> Iterator[RecordedApp
         yield one
 
 
-def _past(core: SchedulerCore, recorded: RecordedApplication) -> PastApplication:
+def _past_application(core: SchedulerCore, recorded: RecordedApplication) -> PastApplication:
     end = recorded.end
     is_finished = end is not None and end.outcome is Outcome.FINISHED
     return PastApplication(
@@ -152,7 +153,7 @@ def _past_call(core: SchedulerCore, call: Call) -> PastCall:
 
 
 def _iteration_s(calls: Iterable[Call]) -> Seconds | None:
-    """Return the time per output token of each sequence, over all calls; None without any."""
+    """Return the time per output token of a sequence, over all ended calls; None without any."""
     ran_s, tokens = 0.0, 0
     for call in calls:
         made = call.output_tokens // call.choices

@@ -16,78 +16,79 @@ from justitia_ray.units import ApplicationId, LeaseId, ReplicaId, Seconds, Token
 MOST_ENDED = 8_000
 """Maximum number of ended bars that are kept; the oldest are dropped first."""
 MOST_CHANGES = 4_000
-"""Maximum number of changed bars of one look; further ones are only in whole frames."""
+"""Maximum number of changed bars per look; frames of changes omit further ones."""
 LOOKS_KEPT = 8
-"""Number of looks whose changes are kept: a reader further behind gets all bars."""
+"""Number of looks whose changes are kept; a reader that is further behind gets all bars."""
 MERGED_S: Seconds = 0.25
-"""Longest pause of an application on a replica that does not end its bar: a report's interval."""
+"""Longest pause between an application's leases on a replica that joins them in one bar."""
 _PART_OF_REPLICA, _PART_OF_BAR = 1 / 200, 1 / 4
-"""A bar is cut if its height has changed by more than either part."""
+"""A bar is split when its height changes by more than both these parts, of the replica's memory and
+of the bar."""
 
 _Key = tuple[BarKind, ReplicaId, ApplicationId]
 
 
 @dataclass(slots=True)
-class _Open:
-    """A bar whose end is not known yet, or may still be taken back."""
+class _OpenBar:
+    """Bar that has no end yet, or may still be continued."""
 
     id: int
     start: Seconds
     kv_tokens: Tokens
     seen_at: Seconds
-    """Time until which `kv_token_s` counts."""
+    """Time up to which `kv_token_s` is summed."""
     kv_token_s: float = 0.0
     leases: int = 0
     end: Seconds | None = None
 
-    def expected(self, now: Seconds, iteration_s: Seconds) -> Tokens:
-        """Return the present height, if each lease has gained a token in each iteration."""
+    def expected_kv_tokens(self, now: Seconds, iteration_s: Seconds) -> Tokens:
+        """Return the height at `now` if each lease has gained a token per iteration."""
         return self.kv_tokens + self.leases * int(max(0.0, now - self.seen_at) / iteration_s)
 
-    def reach(self, kv_tokens: Tokens, now: Seconds) -> None:
-        """Count the KV until now, which has changed evenly from the last height to this one."""
+    def set_height(self, kv_tokens: Tokens, now: Seconds) -> None:
+        """Add the KV token-seconds since the last change, with linear growth to the new height."""
         self.kv_token_s += (self.kv_tokens + kv_tokens) / 2 * max(0.0, now - self.seen_at)
         self.seen_at = max(self.seen_at, now)
         self.kv_tokens = kv_tokens
 
 
 class Lanes:
-    """Bars of all replicas."""
+    """Bars of all replicas: the KV memory of each application over time."""
 
     def __init__(self) -> None:
         self.left_out = 0
-        """Number of changed bars of the last look that no frame has told."""
+        """Number of changed bars of the last look that its frame omits."""
         self._ids = 0
-        self._open: dict[_Key, _Open] = {}
+        self._open: dict[_Key, _OpenBar] = {}
         self._ended: deque[Bar] = deque(maxlen=MOST_ENDED)
-        self._changed: dict[_Key, _Open] = {}
-        """Bars that have changed since the last look and are in `_open`."""
+        self._changed: dict[_Key, _OpenBar] = {}
+        """Open bars that have changed since the last look."""
         self._cut: list[Bar] = []
-        """Bars that have ended for good since the last look."""
+        """Bars that were closed since the last look."""
         self._looks: deque[tuple[int, int, tuple[Bar, ...]]] = deque(maxlen=LOOKS_KEPT)
-        """The last looks: number, largest id before it, changed bars."""
+        """Last looks: number, largest bar id before the look, changed bars."""
         self._ids_before = 0
 
     # --- events
 
     def grant(self, core: SchedulerCore, lease_id: LeaseId, now: Seconds) -> None:
-        """Record that a lease has started; one that has ended at once leaves nothing."""
+        """Record the start of a lease; a lease that has already ended leaves no bar."""
         lease = core.state.leases.get(lease_id)
         if lease is None:
             return
         footprint = core.state.replicas[lease.replica_id].leases[lease_id]
         application_id = footprint.application_id
-        self._end_held(lease.replica_id, application_id, now)
+        self._close_context_bar(lease.replica_id, application_id, now)
         key = (BarKind.RUN, lease.replica_id, application_id)
         bar = self._open.get(key)
         if bar is not None and bar.end is not None and now - bar.end > MERGED_S:
-            self._settle(key, bar)
+            self._close_bar(key, bar)
             bar = None
         if bar is None:
-            bar = self._begin(key, now, 0)
+            bar = self._begin_bar(key, now, 0)
         elif bar.end is not None:
             bar.seen_at, bar.end, bar.kv_tokens = now, None, 0
-        bar.reach(bar.expected(now, core.outlooks.iteration_s), now)
+        bar.set_height(bar.expected_kv_tokens(now, core.outlooks.iteration_s), now)
         block_size = core.state.replicas[lease.replica_id].capacity.block_size
         bar.kv_tokens += footprint.held_tokens(block_size)
         bar.leases += 1
@@ -115,37 +116,37 @@ class Lanes:
         bar = self._open.get(key)
         if bar is None or not bar.leases:
             return
-        expected = bar.expected(now, iteration_s)
+        expected = bar.expected_kv_tokens(now, iteration_s)
         share = expected // bar.leases
         last = share if kv_tokens is None else kv_tokens
-        bar.reach(expected - share + last, now)
+        bar.set_height(expected - share + last, now)
         bar.leases -= 1
         if bar.leases:
             bar.kv_tokens = max(0, bar.kv_tokens - last)  # the next look corrects it
             self._changed[key] = bar
         else:
-            self._end(key, bar, now)
+            self._end_bar(key, bar, now)
 
     # --- looks
 
     def look(self, core: SchedulerCore, number: int, now: Seconds) -> None:
-        """Correct all bars by the core's state.
+        """Update all bars from the core's state.
 
         Args:
             core: The core.
             number: Number of this look; each is larger than the one before.
             now: The core's time.
         """
-        held = self._look_at_leases(core, now)
-        held |= self._look_at_contexts(core, now)
+        held = self._update_run_bars(core, now)
+        held |= self._update_context_bars(core, now)
         for key in [key for key in self._open if key not in held]:
             bar = self._open[key]
-            self._end(key, bar, now)
+            self._end_bar(key, bar, now)
             if bar.end is not None and now - bar.end > MERGED_S:
-                self._settle(key, bar)
+                self._close_bar(key, bar)
         while self._ended and now - (self._ended[0].end or now) > PAST_S:
             self._ended.popleft()
-        changed = [_told(key, bar) for key, bar in self._changed.items()] + self._cut
+        changed = [_to_bar(key, bar) for key, bar in self._changed.items()] + self._cut
         self._changed, self._cut = {}, []
         self.left_out = max(0, len(changed) - MOST_CHANGES)
         self._looks.append((number, self._ids_before, tuple(changed[:MOST_CHANGES])))
@@ -155,10 +156,10 @@ class Lanes:
         """Yield all bars of the past."""
         yield from self._ended
         for key, bar in self._open.items():
-            yield _told(key, bar)
+            yield _to_bar(key, bar)
 
     def since(self, number: int) -> tuple[Iterable[Bar], int] | None:
-        """Return the bars that have changed after a look, and the largest id before.
+        """Return the bars changed since a look, and the largest bar id before the changes.
 
         None: the look is too long ago.
         """
@@ -170,8 +171,8 @@ class Lanes:
 
     # --- internals
 
-    def _look_at_leases(self, core: SchedulerCore, now: Seconds) -> set[_Key]:
-        """Correct the bars of running leases, and return their keys."""
+    def _update_run_bars(self, core: SchedulerCore, now: Seconds) -> set[_Key]:
+        """Update the bars of running leases; return their keys."""
         kv_tokens: dict[_Key, Tokens] = {}
         leases: dict[_Key, int] = {}
         for replica in core.state.replicas.values():
@@ -184,19 +185,19 @@ class Lanes:
         for key, tokens in kv_tokens.items():
             bar = self._open.get(key)
             if bar is not None and bar.end is not None:
-                self._settle(key, bar)
+                self._close_bar(key, bar)
                 bar = None
             if bar is None:
                 if granted_at is None:
                     granted_at = _granted_at(core)
-                self._end_held(key[1], key[2], now)
-                bar = self._begin(key, granted_at.get(key, now), tokens)
+                self._close_context_bar(key[1], key[2], now)
+                bar = self._begin_bar(key, granted_at.get(key, now), tokens)
             bar.leases = leases[key]
-            self._resize(key, bar, tokens, core.state.replicas[key[1]], now)
+            self._resize_bar(key, bar, tokens, core.state.replicas[key[1]], now)
         return set(kv_tokens)
 
-    def _look_at_contexts(self, core: SchedulerCore, now: Seconds) -> set[_Key]:
-        """Correct the bars of idle contexts of live applications, and return their keys."""
+    def _update_context_bars(self, core: SchedulerCore, now: Seconds) -> set[_Key]:
+        """Update the bars of idle contexts of live applications; return their keys."""
         found: set[_Key] = set()
         replicas = {
             name: replica
@@ -206,7 +207,7 @@ class Lanes:
         if not replicas:
             return found
         for application in core.state.applications.values():
-            for name in _replicas_of(application, replicas):
+            for name in _usable_replicas(application, replicas):
                 replica = replicas[name]
                 contexts = [
                     context
@@ -219,62 +220,64 @@ class Lanes:
                 key = (BarKind.HELD, name, application.application_id)
                 bar = self._open.get(key)
                 if bar is not None and bar.end is not None:
-                    self._settle(key, bar)
+                    self._close_bar(key, bar)
                     bar = None
                 if bar is None:
                     since = max(context.idle_since for context in contexts) or now
-                    bar = self._begin(key, since, tokens)
-                self._resize(key, bar, tokens, replica, now)
+                    bar = self._begin_bar(key, since, tokens)
+                self._resize_bar(key, bar, tokens, replica, now)
                 found.add(key)
         return found
 
-    def _begin(self, key: _Key, start: Seconds, kv_tokens: Tokens) -> _Open:
+    def _begin_bar(self, key: _Key, start: Seconds, kv_tokens: Tokens) -> _OpenBar:
         self._ids += 1
-        bar = self._open[key] = _Open(self._ids, start, kv_tokens, start)
+        bar = self._open[key] = _OpenBar(self._ids, start, kv_tokens, start)
         self._changed[key] = bar
         return bar
 
-    def _resize(
-        self, key: _Key, bar: _Open, kv_tokens: Tokens, replica: KnownReplica, now: Seconds
+    def _resize_bar(
+        self, key: _Key, bar: _OpenBar, kv_tokens: Tokens, replica: KnownReplica, now: Seconds
     ) -> None:
-        """Set a bar's height; if it has changed much, end the bar and begin another one."""
+        """Set a bar's height; split the bar if the height has changed much."""
         before = bar.kv_tokens
         change = abs(kv_tokens - before)
-        bar.reach(kv_tokens, now)
+        bar.set_height(kv_tokens, now)
         if not change:
             return
         least = replica.capacity.kv_tokens * _PART_OF_REPLICA
         if change > max(least, before * _PART_OF_BAR) and now > bar.start:
             leases = bar.leases
             bar.end = now
-            self._settle(key, bar)
-            self._begin(key, now, kv_tokens).leases = leases
+            self._close_bar(key, bar)
+            self._begin_bar(key, now, kv_tokens).leases = leases
         else:
             self._changed[key] = bar
 
-    def _end_held(self, replica_id: ReplicaId, application_id: ApplicationId, now: Seconds) -> None:
+    def _close_context_bar(
+        self, replica_id: ReplicaId, application_id: ApplicationId, now: Seconds
+    ) -> None:
         key = (BarKind.HELD, replica_id, application_id)
         bar = self._open.get(key)
         if bar is not None:
-            self._end(key, bar, now)
-            self._settle(key, bar)
+            self._end_bar(key, bar, now)
+            self._close_bar(key, bar)
 
-    def _end(self, key: _Key, bar: _Open, now: Seconds) -> None:
+    def _end_bar(self, key: _Key, bar: _OpenBar, now: Seconds) -> None:
         if bar.end is None:
-            bar.reach(bar.kv_tokens, now)
+            bar.set_height(bar.kv_tokens, now)
             bar.end, bar.leases = max(now, bar.start), 0
             self._changed[key] = bar
 
-    def _settle(self, key: _Key, bar: _Open) -> None:
-        """Drop an ended bar from the open ones: it stays as it is."""
+    def _close_bar(self, key: _Key, bar: _OpenBar) -> None:
+        """Move an ended bar from the open bars to the closed ones."""
         del self._open[key]
         self._changed.pop(key, None)
-        told = _told(key, bar)
+        told = _to_bar(key, bar)
         self._ended.append(told)
         self._cut.append(told)
 
 
-def _told(key: _Key, bar: _Open) -> Bar:
+def _to_bar(key: _Key, bar: _OpenBar) -> Bar:
     kind, replica_id, application_id = key
     kv_tokens = bar.kv_tokens
     if bar.end is not None and bar.end > bar.start:
@@ -284,7 +287,7 @@ def _told(key: _Key, bar: _Open) -> Bar:
 
 
 def _granted_at(core: SchedulerCore) -> dict[_Key, Seconds]:
-    """Return the earliest grant of the running leases of each application on each replica."""
+    """Return the first grant time of each application's running leases on each replica."""
     found: dict[_Key, Seconds] = {}
     for lease in core.state.leases.values():
         application_id = core.state.inferences[lease.request_id].application_id
@@ -293,7 +296,7 @@ def _granted_at(core: SchedulerCore) -> dict[_Key, Seconds]:
     return found
 
 
-def _replicas_of(
+def _usable_replicas(
     application: Application, replicas: dict[ReplicaId, KnownReplica]
 ) -> Iterator[ReplicaId]:
     return (name for name in application.replicas if name in replicas)

@@ -19,22 +19,22 @@ from justitia_ray.units import ReplicaId, Seconds, Tokens
 
 
 @dataclass(slots=True)
-class _Room:
-    """Free memory and seats of a replica over time."""
+class _ReplicaRoom:
+    """Free memory and free seats of a replica over time."""
 
     replica: KnownReplica
     free_tokens: Tokens
     free_seats: int
     ends: list[tuple[Seconds, Tokens, int]] = field(default_factory=list)
-    """Heap of the ends of what runs, with the memory and the seats that each frees."""
+    """Heap of the ends of running leases: time, tokens and seats that each frees."""
 
-    def pass_time(self, now: Seconds) -> None:
+    def advance_to(self, now: Seconds) -> None:
         while self.ends and self.ends[0][0] <= now:
             _, tokens, seats = heapq.heappop(self.ends)
             self.free_tokens += tokens
             self.free_seats += seats
 
-    def take(self, until: Seconds, tokens: Tokens, seats: int) -> None:
+    def occupy(self, until: Seconds, tokens: Tokens, seats: int) -> None:
         self.free_tokens -= tokens
         self.free_seats -= seats
         heapq.heappush(self.ends, (until, tokens, seats))
@@ -43,11 +43,11 @@ class _Room:
         if self.replica.replica_id in inference.avoided:
             return False
         fits = tokens <= self.free_tokens and inference.choices <= self.free_seats
-        return fits or not self.ends  # an empty replica takes what is too large for it
+        return fits or not self.ends  # an empty replica accepts any size
 
 
 def planned_bars(core: SchedulerCore, now: Seconds, most: int = PLANNED) -> list[PlannedBar]:
-    """Return the starts of the first waiting inferences, at most `most`.
+    """Return planned bars of the first `most` waiting inferences: replica, start and end.
 
     O(most · replicas + leases).
     """
@@ -59,12 +59,12 @@ def planned_bars(core: SchedulerCore, now: Seconds, most: int = PLANNED) -> list
     }
     found: list[PlannedBar] = []
     start = now
-    for application, inference in islice(_waiting(core), most):
+    for application, inference in islice(_waiting_inferences(core), most):
         footprint = inference.expected_footprint(inference.output_tokens)
         while True:
             for room in rooms.values():
-                room.pass_time(start)
-            best = _choose(rooms, application, inference, footprint.full_tokens)
+                room.advance_to(start)
+            best = _choose_room(rooms, application, inference, footprint.full_tokens)
             if best is not None:
                 break
             ends = [room.ends[0][0] for room in rooms.values() if room.ends]
@@ -73,33 +73,36 @@ def planned_bars(core: SchedulerCore, now: Seconds, most: int = PLANNED) -> list
             start = min(ends)
         tokens = footprint.most_tokens(best.replica.capacity.block_size)
         end = start + max(1, footprint.iterations) * iteration_s
-        best.take(end, tokens, inference.choices)
+        best.occupy(end, tokens, inference.choices)
         found.append(
             PlannedBar(best.replica.replica_id, application.application_id, start, end, int(tokens))
         )
     return found
 
 
-def _waiting(core: SchedulerCore) -> Iterator[tuple[Application, Inference]]:
+def _waiting_inferences(core: SchedulerCore) -> Iterator[tuple[Application, Inference]]:
     applications = core.state.applications
     for name in core.outlooks.walk(WALK_KEPT_S).names:
         application = applications.get(name)
-        if application is not None:  # else it has ended since the walk
+        if application is not None:  # None: it has ended since the walk
             yield from ((application, one) for one in application.waiting)
 
 
-def _room_of(replica: KnownReplica, now: Seconds, iteration_s: Seconds) -> _Room:
-    room = _Room(replica, replica.leasable_tokens, replica.capacity.max_num_seqs)
+def _room_of(replica: KnownReplica, now: Seconds, iteration_s: Seconds) -> _ReplicaRoom:
+    room = _ReplicaRoom(replica, replica.leasable_tokens, replica.capacity.max_num_seqs)
     block_size = replica.capacity.block_size
     for part in replica.leases.parts():
         tokens = part.most_tokens(block_size)
-        room.take(now + part.iterations * iteration_s, tokens, part.choices)
+        room.occupy(now + part.iterations * iteration_s, tokens, part.choices)
     return room
 
 
-def _choose(
-    rooms: dict[ReplicaId, _Room], application: Application, inference: Inference, tokens: Tokens
-) -> _Room | None:
+def _choose_room(
+    rooms: dict[ReplicaId, _ReplicaRoom],
+    application: Application,
+    inference: Inference,
+    tokens: Tokens,
+) -> _ReplicaRoom | None:
     for name in reversed(application.replicas):
         room = rooms.get(name)
         if room is not None and room.admits(inference, tokens):

@@ -24,11 +24,11 @@ WHY: Mapping[Reason, str] = {
     Reason.RECOVERY: "the scheduler waits for reports of replicas or of its ingress",
     Reason.STORE: "it is not stored yet",
 }
-"""Each reason of an outlook as a sentence."""
+"""Sentence for each reason of an outlook."""
 
 
 def why(reason: str) -> str:
-    """Return the sentence for an outlook's reason, with the node of a limit if it names one."""
+    """Return the sentence for an outlook's reason, with the node whose limit is the reason."""
     kind, _, node = reason.partition(":")
     return f"{WHY[Reason(kind)]}: {node}" if node else WHY[Reason(kind)]
 
@@ -65,7 +65,7 @@ def queue_of(
 def row_of(
     core: SchedulerCore, application: Application, outlook: Outlook, now: Seconds
 ) -> QueueRow:
-    """Return the row of a live application."""
+    """Return the queue row of a live application."""
     name = application.application_id
     tenant, plain = split_key(name)
     return QueueRow(
@@ -94,7 +94,7 @@ def row_of(
 
 
 def waited_s(application: Application, now: Seconds) -> Seconds | None:
-    """Return how long an application's first waiting inference has waited; None: none waits."""
+    """Return the waiting time of an application's first waiting inference; None if none waits."""
     if application.waiting:
         return max(0.0, now - application.waiting.first.submitted_at)
     if application.held_back:
@@ -103,7 +103,7 @@ def waited_s(application: Application, now: Seconds) -> Seconds | None:
 
 
 def ages_of(applications: Iterable[Application], now: Seconds) -> Ages | None:
-    """Return how long what waits has waited; None if nothing waits."""
+    """Return quantiles of the waiting times of applications; None if none waits."""
     waited = sorted(
         age for application in applications if (age := waited_s(application, now)) is not None
     )
@@ -113,7 +113,7 @@ def ages_of(applications: Iterable[Application], now: Seconds) -> Ages | None:
 
 
 def counts_of(applications: Iterable[Application]) -> Counts:
-    """Return the number of applications, and of their inferences that wait and that run."""
+    """Return the numbers of applications and of their waiting and running inferences."""
     found = waiting = running = 0
     for application in applications:
         found += 1
@@ -123,5 +123,5 @@ def counts_of(applications: Iterable[Application]) -> Counts:
 
 
 def _quantile(ordered: Sequence[Seconds], part: float) -> Seconds:
-    """Return the smallest value that this part of the values does not exceed."""
+    """Return the smallest value that at least a fraction `part` of the values does not exceed."""
     return ordered[min(len(ordered) - 1, int(part * len(ordered)))]

@@ -22,7 +22,7 @@ def timeline_of(
     now: Seconds,
     trace: Trace | None = None,
 ) -> Timeline | None:
-    """Return the timeline of an application; None if it is unknown, or ended before the recording.
+    """Return the timeline of an application; None if it is unknown or ended before the recording.
 
     Args:
         core: The core.
@@ -34,7 +34,7 @@ def timeline_of(
     recorded = watch.calls.application(application_id)
     application = core.state.applications.get(application_id)
     if application is not None:
-        return _live(core, watch, application, now, trace)
+        return _live_timeline(core, watch, application, now, trace)
     if recorded is None or recorded.end is None:
         return None
     end, calls = recorded.end, list(recorded.calls.values())
@@ -59,14 +59,14 @@ def timeline_of(
         cached_prompt_tokens=end.cached_tokens,
         output_tokens=end.output_tokens,
         inferences=end.inferences,
-        calls=tuple(map(_span, calls)),
+        calls=tuple(map(_span_of, calls)),
         tools=tuple(tools_between(calls, end.ended_at)),
         left_out=recorded.left_out,
         trace=trace,
     )
 
 
-def _live(
+def _live_timeline(
     core: SchedulerCore,
     watch: Watch,
     application: Application,
@@ -110,7 +110,7 @@ def _live(
         waiting=application.waiting_count,
         running=len(application.in_flight),
         row=row_of(core, application, asked[name], now) if waits else None,
-        calls=tuple(map(_span, calls)),
+        calls=tuple(map(_span_of, calls)),
         tools=tuple(tools_between(calls, now, begun)),
         left_out=0 if recorded is None else recorded.left_out,
         trace=trace,
@@ -120,7 +120,7 @@ def _live(
 def tools_between(
     calls: Sequence[Call], until: Seconds, begun: Iterable[Seconds] = ()
 ) -> Iterable[TimeSpan]:
-    """Yield the times without a call, between the first call and an instant.
+    """Yield the intervals without a running call, between the first call and `until`.
 
     Args:
         calls: The calls, in the order of submission.
@@ -138,7 +138,7 @@ def tools_between(
         yield TimeSpan(busy_until, until)
 
 
-def _span(call: Call) -> CallSpan:
+def _span_of(call: Call) -> CallSpan:
     return CallSpan(
         inference_id=call.inference_id,
         stage=call.stage,

@@ -33,7 +33,7 @@ _SHARES_KEPT = 180
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What one look has found, for all frames until the next."""
+    """Result of one look at the core, used by all frames until the next look."""
 
     number: int
     at: Seconds
@@ -43,11 +43,11 @@ class Sight:
     planned: tuple[PlannedBar, ...]
     by_tenant: Mapping[ClientId, Mapping[ApplicationId, Application]]
     counts: Counts
-    """Of all tenants."""
+    """Counts over all tenants."""
 
 
 class Watch:
-    """Records a core's events while it is watched, and tells frames.
+    """Records a core's events while it is watched, and makes the frames of the console.
 
     Args:
         core: The core; its driver passes every event to `observe`.
@@ -60,7 +60,7 @@ class Watch:
         self.calls = CallRecorder(core, now)
         self.lanes = Lanes()
         self.sight: Sight | None = None
-        """What the last look has found; None before the first."""
+        """Result of the last look; None before the first."""
         self._core = core
         self._model = model
         self._epoch = epoch
@@ -70,7 +70,7 @@ class Watch:
     # --- recording
 
     def observe(self, event: ev.Event, actions: Sequence[Action], now: Seconds) -> None:
-        """Record an event that the core has handled, and its actions."""
+        """Record an event that the core has handled, with its actions."""
         for ended in self.calls.observe(event, actions, now):
             self.lanes.release(*ended, now=now, iteration_s=self._core.outlooks.iteration_s)
         for action in actions:
@@ -84,7 +84,7 @@ class Watch:
         shares: tuple[ShareRow, ...],
         used_kv_tokens: Callable[[ReplicaId], Tokens | None],
     ) -> Sight:
-        """Look at the core; frames tell this look until the next.
+        """Update the recording from the core's state; frames show this look until the next.
 
         Args:
             now: The core's time.
@@ -100,14 +100,14 @@ class Watch:
         for name, application in state.applications.items():
             by_tenant.setdefault(split_key(name)[0], {})[name] = application
         lanes = tuple(
-            _lane(replica, now, used_kv_tokens(name), _running(self._core, replica))
+            _lane_of(replica, now, used_kv_tokens(name), _running_count(self._core, replica))
             for name, replica in state.replicas.items()
         )
-        self._note_shares(now, shares)
+        self._record_shares(now, shares)
         self.sight = Sight(
             number,
             now,
-            _with_sums(strip, lanes),
+            _with_totals(strip, lanes),
             shares,
             lanes,
             tuple(planned_bars(self._core, now)),
@@ -121,7 +121,7 @@ class Watch:
     def frame(
         self, sight: Sight, tenant: ClientId | None = None, since: int | None = None
     ) -> Frame:
-        """Return the frame of a look.
+        """Return the frame of a look, for one tenant or all.
 
         Args:
             sight: What the look has found.
@@ -129,7 +129,7 @@ class Watch:
                 frame tells nothing of others but their number.
             since: Number of the last frame that the reader has; None: none.
         """
-        shown = _shown(sight.by_tenant, tenant)
+        shown = _applications_below(sight.by_tenant, tenant)
         seen = None if since is None else self.lanes.since(since)
         bars, known = (self.lanes.whole(), 0) if seen is None else seen
         if tenant is not None:
@@ -147,7 +147,7 @@ class Watch:
             at=sight.at,
             recorded_from=self._since,
             is_whole=seen is None,
-            strip=sight.strip if tenant is None else _for_tenant(sight.strip),
+            strip=sight.strip if tenant is None else _strip_for_tenant(sight.strip),
             replicas=tuple(map(_lane_for_tenant, sight.replicas)) if tenant else sight.replicas,
             bars=told,
             planned=tuple(planned),
@@ -160,8 +160,8 @@ class Watch:
                 sight.counts.waiting - own.waiting,
                 sight.counts.running - own.running,
             ),
-            shares=_below(sight.shares, tenant),
-            shares_past=self._past_below(tenant) if seen is None else (),
+            shares=_shares_below(sight.shares, tenant),
+            shares_past=self._past_shares_below(tenant) if seen is None else (),
             left_out={"bars": left_out} if left_out else {},
         )
 
@@ -170,7 +170,7 @@ class Watch:
     def _labels(
         self, bars: Iterable[Bar], known: int, planned: Iterable[PlannedBar]
     ) -> dict[ApplicationId, Label]:
-        """Return the names of the applications of planned bars, and of bars with ids above one."""
+        """Return labels for the applications of planned bars and of bars with ids over `known`."""
         names = dict.fromkeys(bar.application for bar in bars if bar.id > known)
         names |= dict.fromkeys(bar.application for bar in planned)
         return {name: self._label(name) for name in names}
@@ -183,13 +183,13 @@ class Watch:
             return Label(tenant, plain, "")
         return Label(tenant or known.tenant, plain, known.application_class)
 
-    def _note_shares(self, now: Seconds, shares: Iterable[ShareRow]) -> None:
+    def _record_shares(self, now: Seconds, shares: Iterable[ShareRow]) -> None:
         if self._shares_past and now - self._shares_past[-1].at < SHARES_EVERY_S:
             return
         used = {row.node: round(row.used, 4) for row in shares if row.used}
         self._shares_past.append(SharePast(now, used))
 
-    def _past_below(self, tenant: ClientId | None) -> tuple[SharePast, ...]:
+    def _past_shares_below(self, tenant: ClientId | None) -> tuple[SharePast, ...]:
         if tenant is None:
             return tuple(self._shares_past)
         return tuple(
@@ -200,7 +200,7 @@ class Watch:
         )
 
 
-def _shown(
+def _applications_below(
     by_tenant: Mapping[ClientId, Mapping[ApplicationId, Application]], tenant: ClientId | None
 ) -> Mapping[ApplicationId, Application]:
     found: dict[ApplicationId, Application] = {}
@@ -214,16 +214,16 @@ def _is_of(application: ApplicationId, tenant: ClientId) -> bool:
     return is_within(split_key(application)[0], tenant)
 
 
-def _below(shares: Iterable[ShareRow], tenant: ClientId | None) -> tuple[ShareRow, ...]:
+def _shares_below(shares: Iterable[ShareRow], tenant: ClientId | None) -> tuple[ShareRow, ...]:
     return tuple(row for row in shares if tenant is None or is_within(row.node, tenant))
 
 
-def _running(core: SchedulerCore, replica: KnownReplica) -> int:
+def _running_count(core: SchedulerCore, replica: KnownReplica) -> int:
     leases = core.state.leases
     return sum(leases[name].state.name == "RUNNING" for name in replica.leases)
 
 
-def _lane(
+def _lane_of(
     replica: KnownReplica, now: Seconds, used_kv_tokens: Tokens | None, running: int
 ) -> ReplicaLane:
     return ReplicaLane(
@@ -245,11 +245,11 @@ def _lane_for_tenant(lane: ReplicaLane) -> ReplicaLane:
     return ReplicaLane(replica_id=lane.replica_id, kv_tokens=lane.kv_tokens, state=lane.state)
 
 
-def _with_sums(strip: Strip, lanes: Sequence[ReplicaLane]) -> Strip:
+def _with_totals(strip: Strip, lanes: Sequence[ReplicaLane]) -> Strip:
     total = sum(lane.kv_tokens for lane in lanes)
     leased = sum(lane.leased_kv_tokens or 0 for lane in lanes)
     held = sum(lane.held_kv_tokens or 0 for lane in lanes)
-    # A replica that has not reported its gauge yet uses what its leases hold.
+    # Without a gauge, the tokens of a replica's leases count as used.
     used = sum(
         (lane.leased_kv_tokens or 0) if lane.used_kv_tokens is None else lane.used_kv_tokens
         for lane in lanes
@@ -264,5 +264,5 @@ def _with_sums(strip: Strip, lanes: Sequence[ReplicaLane]) -> Strip:
     )
 
 
-def _for_tenant(strip: Strip) -> Strip:
+def _strip_for_tenant(strip: Strip) -> Strip:
     return Strip(state=strip.state, why=strip.why, policy=strip.policy)

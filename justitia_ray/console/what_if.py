@@ -31,7 +31,7 @@ from justitia_ray.units import ApplicationId, ClientId, Seconds
 MOST_MEMORY_BYTES = 3 * 1024**3
 MOST_CPU_S = 60
 _MANY_REPLICAS = 4
-"""Number of replicas up to which simulated replicas report every iteration."""
+"""Maximum number of simulated replicas that report after every iteration."""
 _REPORT_S: Seconds = 1.0
 _NOTES = (
     "engines are simulated with the mean time per token of the calls, whatever their load",
@@ -41,30 +41,30 @@ _NOTES = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What is to be different; None and empty: as it was."""
+class Question:
+    """Changes to evaluate; None and empty mean no change."""
 
     policy: str | None = None
     weights: Mapping[ClientId, float] = field(default_factory=dict)
     replicas: int | None = None
 
 
-def estimate(history: History, asked: Asked) -> WhatIfAnswer:
-    """Return the estimated change of completion times.
+def estimate(history: History, asked: Question) -> WhatIfAnswer:
+    """Simulate the history with and without the changes; return the difference.
 
     Raises:
         ConfigError: If the policy is not allowed, or nothing can be replayed.
     """
     began_at = time.perf_counter()
     settings = SchedulingConfig.parse(dict(history.settings))
-    fitting = [one for one in history.applications if _fits(one, history)]
+    fitting = [one for one in history.applications if _fits_replica(one, history)]
     if not fitting:
         raise ConfigError("no recorded application fits the KV memory of a replica")
     past = {one.application_id: one for one in fitting}
     policy = settings.policy if asked.policy is None else asked.policy
     replicas = history.replicas if asked.replicas is None else asked.replicas
-    before = _run(history, settings, past, settings.policy, {}, history.replicas)
-    after = _run(history, settings, past, policy, asked.weights, replicas)
+    before = _simulate(history, settings, past, settings.policy, {}, history.replicas)
+    after = _simulate(history, settings, past, policy, asked.weights, replicas)
     finished = {
         name: one.finished_at - one.arrived_at
         for name, one in past.items()
@@ -87,7 +87,9 @@ def estimate(history: History, asked: Asked) -> WhatIfAnswer:
         after=Setting(policy=policy, weights=asked.weights, replicas=replicas),
         all=change_of(before, after),
         tenants={
-            tenant: change_of(_of(tenant, past, before), _of(tenant, past, after))
+            tenant: change_of(
+                _times_of_tenant(tenant, past, before), _times_of_tenant(tenant, past, after)
+            )
             for tenant in tenants
         },
         measured=times_of(finished.values()),
@@ -100,15 +102,15 @@ def estimate(history: History, asked: Asked) -> WhatIfAnswer:
 def change_of(
     before: Mapping[ApplicationId, Seconds], after: Mapping[ApplicationId, Seconds]
 ) -> Change:
-    """Return how the completion times of the same applications differ."""
+    """Return the change of the completion times of the same applications."""
     was, will = times_of(before.values()), times_of(after.values())
     no_later = sum(after[name] <= before[name] + 1e-6 for name in before)
     return Change(
         before=was,
         after=will,
-        mean=_ratio(was.mean_s, will.mean_s),
-        p90=_ratio(was.p90_s, will.p90_s),
-        worst=_ratio(was.worst_s, will.worst_s),
+        mean=_relative_change(was.mean_s, will.mean_s),
+        p90=_relative_change(was.p90_s, will.p90_s),
+        worst=_relative_change(was.worst_s, will.worst_s),
         no_later=no_later / len(before) if before else None,
     )
 
@@ -126,22 +128,22 @@ def times_of(times: Iterable[Seconds]) -> Times:
     return Times(applications=len(ordered), mean_s=mean, p90_s=p90, worst_s=ordered[-1])
 
 
-def _ratio(before: Seconds | None, after: Seconds | None) -> float | None:
+def _relative_change(before: Seconds | None, after: Seconds | None) -> float | None:
     return after / before - 1 if before and after is not None else None
 
 
-def _of(
+def _times_of_tenant(
     tenant: str, past: Mapping[ApplicationId, PastApplication], times: Mapping[str, Seconds]
 ) -> dict[ApplicationId, Seconds]:
     return {name: time_s for name, time_s in times.items() if past[name].tenant == tenant}
 
 
-def _fits(one: PastApplication, history: History) -> bool:
+def _fits_replica(one: PastApplication, history: History) -> bool:
     room = history.kv_tokens - history.block_size
     return all(call.prompt_tokens + call.output_tokens <= room for call in one.calls)
 
 
-def _run(
+def _simulate(
     history: History,
     settings: SchedulingConfig,
     past: Mapping[ApplicationId, PastApplication],
@@ -151,7 +153,7 @@ def _run(
 ) -> dict[ApplicationId, Seconds]:
     """Return the simulated completion time of each application."""
     options: Mapping[str, object] = settings.policy_options
-    if policy != settings.policy:  # another policy has only the common options of this one
+    if policy != settings.policy:  # options common to all policies
         common = {option.name for option in COMMON}
         options = {name: value for name, value in options.items() if name in common}
     run = RunSettings(
@@ -173,13 +175,13 @@ def _run(
         predicted_costs={name: one.predicted_kv_token_time for name, one in past.items()},
         lengths_are_known=True,
     )
-    workload = [_workload(one, history, weights) for one in past.values()]
+    workload = [_replayed_application(one, history, weights) for one in past.values()]
     result = simulate(workload, run)
     return {row.application_id: row.jct_s for row in result.applications if row.jct_s is not None}
 
 
 def tree_with(tree: TenantTree, weights: Mapping[ClientId, float]) -> TenantTree:
-    """Return a tree of tenants with other weights of some nodes."""
+    """Return the tree of tenants with other weights for some nodes."""
     described: dict[str, TenantNode] = {
         path: replace(node, weight=weights[path]) if path in weights else node
         for path, node in tree.described.items()
@@ -187,7 +189,7 @@ def tree_with(tree: TenantTree, weights: Mapping[ClientId, float]) -> TenantTree
     return TenantTree(described, {**tree.weights, **weights})
 
 
-def _workload(
+def _replayed_application(
     one: PastApplication, history: History, weights: Mapping[ClientId, float]
 ) -> WorkloadApplication:
     spans = [
@@ -221,17 +223,17 @@ def _nanoseconds(seconds: Seconds) -> int:
 
 
 def answer_to(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer to a question with `history` and `asked`, or its error, as JSON."""
+    """Answer a question in JSON with `history` and `asked`; return the answer or its error."""
     try:
         history = read_answer(History, question["history"], "history")
-        asked = read_answer(Asked, question["asked"], "question")
+        asked = read_answer(Question, question["asked"], "question")
         return {"answer": asdict(estimate(history, asked))}
     except JustitiaError as error:
         return {"error": str(error)}
 
 
 def main() -> int:
-    """Read a question from standard input, and print its answer or its error."""
+    """Read a question as JSON from standard input; print its answer or its error."""
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY_BYTES, MOST_MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CPU, (MOST_CPU_S, MOST_CPU_S))
     json.dump(answer_to(json.load(sys.stdin)), sys.stdout)

@@ -110,4 +110,4 @@ FRONT_RULES: tuple[Rule[[Look]], ...] = (
         " back; or raise `ulimit -Hn` and start Ray with what `justitia env FILE` prints then",
     ),
 )
-"""Rules about the process that accepts callers' connections, and their number."""
+"""Rules about the process that accepts callers' connections, and its limits."""

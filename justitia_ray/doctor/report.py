@@ -15,25 +15,29 @@ from justitia_ray.doctor.service_rules import SERVICE_RULES
 from justitia_ray.doctor.store_rules import PAIR_RULES, REDIS_RULES, STORE_RULES
 
 _SHOWN = 3
-"""Findings of one rule shown in the text; the JSON has all."""
+"""Maximum number of findings per rule in the text; the JSON has all."""
 _WIDTH = 100
 _INDENT = 8
 _ORDER = {severity: rank for rank, severity in enumerate(Severity)}
 
 _LOOK_RULES = (*SERVICE_RULES, *ROLLOUT_RULES, *SCALING_RULES, *FRONT_RULES, *STORE_RULES)
-"""Rules of one look that need no Redis."""
+"""Rules that need one look and no Redis."""
 
 NO_REDIS = "Redis was not looked at: give --config FILE, the Serve configuration file"
 
 
 def find(first: Look, second: Look) -> list[Finding]:
-    """Return the findings of both looks, the worst first, then in the order of the rules.
+    """Return the findings that both looks agree on, the most severe first.
 
     If another scheduler became leader between the looks, rules that need both looks are skipped.
     """
-    before = {(finding.rule, finding.subject) for finding in _findings(first)}
-    found = [finding for finding in _findings(second) if (finding.rule, finding.subject) in before]
-    if _epoch(first) == _epoch(second):
+    before = {(finding.rule, finding.subject) for finding in _findings_of_look(first)}
+    found = [
+        finding
+        for finding in _findings_of_look(second)
+        if (finding.rule, finding.subject) in before
+    ]
+    if _leader_epoch(first) == _leader_epoch(second):
         for rule in PAIR_RULES:
             found += rule.findings(first, second)
     return sorted(found, key=lambda finding: _ORDER[finding.severity])
@@ -45,7 +49,7 @@ def is_wrong(findings: Sequence[Finding]) -> bool:
 
 
 def count_checks(look: Look) -> int:
-    """Return the number of rules that were checked."""
+    """Return the number of rules that were checked in a look."""
     redis = len(REDIS_RULES) + len(PAIR_RULES) if look.saw_redis else 0
     return len(_LOOK_RULES) + redis
 
@@ -61,18 +65,23 @@ def report_text(look: Look, findings: Sequence[Finding]) -> str:
     for _, group in groupby(findings, lambda finding: finding.rule):
         of_rule = list(group)
         for finding in of_rule[:_SHOWN]:
-            lines += [_entry(finding.severity, finding.what), _entry("", f"do: {finding.do}")]
+            lines += [
+                _wrap_entry(finding.severity, finding.what),
+                _wrap_entry("", f"do: {finding.do}"),
+            ]
         if len(of_rule) > _SHOWN:
-            lines.append(_entry("", f"and {len(of_rule) - _SHOWN:,} more like it; --json has all"))
+            lines.append(
+                _wrap_entry("", f"and {len(of_rule) - _SHOWN:,} more like it; --json has all")
+            )
         lines.append("")
     if not look.saw_redis:
         lines.append(NO_REDIS)
-    lines.append(_summary(look, findings))
+    lines.append(_summary_line(look, findings))
     return "\n".join(lines)
 
 
 def report_dict(first: Look, second: Look, findings: Sequence[Finding]) -> dict[str, Any]:
-    """Return the findings, and the reports they are based on, for JSON."""
+    """Return the findings, and the reports of the service that they are based on, as JSON."""
     return {
         "wrong": is_wrong(findings),
         "checks": count_checks(second),
@@ -82,16 +91,16 @@ def report_dict(first: Look, second: Look, findings: Sequence[Finding]) -> dict[
     }
 
 
-def _findings(look: Look) -> Iterator[Finding]:
+def _findings_of_look(look: Look) -> Iterator[Finding]:
     for rule in (*_LOOK_RULES, *REDIS_RULES):
         yield from rule.findings(look)
 
 
-def _epoch(look: Look) -> int | None:
+def _leader_epoch(look: Look) -> int | None:
     return None if look.leader is None else look.leader.epoch
 
 
-def _summary(look: Look, findings: Sequence[Finding]) -> str:
+def _summary_line(look: Look, findings: Sequence[Finding]) -> str:
     counts = Counter(finding.severity for finding in findings)
     words = [f"{counts[severity]} {severity}" for severity in Severity if counts[severity]]
     if not is_wrong(findings):
@@ -99,8 +108,8 @@ def _summary(look: Look, findings: Sequence[Finding]) -> str:
     return f"{look.seen.name}/{look.seen.model}: {count_checks(look)} checks, {', '.join(words)}"
 
 
-def _entry(head: str, text: str) -> str:
-    # Redis may hold anything, and a terminal executes control characters.
+def _wrap_entry(head: str, text: str) -> str:
+    # Replace control characters: Redis may hold any text.
     plain = "".join(character if character.isprintable() else "?" for character in text)
     return textwrap.fill(
         plain,

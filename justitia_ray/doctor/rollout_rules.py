@@ -9,39 +9,40 @@ from justitia_ray.protocol.inspection import DeploymentFacts
 from justitia_ray.units import Seconds
 
 _UNPLACED_S: Seconds = 60.0
-"""Longest normal wait of a replica for a node; new nodes of a cloud take minutes."""
+"""Longest normal wait of a replica for a node, in seconds; a cloud takes minutes to add nodes."""
 _UNCHANGED_S: Seconds = 300.0
-"""Shortest standstill of an update that is a finding."""
+"""Shortest time without progress of an update, in seconds, that is a finding."""
 _LOADS = 3.0
-"""Standstill of an update, in loading times of a replica, that is a finding."""
+"""Time without progress of an update that is a finding, as a multiple of a replica's loading
+time."""
 
 
-class _Cause(NamedTuple):
-    """A known cause of a failed start, recognised by a pattern in the reason."""
+class _KnownCause(NamedTuple):
+    """Known cause of a failed start, recognised by a pattern in the error message."""
 
     pattern: str
     remedy: str
 
 
 _CAUSES = (
-    _Cause(
+    _KnownCause(
         r"gated repo|restricted|401 Client Error|403 Client Error|GatedRepoError",
         "the hub refuses the model: accept its licence there, and give the replicas a token"
         " (HF_TOKEN; on Kubernetes the secret justitia-hub)",
     ),
-    _Cause(
+    _KnownCause(
         r"low on memory|killed due to|worker_process_died|SIGKILL",
         "the process was killed, possibly for want of the machine's memory: raise the pod's limit"
         " (resources.limits.memory), or give the node fewer replicas",
     ),
-    _Cause(
+    _KnownCause(
         r"OutOfMemory|out of memory|KV cache is needed|No available memory for the cache"
         r"|(?i:free memory on device)",
         "the engine does not fit the GPU's memory: lower max_model_len, take more GPUs an engine"
         " (tensor_parallel_size) or a smaller model; with other processes on the GPU lower"
         " gpu_memory_utilization",
     ),
-    _Cause(
+    _KnownCause(
         r"not a valid model identifier|not a local folder|RepositoryNotFound|Repo id must"
         r"|does not appear to have a file|LocalEntryNotFound|couldn't connect|404 Client Error"
         r"|No such file|FileNotFound|Can't load",
@@ -49,7 +50,7 @@ _CAUSES = (
         " model.path, the volume of the models, and whether the node reaches the hub"
         " (HTTPS_PROXY, HF_HUB_OFFLINE)",
     ),
-    _Cause(
+    _KnownCause(
         r"No CUDA GPUs|NVIDIA driver|CUDA driver|no CUDA-capable|Failed to infer device type",
         "the node offers Ray a GPU that CUDA does not see: see `nvidia-smi` in the pod, the driver"
         " and the device plugin",
@@ -62,13 +63,13 @@ _OTHER_REMEDY = (
 
 
 def _failing_deployments(look: Look) -> Iterator[Breach]:
-    for name, reason in _reasons(look).items():
+    for name, reason in _failure_reasons(look).items():
         remedy = next((c.remedy for c in _CAUSES if re.search(c.pattern, reason)), _OTHER_REMEDY)
         yield breach(name, reason=reason, remedy=remedy)
 
 
-def _reasons(look: Look) -> Mapping[str, str]:
-    """Return the deployments that do not start, with a reason.
+def _failure_reasons(look: Look) -> Mapping[str, str]:
+    """Return the names of deployments that do not start, each with the reason.
 
     Serve's message shows a failure only until it reports that the next replica starts slowly.
     """
@@ -85,7 +86,7 @@ def _reasons(look: Look) -> Mapping[str, str]:
 
 
 def _replicas_without_node(look: Look) -> Iterator[Breach]:
-    for name, facts in _deployments(look).items():
+    for name, facts in _deployments_of(look).items():
         if facts.unplaced_s > _UNPLACED_S:
             nodes = (
                 f"{facts.fitting_nodes} of the nodes offer that, and are taken"
@@ -96,8 +97,8 @@ def _replicas_without_node(look: Look) -> Iterator[Breach]:
 
 
 def _updates_without_progress(look: Look) -> Iterator[Breach]:
-    known = _reasons(look)
-    for name, facts in _deployments(look).items():
+    known = _failure_reasons(look)
+    for name, facts in _deployments_of(look).items():
         explained = name in known or facts.unplaced_s > _UNPLACED_S
         stands = facts.status == "UPDATING" and facts.running < facts.target
         if stands and not explained and facts.unchanged_s > _patience_s(look):
@@ -105,12 +106,12 @@ def _updates_without_progress(look: Look) -> Iterator[Breach]:
 
 
 def _patience_s(look: Look) -> Seconds:
-    """Return the time after which an update without a new replica is a finding."""
+    """Return the seconds after which an update without a new replica is a finding."""
     scaling = None if look.leader is None else look.leader.scaling
     return max(_UNCHANGED_S, 0.0 if scaling is None else _LOADS * scaling.load_s)
 
 
-def _deployments(look: Look) -> Mapping[str, DeploymentFacts]:
+def _deployments_of(look: Look) -> Mapping[str, DeploymentFacts]:
     return {} if look.seen.serve is None else look.seen.serve.deployments
 
 

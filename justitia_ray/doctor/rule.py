@@ -17,12 +17,12 @@ from justitia_ray.units import ApplicationId
 
 
 class Severity(StrEnum):
-    """Urgency of a finding."""
+    """Severity of a finding."""
 
     WRONG = "wrong"
-    """A fault: something is lost or stuck, or a scheduler does not lead."""
+    """A fault: state is lost, work is stuck, or no scheduler leads."""
     RISK = "risk"
-    """Service continues, but the next failure would cost more than it should."""
+    """No fault yet, but the next failure would cost more than it should."""
     NOTE = "note"
     """No fault, but worth knowing."""
 
@@ -31,49 +31,49 @@ RESTART_SCHEDULER = (
     "to build its state anew, kill the scheduler's process (`pid` in `justitia status --json`): Ray"
     " starts it again, it reads the tags from Redis, and ingresses submit again what they wait for"
 )
-"""Advice for an impossible state; following it loses nothing."""
+"""Advice for a state that should be impossible; a restart loses nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A reported breach of a rule."""
+    """Breach of a rule, as reported to the operator."""
 
     rule: str
     severity: Severity
     subject: str
-    """Id of the faulty object; equal in both looks for the same object."""
+    """Id of the faulty object; both looks give the same id to the same object."""
     what: str
     do: str
-    """Advice to the operator."""
+    """Advice to the operator, as an instruction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """State of a service at one time: the service's reports, and the content of its Redis."""
+    """State of one model of a service at one time: the service's reports, and its Redis."""
 
     seen: Inspection
     predictor_trouble: str | None = None
-    """Reason why the predictor did not answer; None: it did."""
+    """Reason why the predictor did not answer; None if it answered."""
     predictor_learns: bool = True
-    """Whether the predictor that answered is the one that learns."""
+    """Whether the predictor that answered is the replica that learns."""
     stored: StoredState | None = None
-    """Content of Redis; None if it was not looked at, or could not be read."""
+    """Content of Redis; None if it was not read."""
     redis_away: str | None = None
-    """Reason why Redis could not be reached; None: it could, or was not looked at."""
+    """Reason why Redis could not be reached; None if it was reached, or not tried."""
     redis_damage: str | None = None
-    """Reason why the content of Redis could not be read; None: it could."""
+    """Reason why the content of Redis could not be parsed; None if it was."""
     answer: Mapping[str, Any] = field(default_factory=dict)
-    """The service's answer, unchanged."""
+    """Answer of the service, unparsed."""
 
     @property
     def leader(self) -> SchedulerReport | None:
-        """The scheduler's report if it answered and leads; otherwise None."""
+        """Report of the scheduler that leads; None if none has answered."""
         scheduler = self.seen.scheduler
         return scheduler if scheduler is not None and scheduler.ready else None
 
     @property
     def saw_redis(self) -> bool:
-        """Whether Redis was looked at, successfully or not."""
+        """Whether Redis was contacted, successfully or not."""
         return (self.stored, self.redis_away, self.redis_damage) != (None, None, None)
 
     @property
@@ -83,13 +83,13 @@ class Look:
 
     @property
     def store(self) -> StoreFacts | None:
-        """The store as the leader describes it; None without a leader."""
+        """Report of the leader on its store; None without a leader."""
         return None if self.leader is None else self.leader.store
 
 
 @dataclass(frozen=True, slots=True)
 class LeaderLook:
-    """A look at a service whose scheduler leads."""
+    """Look at a service with a leading scheduler."""
 
     seen: Inspection
     stored: StoredState | None
@@ -98,34 +98,34 @@ class LeaderLook:
 
 
 Breach = tuple[str, Mapping[str, object]]
-"""Subject of a breach, and the words for the rule's texts."""
+"""Subject of a breach, and values for the placeholders in the rule's texts."""
 P = ParamSpec("P")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[P]):
-    """A rule of the doctor: how a breach is found, and how it is reported."""
+    """Rule of the doctor: how breaches are found, and how they are reported."""
 
     name: str
     severity: Severity
     holds: str
-    """The rule as a sentence that is true of a healthy service."""
+    """The rule as a sentence that holds for a healthy service."""
     breaches: Callable[P, Iterable[Breach]]
-    """Function that returns the breaches in one look, or in two."""
+    """Function that returns the breaches in one look, or in two looks."""
     what: str
-    """Text of the finding; `{subject}` and the breach's words are filled in."""
+    """Text of the finding, with `{subject}` and the breach's values as placeholders."""
     do: str
-    """Text of the advice; the same words are filled in."""
+    """Text of the advice, with the same placeholders."""
 
     def findings(self, *looks: P.args, **named: P.kwargs) -> Iterator[Finding]:
-        """Yield a finding for each breach."""
+        """Yield a finding for each breach in the looks."""
         for subject, words in self.breaches(*looks, **named):
             what, do = (text.format(subject=subject, **words) for text in (self.what, self.do))
             yield Finding(self.name, self.severity, subject, what, do)
 
 
 def breach(subject: str, **words: object) -> Breach:
-    """Return a breach of a rule.
+    """Return a breach with its subject and values.
 
     Args:
         subject: Id of the object that breaks the rule.
@@ -135,20 +135,20 @@ def breach(subject: str, **words: object) -> Breach:
 
 
 def breach_if(wrong: object, subject: str, **words: object) -> Iterator[Breach]:
-    """Yield one breach if `wrong` is true; for rules of a thing that exists once."""
+    """Yield one breach if `wrong` is true; for rules about a single object."""
     if wrong:
         yield breach(subject, **words)
 
 
-def led(
+def for_leader(
     breaches: Callable[[LeaderLook], Iterable[Breach]],
 ) -> Callable[[Look], Iterable[Breach]]:
-    """Return a search that finds nothing if no scheduler leads."""
+    """Turn a search for breaches into one that finds none if no scheduler leads."""
 
-    def find(look: Look) -> Iterable[Breach]:
+    def find_breaches(look: Look) -> Iterable[Breach]:
         leader = look.leader
-        if leader is None or leader.limits is None:  # a leader always reports its limits
+        if leader is None or leader.limits is None:  # leaders always report their limits
             return ()
         return breaches(LeaderLook(look.seen, look.stored, leader, leader.limits))
 
-    return find
+    return find_breaches

@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 
-from justitia_ray.doctor.rule import Breach, LeaderLook, Look, Rule, Severity, breach, led
+from justitia_ray.doctor.rule import Breach, LeaderLook, Look, Rule, Severity, breach, for_leader
 from justitia_ray.units import Seconds
 
 _SILENT_S: Seconds = 30.0
-"""Time without a poll that is a fault; Serve's controller polls every second, but may restart."""
+"""Seconds without a poll that are a fault; Serve's controller polls every second, but may
+restart."""
 
 
 def _missing_polls(look: LeaderLook) -> Iterator[Breach]:
@@ -38,7 +39,7 @@ SCALING_RULES: tuple[Rule[[Look]], ...] = (
         "autoscaler_that_does_not_ask",
         Severity.RISK,
         "Serve's controller asks the scheduler how many replicas it wants.",
-        led(_missing_polls),
+        for_leader(_missing_polls),
         "with autoscaling in the arguments, Serve's controller {said}: the number of replicas stays"
         " as it is",
         "see the controller's log (serve/controller_*.log in Ray's log directory) for why; it asks"
@@ -48,7 +49,7 @@ SCALING_RULES: tuple[Rule[[Look]], ...] = (
         "replicas_that_leave_too_soon",
         Severity.RISK,
         "A replica is missed for longer than it takes to load, before it goes.",
-        led(_short_patience),
+        for_leader(_short_patience),
         "a replica takes {scaling.load_s:.0f} s to load, and is drained when it has not been wanted"
         " for {scaling.downscale_delay_s:g} s: it will be loaded again and again",
         "raise autoscaling.downscale_delay_s, to twice the loading time or more; or leave it out,"
@@ -58,7 +59,7 @@ SCALING_RULES: tuple[Rule[[Look]], ...] = (
         "queue_that_asks_for_more_than_the_limit",
         Severity.NOTE,
         "The queue asks for no more replicas than autoscaling.max_replicas.",
-        led(_limit_reached),
+        for_leader(_limit_reached),
         "the queue asks for {scaling.asked} replicas, and autoscaling.max_replicas is"
         " {scaling.maximum}",
         "raise it, or accept that all that is asked takes longer than autoscaling.target_drain_s",

@@ -15,22 +15,23 @@ from justitia_ray.doctor.rule import (
     Severity,
     breach,
     breach_if,
-    led,
+    for_leader,
 )
 from justitia_ray.protocol.inspection import ApplicationFacts, Inspection, ReplicaFacts
 from justitia_ray.units import ReplicaId, Seconds, Tokens
 
 _LATE_S: Seconds = 5.0
-"""Tolerance beyond a limit, for busy machines."""
+"""Seconds by which a limit may be exceeded on a busy machine."""
 _TIMER_S: Seconds = 1.0
-"""Tolerance of leases: a timer acts on due leases, and the report follows a moment later."""
+"""Seconds by which a lease may be overdue: a timer ends it, and the next report shows it."""
 _UNUSED_DRAIN_S: Seconds = 30.0
-"""Longest drain of an unused replica; Serve stops one within seconds of its last call."""
+"""Longest normal drain of an unused replica, in seconds; Serve stops it soon after its last
+call."""
 _LONGEST_DRAIN_S: Seconds = 600.0
-"""Longest drain of a busy replica: Serve's graceful shutdown takes no longer."""
+"""Longest normal drain of a busy replica, in seconds; Serve's graceful shutdown takes no longer."""
 _UNEXPLAINED_SHARE = 0.05
-"""Share of the KV memory by which gauge and leases may differ: leases are reported a moment later.
-"""
+"""Share of the KV memory by which the engine's gauge and the leases may differ, because leases are
+reported later."""
 
 
 def _silent_ingresses(look: LeaderLook) -> Iterator[Breach]:
@@ -72,7 +73,7 @@ def _silent_replicas(look: LeaderLook) -> Iterator[Breach]:
     limit_s = max(look.limits.replica_s / 2, look.limits.heartbeat_s + 1.0)
     for replica_id, replica in look.leader.replicas.items():
         if replica.silent_s > limit_s:
-            where = _where(look.seen, replica_id)
+            where = _location(look.seen, replica_id)
             yield breach(replica_id, replica=replica, where=where, limits=look.limits)
 
 
@@ -80,7 +81,7 @@ def _long_drains(look: LeaderLook) -> Iterator[Breach]:
     for replica_id, replica in look.leader.replicas.items():
         limit_s = _LONGEST_DRAIN_S if replica.leases else _UNUSED_DRAIN_S
         if replica.draining_s is not None and replica.draining_s > limit_s:
-            yield breach(replica_id, replica=replica, where=_where(look.seen, replica_id))
+            yield breach(replica_id, replica=replica, where=_location(look.seen, replica_id))
 
 
 def _unexplained_kv(look: LeaderLook) -> Iterator[Breach]:
@@ -170,22 +171,22 @@ def _unclaimed_applications(look: LeaderLook) -> Iterator[Breach]:
         if application.ingress_id not in look.leader.ingresses:
             rest = ""
             if application.idle_s is not None:
-                left_s = max(0.0, _idle_limit(look, application) - application.idle_s)
+                left_s = max(0.0, _idle_limit_s(look, application) - application.idle_s)
                 rest = f"; it ends by itself in {left_s:.0f} s"
             yield breach(application_id, rest=rest)
 
 
 def _idle_too_long(look: LeaderLook) -> Iterator[Breach]:
     for application_id, application in look.leader.applications.items():
-        limit_s = _idle_limit(look, application)
+        limit_s = _idle_limit_s(look, application)
         if (application.idle_s or 0.0) > limit_s + _LATE_S:
             own = application.idle_limit_s is not None
             source = "its own idle time" if own else "scheduler.application_idle_s"
             yield breach(application_id, application=application, limit_s=limit_s, source=source)
 
 
-def _idle_limit(look: LeaderLook, application: ApplicationFacts) -> Seconds:
-    """Return the time for which an application may be idle before it ends."""
+def _idle_limit_s(look: LeaderLook, application: ApplicationFacts) -> Seconds:
+    """Return the seconds for which an application may be idle before it ends."""
     own = application.idle_limit_s
     return look.limits.application_s if own is None else own
 
@@ -197,8 +198,8 @@ def _lone_predictor_without_learning(look: Look) -> Iterator[Breach]:
     yield from breach_if(look.predictor_trouble is None and not look.predictor_learns, "predictor")
 
 
-def _where(seen: Inspection, replica_id: ReplicaId) -> str:
-    """Return process and node of a replica, as far as Serve knows them."""
+def _location(seen: Inspection, replica_id: ReplicaId) -> str:
+    """Return process and node of a replica as text, as far as Serve knows them."""
     serve = seen.serve
     replica = None if serve is None else serve.replicas.get(replica_id)
     if replica is None:
@@ -235,7 +236,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "scheduler_that_breaks_its_rules",
         Severity.WRONG,
         "The scheduler's state agrees with itself.",
-        led(
+        for_leader(
             lambda look: (
                 breach(broken.partition(":")[0], broken=broken)
                 for broken in look.leader.broken_rules
@@ -248,7 +249,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "scheduler_that_recovers",
         Severity.NOTE,
         "Grants do not wait for the reports that follow a scheduler's restart.",
-        led(lambda look: breach_if(look.leader.recovering, "scheduler")),
+        for_leader(lambda look: breach_if(look.leader.recovering, "scheduler")),
         "the scheduler has just taken office and waits for its replicas to report; nothing is"
         " granted meanwhile",
         "wait for scheduler.recovery_s, and examine again",
@@ -257,7 +258,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "ingress_of_another_epoch",
         Severity.WRONG,
         "All ingresses follow the leader.",
-        led(
+        for_leader(
             lambda look: breach_if(
                 look.seen.ingress.epoch != look.leader.epoch,
                 look.seen.ingress.ingress_id,
@@ -274,7 +275,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "ingress_that_is_silent",
         Severity.RISK,
         "An ingress polls for its grants without a pause.",
-        led(_silent_ingresses),
+        for_leader(_silent_ingresses),
         "ingress {subject} has been silent for {ingress.silent_s:.1f} s and has {ingress.unread}"
         " messages to read; its inferences end after {limits.ingress_s:g} s",
         "one that was replaced is gone soon; if it is none of those, see whether its process"
@@ -284,7 +285,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "ingress_the_scheduler_does_not_hear",
         Severity.WRONG,
         "As many ingresses call the scheduler as Serve runs.",
-        led(_ingresses_unknown_to_scheduler),
+        for_leader(_ingresses_unknown_to_scheduler),
         "Serve runs {runs} ingresses, and the scheduler hears of {heard}: what is sent to the"
         " others waits for ever",
         "see the logs of deployment Ingress for scheduler.call_failed; one that follows another"
@@ -305,7 +306,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "tables_not_seen_whole",
         Severity.NOTE,
         "The scheduler's tables and rules are inspected whole.",
-        led(_parts_left_out),
+        for_leader(_parts_left_out),
         "{what}",
         "{do}",
     ),
@@ -313,7 +314,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "no_replica",
         Severity.WRONG,
         "At least one replica pulls work, unless none is wanted.",
-        led(_no_replica),
+        for_leader(_no_replica),
         "no replica pulls; {waiting} inferences wait",
         "engines may be loading: see `serve status`, and the logs of deployment Replica",
     ),
@@ -321,7 +322,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "replica_that_is_silent",
         Severity.WRONG,
         "A replica calls at every heartbeat.",
-        led(_silent_replicas),
+        for_leader(_silent_replicas),
         "replica {subject} ({where}) has been silent for {replica.silent_s:.1f} s; it is given up"
         " after {limits.replica_s:g} s, if it has a connection with that, and its inferences run"
         " elsewhere then",
@@ -334,7 +335,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         Severity.WRONG,
         "A replica answers calls.",
         lambda look: (
-            breach(name, where=_where(look.seen, name), reason=reason)
+            breach(name, where=_location(look.seen, name), reason=reason)
             for name, reason in look.seen.silent.items()
             if name not in ("scheduler", "serve")
         ),
@@ -345,9 +346,9 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "replica_the_scheduler_does_not_hear",
         Severity.WRONG,
         "A replica that Serve counts as running pulls work.",
-        led(
+        for_leader(
             lambda look: (
-                breach(replica_id, where=_where(look.seen, replica_id))
+                breach(replica_id, where=_location(look.seen, replica_id))
                 for replica_id, replica in (
                     {} if look.seen.serve is None else look.seen.serve.replicas
                 ).items()
@@ -363,7 +364,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "replica_of_another_epoch",
         Severity.WRONG,
         "All replicas follow the leader.",
-        led(
+        for_leader(
             lambda look: (
                 breach(replica_id, replica=replica, leader=look.leader)
                 for replica_id, replica in look.seen.replicas.items()
@@ -378,7 +379,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "replica_that_drains_for_long",
         Severity.RISK,
         "A draining replica leaves soon after its last lease.",
-        led(_long_drains),
+        for_leader(_long_drains),
         "replica {subject} ({where}) has taken no new lease for {replica.draining_s:.0f} s and"
         " holds {replica.leases}",
         "it is neither used nor ended: see `serve status`; kill its process if Serve does not end"
@@ -388,9 +389,9 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "stalled_replica",
         Severity.WRONG,
         "An engine that has work makes steps.",
-        led(
+        for_leader(
             lambda look: (
-                breach(replica_id, where=_where(look.seen, replica_id), replica=replica)
+                breach(replica_id, where=_location(look.seen, replica_id), replica=replica)
                 for replica_id, replica in look.leader.replicas.items()
                 if replica.stalled_s is not None
             )
@@ -406,7 +407,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         Severity.WRONG,
         "An engine that cannot go on takes its process with it.",
         lambda look: (
-            breach(replica_id, where=_where(look.seen, replica_id), replica=replica)
+            breach(replica_id, where=_location(look.seen, replica_id), replica=replica)
             for replica_id, replica in look.seen.replicas.items()
             if replica.engine is not None
         ),
@@ -418,7 +419,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "kv_that_no_lease_explains",
         Severity.WRONG,
         "KV memory in use belongs to a lease.",
-        led(_unexplained_kv),
+        for_leader(_unexplained_kv),
         "replica {subject} uses {used:,} tokens of KV memory ({share:.0%}) that none of its"
         " {replica.leases} leases explains",
         "it has less room than it could have: if it stays so, drain it or kill its process;"
@@ -428,7 +429,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "mail_that_is_not_read",
         Severity.WRONG,
         "A replica reads the scheduler's messages with its next pull.",
-        led(
+        for_leader(
             lambda look: (
                 breach(f"{name} {replica.next_unread}", replica_id=name, replica=replica)
                 for name, replica in look.leader.replicas.items()
@@ -443,7 +444,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "lease_its_replica_does_not_hold",
         Severity.WRONG,
         "A lease is held by the replica that it names, or its payload is yet to come.",
-        led(_leases_not_held),
+        for_leader(_leases_not_held),
         "the scheduler counts lease {subject} (inference {lease.request_id}) as {lease.state} on"
         " replica {lease.replica_id} since {lease.age_s:.1f} s, and the replica does not hold it",
         "its caller waits for nothing: restart that replica, and the inference runs again"
@@ -453,7 +454,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "held_lease_the_scheduler_does_not_know",
         Severity.WRONG,
         "A replica runs nothing that the scheduler has not leased to it.",
-        led(_unknown_leases),
+        for_leader(_unknown_leases),
         "replica {replica_id} {told} lease {lease_id} ({held.state}, {held.age_s:.1f} s old),"
         " which the scheduler does not know",
         "its KV memory is used for nobody: if it stays, restart that replica; report it with"
@@ -463,7 +464,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "lease_that_should_have_lapsed",
         Severity.WRONG,
         "A lease whose payload never comes expires.",
-        led(_overdue_leases),
+        for_leader(_overdue_leases),
         "lease {subject} on replica {lease.replica_id} was granted {lease.age_s:.1f} s ago and its"
         " payload has not come; it should have lapsed after {limits.lease_s:g} s"
         " (scheduler.lease_timeout_s)",
@@ -473,7 +474,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "inference_the_scheduler_has_lost",
         Severity.WRONG,
         "An inference that an ingress waits for is in the scheduler's queue.",
-        led(_lost_inferences),
+        for_leader(_lost_inferences),
         "ingress {ingress.ingress_id} waits for a lease of inference {subject}, which the"
         " scheduler does not know",
         f"its caller would wait for ever: report it with --json; {RESTART_SCHEDULER}",
@@ -482,7 +483,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "inference_nobody_waits_for",
         Severity.WRONG,
         "An ingress waits for each of its inferences that the scheduler holds.",
-        led(_unawaited_inferences),
+        for_leader(_unawaited_inferences),
         "the scheduler has inference {subject} of application {inference.application_id}"
         " ({inference.state}), and its ingress {inference.ingress_id} does not wait for it any"
         " more",
@@ -493,7 +494,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "inference_of_a_lost_ingress",
         Severity.WRONG,
         "Inferences end with the ingress that was to have their answers.",
-        led(_inferences_of_lost_ingresses),
+        for_leader(_inferences_of_lost_ingresses),
         "{count} inferences are of ingress {subject}, which the scheduler has given up",
         f"nobody can get their answers: report it with --json; {RESTART_SCHEDULER}",
     ),
@@ -501,7 +502,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "queue_that_stands_still",
         Severity.WRONG,
         "The first inference in order is leased to a replica that is free for it.",
-        led(_idle_seats),
+        for_leader(_idle_seats),
         "{leader.waiting} inferences wait, and replica {replica_id} holds no lease and has room"
         " for the first of them, {leader.first}",
         f"if nothing else is wrong, report it with --json; {RESTART_SCHEDULER}",
@@ -510,7 +511,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "tag_behind_the_clock",
         Severity.WRONG,
         "GPS serves an application as long as its tag F is ahead of V, and no longer.",
-        led(
+        for_leader(
             lambda look: (
                 breach(
                     application_id,
@@ -530,7 +531,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "application_that_should_have_ended",
         Severity.WRONG,
         "An idle application ends by itself.",
-        led(_idle_too_long),
+        for_leader(_idle_too_long),
         "application {subject} has been idle for {application.idle_s:.0f} s, and should have ended"
         " after {limit_s:g} s ({source})",
         "end it: DELETE /v1/applications/{subject}; report it with --json",
@@ -539,7 +540,7 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         "application_nobody_speaks_for",
         Severity.NOTE,
         "The ingress of an application is alive; without it, the caller goes on elsewhere.",
-        led(_unclaimed_applications),
+        for_leader(_unclaimed_applications),
         "application {subject} was opened at an ingress that is gone, and no other has heard of it"
         " since{rest}",
         "nothing: if its caller goes on, so does it; to end it now: DELETE"
@@ -566,4 +567,4 @@ SERVICE_RULES: tuple[Rule[[Look]], ...] = (
         " minute",
     ),
 )
-"""Rules about the parts' reports of themselves and of each other."""
+"""Rules about the reports of the service's processes."""

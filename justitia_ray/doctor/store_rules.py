@@ -14,13 +14,13 @@ from justitia_ray.doctor.rule import (
     Severity,
     breach,
     breach_if,
-    led,
+    for_leader,
 )
 from justitia_ray.store.leader import describe_leader
 from justitia_ray.units import Seconds
 
 _SAVE_TAKES_S: Seconds = 5.0
-"""Longest save that is tolerated."""
+"""Longest normal duration of a save, in seconds."""
 _WRITE_ANEW = (
     "report it with --json; a change of the scheduler's settings writes everything anew (give the"
     " Ingress another user_config, then the old one)"
@@ -62,7 +62,7 @@ def _later_virtual_time(look: LeaderLook) -> Iterator[Breach]:
     if look.stored is None or look.stored.clock is None or look.stored.epoch != look.leader.epoch:
         return
     stored, ours = look.stored.clock.get("virtual_time"), look.leader.virtual_time
-    # The second look excludes service that was charged and saved between the two requests.
+    # The later look excludes service that was saved between the two requests.
     if isinstance(stored, int | float) and stored - ours > max(0.0, 1e-9 * ours):
         yield breach(f"clock {stored}", stored=stored, ours=ours)
 
@@ -88,7 +88,7 @@ def _unstored_applications(look: LeaderLook) -> Iterator[Breach]:
 
 
 def _differing_tags(first: Look, second: Look) -> Iterator[Breach]:
-    """Yield applications whose account differs in Redis, and changed in neither place meanwhile."""
+    """Yield applications whose accounts differ from Redis and stayed unchanged in both."""
     if first.stored is None or second.stored is None:
         return
     for application_id, after in second.applications.items():
@@ -152,7 +152,7 @@ STORE_RULES: tuple[Rule[[Look]], ...] = (
         "run a Redis that all nodes reach and name it in store.redis_url",
     ),
 )
-"""Rules about the scheduler's report of its store."""
+"""Rules about the scheduler's report on its store."""
 
 REDIS_RULES: tuple[Rule[[Look]], ...] = (
     Rule(
@@ -177,7 +177,7 @@ REDIS_RULES: tuple[Rule[[Look]], ...] = (
         "another_scheduler_in_office",
         Severity.WRONG,
         "The scheduler that the service asks is the one that became leader last.",
-        led(_later_leader),
+        for_leader(_later_leader),
         "the scheduler is of epoch {leader.epoch}, and Redis says that epoch {stored.epoch} is in"
         " office, {told}",
         "two deployments of the same name and model share this Redis: give one of them another"
@@ -187,7 +187,7 @@ REDIS_RULES: tuple[Rule[[Look]], ...] = (
         "epoch_that_was_set_back",
         Severity.WRONG,
         "Redis holds the leader's epoch.",
-        led(_earlier_epoch),
+        for_leader(_earlier_epoch),
         "the scheduler is of epoch {leader.epoch}, and Redis holds {held}: it was emptied or set"
         " back, or this is another Redis",
         "see that --config names the store of this service, and that Redis keeps what it is given"
@@ -197,7 +197,7 @@ REDIS_RULES: tuple[Rule[[Look]], ...] = (
         "virtual_time_ahead_in_redis",
         Severity.WRONG,
         "V in Redis is of a moment ago.",
-        led(_later_virtual_time),
+        for_leader(_later_virtual_time),
         "V is {stored:,.0f} in Redis and {ours:,.0f} in the scheduler",
         f"somebody else writes to these keys: see who; {_WRITE_ANEW}",
     ),
@@ -205,7 +205,7 @@ REDIS_RULES: tuple[Rule[[Look]], ...] = (
         "application_only_in_redis",
         Severity.WRONG,
         "Redis holds no application that has ended.",
-        led(_unknown_applications),
+        for_leader(_unknown_applications),
         "Redis holds application {subject}, which the scheduler does not know: it would come back"
         " with the next scheduler",
         "it ends then after scheduler.application_idle_s without calls; to be rid of it now,"
@@ -215,12 +215,12 @@ REDIS_RULES: tuple[Rule[[Look]], ...] = (
         "application_missing_in_redis",
         Severity.WRONG,
         "Redis holds every live application.",
-        led(_unstored_applications),
+        for_leader(_unstored_applications),
         "application {subject} is not in Redis: it would lose its place if the scheduler died now",
         _WRITE_ANEW,
     ),
 )
-"""Rules about the content of Redis; they find nothing if Redis was not looked at."""
+"""Rules about the content of Redis; they find nothing if Redis was not read."""
 
 PAIR_RULES: tuple[Rule[[Look, Look]], ...] = (
     Rule(

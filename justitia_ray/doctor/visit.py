@@ -13,7 +13,7 @@ from justitia_ray.store.scheduler_store import SchedulerStore
 from justitia_ray.units import Seconds
 
 _SAVES = 3.0
-"""Save intervals between two looks, so that changes before the first look are in Redis by the
+"""Save intervals between the two looks, so that Redis has the changes before the first by the
 second."""
 
 _PREDICTOR_S: Seconds = 5.0
@@ -24,7 +24,7 @@ OpenStore = Callable[[Inspection], SchedulerStore | None]
 async def visit(
     transport: Transport, open_store: OpenStore, interval_s: Seconds, model: str | None = None
 ) -> list[tuple[Look, Look]]:
-    """Look at each model twice, at all models at the same times; return two looks per model.
+    """Look at each model twice, at all models at the same times; return two looks for each model.
 
     Args:
         transport: Connection to the service.
@@ -43,9 +43,9 @@ async def visit(
     try:
         for look in before:
             stores.append(open_store(look.seen))  # noqa: PERF401 # after an error those opened are closed
-        before = await _look_into_each(stores, before)
+        before = await _read_stores(stores, before)
         await asyncio.sleep(max(interval_s, *map(_saved_within_s, stores, before)))
-        after = await _look_into_each(stores, await _look_at_service(transport, model))
+        after = await _read_stores(stores, await _look_at_service(transport, model))
     finally:
         for store in stores:
             if store is not None:
@@ -58,7 +58,7 @@ def _saved_within_s(store: SchedulerStore | None, look: Look) -> Seconds:
 
 
 async def _look_at_service(transport: Transport, model: str | None) -> list[Look]:
-    """Return a look at each model, without its Redis."""
+    """Look at each model of a service, without reading Redis."""
     answers = await ask_each_model(transport, "/v1/examination", model, _PREDICTOR_S)
     return [
         Look(
@@ -71,14 +71,14 @@ async def _look_at_service(transport: Transport, model: str | None) -> list[Look
     ]
 
 
-async def _look_into_each(stores: list[SchedulerStore | None], looks: list[Look]) -> list[Look]:
+async def _read_stores(stores: list[SchedulerStore | None], looks: list[Look]) -> list[Look]:
     return [
-        look if store is None else await _look_into(store, look)
+        look if store is None else await _read_store(store, look)
         for store, look in zip(stores, looks, strict=True)
     ]
 
 
-async def _look_into(store: SchedulerStore, look: Look) -> Look:
+async def _read_store(store: SchedulerStore, look: Look) -> Look:
     try:
         return replace(look, stored=await store.load())
     except StoreError as error:

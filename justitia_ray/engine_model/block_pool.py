@@ -18,17 +18,17 @@ from typing import NamedTuple
 from justitia_ray.engine_model.contents import Content
 
 _ID_SPACING = 1 << 32
-"""Largest number of blocks of a run; its block ids are consecutive."""
+"""Maximum number of blocks of a run; ids of a run's blocks are consecutive."""
 
 
 class _Run:
-    """Cached blocks of a chain that are in the same state."""
+    """Consecutive cached blocks of a chain with the same holders."""
 
     __slots__ = ("after", "before", "born", "chain", "first_id", "refs", "start", "stop")
 
     before: "_Run"
     after: "_Run"
-    """Neighbours in the list of free runs; unset for held runs."""
+    """Next run in the list of free runs; unset for held runs."""
 
     def __init__(
         self, chain: Hashable, start: int, stop: int, first_id: int, refs: int, born: int
@@ -38,24 +38,24 @@ class _Run:
         self.stop = stop
         self.first_id = first_id
         self.refs = refs
-        """Number of sequences that hold the blocks; at 0 they are free, to be reused or evicted."""
+        """Number of sequences that hold the blocks; at 0 they can be reused or evicted."""
         self.born = born
-        """Rank in the order in which runs were cached."""
+        """Sequence number of the caching: smaller is older."""
 
     def __len__(self) -> int:
         return self.stop - self.start
 
 
-class _Line:
-    """The runs of a chain, by their first positions."""
+class _ChainRuns:
+    """Runs of one chain, ordered by their first positions."""
 
     __slots__ = ("overlaps", "runs")
 
     def __init__(self) -> None:
         self.runs: list[_Run] = []
         self.overlaps = False
-        """Whether two runs may hold equal blocks: a prompt that is cached to its last block
-        computes that block again."""
+        """Whether two runs may hold equal blocks, because a prompt that is cached whole computes
+        its last block again."""
 
     def add(self, run: _Run) -> None:
         index = bisect_left(self.runs, (run.start, run.born), key=lambda r: (r.start, r.born))
@@ -63,42 +63,41 @@ class _Line:
 
 
 class Piece(NamedTuple):
-    """A part of a run that a lookup found."""
+    """Part of a run that a lookup found."""
 
     run: _Run
     start: int
     stop: int
 
 
-class Beginning(NamedTuple):
-    """The longest cached beginning of a content; valid until the pool changes."""
+class CachedPrefix(NamedTuple):
+    """Longest cached prefix of a content; valid until the pool changes."""
 
     pieces: list[Piece]
     blocks: int
     free_blocks: int
-    """Number of these blocks that no sequence holds: a sequence that takes them uses up as many
-    free blocks.
-    """
+    """Number of these blocks that no sequence holds; a sequence that takes them uses up as many
+    free blocks."""
 
 
-_NOTHING = Beginning([], 0, 0)
+_NOTHING = CachedPrefix([], 0, 0)
 
 
 @dataclass(slots=True)
 class Holding:
-    """The blocks that a sequence holds."""
+    """Blocks that a sequence holds."""
 
     pieces: list[tuple[int, int]] = field(default_factory=list)
-    """Id ranges (first, end) of its cached blocks, in the sequence's order."""
+    """Id ranges (first, end) of the cached blocks, in the sequence's order."""
     cached: int = 0
-    """Number of cached blocks, from the first on."""
+    """Number of cached blocks, counted from the first."""
     blocks: int = 0
     last: _Run | None = None
-    """The latest consecutive blocks."""
+    """Last run of cached blocks, which can still grow."""
 
 
 class BlockPool:
-    """All KV blocks of an engine.
+    """KV blocks of an engine.
 
     Args:
         blocks: Total number of blocks; vLLM's own number is one more, for its null block.
@@ -111,23 +110,23 @@ class BlockPool:
         self.free_blocks = blocks
         """Number of blocks that no sequence holds."""
         self._empty = blocks
-        """Number of free blocks that are not cached."""
+        """Number of free blocks without cached content."""
         self._runs: dict[int, _Run] = {}
         """Runs by the id of their first block."""
-        self._lines: dict[Hashable, _Line] = {}
+        self._lines: dict[Hashable, _ChainRuns] = {}
         self._next_id = 0
         self._born = 0
         self._free = ends = _Run(None, 0, 0, -1, 0, 0)
-        """Sentinel at both ends of the list of free runs; the runs after it are evicted first."""
+        """Sentinel of the circular list of free runs; runs after it are evicted first."""
         ends.before = ends.after = ends
 
     @property
     def cached_blocks(self) -> int:
-        """Number of blocks that a lookup could find, held or free."""
+        """Number of blocks that a lookup can find, held or free."""
         return sum(map(len, self._runs.values()))
 
-    def find(self, content: Content, most: int) -> Beginning:
-        """Return the longest cached beginning of at most `most` blocks."""
+    def find(self, content: Content, most: int) -> CachedPrefix:
+        """Return the longest cached prefix of at most `most` blocks."""
         if not self._runs or most <= 0:
             return _NOTHING
         pieces: list[Piece] = []
@@ -136,21 +135,21 @@ class BlockPool:
             line = self._lines.get(chain)
             if line is None:
                 break
-            position = self._find_in(line, start, stop, pieces)
+            position = self._find_in_chain(line, start, stop, pieces)
             found = position
             if position < stop:
                 break
         for run, start, stop in pieces:
             if not run.refs:
                 free += stop - start
-        return Beginning(pieces, found, free)
+        return CachedPrefix(pieces, found, free)
 
-    def hold(self, holding: Holding, beginning: Beginning) -> None:
-        """Give an empty sequence the blocks that a lookup has just found."""
+    def hold(self, holding: Holding, beginning: CachedPrefix) -> None:
+        """Give the blocks of a lookup to a sequence without blocks; the pool is unchanged since."""
         for found, start, stop in beginning.pieces:
-            run = self._cut(found, start, stop)
+            run = self._cut_out(found, start, stop)
             if not run.refs:
-                _unlink(run)
+                _remove_from_list(run)
                 self.free_blocks -= len(run)
             run.refs += 1
             holding.pieces.append((run.first_id, run.first_id + len(run)))
@@ -158,7 +157,7 @@ class BlockPool:
         holding.cached = holding.blocks = beginning.blocks
 
     def allocate(self, holding: Holding, blocks: int) -> None:
-        """Give a sequence free blocks, of which there must be enough."""
+        """Give free blocks to a sequence; there must be enough."""
         holding.blocks += blocks
         self.free_blocks -= blocks
         left = blocks - self._empty
@@ -169,11 +168,11 @@ class BlockPool:
                 run.stop -= left
                 return
             left -= len(run)
-            _unlink(run)
-            self._forget(run)
+            _remove_from_list(run)
+            self._remove_run(run)
 
     def cache(self, holding: Holding, content: Content, blocks: int) -> None:
-        """Cache a sequence's first blocks, up to a number of them."""
+        """Cache the first full blocks of a sequence, up to a number of blocks."""
         if not self.caching or blocks <= holding.cached:
             return
         for chain, start, stop in content.spans(holding.cached, blocks):
@@ -194,15 +193,15 @@ class BlockPool:
             for run in reversed(parts):
                 run.refs -= 1
                 if not run.refs:
-                    self._put_last(run)
+                    self._append_free(run)
         holding.pieces.clear()
         holding.cached = holding.blocks = 0
         holding.last = None
 
-    def _find_in(self, line: _Line, start: int, stop: int, pieces: list[Piece]) -> int:
-        """Add the pieces that hold a chain's blocks from `start`; return where they end."""
+    def _find_in_chain(self, line: _ChainRuns, start: int, stop: int, pieces: list[Piece]) -> int:
+        """Append the pieces with a chain's blocks from `start` on; return their end."""
         if line.overlaps:
-            while start < stop and (piece := _oldest(line.runs, start, stop)) is not None:
+            while start < stop and (piece := _oldest_piece(line.runs, start, stop)) is not None:
                 pieces.append(piece)
                 start = piece.stop
             return start
@@ -214,8 +213,8 @@ class BlockPool:
                 start = pieces[-1].stop
         return start
 
-    def _cut(self, run: _Run, start: int, stop: int) -> _Run:
-        """Return the run of exactly these blocks, split from a longer one."""
+    def _cut_out(self, run: _Run, start: int, stop: int) -> _Run:
+        """Return a run of exactly the given blocks, split from a longer run."""
         if start > run.start:
             run = self._split(run, start)
         if stop < run.stop:
@@ -223,20 +222,20 @@ class BlockPool:
         return run
 
     def _split(self, run: _Run, at: int) -> _Run:
-        """Split a run and return the second part."""
+        """Split a run; return its second part."""
         first_id = run.first_id + at - run.start
         tail = _Run(run.chain, at, run.stop, first_id, run.refs, run.born)
         run.stop = at
         self._runs[tail.first_id] = tail
         self._lines[run.chain].add(tail)
         if not run.refs:
-            _link(tail, before=run)  # the last blocks are evicted first
+            _insert_before(tail, before=run)  # so that the last blocks are evicted first
         return tail
 
     def _cache_span(self, holding: Holding, chain: Hashable, start: int, stop: int) -> None:
         line = self._lines.get(chain)
         if line is None:
-            line = self._lines[chain] = _Line()
+            line = self._lines[chain] = _ChainRuns()
         overlaps = any(run.stop > start and run.start < stop for run in line.runs)
         last = holding.last
         if (
@@ -259,8 +258,8 @@ class BlockPool:
         holding.pieces.append((run.first_id, run.first_id + len(run)))
         holding.last = run
 
-    def _put_last(self, run: _Run) -> None:
-        """Append a run to the free runs, and join it with the next blocks of its chain if possible.
+    def _append_free(self, run: _Run) -> None:
+        """Append a run to the free runs, joined with the next blocks of its chain if possible.
 
         They can be joined if they were freed just before it.
         """
@@ -270,13 +269,13 @@ class BlockPool:
         if tail.chain is run.chain and tail.start == run.stop and not line.overlaps:
             del self._runs[run.first_id], self._runs[tail.first_id]
             line.runs.remove(tail)
-            _unlink(tail)
+            _remove_from_list(tail)
             run.stop = tail.stop
             run.first_id = self._new_id()
             self._runs[run.first_id] = run
-        _link(run, before=self._free)
+        _insert_before(run, before=self._free)
 
-    def _forget(self, run: _Run) -> None:
+    def _remove_run(self, run: _Run) -> None:
         del self._runs[run.first_id]
         line = self._lines[run.chain]
         line.runs.remove(run)
@@ -288,8 +287,8 @@ class BlockPool:
         return self._next_id
 
 
-def _oldest(runs: list[_Run], start: int, stop: int) -> Piece | None:
-    """Return the oldest run at a position, up to the start of an even older one."""
+def _oldest_piece(runs: list[_Run], start: int, stop: int) -> Piece | None:
+    """Return the oldest run at a position, up to the start of the first even older run."""
     best: _Run | None = None
     for run in runs:
         if run.start <= start < run.stop and (best is None or run.born < best.born):
@@ -301,13 +300,13 @@ def _oldest(runs: list[_Run], start: int, stop: int) -> Piece | None:
     return Piece(best, start, min(older, default=end))
 
 
-def _link(run: _Run, before: _Run) -> None:
+def _insert_before(run: _Run, before: _Run) -> None:
     run.after, run.before = before, before.before
     before.before.after = run
     before.before = run
 
 
-def _unlink(run: _Run) -> None:
+def _remove_from_list(run: _Run) -> None:
     run.before.after = run.after
     run.after.before = run.before
     del run.before, run.after

@@ -13,23 +13,24 @@ from justitia_ray.units import Tokens
 
 
 class Span(NamedTuple):
-    """Consecutive blocks of one chain; positions count blocks from the sequence's beginning."""
+    """Consecutive blocks of one chain; positions count blocks from the start of the sequence."""
 
     chain: Hashable
-    """Chain; blocks with equal chain and position hold equal tokens after equal tokens."""
+    """Id of the chain: blocks at one position of a chain follow equal tokens and hold equal
+    tokens."""
     start: int
     stop: int
 
 
 class Content(Protocol):
-    """The content of a sequence, prompt and output."""
+    """Interface of the content of a sequence: its prompt and output tokens."""
 
     def spans(self, start: int, stop: int) -> Iterable[Span]:
-        """Return the spans of the full blocks from `start` to before `stop`, in order."""
+        """Return the spans of the full blocks from `start` to before `stop`."""
 
 
 class ContentTree:
-    """Names the blocks of sequences with known tokens: equal beginnings share chains.
+    """Assigns chains to sequences with known tokens; sequences with equal prefixes share chains.
 
     Chains are kept while a content or a cache refers to them.
     """
@@ -39,7 +40,7 @@ class ContentTree:
         self._roots: WeakValueDictionary[Hashable, _Chain] = WeakValueDictionary()
 
     def content(self, tokens: Sequence[Hashable], apart: Hashable = None) -> "TokenContent":
-        """Return the content of a sequence of tokens.
+        """Return a content with the given tokens.
 
         Args:
             tokens: Its tokens so far.
@@ -58,12 +59,12 @@ class _Chain:
 
     def __init__(self, start: int, parent: "_Chain | None") -> None:
         self.start = start
-        self.parent = parent  # kept alive, since a new parent would not be the same chain
+        self.parent = parent  # keeps the parent alive: a new object would be another chain
         self.blocks: list[Hashable] = []
         self.children: MutableMapping[tuple[int, Hashable], _Chain] | None = None
 
     def child(self, position: int, block: Hashable) -> "_Chain":
-        """Return the chain of contents that diverge from this one with a block at a position."""
+        """Return the chain that diverges from this one with a given block at a position."""
         if self.children is None:
             self.children = WeakValueDictionary()
         found = self.children.get((position, block))
@@ -74,19 +75,19 @@ class _Chain:
 
 
 class TokenContent:
-    """The content of a sequence with known tokens."""
+    """Content of a sequence with known tokens."""
 
     def __init__(self, block_size: Tokens, root: _Chain) -> None:
         self._block_size = block_size
         self._path: list[tuple[_Chain, int]] = []
-        """(chain, position at which the content left it) of each earlier chain."""
+        """Earlier chains of the content, each with the position at which the content left it."""
         self._chain = root
         self._stop = 0
         self._rest: list[Hashable] = []
-        """Tokens after the last full block."""
+        """Tokens of the last block, which is not full."""
 
     def append(self, tokens: Iterable[Hashable]) -> None:
-        """Append tokens."""
+        """Append tokens to the content."""
         rest, size = self._rest, self._block_size
         rest.extend(tokens)
         full = len(rest) // size * size
@@ -100,7 +101,7 @@ class TokenContent:
         self._add_blocks(blocks)
 
     def spans(self, start: int, stop: int) -> Iterator[Span]:
-        """Return the spans of the full blocks from `start` to before `stop`, in order."""
+        """Return the spans of the full blocks from `start` to before `stop`."""
         for chain, left_at in (*self._path, (self._chain, self._stop)):
             if start >= stop:
                 return
@@ -113,12 +114,12 @@ class TokenContent:
             chain = self._chain
             index = self._stop - chain.start
             known = chain.blocks[index : index + len(blocks)]
-            same = _common(known, blocks)
+            same = _common_prefix(known, blocks)
             self._stop += same
             blocks = blocks[same:]
             if not blocks:
                 return
-            if same == len(known):  # the chain ends here and is extended by these blocks
+            if same == len(known):  # these blocks extend the chain, which ends here
                 chain.blocks += blocks
                 self._stop += len(blocks)
                 return
@@ -126,8 +127,8 @@ class TokenContent:
             self._chain = chain.child(self._stop, blocks[0])
 
 
-def _common(known: Sequence[Hashable], blocks: Sequence[Hashable]) -> int:
-    """Return the number of equal blocks from the beginning."""
+def _common_prefix(known: Sequence[Hashable], blocks: Sequence[Hashable]) -> int:
+    """Return the number of equal blocks at the start of two sequences of blocks."""
     if known == blocks[: len(known)]:
         return len(known)
     return next(i for i, (a, b) in enumerate(zip(known, blocks, strict=False)) if a != b)

@@ -18,20 +18,20 @@ from justitia_ray.units import Tokens
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class EngineSequence:
-    """A sequence of an engine: one choice of a prompt."""
+    """Sequence of an engine: one choice of a prompt."""
 
     content: Content
     arrival: int
-    """Rank of arrival; unchanged by preemptions."""
+    """Rank of arrival, which a preemption does not change."""
     prompt_tokens: Tokens
     max_tokens: Tokens
-    """Number of tokens that the sequence generates in all."""
+    """Number of tokens that the sequence will generate."""
     priority: int = 0
     reads_cache: bool = True
-    """False for a prompt whose every token must be computed (`prompt_logprobs`)."""
+    """False if every token of the prompt must be computed (`prompt_logprobs`)."""
     generated: Tokens = 0
     computed: Tokens = 0
-    """Number of tokens whose KV is in its blocks, or will be after the planned iterations."""
+    """Number of tokens whose KV is in the blocks, or will be after the planned iterations."""
     cached_tokens: Tokens | None = None
     """Prompt tokens found in the cache at its first admission (vLLM's `num_cached_tokens`); None
     before."""
@@ -40,7 +40,7 @@ class EngineSequence:
 
     @property
     def order(self) -> tuple[int, int]:
-        """Sort key: lower is admitted first and preempted last."""
+        """Sort key: sequences with lower keys are admitted first and preempted last."""
         return self.priority, self.arrival
 
     @property
@@ -59,7 +59,7 @@ SequenceT = TypeVar("SequenceT", bound=EngineSequence)
 
 
 class StepScheduler(Generic[SequenceT]):
-    """The running and waiting sequences of an engine.
+    """Scheduler of an engine's iterations, with its running and waiting sequences.
 
     Do not add a sequence that can never fit (prompt and output exceed all blocks).
 
@@ -91,11 +91,11 @@ class StepScheduler(Generic[SequenceT]):
         self.preemptions = 0
         self._by_priority = policy == "priority"
         self._no_more_fit = False
-        """Whether the waiting sequences of the last plan fit only after a running one ends."""
+        """Whether the waiting sequences fit only after a running sequence has ended."""
 
     @property
     def has_work(self) -> bool:
-        """Whether any sequence runs or waits."""
+        """Whether any sequence is running or waiting."""
         return bool(self.running or self.waiting)
 
     def add(self, sequence: SequenceT) -> None:
@@ -107,14 +107,14 @@ class StepScheduler(Generic[SequenceT]):
             self.waiting.append(sequence)
 
     def remove(self, sequence: SequenceT) -> None:
-        """Drop a running or waiting sequence; does nothing if it has ended."""
+        """Drop a running or waiting sequence; no effect on a sequence that has ended."""
         for sequences in (self.running, self.waiting):
             if sequence in sequences:
                 sequences.remove(sequence)
-                self._leave(sequence)
+                self._release(sequence)
 
     def plan(self) -> dict[SequenceT, Tokens]:
-        """Plan the next iteration, allocate its blocks, and return the tokens per sequence.
+        """Plan the next iteration and allocate its blocks; return the tokens per sequence.
 
         The iteration before must have ended. Empty if nothing runs, or if the only running sequence
         was preempted for lack of a block; the next plan then continues.
@@ -126,8 +126,8 @@ class StepScheduler(Generic[SequenceT]):
             sequence = self.running[index]
             tokens = min(sequence.tokens - sequence.computed, budget)
             victim: SequenceT | None = None
-            while victim is not sequence and not self._extend(sequence, tokens):
-                victim = self._victim()
+            while victim is not sequence and not self._extend_running(sequence, tokens):
+                victim = self._choose_victim()
                 place = self.running.index(victim)
                 if place < index:
                     index -= 1
@@ -135,18 +135,18 @@ class StepScheduler(Generic[SequenceT]):
                 del self.running[place]
                 self._preempt(victim)
             if victim is sequence:
-                break  # the sequence was last in order and preempted itself
+                break  # the sequence preempted itself, the last in order
             step[sequence] = tokens
             budget -= tokens
             index += 1
         if self.preemptions == preempted:
-            self._admit(step, budget)
+            self._admit_waiting(step, budget)
         for sequence, tokens in step.items():
             sequence.computed += tokens
         return step
 
     def equal_steps(self, step: Mapping[SequenceT, Tokens]) -> int:
-        """Return the number of equal iterations that follow a planned one, this one included.
+        """Return how many equal iterations follow from a planned one, including that one.
 
         They are equal as long as all running sequences decode, none ends before the last of them,
         blocks suffice and no waiting sequence could be admitted. A new sequence ends them.
@@ -163,14 +163,14 @@ class StepScheduler(Generic[SequenceT]):
         low, high = 1, min(sequence.max_tokens - sequence.generated for sequence in step)
         while low < high:
             middle = (low + high + 1) // 2
-            if self._blocks_for(step, middle - 1) <= self.pool.free_blocks:
+            if self._blocks_missing(step, middle - 1) <= self.pool.free_blocks:
                 low = middle
             else:
                 high = middle - 1
         return low
 
     def end(self, step: Mapping[SequenceT, Tokens], iterations: int = 1) -> list[SequenceT]:
-        """End an iteration, or several equal ones; return the sequences that generated tokens.
+        """End one or several equal iterations; return the sequences that generated tokens.
 
         Finished sequences leave. Contents must have the generated tokens before the next iteration
         is planned; of several iterations, before this call.
@@ -181,66 +181,66 @@ class StepScheduler(Generic[SequenceT]):
                 continue
             if iterations > 1:
                 sequence.computed += iterations - 1
-                self._fill(sequence, sequence.computed)
+                self._allocate_up_to(sequence, sequence.computed)
             sequence.generated += iterations
             made.append(sequence)
         for sequence in made:
             if sequence.finished:
                 self.running.remove(sequence)
-                self._leave(sequence)
+                self._release(sequence)
         return made
 
-    def _admit(self, step: dict[SequenceT, Tokens], budget: Tokens) -> None:
+    def _admit_waiting(self, step: dict[SequenceT, Tokens], budget: Tokens) -> None:
         self._no_more_fit = False
         while self.waiting and budget > 0:
             sequence = self.waiting[0]
-            if len(self.running) == self.max_num_seqs or not self._start(sequence):
+            if len(self.running) == self.max_num_seqs or not self._start_sequence(sequence):
                 self._no_more_fit = True
                 return
             del self.waiting[0]
             self.running.append(sequence)
             tokens = min(sequence.tokens - sequence.computed, budget)
-            self._fill(sequence, sequence.computed + tokens)
+            self._allocate_up_to(sequence, sequence.computed + tokens)
             step[sequence] = tokens
             budget -= tokens
 
-    def _start(self, sequence: SequenceT) -> bool:
-        """Give a sequence its cached beginning; return False if the whole sequence does not fit."""
+    def _start_sequence(self, sequence: SequenceT) -> bool:
+        """Admit a sequence with its cached prefix; return False if it does not fit whole."""
         pool = self.pool
-        # At least the last token is computed, so that decoding can start.
+        # The last token is always computed, because decoding starts from it.
         most = (sequence.tokens - 1) // self.block_size if sequence.reads_cache else 0
         found = pool.find(sequence.content, most)
         if not sequence.preemptions:
             sequence.cached_tokens = found.blocks * self.block_size
-        needed = self._blocks(sequence.tokens) - found.blocks + found.free_blocks
+        needed = self._blocks_of_tokens(sequence.tokens) - found.blocks + found.free_blocks
         if needed > pool.free_blocks:
             return False
         pool.hold(sequence.holding, found)
         sequence.computed = found.blocks * self.block_size
         return True
 
-    def _extend(self, sequence: SequenceT, tokens: Tokens) -> bool:
-        """Allocate blocks for the next tokens of a running sequence; False if they are short."""
-        missing = self._blocks(sequence.computed + tokens) - sequence.holding.blocks
+    def _extend_running(self, sequence: SequenceT, tokens: Tokens) -> bool:
+        """Allocate blocks for the next tokens of a running sequence; return False if too few."""
+        missing = self._blocks_of_tokens(sequence.computed + tokens) - sequence.holding.blocks
         if missing > self.pool.free_blocks:
             return False
-        self._fill(sequence, sequence.computed + tokens)
+        self._allocate_up_to(sequence, sequence.computed + tokens)
         return True
 
-    def _fill(self, sequence: SequenceT, tokens: Tokens) -> None:
-        """Allocate blocks for a number of tokens, and cache those that are full then."""
-        missing = self._blocks(tokens) - sequence.holding.blocks
+    def _allocate_up_to(self, sequence: SequenceT, tokens: Tokens) -> None:
+        """Allocate blocks for a number of tokens, and cache the blocks that become full."""
+        missing = self._blocks_of_tokens(tokens) - sequence.holding.blocks
         if missing > 0:
             self.pool.allocate(sequence.holding, missing)
         self.pool.cache(sequence.holding, sequence.content, tokens // self.block_size)
 
-    def _victim(self) -> SequenceT:
+    def _choose_victim(self) -> SequenceT:
         if self._by_priority:
             return max(self.running, key=lambda running: running.order)
         return self.running[-1]
 
     def _preempt(self, sequence: SequenceT) -> None:
-        self._leave(sequence)
+        self._release(sequence)
         sequence.computed = 0
         sequence.preemptions += 1
         self.preemptions += 1
@@ -249,15 +249,16 @@ class StepScheduler(Generic[SequenceT]):
         else:
             self.waiting.insert(0, sequence)
 
-    def _leave(self, sequence: SequenceT) -> None:
+    def _release(self, sequence: SequenceT) -> None:
         self._no_more_fit = False
         self.pool.free(sequence.holding)
 
-    def _blocks(self, tokens: Tokens) -> int:
+    def _blocks_of_tokens(self, tokens: Tokens) -> int:
         return -(-tokens // self.block_size)
 
-    def _blocks_for(self, step: Mapping[SequenceT, Tokens], more: int) -> int:
-        """Return the number of blocks that a step's sequences lack for `more` tokens each."""
+    def _blocks_missing(self, step: Mapping[SequenceT, Tokens], more: int) -> int:
+        """Return the number of free blocks that sequences lack for `more` tokens each."""
         return sum(
-            self._blocks(sequence.computed + more) - sequence.holding.blocks for sequence in step
+            self._blocks_of_tokens(sequence.computed + more) - sequence.holding.blocks
+            for sequence in step
         )

@@ -331,9 +331,9 @@ class EvictsTheLatest(BlockPool):
 class FindsWholePrompts(StepScheduler[EngineSequence]):
     """Wrong scheduler that treats a cached prompt as computed including its last token."""
 
-    def _start(self, sequence: EngineSequence) -> bool:
+    def _start_sequence(self, sequence: EngineSequence) -> bool:
         sequence.prompt_tokens += 1
-        started = super()._start(sequence)
+        started = super()._start_sequence(sequence)
         sequence.prompt_tokens -= 1
         return started
 
@@ -341,7 +341,7 @@ class FindsWholePrompts(StepScheduler[EngineSequence]):
 class PreemptsTheFirst(StepScheduler[EngineSequence]):
     """Wrong scheduler that preempts the first admitted sequence."""
 
-    def _victim(self) -> EngineSequence:
+    def _choose_victim(self) -> EngineSequence:
         return self.running[0]
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from justitia_ray.console.history import History, PastApplication, PastCall, history_of
-from justitia_ray.console.what_if import Asked, answer_to, estimate, times_of, tree_with
+from justitia_ray.console.what_if import Question, answer_to, estimate, times_of, tree_with
 from justitia_ray.core.tenants import TenantNode, TenantTree
 from justitia_ray.errors import ConfigError
 from justitia_ray.protocol.console_answers import Times, WhatIfAnswer
@@ -61,7 +61,7 @@ def create_history(
 def test_simulated_calls_follow_their_predecessors_after_the_recorded_tool_times() -> None:
     """The second call came 4 s after the end of the first call, which the simulation moves."""
     answer = estimate(
-        create_history(past_application("a", (0.0, 100.0, 50), (104.0, 200.0, 50))), Asked()
+        create_history(past_application("a", (0.0, 100.0, 50), (104.0, 200.0, 50))), Question()
     )
 
     assert answer.measured.mean_s == 200.0
@@ -70,7 +70,7 @@ def test_simulated_calls_follow_their_predecessors_after_the_recorded_tool_times
 
 def test_question_without_changes_changes_nothing() -> None:
     one = past_application("a", (0.0, 1.0, 50))
-    answer = estimate(create_history(one), Asked())
+    answer = estimate(create_history(one), Question())
 
     assert (answer.all.mean, answer.all.p90, answer.all.worst, answer.all.no_later) == (0, 0, 0, 1)
     assert answer.before == answer.after
@@ -80,7 +80,7 @@ def test_question_without_changes_changes_nothing() -> None:
 def test_more_replicas_shorten_waits_for_memory() -> None:
     """Each call fills a replica: two calls run one after the other on one replica."""
     calls = [past_application(f"a{number}", (0.0, 9.0, 50)) for number in range(2)]
-    answer = estimate(create_history(*calls, kv_tokens=70), Asked(replicas=2))
+    answer = estimate(create_history(*calls, kv_tokens=70), Question(replicas=2))
 
     assert answer.all.before.worst_s == pytest.approx(2 * 50 * ITERATION_S, rel=0.1)
     assert answer.all.after.worst_s == pytest.approx(50 * ITERATION_S, rel=0.1)
@@ -92,7 +92,7 @@ def test_effect_of_another_policy_is_listed_by_tenant() -> None:
     filler = past_application("filler", (0.0, 10.0, 500), tenant="x")
     long = past_application("long", (0.1, 30.0, 500), at=0.1, tenant="long")
     short = past_application("short", (0.2, 30.0, 10), at=0.2, tenant="short")
-    answer = estimate(create_history(filler, long, short, kv_tokens=520), Asked(policy="sjf"))
+    answer = estimate(create_history(filler, long, short, kv_tokens=520), Question(policy="sjf"))
 
     assert set(answer.tenants) == {"x", "long", "short"}
     change = answer.tenants["short"]
@@ -107,7 +107,7 @@ def test_other_weights_change_the_order_under_fair_shares() -> None:
         past_application(f"{t}|a", (0.0, 9.0, 400), (9.0, 20.0, 400), tenant=t) for t in ("x", "y")
     ]
     recorded = create_history(*calls, kv_tokens=420, settings={"policy": "justitia"})
-    answer = estimate(recorded, Asked(weights={"y": 100.0}))
+    answer = estimate(recorded, Question(weights={"y": 100.0}))
 
     assert answer.after.weights == {"y": 100.0}
     y = answer.tenants["y"]
@@ -117,12 +117,12 @@ def test_other_weights_change_the_order_under_fair_shares() -> None:
 
 def test_application_that_fits_no_replica_is_refused() -> None:
     with pytest.raises(ConfigError, match="no recorded application fits"):
-        estimate(create_history(past_application("a", (0.0, 1.0, 50)), kv_tokens=40), Asked())
+        estimate(create_history(past_application("a", (0.0, 1.0, 50)), kv_tokens=40), Question())
 
 
 def test_unknown_policy_is_named() -> None:
     with pytest.raises(ConfigError, match="nonsense"):
-        estimate(create_history(past_application("a", (0.0, 1.0, 50))), Asked(policy="nonsense"))
+        estimate(create_history(past_application("a", (0.0, 1.0, 50))), Question(policy="nonsense"))
 
 
 def test_weights_apply_to_described_and_other_nodes() -> None:
@@ -143,7 +143,7 @@ def test_estimate_equals_the_recorded_run_without_changes() -> None:
     settings = RunSettings(engine(), replicas=2)
     recorded = record_run(nine_classes(30), settings).history
     assert recorded is not None
-    answer = estimate(recorded, Asked(replicas=8))
+    answer = estimate(recorded, Question(replicas=8))
 
     assert answer.applications == 30
     assert recorded.iteration_s == pytest.approx(ITERATION_S, rel=0.05)

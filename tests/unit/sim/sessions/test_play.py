@@ -10,7 +10,7 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Action, Grant
 from justitia_ray.core.contexts import Context, Contexts
 from justitia_ray.core.holder_waits import HolderWaits
-from justitia_ray.engine_model.block_pool import Beginning, BlockPool
+from justitia_ray.engine_model.block_pool import BlockPool, CachedPrefix
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.sessions.arm import TurnCall
 from justitia_ray.sim.sessions.arms import ARMS, ArmOptions
@@ -98,7 +98,7 @@ def test_contexts_that_are_never_where_the_core_takes_them_to_be_cost_little(
 
     Turns wait for contexts that are not there, and go to replicas that have more to do.
     """
-    monkeypatch.setattr(BlockPool, "find", lambda *_: Beginning([], 0, 0))
+    monkeypatch.setattr(BlockPool, "find", lambda *_: CachedPrefix([], 0, 0))
     sessions = read(tmp_path, *(growing(f"s{k}", turns=8, more=150) for k in range(30)))
     plays = [(load, seed) for load in (1.0, 2.0) for seed in (7, 8)]
     misled = [mean_s(play("justitia", sessions, *one)) for one in plays]
