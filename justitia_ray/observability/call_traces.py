@@ -28,12 +28,13 @@ from justitia_ray.protocol.engine import Progress
 from justitia_ray.units import ApplicationId, LeaseId, ReplicaId, Seconds
 
 ASKED_AFTER_S: Seconds = 0.05
-"""Time a traced call waits before the scheduler is asked, once, for the reason of the wait."""
+"""Seconds after which a waiting traced call requests its outlook, once, from the scheduler."""
 
 Kind = Literal["internal", "server", "client"]
 Value = str | int | float | bool
 AskOutlooks = Callable[[tuple[ApplicationId, ...]], Awaitable[Mapping[str, Any]]]
-"""Returns the outlooks of applications, in the JSON form of `core.outlook`."""
+"""Function that requests the outlooks of applications from the scheduler, in the JSON form of
+`core.outlook`."""
 
 
 @dataclass(slots=True)
@@ -44,13 +45,13 @@ class Span:
     context: TraceContext
     parent: TraceContext | None
     started_ns: int
-    """Start in nanoseconds since 1970; `ended_ns` uses the same clock."""
+    """Start in nanoseconds since 1970, by the clock that `ended_ns` uses."""
     kind: Kind = "internal"
     ended_ns: int = 0
     attributes: dict[str, Value] = field(default_factory=dict)
     links: tuple[TraceContext, ...] = ()
     error: str | None = None
-    """Class name of the error that ended the span; None without an error."""
+    """Class name of the error that ended the span; None if it succeeded."""
 
     def set(self, attribute: c.Attribute, value: Value | None) -> None:
         """Set an attribute of the span; None leaves it unset."""
@@ -61,7 +62,7 @@ class Span:
 Export = Callable[[Span], None]
 
 
-def _child_of(parent: TraceContext) -> TraceContext:
+def _child_context(parent: TraceContext) -> TraceContext:
     return TraceContext(parent.trace_id, random.getrandbits(64) or 1, parent.is_sampled)
 
 
@@ -72,10 +73,10 @@ def _error_name(error: BaseException) -> str:
 
 
 class CallTrace(Protocol):
-    """Trace of one call; its methods are called in the order in which they are listed here."""
+    """Trace of one call; its methods are called in the order of their definitions."""
 
     headers: Mapping[str, str]
-    """Headers for the replica; set once the call was submitted."""
+    """Trace headers for the replica; set when the call is submitted."""
 
     def note_submitted(self, application_id: ApplicationId) -> None:
         """Record that the call is queued as an inference of an application."""
@@ -84,10 +85,10 @@ class CallTrace(Protocol):
         """Record that the call was granted a lease."""
 
     def note_lost(self, error: BaseException) -> None:
-        """Record that a lease was lost before the call ended: the call is queued again."""
+        """Record that a lease was lost before the call ended, so that the call waits again."""
 
     def end(self, status: int | None = None) -> None:
-        """End the trace, with a status or with the exception that is being handled; called once."""
+        """End the trace once, with a status or with the current exception."""
 
 
 class CallFacts(NamedTuple):
@@ -147,8 +148,8 @@ class CallTracer:
             round(1e9 * ended.arrived_at),
             ended_ns=round(1e9 * ended.ended_at),
         )
-        _describe(span, c.APPLICATION, self.model)
-        _name(span, ended.application_id, ended.application_class)
+        _set_call_attributes(span, c.APPLICATION, self.model)
+        _set_application_attributes(span, ended.application_id, ended.application_class)
         span.set(c.OUTCOME, ended.outcome.value)
         span.set(c.INFERENCES, ended.inferences)
         span.set(c.INPUT_TOKENS, ended.prompt_tokens)
@@ -161,13 +162,15 @@ class CallTracer:
         self.export(span)
 
 
-def _describe(span: Span, operation: str, model: str) -> None:
+def _set_call_attributes(span: Span, operation: str, model: str) -> None:
     span.set(c.OPERATION, operation)
     span.set(c.PROVIDER, c.PROVIDER_NAME)
     span.set(c.MODEL, model)
 
 
-def _name(span: Span, application_id: ApplicationId, application_class: str | None) -> None:
+def _set_application_attributes(
+    span: Span, application_id: ApplicationId, application_class: str | None
+) -> None:
     tenant, own_id = split_key(application_id)
     span.set(c.CONVERSATION, own_id)
     span.set(c.AGENT, application_class)
@@ -175,7 +178,7 @@ def _name(span: Span, application_id: ApplicationId, application_class: str | No
 
 
 class TracedCall:
-    """Trace of a call while tracing is on; its submission decides whether it is traced."""
+    """Trace of a call while tracing is on; the sampling decision is made at its submission."""
 
     def __init__(self, tracer: CallTracer, facts: CallFacts) -> None:
         self.headers: Mapping[str, str] = {}
@@ -183,7 +186,7 @@ class TracedCall:
         self._facts = facts
         self._began_ns = tracer.clock()
         self._call: Span | None = None
-        """Span of the whole call; None: not traced, or ended."""
+        """Span of the whole call; None if it is not traced, or has ended."""
         self._waits: Span | None = None
         self._runs: Span | None = None
         self._attempt = 0
@@ -192,7 +195,7 @@ class TracedCall:
         self._asking: asyncio.Task[None] | None = None
 
     def note_submitted(self, application_id: ApplicationId) -> None:
-        """Decide whether the call is traced; if so, start its wait in the queue."""
+        """Decide whether the call is traced; if so, start the span of its wait in the queue."""
         facts, tracer = self._facts, self._tracer
         own = parent = tracer.sampler.context(application_id)
         links: tuple[TraceContext, ...] = ()
@@ -202,33 +205,33 @@ class TracedCall:
                 parent, link = (caller, own) if tracer.joins_callers else (own, caller)
                 links = (link,)
         if not parent.is_sampled:
-            # Without a header the engine would sample by its own rule.
+            # Without the header, the engine would sample by its own rule.
             self.headers = {TRACEPARENT: parent.traceparent}
             return
         operation = c.operation_of(facts.path)
         call = Span(
             f"{operation} {tracer.model}",
-            _child_of(parent),
+            _child_context(parent),
             parent,
             self._began_ns,
             "server",
             links=links,
         )
-        _describe(call, operation, tracer.model)
-        _name(call, application_id, facts.application_class)
+        _set_call_attributes(call, operation, tracer.model)
+        _set_application_attributes(call, application_id, facts.application_class)
         call.set(c.TIER, facts.tier)
         self._call, self._application_id = call, application_id
-        self._wait()
+        self._start_wait()
 
     def note_granted(self, grant: Grant) -> None:
         """End the wait in the queue, and start the lease's span."""
         if self._call is None or self._waits is None:
             return
-        self._stop_asking()
+        self._cancel_outlook_request()
         self._waits.set(c.WAITED, grant.waited_s)
-        self._export(self._waits)
+        self._end_span(self._waits)
         self._waits = None
-        runs = self._child(c.LEASE_SPAN, "client")
+        runs = self._new_child(c.LEASE_SPAN, "client")
         runs.set(c.ATTEMPT, self._attempt)
         runs.set(c.LEASE, grant.lease_id)
         runs.set(c.PRIORITY, grant.priority)
@@ -237,46 +240,46 @@ class TracedCall:
         self.headers = {TRACEPARENT: runs.context.traceparent}
 
     def note_lost(self, error: BaseException) -> None:
-        """End the lease's span with its error, and start another wait in the queue."""
+        """End the lease's span with its error, and start the span of another wait."""
         if self._runs is not None:
-            self._fail(self._runs, error)
-            self._export(self._runs)
+            self._set_error(self._runs, error)
+            self._end_span(self._runs)
             self._runs = None
-            self._wait()
+            self._start_wait()
 
     def end(self, status: int | None = None) -> None:
-        """End all spans of the call that have not ended."""
+        """End all open spans of the call, with a status or with the current exception."""
         call = self._call
         if call is None:
             return
         self._call = None
-        self._stop_asking()
+        self._cancel_outlook_request()
         error = sys.exception()
         for span in (self._waits, self._runs, call):
             if span is None:
                 continue
             if status is not None:
-                self._tell_status(span, status)
+                self._set_status(span, status)
             elif error is not None:
-                self._fail(span, error)
-            self._export(span)
+                self._set_error(span, error)
+            self._end_span(span)
 
     # --- private helpers
 
-    def _wait(self) -> None:
+    def _start_wait(self) -> None:
         self._attempt += 1
-        self._waits = self._child(c.QUEUE_SPAN)
+        self._waits = self._new_child(c.QUEUE_SPAN)
         self._waits.set(c.ATTEMPT, self._attempt)
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(ASKED_AFTER_S, self._begin_asking)
+        self._timer = loop.call_later(ASKED_AFTER_S, self._start_outlook_request)
 
-    def _begin_asking(self) -> None:
-        self._asking = asyncio.create_task(self._ask())
+    def _start_outlook_request(self) -> None:
+        self._asking = asyncio.create_task(self._request_outlook())
 
-    async def _ask(self) -> None:
-        """Add the application's outlook to the span of the wait, requested from the scheduler."""
+    async def _request_outlook(self) -> None:
+        """Request the application's outlook; add it to the span of the wait."""
         span = self._waits
-        with suppress(JustitiaError):  # e.g. while the scheduler restarts
+        with suppress(JustitiaError):  # the scheduler may be restarting
             outlooks = await self._tracer.ask_outlooks((self._application_id,))
             outlook = outlooks.get(self._application_id)
             if span is not None and outlook is not None:
@@ -286,7 +289,7 @@ class TracedCall:
                 span.set(c.MISSING_KV, outlook.get("missing_kv_tokens"))
                 span.set(c.TAG, outlook.get("virtual_finish_time"))
 
-    def _stop_asking(self) -> None:
+    def _cancel_outlook_request(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -294,26 +297,26 @@ class TracedCall:
             self._asking.cancel()
             self._asking = None
 
-    def _child(self, name: str, kind: Kind = "internal") -> Span:
+    def _new_child(self, name: str, kind: Kind = "internal") -> Span:
         assert self._call is not None
         parent = self._call.context
-        return Span(name, _child_of(parent), parent, self._tracer.clock(), kind)
+        return Span(name, _child_context(parent), parent, self._tracer.clock(), kind)
 
     @staticmethod
-    def _tell_status(span: Span, status: int) -> None:
+    def _set_status(span: Span, status: int) -> None:
         if span.kind == "server":
             span.set(c.STATUS, status)
         if status >= 400:
             span.set(c.ERROR, str(status))
-        if status >= 500:  # a server span treats a 4xx as the caller's mistake, not as an error
+        if status >= 500:  # in a server span, a 4xx is the caller's error, not the server's
             span.error = str(status)
 
     @staticmethod
-    def _fail(span: Span, error: BaseException) -> None:
+    def _set_error(span: Span, error: BaseException) -> None:
         span.error = _error_name(error)
         span.set(c.ERROR, span.error)
 
-    def _export(self, span: Span) -> None:
+    def _end_span(self, span: Span) -> None:
         span.ended_ns = self._tracer.clock()
         self._tracer.export(span)
 
@@ -328,24 +331,24 @@ class EngineTracer:
         replica_id: ReplicaId,
         clock: Callable[[], int] = time.time_ns,
     ) -> None:
-        self._export = export
+        self._end_span = export
         self._model = model
         self._replica_id = replica_id
         self._clock = clock
 
     def begin(self, path: str, lease_id: LeaseId, headers: Mapping[str, str]) -> Span | None:
-        """Return the span of a call that starts; None if its lease is not traced."""
+        """Return a new span for an engine call; None if its lease is not traced."""
         lease = read_sampled(headers.get(TRACEPARENT))
         if lease is None:
             return None
-        span = Span(c.ENGINE_SPAN, _child_of(lease), lease, self._clock())
-        _describe(span, c.operation_of(path), self._model)
+        span = Span(c.ENGINE_SPAN, _child_context(lease), lease, self._clock())
+        _set_call_attributes(span, c.operation_of(path), self._model)
         span.set(c.LEASE, lease_id)
         span.set(c.REPLICA, self._replica_id)
         return span
 
     def end(self, span: Span, status: int, used: Progress) -> None:
-        """Export the span of an ended call, with the exception that is being handled, if any.
+        """Export the span of an ended call, with the current exception if there is one.
 
         Args:
             span: Span of the call.
@@ -362,4 +365,4 @@ class EngineTracer:
         span.set(c.CACHED_TOKENS, used.cached_tokens)
         span.set(c.OUTPUT_TOKENS, used.output_tokens)
         span.ended_ns = self._clock()
-        self._export(span)
+        self._end_span(span)

@@ -21,9 +21,9 @@ from justitia_ray.core.actions import EndApplication
 from justitia_ray.units import Epoch, Seconds
 
 _BATCH = 50
-"""Maximum lines that are formatted at once; a batch takes a millisecond or two."""
+"""Maximum number of lines that are formatted at once, which takes a millisecond or two."""
 _BATCH_S: Seconds = 0.2
-"""Maximum time for which a line is held back."""
+"""Maximum seconds for which a line is delayed."""
 
 
 def log_event(logger: logging.Logger, level: int, event: str, **fields: Any) -> None:
@@ -50,7 +50,7 @@ def log_event(logger: logging.Logger, level: int, event: str, **fields: Any) -> 
 
 
 def is_logged(times: int) -> bool:
-    """Return whether a repeated event is logged: the 1st, 2nd, 4th, 8th time and so on."""
+    """Return whether a repeated event is logged: its 1st, 2nd, 4th, 8th time and so on."""
     return times.bit_count() == 1
 
 
@@ -156,7 +156,7 @@ class JsonBatches(MemoryHandler):
         self._flusher: threading.Thread | None = None
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Add a record to the batch."""
+        """Add a record to the batch; write the batch at once after a warning."""
         super().emit(record)
         if self._flusher is None:
             self._flusher = threading.Thread(target=self._keep_flushing, daemon=True)
@@ -172,7 +172,7 @@ class JsonBatches(MemoryHandler):
                 self._stream.flush()
 
     def _keep_flushing(self) -> None:
-        """Flush each batch some time after its first line. A thread per batch would be too slow."""
+        """Write batches with a delay, in one thread; a thread for each batch would be too slow."""
         while True:
             self._has_lines.wait()
             time.sleep(self._batch_s)
@@ -181,12 +181,12 @@ class JsonBatches(MemoryHandler):
 
 
 def write_json_lines() -> None:
-    """Make this process log JSON lines to its standard error; existing handlers stay."""
+    """Log JSON lines to standard error in this process, besides what its handlers write."""
     logging.basicConfig(level=logging.INFO, handlers=[JsonBatches(sys.stderr)])
     logging.getLogger("justitia_ray").setLevel(logging.INFO)
 
 
 def flush_lines() -> None:
-    """Write the lines that are held back; for a process that is about to be killed."""
+    """Write delayed lines at once; called before the process is killed."""
     for handler in logging.getLogger().handlers:
         handler.flush()

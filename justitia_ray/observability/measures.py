@@ -14,11 +14,11 @@ from justitia_ray.core.told_apart import ToldApart
 from justitia_ray.observability.metrics import BOUNDED_LABELS, LABEL_VALUES, TABLE, Metric, SetBy
 
 OTHER = "other"
-"""Label of classes and tenants beyond the limit; it does not count towards the limit."""
+"""Label value of classes and tenants beyond the limit; it does not count towards the limit."""
 
 
 class MetricsBackend(Protocol):
-    """Metrics library of the process, to which series are exported."""
+    """Interface of the metrics library to which series are exported."""
 
     def raise_counter(self, metric: Metric, labels: Mapping[str, str], amount: float) -> None:
         """Increase a counter; an amount of 0 creates the series."""
@@ -29,7 +29,7 @@ class MetricsBackend(Protocol):
     def set_histogram(
         self, metric: Metric, labels: Mapping[str, str], counts: Sequence[int], total: float
     ) -> None:
-        """Set a histogram's totals so far.
+        """Set a histogram's bucket counts and sum to their present totals.
 
         Args:
             metric: The histogram.
@@ -54,7 +54,7 @@ class CounterSeries:
         self._total += amount
 
     def set_total(self, total: float) -> None:
-        """Set the cumulative total from an external counter."""
+        """Set the total from a counter that is kept elsewhere."""
         self._total = total
 
     def export(self, backend: MetricsBackend) -> None:
@@ -78,7 +78,7 @@ class GaugeSeries:
     """Current value; None: not set yet, and not exported."""
 
     def export(self, backend: MetricsBackend) -> None:
-        """Export the gauge's current value, if it is set."""
+        """Export the gauge's value if it has one."""
         if self.value is not None:
             backend.set_gauge(self.metric, self.labels, self.value)
 
@@ -97,13 +97,13 @@ class HistogramSeries:
         self._counts = [0] * (len(self.metric.buckets) + 1)
 
     def observe(self, value: float) -> None:
-        """Record one value; a value below 0 adds 0 to the sum."""
+        """Record one value; negative values add 0 to the sum."""
         self._counts[bisect_left(self.metric.buckets, value)] += 1
         if value > 0:
             self._total += value
 
     def export(self, backend: MetricsBackend) -> None:
-        """Export all values recorded so far, even if nothing changed."""
+        """Export all recorded values, also if nothing has changed."""
         backend.set_histogram(self.metric, self.labels, tuple(self._counts), self._total)
 
 
@@ -111,7 +111,7 @@ Series = TypeVar("Series", CounterSeries, GaugeSeries, HistogramSeries)
 
 
 class Measures:
-    """All series of one process and one model.
+    """All metric series of a process for one model.
 
     Series whose labels are known exist from the start; their counters are exported as 0.
 
@@ -141,28 +141,28 @@ class Measures:
                     self.counter(metric, *values)
 
     def counter(self, metric: Metric, *values: str) -> CounterSeries:
-        """Return the series of a counter; creates it if needed.
+        """Return the series of a counter, created by its first use.
 
         Args:
             metric: The counter.
             values: Values of the labels that are not common, in the order of the table.
         """
-        return self._one(metric, values, CounterSeries)
+        return self._find_or_create(metric, values, CounterSeries)
 
     def gauge(self, metric: Metric, *values: str) -> GaugeSeries:
         """Return the series of a gauge; see `counter`."""
-        return self._one(metric, values, GaugeSeries)
+        return self._find_or_create(metric, values, GaugeSeries)
 
     def histogram(self, metric: Metric, *values: str) -> HistogramSeries:
         """Return the series of a histogram; see `counter`."""
-        return self._one(metric, values, HistogramSeries)
+        return self._find_or_create(metric, values, HistogramSeries)
 
     def label(self, name: str, value: str) -> str:
-        """Return the label value of a class, tenant or node: its own name, or `other`."""
+        """Return the label value of a class, tenant or node: its name, or `other`."""
         return self._told_apart[name].name_of(value)
 
     def export(self, backend: MetricsBackend) -> None:
-        """Export every series, even if some fail.
+        """Export every series; an error of one does not stop the others.
 
         Raises:
             Exception: The first exception of the backend.
@@ -176,7 +176,9 @@ class Measures:
         if failures:
             raise failures[0]
 
-    def _one(self, metric: Metric, values: tuple[str, ...], kind: type[Series]) -> Series:
+    def _find_or_create(
+        self, metric: Metric, values: tuple[str, ...], kind: type[Series]
+    ) -> Series:
         key = (metric.name, *values)
         series = self._series.get(key)
         if series is None:

@@ -23,7 +23,7 @@ Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
 SetBy: TypeAlias = Literal["scheduler", "ingress", "replica", "predictor"]
 
 EXPORTED_PREFIX = "ray_"
-"""Prefix of every name in Ray's exporter."""
+"""Prefix that Ray's exporter adds to every name."""
 
 ALL_LABELS = ("application", "model")
 """Labels of every metric: `name` of the arguments, and the model. Ray Serve's own metrics have the
@@ -32,15 +32,15 @@ name of the deployed Serve application there, which may differ."""
 _QUEUE_S = (0.01, 0.05, 0.25, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _COMPLETION_S = (0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
 _LAG_S = (0.01, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0)
-"""Applications that were not behind are counted in the first bucket: Ray allows no boundary of 0 or
-less."""
+"""Bucket limits of lags in seconds. Lags of 0 or less are in the first bucket, because Ray allows
+no limit of 0."""
 _EXCHANGE_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
 _RELATIVE_ERROR = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 2.0, 5.0, 10.0, 100.0)
 DECISION_S = (1e-5, 2.51e-5, 5.01e-5, 1e-4, 2.51e-4, 5.01e-4, 1e-3, 1e-2, 1e-1)
 """Bucket limits of the `DecisionMeter`, densest around the target for a decision, 1e-4 s."""
 MAX_LAG_CANDIDATES = 2_000
 """Maximum number of live applications that are searched for the greatest lag, or counted by reason
-and tier; the scheduler is blocked meanwhile."""
+and tier; the search blocks the scheduler."""
 
 LABEL_VALUES: dict[str, tuple[str, ...]] = {
     "outcome": tuple(outcome.value for outcome in Outcome),
@@ -88,7 +88,7 @@ BOUNDED_LABELS = ("application_class", "tenant", "node")
 tenants and nodes `metrics.max_tenants`, the value is `other`. Nodes are named as in `tenants` of
 the `user_config`, including patterns such as `acme/*`."""
 OPEN_LABELS = ("code",)
-"""Labels whose values depend on another label; see the process that sets them."""
+"""Labels whose values depend on another label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Metric:
 
     @property
     def kind(self) -> Kind:
-        """Kind of the metric: a counter's name ends in `_total`, and a histogram has buckets."""
+        """Kind of the metric: names of counters end in `_total`, and histograms have buckets."""
         if self.buckets:
             return "histogram"
         return "counter" if self.name.endswith("_total") else "gauge"
@@ -341,7 +341,7 @@ WAITING_CLAIMS = Metric(
     "Claims of applications and inferences that the accounts have not decided yet.",
 )
 
-# --- decisions, leases, ends of applications
+# --- decisions, leases, ended applications
 
 LEASES_TOTAL = Metric(
     "justitia_leases_total",

@@ -15,11 +15,11 @@ from justitia_ray.observability.metrics import MAX_LAG_CANDIDATES
 from justitia_ray.units import Seconds, Tokens
 
 _SHARE = 0.01
-"""Maximum share of the scheduler's time for counting the applications."""
+"""Maximum share of the scheduler's time that counting applications may take."""
 
 
 class OutlookMetrics:
-    """Counts live applications by reason and tier, starts by their prediction, and deadlines.
+    """Counts live applications by reason and tier, starts by predicted quantile, and deadlines.
 
     Args:
         measures: The series of a scheduler.
@@ -40,12 +40,12 @@ class OutlookMetrics:
             self._deadlines["made"].increase()
 
     def record_deadline(self, event: ev.Event) -> None:
-        """Count an inference that was refused for its deadline because of an event."""
+        """Count an inference that an event refused because of its deadline."""
         is_new = isinstance(event, ev.InferenceSubmitted)
         self._deadlines["refused" if is_new else "missed"].increase()
 
     def measure(self, core: SchedulerCore, held_back: int) -> None:
-        """Count the starts, and the live applications unless they were counted recently.
+        """Update the counters of starts; count live applications again if the last count is old.
 
         Args:
             core: The core, which must already include the reasons outside it that hold applications
@@ -61,14 +61,14 @@ class OutlookMetrics:
         reasons = core.outlooks.count_reasons(live) if live else Counter[Reason]()
         reasons[Reason.QUOTA] += held_back
         tiers = Counter(one.tier if one.tier in TIERS else DEFAULT_TIER for one in live)
-        self._set(reasons, tiers)
+        self._set_gauges(reasons, tiers)
         self._measure_working_set(core)
         now = self._clock()
         self._due_at = now + (now - began_at) / _SHARE
 
     def step_down(self) -> None:
         """Set the gauges of a scheduler that is no longer the leader to 0."""
-        self._set(Counter(), Counter())
+        self._set_gauges(Counter(), Counter())
         self._set_working_set((0, 0), 0)
 
     def _measure_working_set(self, core: SchedulerCore) -> None:
@@ -83,7 +83,7 @@ class OutlookMetrics:
             self._measures.gauge(m.WORKING_SET_APPLICATIONS, label).value = count
         self._measures.gauge(m.WORKING_SET_CONTEXT_TOKENS).value = tokens
 
-    def _set(self, reasons: Counter[Reason], tiers: Counter[str]) -> None:
+    def _set_gauges(self, reasons: Counter[Reason], tiers: Counter[str]) -> None:
         for reason in Reason:
             self._measures.gauge(m.APPLICATIONS_BY_OUTLOOK, reason.value).value = reasons[reason]
         for tier in TIERS:

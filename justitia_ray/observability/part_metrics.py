@@ -15,8 +15,8 @@ from justitia_ray.protocol.refusals import drop_reason
 from justitia_ray.units import ApplicationId, Epoch, Seconds, Tokens
 
 _MAX_SOURCES = 50_000
-"""Maximum number of open applications whose estimate source is stored (10 MB), oldest dropped
-first; the default of `scheduler.max_open_applications`."""
+"""Maximum number of open applications with a recorded estimate source (10 MB); the oldest are
+dropped. The default of `scheduler.max_open_applications`."""
 
 
 class IngressMetrics:
@@ -25,7 +25,7 @@ class IngressMetrics:
     def __init__(self, measures: Measures) -> None:
         self._measures = measures
         self._asked: OrderedDict[ApplicationId, Source] = OrderedDict()
-        """Estimate sources of applications whose opening the scheduler has not answered."""
+        """Estimate sources of applications whose opening is not confirmed yet."""
         self._sources: OrderedDict[ApplicationId, Source] = OrderedDict()
         """Estimate sources of open applications."""
         self._missed = measures.counter(m.PREDICTOR_MISSED_TOTAL)
@@ -40,19 +40,19 @@ class IngressMetrics:
         self._epoch: Epoch = 0
 
     def record_estimate(self, application_id: ApplicationId, source: Source) -> None:
-        """Record the estimate sent to the scheduler with the request to open an application.
+        """Record the estimate in a request to open an application.
 
         The scheduler uses the first estimate, so a later one changes nothing.
         """
         if application_id not in self._sources and application_id not in self._asked:
-            _keep(self._asked, application_id, source)
+            _store_source(self._asked, application_id, source)
 
     def record_opening(self, application_id: ApplicationId) -> None:
-        """Record that the scheduler opened an application; repeated or unknown ids are ignored."""
+        """Record that the scheduler opened an application; ignores repetitions and unknown ids."""
         source = self._asked.pop(application_id, None)
         if source is not None:
             self._predictions[source].increase()
-            _keep(self._sources, application_id, source)
+            _store_source(self._sources, application_id, source)
 
     def forget_application(self, application_id: ApplicationId) -> None:
         """Forget an application that has ended, or was not opened."""
@@ -60,33 +60,33 @@ class IngressMetrics:
         self._sources.pop(application_id, None)
 
     def note_opening(self, application_id: ApplicationId, is_open: bool) -> None:
-        """Record that an application was opened, or forget it if it is not open."""
+        """Record that an application was opened; forget it if it is not open."""
         if is_open:
             self.record_opening(application_id)
         else:
             self.forget_application(application_id)
 
     def record_recognition(self, rule: str) -> None:
-        """Count an inference by the rule that recognised its application, "" if none did."""
+        """Count an inference by the rule that recognised its application; "" without a rule."""
         self._measures.counter(m.RECOGNIZED_TOTAL, rule or "none").increase()
 
     def record_drop(self, error: JustitiaError) -> None:
-        """Count a call that an error ended, unless the error came before admission."""
+        """Count a call that ended with an error after its admission."""
         reason = drop_reason(error)
         if reason is not None:
             self._dropped[status_of(error)[2] or "", reason].increase()
 
     def record_failed_stream(self, status: int) -> None:
-        """Count a stream that failed after its head, by the status that it would have had."""
+        """Count a stream that failed after its head was sent, by the status it would have had."""
         failed_with = "4xx" if status < 500 else "5xx"
         self._measures.counter(m.FAILED_STREAMS_TOTAL, failed_with).increase()
 
     def record_missed_estimate(self) -> None:
-        """Count an estimate that the predictor did not return in time."""
+        """Count an estimate that the predictor did not return before its deadline."""
         self._missed.increase()
 
     def record_end(self, ended: EndApplication) -> None:
-        """Record the estimate's error for an application that was opened here and has finished."""
+        """Record the estimate's error of a finished application that was opened here."""
         source = self._sources.get(ended.application_id)
         self.forget_application(ended.application_id)
         if source is None or not is_lesson(ended):
@@ -96,7 +96,7 @@ class IngressMetrics:
         self._measures.histogram(m.PREDICTION_RELATIVE_ERROR, label, source).observe(error)
 
     def measure(self, outstanding: int, epoch: Epoch) -> None:
-        """Set the gauges, and count a change of the leader since the last call.
+        """Set the gauges; count a change of the leader since the last call.
 
         Args:
             outstanding: Number of inferences submitted and not answered.
@@ -108,7 +108,7 @@ class IngressMetrics:
             self._epoch = epoch
 
 
-def _keep(
+def _store_source(
     sources: OrderedDict[ApplicationId, Source], application_id: ApplicationId, source: Source
 ) -> None:
     sources[application_id] = source
@@ -117,7 +117,7 @@ def _keep(
 
 
 class ReplicaMetrics:
-    """Measures a replica before an export.
+    """Sets the metrics of a replica before each export.
 
     Args:
         measures: The series of a replica.
@@ -139,7 +139,7 @@ class ReplicaMetrics:
         output_tokens: Tokens,
         cached_tokens: Tokens,
     ) -> None:
-        """Set the gauges, and the totals that the engine and the lease table count themselves."""
+        """Set the gauges, and the totals of the engine's and the lease table's own counters."""
         measures, capacity = self._measures, self._kv_tokens
         measures.gauge(m.KV_CAPACITY_TOKENS).value = capacity
         measures.gauge(m.KV_UTILIZATION_RATIO).value = 1 - free_kv_tokens / capacity
@@ -155,14 +155,14 @@ TrainingResult = Literal["took_over", "rejected", "failed"]
 
 
 class PredictorMetrics:
-    """Counts a predictor's learning, and exports the model versions in use."""
+    """Counts what a predictor has learned, and exports the model versions in use."""
 
     def __init__(self, measures: Measures) -> None:
         self._measures = measures
         self._learned = measures.counter(m.LEARNED_APPLICATIONS_TOTAL)
 
     def record_learning(self, applications: int) -> None:
-        """Count finished applications that were learned from and saved."""
+        """Count finished applications whose learning was saved."""
         self._learned.increase(applications)
 
     def record_training(self, result: TrainingResult) -> None:

@@ -21,15 +21,15 @@ from justitia_ray.scaling.sizing import SizeDecision
 from justitia_ray.units import ApplicationId, Epoch, Seconds
 
 _STEPS_A_DECADE = 10
-"""Histogram steps per power of ten; each power of ten is the limit of a step."""
+"""Histogram steps per power of ten; each power of ten is a limit between steps."""
 _LEAST_S: Seconds = 1e-6
-"""Shortest duration that is resolved (seconds)."""
+"""Shortest duration with a step of its own, in seconds."""
 _LAST = 9 * _STEPS_A_DECADE
-"""Last step, which ends at 1,000 s; longer decisions are counted in it."""
+"""Last step, up to 1,000 s, which also counts longer decisions."""
 _LAG_SHARE = 0.01
-"""Maximum share of the scheduler's time for the search for the greatest lag."""
+"""Maximum share of the scheduler's time that the search for the greatest lag may take."""
 _ROUNDING = 1e-9
-"""Relative tolerance of comparisons: V is a float, and sums of service round differently."""
+"""Relative tolerance of comparisons: sums of floats depend on their order."""
 _INFERENCE_REFUSALS = frozenset(
     {
         Refusal.UNKNOWN_APPLICATION,
@@ -38,7 +38,8 @@ _INFERENCE_REFUSALS = frozenset(
         Refusal.CAP_REACHED,
     }
 )
-"""Refusals of single inferences; the others are counted once per application."""
+"""Outcomes that are refusals of single inferences; other refusals are counted once per
+application."""
 _QUEUE_GAUGES = (
     m.WAITING_INFERENCES,
     m.LEASED_INFERENCES,
@@ -54,7 +55,7 @@ _QUEUE_GAUGES = (
 
 
 class DecisionMeter:
-    """Histogram of decision durations; counts only grow, so that readings can be subtracted."""
+    """Histogram of decision durations; its counts never decrease, so readings can be subtracted."""
 
     def __init__(self) -> None:
         self._counts: Counter[int] = Counter()
@@ -74,27 +75,29 @@ class DecisionMeter:
         self.total_s += duration_s
 
     def count_within(self, bound_s: Seconds) -> int:
-        """Return the number of decisions up to a duration; exact at the limit of a step."""
+        """Return the number of decisions up to a duration, exact if it is the limit of a step."""
         if bound_s == math.inf:
             return self._counts.total()
         last = round(math.log10(bound_s / _LEAST_S) * _STEPS_A_DECADE)
         return sum(count for step, count in self._counts.items() if step <= last)
 
     def totals(self) -> dict[str, Any]:
-        """Return the count, the total seconds, and pairs `[limit in seconds, count]` per step."""
+        """Return count, total seconds, and pairs `[limit in seconds, count]` per step."""
         return {
             "count": self._counts.total(),
             "total_s": self.total_s,
-            "at_most_s": [[_ends_at(step), self._counts[step]] for step in sorted(self._counts)],
+            "at_most_s": [
+                [_step_limit_s(step), self._counts[step]] for step in sorted(self._counts)
+            ],
         }
 
 
-def _ends_at(step: int) -> Seconds:
+def _step_limit_s(step: int) -> Seconds:
     return math.pow(10.0, step / _STEPS_A_DECADE + math.log10(_LEAST_S))
 
 
 class LiveLag:
-    """Finds the live application that lags most behind GPS, to show starvation early.
+    """Finds the live application with the greatest lag behind GPS, a sign of starvation.
 
     A new search starts only when the last one amounts to 1 % of the time since.
 
@@ -124,15 +127,15 @@ class LiveLag:
 
 
 def _greatest_lag_s(core: SchedulerCore) -> Seconds:
-    """Return the lag of the waiting application that GPS finished first, in seconds."""
+    """Return the lag, in seconds, of the waiting application that finished first under GPS."""
     lags, first = core.lags, core.ledger.queue.first()
     candidates = list(islice(core.state.applications.values(), MAX_LAG_CANDIDATES))
     if first is not None:
         candidates.append(first)
-    apart = core.ledger.fair_share.sets_apart  # tags beyond a quota are of another clock
+    apart = core.ledger.fair_share.sets_apart  # tags in a demoted tree belong to another clock
     ranked = (a for a in candidates if a.waiting and not (apart and a.is_deprioritised))
     tags = ((lags.tag(a.application_id), a.sequence, a) for a in ranked)
-    # Below the history nothing is known: late before this scheduler became leader.
+    # Before the known history: it was late before this scheduler became the leader.
     late = min((known for known in tags if lags.knows(known[0])), default=None)
     lag = None if late is None else core.lag(late[2].application_id)
     return 0.0 if lag is None else max(0.0, float(lag.seconds))
@@ -140,7 +143,7 @@ def _greatest_lag_s(core: SchedulerCore) -> Seconds:
 
 @dataclass(frozen=True, slots=True)
 class ClassSeries:
-    """Series of an application class and a tenant, looked up once for all their applications."""
+    """Metric series of an application class and a tenant, looked up once."""
 
     waits: HistogramSeries
     completions: HistogramSeries
@@ -151,7 +154,7 @@ class ClassSeries:
 
 
 class SchedulerMetrics:
-    """Counts the decisions of a core, and measures its state before an export.
+    """Counts the decisions of a scheduler core, and exports gauges of its state.
 
     Args:
         measures: The series of a scheduler.
@@ -170,14 +173,14 @@ class SchedulerMetrics:
         self._bounded = measures.counter(m.BOUNDED_APPLICATIONS_TOTAL)
         self._violations = measures.counter(m.BOUND_VIOLATIONS_TOTAL)
         self._by_class: dict[tuple[str, str], ClassSeries] = {}
-        """Series of each class and tenant that have series of their own."""
+        """Series by class and tenant."""
         self._last: tuple[Seconds, float] | None = None
-        """Time and value of the last reading of virtual time V."""
+        """Time and value of virtual time V at the last reading."""
         self._has_target = False
-        """Whether a target for the drain time was ever set."""
+        """Whether autoscaling has ever had a target drain time."""
 
     def declare_series(self, state: State) -> None:
-        """Declare the series of applications that an earlier scheduler left."""
+        """Create the series of applications that an earlier scheduler has opened."""
         for application in state.applications.values():
             self._series_of(application.application_class, application.tenant)
 
@@ -188,7 +191,7 @@ class SchedulerMetrics:
         state: State,
         unstored: ApplicationId | None = None,
     ) -> None:
-        """Count the actions that follow from an event; called after each event, so it is cheap.
+        """Count the actions of one event; called after each event, so it must be cheap.
 
         Args:
             event: The event.
@@ -201,12 +204,12 @@ class SchedulerMetrics:
         for action in actions:
             if isinstance(action, Grant):
                 self._granted.increase()
-                self._waited(action, state)
+                self._count_start(action, state)
             elif isinstance(action, EndApplication):
                 if action.application_id == unstored:
                     self._measures.counter(m.REFUSALS_TOTAL, Refusal.NOT_STORED.value).increase()
                 else:
-                    self._ended(action)
+                    self._count_end(action)
             elif isinstance(action, Refuse) and action.reason is Refusal.DEADLINE:
                 self._outlooks.record_deadline(event)
             elif isinstance(action, Refuse) and action.reason in _INFERENCE_REFUSALS:
@@ -222,7 +225,7 @@ class SchedulerMetrics:
         store_reachable: bool,
         held_back: int = 0,
     ) -> None:
-        """Set the gauges, and the totals that the core and the meter count themselves.
+        """Set the gauges, and the totals of the core's and the meter's own counters.
 
         Args:
             core: The core, which must already include the reasons outside it that hold applications
@@ -257,7 +260,7 @@ class SchedulerMetrics:
         self._set_totals(core, decisions)
 
     def measure_size(self, size: SizeDecision, target_drain_s: Seconds | None) -> None:
-        """Set the wanted number of replicas and the drain time of the present ones.
+        """Set the wanted number of replicas, and the drain time with the present replicas.
 
         Args:
             size: The decision.
@@ -266,7 +269,7 @@ class SchedulerMetrics:
         self._measures.gauge(m.WANTED_REPLICAS).value = size.wanted
         self._measures.gauge(m.DRAIN_SECONDS).value = size.drain_s
         self._has_target = self._has_target or target_drain_s is not None
-        if self._has_target:  # without a target the series does not exist
+        if self._has_target:  # no series without a target
             self._measures.gauge(m.TARGET_DRAIN_SECONDS).value = target_drain_s or 0
 
     def step_down(self, core: SchedulerCore, decisions: DecisionMeter) -> None:
@@ -305,16 +308,16 @@ class SchedulerMetrics:
         for bound, label in zip((*m.DECISION_S, math.inf), m.LABEL_VALUES["le"], strict=True):
             measures.counter(m.DECISIONS_TOTAL, label).set_total(decisions.count_within(bound))
 
-    def _waited(self, grant: Grant, state: State) -> None:
+    def _count_start(self, grant: Grant, state: State) -> None:
         inference = state.inferences[grant.request_id]
         if inference.attempts > 1 or inference.resubmitted:
-            return  # a repeated inference may have run before
+            return  # a repeated inference may have started before
         self._outlooks.record_start(inference)
         application = state.applications[inference.application_id]
         series = self._series_of(application.application_class, application.tenant)
         series.waits.observe(grant.waited_s)
 
-    def _ended(self, ended: EndApplication) -> None:
+    def _count_end(self, ended: EndApplication) -> None:
         series = self._series_of(ended.application_class, ended.tenant)
         series.ends[ended.outcome].increase()
         series.cached.increase(ended.cached_tokens)
@@ -332,7 +335,7 @@ class SchedulerMetrics:
             self._violations.increase(float(lag.kv_token_time) > allowed + rounding)
 
     def _series_of(self, application_class: str, tenant: str) -> ClassSeries:
-        """Return the series of a class and a tenant; all of them are created by the first call."""
+        """Return the series of a class and tenant, all created by the first call."""
         measures = self._measures
         labels = (
             measures.label("application_class", application_class),

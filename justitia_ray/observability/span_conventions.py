@@ -18,24 +18,24 @@ _OPERATIONS = {
     COHERE_EMBED: "embeddings",
 }
 APPLICATION = "invoke_agent"
-"""Operation name of an application's span."""
+"""Operation name of the span of an application."""
 QUEUE_SPAN = "justitia.queue"
 LEASE_SPAN = "justitia.lease"
 ENGINE_SPAN = "justitia.engine"
 
 
 def operation_of(path: str) -> str:
-    """Return the conventional operation name of a path; by default the path's last part."""
+    """Return the conventional operation name of an API path; else the last part of the path."""
     return _OPERATIONS.get(path) or path.rpartition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Attribute:
-    """A span attribute: a row of the table."""
+    """Span attribute, a row of the attribute table."""
 
     name: str
     spans: tuple[str, ...]
-    """Spans that have the attribute."""
+    """Names of the spans that have the attribute."""
     description: str
 
 

@@ -12,12 +12,12 @@ from justitia_ray.observability.measures import OTHER, Measures
 from justitia_ray.units import ClientId, Seconds
 
 _MOST_DURATIONS = 10_000
-"""Maximum number of durations stored between exports."""
+"""Maximum number of durations recorded between exports."""
 _NODE_GAUGES = (m.QUOTA_LIMIT, m.QUOTA_USED, m.QUOTA_RESERVED, m.QUOTA_EXCEEDED)
 
 
 class ExchangeMeter:
-    """Counts exchanges with the accounts, and stores the durations of the successful ones."""
+    """Counts exchanges with the accounts, and records the durations of answered ones."""
 
     def __init__(self) -> None:
         self.answered = 0
@@ -30,37 +30,37 @@ class ExchangeMeter:
         self._durations.append(duration_s)
 
     def record_failure(self) -> None:
-        """Count an exchange that was not answered and is repeated."""
+        """Count an exchange without an answer, which will be repeated."""
         self.failed += 1
 
     def take_durations(self) -> list[Seconds]:
-        """Return the durations since the last call."""
+        """Return the recorded durations in seconds, and clear the record."""
         taken = list(self._durations)
         self._durations.clear()
         return taken
 
 
 class TenantMetrics:
-    """Measures quotas, usage by node, and the exchanges with the accounts, before an export."""
+    """Sets the metrics of quotas, of usage by node, and of exchanges before each export."""
 
     def __init__(self, measures: Measures) -> None:
         self._measures = measures
         self._counted: dict[tuple[str, ClientId], float] = {}
-        """Amount of each tenant's totals that was already added to its node, by (kind, tenant)."""
+        """Part of each tenant's totals that was added to its node before, by (kind, tenant)."""
         self._tenant_keys: set[tuple[str, str, str]] = set()
         """(tenant, unit, period) of the quotas that have gauges."""
         self._node_keys: set[tuple[str, str, str]] = set()
         """(node, unit, period) of the quotas that have gauges."""
 
     def measure_usage(self, counters: Counters, tree: TenantTree) -> None:
-        """Add the tenants' usage since the last call to their lowest described nodes.
+        """Add the tenants' usage since the last call to the nearest configured nodes.
 
         A change of the tree does not move usage that was counted before.
         """
         measures = self._measures
         for tenant, amount in counters.served.items():
-            series = measures.counter(m.NODE_KV_TOKEN_TIME_TOTAL, self._node_of(tree, tenant))
-            series.increase(self._new("served", tenant, float(amount)))
+            series = measures.counter(m.NODE_KV_TOKEN_TIME_TOTAL, self._node_label(tree, tenant))
+            series.increase(self._increase_of("served", tenant, float(amount)))
         directions = (
             ("prompt", counters.prompt_tokens),
             ("cached", counters.cached_tokens),
@@ -68,14 +68,14 @@ class TenantMetrics:
         )
         for direction, totals in directions:
             for tenant, tokens in totals.items():
-                node = self._node_of(tree, tenant)
+                node = self._node_label(tree, tenant)
                 series = measures.counter(m.NODE_TOKENS_TOTAL, node, direction)
-                series.increase(self._new(direction, tenant, tokens))
+                series.increase(self._increase_of(direction, tenant, tokens))
 
     def measure_quotas(
         self, nodes: Mapping[ClientId, Sequence[NodeStanding]], tree: TenantTree, refusals: int
     ) -> None:
-        """Set the gauges of quotas, and the total of refusals for a quota.
+        """Set the gauges of quotas and the totals of refusals by quotas.
 
         Args:
             nodes: The quotas of each node.
@@ -109,7 +109,7 @@ class TenantMetrics:
         measures.counter(m.REFUSALS_TOTAL, Refusal.QUOTA_EXHAUSTED.value).set_total(refusals)
 
     def measure_exchanges(self, meter: ExchangeMeter, waiting_claims: int) -> None:
-        """Count and time the exchanges since the last export.
+        """Export counts and durations of the exchanges since the last export.
 
         Args:
             meter: Meter of the exchanges.
@@ -125,17 +125,17 @@ class TenantMetrics:
     def step_down(self) -> None:
         """Reset the gauges of a scheduler that is no longer the leader."""
         self._measures.gauge(m.WAITING_CLAIMS).value = 0
-        for key in self._tenant_keys:  # queries take the new leader's, greater value
+        for key in self._tenant_keys:  # queries take the maximum, the new leader's value
             self._measures.gauge(m.QUOTA_LEFT_RATIO, *key).value = 0
         for key in self._node_keys:
             for metric in _NODE_GAUGES:
                 self._measures.gauge(metric, *key).value = 0
 
-    def _node_of(self, tree: TenantTree, tenant: ClientId) -> str:
+    def _node_label(self, tree: TenantTree, tenant: ClientId) -> str:
         return self._measures.label("node", tree.lowest_described(tenant) or OTHER)
 
-    def _new(self, kind: str, tenant: ClientId, total: float) -> float:
-        """Return by how much a tenant's total has risen since the last call."""
+    def _increase_of(self, kind: str, tenant: ClientId, total: float) -> float:
+        """Return the increase of a tenant's total since the last call."""
         before = self._counted.get((kind, tenant), 0.0)
         self._counted[kind, tenant] = total
         return max(0.0, total - before)

@@ -16,17 +16,17 @@ from justitia_ray.application_key import SEPARATOR
 from justitia_ray.units import ApplicationId
 
 TRACEPARENT = "traceparent"
-"""Header of W3C Trace Context."""
+"""Name of the W3C Trace Context header."""
 _LOWER_64_BITS = (1 << 64) - 1
-# Later versions may add fields after those of version 00.
+# Versions after 00 may append fields.
 _TRACEPARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _SAMPLED = 0x01
 _FIRST_VERSION, _NOT_SAMPLED = "00-", "-00"
-"""Start and end of a header without flags; a later version may continue after its flags."""
+"""Version 00, and flags of a span that is not sampled, in the header."""
 
 
 class TraceContext(NamedTuple):
-    """Identity of a span, as its children and other traces refer to it."""
+    """Identity of a span: trace id, span id, and whether it is sampled."""
 
     trace_id: int
     span_id: int
@@ -34,7 +34,7 @@ class TraceContext(NamedTuple):
 
     @property
     def traceparent(self) -> str:
-        """Value of the `traceparent` header that makes a callee's spans children of this span."""
+        """Value of the `traceparent` header that makes this span the parent of a callee's spans."""
         flags = _SAMPLED if self.is_sampled else 0
         return f"00-{self.trace_id:032x}-{self.span_id:016x}-{flags:02x}"
 
@@ -52,7 +52,7 @@ def read_traceparent(text: str | None) -> TraceContext | None:
 
 
 def read_sampled(text: str | None) -> TraceContext | None:
-    """Return the context of a `traceparent` header if its span is traced; else None.
+    """Return the context of a `traceparent` header; None if its span is not sampled.
 
     Nearly all headers are not traced; parsing them fully would take 1 µs per call.
     """
@@ -63,7 +63,7 @@ def read_sampled(text: str | None) -> TraceContext | None:
 
 
 class ApplicationSampler:
-    """Computes the trace context of each application, and whether it is traced.
+    """Derives the trace context of each application, including the sampling decision.
 
     Args:
         name: `name` of the arguments, so that services with a common collector share no trace.
@@ -77,7 +77,7 @@ class ApplicationSampler:
         self._below = round(sample_ratio * (_LOWER_64_BITS + 1))
 
     def context(self, application_id: ApplicationId) -> TraceContext:
-        """Return the context of an application's own span, given the application's key."""
+        """Return the context of an application's span."""
         name = f"{self._name}{SEPARATOR}{application_id}".encode()
         digest = blake2b(name, digest_size=24).digest()
         trace_id = int.from_bytes(digest[:16])

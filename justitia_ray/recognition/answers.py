@@ -9,36 +9,36 @@ from justitia_ray.protocol.generation_bodies import CHAT, MESSAGES, RESPONSES
 from justitia_ray.recognition.turns import MODEL, Turn, merged, turns_of_items
 
 _LONGEST = 4 * 2**20
-"""Largest event in bytes; an answer with a larger one is not read."""
+"""Maximum size of an event in bytes; answers with larger events are not read."""
 
 
-class _Function(msgspec.Struct):
+class _ToolFunction(msgspec.Struct):
     name: str | None = None
     arguments: str | None = None
 
 
-class _Call(msgspec.Struct):
+class _ToolCall(msgspec.Struct):
     id: str | None = None
     index: int | None = None
-    function: _Function | None = None
+    function: _ToolFunction | None = None
 
 
 class _ChatMessage(msgspec.Struct):
     content: str | None = None
-    tool_calls: list[_Call] | None = None
+    tool_calls: list[_ToolCall] | None = None
 
 
-class _Choice(msgspec.Struct):
+class _ChatChoice(msgspec.Struct):
     index: int = 0
     message: _ChatMessage | None = None
     delta: _ChatMessage | None = None
 
 
-class _Chat(msgspec.Struct):
-    choices: list[_Choice] = []
+class _ChatAnswer(msgspec.Struct):
+    choices: list[_ChatChoice] = []
 
 
-class _Block(msgspec.Struct):
+class _ContentBlock(msgspec.Struct):
     type: str = ""
     text: str | None = None
     id: str | None = None
@@ -47,14 +47,14 @@ class _Block(msgspec.Struct):
 
 
 class _Message(msgspec.Struct):
-    content: list[_Block] = []
+    content: list[_ContentBlock] = []
 
 
 class _MessageEvent(msgspec.Struct):
     type: str = ""
     index: int = 0
-    content_block: _Block | None = None
-    delta: _Block | None = None
+    content_block: _ContentBlock | None = None
+    delta: _ContentBlock | None = None
 
 
 class _Response(msgspec.Struct):
@@ -66,7 +66,7 @@ class _ResponseEvent(msgspec.Struct):
     response: msgspec.Raw = msgspec.Raw(b"null")
 
 
-_chat = msgspec.json.Decoder(_Chat).decode
+_chat = msgspec.json.Decoder(_ChatAnswer).decode
 _message = msgspec.json.Decoder(_Message).decode
 _response = msgspec.json.Decoder(_Response).decode
 _response_event = msgspec.json.Decoder(_ResponseEvent).decode
@@ -75,13 +75,13 @@ _message_event = msgspec.json.Decoder(_MessageEvent).decode
 
 
 class _PartialTurn:
-    """A turn of the model that is received in pieces."""
+    """Turn of the model that arrives in pieces."""
 
     def __init__(self) -> None:
         self.texts: list[str] = []
         self.ids: list[str] = []
         self.arguments: defaultdict[int, list[str]] = defaultdict(list)
-        """Pieces of the JSON arguments of its tool calls, by the call's number."""
+        """Pieces of the JSON arguments of tool calls, by the index of the call."""
 
     def add_message(self, said: _ChatMessage | None) -> None:
         if said is None:
@@ -96,7 +96,7 @@ class _PartialTurn:
                 place = number if call.index is None else call.index
                 self.arguments[place].append(call.function.arguments)
 
-    def add_block(self, block: _Block | None, number: int) -> None:
+    def add_block(self, block: _ContentBlock | None, number: int) -> None:
         if block is None:
             return
         if block.text:
@@ -113,26 +113,20 @@ class _PartialTurn:
 
 
 class AnswerReader:
-    """Reads an answer, whole or as events, and detects its end."""
+    """Reads an answer, whole or as a stream of events, and detects its end."""
 
     def __init__(self, path: str, *, stream: bool) -> None:
-        """Create a reader.
-
-        Args:
-            path: Path of an endpoint that takes messages.
-            stream: Whether the answer is a stream of events.
-        """
         self._stream = stream
         self._read = {
-            CHAT: self._add_chat,
-            MESSAGES: self._add_message,
-            RESPONSES: self._add_items,
+            CHAT: self._read_chat,
+            MESSAGES: self._read_message,
+            RESPONSES: self._read_items,
         }[path]
         self._rest = b""
         self._partial_turns: defaultdict[int, _PartialTurn] = defaultdict(_PartialTurn)
         self._arguments: list[str] = []
         self._turns: list[Turn] | None = None
-        """Turns of a Responses answer, which are complete at its end; None before."""
+        """Turns of a Responses answer; None until the answer is complete."""
         self._is_whole = False
         self._given_up = False
 
@@ -147,7 +141,7 @@ class AnswerReader:
             return
         try:
             if self._stream:
-                self._add_events(chunk)
+                self._read_events(chunk)
             else:
                 self._read(chunk)
                 self._is_whole = True
@@ -155,7 +149,7 @@ class AnswerReader:
             self._given_up = True
 
     def turns(self) -> list[Turn]:
-        """Return the model's turns, one per choice; empty turns are left out."""
+        """Return the model's turns, one per choice, without empty ones."""
         said = self._turns
         if said is None:
             said = [saying.turn() for saying in self._partial_turns.values()]
@@ -176,12 +170,12 @@ class AnswerReader:
             try:
                 prompt = _arguments(text.encode()).get("prompt")
             except (msgspec.MsgspecError, ValueError, RecursionError):
-                continue  # the model wrote something other than a JSON object
+                continue  # the model's arguments are not a JSON object
             if isinstance(prompt, str) and prompt.strip():
                 found.append(prompt)
         return found
 
-    def _add_events(self, chunk: bytes) -> None:
+    def _read_events(self, chunk: bytes) -> None:
         *events, self._rest = (self._rest + chunk).split(b"\n\n")
         if len(self._rest) > _LONGEST:
             self._given_up = True
@@ -194,11 +188,11 @@ class AnswerReader:
                     else:
                         self._read(data)
 
-    def _add_chat(self, data: bytes) -> None:
+    def _read_chat(self, data: bytes) -> None:
         for choice in _chat(data).choices:
             self._partial_turns[choice.index].add_message(choice.message or choice.delta)
 
-    def _add_message(self, data: bytes) -> None:
+    def _read_message(self, data: bytes) -> None:
         saying = self._partial_turns[0]
         if not self._stream:
             for number, block in enumerate(_message(data).content):
@@ -209,7 +203,7 @@ class AnswerReader:
         saying.add_block(event.delta, event.index)
         self._is_whole = self._is_whole or event.type == "message_stop"
 
-    def _add_items(self, data: bytes) -> None:
+    def _read_items(self, data: bytes) -> None:
         if self._stream:
             event = _response_event(data)
             if event.type != "response.completed":

@@ -19,21 +19,21 @@ import msgspec
 from justitia_ray.recognition.turns import MODEL, Turn, lasting, merged, turns_of
 
 Name = bytes
-"""Name of a conversation: a digest of 16 bytes."""
+"""Name of a conversation: a digest of 16 bytes over its turns."""
 MOST_ASKED = 16
-"""Largest number of beginnings that are looked up, the longest ones. A client that cuts off old
-turns has other beginnings anyway."""
+"""Maximum number of beginnings of a conversation that are looked up, longest first. A client that
+cuts off old turns has other beginnings anyway."""
 
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class Conversation:
-    """The conversation that a call sends."""
+    """Conversation in a call's messages, with the names of its beginnings."""
 
     def __init__(
         self, path: str, turns: list[Turn], scope: str, *, can_be_spawned: bool = False
     ) -> None:
-        """Compute the names of the beginnings.
+        """Compute the names of the conversation's beginnings.
 
         Args:
             path: Path of the endpoint.
@@ -47,46 +47,46 @@ class Conversation:
         self.can_be_spawned = can_be_spawned
         self._running = hashlib.sha256(f"{scope}\0{path}".encode())
         self._begun = turns[-1] if turns and turns[-1].role == MODEL else None
-        """Start of the model's answer, if the caller sends one as the last turn; otherwise None."""
+        """Beginning of the model's answer, if the caller sends one as the last turn; else None."""
         names: list[Name] = []
         unnamed = sum(turn.role == MODEL for turn in turns) - MOST_ASKED
         self._unanswered: list[Turn] = []
         for turn in turns[:-1] if self._begun else turns:
             self._unanswered.append(turn)
             if turn.role == MODEL:
-                self._running.update(_framed(self._unanswered))
+                self._running.update(_unambiguous_bytes(self._unanswered))
                 self._unanswered.clear()
                 unnamed -= 1
                 if unnamed < 0:
                     names.append(self._running.digest()[:16])
         if self._begun is not None:
-            names.append(self._after(self._begun))
+            names.append(self._name_with_answer(self._begun))
         if can_be_spawned and len(turns) == 1 and turns[0].role != MODEL:
             names.append(self.name_of_prompt(turns[0].text))
         self.beginnings = tuple(reversed(names))
-        """Names of the answered calls that this one may continue, the longest first."""
+        """Names of earlier calls that this call may continue, longest first."""
 
     def name_after(self, answer: Turn) -> Name:
-        """Return the name of this call once the model has given an answer."""
+        """Return the conversation's name once the model has given an answer."""
         if self._begun is not None:
             [answer] = merged([self._begun, answer])
-        return self._after(answer)
+        return self._name_with_answer(answer)
 
     def name_of_prompt(self, prompt: str) -> Name:
-        """Return the name of a conversation that begins with a prompt that a model wrote."""
+        """Return the name of a conversation that begins with a prompt written by a model."""
         framed = _encode(ascii(prompt.strip()))
         return hashlib.sha256(f"{self._scope}\0spawned".encode() + framed).digest()[:16]
 
-    def _after(self, turn: Turn) -> Name:
+    def _name_with_answer(self, turn: Turn) -> Name:
         running = self._running.copy()
-        running.update(_framed([*self._unanswered, turn]))
+        running.update(_unambiguous_bytes([*self._unanswered, turn]))
         return running.digest()[:16]
 
 
 def read_conversation(
     path: str, fields: Mapping[str, Any], scope: str, *, by_harness: bool = False
 ) -> Conversation | None:
-    """Return the conversation that a call sends, None if its path takes no messages.
+    """Return the conversation in a call's messages; None if its path takes no messages.
 
     Args:
         path: Path of the endpoint.
@@ -102,9 +102,9 @@ def read_conversation(
     return Conversation(path, turns, scope)
 
 
-def _framed(turns: list[Turn]) -> bytes:
-    """Return an unambiguous byte encoding of turns, to be hashed."""
+def _unambiguous_bytes(turns: list[Turn]) -> bytes:
+    """Return an unambiguous encoding of turns, for hashing."""
     try:
         return _encode(turns)
-    except UnicodeEncodeError:  # half of a surrogate pair: valid in JSON, not in UTF-8
+    except UnicodeEncodeError:  # a lone surrogate, valid in JSON but not in UTF-8
         return ascii(turns).encode()

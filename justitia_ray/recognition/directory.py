@@ -11,23 +11,24 @@ from typing import NamedTuple
 from justitia_ray.recognition.conversations import Name
 
 MOST_NAMES = 100_000
-"""Largest number of names: some 30 MB."""
+"""Maximum number of names, which take some 30 MB."""
 DEEPEST = 32
-"""Generations of sub-agents that belong to their root. A deeper one becomes a root, so that an
-agent that spawns itself for ever does not keep its place in the order for ever."""
+"""Generations of sub-agents that belong to their root's application. A deeper session becomes a
+root, so that an agent that spawns itself for ever does not keep its early place in the order."""
 
 
 class Entry(NamedTuple):
-    """Application that a name maps to."""
+    """Directory entry: the application that a name identifies."""
 
     application_id: str
-    """Id of the application; "": two applications have the name, so it identifies neither."""
+    """Id of the application; "" if two applications have the name, which then identifies
+    neither."""
     depth: int = 0
-    """Number of generations below the root."""
+    """Generations between the session and its root."""
 
 
 class Directory:
-    """A bounded directory of the names of sessions and conversations.
+    """Bounded directory from names of sessions and conversations to applications.
 
     When it is full, the tenant with the most names loses its least recently used ones, so that a
     tenant that adds ever more names loses its own. Every method is O(1) per name, amortised;
@@ -35,11 +36,6 @@ class Directory:
     """
 
     def __init__(self, most: int = MOST_NAMES) -> None:
-        """Create an empty directory.
-
-        Args:
-            most: Largest number of names of all tenants.
-        """
         self._most = most
         self._of_tenants: dict[str, OrderedDict[Name, Entry]] = {}
         self._total = 0
@@ -48,24 +44,24 @@ class Directory:
         return self._total
 
     def find_conversation(self, tenant: str, names: Iterable[Name]) -> str | None:
-        """Return the application of the first of the names that is known.
+        """Return the application of the first known name.
 
         "": the name is ambiguous. None: none of the names is known.
         """
         for name in names:
-            entry = self._look(tenant, name)
+            entry = self._find(tenant, name)
             if entry is not None:
                 return entry.application_id
         return None
 
     def name_conversation(self, tenant: str, names: Iterable[Name], application_id: str) -> None:
-        """Map names to an application; a name of another application becomes ambiguous."""
+        """Assign names to an application; a name of two applications becomes ambiguous."""
         for name in names:
-            entry = self._look(tenant, name)
+            entry = self._find(tenant, name)
             if entry is None:
-                self._keep(tenant, name, Entry(application_id))
+                self._store(tenant, name, Entry(application_id))
             elif entry.application_id != application_id:
-                self._keep(tenant, name, Entry(""))
+                self._store(tenant, name, Entry(""))
 
     def claim_session(
         self,
@@ -75,7 +71,7 @@ class Directory:
         parent: Name | None = None,
         parents: str | None = None,
     ) -> str:
-        """Return the application of a session: that of its root, as first registered.
+        """Return the application of a session: the one its root was first registered with.
 
         A session keeps its first application, whatever parent it names later. An unknown parent is
         registered too, as a root, and stays one. So there are no cycles.
@@ -87,43 +83,43 @@ class Directory:
             parent: Name of the session that spawned it; None: it names none.
             parents: Application of the parent if that is a root.
         """
-        entry = self._look(tenant, session)
+        entry = self._find(tenant, session)
         if entry is not None:
             return entry.application_id
         entry = Entry(own)
         if parent is not None and parents is not None and parent != session:
-            above = self._look(tenant, parent)
+            above = self._find(tenant, parent)
             if above is None:
                 above = Entry(parents)
-                self._keep(tenant, parent, above)
+                self._store(tenant, parent, above)
             if above.depth < DEEPEST:
                 entry = Entry(above.application_id, above.depth + 1)
-        self._keep(tenant, session, entry)
+        self._store(tenant, session, entry)
         return entry.application_id
 
     def restore_names(self, tenant: str, names: Iterable[tuple[Name, str]]) -> None:
         """Add names of an earlier directory; names known here keep their entry."""
         for name, application_id in names:
-            if self._look(tenant, name) is None:
-                self._keep(tenant, name, Entry(application_id))
+            if self._find(tenant, name) is None:
+                self._store(tenant, name, Entry(application_id))
 
-    def _look(self, tenant: str, name: Name) -> Entry | None:
+    def _find(self, tenant: str, name: Name) -> Entry | None:
         names = self._of_tenants.get(tenant)
         entry = None if names is None else names.get(name)
         if names is not None and entry is not None:
             names.move_to_end(name)
         return entry
 
-    def _keep(self, tenant: str, name: Name, entry: Entry) -> None:
+    def _store(self, tenant: str, name: Name, entry: Entry) -> None:
         names = self._of_tenants.setdefault(tenant, OrderedDict())
         self._total += name not in names
         names[name] = entry
         names.move_to_end(name)
         if self._total > self._most:
-            self._drop_some()
+            self._drop_oldest()
 
-    def _drop_some(self) -> None:
-        """Drop a hundredth of the names of the tenant with the most names."""
+    def _drop_oldest(self) -> None:
+        """Drop the least recently used hundredth of the names of the tenant with the most names."""
         tenant = max(self._of_tenants, key=lambda one: len(self._of_tenants[one]))
         names = self._of_tenants[tenant]
         for _ in range(max(1, len(names) // 100)):

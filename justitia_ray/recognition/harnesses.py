@@ -10,50 +10,50 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 HeaderNames = tuple[str, ...]
-"""Names of one header, newest first: harnesses have renamed theirs."""
+"""Names of a header, newest first, because harnesses have renamed theirs."""
 Marks = tuple[tuple[str, str], ...]
-"""(header, start of its value in lower case); "": any value."""
+"""Pairs of a header and the start of its value in lower case; "" allows any value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """A session as a harness names it."""
+    """Session of an agent harness, as named in a call's headers."""
 
     session_id: str
     parent_id: str | None = None
-    """Id of the session that spawned it; None: it is a root, or its parent is not known."""
+    """Id of the parent session; None for a root, or if the parent is unknown."""
     can_have_parent: bool = False
-    """Whether sessions of the harness name parents at all."""
+    """Whether the harness names the parents of sessions."""
     is_final: bool = False
-    """Whether this is the session's last call."""
+    """Whether this is the last call of the session."""
 
 
 @dataclass(frozen=True, slots=True)
 class Harness:
-    """A harness: its headers, in lower case, and the class of its applications."""
+    """Agent harness: its headers in lower case, and the class of its applications."""
 
     name: str
     run: HeaderNames = ()
-    """Headers with the id of the whole run, sub-agents included."""
+    """Headers with the id of the whole run, including sub-agents."""
     session: HeaderNames = ()
-    """Headers with the id of the session, if that is one agent of a run."""
+    """Headers with the id of the session, i.e. of one agent in a run."""
     parent: HeaderNames = ()
-    """Headers with the id of the session's parent."""
+    """Headers with the id of the parent session."""
     final: HeaderNames = ()
-    """Headers that are `true` at the last call of a session."""
+    """Headers that are `true` in the last call of a session."""
     application_class: str | None = None
     marks: Marks = ()
-    """Headers that distinguish it from other clients with the same ids; any is enough. None: the id
-    headers are enough."""
+    """Headers that distinguish the harness from clients with the same id headers; one of them is
+    enough. None: the id headers are enough."""
     openings: tuple[str, ...] = ()
-    """Possible starts of its system prompt, which identify it too."""
+    """Possible starts of its system prompt, which also identify it."""
     converses: bool = False
-    """Whether calls without a session are grouped by conversation."""
+    """Whether calls without a session id are grouped by conversation."""
     counts_chunks: bool = False
-    """Whether its idle timer counts only chunks of a chat: comments do not reset it."""
+    """Whether only chunks of a chat reset the client's idle timer, and comments do not."""
 
     def is_marked(self, headers: Mapping[str, str]) -> bool:
-        """Return whether a call's headers have a mark of the harness.
+        """Return whether a call's headers contain a mark of the harness.
 
         Args:
             headers: Non-empty values by name in lower case.
@@ -64,7 +64,7 @@ class Harness:
         )
 
     def read(self, headers: Mapping[str, str]) -> Session | None:
-        """Return the session that a call's headers name, None if they name none.
+        """Return the session that a call's headers name; None without one.
 
         A run stands for all its sessions. Where the header of the run only repeats a session with a
         parent, the parent leads to the run.
@@ -74,10 +74,10 @@ class Harness:
         """
         if self.marks and not self.is_marked(headers):
             return None
-        run = _first(headers, self.run)
-        session = _first(headers, self.session)
-        parent = _first(headers, self.parent)
-        is_final = (_first(headers, self.final) or "").lower() == "true"
+        run = _first_value(headers, self.run)
+        session = _first_value(headers, self.session)
+        parent = _first_value(headers, self.parent)
+        is_final = (_first_value(headers, self.final) or "").lower() == "true"
         if run is not None and not (parent is not None and run == session):
             return Session(run, is_final=is_final and parent is None)
         session = session or run
@@ -86,7 +86,7 @@ class Harness:
         return Session(session, parent, can_have_parent=bool(self.parent), is_final=is_final)
 
 
-def _first(headers: Mapping[str, str], names: HeaderNames) -> str | None:
+def _first_value(headers: Mapping[str, str], names: HeaderNames) -> str | None:
     for name in names:
         if name in headers:
             return headers[name]
@@ -94,9 +94,9 @@ def _first(headers: Mapping[str, str], names: HeaderNames) -> str | None:
 
 
 HARNESSES = (
-    # Sub-agents send the session id of the whole run, with an agent id of their own.
+    # Sub-agents send the run's session id, and an agent id of their own.
     Harness("claude-code", run=("x-claude-code-session-id",), application_class="claude-code"),
-    # pi sends a session id in Responses only, or where its settings say so.
+    # pi sends a session id only in Responses calls, or if configured.
     Harness(
         "pi",
         run=("session-id", "session_id", "x-session-id", "x-session-affinity"),
@@ -108,7 +108,7 @@ HARNESSES = (
         ),
         converses=True,
     ),
-    # Since 0.147 sub-agents send the root's session id; before, each sent its own.
+    # Since 0.147 sub-agents send the session id of their root.
     Harness(
         "codex",
         run=("session-id", "session_id"),
@@ -135,7 +135,7 @@ HARNESSES = (
         marks=(("user-agent", "qwencode/"),),
         openings=("You are Qwen Code,",),
         converses=True,
-        counts_chunks=True,  # idle timer of 240 s; then it repeats the turn
+        counts_chunks=True,  # after 240 s without a chunk the client repeats the turn
     ),
     Harness(
         "dynamo",
@@ -149,7 +149,7 @@ HARNESSES = (
 
 
 def counts_chunks(headers: Mapping[str, str]) -> bool:
-    """Return whether a call comes from a harness whose idle timer ignores comments.
+    """Return whether a call's client has an idle timer that ignores comments.
 
     Args:
         headers: Non-empty values by name in lower case.

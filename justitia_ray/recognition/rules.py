@@ -19,11 +19,11 @@ from justitia_ray.protocol.generation_bodies import CHAT, MESSAGES, RESPONSES
 from justitia_ray.recognition.harnesses import HARNESSES, Harness
 
 CONVERSATION = "conversation"
-"""Rule that recognises by the text of the conversation: see `conversations`."""
+"""Rule that recognises an application by the messages of its conversation; see `conversations`."""
 PERSONAL = ("user", "prompt_cache_key", "safety_identifier")
-"""Body fields that name a person or a cache; they name a run only if the operator configures it."""
+"""Body fields that may name a person or a cache; rules use them only if configured."""
 RULES = ("header", "metadata", "headers", "harness", "baggage", *PERSONAL, CONVERSATION)
-"""All rules; rules of body fields have the field's name."""
+"""All rules; a rule for a body field has the name of the field."""
 DEFAULT_RULES = ("header", "metadata", "headers", "harness", "baggage")
 
 _PLAIN = re.compile(r"[A-Za-z0-9._:-]{1,96}")
@@ -31,33 +31,26 @@ _PLAIN = re.compile(r"[A-Za-z0-9._:-]{1,96}")
 
 @dataclass(frozen=True, slots=True)
 class Recognized:
-    """An application as a rule recognised it."""
+    """Result of a rule: the application of a call."""
 
     rule: str
-    """Name of the rule, or of the harness whose headers were recognised."""
+    """Name of the rule, or of the harness that sent the headers."""
     application_id: str
-    """Id within its tenant; for a session with a parent, the id that it would have as a root."""
+    """Id within the tenant; for a sub-agent's session, the id it would have without a parent."""
     parent_application_id: str | None = None
-    """Id of the session that spawned this one; None: a root, or not known."""
+    """Id of the parent session's application; None for a root, or if unknown."""
     can_have_parent: bool = False
     application_class: str | None = None
     is_final: bool = False
-    """Whether the application submits no more inferences."""
+    """Whether this is the application's last inference."""
 
 
 class Recognizer:
-    """Recognises applications by an operator's rules."""
+    """Recognises the application of a call by the operator's rules."""
 
     def __init__(
         self, rules: Sequence[str], own_headers: Sequence[Harness], baggage_key: str
     ) -> None:
-        """Create a recognizer.
-
-        Args:
-            rules: Names in `RULES`, in the order in which they are tried.
-            own_headers: The operator's headers, for the rule `headers`.
-            baggage_key: Key of W3C `baggage`, for the rule `baggage`.
-        """
         self._baggage_key = baggage_key
         readers: dict[str, _Reader] = {
             "header": _by_header,
@@ -71,7 +64,7 @@ class Recognizer:
         self._conversing = [one for one in HARNESSES if one.converses and "harness" in rules]
 
     def recognize(self, headers: Mapping[str, str], fields: Mapping[str, Any]) -> Recognized | None:
-        """Return the application of a call, None if no rule recognises it.
+        """Return the application of a call; None if no rule recognises it.
 
         Args:
             headers: Non-empty values by name in lower case.
@@ -87,7 +80,7 @@ class Recognizer:
     def conversing(
         self, headers: Mapping[str, str], path: str, fields: Mapping[str, Any]
     ) -> Harness | None:
-        """Return the harness of a call without a session, None if it comes from no known one.
+        """Return the harness of a call without a session id; None if the harness is unknown.
 
         Args:
             headers: Non-empty values by name in lower case.
@@ -97,7 +90,7 @@ class Recognizer:
         for harness in self._conversing:
             if harness.is_marked(headers):
                 return harness
-        opening = _opening_of(path, fields) if self._conversing else ""
+        opening = _first_system_text(path, fields) if self._conversing else ""
         for harness in self._conversing:
             if opening.startswith(harness.openings):
                 return harness
@@ -109,7 +102,7 @@ class Recognizer:
         for member in headers.get("baggage", "").split(","):
             name, _, value = member.partition(";")[0].partition("=")
             if name.strip() == self._baggage_key and value.strip():
-                return Recognized("baggage", _id_of("baggage", unquote(value.strip())))
+                return Recognized("baggage", _application_id_for("baggage", unquote(value.strip())))
         return None
 
 
@@ -131,12 +124,12 @@ def _by_metadata(headers: Mapping[str, str], fields: Mapping[str, Any]) -> Recog
         return Recognized("metadata", named if is_ours else f"metadata/{_digest(named)}")
     session = metadata.get("session_id")
     if isinstance(session, str) and session:
-        return Recognized("metadata", _id_of("metadata", session))
+        return Recognized("metadata", _application_id_for("metadata", session))
     return None
 
 
-def _opening_of(path: str, fields: Mapping[str, Any]) -> str:
-    """Return the system prompt's first text; "" if there is none, or the path has no messages.
+def _first_system_text(path: str, fields: Mapping[str, Any]) -> str:
+    """Return the first text of a system prompt; "" without one.
 
     Args:
         path: Path of the endpoint.
@@ -175,8 +168,8 @@ class _HarnessReader:
                 parent = session.parent_id
                 return Recognized(
                     harness.name,
-                    _id_of(harness.name, session.session_id),
-                    None if parent is None else _id_of(harness.name, parent),
+                    _application_id_for(harness.name, session.session_id),
+                    None if parent is None else _application_id_for(harness.name, parent),
                     session.can_have_parent,
                     harness.application_class,
                     session.is_final,
@@ -192,12 +185,12 @@ class _PersonalReader:
         value = fields.get(self._field)
         if not isinstance(value, str) or not value:
             return None
-        # The value may be an e-mail address, which must not appear in logs.
+        # Hashed: the value may be an e-mail address, which logs must not contain.
         return Recognized(self._field, f"{self._field}/{_digest(value)}")
 
 
-def _id_of(rule: str, value: str) -> str:
-    """Return the application id for a value from other software."""
+def _application_id_for(rule: str, value: str) -> str:
+    """Return an application id for an id from other software, hashed if it is not plain."""
     return f"{rule}/{value if _PLAIN.fullmatch(value) else _digest(value)}"
 
 

@@ -15,21 +15,21 @@ from typing import Any, NamedTuple
 from justitia_ray.protocol.generation_bodies import CHAT, MESSAGES, RESPONSES
 
 MODEL = "assistant"
-"""Role of the model's turns."""
+"""Role of turns of the model."""
 _UNSAID = frozenset({"thinking", "redacted_thinking", "reasoning"})
-"""Kinds of parts with the model's thoughts, which clients may or may not send back."""
+"""Kinds of parts with the model's reasoning, which clients may omit from later calls."""
 _TEXTS = frozenset({"text", "input_text", "output_text", "refusal"})
 _SYSTEM = ("system", "developer")
 _REMINDER = ("<system-reminder>", "</system-reminder>")
 _BILLING_LINE = re.compile(
     r"\s*x-anthropic-billing-header:(?:[ \t]*[\w.-]+=[^;\s]*;?)*[ \t]*(?:\r?\n)?"
 )
-"""First line of Claude Code's system prompt. It has no meaning for a model, and its version and
+"""First line of Claude Code's system prompt. It means nothing to a model, and its version and
 checksum (`cc_version`, `cch`) change with every call."""
 
 
 class Turn(NamedTuple):
-    """A turn: the role, the text, and the ids of tool calls that it makes or answers."""
+    """Turn of a conversation: role, text, and ids of the tool calls that it makes or answers."""
 
     role: str
     text: str
@@ -37,21 +37,21 @@ class Turn(NamedTuple):
 
 
 def turns_of(path: str, fields: Mapping[str, Any]) -> list[Turn] | None:
-    """Return the turns that a call sends, None if its path takes no messages.
+    """Return the turns in a call's messages; None if its path takes no messages.
 
     Args:
         path: Path of the endpoint.
         fields: The call's body, checked by the endpoint's reader.
     """
     if path == CHAT:
-        return merged(map(_of_message, _unbilled(fields["messages"])))
+        return merged(map(_turn_of_message, _without_system_billing(fields["messages"])))
     if path == MESSAGES:
         system, messages = [], fields["messages"]
         if fields.get("system"):
-            system = [_turn("system", _without_billing_line(fields["system"]))]
+            system = [_new_turn("system", _without_billing_line(fields["system"]))]
         else:
-            messages = _unbilled(messages)
-        said = (_turn(one.get("role", "user"), one.get("content")) for one in messages)
+            messages = _without_system_billing(messages)
+        said = (_new_turn(one.get("role", "user"), one.get("content")) for one in messages)
         return merged([*system, *said])
     if path == RESPONSES:
         given, instructions = fields.get("input"), fields.get("instructions")
@@ -59,7 +59,7 @@ def turns_of(path: str, fields: Mapping[str, Any]) -> list[Turn] | None:
             system = [Turn("system", _without_billing_line(instructions))]
         else:
             system = []
-            given = _unbilled(given) if isinstance(given, list) else given
+            given = _without_system_billing(given) if isinstance(given, list) else given
         if isinstance(given, str):
             return [*system, Turn("user", given.strip())]
         return merged([*system, *turns_of_items(given or ())])
@@ -92,8 +92,8 @@ def _without_reminders(text: str) -> str:
     return "".join((*kept, text[at:].strip()))
 
 
-def _unbilled(messages: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
-    """Return messages; if the first is a system message, without its billing line."""
+def _without_system_billing(messages: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, Any]]:
+    """Return messages with the billing line removed from a first system message."""
     if not messages or messages[0].get("role") not in _SYSTEM:
         return messages
     first = messages[0]
@@ -102,7 +102,7 @@ def _unbilled(messages: Sequence[Mapping[str, Any]]) -> Iterable[Mapping[str, An
 
 
 def _without_billing_line(content: Any) -> Any:
-    """Return a system prompt (a text, or blocks) without the billing line at its start."""
+    """Return a system prompt (a text, or blocks) without a billing line at its start."""
     if isinstance(content, str):
         return _BILLING_LINE.sub("", content, count=1) if _has_billing_line(content) else content
     if isinstance(content, list) and content:
@@ -119,22 +119,22 @@ def _has_billing_line(text: str) -> bool:
 
 
 def turns_of_items(items: Iterable[Mapping[str, Any]]) -> Iterator[Turn]:
-    """Yield the turns of OpenAI Responses items, of a body or an answer."""
+    """Yield the turns of OpenAI Responses items, from a body or an answer."""
     for item in items:
         kind = str(item.get("type", "message"))
         if kind in _UNSAID:
             continue
         if kind.endswith("_call"):
-            yield Turn(MODEL, "", _ids(item.get("call_id") or item.get("id")))
+            yield Turn(MODEL, "", _as_ids(item.get("call_id") or item.get("id")))
         elif kind.endswith("_call_output"):
-            text, ids = _read(item.get("output"))
-            yield Turn("tool", text, (*_ids(item.get("call_id")), *ids))
+            text, ids = _read_content(item.get("output"))
+            yield Turn("tool", text, (*_as_ids(item.get("call_id")), *ids))
         else:
-            yield _turn(item.get("role") or MODEL, item.get("content"))
+            yield _new_turn(item.get("role") or MODEL, item.get("content"))
 
 
 def merged(turns: Iterable[Turn]) -> list[Turn]:
-    """Return turns with consecutive turns of the model merged into one."""
+    """Return turns with consecutive turns of the model joined."""
     found: list[Turn] = []
     for turn in turns:
         if found and turn.role == MODEL == found[-1].role:
@@ -144,19 +144,19 @@ def merged(turns: Iterable[Turn]) -> list[Turn]:
     return found
 
 
-def _of_message(message: Mapping[str, Any]) -> Turn:
+def _turn_of_message(message: Mapping[str, Any]) -> Turn:
     role, content = message.get("role") or "user", message.get("content")
     calls, answered = message.get("tool_calls"), message.get("tool_call_id")
     if not calls and not answered:
         if type(content) is str:
             return Turn("system" if role in _SYSTEM else str(role), content.strip())
-        return _turn(role, content)
-    turn = _turn(role, content)
-    made = [_id_of_call(call) for call in calls] if isinstance(calls, list) else []
-    return Turn(turn.role, turn.text, (*turn.ids, *made, *_ids(answered)))
+        return _new_turn(role, content)
+    turn = _new_turn(role, content)
+    made = [_tool_call_id(call) for call in calls] if isinstance(calls, list) else []
+    return Turn(turn.role, turn.text, (*turn.ids, *made, *_as_ids(answered)))
 
 
-def _id_of_call(call: Any) -> str:
+def _tool_call_id(call: Any) -> str:
     if not isinstance(call, Mapping):
         return ""
     function = call.get("function")
@@ -164,22 +164,22 @@ def _id_of_call(call: Any) -> str:
     return str(call.get("id") or named or "")
 
 
-def _turn(role: Any, content: Any) -> Turn:
-    text, ids = _read(content)
+def _new_turn(role: Any, content: Any) -> Turn:
+    text, ids = _read_content(content)
     return Turn("system" if role == "developer" else str(role), text, ids)
 
 
-def _read(content: Any) -> tuple[str, tuple[str, ...]]:
-    """Return the text of a message's content, and the ids of tool calls in it."""
+def _read_content(content: Any) -> tuple[str, tuple[str, ...]]:
+    """Return the text of a message's content, and the ids of its tool calls."""
     if isinstance(content, str):
         return content.strip(), ()
     if not isinstance(content, list):
-        return ("", ()) if content is None else (_written(content), ())
+        return ("", ()) if content is None else (_canonical_text(content), ())
     texts: list[str] = []
     ids: list[str] = []
     for part in content:
         if not isinstance(part, Mapping):
-            texts.append(part.strip() if isinstance(part, str) else _written(part))
+            texts.append(part.strip() if isinstance(part, str) else _canonical_text(part))
             continue
         kind = str(part.get("type", ""))
         if kind in _TEXTS or (not kind and "text" in part):
@@ -187,20 +187,20 @@ def _read(content: Any) -> tuple[str, tuple[str, ...]]:
         elif kind == "tool_use":
             ids.append(str(part.get("id") or part.get("name")))
         elif kind == "tool_result":
-            text, inner = _read(part.get("content"))
+            text, inner = _read_content(part.get("content"))
             texts.append(text)
             ids += (str(part.get("tool_use_id")), *inner)
         elif kind not in _UNSAID:
-            texts.append(_written(part))
+            texts.append(_canonical_text(part))
     return "".join(texts), tuple(ids)
 
 
-def _written(part: Any) -> str:
-    """Return a canonical text of a part that is no text, such as an image."""
+def _canonical_text(part: Any) -> str:
+    """Return a canonical text of a part that is not text, such as an image."""
     if isinstance(part, Mapping):
         part = {name: value for name, value in part.items() if name != "cache_control"}
     return json.dumps(part, sort_keys=True)
 
 
-def _ids(value: Any) -> tuple[str, ...]:
+def _as_ids(value: Any) -> tuple[str, ...]:
     return (str(value),) if value else ()

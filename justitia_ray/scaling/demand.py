@@ -10,18 +10,18 @@ from justitia_ray.core.queue_profile import expected_service
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, Tokens
 
 MAXIMUM_PROMISES = 512
-"""Largest number of applications whose promises are read, in order of arrival."""
+"""Maximum number of applications whose promises are read, in the order of arrival."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Demand of one model's queue, and the state of its replicas. Work is KV token-time."""
+    """Demand of a model's queue, and capacity of its replicas. Work is KV token-time."""
 
     at: Seconds
     served: KvTokenTime = 0
-    """Service charged since the scheduler started; never decreases."""
+    """Total service charged since the scheduler started."""
     prefill: KvTokenTime = 0
-    """Part of it that was for computing prompts."""
+    """Part of `served` that was for computing prompts."""
     queued: KvTokenTime = 0
     """Remaining service of the waiting inferences."""
     in_flight: KvTokenTime = 0
@@ -33,11 +33,11 @@ class Demand:
     running: int = 0
     """Number of leased or running inferences."""
     applications: int = 0
-    """Number of live applications, without those idle for longer than `hold_s`."""
+    """Number of live applications, except those idle for longer than `hold_s`."""
     usable_kv_tokens: Tokens = 0
-    """KV memory that all waiting and running inferences could hold at once."""
+    """KV memory that all waiting and running inferences would use at once."""
     sequences: int = 0
-    """Number of sequences that all inferences would run at once; a lower bound, for a waiting
+    """Number of sequences that all inferences would run at once; a lower bound, because a waiting
     inference counts as one."""
     replicas: int = 0
     """Number of replicas that accept work."""
@@ -48,7 +48,8 @@ class Demand:
     held_tokens: Tokens = 0
     """KV memory held by the leases of the replicas that accept work."""
     promises: Mapping[ApplicationId, KvTokenTime] = field(default_factory=dict)
-    """Work to be done before each waiting application gets its promised start, if it has one."""
+    """Work that must be served before the promised start of a waiting application, by
+    application."""
 
     @property
     def work(self) -> KvTokenTime:
@@ -57,7 +58,7 @@ class Demand:
 
 
 def read_demand(core: SchedulerCore, now: Seconds, hold_s: Seconds) -> Demand:
-    """Return the core's demand at `now`, without changing the core. O(applications + leases).
+    """Return the core's demand at `now`; the core is unchanged. O(applications + leases).
 
     Args:
         core: The queue.
@@ -76,9 +77,9 @@ def read_demand(core: SchedulerCore, now: Seconds, hold_s: Seconds) -> Demand:
     applications = 0
     for application in state.applications.values():
         waiting += len(application.waiting)
-        if _is_counted(application, now, hold_s):
+        if _is_active(application, now, hold_s):
             applications += 1
-            more += _expected_more(application, flying.get(application.application_id, 0))
+            more += _expected_service(application, flying.get(application.application_id, 0))
     serving = [one for one in state.replicas.values() if one.takes_leases]
     held = sum(one.context_tokens for one in state.replicas.values())
     return Demand(
@@ -97,17 +98,17 @@ def read_demand(core: SchedulerCore, now: Seconds, hold_s: Seconds) -> Demand:
         kv_tokens=sum(one.capacity.kv_tokens for one in serving),
         seats=sum(one.capacity.max_num_seqs for one in serving),
         held_tokens=sum(one.context_tokens for one in serving),
-        promises=_promises(core),
+        promises=_promised_starts(core),
     )
 
 
-def _is_counted(application: Application, now: Seconds, hold_s: Seconds) -> bool:
+def _is_active(application: Application, now: Seconds, hold_s: Seconds) -> bool:
     since = application.idle_since
     return since is None or now - since <= hold_s
 
 
-def _expected_more(application: Application, flying: KvTokenTime) -> KvTokenTime:
-    """Return the service that an application will still request, beyond its present inferences."""
+def _expected_service(application: Application, flying: KvTokenTime) -> KvTokenTime:
+    """Return the predicted service of an application beyond its present inferences."""
     if not application.state.takes_inferences:
         return 0
     here = flying
@@ -116,7 +117,7 @@ def _expected_more(application: Application, flying: KvTokenTime) -> KvTokenTime
     return max(0, application.predicted_kv_token_time - application.kv_token_time - here)
 
 
-def _promises(core: SchedulerCore) -> dict[ApplicationId, KvTokenTime]:
+def _promised_starts(core: SchedulerCore) -> dict[ApplicationId, KvTokenTime]:
     promises = {}
     waiting = (one for one in core.state.applications.values() if one.waiting)
     for application in islice(waiting, MAXIMUM_PROMISES):

@@ -20,21 +20,21 @@ from justitia_ray.scaling.demand import Demand
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
 _INFLOW_HALF_LIVES_S: tuple[Seconds, ...] = (120.0, 300.0)
-"""Half-lives of two inflow averages, of which the lower counts: a burst counts by its work, and
-replicas are not kept for a load that has ended."""
+"""Half-lives of two inflow averages, of which the lower counts: a short burst adds only its own
+work, and replicas are not kept for a load that has ended."""
 _RATE_HALF_LIFE_S: Seconds = 300.0
-"""Half-life, in replica-seconds, of the time during which full replicas are measured."""
+"""Half-life of the measured service rate, in replica-seconds of full replicas."""
 _PRIOR_S: Seconds = 20.0
-"""Weight of the guessed service rate, in replica-seconds."""
+"""Weight of the initial service rate, in replica-seconds."""
 _LEAST_APART_S: Seconds = 0.05
-"""Shortest time between two readings that update the rates."""
+"""Minimum seconds between two readings that update the rates."""
 _USUAL_USE = 0.7
-"""Share of the KV memory that a full replica uses, until it is measured."""
+"""Share of its KV memory that a full replica uses, until measured."""
 _FULL = 0.4
-"""Share of the KV memory or seats in use above which a replica with waiting work counts as full."""
+"""Share of KV memory or seats in use from which a replica with waiting work counts as full."""
 _MOST_BUSY = 0.7
-"""Share of the rate that the inflow may take: a queue at 1 grows without limit. Of 0.6, 0.7 and 0.9
-it gave the shortest completion times for its replica-hours in simulations."""
+"""Share of the service rate that the inflow may use; at 1 the queue grows without limit. In
+simulations it gave shorter completion times per replica-hour than 0.6, 0.7 and 0.9."""
 
 
 class SizeReason(StrEnum):
@@ -56,59 +56,59 @@ WHY_SO_MANY: Mapping[SizeReason, str] = {
     SizeReason.USABLE: "what waits and runs would not fill more replicas",
     SizeReason.PROMISE: "with fewer, open applications would start later than they were promised",
 }
-"""Sentence that explains each reason."""
+"""Sentence for each reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizingRules:
-    """Limits and times that an operator sets."""
+    """Limits and delays that an operator sets for sizing."""
 
     minimum: int = 1
     """Smallest number of replicas; with 0 all stop while no application is open."""
     maximum: int | None = None
     """Largest number of replicas; None: no limit."""
     target_drain_s: Seconds = 60.0
-    """Time within which all expected work must be served."""
+    """Time within which all expected work must be served, in seconds."""
     load_s: Seconds = 120.0
-    """Time that a replica takes to load, until it is measured."""
+    """Seconds that a replica takes to load, until measured."""
     hold_s: Seconds = 60.0
-    """Time for which an application counts with nothing waiting or running."""
+    """Seconds for which an idle application counts as active."""
 
     def bounded(self, replicas: int) -> int:
-        """Return a number of replicas within the limits."""
+        """Return a number of replicas, limited to minimum and maximum."""
         capped = replicas if self.maximum is None else min(replicas, self.maximum)
         return max(self.minimum, capped)
 
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """Replicas that do not serve yet, as reported by the autoscaler."""
+    """Replicas that are starting, as reported by the autoscaler."""
 
     starting: int = 0
     """Number of requested replicas that do not serve yet."""
     load_s: Seconds | None = None
-    """Measured time that a replica takes to load; None: not measured yet."""
+    """Measured seconds that a replica takes to load; None: not measured yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizeDecision:
-    """Wanted number of replicas, and the values behind it."""
+    """Wanted number of replicas, with the values that led to it."""
 
     wanted: int
-    """Number of replicas within the limits."""
+    """Wanted number of replicas, within the limits."""
     asked: int
-    """Number of replicas before the limits."""
+    """Wanted number of replicas without the limits."""
     reason: SizeReason
     drain_s: Seconds
-    """Time in which the present replicas would serve all expected work."""
+    """Seconds in which the present replicas would serve all expected work."""
     work: KvTokenTime
     inflow_kv_per_s: float
-    """Recent mean of KV token-time requested per second."""
+    """Recent average of KV token-time requested per second."""
     replica_kv_per_s: float | None
-    """KV token-time that a full replica serves per second; None: no replica was ever seen."""
+    """KV token-time that a full replica serves per second; None until a replica has been seen."""
     load_s: Seconds
     floor: int
-    """Fewest replicas that keep the promised starts."""
+    """Minimum number of replicas that keep the promised starts."""
     replicas: int
     """Number of replicas that accept work."""
     starting: int
@@ -119,20 +119,20 @@ class SizeDecision:
 
 
 class ReplicaRate:
-    """Service per second of a full replica: guessed until full replicas have been measured."""
+    """Service rate of a full replica, from a guess until full replicas have been measured."""
 
     def __init__(self) -> None:
         self._service: KvTokenTime = 0
-        """Decaying sums over the time in which replicas were full: this one and the next."""
+        """Decaying sums of service and of seconds, while replicas were full."""
         self._replica_s: Seconds = 0
         self._iterating: KvTokenTime = 0
-        """Decaying sums over all time: this one and the next."""
+        """Decaying sums of decoded KV token-time and of held token-seconds, at all times."""
         self._held_token_s: float = 0
         self._kv_tokens: float | None = None
         self._seats: float = 0
 
     def observe(self, before: Demand, now: Demand) -> None:
-        """Update the rate from two readings, the earlier of which held until the later one."""
+        """Update the rate from two successive readings."""
         if now.replicas:
             self._kv_tokens = now.kv_tokens / now.replicas
             self._seats = now.seats / now.replicas
@@ -141,7 +141,7 @@ class ReplicaRate:
             return
         keep = 0.5 ** (lasted_s / _RATE_HALF_LIFE_S)
         held = (before.held_tokens + now.held_tokens) / 2
-        # An iteration serves the memory held; prefill comes on top.
+        # Each iteration serves the held memory; prefill is added.
         self._iterating = keep * self._iterating + served - (now.prefill - before.prefill)
         self._held_token_s = keep * self._held_token_s + held * lasted_s
         if _is_full(before) and _is_full(now):
@@ -151,7 +151,7 @@ class ReplicaRate:
             self._replica_s = keep * self._replica_s + replica_s
 
     def kv_per_s(self, now: Demand) -> float | None:
-        """Return the rate in KV token-time per second; None if no replica was ever seen."""
+        """Return the rate in KV token-time per second; None until a replica has been seen."""
         if self._kv_tokens is None:
             return None
         used = _USUAL_USE * self._kv_tokens
@@ -174,32 +174,31 @@ def _is_full(demand: Demand) -> bool:
 
 
 class Inflow:
-    """Work requested per second: service in an interval plus the growth of expected work."""
+    """Inflow of work: service between readings plus the growth of expected work."""
 
     def __init__(self) -> None:
-        # Start with full half-lives of no requests, so that the first second is not taken as the
-        # rate.
+        # Start with averages of 0, so that a first burst does not count as a constant load.
         self._lasted_s = list(_INFLOW_HALF_LIVES_S)
-        self._asked: list[KvTokenTime] = [0.0] * len(self._lasted_s)
+        self._unbounded_size: list[KvTokenTime] = [0.0] * len(self._lasted_s)
 
     def observe(self, before: Demand, now: Demand) -> None:
-        """Update the averages from two readings."""
+        """Update the averages from two successive readings."""
         lasted_s = now.at - before.at
         asked = now.served - before.served + now.work - before.work
         for which, half_life_s in enumerate(_INFLOW_HALF_LIVES_S):
             keep = 0.5 ** (lasted_s / half_life_s)
-            self._asked[which] = keep * self._asked[which] + asked
+            self._unbounded_size[which] = keep * self._unbounded_size[which] + asked
             self._lasted_s[which] = keep * self._lasted_s[which] + lasted_s
 
     @property
     def kv_per_s(self) -> float:
-        """KV token-time requested per second; falling predictions lower it."""
-        rates = (a / s for a, s in zip(self._asked, self._lasted_s, strict=True))
+        """KV token-time requested per second; falls when predictions are lowered."""
+        rates = (a / s for a, s in zip(self._unbounded_size, self._lasted_s, strict=True))
         return max(0.0, min(rates))
 
 
 class Promises:
-    """Promised latest start of each waiting application.
+    """Latest promised start of each waiting application.
 
     A promise is computed from the replicas present when the application is first seen; if the
     target is later, the target is promised, so that within it the number of replicas may fall.
@@ -209,7 +208,7 @@ class Promises:
         self._due_at: dict[ApplicationId, Seconds] = {}
 
     def replicas_needed(self, demand: Demand, kv_per_s: float, target_s: Seconds) -> int:
-        """Record new promises, drop ended ones, and return the fewest replicas that keep all.
+        """Update the promises from a reading; return the minimum number of replicas that keeps all.
 
         A promise that the present replicas cannot keep requires all of them, but no more.
         """
@@ -229,11 +228,11 @@ class Promises:
 
 
 _ROUNDING = 1e-6
-"""Rounding tolerance: work that is served just in time requires no further replica."""
+"""Relative tolerance: work that is served just in time needs no further replica."""
 
 
 class Sizer:
-    """Sizes the replicas of one model from reading to reading."""
+    """Decides the number of replicas of a model from successive readings."""
 
     def __init__(self) -> None:
         self._rate = ReplicaRate()
@@ -241,11 +240,10 @@ class Sizer:
         self._promises = Promises()
         self._last: Demand | None = None
         self._late_since: Seconds | None = None
-        """Time since which the work has exceeded what the requested replicas serve within the
-        target."""
+        """Time since which the requested replicas are too few for the target."""
 
     def size(self, demand: Demand, rules: SizingRules, fleet: Fleet) -> SizeDecision:
-        """Update the rates from a reading, and return the wanted number of replicas.
+        """Update the rates from a reading; return the wanted number of replicas.
 
         Args:
             demand: Present demand; readings come in order, about a second apart.
@@ -258,7 +256,7 @@ class Sizer:
             self._rate.observe(demand, demand)
         elif demand.at - last.at >= _LEAST_APART_S:
             self._last = demand
-            if demand.served < last.served:  # another scheduler has started to count from 0
+            if demand.served < last.served:  # a new scheduler counts from 0 again
                 self._inflow = Inflow()
             else:
                 self._rate.observe(last, demand)
@@ -268,14 +266,14 @@ class Sizer:
         floor = 0
         if kv_per_s is not None:
             floor = self._promises.replicas_needed(demand, kv_per_s, rules.target_drain_s)
-        asked, reason = self._asked(demand, rules, fleet, load_s, kv_per_s)
+        asked, reason = self._unbounded_size(demand, rules, fleet, load_s, kv_per_s)
         if floor > asked:
             asked, reason = floor, SizeReason.PROMISE
         return SizeDecision(
             wanted=rules.bounded(asked),
             asked=asked,
             reason=reason,
-            drain_s=_drain_s(demand, kv_per_s, load_s),
+            drain_s=_drain_time_s(demand, kv_per_s, load_s),
             work=demand.work,
             inflow_kv_per_s=self._inflow.kv_per_s,
             replica_kv_per_s=kv_per_s,
@@ -285,7 +283,7 @@ class Sizer:
             starting=fleet.starting,
         )
 
-    def _asked(
+    def _unbounded_size(
         self,
         demand: Demand,
         rules: SizingRules,
@@ -300,19 +298,18 @@ class Sizer:
         have = demand.replicas + fleet.starting
         served = kv_per_s * (demand.replicas + fleet.starting / 2) * load_s
         later = max(0.0, demand.work + self._inflow.kv_per_s * load_s - served)
-        usable = _usable(demand)
+        usable = _useful_replicas(demand)
         standing = min(self._inflow.kv_per_s / kv_per_s, usable) / _MOST_BUSY
         now_needed = demand.work / rules.target_drain_s / kv_per_s
-        # A replica should serve for at least as long as it loads, for it costs during both.
+        # A replica should serve at least as long as it loads, because both times cost.
         later_needed = later / max(rules.target_drain_s, load_s) / kv_per_s
-        if self._is_lasting(now_needed > have, demand.at, load_s):
-            # A replica started when the backlog began would serve by now, so this is no burst.
+        if self._overload_lasts(now_needed > have, demand.at, load_s):
+            # A lasting backlog: a replica started at its beginning would serve by now.
             draining = now_needed
         elif later_needed > have:
             draining = later_needed
         else:
-            # Work that will be served before another replica is loaded is no reason to start one,
-            # but it is a reason to keep those that serve it.
+            # Work that is served before a replica has loaded starts none, but keeps present ones.
             draining = min(have, max(now_needed, later_needed))
         needed, reason = max(
             (standing, SizeReason.INFLOW),
@@ -321,8 +318,8 @@ class Sizer:
         asked = math.ceil(needed - _ROUNDING)
         return (asked, reason) if asked > 1 else (1, SizeReason.OPEN)
 
-    def _is_lasting(self, is_late: bool, at: Seconds, load_s: Seconds) -> bool:
-        """Record whether there is too much work; return whether that has lasted for `load_s`."""
+    def _overload_lasts(self, is_late: bool, at: Seconds, load_s: Seconds) -> bool:
+        """Record whether the work exceeds the target; return whether it has for `load_s`."""
         if not is_late:
             self._late_since = None
         elif self._late_since is None:
@@ -330,7 +327,7 @@ class Sizer:
         return self._late_since is not None and at - self._late_since >= load_s
 
 
-def _usable(demand: Demand) -> float:
+def _useful_replicas(demand: Demand) -> float:
     """Return the number of replicas that all waiting and running inferences would fill."""
     if not demand.replicas:
         return math.inf
@@ -339,7 +336,7 @@ def _usable(demand: Demand) -> float:
     return max(by_kv, by_seats)
 
 
-def _drain_s(demand: Demand, kv_per_s: float | None, load_s: Seconds) -> Seconds:
+def _drain_time_s(demand: Demand, kv_per_s: float | None, load_s: Seconds) -> Seconds:
     if not demand.work:
         return 0.0
     loading_s = 0.0 if demand.replicas else load_s
