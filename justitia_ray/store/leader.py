@@ -14,22 +14,21 @@ from justitia_ray.units import Epoch, Seconds
 
 @dataclass(frozen=True, slots=True)
 class LeaderRecord:
-    """Process of a leading scheduler, as stored in Redis."""
+    """Process of the leading scheduler, as stored in Redis."""
 
     namespace: str = ""
     """Namespace of the Ray actor."""
     actor: str = ""
-    """Ray's id of the actor; it stays the same when the actor restarts in a new process."""
+    """Ray's actor id, which survives a restart of the actor's process."""
     version: str = ""
     """Version of this package."""
     host: str = field(default_factory=socket.gethostname)
     process_id: int = field(default_factory=os.getpid)
     since: Seconds = field(default_factory=lambda: round(time.time(), 3))
-    """Time at which the process started to become the leader, in seconds since 1970 by its clock.
-    """
+    """Time at which the process began to become the leader, in seconds since 1970 by its clock."""
 
     def is_succeeded_by(self, record: Mapping[str, Any]) -> bool:
-        """Return whether a stored leader is another process of the same actor."""
+        """Return whether a stored leader is a later process of the same actor."""
         return bool(self.actor) and record.get("actor") == self.actor
 
     def record(self, epoch: Epoch) -> dict[str, Any]:
@@ -38,7 +37,7 @@ class LeaderRecord:
 
 
 class StaleEpoch(StoreError):
-    """Another scheduler has become the leader; the receiver of this error stops granting leases.
+    """Error: another scheduler has become the leader, so this one must stop granting leases.
 
     Attributes:
         ours: Epoch of the scheduler that tried to save.
@@ -69,7 +68,7 @@ class StaleEpoch(StoreError):
 
 
 def describe_leader(record: Mapping[str, Any]) -> str:
-    """Describe the leader in words; its record is untrusted, so values may be malformed."""
+    """Describe the leader for messages; its record may be malformed."""
     if not record:
         return "by whom is not known"
     since = record.get("since")

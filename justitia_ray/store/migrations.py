@@ -17,21 +17,21 @@ from justitia_ray.units import ApplicationId
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Stored records that the steps transform."""
+    """Stored records that migration steps transform."""
 
     clock: JsonObject | None
     applications: Mapping[ApplicationId, JsonObject]
 
 
 def migrated(version: int, records: Records) -> Records:
-    """Return the records of schema `version` in the form of the current version."""
+    """Return records of schema `version` in the form of the current version."""
     for step in range(version, SCHEMA_VERSION):
         records = MIGRATIONS[step](records)
     return records
 
 
-def _from_1(records: Records) -> Records:
-    """Fill in the fields that version 1 did not always write.
+def _migrate_from_1(records: Records) -> Records:
+    """Fill in fields that version 1 did not always write.
 
     All accounts were in KV token-time then, so an application's `kv_token_time` equals its
     `attained`. The counts of a policy are unknown and start at zero.
@@ -41,7 +41,7 @@ def _from_1(records: Records) -> Records:
         clock = {"grants": 0, "policy": "", "counted": {}, **clock}
     applications = {}
     for name, record in records.applications.items():
-        # a live application; others are only still served by GPS
+        # live applications; the others are served only by GPS
         if "state" in record and "attained" in record:
             filled = {"replicas": [], "ended_leases": [], "kv_token_time": record["attained"]}
             record = filled | record
@@ -49,8 +49,8 @@ def _from_1(records: Records) -> Records:
     return Records(clock, applications)
 
 
-def _from_2(records: Records) -> Records:
-    """Prefix application ids with the tenant; before, ids were shared by all tenants.
+def _migrate_from_2(records: Records) -> Records:
+    """Prefix application ids with their tenant; before, all tenants shared one set of ids.
 
     What GPS still owes to ended applications keeps no tenant. The counts of a policy may be by
     application and start at zero.
@@ -67,5 +67,5 @@ def _from_2(records: Records) -> Records:
 
 _DEFAULT_TENANT = "default"
 
-MIGRATIONS: dict[int, Callable[[Records], Records]] = {1: _from_1, 2: _from_2}
-"""Steps by the version that they start from; each leads to the next version."""
+MIGRATIONS: dict[int, Callable[[Records], Records]] = {1: _migrate_from_1, 2: _migrate_from_2}
+"""Migration steps by the version that they start from."""

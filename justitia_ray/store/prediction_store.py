@@ -32,13 +32,13 @@ from justitia_ray.store.schema import (
 from justitia_ray.units import Seconds
 
 MOST_WAITING = 20_000
-"""Maximum number of finished applications waiting to be learned (some tens of megabytes); the
+"""Maximum number of finished applications that wait to be learned, some tens of megabytes; the
 oldest are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPredictions:
-    """Snapshot of everything that was learned; dictionaries are keyed by application class."""
+    """Everything learned that is stored; dictionaries are keyed by application class."""
 
     revision: int
     applied: str
@@ -52,17 +52,17 @@ class StoredPredictions:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Changes from learning some finished applications, by application class."""
+    """Results of learning some finished applications, by application class."""
 
     applied: str
     """Stream id of the last learned application."""
     classes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     learning: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     samples: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
-    """New samples since the last save, by application class."""
+    """Samples since the last save, by application class."""
 
 
-# The predictor may write before any scheduler has become the leader.
+# NX: the predictor may write before any scheduler has become the leader.
 ADD_OBSERVED = (
     checking_kinds("string", "stream")
     + """
@@ -191,18 +191,18 @@ class PredictionStore:
             applied=_START if applied is None else applied.decode(errors="replace"),
             classes=decode_hash(keys.prediction_classes, pairs(classes), damage),
             learning=decode_hash(keys.prediction_learning, pairs(learning), damage),
-            models=_indexes(keys.prediction_models, pairs(models), damage),
+            models=_read_indexes(keys.prediction_models, pairs(models), damage),
             damage=damage,
         )
 
     async def revision(self) -> int:
-        """Return a number that changes whenever the result of `load` changes."""
+        """Return a number that changes with every change of the stored predictions."""
         key = self._keys.prediction_revision
         async with self._connection.errors():
             return decode_count(key, await self._client.get(key), 0) or 0
 
     async def load_samples(self, application_class: str) -> tuple[list[JsonObject], int]:
-        """Return the history of a class, oldest first, and the number of unreadable entries."""
+        """Return the samples of a class, oldest first, and the number of unreadable ones."""
         key = self._keys.samples(application_class)
         async with self._connection.errors():
             raw = await self._client.lrange(key, 0, -1)
@@ -213,7 +213,7 @@ class PredictionStore:
         return samples, len(raw) - len(samples)
 
     async def load_model(self, application_class: str, version: int) -> bytes | None:
-        """Return the bytes of a model; None if there are none, or the key has another type."""
+        """Return the bytes of a model; None if the key is missing or has another type."""
         key = self._keys.model(application_class, version)
         async with self._connection.errors():
             try:
@@ -225,7 +225,7 @@ class PredictionStore:
         return data
 
     async def add_observed(self, observations: Iterable[Mapping[str, Any]]) -> None:
-        """Add finished applications to be learned, all or none.
+        """Add finished applications that wait to be learned: all or none.
 
         Raises:
             StoreError: Also if an observation is not JSON.
@@ -239,12 +239,12 @@ class PredictionStore:
             )
 
     async def observed_count(self) -> int:
-        """Return about how many finished applications wait to be learned, never too few."""
+        """Return the approximate number of applications that wait to be learned; never too low."""
         async with self._connection.errors():
             return int(await self._client.xlen(self._keys.prediction_observed))
 
     async def read_observed(self, after: str, count: int) -> list[tuple[str, JsonObject | None]]:
-        """Return the next finished applications with their ids, oldest first.
+        """Return the next finished applications to learn, with their ids, oldest first.
 
         An entry that is not a JSON object is returned as None.
         """
@@ -261,19 +261,19 @@ class PredictionStore:
         return found
 
     async def hold(self, learner: str, for_s: Seconds) -> bool:
-        """Acquire or extend the learner's lock; return whether `learner` holds it."""
+        """Acquire or extend the learner's lock; return whether `learner` has it."""
         milliseconds = max(1, round(1000 * for_s))
         async with self._connection.errors():
             key = self._keys.prediction_learner
             return bool(await self._hold(keys=[key], args=[learner, milliseconds]))
 
     async def release(self, learner: str) -> None:
-        """Release the learner's lock if `learner` holds it."""
+        """Release the learner's lock if `learner` has it."""
         async with self._connection.errors():
             await self._release(keys=[self._keys.prediction_learner], args=[learner])
 
     async def save(self, learner: str, learned: Learned, bound: int) -> int | None:
-        """Write changes, all or none, if `learner` still holds the lock.
+        """Write changes, all or none, if `learner` still has the lock.
 
         Args:
             learner: Name given to `hold`.
@@ -322,7 +322,7 @@ class PredictionStore:
         after: VersionIndex,
         data: bytes | None = None,
     ) -> int | None:
-        """Replace the index of a class's models, if it is still the index that was read.
+        """Replace the index of a class's models unless it has changed since it was read.
 
         Args:
             application_class: Class of the models.
@@ -336,8 +336,7 @@ class PredictionStore:
         keys = self._keys
         key = keys.prediction_models
         unnamed = [v.number for v in before.versions if after.find(v.number) is None]
-        # the active model's key is passed even if there are no new bytes; the script then leaves it
-        # alone
+        # also without new bytes; the script then keeps the model
         changed = [keys.model(application_class, n) for n in (after.active, *unnamed)]
         async with self._connection.errors():
             raw: bytes | None = await self._client.hget(key, application_class)
@@ -382,7 +381,7 @@ class PredictionMemory:
         self.applied = ""
         self.changes = 0
         self._last = (0, 0)
-        """Time of the last id in milliseconds, and the number of further ids with that time."""
+        """Milliseconds of the last id, and how many ids before it have the same milliseconds."""
 
     async def load(self) -> StoredPredictions:
         """Return everything learned."""
@@ -396,41 +395,41 @@ class PredictionMemory:
         )
 
     async def revision(self) -> int:
-        """Return a number that changes whenever the result of `load` changes."""
+        """Return a number that changes with every change of the stored predictions."""
         return self.changes
 
     async def load_samples(self, application_class: str) -> tuple[list[JsonObject], int]:
-        """Return the history of a class, oldest first."""
+        """Return the samples of a class, oldest first."""
         return [json.loads(value) for value in self.samples.get(application_class, [])], 0
 
     async def load_model(self, application_class: str, version: int) -> bytes | None:
-        """Return the bytes of a model; None if there are none."""
+        """Return the bytes of a model; None if it is missing."""
         return self.data.get((application_class, version))
 
     async def add_observed(self, observations: Iterable[Mapping[str, Any]]) -> None:
-        """Add finished applications to be learned; beyond the limit the oldest are dropped."""
+        """Add finished applications that wait to be learned; drop the oldest above the limit."""
         for observation in observations:
             self.observed.append((self._next_id(), json.dumps(observation)))
         del self.observed[:-MOST_WAITING]
 
     async def observed_count(self) -> int:
-        """Return the number of finished applications waiting to be learned."""
+        """Return the number of applications that wait to be learned."""
         return len(self.observed)
 
     async def read_observed(self, after: str, count: int) -> list[tuple[str, JsonObject | None]]:
-        """Return the next finished applications with their ids, oldest first."""
+        """Return the next finished applications to learn, with their ids, oldest first."""
         later = ((name, value) for name, value in self.observed if name > after)
         return [(name, json.loads(value)) for name, value in later][:count]
 
     async def hold(self, learner: str, for_s: Seconds) -> bool:
-        """Return True: there is no other learner."""
+        """Return True: a predictor without Redis is the only learner."""
         return True
 
     async def release(self, learner: str) -> None:
-        """Do nothing: there is no other learner."""
+        """Do nothing: a predictor without Redis is the only learner."""
 
     async def save(self, learner: str, learned: Learned, bound: int) -> int | None:
-        """Store changes, and the latest `bound` samples of each class."""
+        """Store changes, with the latest `bound` samples of each class."""
         self.classes |= {name: json.dumps(value) for name, value in learned.classes.items()}
         self.learning |= {name: json.dumps(value) for name, value in learned.learning.items()}
         for name, new in learned.samples.items():
@@ -449,7 +448,7 @@ class PredictionMemory:
         after: VersionIndex,
         data: bytes | None = None,
     ) -> int | None:
-        """Replace a class's index and store the active model, if the index is still `before`."""
+        """Replace a class's index, and store the active model, unless the index has changed."""
         if self.models.get(application_class, VersionIndex()) != before:
             return None
         self.models[application_class] = after
@@ -465,7 +464,7 @@ class PredictionMemory:
         """Do nothing: there is no connection to close."""
 
     def _next_id(self) -> str:
-        """Return an id in the form of Redis's stream ids, but sortable as text."""
+        """Return the next id: a Redis stream id that can be sorted as text."""
         now_ms = int(1000 * self._wall())
         at_ms, count = self._last
         self._last = (now_ms, 0) if now_ms > at_ms else (at_ms, count + 1)
@@ -473,10 +472,12 @@ class PredictionMemory:
 
 
 AnyPredictionStore: TypeAlias = PredictionStore | PredictionMemory
-"""Store of a predictor: in Redis, or in this process."""
+"""Store of a predictor, in Redis or in this process."""
 
 
-def _indexes(key: str, raw: Mapping[bytes, bytes], damage: list[str]) -> dict[str, VersionIndex]:
+def _read_indexes(
+    key: str, raw: Mapping[bytes, bytes], damage: list[str]
+) -> dict[str, VersionIndex]:
     found: dict[str, VersionIndex] = {}
     for name, value in sorted(raw.items()):
         try:

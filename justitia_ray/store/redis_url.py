@@ -40,7 +40,7 @@ class RedisUrl:
 
     setup: Setup
     text: str
-    """The original URL; redis-py parses it itself in the case of one server."""
+    """Original URL; redis-py parses it again in the case of a single server."""
     address: str
     """URL without options, for error messages."""
     tls: bool
@@ -66,12 +66,12 @@ def read_redis_url(url: str) -> RedisUrl:
         parts = urlsplit(url)
         setup, tls = _SCHEMES[parts.scheme]
         if setup is Setup.SERVER:
-            return RedisUrl(setup, url, _server_address(parts), tls)
+            return RedisUrl(setup, url, _address_of_server(parts), tls)
         default = _SENTINEL_PORT if setup is Setup.SENTINEL else _REDIS_PORT
-        hosts = tuple(_host(text, default) for text in parts.netloc.split(","))
-        service, db = _path(setup, parts)
+        hosts = tuple(_split_host(text, default) for text in parts.netloc.split(","))
+        service, db = _split_path(setup, parts)
     except (KeyError, ValueError):
-        # Without the cause, because the parser's message quotes parts of the URL.
+        # No cause: the parser's message quotes parts of the URL.
         raise ConfigError(
             f"redis_url cannot be read (not shown, it may hold a password): {FORMS} is allowed;"
             " percent-encode special characters"
@@ -80,21 +80,21 @@ def read_redis_url(url: str) -> RedisUrl:
     return RedisUrl(setup, url, address, tls, hosts, service, db)
 
 
-def _server_address(parts: SplitResult) -> str:
+def _address_of_server(parts: SplitResult) -> str:
     if parts.scheme == "unix":
         return f"unix://{parts.path}"
     return f"{parts.scheme}://{parts.hostname}:{parts.port or _REDIS_PORT}"
 
 
-def _host(text: str, default_port: int) -> tuple[str, int]:
+def _split_host(text: str, default_port: int) -> tuple[str, int]:
     parts = urlsplit(f"//{text}")
     if not parts.hostname:
         raise ValueError
     return parts.hostname, parts.port or default_port
 
 
-def _path(setup: Setup, parts: SplitResult) -> tuple[str, int]:
-    """Return Sentinel's service name and the database number."""
+def _split_path(setup: Setup, parts: SplitResult) -> tuple[str, int]:
+    """Return the service name of Sentinel and the database number."""
     if parts.query or parts.fragment:
         raise ValueError
     words = [word for word in parts.path.split("/") if word]

@@ -43,9 +43,8 @@ local function epoch_in(key)
 end
 """
 
-# One script, so that no scheduler becomes the leader with data that this version cannot read. An
-# epoch is at least the milliseconds of Redis's clock: a counter from 1, or the stored epoch plus
-# one, could repeat an epoch that was given out before the store was emptied.
+# One script, so that a scheduler with unreadable data does not become the leader.
+# Epochs are at least Redis's clock in ms, so that none repeats after the store is emptied.
 _BECOME_LEADER = (
     checking_kinds("string", "string")
     + _EPOCH
@@ -88,8 +87,8 @@ return 'done'
 applications. ARGV: own epoch, old version, new version, the clock or empty, alternating application
 names and records."""
 
-# One script, so that the check of the epoch and the writes are atomic. HSET is called pair by pair,
-# because Lua's unpack() is limited.
+# One script checks the epoch and writes atomically.
+# HSET is called for each pair, because Lua's unpack() is limited.
 _SAVE = (
     checking_kinds("string", "string", "string", "string", "string", "hash", "hash")
     + _EPOCH
@@ -147,16 +146,17 @@ UsageRecords: TypeAlias = dict[Day, dict[ClientId, JsonObject]]
 _USAGE_KEPT_S = 400 * DAY_S
 
 _AT_ONCE = 1_000
-"""Number of records encoded before the event loop runs again (6 ms), and read with one call."""
+"""Number of records that are encoded before the event loop runs again (6 ms), or read with one
+call."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredState:
-    """State that the last leader saved; empty for a new model."""
+    """State that the last leader has saved; empty for a new model."""
 
     clock: JsonObject | None
     applications: dict[ApplicationId, JsonObject]
-    """Applications' records, in the order of their ids."""
+    """Records of applications, sorted by id."""
     settings: JsonObject | None
     replicas: dict[ReplicaId, JsonObject]
     epoch: Epoch | None = None
@@ -200,7 +200,7 @@ class SchedulerStore:
         self._read = register(READ)
 
     async def become_leader(self, above: Epoch = 0) -> Epoch:
-        """Become the leader with a new epoch and return it; writes with lower epochs then fail.
+        """Become the leader; return the new epoch, which blocks writes with lower epochs.
 
         The new epoch is above the stored one, and at least the milliseconds of Redis's clock. So no
         epoch repeats, even if the data are lost, as long as that clock goes forward and leaders
@@ -216,7 +216,7 @@ class SchedulerStore:
             StaleEpoch: If another scheduler became the leader while data were migrated.
         """
         keys = self._keys
-        # The leader's JSON without its opening brace: the script puts the epoch in front.
+        # The leader's JSON without its brace: the script inserts the epoch.
         leader = encode(keys.leader, self._leader.record(0)).partition(",")[2]
         async with self._connection.errors():
             try:
@@ -225,16 +225,15 @@ class SchedulerStore:
                     args=[SCHEMA_VERSION, above, leader],
                 )
             except ResponseError:
-                # a script's error does not name the key; load() raises an error that does, if a key
-                # is the cause
+                # the script's error names no key; load() raises one that does
                 await self.load()
                 raise
         epoch = int(taken)
         if int(version) < SCHEMA_VERSION:
-            await self._bring_up_to_date(epoch, int(version))
+            await self._migrate_records(epoch, int(version))
         return epoch
 
-    async def _bring_up_to_date(self, epoch: Epoch, version: int) -> None:
+    async def _migrate_records(self, epoch: Epoch, version: int) -> None:
         keys = self._keys
         stored = await self.load()
         records = migrated(version, Records(stored.clock, stored.applications))
@@ -252,7 +251,7 @@ class SchedulerStore:
             )
         if outcome != b"done":
             found = await self.load()
-            raise self._stale(epoch, found.epoch or 0, found.leader)
+            raise self._stale_epoch(epoch, found.epoch or 0, found.leader)
 
     async def load(self) -> StoredState:
         """Return the stored state.
@@ -319,15 +318,15 @@ class SchedulerStore:
             encode(keys.leader, self._leader.record(epoch)),
             "" if clock is None else encode(keys.clock, clock),
             "" if settings is None else encode(keys.settings, settings),
-            *await _fields(keys.applications, changed),
+            *await _field_arguments(keys.applications, changed),
             len(gone),
             *gone,
             "keep" if replicas is None else "replace",
-            *await _fields(keys.replicas, replicas or {}),
+            *await _field_arguments(keys.replicas, replicas or {}),
         ]
         used = sorted((usage or {}).items())
         for day, of_day in used:
-            arguments += (*await _fields(keys.usage(day), of_day), _USAGE_KEPT_S)
+            arguments += (*await _field_arguments(keys.usage(day), of_day), _USAGE_KEPT_S)
         async with self._connection.errors():
             try:
                 told, leader = await self._save(
@@ -348,11 +347,11 @@ class SchedulerStore:
                 raise
         stored = int(told)
         if stored > epoch:
-            raise self._stale(epoch, stored, decode_object(keys.leader, leader or None))
+            raise self._stale_epoch(epoch, stored, decode_object(keys.leader, leader or None))
         return stored == epoch
 
     async def load_usage(self, days: Iterable[Day]) -> UsageRecords:
-        """Return the stored totals of these days by day and tenant, omitting empty days."""
+        """Return the totals of the given days by day and tenant; empty days are missing."""
         keys, found = self._keys, {}
         for day in days:
             async with self._connection.errors():
@@ -361,7 +360,7 @@ class SchedulerStore:
                 found[day] = decode_hash(keys.usage(day), raw)
         return found
 
-    def _stale(self, ours: Epoch, theirs: Epoch, leader: JsonObject | None) -> StaleEpoch:
+    def _stale_epoch(self, ours: Epoch, theirs: Epoch, leader: JsonObject | None) -> StaleEpoch:
         return StaleEpoch(ours, theirs, leader, self._leader.is_succeeded_by(leader or {}))
 
     async def ping(self) -> bool:
@@ -373,8 +372,8 @@ class SchedulerStore:
         await self._connection.aclose()
 
 
-async def _fields(key: str, objects: Mapping[str, Mapping[str, Any]]) -> list[str | int]:
-    """Return the count, then names and values, as arguments for the script's `set_fields`.
+async def _field_arguments(key: str, objects: Mapping[str, Mapping[str, Any]]) -> list[str | int]:
+    """Return the arguments of the script's `set_fields`: the count, then names and values.
 
     The event loop runs in between, because 50,000 applications take 0.3 s.
     """
@@ -387,7 +386,7 @@ async def _fields(key: str, objects: Mapping[str, Mapping[str, Any]]) -> list[st
 
 
 class NoStore:
-    """Store of a scheduler under `durability: none`; epochs are milliseconds of the wall clock.
+    """Scheduler store for `durability: none`: nothing is stored, epochs are wall-clock ms.
 
     Epochs rise across restarts as long as the clocks of the scheduler's nodes agree to within the
     time of a restart. If a clock was set back, callers have a higher epoch, and the scheduler takes

@@ -54,11 +54,11 @@ from typing import Any, NoReturn, TypeAlias
 from justitia_ray.errors import ConfigError, StoreError
 
 SCHEMA_VERSION = 3
-"""Increased by every change of the table above that an older version would misread."""
+"""Version of the schema; increased by every change that an older version would misread."""
 
 JsonObject: TypeAlias = dict[str, Any]
 
-# Braces inside the name would end the hash tag early and spread one model over several slots.
+# A brace in the name would end the hash tag early and spread a model over slots.
 _NAME = re.compile(r"[^{}\s]{1,200}")
 
 
@@ -130,7 +130,7 @@ class ApplicationKeys:
 
 
 def encode(key: str, value: Mapping[str, Any]) -> str:
-    """Return a value as the JSON that is stored under `key`.
+    """Return the JSON of a value, to be stored under `key`.
 
     Raises:
         StoreError: If JSON cannot represent it (a NaN, an infinity, a custom type).
@@ -142,7 +142,7 @@ def encode(key: str, value: Mapping[str, Any]) -> str:
 
 
 def decode_object(key: str, raw: bytes | None) -> JsonObject | None:
-    """Return the JSON object read from `key`, or None if the key does not exist.
+    """Parse the JSON object stored under `key`; None if the key does not exist.
 
     Raises:
         StoreError: If it is not a JSON object; the message names the key, never the value.
@@ -150,7 +150,7 @@ def decode_object(key: str, raw: bytes | None) -> JsonObject | None:
     if raw is None:
         return None
     try:
-        value = json.loads(raw, parse_constant=_no_constant)
+        value = json.loads(raw, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:
         raise StoreError(f"{key}: holds something that is not JSON: {error}") from error
     if not isinstance(value, dict):
@@ -161,7 +161,7 @@ def decode_object(key: str, raw: bytes | None) -> JsonObject | None:
 def decode_hash(
     key: str, raw: Mapping[bytes, bytes], damage: list[str] | None = None
 ) -> dict[str, JsonObject]:
-    """Return a hash of JSON objects read from `key`, in the order of its field names.
+    """Parse the hash of JSON objects stored under `key`, in the order of its field names.
 
     Args:
         key: Key of the hash.
@@ -188,26 +188,26 @@ def decode_hash(
 
 
 def pairs(flat: Sequence[bytes]) -> dict[bytes, bytes]:
-    """Return a hash from a script's flat list of alternating fields and values."""
+    """Return a hash from the flat list of fields and values that a script returns."""
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
 def decode_count(key: str, raw: bytes | None, least: int = 1) -> int | None:
-    """Return the integer >= `least` read from `key`, or None if the key does not exist.
+    """Parse the integer >= `least` stored under `key`; None if the key does not exist.
 
     Raises:
         StoreError: If the value is anything else.
     """
     if raw is None:
         return None
-    # isdigit of bytes is ASCII only; int() alone would accept signs, blanks and underscores
+    # int() alone would accept signs, blanks and underscores
     if not raw.isdigit() or int(raw) < least:
         raise StoreError(f"{key}: holds {raw[:40]!r}, an integer >= {least} is expected")
     return int(raw)
 
 
 def check_version(key: str, raw: bytes | None) -> None:
-    """Accept data of this schema version, of an older one, or without a version.
+    """Check that data has this schema version, an older one, or none.
 
     Raises:
         StoreError: If the version is newer or cannot be read.
@@ -232,7 +232,7 @@ end
 
 
 def checking_kinds(*kinds: str) -> str:
-    """Return Lua code that fails, naming the key, if KEYS are not of these types in order."""
+    """Return Lua code that fails, naming the key, unless KEYS have these types in order."""
     return _CHECK_KINDS.format(kinds=", ".join(f"'{kind}'" for kind in kinds))
 
 
@@ -260,5 +260,5 @@ return found
 or `counted` for a hash of which only the number of fields is returned."""
 
 
-def _no_constant(constant: str) -> NoReturn:
+def _reject_constant(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is no JSON number")

@@ -39,7 +39,7 @@ def keep_synced(data_dir: Path, ended: threading.Event, rewrite: Callable[[], bo
 
 
 class SyncedLog:
-    """The append-only files of a server; for the arguments see `keep_synced`."""
+    """Append-only files of a Redis server, and their syncs to disk."""
 
     def __init__(self, data_dir: Path, rewrite: Callable[[], bool]) -> None:
         self._data_dir = data_dir
@@ -49,11 +49,11 @@ class SyncedLog:
         """Size of each file at its last sync, in bytes."""
         self._failures = 0
         self._is_incomplete = False
-        """Whether the disk may lack data after a failed sync, which the system does not report
-        again."""
+        """Whether the disk may lack data after a failed sync, which the system reports only
+        once."""
 
     def sync(self) -> None:
-        """Sync the files that have grown or are new; failures are logged."""
+        """Sync new and grown files; failures are logged."""
         failures = self._failures
         try:
             found = {*self._data_dir.glob("*.aof"), *self._data_dir.glob("appendonlydir/*.aof")}
@@ -61,12 +61,12 @@ class SyncedLog:
             self._note_failure(self._data_dir, error)
             return
         for path in self._open.keys() - found:
-            self._forget(path)
+            self._close_file(path)
         for path in sorted(found):
             try:
                 self._sync_file(path)
-            except FileNotFoundError:  # Redis replaces its files now and then
-                self._forget(path)
+            except FileNotFoundError:  # Redis replaces its files from time to time
+                self._close_file(path)
             except OSError as error:
                 self._note_failure(path, error)
         if self._is_incomplete and self._failures == failures:
@@ -75,13 +75,13 @@ class SyncedLog:
     def close(self) -> None:
         """Close all files."""
         for path in list(self._open):
-            self._forget(path)
+            self._close_file(path)
 
     def _sync_file(self, path: Path) -> None:
         status = path.stat()
         log = self._open.get(path)
         if log is None or os.fstat(log.fileno()).st_ino != status.st_ino:
-            self._forget(path)
+            self._close_file(path)
             log = self._open[path] = path.open("rb")
         size = os.fstat(log.fileno()).st_size
         if self._synced.get(path) == size:
@@ -94,14 +94,14 @@ class SyncedLog:
             raise
         self._synced[path] = size
 
-    def _forget(self, path: Path) -> None:
+    def _close_file(self, path: Path) -> None:
         self._synced.pop(path, None)
         log = self._open.pop(path, None)
         if log is not None:
             log.close()
 
     def _note_failure(self, path: Path, error: OSError) -> None:
-        """Log a failure, but only the 1st, 2nd, 4th, 8th and so on."""
+        """Log the 1st, 2nd, 4th, 8th failure and so on."""
         self._failures += 1
         if self._failures.bit_count() == 1:
             logger.error(
