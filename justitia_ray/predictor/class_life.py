@@ -25,26 +25,22 @@ from justitia_ray.predictor.versions import NO_MODEL, VersionIndex
 from justitia_ray.units import KvTokenTime, Seconds
 
 KEPT_BEFORE_CHANGE = 3
-"""Samples kept from before a detected change: the detection may be some samples late or early."""
+"""Number of samples kept from before a detected change, because the detection may be a few samples
+late."""
 
 
 class ClassHistory:
-    """Latest samples of a class in the order of their ends; those before a change are not used."""
+    """Latest samples of a class in the order of their ends; those before a change are unused."""
 
     def __init__(self, bound: int) -> None:
-        """Create an empty history.
-
-        Args:
-            bound: Number of samples kept, at least 1; the oldest are dropped first.
-        """
         self._samples: deque[Sample] = deque(maxlen=bound)
         self.valid = 0
-        """Number of the latest samples in use; older ones are from before a change."""
+        """Number of the latest samples that are used; earlier ones are from before a change."""
         self.usable_count = 0
-        """Number of samples in use whose inputs are known."""
+        """Number of used samples with known inputs."""
 
     def add_sample(self, sample: Sample) -> None:
-        """Append the sample of an application that has just finished."""
+        """Append the sample of an application that has finished."""
         if self.valid == self._samples.maxlen:
             self.valid -= 1
             self.usable_count -= self._samples[0].features is not None
@@ -53,36 +49,36 @@ class ClassHistory:
         self.usable_count += sample.features is not None
 
     def note_change(self, since: int) -> None:
-        """Use only the latest `since` samples, and a few before them, from now on."""
-        self._use(min(self.valid, since + KEPT_BEFORE_CHANGE))
+        """Use only the latest `since` samples and a few before them from now on."""
+        self._set_valid(min(self.valid, since + KEPT_BEFORE_CHANGE))
 
     def latest(self, count: int) -> tuple[Sample, ...]:
-        """Return the latest `count` samples, or as many as there are."""
+        """Return the latest `count` samples, or all if there are fewer."""
         return tuple(self._samples)[max(0, len(self._samples) - count) :]
 
     def usable(self) -> tuple[Sample, ...]:
-        """Return the samples in use whose inputs are known, oldest first."""
+        """Return the used samples with known inputs, oldest first."""
         latest = self.latest(self.valid)
         return tuple(sample for sample in latest if sample.features is not None)
 
     def restore(self, samples: Iterable[Sample], valid: int) -> None:
-        """Replace the samples; the latest `valid` of them are in use."""
+        """Replace the samples; the latest `valid` of them will be used."""
         self._samples = deque(samples, maxlen=self._samples.maxlen)
-        self._use(min(valid, len(self._samples)))
+        self._set_valid(min(valid, len(self._samples)))
 
-    def _use(self, latest: int) -> None:
+    def _set_valid(self, latest: int) -> None:
         self.valid = latest
         self.usable_count = len(self.usable())
 
 
 _WARM_UP = 10
-"""Errors from which mean and spread are estimated before any error is tested."""
+"""Number of errors from which mean and spread are estimated before the test begins."""
 _CLIP = 3.0
-"""Largest error that counts, in standard deviations: one application that retries for ever is no
-change of its class."""
+"""Largest error that counts, in standard deviations: one extreme application does not mean that its
+class has changed."""
 _PRIOR_VARIANCE = 0.25
 _PRIOR_WEIGHT = 5
-"""Prior of the spread: an error of 0.5 in ln(cost), weighted as five samples; as in
+"""Prior of the spread: an error of 0.5 in ln(cost) with the weight of five samples; as in
 `class_statistics`."""
 
 TOLERANCE = 0.5
@@ -98,7 +94,7 @@ samples in the median, one by 3 after 5.
 
 @dataclass(slots=True)
 class ChangeTest(Stored):
-    """Page-Hinkley test for a change of the mean, to either side.
+    """Page-Hinkley test for a change of the mean in either direction.
 
     Two sums add up how far values lie above and below the mean so far, less a tolerance, and never
     fall below 0; the test fires when one exceeds the threshold. The change most likely began where
@@ -107,7 +103,7 @@ class ChangeTest(Stored):
     """
 
     values: Count = 0
-    """Values since the last change."""
+    """Number of values since the last change."""
     mean: Finite = 0.0
     squares: NotNegative = 0.0
     """Sum of squared deviations from the mean."""
@@ -118,7 +114,7 @@ class ChangeTest(Stored):
     below_since: Count = 0
 
     def add_error(self, value: float) -> int | None:
-        """Add an error; if it reveals a change, return the number of errors since then, else None.
+        """Add an error; return the number of errors since a detected change, or None without one.
 
         The count includes this error. After a change the test starts again.
         """
@@ -141,29 +137,23 @@ class ChangeTest(Stored):
         return None
 
     def reset(self) -> None:
-        """Drop all errors: another model is being tested."""
+        """Drop all errors, because another model will be tested."""
         ChangeTest.__init__(self)
 
 
 RETRY_S: Seconds = 60.0
-"""Wait before a training that crashed or hung is repeated, doubled with each failure."""
+"""Seconds before a failed training is repeated, doubled with each failure."""
 _MOST_DOUBLINGS = 6
 
 
 class ClassLife:
-    """State of one class's model: adds samples, starts trainings, changes the serving model."""
+    """Life of one class's model: its samples, its trainings, and the model that serves."""
 
     def __init__(self, bound: int, minimum_samples: int) -> None:
-        """Create a class without samples.
-
-        Args:
-            bound: Number of samples kept.
-            minimum_samples: Samples with features from which on a model is trained.
-        """
         self.form = InputForm()
         self.index = VersionIndex()
         self.model: TrainedModel | None = None
-        """Model that serves, of version `serving`; None: the class mean serves."""
+        """Model that serves, with version `serving`; None if the class mean serves."""
         self.serving = NO_MODEL
         self.changes = 0
         """Number of changes detected in the errors."""
@@ -171,20 +161,21 @@ class ClassLife:
         self._minimum = minimum_samples
         self._test = ChangeTest()
         self._tested = NO_MODEL
-        """Version whose errors the test has counted."""
+        """Version whose errors are being tested for changes."""
         self._new = 0
-        """Samples with features since the last training began."""
+        """Number of samples with features since the last training began."""
         self._before: int | None = None
-        """Number of samples of the last training; None before the first, and after a change."""
+        """Number of samples of the last training; None before the first training and after a
+        change."""
         self._undone: tuple[int, int | None] | None = None
-        """New and trained-on samples before the running training; None if none runs."""
+        """`_new` and `_before` from before the running training; None if no training runs."""
         self._failures = 0
         self._not_before: Seconds = -math.inf
 
     def observe_sample(
         self, sample: Sample, predicted: KvTokenTime | None
     ) -> tuple[Sample, ...] | None:
-        """Learn from an application that finished.
+        """Learn from a finished application; if its error reveals a change, return changed samples.
 
         Args:
             sample: Sample of the application.
@@ -211,7 +202,7 @@ class ClassLife:
         return changed
 
     def _withdraw_if_worse(self, model: TrainedModel, changed: Sequence[Sample]) -> None:
-        """Replace the model by the class mean if that is now better on the changed samples.
+        """Replace the model by the class mean if the mean is now better on the changed samples.
 
         A new model takes as many samples as the first one did; the mean is usable from two on.
         """
@@ -225,9 +216,11 @@ class ClassLife:
         ):
             self.serve(self.index.activated(NO_MODEL, pinned=False), None, NO_MODEL)
 
-    def due(self, application_class: str, seed: int, kind: str, now: Seconds) -> TrainingJob | None:
-        """Start the training that is due, and return its job; None if none is due."""
-        reason = self._reason(now)
+    def start_due_training(
+        self, application_class: str, seed: int, kind: str, now: Seconds
+    ) -> TrainingJob | None:
+        """Start a training if one is due, and return its job; else None."""
+        reason = self._training_reason(now)
         if reason is None:
             return None
         samples = self._history.usable()
@@ -236,8 +229,8 @@ class ClassLife:
         train, held_back = hold_back_latest(samples)
         return TrainingJob(application_class, train, held_back, reason, seed, kind)
 
-    def judged(self, job: TrainingJob, model: TrainedModel) -> Judgement:
-        """End a training; return the judgement on whether its model takes over."""
+    def end_training(self, job: TrainingJob, model: TrainedModel) -> Judgement:
+        """End a training; return the judgement whether its model takes over."""
         self._undone = None
         self._failures = 0
         judgement = judge(job, model, self.model)
@@ -245,9 +238,9 @@ class ClassLife:
             return replace(judgement, took_over=False)
         return judgement
 
-    def failed(self, now: Seconds) -> Seconds:
-        """End a training that produced no model; return the wait before the next."""
-        self._new, self._before = self._counts()
+    def note_failure(self, now: Seconds) -> Seconds:
+        """End a training that failed; return the seconds before the next attempt."""
+        self._new, self._before = self._sample_counts()
         self._undone = None
         wait_s: Seconds = RETRY_S * float(2 ** min(self._failures, _MOST_DOUBLINGS))
         self._failures += 1
@@ -255,27 +248,27 @@ class ClassLife:
         return wait_s
 
     def serve(self, index: VersionIndex, model: TrainedModel | None, number: int) -> None:
-        """Set the serving model; the test restarts if its version is another."""
+        """Set the serving model; the change test restarts if the version is new."""
         if number != self._tested:
             self._test.reset()
             self._tested = number
         self.index, self.model, self.serving = index, model, number
 
     def train_again(self) -> None:
-        """Make a training due at once, since the active version cannot be read."""
+        """Make a training due at once, because the active version cannot be read."""
         self._before = None
 
     def take_over(
         self, index: VersionIndex, model: TrainedModel, number: int, log_errors: Iterable[float]
     ) -> None:
-        """Set a new serving model, and test its errors on the latest samples."""
+        """Set a new serving model, and add its errors on the latest samples to the change test."""
         self.serve(index, model, number)
         for error in log_errors:
             self._test.add_error(error)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the progress of the class, without samples and models, as JSON."""
-        new, before = self._counts()
+        new, before = self._sample_counts()
         return {
             "form": self.form.to_dict(),
             "change_test": self._test.to_dict(),
@@ -287,7 +280,7 @@ class ClassLife:
         }
 
     def restore(self, values: object, samples: Sequence[Sample]) -> None:
-        """Restore the progress that `to_dict` returned, and the samples, oldest first.
+        """Restore the progress from `to_dict`, and the samples, oldest first.
 
         Raises:
             ValueError: If a field is missing, unknown or wrong, and nothing was changed; the
@@ -302,7 +295,7 @@ class ClassLife:
         self.form, self._test, self._tested, self.changes = form, test, tested, changes
         self._new, self._before = new, before
 
-    def _reason(self, now: Seconds) -> Reason | None:
+    def _training_reason(self, now: Seconds) -> Reason | None:
         if self._undone is not None or self.index.pinned or now < self._not_before:
             return None
         if self._before is not None:
@@ -311,10 +304,10 @@ class ClassLife:
             return None
         return "drift" if self.changes else "first"
 
-    def _counts(self) -> tuple[int, int | None]:
-        """Return new and trained-on samples, as if no training were running."""
+    def _sample_counts(self) -> tuple[int, int | None]:
+        """Return the numbers of new and trained-on samples, as if no training were running."""
         if self._undone is None:
             return self._new, self._before
         new, before = self._undone
-        # A change detected during the training remains.
+        # `_before` remains None after a change detected during the training.
         return self._new + new, None if self._before is None else before

@@ -12,12 +12,12 @@ from justitia_ray.predictor.observation import Sample
 from justitia_ray.units import Tokens
 
 _PRIOR_SPREAD = 10.0
-"""Factor from the prior's cost to its p10 and p90: the largest error with which settling was tested
-(λ = 10). A convention, since nothing is known."""
+"""Factor from the prior's cost to its p10 and p90: the largest error for which settling was tested
+(λ = 10)."""
 
 
 class ClassMeanPredictor:
-    """Estimate of an application by the mean of the finished applications of its class.
+    """Predicts the cost of an application as the mean of its class.
 
     Before one has finished, the prior is used: one inference of the given input with all its
     `max_tokens`. The mean then replaces it without blending: the prior does not reflect the number
@@ -34,7 +34,7 @@ class ClassMeanPredictor:
     """
 
     def __init__(self, prior_output_tokens: Tokens = 256, max_classes: int = 256) -> None:
-        """Create a predictor without statistics.
+        """Create a predictor that has learned nothing.
 
         Args:
             prior_output_tokens: Output of an unknown inference without `max_tokens`; about the mean
@@ -68,9 +68,9 @@ class ClassMeanPredictor:
         ):
             if value is not None and value < least:
                 raise RequestError(f"{name} is {value}: {least} or more is allowed", param=name)
-        known = self._classes.get(self.filed_under(application_class))
+        known = self._classes.get(self.entry_of(application_class))
         if known is None:
-            return self._prior(input_tokens, max_tokens)
+            return self._prior_estimate(input_tokens, max_tokens)
         p10, p90 = known.quantiles()
         output_tokens = known.mean_output_tokens()
         return Estimate(
@@ -82,7 +82,7 @@ class ClassMeanPredictor:
         )
 
     def output_tokens(self, application_class: str, max_tokens: Tokens) -> tuple[Tokens, Tokens]:
-        """Return the expected output of one inference, and the usual output of such inferences.
+        """Return the expected output of an inference, and the usual output of similar inferences.
 
         They differ for a class of which nothing is known: the first is then `max_tokens`, as in
         `estimate`, the second that of an unknown inference without `max_tokens`.
@@ -91,14 +91,14 @@ class ClassMeanPredictor:
             application_class: A known or a new class.
             max_tokens: Largest output of the inference, at least 1.
         """
-        known = self._classes.get(self.filed_under(application_class))
+        known = self._classes.get(self.entry_of(application_class))
         if known is None:
             return max_tokens, min(max_tokens, self._prior_output_tokens)
         length = min(max_tokens, known.mean_output_tokens())
         return length, length
 
     def observe_cost(self, application_class: str, sample: Sample) -> str:
-        """Learn from a finished application; do not call it for cancelled ones.
+        """Learn the cost of a finished application.
 
         Returns:
             The class whose statistics count it: `other` beyond the bound.
@@ -107,7 +107,7 @@ class ClassMeanPredictor:
             RequestError: If the class name is not valid.
         """
         check_class_name(application_class)
-        name = self.filed_under(application_class)
+        name = self.entry_of(application_class)
         self._classes.setdefault(name, ClassStatistics()).add_sample(sample)
         return name
 
@@ -124,16 +124,16 @@ class ClassMeanPredictor:
         self._classes[name] = statistics
 
     def log_mean(self, name: str) -> float | None:
-        """Return the mean of ln(kv_token_time) of a class, None if nothing is known of it."""
+        """Return the mean of ln(kv_token_time) of a class; None for an unknown class."""
         known = self._classes.get(name)
         return None if known is None else known.log_mean
 
-    def filed_under(self, application_class: str) -> str:
-        """Return the class whose entry is used: the class itself, or `other` beyond the bound."""
+    def entry_of(self, application_class: str) -> str:
+        """Return the class whose entry is used: the class, or `other` beyond the bound."""
         return entry_of_class(application_class, self._classes, self._max_classes)
 
     def statistics(self, application_class: str) -> dict[str, Any]:
-        """Return the statistics of a class, for `restore`; JSON.
+        """Return the statistics of a class as JSON, for `restore`.
 
         Raises:
             KeyError: If nothing is known of it.
@@ -141,11 +141,11 @@ class ClassMeanPredictor:
         return self._classes[application_class].to_dict()
 
     def all_statistics(self) -> dict[str, dict[str, Any]]:
-        """Return the statistics of every class, for `restore`; JSON."""
+        """Return the statistics of every class as JSON, for `restore`."""
         return {name: known.to_dict() for name, known in self._classes.items()}
 
     def restore(self, classes: Mapping[str, Mapping[str, Any]]) -> None:
-        """Replace all statistics by those that `statistics` returned, by class.
+        """Replace all statistics by JSON from `statistics`, by class.
 
         If there are more classes than the bound, those with the fewest samples are dropped.
 
@@ -162,7 +162,7 @@ class ClassMeanPredictor:
                 raise StoreError(f"statistics of class {name[:80]!r}: {error}") from error
         self._classes = largest_classes(restored, lambda known: known.samples, self._max_classes)
 
-    def _prior(self, input_tokens: Tokens, max_tokens: Tokens | None) -> Estimate:
+    def _prior_estimate(self, input_tokens: Tokens, max_tokens: Tokens | None) -> Estimate:
         output_tokens = self._prior_output_tokens if max_tokens is None else max_tokens
         cost = cost_of(input_tokens, output_tokens)
         return Estimate(

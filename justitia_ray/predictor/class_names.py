@@ -12,7 +12,7 @@ from pydantic import Field
 from justitia_ray.errors import RequestError
 
 OTHER = "other"
-"""Class that all classes beyond the bound share; it does not count towards the bound."""
+"""Class shared by all classes beyond the bound; it does not count towards the bound."""
 
 _CLASS_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 ClassName: TypeAlias = Annotated[str, Field(pattern=f"^{_CLASS_NAME.pattern}$")]
@@ -34,7 +34,7 @@ def check_class_name(application_class: str) -> None:
 
 
 def entry_of_class(application_class: str, known: Collection[str], max_classes: int) -> str:
-    """Return the class whose entry is used: the class itself, or `other` beyond the bound."""
+    """Return the class whose entry is used: the class, or `other` beyond the bound."""
     named = len(known) - (OTHER in known)
     if application_class in known or named < max_classes:
         return application_class
@@ -44,6 +44,6 @@ def entry_of_class(application_class: str, known: Collection[str], max_classes: 
 def largest_classes(
     classes: Mapping[str, _Known], samples: Callable[[_Known], int], max_classes: int
 ) -> dict[str, _Known]:
-    """Return as many classes as the bound allows: those with the most samples, then by name."""
+    """Return the `bound` classes with the most samples; ties are broken by name."""
     order = sorted(classes, key=lambda name: (name != OTHER, -samples(classes[name]), name))
     return {name: classes[name] for name in order[: max_classes + (OTHER in classes)]}

@@ -35,11 +35,11 @@ Without the prior they held none after one sample and 63 % after three.
 """
 
 _LEAST_SAMPLES = 3
-"""Fewest samples from which the form of a class's inputs is used."""
+"""Minimum number of samples for the form of a class's inputs to be used."""
 
 
 def reach_of_p90(squares: float, samples: int) -> float:
-    """Return the distance in ln(cost) from the mean to p10 and to p90 of the next cost.
+    """Return the distance in ln(cost) from the mean to p10 and p90 of the next cost.
 
     Args:
         squares: Sum of the squared deviations from the mean, in ln(cost).
@@ -47,7 +47,7 @@ def reach_of_p90(squares: float, samples: int) -> float:
     """
     prior = _PRIOR_WEIGHT * _PRIOR_LOG_VARIANCE
     variance = (squares + prior) / (samples - 1 + _PRIOR_WEIGHT)
-    # 1/n: the mean from which the next cost deviates is itself an estimate.
+    # 1/n: the mean itself is an estimate.
     return _Z90 * math.sqrt(variance * (1 + 1 / samples))
 
 
@@ -61,12 +61,12 @@ class ClassStatistics(Stored):
     """
 
     samples: AtLeastOne = 0
-    """Number of finished applications; statistics of none are not stored."""
+    """Number of finished applications, at least 1."""
     kv_token_time_mean: Positive = 0.0
     log_mean: Finite = 0.0
     """Mean of ln(kv_token_time)."""
     log_squares: NotNegative = 0.0
-    """Sum of the squared deviations from `log_mean`."""
+    """Sum of squared deviations of ln(kv_token_time) from `log_mean`."""
     inferences: Count = 0
     """Number of finished inferences of all applications."""
     output_tokens: Count = 0
@@ -84,7 +84,7 @@ class ClassStatistics(Stored):
         self.output_tokens += sample.output_tokens
 
     def quantiles(self) -> tuple[KvTokenTime, KvTokenTime]:
-        """Return p10 and p90 of the next application's cost, log-normal; needs one sample.
+        """Return p10 and p90 of the next application's cost, assumed log-normal; needs one sample.
 
         The mean stays between them, even where very skewed samples put it outside.
         """
@@ -95,11 +95,11 @@ class ClassStatistics(Stored):
         )
 
     def mean_output_tokens(self) -> Tokens:
-        """Return the mean output of one inference, rounded up; needs one sample."""
+        """Return the mean output of an inference, rounded up; needs one sample."""
         return max(1, math.ceil(self.output_tokens / self.inferences))
 
     @model_validator(mode="after")
-    def _check_that_samples_lead_here(self) -> Self:
+    def _check_sums(self) -> Self:
         if self.inferences < self.samples:
             raise ValueError(f"inferences is {self.inferences}: {self.samples} or more is allowed")
         try:
@@ -114,22 +114,22 @@ class ClassStatistics(Stored):
 
 @dataclass(slots=True)
 class InputForm(Stored):
-    """Mean form of the inputs of a class."""
+    """Average form of a class's inputs: means of their measures."""
 
     samples: Count = 0
     log_measures: Annotated[
         list[NotNegative], Field(min_length=len(MEASURES), max_length=len(MEASURES))
     ] = field(default_factory=lambda: [0.0] * len(MEASURES))
-    """Mean of ln(1 + measure), one for each of MEASURES."""
+    """Means of ln(1 + measure), one for each of MEASURES."""
 
     def add_input(self, features: InputFeatures) -> None:
-        """Count an input."""
+        """Count the input of a finished application."""
         self.samples += 1
         for i, measure in enumerate(features.measures):
             self.log_measures[i] += (math.log1p(measure) - self.log_measures[i]) / self.samples
 
     def distance(self, features: InputFeatures) -> float:
-        """Return the distance of an input's form: the root mean square over ln(1 + measure)."""
+        """Return the root mean square distance of an input from the form, over ln(1 + measure)."""
         pairs = zip(features.measures, self.log_measures, strict=True)
         squares = sum((math.log1p(measure) - mean) ** 2 for measure, mean in pairs)
         return math.sqrt(squares / len(MEASURES))
@@ -140,7 +140,7 @@ def cost_among_neighbours(
     prior: KvTokenTime,
     known: Iterable[tuple[InputForm, float]],
 ) -> KvTokenTime | None:
-    """Return the expected cost of an input of an unknown class, or None if no class is known.
+    """Return the expected cost of an input from classes of similar form; None without classes.
 
     Args:
         features: Features of the input.

@@ -8,30 +8,30 @@ from justitia_ray.predictor.stored import AtLeastOne, NotNegative, Stored
 from justitia_ray.units import KvTokenTime
 
 Source: TypeAlias = Literal["model", "class", "neighbours", "prior"]
-"""Basis of an estimate: a model of the class with the input's features, the mean of the class, the
-means of other classes with inputs of similar form, or only the request."""
+"""Basis of an estimate: a model of the class, the mean of the class, the means of classes with
+similar inputs, or only the request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate(Stored):
-    """The predicted cost of one application.
+    """Predicted cost of one application.
 
     Raises:
         ValueError: If p10, kv_token_time and p90 are out of order.
     """
 
     kv_token_time: NotNegative
-    """Cost of the whole application, the initial charge; token·iterations."""
+    """Expected cost of the whole application in token·iterations."""
     p10: NotNegative
-    """Cost that nine of ten similar applications exceed."""
+    """Cost that 90 % of similar applications exceed, in token·iterations."""
     p90: NotNegative
-    """Cost that nine of ten similar applications stay below."""
+    """Cost that 90 % of similar applications stay below, in token·iterations."""
     output_tokens: AtLeastOne
-    """Mean output of one of its inferences, in tokens."""
+    """Expected output of an inference, in tokens."""
     source: Source
 
     def quantile(self, share: float) -> KvTokenTime:
-        """Return the cost that a share (above 0.5) of similar applications stay below.
+        """Return the cost that a share of similar applications stay below; the share is above 0.5.
 
         Log-normal, with the estimate as median and through p90.
         """

@@ -17,7 +17,7 @@ from justitia_ray.predictor.training import load_packages, train
 from justitia_ray.units import KvTokenTime, Seconds
 
 TEST_SHARE = 0.2
-"""Share of the recorded runs used as tests, unless separate test runs are given."""
+"""Share of the recorded runs that are test runs, unless separate ones are given."""
 
 FIELDS = (
     "n_train",
@@ -31,20 +31,20 @@ FIELDS = (
 """Metrics of each class in `metrics.json`."""
 
 COVERED = 0.8
-"""Share of costs that should lie between p10 and p90."""
+"""Goal for the share of costs between p10 and p90."""
 _SHARES = (0.1, 0.5, 0.9)
 _NO_LOSS = 1e-12
-"""Loss in ln(cost) below which a loss is a rounding error."""
+"""Loss in ln(cost) below which a loss counts as zero."""
 _Z975 = 1.959963984540054
 """Standard normal quantile of 0.975."""
 
 _LATENCY_CALLS = 200
-"""Smallest number of single predictions that are timed."""
+"""Minimum number of predictions whose times are measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """A model trained on some samples and tested on others, with its errors and times."""
+    """Errors and times of a model that was trained on some samples and tested on others."""
 
     model: TrainedModel
     n_train: int
@@ -54,18 +54,18 @@ class Evaluation:
     median_relative_error: float
     """Median of |predicted − true| / true."""
     baseline_median_error: float
-    """Mean relative error of a constant prediction: the median cost of the training samples."""
+    """Mean relative error of a constant prediction, the median cost of the training samples."""
     covered: float
-    """Share of the tests between p10 and p90; the goal is 0.8."""
+    """Share of the tests whose cost is between p10 and p90; the goal is 0.8."""
     pinball_loss: float
     """Mean pinball loss of p10, the cost and p90, in ln(cost)."""
     baseline_pinball_loss: float
-    """Mean pinball loss of constant predictions: the quantiles of the training samples' costs."""
+    """Mean pinball loss of constant predictions, the quantiles of the training samples' costs."""
     predict_ms_p50: float
-    """Median time of a single prediction from a text in milliseconds, features included."""
+    """Median time in milliseconds of a prediction from a text, including features."""
     train_s: Seconds
-    """Training time in seconds, cross-validation included; imports of the first training are not.
-    """
+    """Training time in seconds, including cross-validation, without the first import of
+    packages."""
 
     def metrics(self) -> dict[str, float | int]:
         """Return the metrics named in FIELDS."""
@@ -75,7 +75,7 @@ class Evaluation:
 def evaluate(
     training: Sequence[Sample], test: Sequence[Sample], *, kind: str = "mlp", seed: int = 0
 ) -> Evaluation:
-    """Train on some samples, predict the others, and return the errors and times.
+    """Train on some samples, predict the others; return errors and times.
 
     Args:
         training: Samples with features, at least LEAST_TRAINED_ON.
@@ -141,14 +141,14 @@ def pinball_loss(predictions: Sequence[CostPrediction], true: Sequence[KvTokenTi
 
 
 def pinball_ratio(loss: float, baseline: float) -> float:
-    """Return a loss over that of the class's own quantiles; 1 if both are zero."""
+    """Return the ratio of a loss to that of the class's own quantiles; 1 if both are zero."""
     if baseline <= _NO_LOSS:
         return 1.0 if loss <= _NO_LOSS else math.inf
     return loss / baseline
 
 
 def class_quantiles(costs: Sequence[KvTokenTime]) -> CostPrediction:
-    """Return p10, the median and p90 of costs, linear between them in ln(cost).
+    """Return p10, median and p90 of costs, interpolated in ln(cost).
 
     A useful model of the input must lose less than this constant prediction.
     """
@@ -157,7 +157,7 @@ def class_quantiles(costs: Sequence[KvTokenTime]) -> CostPrediction:
 
 
 def binomial_reach(count: int) -> float:
-    """Return the 95 % range of the share of `count` tests between p10 and p90 around COVERED.
+    """Return the 95 % range around COVERED of the share of `count` tests between p10 and p90.
 
     The range is 1.96 standard deviations of the binomial. A spread that was itself learned from a
     sample lies farther off somewhat more often than one time in twenty.
@@ -166,7 +166,7 @@ def binomial_reach(count: int) -> float:
 
 
 def prediction_times(model: TrainedModel, texts: Sequence[str]) -> list[Seconds]:
-    """Return the times of single predictions, features included; each text is used."""
+    """Return the times of single predictions with features; each text is used at least once."""
     times = []
     for _ in range(max(1, -(-_LATENCY_CALLS // len(texts)))):
         for text in texts:
@@ -177,7 +177,7 @@ def prediction_times(model: TrainedModel, texts: Sequence[str]) -> list[Seconds]
 
 
 def split(samples: Sequence[Sample], seed: int) -> tuple[list[Sample], list[Sample]]:
-    """Return training samples and test samples, drawn by the seed.
+    """Split samples at random, by the seed, into training samples and test samples.
 
     Raises:
         ValueError: If too few are left to train on, or none to test on.
@@ -191,7 +191,7 @@ def split(samples: Sequence[Sample], seed: int) -> tuple[list[Sample], list[Samp
 
 
 def metrics_of(evaluations: Mapping[str, Evaluation]) -> dict[str, dict[str, Any]]:
-    """Return `metrics.json`: FIELDS of each class, and their means under `mean`."""
+    """Return the content of `metrics.json`: FIELDS of each class, and their means under `mean`."""
     by_class: dict[str, dict[str, Any]] = {
         name: evaluation.metrics() for name, evaluation in evaluations.items()
     }

@@ -22,36 +22,35 @@ Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 """Function from (answers, targets) to the loss of each answer."""
 
 _LOOK_EVERY = 10
-"""Steps between two evaluations on the samples held out."""
+"""Steps between two evaluations on the held-out samples."""
 _PATIENCE = 60
-"""Steps without an improvement of any network on its held-out samples, after which training ends.
-"""
+"""Steps without an improvement on held-out samples after which the training ends."""
 _FURTHEST = 3.0
-"""Largest error that counts, in ln(cost): beyond a factor of e³ too large, the gradient of an error
-would undo the rest of the training."""
+"""Largest error in ln(cost) that counts: the gradient of a larger one would undo the rest of the
+training."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkTraining:
-    """Parallel training of networks: full-batch AdamW (Loshchilov and Hutter, ICLR 2019)."""
+    """Settings of parallel training with full-batch AdamW (Loshchilov and Hutter, ICLR 2019)."""
 
     widths: tuple[int, ...]
-    """Neurons of each hidden layer."""
+    """Number of neurons of each hidden layer."""
     members: int
-    """Number of networks, whose mean is the answer."""
+    """Number of networks; the answer is their mean."""
     steps: int
     rate: float
     """Learning rate."""
     decay: float
-    """L2 penalty, decoupled."""
+    """Decoupled L2 penalty."""
     loss: Loss
     held_out: float = 0.0
-    """Share of the samples held out of a network's training, different ones for each network, which
-    keeps its best state on them. 0: trained on all, to the end."""
+    """Share of the samples held out of a network's training, different for each network, which
+    keeps its best state on them. 0: every network is trained on all samples to the end."""
 
 
 class _AdamW:
-    """AdamW with its usual constants; torch's own would first import torch's compiler, for 3 s."""
+    """AdamW with its usual constants; torch's own would import torch's compiler, for 3 s."""
 
     _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 
@@ -63,7 +62,7 @@ class _AdamW:
         self._steps = 0
 
     def step(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Move the parameters one step."""
+        """Change the parameters by one step."""
         self._steps += 1
         rate = self._how.rate / (1 - self._BETA1**self._steps)
         unbias = (1 - self._BETA2**self._steps) ** 0.5
@@ -77,12 +76,12 @@ class _AdamW:
 
 
 def relative_error(answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return |p − t|/t of costs given as logarithms."""
+    """Return |p − t|/t for costs given as logarithms."""
     return torch.expm1(torch.clamp(answers - targets, max=_FURTHEST)).abs()
 
 
 def squared_error(answers: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return (p − t)²."""
+    """Return (p − t)² for each pair."""
     return (answers - targets) ** 2
 
 
@@ -96,10 +95,10 @@ def train_networks(
     """
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(seed)
-    parameters = _initial((rows.shape[1], *how.widths, 1), how.members, generator)
+    parameters = _initial_parameters((rows.shape[1], *how.widths, 1), how.members, generator)
     x = torch.tensor(rows, dtype=torch.float32).expand(how.members, -1, -1)
     t = torch.tensor(targets, dtype=torch.float32)
-    trained = _chosen(how, len(rows), generator)
+    trained = _training_mask(how, len(rows), generator)
     best = [p.detach().clone() for p in parameters]
     least = torch.full((how.members,), torch.inf)
     optimizer = _AdamW(parameters, how)
@@ -123,7 +122,7 @@ def train_networks(
     return list(zip(arrays[::2], arrays[1::2], strict=True))
 
 
-def _initial(
+def _initial_parameters(
     sizes: tuple[int, ...], members: int, generator: torch.Generator
 ) -> list[torch.Tensor]:
     """Return initial weights and biases by layer (He et al., ICCV 2015; the last small)."""
@@ -136,7 +135,7 @@ def _initial(
 
 
 def _forward(parameters: list[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """Return the answers, [members, samples]."""
+    """Return the networks' answers, [members, samples]."""
     state = x
     for number in range(0, len(parameters), 2):
         state = torch.relu(state) if number else state
@@ -144,7 +143,7 @@ def _forward(parameters: list[torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     return state[:, :, 0]
 
 
-def _chosen(how: NetworkTraining, samples: int, generator: torch.Generator) -> torch.Tensor:
+def _training_mask(how: NetworkTraining, samples: int, generator: torch.Generator) -> torch.Tensor:
     """Return bool [members, samples]: whether a network is trained on a sample."""
     trained = torch.ones(how.members, samples, dtype=torch.bool)
     count = max(1, round(how.held_out * samples))
@@ -158,7 +157,7 @@ Recipe = Callable[[Floats, Floats, int], NetworkRegressor]
 """Function from (rows [samples, columns], ln(cost) [samples], seed) to trained networks."""
 
 _TERMS_WEIGHT = 2.0
-"""Factor of the terms in a row of the network: all terms have length 1, each measure standard
+"""Scale of the terms in a row: all terms of a row have length 1, and each measure has standard
 deviation 1."""
 _MLP = NetworkTraining(
     widths=(16, 16, 8),
@@ -177,7 +176,7 @@ _PAPER = NetworkTraining(widths=(), members=1, steps=300, rate=1e-3, decay=1e-4,
 
 
 def fit_design(inputs: Sequence[InputFeatures]) -> DesignMatrix:
-    """Return the design matrix for these inputs; terms in only one of them are left out."""
+    """Return the design matrix of the inputs; terms that occur in only one input are left out."""
     logs = np.log1p(np.array([features.measures for features in inputs], dtype=np.float64))
     scale = logs.std(axis=0)
     buckets, idf = _document_frequencies(inputs)
@@ -190,7 +189,7 @@ def fit_design(inputs: Sequence[InputFeatures]) -> DesignMatrix:
 
 
 def _document_frequencies(inputs: Sequence[InputFeatures]) -> tuple[Integers, Floats]:
-    """Return the terms of two inputs or more, ascending, and the idf of each.
+    """Return the terms of at least two inputs in ascending order, and their idf.
 
     The inverse document frequency is scikit-learn's smooth one, ln((1 + n)/(1 + df)) + 1.
     """
@@ -203,7 +202,7 @@ def _document_frequencies(inputs: Sequence[InputFeatures]) -> tuple[Integers, Fl
 
 
 def fit_mlp(rows: Floats, log_costs: Floats, seed: int) -> NetworkRegressor:
-    """Return small networks trained on the relative error, each stopped when it starts to overfit.
+    """Train small networks on the relative error; each stops when it begins to overfit.
 
     Differences from the paper: form measures besides TF-IDF, the logarithm of the cost, the
     reported error as the loss, early stopping, and the mean of several networks.
@@ -219,7 +218,7 @@ def fit_mlp(rows: Floats, log_costs: Floats, seed: int) -> NetworkRegressor:
 
 
 def fit_paper(rows: Floats, log_costs: Floats, seed: int) -> NetworkRegressor:
-    """Return the paper's network: from TF-IDF of the input alone to the cost itself.
+    """Train the paper's network, from TF-IDF of the input to the cost.
 
     Source: Justitia (arXiv:2510.17015v1), Sec. IV-B: 4 layers, the first proportional to the mean
     input size, mean squared error with L2, gradient descent. Left open there and chosen here: one
@@ -238,7 +237,7 @@ def fit_paper(rows: Floats, log_costs: Floats, seed: int) -> NetworkRegressor:
 
 
 RECIPES: dict[str, Recipe] = {"mlp": fit_mlp, "paper": fit_paper}
-"""Recipes by kind."""
+"""Training recipes by the kind of model."""
 
 _FOLDS = 5
 
@@ -246,7 +245,7 @@ _FOLDS = 5
 def held_out_answers(
     inputs: Sequence[InputFeatures], log_costs: Floats, recipe: Recipe, seed: int
 ) -> Floats:
-    """Return the answer for each sample of networks that have not seen it.
+    """Return answers for each sample from networks that were not trained on it.
 
     Five folds, drawn by the seed; a fold contributes nothing to its own model, not even its words.
     """

@@ -18,7 +18,8 @@ from justitia_ray.predictor.stored import Count, Stored
 
 BUCKETS = 2**15
 READ_CHARS = 20_000
-"""Characters of an input that are split into words, which bounds the cost of huge inputs."""
+"""Number of characters of an input that are split into words, a bound on the cost of huge
+inputs."""
 
 MEASURES = (
     "chars",
@@ -54,16 +55,16 @@ _SENTENCE = re.compile(r"[.?!](?:\s|$)")
 
 @dataclass(frozen=True, slots=True)
 class InputFeatures(Stored):
-    """Term counts and measures of one input."""
+    """Term counts and measures of one input text."""
 
     terms: tuple[Annotated[Count, Field(lt=BUCKETS)], ...]
-    """Buckets that occur, ascending."""
+    """Hash buckets of the terms that occur, ascending."""
     counts: tuple[Count, ...]
-    """Occurrences of each bucket, at least 1."""
+    """Occurrences of each bucket of `terms`, at least 1."""
     measures: Annotated[
         tuple[Count, ...], Field(min_length=len(MEASURES), max_length=len(MEASURES))
     ]
-    """Counts, one for each of MEASURES."""
+    """Values of MEASURES for the input."""
 
     @model_validator(mode="after")
     def _check_terms(self) -> Self:
@@ -75,9 +76,9 @@ class InputFeatures(Stored):
 
 
 def features_of(text: str) -> InputFeatures:
-    """Return the features of an input, in linear time; they depend on the text only."""
+    """Return the features of an input text, in linear time."""
     read = text[:READ_CHARS]
-    words = Counter(_words(read))
+    words = Counter(_split_words(read))
     terms: dict[int, int] = {}
     for word, count in words.items():
         bucket = zlib.crc32(word.encode("utf-8", "replace")) % BUCKETS
@@ -93,12 +94,12 @@ def features_of(text: str) -> InputFeatures:
         len(encoded) - len(encoded.translate(None, _CAPITALS)),
         len(_SENTENCE.findall(read)),
         len(last_line),
-        len(_words(last_line)),
+        len(_split_words(last_line)),
         len(_SENTENCE.findall(last_line)),
     )
     ordered = sorted(terms)
     return InputFeatures(tuple(ordered), tuple(terms[t] for t in ordered), measures)
 
 
-def _words(text: str) -> list[str]:
+def _split_words(text: str) -> list[str]:
     return text.lower().translate(_PUNCTUATION).split()

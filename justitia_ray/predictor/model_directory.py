@@ -21,7 +21,7 @@ _DOT = "%2E"
 
 
 class ModelDirectory:
-    """Models of many classes in a directory, several versions of each.
+    """Directory of models by class, with several versions of each.
 
     Every method raises `ConfigError` if the directory, or a file in it, cannot be read or written,
     or a class name is not valid, and `StoreError`, naming the file, if an index is damaged.
@@ -31,7 +31,7 @@ class ModelDirectory:
         self.path = Path(path)
 
     def classes(self) -> list[str]:
-        """Return the classes that have models, by name.
+        """Return the names of the classes that have models.
 
         Raises:
             ConfigError: If there is no such directory.
@@ -45,7 +45,7 @@ class ModelDirectory:
         return [name.replace(_DOT, ".", 1) for name in found]
 
     def publish(self, application_class: str, data: bytes, record: Mapping[str, Any]) -> int:
-        """Write a model as the serving version, drop the oldest ones, and return its number.
+        """Write a model as the serving version and drop the oldest versions; return its number.
 
         Args:
             application_class: Class of the model.
@@ -54,15 +54,15 @@ class ModelDirectory:
         """
         before = self.index(application_class)
         index = before.published(data, record)
-        self._write(self._model(application_class, index.active), data)
+        self._write_file(self._model_path(application_class, index.active), data)
         self.save_index(application_class, index)
         for version in before.versions:
             if index.find(version.number) is None:
-                self._model(application_class, version.number).unlink(missing_ok=True)
+                self._model_path(application_class, version.number).unlink(missing_ok=True)
         return index.active
 
     def active(self, application_class: str) -> tuple[int, bytes] | None:
-        """Return the number and bytes of the serving version; None if there is none.
+        """Return number and bytes of the serving version; None without one.
 
         Raises:
             StoreError: If its file is missing or damaged; `candidates` has earlier versions.
@@ -81,13 +81,13 @@ class ModelDirectory:
                 yield version, error
 
     def read(self, application_class: str, version: Version) -> bytes:
-        """Return the bytes of a version.
+        """Return the bytes of a version of a model.
 
         Raises:
             StoreError: If the file is missing or its checksum differs; the message names file and
                 version.
         """
-        path = self._model(application_class, version.number)
+        path = self._model_path(application_class, version.number)
         where = f"{path}: version {version.number} of class {application_class}"
         try:
             data = path.read_bytes()
@@ -100,8 +100,8 @@ class ModelDirectory:
         return data
 
     def index(self, application_class: str) -> VersionIndex:
-        """Return the index of a class; an empty one if it has no models."""
-        path = self._folder(application_class) / _INDEX
+        """Return the version index of a class, empty if it has no models."""
+        path = self._class_folder(application_class) / _INDEX
         try:
             data = path.read_bytes()
         except (FileNotFoundError, NotADirectoryError):
@@ -114,22 +114,22 @@ class ModelDirectory:
             raise StoreError(f"{path}: {error}") from error
 
     def save_index(self, application_class: str, index: VersionIndex) -> None:
-        """Write the index of a class: the kept versions, and the serving one."""
-        self._write(self._folder(application_class) / _INDEX, encode_index(index))
+        """Write the version index of a class: the kept versions and the serving one."""
+        self._write_file(self._class_folder(application_class) / _INDEX, encode_index(index))
 
-    def _model(self, application_class: str, number: int) -> Path:
-        return self._folder(application_class) / f"{number:06}.model"
+    def _model_path(self, application_class: str, number: int) -> Path:
+        return self._class_folder(application_class) / f"{number:06}.model"
 
-    def _folder(self, application_class: str) -> Path:
+    def _class_folder(self, application_class: str) -> Path:
         try:
             check_class_name(application_class)
         except RequestError as error:
             raise ConfigError(str(error)) from error
-        if application_class.startswith("."):  # or the class `..` would be another directory
+        if application_class.startswith("."):  # the class `..` would be another directory
             application_class = _DOT + application_class[1:]
         return self.path / application_class
 
-    def _write(self, path: Path, data: bytes) -> None:
+    def _write_file(self, path: Path, data: bytes) -> None:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:

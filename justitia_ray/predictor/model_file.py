@@ -23,35 +23,35 @@ from justitia_ray.predictor.trained_model import CostCalibration, DesignMatrix, 
 
 FORMAT = 1
 MAX_BYTES = 64 * 1024**2
-"""Largest file that is read; a model of 2,000 long documents is about 2 MB."""
+"""Maximum size of a model file; a model of 2,000 long documents has about 2 MB."""
 _MAGIC = b"justitia-model"
 _JSON = "justitia"
-"""Key of the JSON object in the safetensors metadata."""
+"""Key of the JSON object in safetensors' metadata."""
 _LEAST_SCALE = 1e-9
 _FUNCTIONS = ("network",)
-"""Functions of a model. Release 0.2.0 also wrote `linear`, `forest` and `constant`, and weighted
-means of several functions."""
+"""Allowed functions of a model. Release 0.2.0 also had `linear`, `forest` and `constant`, and
+weighted means of several functions."""
 _PREFIX = "0"
-"""Prefix of the arrays of the first function, and the only one."""
+"""Prefix of the arrays of the model's only function."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Metadata(Stored):
-    """The part of a model besides its arrays."""
+    """Data of a model that are not arrays."""
 
     kind: Annotated[str, Field(pattern=r"^[a-z0-9_-]{1,32}$")]
     samples: AtLeastOne
     regressors: tuple[str, ...]
-    """Names of the functions; `_FUNCTIONS` is allowed."""
+    """Names of the model's functions; must be `_FUNCTIONS`."""
     weights: tuple[Annotated[float, Field(ge=0, le=1, strict=True)], ...]
-    """Weight of each function; of one, 1."""
+    """Weights of the functions; 1 for a single one."""
     calibration: CostCalibration
     trained_with: dict[str, str]
     measures: tuple[str, ...] = MEASURES
     buckets: int = BUCKETS
 
     @model_validator(mode="after")
-    def _check(self) -> Self:
+    def _check_functions(self) -> Self:
         if self.measures != MEASURES or self.buckets != BUCKETS:
             raise ValueError("it was trained on other measures than this version takes")
         if self.regressors != _FUNCTIONS:
@@ -65,7 +65,7 @@ class _Metadata(Stored):
 
 
 def model_to_bytes(model: TrainedModel) -> bytes:
-    """Return the model for `model_from_bytes`; the same model gives the same bytes.
+    """Encode a model for `model_from_bytes`; equal models give equal bytes.
 
     Raises:
         ConfigError: If safetensors is not installed.
@@ -84,13 +84,13 @@ def model_to_bytes(model: TrainedModel) -> bytes:
     )
     ordered = {name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)}
     told = json.dumps(about.to_dict(), sort_keys=True)
-    body: bytes = _safetensors().save(ordered, {_JSON: told})
+    body: bytes = _import_safetensors().save(ordered, {_JSON: told})
     digest = hashlib.sha256(body).hexdigest().encode()
     return b"%s %d %s\n" % (_MAGIC, FORMAT, digest) + body
 
 
 def model_from_bytes(data: bytes, where: str) -> TrainedModel:
-    """Return the model that `model_to_bytes` was called on.
+    """Decode a model from `model_to_bytes`.
 
     Args:
         data: Bytes of a file or of a Redis key; a damaged or hostile model is refused.
@@ -102,12 +102,12 @@ def model_from_bytes(data: bytes, where: str) -> TrainedModel:
             `where`.
     """
     try:
-        return _model(_body(data))
+        return _decode_model(_check_header(data))
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         raise StoreError(f"{where}: not a model that can be used: {error}") from error
 
 
-def _body(data: bytes) -> bytes:
+def _check_header(data: bytes) -> bytes:
     if len(data) > MAX_BYTES:
         raise ValueError(f"{len(data)} bytes: at most {MAX_BYTES} are allowed")
     header, newline, body = data.partition(b"\n")
@@ -121,29 +121,29 @@ def _body(data: bytes) -> bytes:
     return body
 
 
-def _model(body: bytes) -> TrainedModel:
-    safetensors = _safetensors()
+def _decode_model(body: bytes) -> TrainedModel:
+    safetensors = _import_safetensors()
     try:
         arrays = safetensors.load(body)
     except Exception as error:
-        # safetensors raises its own class, KeyError for types that numpy lacks, and OverflowError
+        # safetensors' own error, KeyError for types unknown to numpy, or OverflowError
         raise ValueError(f"its arrays cannot be read: {error}") from error
     size = int.from_bytes(body[:8], "little")
     metadata = json.loads(body[8 : 8 + size])["__metadata__"]
     about = _Metadata.from_dict(json.loads(metadata[_JSON]), "metadata")
-    design = _design(arrays)
+    design = _decode_design(arrays)
     return TrainedModel(
         about.kind,
         about.samples,
         design,
-        NetworkRegressor.from_arrays(_part(arrays, _PREFIX), design.columns),
+        NetworkRegressor.from_arrays(_arrays_below(arrays, _PREFIX), design.columns),
         about.calibration,
         about.trained_with,
     )
 
 
-def _design(arrays: Arrays) -> DesignMatrix:
-    own = _part(arrays, "design")
+def _decode_design(arrays: Arrays) -> DesignMatrix:
+    own = _arrays_below(arrays, "design")
     measures = len(MEASURES)
     mean, scale = (floats(own, name, (measures,)) for name in ("mean", "scale"))
     if not (scale >= _LEAST_SCALE).all():
@@ -158,7 +158,7 @@ def _design(arrays: Arrays) -> DesignMatrix:
     return DesignMatrix(mean, scale, buckets, idf)
 
 
-def _part(arrays: Arrays, prefix: str) -> Mapping[str, NDArray[np.generic]]:
+def _arrays_below(arrays: Arrays, prefix: str) -> Mapping[str, NDArray[np.generic]]:
     return {
         name.removeprefix(f"{prefix}."): array
         for name, array in arrays.items()
@@ -166,7 +166,7 @@ def _part(arrays: Arrays, prefix: str) -> Mapping[str, NDArray[np.generic]]:
     }
 
 
-def _safetensors() -> Any:
+def _import_safetensors() -> Any:
     try:
         from safetensors import numpy as safetensors
     except ModuleNotFoundError as error:

@@ -12,11 +12,11 @@ Integers = NDArray[np.int64]
 Arrays = Mapping[str, NDArray[np.generic]]
 
 LARGEST = 1e6
-"""Bound of the numbers in a model, so that no sum or product of them overflows."""
+"""Bound of the numbers in a model; no sum or product of such numbers overflows."""
 
 
 def floats(arrays: Arrays, name: str, shape: tuple[int, ...]) -> Floats:
-    """Return an array of float64 within ±LARGEST.
+    """Return an array as float64, checked to be within ±LARGEST.
 
     Args:
         arrays: Arrays by name.
@@ -27,26 +27,28 @@ def floats(arrays: Arrays, name: str, shape: tuple[int, ...]) -> Floats:
         ValueError: If the array is missing or has another type, shape or range; the message names
             it.
     """
-    array: Floats = _array(arrays, name, np.dtype(np.float64), shape)
+    array: Floats = _checked_array(arrays, name, np.dtype(np.float64), shape)
     if not (np.abs(array) <= LARGEST).all():
         raise ValueError(f"{name} must be finite and within ±{LARGEST:g}")
     return array
 
 
 def integers(arrays: Arrays, name: str, shape: tuple[int, ...], low: int, high: int) -> Integers:
-    """Return an array of int64 from `low` to `high` - 1; otherwise as `floats`.
+    """Return an array as int64, checked to be from `low` to `high` - 1; see `floats`.
 
     Raises:
         ValueError: If the array is missing or has another type, shape or range; the message names
             it.
     """
-    array: Integers = _array(arrays, name, np.dtype(np.int64), shape)
+    array: Integers = _checked_array(arrays, name, np.dtype(np.int64), shape)
     if array.size and not (low <= array.min() and array.max() < high):
         raise ValueError(f"{name} must be from {low} to {high - 1}")
     return array
 
 
-def _array(arrays: Arrays, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
+def _checked_array(
+    arrays: Arrays, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]
+) -> NDArray[Any]:
     if name not in arrays:
         raise ValueError(f"{name} is missing")
     array = arrays[name]
@@ -62,27 +64,27 @@ def _array(arrays: Arrays, name: str, dtype: np.dtype[Any], shape: tuple[int, ..
 
 
 _MOST_MEMBERS = 256
-"""Largest number of networks. This and the next two limits bound the memory and the time of a
-prediction, even with a hostile file."""
+"""Maximum number of networks. This and the next two limits bound memory and time of a prediction
+with a hostile file."""
 _MOST_NEURONS = 4096
 _MOST_LAYERS = 8
 _LEAST_OUTPUT = 1e-3
-"""Lower bound of a network's cost output: ln needs a value above 0."""
+"""Lower bound of a network's cost output, because its logarithm is taken."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkRegressor:
-    """The mean of several small multi-layer perceptrons with ReLU between the layers.
+    """Mean of several small multi-layer perceptrons with ReLU between layers.
 
     One row gets the same value, bit for bit, whichever rows come with it: a matrix product of
     [rows, members, 1, columns] is one vector product for each row and network.
     """
 
     layers: tuple[tuple[Floats, Floats], ...]
-    """Weights [members, from, to] and biases [members, 1, to] of each layer; the last has one
+    """Weights [members, from, to] and biases [members, 1, to] by layer; the last layer has one
     output."""
     log_unit: float | None = None
-    """None: the output is ln(cost). Otherwise the output is the cost in units of e^log_unit."""
+    """ln of the unit of the output cost; None: the output is ln(cost)."""
 
     def log_costs(self, rows: Floats) -> Floats:
         """Return ln(cost) of each row, float64 [rows]."""
@@ -96,7 +98,7 @@ class NetworkRegressor:
         return costs
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Return the arrays of the networks, for `from_arrays`."""
+        """Return the networks' arrays, for `from_arrays`."""
         arrays: dict[str, NDArray[np.generic]] = {}
         for number, (weights, biases) in enumerate(self.layers):
             arrays |= {f"weights{number}": weights, f"biases{number}": biases}
@@ -106,7 +108,7 @@ class NetworkRegressor:
 
     @classmethod
     def from_arrays(cls, arrays: Arrays, columns: int) -> Self:
-        """Return the networks that `arrays` was called on.
+        """Return the networks with arrays from `arrays`.
 
         Args:
             arrays: Arrays by name.

@@ -20,18 +20,16 @@ from justitia_ray.predictor.stored import AtLeastOne, Count, NotNegative, Positi
 from justitia_ray.units import Tokens
 
 LEAST_TRAINED_ON = 5
-"""Fewest samples to train on; with fewer, the mean of the class is as good."""
+"""Minimum number of samples for training; with fewer, the class mean is as good."""
 LEAST_HELD_BACK = 3
 LEAST_MINIMUM_SAMPLES = LEAST_TRAINED_ON + LEAST_HELD_BACK
-"""Fewest samples of a class for a model to be trained and judged.
-
-Defined here because the configuration reads it too and starts faster without numpy.
-"""
+"""Minimum number of samples of a class with which a model can be trained and judged. Defined here
+because the configuration starts faster without numpy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample(Stored):
-    """A finished application."""
+    """Finished application, as training and tests use it."""
 
     kv_token_time: Positive
     """True cost of the application, in token·iterations."""
@@ -40,13 +38,13 @@ class Sample(Stored):
     output_tokens: Count
     """Output tokens of all inferences of the application."""
     features: InputFeatures | None
-    """Features of its input; None if the input was not known."""
+    """Features of the input; None if the input is unknown."""
     input_text: str | None = None
-    """Input text; stored only with the setting `store_inputs`, and in offline training."""
+    """Input text; kept only in offline training and with the setting `store_inputs`."""
 
     @classmethod
     def of_calls(cls, calls: Iterable[tuple[Tokens, Tokens]], text: str) -> Self:
-        """Return the sample of a run whose input and calls are known.
+        """Return the sample of a run with known input and calls.
 
         Args:
             calls: Prompt and output tokens of each inference; at least one.
@@ -62,19 +60,19 @@ class Sample(Stored):
         )
 
     def without_text(self) -> Self:
-        """Return a copy without the text, to be sent or stored."""
+        """Return a copy without the input text, for sending or storing."""
         return replace(self, input_text=None)
 
     @model_serializer(mode="wrap")
-    def _without_missing_text(self, serialise: Callable[[Self], dict[str, Any]]) -> dict[str, Any]:
+    def _omit_missing_text(self, serialise: Callable[[Self], dict[str, Any]]) -> dict[str, Any]:
         values = serialise(self)
         if self.input_text is None:
             del values["input_text"]
         return values
 
 
-def _with_later_fields(values: object) -> object:
-    """Return the numbers of a stage, with None for those that release 0.2.0 did not observe."""
+def _add_later_fields(values: object) -> object:
+    """Return the numbers of a stage, with None for numbers that release 0.2.0 did not observe."""
     if isinstance(values, list | tuple) and len(values) == 5:
         return (*values, None, None)
     return values
@@ -82,31 +80,31 @@ def _with_later_fields(values: object) -> object:
 
 _StageNumbers = Annotated[
     tuple[Count, Count, Count, Count, NotNegative, Count | None, NotNegative | None],
-    BeforeValidator(_with_later_fields),
+    BeforeValidator(_add_later_fields),
     AfterValidator(StageServed._make),
 ]
 _Stage = Annotated[
     StageServed, GetPydanticSchema(lambda _, handler: handler.generate_schema(_StageNumbers))
 ]
-"""A `StageServed` of the core, with bounds on each of its numbers."""
+"""Stage of an application: the core's `StageServed`, with bounds on its numbers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Observation(Stored):
-    """A finished application with its class and its stages."""
+    """Finished application with its class and stages, as the predictor learns it."""
 
     application_class: ClassName
     sample: Sample
     stages: Annotated[tuple[_Stage, ...], Field(max_length=MAXIMUM_STAGES)] = ()
-    """Service that each stage received; empty if unknown."""
+    """Service of each stage; empty if unknown."""
 
 
 _CLOSED_BY_CALLERS = ("", "header")
-"""Recognition rules whose callers close their applications."""
+"""Recognition rules for callers that close their applications."""
 
 
 def is_lesson(ended: EndApplication) -> bool:
-    """Return whether an application ran to its end: otherwise its true cost is not known.
+    """Return whether an application ended as planned, so that its cost can be learned.
 
     A recognised session or conversation, which no caller closes, ends by being idle.
     """

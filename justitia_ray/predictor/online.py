@@ -29,33 +29,33 @@ from justitia_ray.units import Seconds, Tokens
 
 @dataclass(frozen=True, slots=True)
 class EstimateRequest:
-    """An application to estimate."""
+    """Request to estimate the cost of an application."""
 
     application_class: str
     input_tokens: Tokens
     max_tokens: Tokens | None
-    """Largest output of one of its inferences; None if not bounded."""
+    """Maximum output of an inference; None without a bound."""
     features: InputFeatures | None = None
-    """Features of its input; None if the input is not known."""
+    """Features of the input; None if the input is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearningSettings:
-    """Settings of a predictor that learns; the defaults are the service's."""
+    """Settings of a learning predictor; the defaults are the service's."""
 
     prior_output_tokens: Tokens = 256
     max_classes: int = 256
     minimum_samples: int = 10
-    """Applications with known inputs from which on a class has a model."""
+    """Finished applications with known inputs that a class needs for a model."""
     history_per_class: int = 500
     kind: str = "mlp"
-    """Kind of the models, as `train` takes it."""
+    """Kind of models, as `train` takes it."""
     seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class EndedTraining:
-    """Result of a training: the judgement, and the versions before and after."""
+    """Result of a training: the judgement, and the versions before and after it."""
 
     judgement: Judgement
     before: VersionIndex
@@ -63,13 +63,13 @@ class EndedTraining:
     index: VersionIndex
     """Versions of the class after the training."""
     model: TrainedModel | None
-    """The new model, if it takes over; otherwise None."""
+    """New model if it takes over; else None."""
     outcome: dict[str, Any]
-    """Record of the training, as JSON."""
+    """Record of the training as JSON."""
 
 
 class LearningPredictor:
-    """Estimates of applications, learned from finished ones."""
+    """Predicts the costs of applications and learns from finished ones."""
 
     def __init__(self, settings: LearningSettings | None = None) -> None:
         self.settings = settings or LearningSettings()
@@ -93,7 +93,7 @@ class LearningPredictor:
         return self.estimate_many([request])[0]
 
     def estimate_many(self, requests: Sequence[EstimateRequest]) -> list[Estimate]:
-        """Return the estimate of each application; those of a class are predicted in one batch.
+        """Estimate applications; those of one class are predicted in one batch.
 
         Raises:
             RequestError: If a class name is not valid or a count is below its minimum.
@@ -106,19 +106,19 @@ class LearningPredictor:
         for i, request in enumerate(requests):
             if request.features is None:
                 continue
-            name = self.means.filed_under(request.application_class)
+            name = self.means.entry_of(request.application_class)
             life = self._lives.get(name)
             if life is not None and life.model is not None:
                 modelled.setdefault(name, (life.model, []))[1].append((i, request.features))
             elif estimates[i].source == "prior":
-                estimates[i] = self._by_neighbours(request.features, estimates[i])
+                estimates[i] = self._estimate_by_neighbours(request.features, estimates[i])
         for model, inputs in modelled.values():
             predictions = model.predict([features for _, features in inputs])
             for (i, _), predicted in zip(inputs, predictions, strict=True):
                 estimates[i] = replace(estimates[i], **asdict(predicted), source="model")
         return estimates
 
-    def _by_neighbours(self, features: InputFeatures, prior: Estimate) -> Estimate:
+    def _estimate_by_neighbours(self, features: InputFeatures, prior: Estimate) -> Estimate:
         known = (
             (life.form, mean)
             for name, life in sorted(self._lives.items())
@@ -127,14 +127,14 @@ class LearningPredictor:
         cost = cost_among_neighbours(features, prior.kv_token_time, known)
         if cost is None:
             return prior
-        # The spread of the prior, around the new estimate.
+        # the prior's spread around the new estimate
         spread = prior.p90 / prior.kv_token_time
         return Estimate(cost, cost / spread, cost * spread, prior.output_tokens, "neighbours")
 
     def observe_application(
         self, application_class: str, sample: Sample, stages: Sequence[StageServed] = ()
     ) -> str:
-        """Learn from a finished application; do not call it for cancelled ones.
+        """Learn from a finished application; return the class whose entry counts it.
 
         If its error reveals that the class has changed, only later samples count from then on, in
         the mean as in the next training; the mean replaces a model that is worse.
@@ -150,12 +150,12 @@ class LearningPredictor:
         Raises:
             RequestError: If the class name is not valid.
         """
-        name = self.means.filed_under(application_class)
+        name = self.means.entry_of(application_class)
         predicted = self.estimate(application_class, 0, None, sample.features)
         self.means.observe_cost(application_class, sample)
         self.stages.observe_stages(name, stages)
         is_known = predicted.source in ("model", "class")
-        since = self._life(name).observe_sample(
+        since = self._life_of(name).observe_sample(
             sample, predicted.kv_token_time if is_known else None
         )
         if since is not None:
@@ -163,7 +163,7 @@ class LearningPredictor:
         return name
 
     def due_training(self, now: Seconds) -> TrainingJob | None:
-        """Return a training that is due, or None; each is returned once.
+        """Start a training that is due, if any, and return its job.
 
         The caller ends it with `trained` or `training_failed`. Of several classes, the first by
         name is returned.
@@ -173,13 +173,13 @@ class LearningPredictor:
         """
         for name in sorted(self._lives):
             settings = self.settings
-            job = self._lives[name].due(name, settings.seed, settings.kind, now)
+            job = self._lives[name].start_due_training(name, settings.seed, settings.kind, now)
             if job is not None:
                 return job
         return None
 
     def trained(self, job: TrainingJob, data: bytes, at: Seconds | None = None) -> Judgement:
-        """End a training; its model takes over if it beats the serving one on the latest samples.
+        """End a training; its model takes over if it beats the serving model on the latest samples.
 
         Args:
             job: As `due_training` returned it.
@@ -194,10 +194,10 @@ class LearningPredictor:
         return ended.judgement
 
     def judge(self, job: TrainingJob, data: bytes, at: Seconds | None = None) -> EndedTraining:
-        """First half of `trained`: end the training, and decide whether its model takes over."""
+        """End a training and decide whether its model takes over; `take_over` then sets it."""
         model = model_from_bytes(data, f"new model of class {job.application_class}")
-        life = self._life(job.application_class)
-        judgement = life.judged(job, model)
+        life = self._life_of(job.application_class)
+        judgement = life.end_training(job, model)
         outcome = {
             "kind": model.kind,
             "samples": model.samples,
@@ -215,16 +215,16 @@ class LearningPredictor:
         return EndedTraining(judgement, before, index.published(data, outcome), model, outcome)
 
     def take_over(self, application_class: str, ended: EndedTraining) -> None:
-        """Second half of `trained`: set the serving model after the training."""
-        life = self._life(application_class)
+        """Set the model and index of a training that `judge` has ended."""
+        life = self._life_of(application_class)
         if ended.model is None:
             life.serve(ended.index, life.model, life.serving)
         else:
             life.take_over(ended.index, ended.model, ended.index.active, ended.judgement.log_errors)
 
     def training_failed(self, job: TrainingJob, now: Seconds) -> Seconds:
-        """End a training that produced no model; return the wait until it is due again."""
-        return self._life(job.application_class).failed(now)
+        """End a training that failed; return the seconds until it is due again."""
+        return self._life_of(job.application_class).note_failure(now)
 
     def index(self, application_class: str) -> VersionIndex:
         """Return the versions of a class; an empty index if it has none."""
@@ -232,7 +232,7 @@ class LearningPredictor:
         return VersionIndex() if life is None else life.index
 
     def serving(self, application_class: str) -> int:
-        """Return the version that serves a class, 0 if none does."""
+        """Return the version that serves a class; 0 for the class mean."""
         life = self._lives.get(application_class)
         return 0 if life is None else life.serving
 
@@ -248,18 +248,18 @@ class LearningPredictor:
         model: TrainedModel | None,
         number: int,
     ) -> None:
-        """Set the model that serves a class, or its mean (None, 0).
+        """Set the model that serves a class; (None, 0) for the class mean.
 
         The model is `index.active`, or an earlier one if that cannot be read: then the class is
         trained again as soon as it has samples enough.
         """
-        life = self._life(self.means.filed_under(application_class))
+        life = self._life_of(self.means.entry_of(application_class))
         life.serve(index, model, number)
         if number != index.active:
             life.train_again()
 
     def overview(self) -> dict[str, dict[str, Any]]:
-        """Return statistics, versions and the serving version of each class; JSON."""
+        """Return statistics, versions and serving version of each class as JSON."""
         statistics = self.means.all_statistics()
         modelled = {name for name, life in self._lives.items() if life.index.versions}
         found: dict[str, dict[str, Any]] = {}
@@ -275,23 +275,23 @@ class LearningPredictor:
         return found
 
     def progress(self, application_class: str) -> dict[str, Any]:
-        """Return the progress of a class as JSON; `restore_class` restores it with the samples."""
-        return self._life(application_class).to_dict()
+        """Return the progress of a class as JSON, for `restore_class`."""
+        return self._life_of(application_class).to_dict()
 
     def restore_class(
         self, application_class: str, progress: object, samples: Sequence[Sample]
     ) -> None:
-        """Restore the progress and the samples of a class.
+        """Restore progress and samples of a class.
 
         Raises:
             StoreError: If the progress is not valid, and nothing was changed.
         """
         try:
-            self._life(application_class).restore(progress, samples)
+            self._life_of(application_class).restore(progress, samples)
         except ValueError as error:
             raise StoreError(f"progress of class {application_class}: {error}") from error
 
-    def _life(self, name: str) -> ClassLife:
+    def _life_of(self, name: str) -> ClassLife:
         if name not in self._lives:
             settings = self.settings
             self._lives[name] = ClassLife(settings.history_per_class, settings.minimum_samples)
@@ -299,7 +299,7 @@ class LearningPredictor:
 
 
 def train_due(predictor: LearningPredictor, now: Seconds) -> list[tuple[TrainingJob, Judgement]]:
-    """Run every training that is due in this process, and return the judgements; takes seconds.
+    """Run all due trainings in this process, which takes seconds each; return the judgements.
 
     Raises:
         ConfigError: If a package that training needs is not installed.

@@ -31,7 +31,7 @@ of 2 and 4 it was 0.336 and 0.358 after a tenth; slope weights of 2 to 32 made i
 2)."""
 
 _FAN_OUT_WEIGHT = 4.0
-"""Weight, in applications, of the prior that the remaining work does not depend on the fan-out."""
+"""Weight, in applications, of the prior that remaining work does not depend on the fan-out."""
 
 CHARGE_FACTOR = 2.0
 """Factor from the expected cost to the charge, the same for all applications.
@@ -44,14 +44,14 @@ Three is as good, with larger worst cases.
 """
 
 _LARGEST = 10**30
-"""Bound of every sum, far above the sums of real applications."""
+"""Bound of all sums, far above the sums of real applications."""
 _Sum: TypeAlias = Annotated[float, Field(ge=0, le=_LARGEST, strict=True)]
 _SignedSum: TypeAlias = Annotated[float, Field(ge=-_LARGEST, le=_LARGEST, strict=True)]
 _NO_SPREAD = 1e-9
-"""Squared deviations of whole numbers below which a value is a rounding error."""
+"""Sum of squared deviations below which a spread counts as zero."""
 
 _WIDEST = 3.0
-"""Largest deviation of a prompt from the mean that counts, in standard deviations."""
+"""Largest deviation of a prompt from the mean that is used, in standard deviations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +59,19 @@ class Expectation:
     """Expected length of an inference at a stage, and the remaining work of its application."""
 
     output_tokens: Tokens
-    """Output of one sequence of the inference, at least 1."""
+    """Expected output of a sequence, at least 1."""
     inferences_to_come: float
-    """Number of inferences that the application still makes, with this stage's; at least 1."""
+    """Number of inferences of the application from this stage on, at least 1."""
     remaining_kv_token_time: KvTokenTime | None
-    """Work from this stage on, given the inferences submitted at it so far. None if no application
-    has reached it, or nothing is known beyond the estimate on arrival."""
+    """Expected work from this stage on, given the inferences that were submitted at the stage. None
+    if it is unknown: no application has reached the stage, or the estimate on arrival is all that
+    is known."""
 
 
 def still_needed(
     expected: Expectation | None, output_tokens: Tokens, prompt_tokens: float, sequences: int
 ) -> KvTokenTime:
-    """Return the work of an application from a stage on, at least that of its submitted inferences.
+    """Return an application's work from a stage on, at least that of its submitted inferences.
 
     Submitted inferences will be served, whatever the statistics of the class: an application of a
     new class that begins with forty inferences is not one inference large. On the nine-class suite
@@ -92,7 +93,7 @@ def still_needed(
 
 @dataclass(slots=True)
 class StageStatistics(Stored):
-    """Running sums over the applications of one class that reached one stage.
+    """Sums over the applications of a class that reached a stage.
 
     Means and sums of squared deviations by Welford's recurrence (Technometrics 4, 1962). Lengths
     are those of an application's mean sequence in the stage, weighted by its number of sequences.
@@ -104,24 +105,24 @@ class StageStatistics(Stored):
     prompt_squares: _Sum = 0.0
     output_mean: _Sum = 0.0
     products: _SignedSum = 0.0
-    """Sum of (prompt deviation) · (output deviation)."""
+    """Sum of products of prompt and output deviations."""
     fan_out_mean: _Sum = 0.0
-    """Mean number of inferences of an application at this stage."""
+    """Mean number of an application's inferences at this stage."""
     fan_out_squares: _Sum = 0.0
     inferences_to_come: _Sum = 0.0
-    """Mean number of inferences from this stage on, this one included, as in the next field."""
+    """Mean number of inferences from this stage on, including this stage."""
     kv_token_time_to_come: _Sum = 0.0
     fan_out_products: _SignedSum = 0.0
-    """Sum of (fan-out deviation) · (deviation of `kv_token_time_to_come`)."""
+    """Sum of products of fan-out deviations and deviations of `kv_token_time_to_come`."""
     longest_output_mean: _Sum | None = None
-    """Mean of the applications' longest sequences. None in tables of release 0.2.0."""
+    """Mean length of the applications' longest sequences; None in tables of release 0.2.0."""
     gaps: Annotated[int, Field(ge=0, le=_LARGEST, strict=True)] | None = None
-    """Number of applications that continued after a known gap. None: 0."""
+    """Number of applications that continued after a known gap; None counts as 0."""
     gap_mean_s: _Sum | None = None
-    """Mean gap of the applications in `gaps`, in seconds; None if there are none."""
+    """Mean gap in seconds over the applications in `gaps`; None without any."""
 
     def add_application(self, stages: Sequence[StageServed]) -> None:
-        """Add an application by its stages from this one on."""
+        """Add an application, given its stages from this one on."""
         first = stages[0]
         self.applications += 1
         inferences = sum(stage.inferences for stage in stages)
@@ -132,7 +133,7 @@ class StageStatistics(Stored):
         self.kv_token_time_to_come += (cost - self.kv_token_time_to_come) / self.applications
         self.fan_out_squares += from_fan_out * (first.inferences - self.fan_out_mean)
         self.fan_out_products += from_fan_out * (cost - self.kv_token_time_to_come)
-        self._add_longest(first)
+        self._add_longest_output(first)
         if len(stages) > 1 and first.gap_s is not None:
             self._add_gap(first.gap_s)
         if first.sequences:
@@ -144,13 +145,13 @@ class StageStatistics(Stored):
 
     @property
     def compute_tokens(self) -> float:
-        """Mean Σ (p + 2d) of an application at this stage."""
+        """Mean of Σ (p + 2d) of an application at this stage."""
         each = self.prompt_mean + 2 * self.output_mean
         return self.sequences * each / self.applications
 
     @property
     def longest_output(self) -> float:
-        """Mean output of an application's longest sequence, or of its mean one if unknown."""
+        """Mean output of an application's longest sequence; if unknown, of its mean sequence."""
         known = self.longest_output_mean
         return self.output_mean if known is None else known
 
@@ -166,7 +167,7 @@ class StageStatistics(Stored):
         return mean + slope * deviation
 
     def remaining(self, inferences: int) -> KvTokenTime:
-        """Return the work from this stage on of an application with `inferences` inferences at it.
+        """Return the work from this stage on for an application with `inferences` inferences at it.
 
         A large fan-out usually means that later stages are large too.
         """
@@ -177,13 +178,13 @@ class StageStatistics(Stored):
         return max(0.0, self.kv_token_time_to_come + slope * (inferences - self.fan_out_mean))
 
     @model_validator(mode="after")
-    def _check_that_there_are_sequences(self) -> Self:
+    def _check_counts(self) -> Self:
         if self.prompt_squares and not self.sequences:
             raise ValueError("sequences is 0: more is allowed where prompt_squares is above 0")
         return self
 
-    def _add_longest(self, stage: StageServed) -> None:
-        """Add the longest sequence; if unknown, the mean length is used."""
+    def _add_longest_output(self, stage: StageServed) -> None:
+        """Add the output of the longest sequence, or the mean output if that is unknown."""
         before = self.longest_output
         longest: float | None = stage.longest_output_tokens
         if longest is None:
@@ -206,22 +207,22 @@ class StageStatistics(Stored):
 
 
 class StageTable:
-    """Stages of every class, with the same bound on classes as the class statistics."""
+    """Statistics of the stages of every class."""
 
     def __init__(self, max_classes: int = 256) -> None:
-        """Create an empty table; beyond `max_classes` classes share the entry of `other`."""
+        """Create an empty table; classes beyond `max_classes` share the entry `other`."""
         self._max_classes = max_classes
         self._classes: dict[str, list[StageStatistics]] = {}
         self._usual: dict[str, tuple[ExpectedStage, ...]] = {}
-        """Stages of classes requested since their last observation (a cache)."""
+        """Cache of the usual stages of classes since their last observation."""
 
     def observe_stages(self, application_class: str, stages: Sequence[StageServed]) -> str:
-        """Learn from a finished application; does nothing if its stages are unknown.
+        """Learn the stages of a finished application; no effect if they are unknown.
 
         Returns:
             The class whose statistics count it: `other` beyond the bound.
         """
-        name = self._filed_under(application_class)
+        name = self._entry_of(application_class)
         if stages:
             self._usual.pop(name, None)
             known = self._classes.setdefault(name, [])
@@ -240,7 +241,7 @@ class StageTable:
         max_tokens: Tokens | None,
         inferences: int = 1,
     ) -> Expectation | None:
-        """Return the expectation at a stage of an application; None if nothing is known.
+        """Return the expectation at a stage of an application; None if nothing was learned.
 
         Args:
             application_class: Class of the application.
@@ -249,7 +250,7 @@ class StageTable:
             max_tokens: Largest output of one of its sequences; None if not bounded.
             inferences: Inferences submitted at this stage so far, with this one.
         """
-        known = self._classes.get(self._filed_under(application_class))
+        known = self._classes.get(self._entry_of(application_class))
         if not known:
             return None
         sequences = sum(statistics.sequences for statistics in known)
@@ -257,17 +258,17 @@ class StageTable:
             return None
         mean = sum(s.sequences * s.output_mean for s in known) / sequences
         if stage >= len(known):
-            return Expectation(_bounded(mean, max_tokens), 1.0, None)
+            return Expectation(_limit_output(mean, max_tokens), 1.0, None)
         statistics = known[stage]
         says_more = stage > 0 or inferences > statistics.fan_out_mean
         return Expectation(
-            _bounded(statistics.output_tokens(prompt_tokens, mean), max_tokens),
+            _limit_output(statistics.output_tokens(prompt_tokens, mean), max_tokens),
             max(1.0, statistics.inferences_to_come),
             statistics.remaining(inferences) if says_more else None,
         )
 
     def expected_stages(self, application_class: str, stage: int) -> tuple[ExpectedStage, ...]:
-        """Return the expected stages, from `stage` on, of an application that reaches it.
+        """Return the expected stages of an application from `stage` on.
 
         They are those that at least half of the applications which reached it went on to, each with
         the means of the applications that had it; empty if no application of the class has reached
@@ -280,7 +281,7 @@ class StageTable:
         they differ by 33 and 25 %; scaling by a fan-out that is larger than usual gains half a
         point.
         """
-        name = self._filed_under(application_class)
+        name = self._entry_of(application_class)
         known = self._classes.get(name, ())
         if stage >= len(known):
             return ()
@@ -293,7 +294,7 @@ class StageTable:
     def stages_to_tell(
         self, application_class: str, stage: int, inferences: int
     ) -> tuple[ExpectedStage, ...]:
-        """Return the stages to send with an inference: from its own on, if it starts a later stage.
+        """Return the stages to send with an inference that starts a later stage; else none.
 
         The opening of its application has sent those from the first on.
         """
@@ -301,7 +302,7 @@ class StageTable:
         return self.expected_stages(application_class, stage) if begins else ()
 
     def to_dict(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the statistics of every class, stage by stage, as JSON."""
+        """Return the statistics of every class by stage, as JSON."""
         return {
             name: [statistics.to_dict() for statistics in stages]
             for name, stages in self._classes.items()
@@ -309,7 +310,7 @@ class StageTable:
 
     @classmethod
     def from_dict(cls, classes: Mapping[str, Any], max_classes: int = 256) -> Self:
-        """Return the table that `to_dict` was called on.
+        """Return the table from the JSON of `to_dict`.
 
         If there are more classes than the bound, those with the fewest applications are dropped.
 
@@ -317,18 +318,18 @@ class StageTable:
             StoreError: If statistics are not valid; the message names class, stage and field.
         """
         table = cls(max_classes)
-        restored = {name: _restored(name, stages) for name, stages in classes.items()}
+        restored = {name: _restore_stages(name, stages) for name, stages in classes.items()}
         table._classes = largest_classes(
             restored, lambda stages: stages[0].applications, max_classes
         )
         return table
 
-    def _filed_under(self, application_class: str) -> str:
+    def _entry_of(self, application_class: str) -> str:
         return entry_of_class(application_class, self._classes, self._max_classes)
 
 
 def _usual_stages(known: Sequence[StageStatistics]) -> tuple[ExpectedStage, ...]:
-    """Return the means of each stage of a class, over the applications that reached it.
+    """Return the mean of each stage of a class over the applications that reached it.
 
     Rounded to whole tokens and hundredths, since every digit is stored with each application.
     """
@@ -346,7 +347,7 @@ def _usual_stages(known: Sequence[StageStatistics]) -> tuple[ExpectedStage, ...]
     )
 
 
-def _restored(name: str, stages: object) -> list[StageStatistics]:
+def _restore_stages(name: str, stages: object) -> list[StageStatistics]:
     where = f"stages of class {name[:80]!r}"
     if not isinstance(stages, list) or not 1 <= len(stages) <= MAXIMUM_STAGES:
         raise StoreError(f"{where}: a list of 1 to {MAXIMUM_STAGES} stages is allowed")
@@ -356,6 +357,6 @@ def _restored(name: str, stages: object) -> list[StageStatistics]:
         raise StoreError(f"{where}, {error}") from error
 
 
-def _bounded(output_tokens: float, max_tokens: Tokens | None) -> Tokens:
+def _limit_output(output_tokens: float, max_tokens: Tokens | None) -> Tokens:
     expected = max(1, math.ceil(round(output_tokens, 6)))
     return expected if max_tokens is None else min(expected, max_tokens)

@@ -17,7 +17,7 @@ Positive: TypeAlias = Annotated[float, Field(gt=0, strict=True)]
 
 
 class Stored:
-    """Base of a dataclass with a JSON form; its annotations define the allowed values.
+    """Base class of dataclasses with a JSON form; annotations define the allowed values.
 
     Objects created in the program are not validated. JSON must have every field except those whose
     default is None.
@@ -29,12 +29,12 @@ class Stored:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields as JSON."""
-        values: dict[str, Any] = self._adapter().dump_python(self, mode="json")
+        values: dict[str, Any] = self._adapter_of().dump_python(self, mode="json")
         return values
 
     @classmethod
     def from_dict(cls, values: object, where: str = "") -> Self:
-        """Return the object that `to_dict` was called on.
+        """Return the object from the JSON of `to_dict`.
 
         Args:
             values: Fields as JSON.
@@ -48,19 +48,19 @@ class Stored:
         optional = [field.name for field in fields if field.default is None]
         RecordReader(values, required, optional, where=where)
         try:
-            read: Self = cls._adapter().validate_python(values)
+            read: Self = cls._adapter_of().validate_python(values)
         except ValidationError as error:
-            raise ValueError(f"{where}: " * bool(where) + _complaint(error)) from error
+            raise ValueError(f"{where}: " * bool(where) + _error_message(error)) from error
         return read
 
     @classmethod
     @cache
-    def _adapter(cls) -> TypeAdapter[Any]:
+    def _adapter_of(cls) -> TypeAdapter[Any]:
         return TypeAdapter(cls)
 
 
-def _complaint(error: ValidationError) -> str:
-    """Return a message about the first wrong field."""
+def _error_message(error: ValidationError) -> str:
+    """Return a message about the first invalid field."""
     first = error.errors(include_url=False)[0]
     place = "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in first["loc"]).lstrip(".")
     if first["type"] == "value_error":  # from a validator of several fields

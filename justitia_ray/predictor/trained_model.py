@@ -20,7 +20,7 @@ from justitia_ray.units import KvTokenTime
 
 @dataclass(frozen=True, slots=True)
 class CostPrediction:
-    """A cost and its spread, token·iterations; 0 < p10 <= kv_token_time <= p90, all finite."""
+    """Predicted cost and spread in token·iterations: 0 < p10 <= kv_token_time <= p90 < inf."""
 
     kv_token_time: KvTokenTime
     p10: KvTokenTime
@@ -28,22 +28,22 @@ class CostPrediction:
 
 
 WIDEST_DEVIATIONS = 4.0
-"""Largest distance from the mean at which a measure counts, in standard deviations: a model must
-not extrapolate to an input of 1 MB."""
+"""Largest deviation of a measure that counts, in standard deviations, so that a model does not
+extrapolate to an input of 1 MB."""
 
 
 @dataclass(frozen=True, slots=True)
 class DesignMatrix:
-    """Conversion of inputs to rows, fitted once on the inputs of the training."""
+    """Conversion of inputs to rows of numbers, fitted on the training inputs."""
 
     mean: Floats
     """[measures] Mean of ln(1 + measure)."""
     scale: Floats
     """[measures] Standard deviation of ln(1 + measure), > 0."""
     buckets: Integers
-    """[terms] Buckets of the known terms, ascending."""
+    """[terms] Hash buckets of known terms, ascending."""
     idf: Floats
-    """[terms] Inverse document frequency of each known term."""
+    """[terms] Inverse document frequencies of known terms."""
 
     @property
     def columns(self) -> int:
@@ -51,7 +51,7 @@ class DesignMatrix:
         return len(self.mean) + len(self.buckets)
 
     def rows(self, inputs: Sequence[InputFeatures]) -> Floats:
-        """Return float64 [inputs, columns]; each row depends only on its own input."""
+        """Return float64 [inputs, columns]: one row for each input, independent of the others."""
         measures = len(self.mean)
         matrix = np.zeros((len(inputs), self.columns))
         for row, features in zip(matrix, inputs, strict=True):
@@ -64,7 +64,7 @@ class DesignMatrix:
         return matrix
 
     def _weigh_terms(self, features: InputFeatures, weights: Floats) -> None:
-        """Write (1 + ln count)·idf of the known terms, scaled to length 1."""
+        """Write (1 + ln count)·idf of known terms into a row, scaled to length 1."""
         terms = np.array(features.terms, dtype=np.int64)
         places = np.minimum(np.searchsorted(self.buckets, terms), len(self.buckets) - 1)
         known = self.buckets[places] == terms
@@ -76,10 +76,10 @@ class DesignMatrix:
 
 
 REACH = 10.0
-"""Largest factor of an estimate above or below the costs of the training."""
+"""Maximum factor between an estimate and the range of training costs."""
 
 LARGEST_LOG_COST = 300.0
-"""Bound of ln(cost) in a model file: far above any cost, and its exponential is finite."""
+"""Bound of ln(cost) in a model file, far above real costs; its exponential is finite."""
 _LogCost: TypeAlias = Annotated[
     float, Field(ge=-LARGEST_LOG_COST, le=LARGEST_LOG_COST, strict=True)
 ]
@@ -89,25 +89,25 @@ _SHIFT_WEIGHT = 20
 this reduced the mean error after 10 samples from 36.7 to 34.5 %, after 20 from 28.9 to 27.8 %, and
 changed nothing after 100."""
 _ENOUGH = 20
-"""Number of errors from which on p10 and p90 are their quantiles."""
+"""Number of errors from which p10 and p90 are quantiles of the errors."""
 
 
 @dataclass(frozen=True, slots=True)
 class CostCalibration(Stored):
-    """Cost, p10 and p90 relative to a raw answer; all are logarithms of token·iterations."""
+    """Shift and spread of a model's raw answers, as logarithms of token·iterations."""
 
     shift: _LogCost
-    """Added to the raw answer."""
+    """Number added to the raw answer."""
     below: _LogCost
     """Distance from the cost to p10, <= 0."""
     above: _LogCost
-    """p90 minus the predicted cost, >= 0."""
+    """Distance from the cost to p90, >= 0."""
     least: _LogCost
-    """Bounds of every answer: `least` and `most`."""
+    """Lower bound of every answer; `most` is the upper bound."""
     most: _LogCost
 
     def predictions(self, log_costs: Floats) -> list[CostPrediction]:
-        """Return the cost and the spread of each raw answer."""
+        """Return cost and spread for each raw answer."""
         answers = []
         for raw in log_costs.tolist():
             cost, p10, p90 = (
@@ -125,7 +125,7 @@ class CostCalibration(Stored):
 
 
 def calibrate(raw: Floats, log_costs: Floats, *, shifted: bool = True) -> CostCalibration:
-    """Return the calibration of a model from its answers on held-out applications.
+    """Calibrate a model with its answers on held-out applications.
 
     The shift minimises the mean relative error: that of s·p against t is Σ (p/t)·|s − t/p|, so the
     best factor s is the median of t/p weighted by p/t. It lies below the plain median, since an
@@ -146,7 +146,7 @@ def calibrate(raw: Floats, log_costs: Floats, *, shifted: bool = True) -> CostCa
 
 
 def best_shift(errors: Floats) -> float:
-    """Return the shift of least mean relative error: the median of ln(t/p) weighted by p/t."""
+    """Return the shift of least mean relative error: the median of ln(t/p), weighted by p/t."""
     ordered = np.sort(errors)
     weights = np.cumsum(np.exp(ordered[0] - ordered))
     return float(ordered[np.searchsorted(weights, weights[-1] / 2)])
@@ -165,12 +165,12 @@ def _spread(errors: Floats) -> tuple[float, float]:
 
 
 _AT_ONCE = 64
-"""Inputs of one pass, which bounds the memory for many inputs."""
+"""Number of inputs per pass, a bound on the memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedModel:
-    """A trained model of an application class. Equal inputs give equal predictions."""
+    """Trained model of an application class; equal inputs give equal predictions."""
 
     kind: str
     """Name of the recipe: `mlp` or `paper`."""
@@ -178,13 +178,13 @@ class TrainedModel:
     """Number of finished applications that it was trained on."""
     design: DesignMatrix
     regressor: NetworkRegressor
-    """Networks whose answer is calibrated."""
+    """Networks whose answers are calibrated."""
     calibration: CostCalibration
     trained_with: dict[str, str] = field(default_factory=dict)
-    """Versions of the packages that trained it."""
+    """Versions of the packages used for training."""
 
     def predict(self, inputs: Sequence[InputFeatures]) -> list[CostPrediction]:
-        """Predict the cost of each input, independently of the others."""
+        """Predict the cost of each input, independent of the others."""
         answers: list[CostPrediction] = []
         for start in range(0, len(inputs), _AT_ONCE):
             rows = self.design.rows(inputs[start : start + _AT_ONCE])

@@ -25,28 +25,29 @@ from justitia_ray.predictor.trained_model import TrainedModel, calibrate
 from justitia_ray.units import KvTokenTime
 
 Reason: TypeAlias = Literal["first", "samples", "drift"]
-"""Reason for a training: enough samples for a first model, many more since, or changed errors."""
+"""Reason for a training: enough samples for a first model, many more samples, or changed errors."""
 
 HELD_BACK_SHARE = 5
-"""The latest 1/5 of the samples judges the new model and the serving one."""
+"""Share of the samples, the latest, on which the new and the serving model are compared."""
 GROWTH = 0.25
-"""Growth in samples that makes another training due; keeps the work proportional to the samples."""
+"""Growth in samples after which another training is due; keeps the work proportional to the
+samples."""
 LEAST_NEW = 10
 
 _AS_GOOD = 0.01
-"""Relative error by which a first model may be worse than the class mean: where all applications
-cost the same, both are right up to rounding."""
+"""Relative error by which a first model may be worse than the class mean: if all costs are equal,
+both are right except for rounding."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob(Stored):
-    """A model to train, on samples of `application_class` only."""
+    """Training to run, on samples of `application_class` only."""
 
     application_class: str
     samples: tuple[Sample, ...]
-    """Samples to train on, oldest first; each with features."""
+    """Samples for training, oldest first, all with features."""
     held_back: tuple[Sample, ...]
-    """Latest samples, which judge the model; later than all of `samples`."""
+    """Latest samples, all later than `samples`, on which the model is judged."""
     reason: Reason
     seed: int
     kind: str = "mlp"
@@ -54,30 +55,30 @@ class TrainingJob(Stored):
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Errors of a new model on the held-back samples, and those of the serving model."""
+    """Errors of a new model and of the serving model on held-back samples."""
 
     error: float
     """Mean relative error of the new model, |predicted − true| / true."""
     rival_error: float
-    """Mean relative error of the serving model, or of the class mean if none serves."""
+    """Mean relative error of the serving model, or of the class mean if no model serves."""
     took_over: bool
     log_errors: tuple[float, ...]
     """ln(true / predicted) of the new model on each held-back sample."""
 
 
 def hold_back_latest(samples: Sequence[Sample]) -> tuple[tuple[Sample, ...], tuple[Sample, ...]]:
-    """Return samples to train on, and the latest fifth (at least LEAST_HELD_BACK) to judge by."""
+    """Return samples for training, and the latest fifth, at least LEAST_HELD_BACK, for judging."""
     held = max(LEAST_HELD_BACK, len(samples) // HELD_BACK_SHARE)
     return tuple(samples[:-held]), tuple(samples[-held:])
 
 
 def is_grown(new: int, before: int) -> bool:
-    """Return whether `new` samples after `before` older ones are worth another training."""
+    """Return whether `new` samples after `before` earlier ones justify another training."""
     return new >= max(LEAST_NEW, GROWTH * before)
 
 
 def judge(job: TrainingJob, model: TrainedModel, rival: TrainedModel | None) -> Judgement:
-    """Compare a new model with the serving one on the held-back samples.
+    """Compare a new model with the serving model on the held-back samples.
 
     Args:
         job: Job of the new model.
@@ -97,7 +98,7 @@ def judge(job: TrainingJob, model: TrainedModel, rival: TrainedModel | None) -> 
 
 
 def predicted_costs(model: TrainedModel, samples: Sequence[Sample]) -> list[KvTokenTime]:
-    """Return the costs that a model predicts for samples, which must have features."""
+    """Return a model's predicted costs of samples, which must have features."""
     inputs = [sample.features for sample in samples if sample.features is not None]
     return [prediction.kv_token_time for prediction in model.predict(inputs)]
 
@@ -109,7 +110,7 @@ def mean_relative_error(predicted: Sequence[KvTokenTime], samples: Sequence[Samp
 
 
 def train_job(job: TrainingJob) -> bytes:
-    """Train the job's model in this process, and return its bytes; takes seconds.
+    """Train a job's model in this process, which takes seconds; return its bytes.
 
     Raises:
         ConfigError: If a package that training needs is not installed.
@@ -118,15 +119,15 @@ def train_job(job: TrainingJob) -> bytes:
 
 
 KINDS = ("mlp", "paper")
-"""Kinds of models: small networks on words and form of the input, and the paper's own recipe."""
+"""Kinds of models: small networks on words and form of the input, and the paper's recipe."""
 _REMOVED = ("auto", "ridge", "forest", "median")
-"""Kinds of release 0.2.0; their models did not shorten the completion times."""
+"""Kinds of release 0.2.0, removed because they did not shorten completion times."""
 _AS_PUBLISHED = ("paper",)
-"""Kinds whose answers are not shifted to minimise the relative error."""
+"""Kinds whose answers are not shifted to the least relative error."""
 
 
 def check_kind(kind: str) -> None:
-    """Check the name of a kind of models.
+    """Check that a kind of models exists.
 
     Raises:
         ConfigError: If there is no such kind; for a removed one the message names its replacement.
@@ -138,7 +139,7 @@ def check_kind(kind: str) -> None:
 
 
 def train(samples: Sequence[Sample], *, kind: str = "mlp", seed: int = 0) -> TrainedModel:
-    """Return a model trained on finished applications of one class; takes seconds of one core.
+    """Train a model on finished applications of one class, which takes seconds of one core.
 
     Equal samples in the same order, kind and seed give the same model.
 
@@ -177,7 +178,7 @@ def train(samples: Sequence[Sample], *, kind: str = "mlp", seed: int = 0) -> Tra
 
 
 def load_packages() -> None:
-    """Import the packages that training needs, which takes seconds the first time.
+    """Import the packages for training, which takes seconds the first time.
 
     Raises:
         ConfigError: If scikit-learn or torch is not installed.
@@ -200,17 +201,17 @@ would leave it a third of a core. Hence also `SCHED_IDLE`: a twelfth of a worker
 
 
 def job_to_bytes(job: TrainingJob) -> bytes:
-    """Return a job as JSON for the training process, without texts and held-back samples."""
+    """Encode a job as JSON for the training process, without texts and held-back samples."""
     samples = tuple(sample.without_text() for sample in job.samples)
     told = replace(job, samples=samples, held_back=())
     return json.dumps(told.to_dict(), separators=(",", ":")).encode()
 
 
 def main() -> int:
-    """Train the job on stdin; return 1, with a message on stderr, if that is not possible."""
+    """Train the job on stdin and write its model to stdout; return 1 after an error."""
     os.nice(_NICENESS)
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    # Only the model is written to stdout, even if a library prints.
+    # Keeps the output of libraries away from the model on stdout.
     answer, sys.stdout = sys.stdout.buffer, sys.stderr
     try:
         data = train_job(TrainingJob.from_dict(json.load(sys.stdin.buffer), "job"))

@@ -17,17 +17,17 @@ from justitia_ray.errors import RequestError
 from justitia_ray.predictor.stored import AtLeastOne, Count, Stored
 
 KEPT_VERSIONS = 5
-"""Number of versions kept, for rollbacks. A model takes some hundred kilobytes."""
+"""Number of versions that are kept for rollbacks; a model has some hundred kilobytes."""
 
 NO_MODEL = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Version(Stored):
-    """A model that serves or has served."""
+    """Model that serves or has served."""
 
     number: AtLeastOne
-    """Number in the order in which versions took over; never reused."""
+    """Number in the order of take-overs, never reused."""
     sha256: Annotated[str, Field(min_length=64, max_length=64)]
     """SHA-256 of the model's bytes, in hexadecimal."""
     size_bytes: Count
@@ -36,32 +36,31 @@ class Version(Stored):
     …; each may be missing."""
 
     def holds(self, data: bytes) -> bool:
-        """Return whether these are exactly the bytes of the model."""
-        return len(data) == self.size_bytes and _digest(data) == self.sha256
+        """Return whether bytes are those of the model."""
+        return len(data) == self.size_bytes and _sha256(data) == self.sha256
 
 
 @dataclass(frozen=True, slots=True)
 class VersionIndex(Stored):
-    """Versions of a class; immutable, every change returns a new index."""
+    """Versions of a class's model; immutable, changes return a new index."""
 
     active: Count = NO_MODEL
-    """Serving version; 0 if none."""
+    """Version that serves; 0 if none does."""
     pinned: StrictBool = False
-    """Whether an operator has rolled back: no training replaces the active version until its
-    release."""
+    """Whether an operator's rollback is in force: trainings do not replace the active version."""
     last_number: Count = 0
-    """Largest number ever assigned."""
+    """Largest number assigned so far."""
     last_training: dict[str, Any] | None = None
-    """Outcome of the last training, even if its model did not take over."""
+    """Outcome of the last training, even if its model was not used."""
     imported: str | None = None
-    """SHA-256 of the last imported model, so that no model is imported twice."""
+    """SHA-256 of the last imported model, which is not imported again."""
     versions: Annotated[tuple[Version, ...], Field(max_length=KEPT_VERSIONS)] = ()
     """Kept versions, ascending."""
 
     def published(self, data: bytes, record: Mapping[str, Any]) -> Self:
-        """Add a version and make it active; drop the oldest ones and remove a pin."""
+        """Return the index with a new active version, without its oldest ones and without a pin."""
         number = self.last_number + 1
-        added = Version(number, _digest(data), len(data), dict(record))
+        added = Version(number, _sha256(data), len(data), dict(record))
         return replace(
             self,
             versions=(*self.versions, added)[-KEPT_VERSIONS:],
@@ -70,13 +69,13 @@ class VersionIndex(Stored):
             last_number=number,
         )
 
-    def brought(self, data: bytes, record: Mapping[str, Any]) -> Self:
-        """Publish a model that was trained elsewhere, and record its checksum as imported."""
+    def with_imported(self, data: bytes, record: Mapping[str, Any]) -> Self:
+        """Return the index with an imported model as the active version."""
         published = self.published(data, record)
         return replace(published, imported=published.versions[-1].sha256)
 
     def activated(self, number: int, *, pinned: bool) -> Self:
-        """Make a kept version active, or none (0).
+        """Return the index with a kept version active, or none (0).
 
         Raises:
             RequestError: If that version is not kept.
@@ -88,7 +87,7 @@ class VersionIndex(Stored):
         return replace(self, active=number, pinned=pinned)
 
     def rolled_back(self) -> Self:
-        """Make the version before the active one active, and pin it.
+        """Return the index with the version before the active one active and pinned.
 
         Raises:
             RequestError: If none is active, or no earlier one is kept.
@@ -134,7 +133,7 @@ class VersionIndex(Stored):
         return tuple(v for v in reversed(self.versions) if v.number <= self.active)
 
     def find(self, number: int) -> Version | None:
-        """Return the version of this number, or None if it is not kept."""
+        """Return the version with a number; None if it is not kept."""
         return next((v for v in self.versions if v.number == number), None)
 
     @model_validator(mode="after")
@@ -150,16 +149,16 @@ class VersionIndex(Stored):
 
 
 def encode_index(index: VersionIndex) -> bytes:
-    """Return the index as JSON with its own checksum.
+    """Encode an index as JSON with a checksum.
 
     Models have their checksums in the index; a damaged index must not look like a rollback.
     """
     content = index.to_dict()
-    return json.dumps({"index": content, "sha256": _digest(_canonical(content))}).encode()
+    return json.dumps({"index": content, "sha256": _sha256(_canonical_json(content))}).encode()
 
 
 def decode_index(data: bytes | str) -> VersionIndex:
-    """Return the index that `encode_index` was called on.
+    """Decode an index from `encode_index`.
 
     Raises:
         ValueError: If it is damaged or not valid; the message says how.
@@ -170,14 +169,14 @@ def decode_index(data: bytes | str) -> VersionIndex:
         raise ValueError(f"not JSON: {error}") from error
     reader = RecordReader(values, ("index", "sha256"))
     index = reader.mapping("index")
-    if reader.value("sha256") != _digest(_canonical(index)):
+    if reader.value("sha256") != _sha256(_canonical_json(index)):
         raise ValueError("sha256 is another than that of the index: it is damaged")
     return VersionIndex.from_dict(index)
 
 
-def _digest(data: bytes) -> str:
+def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def _canonical(content: Mapping[str, Any]) -> bytes:
+def _canonical_json(content: Mapping[str, Any]) -> bytes:
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode()

@@ -135,7 +135,7 @@ class ModelVersions:
         if found is None or before.imported == found[0].sha256:
             return
         version, data = found
-        after = before.brought(data, version.record | {"reason": "models_dir"})
+        after = before.with_imported(data, version.record | {"reason": "models_dir"})
         if await self._store.save_index(name, before, after, data) is not None:
             self._indexes[name] = after
             await self._serve(name, after, predictor)

@@ -65,7 +65,7 @@ def test_candidates_are_the_active_version_and_earlier_ones() -> None:
 
 def test_imported_model_is_recognised_after_a_restart() -> None:
     """A restart must not publish the model of the same directory again."""
-    index = VersionIndex().brought(b"m", {})
+    index = VersionIndex().with_imported(b"m", {})
 
     assert index.imported == index.versions[0].sha256
     assert index.imported == index.published(b"n", {}).imported
@@ -82,9 +82,11 @@ def damaged(**changes: Any) -> bytes:
     """Return an index with other content and a valid checksum."""
     fields = index_of(2).to_dict() | changes
     whole = json.loads(encode_index(index_of(2)))
-    from justitia_ray.predictor.versions import _canonical, _digest
+    from justitia_ray.predictor.versions import _canonical_json, _sha256
 
-    return json.dumps(whole | {"index": fields, "sha256": _digest(_canonical(fields))}).encode()
+    return json.dumps(
+        whole | {"index": fields, "sha256": _sha256(_canonical_json(fields))}
+    ).encode()
 
 
 @pytest.mark.parametrize(
