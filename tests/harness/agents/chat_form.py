@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.harness.agents.exchange import Document
-from tests.harness.agents.pieces import data_event, in_pieces
+from tests.harness.agents.pieces import data_event, split_into_pieces
 from tests.harness.agents.script import Turn
 
 _USAGE = {"prompt_tokens": 10, "total_tokens": 20, "completion_tokens": 10}
@@ -55,14 +55,14 @@ def chat_completion(turn: Turn, asked: Document, new_id: Callable[[str], str]) -
 
 def chat_chunks(turn: Turn, asked: Document, new_id: Callable[[str], str]) -> list[bytes]:
     deltas: list[Document] = [{"role": "assistant", "content": ""}]
-    deltas += [{"reasoning": piece} for piece in in_pieces(turn.reasoning)]
-    deltas += [{"content": piece} for piece in in_pieces(turn.text)]
+    deltas += [{"reasoning": piece} for piece in split_into_pieces(turn.reasoning)]
+    deltas += [{"content": piece} for piece in split_into_pieces(turn.text)]
     for index, call in enumerate(turn.calls):
         begun: Document = {"id": new_id("call_"), "type": "function", "index": index}
         deltas.append({"tool_calls": [begun | {"function": {"name": call.name}}]})
         deltas += [
             {"tool_calls": [{"index": index, "function": {"arguments": piece}}]}
-            for piece in in_pieces(call.arguments)
+            for piece in split_into_pieces(call.arguments)
         ]
     head = {
         "id": new_id("chatcmpl-"),
@@ -71,12 +71,12 @@ def chat_chunks(turn: Turn, asked: Document, new_id: Callable[[str], str]) -> li
         "model": asked["model"],
     }
 
-    def chunk(delta: Document, finish_reason: str | None) -> bytes:
+    def chunk_event(delta: Document, finish_reason: str | None) -> bytes:
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         return data_event(head | {"choices": [choice]})
 
-    events = [chunk(delta, None) for delta in deltas]
-    events.append(chunk({"content": ""}, _finish_reason(turn)))
+    events = [chunk_event(delta, None) for delta in deltas]
+    events.append(chunk_event({"content": ""}, _finish_reason(turn)))
     options: dict[str, Any] = asked.get("stream_options") or {}
     if options.get("include_usage"):
         events.append(data_event(head | {"choices": [], "usage": _USAGE}))

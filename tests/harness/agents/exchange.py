@@ -6,7 +6,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A call and its answer, byte for byte, with the run that made it.
+    """An agent's HTTP call with its answer, byte for byte, and the number of its run.
 
     Attributes:
         client: Name of the kind of client, a key of `CLIENTS`.
@@ -34,4 +34,3 @@ class Exchange:
 
 
 Document = dict[str, Any]
-"""A JSON object."""

@@ -4,13 +4,13 @@ import json
 from collections.abc import Callable
 
 from tests.harness.agents.exchange import Document
-from tests.harness.agents.pieces import in_pieces, named_event
+from tests.harness.agents.pieces import named_event, split_into_pieces
 from tests.harness.agents.script import Turn
 
 _USAGE = {"input_tokens": 10, "output_tokens": 10}
 
 
-def whole_message(turn: Turn, asked: Document, new_id: Callable[[str], str]) -> Document:
+def unary_message(turn: Turn, asked: Document, new_id: Callable[[str], str]) -> Document:
     blocks: list[Document] = []
     if turn.reasoning:
         blocks.append(
@@ -39,8 +39,10 @@ def whole_message(turn: Turn, asked: Document, new_id: Callable[[str], str]) -> 
     }
 
 
-def message_events(turn: Turn, asked: Document, new_id: Callable[[str], str]) -> list[bytes]:
-    whole = whole_message(turn, asked, new_id)
+def streamed_message_events(
+    turn: Turn, asked: Document, new_id: Callable[[str], str]
+) -> list[bytes]:
+    whole = unary_message(turn, asked, new_id)
     started = whole | {"content": [], "stop_reason": None}
     events: list[Document] = [{"type": "message_start", "message": started}]
     calls = iter(turn.calls)
@@ -50,19 +52,20 @@ def message_events(turn: Turn, asked: Document, new_id: Callable[[str], str]) ->
                 begun: Document = {"type": "thinking", "thinking": ""}
                 deltas: list[Document] = [
                     {"type": "thinking_delta", "thinking": piece}
-                    for piece in in_pieces(block["thinking"])
+                    for piece in split_into_pieces(block["thinking"])
                 ]
                 deltas.append({"type": "signature_delta", "signature": block["signature"]})
             case "text":
                 begun = {"type": "text", "text": ""}
                 deltas = [
-                    {"type": "text_delta", "text": piece} for piece in in_pieces(block["text"])
+                    {"type": "text_delta", "text": piece}
+                    for piece in split_into_pieces(block["text"])
                 ]
             case _:
                 begun = block | {"input": {}}
                 deltas = [
                     {"type": "input_json_delta", "partial_json": piece}
-                    for piece in in_pieces(next(calls).arguments)
+                    for piece in split_into_pieces(next(calls).arguments)
                 ]
         events.append({"type": "content_block_start", "index": index, "content_block": begun})
         events += [

@@ -1,4 +1,4 @@
-"""The official Anthropic SDK in a tool loop, with the cache mark on the last message."""
+"""The official Anthropic SDK in a tool loop, with `cache_control` on the last message."""
 
 import json
 from copy import deepcopy
@@ -10,7 +10,7 @@ from tests.harness.agents.exchange import Document
 from tests.harness.agents.script import SYSTEM, call_tool
 from tests.harness.agents.talk import MODEL, Place
 
-_MARK = {"cache_control": {"type": "ephemeral"}}
+_CACHE_CONTROL = {"cache_control": {"type": "ephemeral"}}
 _TOOLS: Any = [
     {
         "name": "look_up",
@@ -36,7 +36,7 @@ def anthropic_client(place: Place) -> AsyncAnthropic:
 
 
 class MessagesTalk:
-    """Conversation over Messages whose history holds what the SDK returned.
+    """Conversation over `/v1/messages` whose history holds the SDK's own message objects.
 
     As command-line agents do, the last block of the last message carries the cache mark. A
     message's text becomes a list of blocks to carry it, and plain text again once the mark has
@@ -48,11 +48,11 @@ class MessagesTalk:
         self._streamed = streamed
         self._history: list[Any] = []
 
-    async def ask(self, question: str) -> None:
-        """Ask a question, and call tools until the model answers without tool calls."""
+    async def ask_question(self, question: str) -> None:
+        """Send a question, and call tools until the model answers without tool calls."""
         self._history.append({"role": "user", "content": question})
         while True:
-            blocks = (await self._turn()).content
+            blocks = (await self._submit_turn()).content
             self._history.append({"role": "assistant", "content": blocks})
             results = [
                 {
@@ -67,18 +67,18 @@ class MessagesTalk:
                 return
             self._history.append({"role": "user", "content": results})
 
-    def forked(self, place: Place) -> "MessagesTalk":
+    def forked_conversation(self, place: Place) -> "MessagesTalk":
         fork = MessagesTalk(place, streamed=self._streamed)
         fork._history = deepcopy(self._history)
         return fork
 
-    async def _turn(self) -> Any:
+    async def _submit_turn(self) -> Any:
         *earlier, last = self._history
         asked: Any = {
             "model": MODEL,
             "max_tokens": 1024,
-            "system": [{"type": "text", "text": SYSTEM, **_MARK}],
-            "messages": [*earlier, _marked(last)],
+            "system": [{"type": "text", "text": SYSTEM, **_CACHE_CONTROL}],
+            "messages": [*earlier, _with_cache_control(last)],
             "tools": _TOOLS,
         }
         if not self._streamed:
@@ -87,7 +87,7 @@ class MessagesTalk:
             return await stream.get_final_message()
 
 
-def _marked(message: Document) -> Document:
+def _with_cache_control(message: Document) -> Document:
     content = message["content"]
     blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-    return message | {"content": [*blocks[:-1], blocks[-1] | _MARK]}
+    return message | {"content": [*blocks[:-1], blocks[-1] | _CACHE_CONTROL]}

@@ -11,15 +11,15 @@ from tests.harness.agents.script import SYSTEM, TOOLS
 from tests.harness.agents.talk import MODEL, Place
 
 
-def chat_model(place: Place, *, streamed: bool) -> Any:
-    return ChatOpenAI(**_of_openai(place), streaming=streamed)
+def openai_chat_model(place: Place, *, streamed: bool) -> Any:
+    return ChatOpenAI(**_openai_options(place), streaming=streamed)
 
 
-def responses_model(place: Place, *, streamed: bool) -> Any:
-    return ChatOpenAI(**_of_openai(place), streaming=streamed, use_responses_api=True)
+def openai_responses_model(place: Place, *, streamed: bool) -> Any:
+    return ChatOpenAI(**_openai_options(place), streaming=streamed, use_responses_api=True)
 
 
-def messages_model(place: Place, *, streamed: bool) -> Any:
+def anthropic_model(place: Place, *, streamed: bool) -> Any:
     options: dict[str, Any] = {"api_key": place.key, "model": MODEL, "max_tokens": 1024}
     model = ChatAnthropic(base_url=place.url, streaming=streamed, **options)
     place.lines.at_end.push_async_callback(model._async_client.close)
@@ -36,17 +36,17 @@ class LangChainTalk:
         )
         self._history = list(history)
 
-    async def ask(self, question: str) -> None:
+    async def ask_question(self, question: str) -> None:
         asked = {"messages": [*self._history, {"role": "user", "content": question}]}
         self._history = (await self._agent.ainvoke(asked))["messages"]
 
-    def forked(self, place: Place) -> "LangChainTalk":
+    def forked_conversation(self, place: Place) -> "LangChainTalk":
         return LangChainTalk(
             place, model=self._model, streamed=self._streamed, history=self._history
         )
 
 
-def _of_openai(place: Place) -> dict[str, Any]:
+def _openai_options(place: Place) -> dict[str, Any]:
     return {
         "base_url": f"{place.url}/v1",
         "api_key": place.key,

@@ -32,8 +32,8 @@ class LlamaIndexTalk:
             chat_history=list(history), token_limit=100_000, tokenizer_fn=str.split
         )
 
-    async def ask(self, question: str) -> None:
+    async def ask_question(self, question: str) -> None:
         await self._agent.run(user_msg=question, memory=self._memory)
 
-    def forked(self, place: Place) -> "LlamaIndexTalk":
+    def forked_conversation(self, place: Place) -> "LlamaIndexTalk":
         return LlamaIndexTalk(place, streamed=self._streamed, history=self._memory.get_all())

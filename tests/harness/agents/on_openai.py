@@ -40,48 +40,48 @@ def openai_client(place: Place) -> AsyncOpenAI:
 
 
 class ChatTalk:
-    """Unary chat completions; the history holds the objects that the SDK returned."""
+    """Conversation by unary chat completions; its history holds the SDK's message objects."""
 
     def __init__(self, place: Place) -> None:
         self._client = openai_client(place)
         self._history: list[Any] = [{"role": "system", "content": SYSTEM}]
 
-    async def ask(self, question: str) -> None:
-        """Ask a question, and call tools until the model answers without tool calls."""
+    async def ask_question(self, question: str) -> None:
+        """Send a question, and call tools until the model answers without tool calls."""
         self._history.append({"role": "user", "content": question})
-        while calls := await self._turn():
+        while calls := await self._submit_turn():
             for call_id, name, arguments in calls:
                 told = call_tool(name, arguments)
                 self._history.append({"role": "tool", "tool_call_id": call_id, "content": told})
 
-    def forked(self, place: Place) -> "ChatTalk":
+    def forked_conversation(self, place: Place) -> "ChatTalk":
         fork = type(self)(place)
         fork._history = deepcopy(self._history)
         return fork
 
-    async def _turn(self) -> list[tuple[str, str, str]]:
+    async def _submit_turn(self) -> list[tuple[str, str, str]]:
         answer = await self._client.chat.completions.create(
             model=MODEL, messages=self._history, tools=_CHAT_TOOLS
         )
         message = answer.choices[0].message
-        self._history.append(self._kept(message))
+        self._history.append(self._history_entry(message))
         return _function_calls(message)
 
-    def _kept(self, message: Any) -> Any:
+    def _history_entry(self, message: Any) -> Any:
         return message
 
 
 class DumpedChatTalk(ChatTalk):
-    """Unary chat completions; the history holds `model_dump()` of each message."""
+    """Conversation by unary chat completions; its history holds each message's `model_dump()`."""
 
-    def _kept(self, message: Any) -> Any:
+    def _history_entry(self, message: Any) -> Any:
         return message.model_dump()
 
 
 class HelpedChatTalk(ChatTalk):
-    """Streamed chat completions, joined by the SDK's own helper."""
+    """Conversation by streamed chat completions, joined by the SDK's own helper."""
 
-    async def _turn(self) -> list[tuple[str, str, str]]:
+    async def _submit_turn(self) -> list[tuple[str, str, str]]:
         async with self._client.chat.completions.stream(
             model=MODEL, messages=self._history, tools=_CHAT_TOOLS
         ) as stream:
@@ -92,9 +92,9 @@ class HelpedChatTalk(ChatTalk):
 
 
 class JoinedChatTalk(ChatTalk):
-    """Streamed chat completions, joined by hand."""
+    """Conversation by streamed chat completions whose chunks the class joins itself."""
 
-    async def _turn(self) -> list[tuple[str, str, str]]:
+    async def _submit_turn(self) -> list[tuple[str, str, str]]:
         text = ""
         calls: dict[int, list[str]] = {}
         async for chunk in await self._client.chat.completions.create(
@@ -123,18 +123,18 @@ class JoinedChatTalk(ChatTalk):
 
 
 class ResponsesTalk:
-    """Responses; the items of each output become part of the next input."""
+    """Conversation over `/v1/responses`; the items of each output become part of the next input."""
 
     def __init__(self, place: Place, *, streamed: bool) -> None:
         self._client = openai_client(place)
         self._streamed = streamed
         self._history: list[Any] = []
 
-    async def ask(self, question: str) -> None:
-        """Ask a question, and call tools until the model answers without tool calls."""
+    async def ask_question(self, question: str) -> None:
+        """Send a question, and call tools until the model answers without tool calls."""
         self._history.append({"role": "user", "content": question})
         while True:
-            output = await self._turn()
+            output = await self._submit_turn()
             self._history += output
             calls = [item for item in output if item.type == "function_call"]
             if not calls:
@@ -148,12 +148,12 @@ class ResponsesTalk:
                 for call in calls
             ]
 
-    def forked(self, place: Place) -> "ResponsesTalk":
+    def forked_conversation(self, place: Place) -> "ResponsesTalk":
         fork = ResponsesTalk(place, streamed=self._streamed)
         fork._history = deepcopy(self._history)
         return fork
 
-    async def _turn(self) -> list[Any]:
+    async def _submit_turn(self) -> list[Any]:
         asked: Any = {
             "model": MODEL,
             "instructions": SYSTEM,

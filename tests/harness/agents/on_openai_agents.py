@@ -16,7 +16,7 @@ from tests.harness.agents.on_openai import openai_client
 from tests.harness.agents.script import SYSTEM, TOOLS
 from tests.harness.agents.talk import MODEL, Place
 
-_QUIET = RunConfig(tracing_disabled=True)  # without this, every run is reported to OpenAI
+_QUIET = RunConfig(tracing_disabled=True)  # Without this, the SDK reports every run to OpenAI.
 _Model = type[OpenAIChatCompletionsModel] | type[OpenAIResponsesModel]
 
 
@@ -33,7 +33,7 @@ class OpenAIAgentsTalk:
         )
         self._history = list(history)
 
-    async def ask(self, question: str) -> None:
+    async def ask_question(self, question: str) -> None:
         asked: Any = [*self._history, {"role": "user", "content": question}]
         if self._streamed:
             streaming = Runner.run_streamed(self._agent, asked, run_config=_QUIET)
@@ -44,7 +44,7 @@ class OpenAIAgentsTalk:
             result = await Runner.run(self._agent, asked, run_config=_QUIET)
             self._history = result.to_input_list()
 
-    def forked(self, place: Place) -> "OpenAIAgentsTalk":
+    def forked_conversation(self, place: Place) -> "OpenAIAgentsTalk":
         return OpenAIAgentsTalk(
             place, model=self._model, streamed=self._streamed, history=self._history
         )

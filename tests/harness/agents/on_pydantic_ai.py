@@ -17,11 +17,11 @@ from tests.harness.agents.script import SYSTEM, TOOLS
 from tests.harness.agents.talk import MODEL, Place
 
 
-def chat_model(place: Place) -> Model:
+def openai_chat_model(place: Place) -> Model:
     return OpenAIChatModel(MODEL, provider=OpenAIProvider(openai_client=openai_client(place)))
 
 
-def responses_model(place: Place) -> Model:
+def openai_responses_model(place: Place) -> Model:
     return OpenAIResponsesModel(MODEL, provider=OpenAIProvider(openai_client=openai_client(place)))
 
 
@@ -38,20 +38,20 @@ class PydanticAITalk:
         self._agent = Agent(model(place), instructions=SYSTEM, tools=list(TOOLS))
         self._history = list(history)
 
-    async def ask(self, question: str) -> None:
+    async def ask_question(self, question: str) -> None:
         result = await self._agent.run(
             question,
             message_history=self._history,
-            event_stream_handler=_read if self._streamed else None,
+            event_stream_handler=_read_text if self._streamed else None,
         )
         self._history = result.all_messages()
 
-    def forked(self, place: Place) -> "PydanticAITalk":
+    def forked_conversation(self, place: Place) -> "PydanticAITalk":
         return PydanticAITalk(
             place, model=self._model, streamed=self._streamed, history=self._history
         )
 
 
-async def _read(_: Any, events: AsyncIterable[Any]) -> None:
+async def _read_text(_: Any, events: AsyncIterable[Any]) -> None:
     async for _event in events:
         pass

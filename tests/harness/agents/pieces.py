@@ -7,8 +7,8 @@ from tests.harness.agents.exchange import Document
 _PIECE = 7
 
 
-def in_pieces(text: str) -> list[str]:
-    """Return a text cut into pieces that end within words, as tokens do."""
+def split_into_pieces(text: str) -> list[str]:
+    """Return a text cut into pieces that end within words, as a model's tokens do."""
     return [text[at : at + _PIECE] for at in range(0, len(text), _PIECE)]
 
 
@@ -17,5 +17,5 @@ def data_event(document: Document) -> bytes:
 
 
 def named_event(document: Document) -> bytes:
-    """Return a server-sent event named after the document's type."""
+    """Return a server-sent event named after the document's `type`."""
     return f"event: {document['type']}\n".encode() + data_event(document)

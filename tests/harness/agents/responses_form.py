@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 from tests.harness.agents.exchange import Document
-from tests.harness.agents.pieces import in_pieces, named_event
+from tests.harness.agents.pieces import named_event, split_into_pieces
 from tests.harness.agents.script import Turn
 
 
-def whole_response(turn: Turn, asked: Document, new_id: Callable[[str], str]) -> Document:
+def unary_response(turn: Turn, asked: Document, new_id: Callable[[str], str]) -> Document:
     items: list[Document] = []
     if turn.reasoning:
         items.append(
@@ -82,24 +82,26 @@ def whole_response(turn: Turn, asked: Document, new_id: Callable[[str], str]) ->
     }
 
 
-def response_events(turn: Turn, asked: Document, new_id: Callable[[str], str]) -> list[bytes]:
-    whole = whole_response(turn, asked, new_id)
+def streamed_response_events(
+    turn: Turn, asked: Document, new_id: Callable[[str], str]
+) -> list[bytes]:
+    whole = unary_response(turn, asked, new_id)
     begun = whole | {"output": [], "status": "in_progress", "usage": None}
     events: list[Document] = [
         {"type": "response.created", "response": begun},
         {"type": "response.in_progress", "response": begun},
     ]
     for index, item in enumerate(whole["output"]):
-        events += _item_events(item, index)
+        events += _output_item_events(item, index)
     events.append({"type": "response.completed", "response": whole})
     return [named_event(event | {"sequence_number": number}) for number, event in enumerate(events)]
 
 
-def _item_events(item: Document, index: int) -> list[Document]:
+def _output_item_events(item: Document, index: int) -> list[Document]:
     of_item: Document = {"output_index": index, "item_id": item["id"]}
     if item["type"] == "function_call":
         empty: Document = {"arguments": ""}
-        inner = _text_events(
+        inner = _text_delta_events(
             "response.function_call_arguments",
             item["arguments"],
             {"arguments": item["arguments"], "name": item["name"]},
@@ -110,7 +112,7 @@ def _item_events(item: Document, index: int) -> list[Document]:
         of_item["content_index"] = 0
         inner = [
             {"type": "response.content_part.added", "part": part | {"text": ""}},
-            *_text_events(
+            *_text_delta_events(
                 f"response.{part['type']}", part["text"], {"text": part["text"], "logprobs": []}
             ),
             {"type": "response.content_part.done", "part": part},
@@ -123,8 +125,9 @@ def _item_events(item: Document, index: int) -> list[Document]:
     ]
 
 
-def _text_events(name: str, text: str, done: Document) -> list[Document]:
+def _text_delta_events(name: str, text: str, done: Document) -> list[Document]:
     deltas: list[Document] = [
-        {"type": f"{name}.delta", "delta": piece, "logprobs": []} for piece in in_pieces(text)
+        {"type": f"{name}.delta", "delta": piece, "logprobs": []}
+        for piece in split_into_pieces(text)
     ]
     return [*deltas, {"type": f"{name}.done"} | done]

@@ -8,7 +8,7 @@ from random import Random
 SYSTEM = (
     "You are a careful assistant.\n\nUse the tools where they help, and answer in one sentence."
 )
-"""System prompt shared by all agents, so that it does not identify a conversation."""
+"""System prompt of all agents: shared, so that it does not identify a conversation."""
 
 _WORDS = (
     "amber birch copper delta ember fjord granite harbour island juniper kelp lantern meadow "
@@ -19,8 +19,6 @@ _WORDS = (
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """Tool call with its arguments as the model wrote them."""
-
     name: str
     arguments: str
 
@@ -62,40 +60,40 @@ def call_tool(name: str, arguments: str) -> str:
     return tools[name](**json.loads(arguments))
 
 
-def write_words(random: Random, count: int) -> str:
+def random_words(random: Random, count: int) -> str:
     return " ".join(random.choices(_WORDS.split(), k=count))
 
 
-def write_turns(random: Random, count: int) -> list[Turn]:
-    """Return an agent's turns up to the final answer; all but the last call tools.
+def random_turns(random: Random, count: int) -> list[Turn]:
+    """Return an agent's random turns up to the final answer; all but the last call tools.
 
     The turns contain what clients are known to alter: text beside tool calls or none, surrounding
     white space, non-ASCII letters, and arguments with numbers and spaces that `json.dumps` would
     format differently.
     """
-    turns = [_calling_turn(random) for _ in range(count - 1)]
-    return [*turns, Turn(_text(random), (), _reasoning(random))]
+    turns = [_random_calling_turn(random) for _ in range(count - 1)]
+    return [*turns, Turn(_random_text(random), (), _random_reasoning(random))]
 
 
-def _calling_turn(random: Random) -> Turn:
-    calls = tuple(_call(random) for _ in range(random.choice((1, 1, 2))))
-    text = _text(random) if random.random() < 0.5 else ""
-    return Turn(text, calls, _reasoning(random))
+def _random_calling_turn(random: Random) -> Turn:
+    calls = tuple(_random_tool_call(random) for _ in range(random.choice((1, 1, 2))))
+    text = _random_text(random) if random.random() < 0.5 else ""
+    return Turn(text, calls, _random_reasoning(random))
 
 
-def _text(random: Random) -> str:
+def _random_text(random: Random) -> str:
     before = random.choice(("", "", "\n\n", " "))
     after = random.choice(("", "", "\n", " "))
-    return f"{before}{write_words(random, random.randint(3, 9)).capitalize()}.{after}"
+    return f"{before}{random_words(random, random.randint(3, 9)).capitalize()}.{after}"
 
 
-def _reasoning(random: Random) -> str:
-    return f"Let me see: {write_words(random, 4)}.\n" if random.random() < 0.3 else ""
+def _random_reasoning(random: Random) -> str:
+    return f"Let me see: {random_words(random, 4)}.\n" if random.random() < 0.3 else ""
 
 
-def _call(random: Random) -> ToolCall:
+def _random_tool_call(random: Random) -> ToolCall:
     compact = random.random() < 0.5
-    words = json.dumps(write_words(random, 2), ensure_ascii=random.random() < 0.5)
+    words = json.dumps(random_words(random, 2), ensure_ascii=random.random() < 0.5)
     space = "" if compact else " "
     if random.random() < 0.5:
         count = random.randint(1, 3)

@@ -1,4 +1,4 @@
-"""HTTP server that plays the model of each run's script and records every exchange."""
+"""HTTP server that answers each run of an agent from its script and records every exchange."""
 
 import asyncio
 import itertools
@@ -13,8 +13,8 @@ from aiohttp import web
 
 from tests.harness.agents.chat_form import chat_chunks, chat_completion
 from tests.harness.agents.exchange import Document, Exchange
-from tests.harness.agents.messages_form import message_events, whole_message
-from tests.harness.agents.responses_form import response_events, whole_response
+from tests.harness.agents.messages_form import streamed_message_events, unary_message
+from tests.harness.agents.responses_form import streamed_response_events, unary_response
 from tests.harness.agents.script import Turn
 from tests.harness.local_app import serving
 
@@ -28,19 +28,19 @@ _Forms = dict[
 ]
 _FORMS: _Forms = {
     "/v1/chat/completions": (chat_completion, chat_chunks),
-    "/v1/responses": (whole_response, response_events),
-    "/v1/messages": (whole_message, message_events),
+    "/v1/responses": (unary_response, streamed_response_events),
+    "/v1/messages": (unary_message, streamed_message_events),
 }
 
 
 @dataclass(slots=True)
-class _Branch:
+class _PlannedBranch:
     client: str
     turns: deque[Turn]
     random: Random
-    """Source of ids, which are fresh but equal for equal seeds."""
+    """Source of ids, equal for equal seeds."""
 
-    def new_id(self, prefix: str) -> str:
+    def next_id(self, prefix: str) -> str:
         return f"{prefix}{self.random.getrandbits(128):032x}"
 
 
@@ -53,33 +53,35 @@ class ScriptedServer:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._branches: dict[tuple[int, int], _Branch] = {}
+        self._branches: dict[tuple[int, int], _PlannedBranch] = {}
         self._order = itertools.count()
         self._exchanges: list[Exchange] = []
         self.address = ""
         """Address while the server runs, e.g. `http://127.0.0.1:4711`."""
 
-    def url(self, run: int, branch: int) -> str:
+    def branch_url(self, run: int, branch: int) -> str:
         """Return the API address for one branch of a run, without `/v1`."""
         return f"{self.address}/run/{run}/{branch}"
 
-    def plan(self, client: str, run: int, branch: int, turns: Sequence[Turn]) -> None:
+    def plan_turns(self, client: str, run: int, branch: int, turns: Sequence[Turn]) -> None:
         """Append turns to the planned answers of a branch."""
         ids = Random(f"{self._seed}/{run}/{branch}")
-        self._branches.setdefault((run, branch), _Branch(client, deque(), ids)).turns.extend(turns)
+        self._branches.setdefault((run, branch), _PlannedBranch(client, deque(), ids)).turns.extend(
+            turns
+        )
 
-    def exchanges(self) -> list[Exchange]:
+    def answered_exchanges(self) -> list[Exchange]:
         """Return the fully answered exchanges in the order of arrival."""
         return sorted(self._exchanges, key=lambda exchange: exchange.asked_at)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator[None]:
         app = web.Application(client_max_size=2**24)
-        app.router.add_post("/run/{run:[0-9]+}/{branch:[0-9]+}{path:/.*}", self._answer)
+        app.router.add_post("/run/{run:[0-9]+}/{branch:[0-9]+}{path:/.*}", self._answer_call)
         async with serving(app) as self.address:
             yield
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
+    async def _answer_call(self, request: web.Request) -> web.StreamResponse:
         asked_at = next(self._order)
         run, number = int(request.match_info["run"]), int(request.match_info["branch"])
         path, body = request.match_info["path"], await request.read()
@@ -91,7 +93,7 @@ class ScriptedServer:
         if streamed:
             answer: web.StreamResponse = web.StreamResponse()
             answer.content_type = "text/event-stream"
-            events = as_events(turn, asked, branch.new_id)
+            events = as_events(turn, asked, branch.next_id)
             await answer.prepare(request)
             for event in events[:-1]:
                 await answer.write(event)
@@ -101,7 +103,7 @@ class ScriptedServer:
             said = b"".join(events)
         else:
             await asyncio.sleep(0)
-            said = json.dumps(as_whole(turn, asked, branch.new_id), ensure_ascii=False).encode()
+            said = json.dumps(as_whole(turn, asked, branch.next_id), ensure_ascii=False).encode()
             answered_at = next(self._order)
             answer = web.Response(body=said, content_type="application/json")
         self._exchanges.append(

@@ -1,4 +1,4 @@
-"""Common interface of every kind of client: ask a question, and fork the conversation."""
+"""Common interface of all agent clients: ask a question, and fork the conversation."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -13,13 +13,13 @@ MODEL = "scripted"
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """HTTP clients of all runs, closed together: the libraries leave that to the collector."""
+    """HTTP clients that all runs share; closed together, because the libraries never close them."""
 
     http: httpx.AsyncClient
     http2: httpx2.AsyncClient
-    """HTTP/2 client, for the library that accepts no other."""
+    """HTTP/2 client for the Anthropic SDK, which accepts no other."""
     at_end: AsyncExitStack
-    """Stack for further objects that must be closed."""
+    """Stack of further objects to close at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,22 +31,20 @@ class Place:
     key: str
     lines: Lines
 
-    def moved(self, url: str) -> "Place":
+    def with_url(self, url: str) -> "Place":
         return replace(self, url=url)
 
 
 class Talk(Protocol):
-    """Conversation of one client with its model."""
+    async def ask_question(self, question: str) -> None:
+        """Send a user message, and run tool calls until the model answers in text."""
 
-    async def ask(self, question: str) -> None:
-        """Send a user message and go on until the model answers in text."""
-
-    def forked(self, place: Place) -> "Talk":
+    def forked_conversation(self, place: Place) -> "Talk":
         """Return a copy of the conversation that continues independently at another address."""
 
 
 @asynccontextmanager
-async def open_lines() -> AsyncIterator[Lines]:
+async def open_http_clients() -> AsyncIterator[Lines]:
     async with (
         httpx.AsyncClient(limits=httpx.Limits(max_connections=None), timeout=60) as http,
         httpx2.AsyncClient(limits=httpx2.Limits(max_connections=None), timeout=60) as http2,

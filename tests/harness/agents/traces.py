@@ -1,4 +1,4 @@
-"""Recording of whole conversations of every kind of client: tools, further questions, forks."""
+"""Recording of whole conversations of all agent clients: tools, further questions, forks."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -22,21 +22,21 @@ from tests.harness.agents.on_openai import (
 )
 from tests.harness.agents.on_openai_agents import OpenAIAgentsTalk
 from tests.harness.agents.on_pydantic_ai import PydanticAITalk
-from tests.harness.agents.script import write_turns, write_words
+from tests.harness.agents.script import random_turns, random_words
 from tests.harness.agents.server import ScriptedServer
-from tests.harness.agents.talk import Place, Talk, open_lines
+from tests.harness.agents.talk import Place, Talk, open_http_clients
 
 _BOTH_WAYS: dict[str, Callable[..., Talk]] = {
     "openai_responses": ResponsesTalk,
     "anthropic": MessagesTalk,
-    "langchain_chat": partial(LangChainTalk, model=on_langchain.chat_model),
-    "langchain_responses": partial(LangChainTalk, model=on_langchain.responses_model),
-    "langchain_messages": partial(LangChainTalk, model=on_langchain.messages_model),
+    "langchain_chat": partial(LangChainTalk, model=on_langchain.openai_chat_model),
+    "langchain_responses": partial(LangChainTalk, model=on_langchain.openai_responses_model),
+    "langchain_messages": partial(LangChainTalk, model=on_langchain.anthropic_model),
     "llama_index": LlamaIndexTalk,
     "openai_agents_chat": partial(OpenAIAgentsTalk, model=OpenAIChatCompletionsModel),
     "openai_agents_responses": partial(OpenAIAgentsTalk, model=OpenAIResponsesModel),
-    "pydantic_ai_chat": partial(PydanticAITalk, model=on_pydantic_ai.chat_model),
-    "pydantic_ai_responses": partial(PydanticAITalk, model=on_pydantic_ai.responses_model),
+    "pydantic_ai_chat": partial(PydanticAITalk, model=on_pydantic_ai.openai_chat_model),
+    "pydantic_ai_responses": partial(PydanticAITalk, model=on_pydantic_ai.openai_responses_model),
 }
 
 CLIENTS: Mapping[str, Callable[[Place], Talk]] = {
@@ -47,7 +47,7 @@ CLIENTS: Mapping[str, Callable[[Place], Talk]] = {
     **{name: partial(talk, streamed=False) for name, talk in _BOTH_WAYS.items()},
     **{f"{name}_streamed": partial(talk, streamed=True) for name, talk in _BOTH_WAYS.items()},
 }
-"""Constructor of a conversation by kind of client; names that end in `_streamed` stream."""
+"""Constructor of a conversation by name of the client; names with `_streamed` stream."""
 
 
 async def record_traces(
@@ -77,24 +77,24 @@ async def record_traces(
     """
     server = ScriptedServer(seed)
     kinds = [name for _ in range(runs_per_client) for name in clients]
-    async with server.serving(), open_lines() as lines, asyncio.TaskGroup() as running:
+    async with server.serving(), open_http_clients() as lines, asyncio.TaskGroup() as running:
         for run, client in enumerate(kinds):
             random = Random(f"{seed}/{client if alike else run}")
-            place = Place(server.url(run, 0), "key", lines)
-            talk = _Run(server, client, run, random, most_turns)
-            running.create_task(talk.converse(place))
-    return server.exchanges()
+            place = Place(server.branch_url(run, 0), "key", lines)
+            talk = _ConversationRun(server, client, run, random, most_turns)
+            running.create_task(talk.hold_conversation(place))
+    return server.answered_exchanges()
 
 
 @cache
-def short_traces() -> list[Exchange]:
-    """Return two short runs of every client, recorded once per process."""
+def recorded_short_traces() -> list[Exchange]:
+    """Return the exchanges of two short runs of every client, recorded once per process."""
     return asyncio.run(record_traces(1, 2, most_turns=2))
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
-    """Conversation with its fork."""
+class _ConversationRun:
+    """A conversation that is forked after its second question."""
 
     server: ScriptedServer
     client: str
@@ -102,15 +102,17 @@ class _Run:
     random: Random
     most_turns: int
 
-    async def converse(self, place: Place) -> None:
+    async def hold_conversation(self, place: Place) -> None:
         talk = CLIENTS[self.client](place)
-        await self._ask(talk, branch=0, least_turns=2)
-        await self._ask(talk, branch=0)
-        fork = talk.forked(place.moved(self.server.url(self.number, 1)))
-        await asyncio.gather(self._ask(talk, branch=0), self._ask(fork, branch=1))
+        await self._ask_random_question(talk, branch=0, least_turns=2)
+        await self._ask_random_question(talk, branch=0)
+        fork = talk.forked_conversation(place.with_url(self.server.branch_url(self.number, 1)))
+        await asyncio.gather(
+            self._ask_random_question(talk, branch=0), self._ask_random_question(fork, branch=1)
+        )
 
-    async def _ask(self, talk: Talk, *, branch: int, least_turns: int = 1) -> None:
-        question = write_words(self.random, 6)
-        turns = write_turns(self.random, self.random.randint(least_turns, self.most_turns))
-        self.server.plan(self.client, self.number, branch, turns)
-        await talk.ask(question)
+    async def _ask_random_question(self, talk: Talk, *, branch: int, least_turns: int = 1) -> None:
+        question = random_words(self.random, 6)
+        turns = random_turns(self.random, self.random.randint(least_turns, self.most_turns))
+        self.server.plan_turns(self.client, self.number, branch, turns)
+        await talk.ask_question(question)

@@ -28,7 +28,7 @@ def traces_module() -> ModuleType:
 @pytest.fixture(scope="module")
 def traces(traces_module: ModuleType) -> list[Exchange]:
     """Return two short runs of every client."""
-    return cast("list[Exchange]", traces_module.short_traces())
+    return cast("list[Exchange]", traces_module.recorded_short_traces())
 
 
 @pytest.fixture(scope="module")

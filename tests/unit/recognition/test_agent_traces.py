@@ -89,7 +89,7 @@ def agents() -> ModuleType:
 
 def test_follow_up_calls_of_real_agents_are_assigned_to_their_run(agents: ModuleType) -> None:
     """Every kind of client is recognised, including forks of a conversation."""
-    found = put_together(agents.short_traces())
+    found = put_together(agents.recorded_short_traces())
 
     assert set(agents.CLIENTS) == set(found.right)
     assert not found.wrong
