@@ -21,7 +21,13 @@ from tests.harness.chaos.plan import (
     draw_plan,
     possible_pairs,
 )
-from tests.harness.chaos.report import ChaosResult, document, summary, table, together
+from tests.harness.chaos.report import (
+    ChaosResult,
+    combined_document,
+    recovery_table,
+    result_document,
+    summary_text,
+)
 from tests.harness.chaos.run import ChaosRun, RunSize
 
 
@@ -114,7 +120,7 @@ def main() -> int:
             print(f"scripts/chaos: {error}", file=sys.stderr)
             return 1
         failed = failed or bool(outcome.failures)
-        runs[engine] = document(outcome) | {"setting": described(settings[engine])}
+        runs[engine] = result_document(outcome) | {"setting": described(settings[engine])}
         origin = {
             "machine": about,
             "seed": options.seed,
@@ -122,7 +128,7 @@ def main() -> int:
             "limits": {kind: FAULTS[kind].target_s for kind in kinds},
         }
         # Write after each engine, because the next may fail.
-        write_json(options.json, together(runs) | origin | {"engines": runs})
+        write_json(options.json, combined_document(runs) | origin | {"engines": runs})
     return 1 if failed else 0
 
 
@@ -169,7 +175,7 @@ def run_engine(
     if options.raw is not None:
         write_raw(options.raw / f"{engine}.jsonl", run)
     say("everything is ended")
-    print(f"\n{table(outcome)}\n\n{summary(outcome)}")
+    print(f"\n{recovery_table(outcome)}\n\n{summary_text(outcome)}")
     for failure in outcome.failures:
         print(f"FAILED {failure}")
     return outcome

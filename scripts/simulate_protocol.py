@@ -8,7 +8,7 @@ from pathlib import Path
 
 from scripts.bench.output import print_machine, write_json
 from tests.harness.simulation.plan import draw_plan
-from tests.harness.simulation.run import SearchResult, SimulationRun, play, search, shrink
+from tests.harness.simulation.run import SearchResult, SimulationRun, run_plan, search, shrink
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -53,7 +53,7 @@ def replay(options: argparse.Namespace) -> int:
     plan = draw_plan(options.replay)
     if options.shrink:
         plan = shrink(plan).plan
-    simulated = play(plan, traced=options.verbose)
+    simulated = run_plan(plan, traced=options.verbose)
     show(simulated)
     return 1 if simulated.failures else 0
 

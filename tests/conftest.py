@@ -125,7 +125,7 @@ async def serving(
 
     from tests.eventually import eventually
     from tests.harness.local_front import free_port
-    from tests.harness.service import Serving, processes_in
+    from tests.harness.service import Serving, process_ids_in
 
     port = free_port()
     serve.start(http_options={"host": "127.0.0.1", "port": port})
@@ -140,5 +140,7 @@ async def serving(
     for service in serving.services.values():
         service.end_detached()
     await eventually(
-        lambda: not processes_in(serving.directory), "no Redis server or engine of ours is left", 15
+        lambda: not process_ids_in(serving.directory),
+        "no Redis server or engine of ours is left",
+        15,
     )

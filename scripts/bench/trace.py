@@ -27,7 +27,7 @@ from tests.harness.planned import PlannedInference
 from tests.harness.simulation.callers import Callers
 from tests.harness.simulation.plan import Ending as ApplicationEnding
 from tests.harness.simulation.plan import PlannedApplication, draw_plan
-from tests.harness.simulation.run import play
+from tests.harness.simulation.run import run_plan
 
 _PACKAGE = Path(justitia_ray.__file__).parent
 _CHECKS = frozenset(
@@ -144,8 +144,8 @@ def trace_inference(*, stream: bool = False) -> CallTrace:
         faults=(),
     )
     trace = CallTrace()
-    with _tracing(Callers, "_ask_once", trace):
-        simulated = play(plan)
+    with _tracing(Callers, "_submit_once", trace):
+        simulated = run_plan(plan)
     if simulated.failures:
         raise RuntimeError(f"the inference failed: {simulated.failures[0]}")
     return trace

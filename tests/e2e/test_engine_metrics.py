@@ -11,7 +11,7 @@ from ray.dashboard.modules.metrics.dashboards.serve_llm_dashboard_panels import 
 
 from tests.eventually import eventually
 from tests.harness.bodies import COMPLETIONS, completion
-from tests.harness.exporter import scraped
+from tests.harness.exporter import scrape_samples
 from tests.harness.service import Service
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
@@ -34,7 +34,7 @@ async def test_rays_dashboard_of_llms_finds_its_series(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Operators of Ray use that dashboard; each panel of an engine must have data."""
-    (replica_id,) = await service.pulling()
+    (replica_id,) = await service.pulling_replicas()
     name = service.config.model.name
     answer = await http.post(COMPLETIONS, json=completion("a b c", 20, ignore_eos=True))
     assert 200 == answer.status_code
@@ -50,7 +50,7 @@ async def test_rays_dashboard_of_llms_finds_its_series(
 
     async def all_are_there() -> bool:
         nonlocal missing, seen
-        seen = of_the_engine(await scraped())
+        seen = of_the_engine(await scrape_samples())
         missing = asked - {sample.name for sample in seen}
         return not missing
 

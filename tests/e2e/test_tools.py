@@ -243,7 +243,7 @@ async def test_call_lost_with_its_engine_ends_with_an_error_in_each_client(
 
     Half of the arguments is no JSON; a client that saw a regular end would pass it to a tool.
     """
-    (replica_id,) = await service.pulling()
+    (replica_id,) = await service.pulling_replicas()
     (pid,) = await service.probe(replica_id, "engine_pids")
     core, reader = psutil.Process(pid), Reader()
     async with (
@@ -261,7 +261,7 @@ async def test_call_lost_with_its_engine_ends_with_an_error_in_each_client(
         core.suspend()  # otherwise a fast machine ends the streams first
         core.kill()
         await reading
-    await eventually(service.is_whole, "another replica is there", REPLACED_WITHIN_S)
+    await eventually(service.is_complete, "another replica is there", REPLACED_WITHIN_S)
 
     assert {"chat", "response", "message"} == set(reader.ends)
     for told, words in reader.ends.items():

@@ -12,7 +12,7 @@ from justitia_ray.core.policies.justitia import rank_preserving_integer
 from tests.e2e.conftest import MOST_WEIGHT
 from tests.eventually import eventually
 from tests.harness.bodies import CHAT, COMPLETIONS, chat, completion
-from tests.harness.open_calls import OpenStream, leave
+from tests.harness.open_calls import OpenStream, cancel_calls
 from tests.harness.service import Service
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
@@ -52,7 +52,7 @@ async def test_engine_is_given_the_rank_of_the_tag_and_not_the_callers_priority(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """The engine's order must equal the scheduler's, regardless of the caller's priority."""
-    (replica_id,) = await service.pulling()
+    (replica_id,) = await service.pulling_replicas()
     await service.probe(replica_id, "watch_priorities")
     opening = {"application_class": "c", "application_id": "ranked", "weight": MOST_WEIGHT}
     tag = (await http.post("/v1/applications", json=opening)).json()["virtual_finish_time"]
@@ -68,13 +68,13 @@ async def test_engine_is_given_the_rank_of_the_tag_and_not_the_callers_priority(
 @pytest.mark.parametrize("stream", [False, True])
 async def test_disconnect_frees_kv(service: Service, http: httpx.AsyncClient, stream: bool) -> None:
     """A disconnected caller must not keep others waiting until its last token."""
-    (replica_id,) = await service.pulling()
+    (replica_id,) = await service.pulling_replicas()
     call = asyncio.create_task(http.post(COMPLETIONS, json=_LONG | {"stream": stream}))
     await eventually(service.busy_kv_tokens, "it holds KV")
-    await leave([call])
+    await cancel_calls([call])
 
     await eventually(service.kv_is_free, "KV is free", _SOON_S)
-    assert [replica_id] == await service.pulling()
+    assert [replica_id] == await service.pulling_replicas()
     await service.until_idle(_SOON_S)
 
 
@@ -89,7 +89,7 @@ async def test_stream_cut_by_the_death_of_its_engine_goes_on_on_the_successor(
     body = completion("one two three", 600, temperature=0, stream_options={"include_usage": True})
     undisturbed = OpenStream(http, body)
     expected = await undisturbed.answer()
-    (before,) = await service.pulling()
+    (before,) = await service.pulling_replicas()
     (pid,) = await service.probe(before, "engine_pids")
     core = psutil.Process(pid)
     processes = [core, *core.children(recursive=True)]
@@ -101,7 +101,7 @@ async def test_stream_cut_by_the_death_of_its_engine_goes_on_on_the_successor(
 
     assert (expected, undisturbed.usage) == (continued, stream.usage)
     assert 600 == continued.output_tokens
-    (after,) = await service.pulling()
+    (after,) = await service.pulling_replicas()
     assert before != after
     assert not [process for process in processes if process.is_running()]
     await service.until_idle()
@@ -110,7 +110,7 @@ async def test_stream_cut_by_the_death_of_its_engine_goes_on_on_the_successor(
 @pytest.mark.long
 async def test_death_of_a_rank_ends_the_replica_and_its_streams_go_on(divided: Service) -> None:
     """A killed rank takes the other rank and the engine with it; no process is left."""
-    (before,) = await divided.pulling()
+    (before,) = await divided.pulling_replicas()
     (pid,) = await divided.probe(before, "engine_pids")
     core = psutil.Process(pid)
     ranks = [one for one in core.children(recursive=True) if "Worker_TP" in one.name()]
@@ -124,7 +124,7 @@ async def test_death_of_a_rank_ends_the_replica_and_its_streams_go_on(divided: S
 
     assert 2 == len(ranks)
     assert 600 == continued.output_tokens
-    (after,) = await divided.pulling()
+    (after,) = await divided.pulling_replicas()
     assert before != after
     assert not [process for process in (core, *ranks) if process.is_running()]
     await divided.until_idle()

@@ -1,4 +1,4 @@
-"""Answers as clients read them, the correct answer of a fake engine, and their difference."""
+"""Answers as clients read them, and their difference from the fake engine's correct answer."""
 
 import json
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ class Answer:
 
 
 def unary_answer(body: Mapping[str, Any]) -> Answer:
-    """Read the body of a unary answer.
+    """Parse the JSON body of an answer that was not streamed.
 
     Raises:
         KeyError, TypeError: If it is none.
@@ -43,13 +43,13 @@ def fake_answer(path: str, body: bytes, model: str, max_model_len: Tokens) -> An
 
 @dataclass(slots=True)
 class StreamedAnswer:
-    """Accumulator of a stream's events that also records violations of the stream format."""
+    """Joins a stream's events into an answer, and records violations of the stream format."""
 
     _texts: dict[int, str] = field(default_factory=dict)
     _reasons: dict[int, str | None] = field(default_factory=dict)
     _usage: Mapping[str, Any] | None = None
     _ids: set[tuple[Any, Any]] = field(default_factory=set)
-    """Id and time of each event."""
+    """(id, creation time) of each event; a correct stream has one pair."""
     flaws: list[str] = field(default_factory=list)
     """Violations of the stream format, independent of the text."""
 
@@ -67,8 +67,8 @@ class StreamedAnswer:
             self._texts[index] = self._texts.get(index, "") + (piece or "")
             self._reasons[index] = choice.get("finish_reason")
 
-    def whole_answer(self) -> Answer:
-        """Return the joined answer; call after `[DONE]`."""
+    def joined_answer(self) -> Answer:
+        """Return the answer joined from all events; call after `[DONE]`."""
         if self._usage is None:
             self.flaws.append("usage did not come")
         if len(self._ids) != 1:
@@ -83,8 +83,8 @@ class StreamedAnswer:
         )
 
 
-def difference(expected: Answer, found: Answer) -> str:
-    """Describe how an answer differs from the correct one; empty if it does not.
+def describe_difference(expected: Answer, found: Answer) -> str:
+    """Describe how an answer differs from the correct one; empty if both are equal.
 
     The description gives positions only and quotes no text.
     """

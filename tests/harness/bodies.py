@@ -5,7 +5,7 @@ from typing import Any
 
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS
 
-__all__ = ["CHAT", "COMPLETIONS", "chat", "completion", "encoded"]
+__all__ = ["CHAT", "COMPLETIONS", "chat", "completion", "encoded_json"]
 
 Json = dict[str, Any]
 
@@ -19,5 +19,5 @@ def completion(prompt: str = "one two three", max_tokens: int = 4, **fields: Any
     return {"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, **fields}
 
 
-def encoded(body: Json) -> bytes:
+def encoded_json(body: Json) -> bytes:
     return json.dumps(body).encode()

@@ -24,7 +24,7 @@ from tests.harness.planned import KILLER
 from tests.harness.probe import Probed
 
 _ANSWERED_S: Seconds = 0.2
-"""Time within which the answer of a probe has left the process."""
+"""Time to wait before a fault, so that the call that asked for it has been answered."""
 
 CRASHER = "segfault"
 """Word in a prompt that crashes the replica's process."""
@@ -32,23 +32,17 @@ KILLS_AFTER_S: Seconds = 0.3
 
 
 class BreakableReplica(Probed, EngineReplica):
-    """Replica with additional methods, called by `probe`."""
+    """Replica with methods for faults, which tests call by `probe`."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: dict[str, Any], build_engine: Callable[[AppConfig], Awaitable[Engine]]
     ) -> None:
-        """Start like a Replica; a fake engine can then be killed by a call.
-
-        Args:
-            config: `AppConfig` as a dict.
-            build_engine: Makes the configured engine.
-        """
         await super().__init__(config, build_engine)
         if isinstance(self._engine, FakeEngine):
             die_of_killers(self._engine)
 
     def block_loop(self, for_s: Seconds) -> None:
-        """Block the event loop for a time, as a call with heavy computation would."""
+        """Block the event loop for `for_s` seconds, as a call with heavy computation would."""
         asyncio.get_running_loop().call_later(_ANSWERED_S, time.sleep, for_s)
 
     def process_id(self) -> int:
@@ -62,28 +56,28 @@ class BreakableReplica(Probed, EngineReplica):
         """Cut the connections to the scheduler and from ingresses; return how many were cut."""
         cut = _connections_of([self._scheduler._link])
         if not to_scheduler_only:
-            cut += self._served()
-        return _cut(cut)
+            cut += self._ingress_connections()
+        return _shut_down_sockets(cut)
 
     async def block_port(self, for_s: Seconds) -> None:
-        """Refuse and cut connections of ingresses for a time; keep the scheduler's connection."""
+        """Refuse and cut the ingresses' connections for `for_s` seconds; keep the scheduler's."""
         listener = self._listener
         assert listener is not None
         assert listener._server is not None
         host, port = listener._server.sockets[0].getsockname()[:2]
         listener._server.close()
-        _cut(self._served())
+        _shut_down_sockets(self._ingress_connections())
         await asyncio.sleep(for_s)
         loop = asyncio.get_running_loop()
         listener._server = await loop.create_server(listener._next_protocol, host, port)
 
-    def _served(self) -> list[Connection]:
+    def _ingress_connections(self) -> list[Connection]:
         assert self._listener is not None
         return [served.connection for served in self._listener._served]
 
 
 class BreakableIngress(Probed, Ingress):
-    """Ingress with an additional method, called by `probe`."""
+    """Ingress whose connections can be cut by `probe`."""
 
     def cut_connections(self, *, to_scheduler_only: bool = False) -> int:
         """Cut the connections to the scheduler and to replicas; return how many were cut."""
@@ -94,7 +88,7 @@ class BreakableIngress(Probed, Ingress):
             if not to_scheduler_only:
                 done = [task for task in opening if task is not None and task.done()]
                 links += [task.result() for task in done if task.exception() is None]
-        return _cut(_connections_of(links))
+        return _shut_down_sockets(_connections_of(links))
 
 
 def die_of_killers(engine: FakeEngine) -> None:
@@ -120,11 +114,11 @@ def _connections_of(links: Iterable[Link | None]) -> list[Connection]:
     return [link._connection for link in links if isinstance(link, SocketLink)]
 
 
-def _cut(connections: Iterable[Connection]) -> int:
-    """Shut sockets down in both directions without notifying either side."""
+def _shut_down_sockets(connections: Iterable[Connection]) -> int:
+    """Shut sockets down in both directions, as a network failure would."""
     alive = [connection for connection in connections if not connection.is_lost]
     for connection in alive:
         number = os.dup(connection._socket.get_extra_info("socket").fileno())
-        with socket.socket(fileno=number) as opened:  # the socket of a transport does not allow it
+        with socket.socket(fileno=number) as opened:  # a transport's socket has no `shutdown`
             opened.shutdown(socket.SHUT_RDWR)
     return len(alive)

@@ -1,4 +1,4 @@
-"""Metrics of Ray's exporter, read as Prometheus does."""
+"""Metrics of Ray's exporter, read as Prometheus reads them."""
 
 import httpx
 import ray
@@ -6,8 +6,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 
-async def scraped() -> list[Sample]:
-    """Return the current samples of every node's exporter."""
+async def scrape_samples() -> list[Sample]:
+    """Return the current samples of the exporters of all nodes."""
     samples: list[Sample] = []
     async with httpx.AsyncClient(timeout=60) as http:
         for node in ray.nodes():

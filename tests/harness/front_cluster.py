@@ -1,4 +1,4 @@
-"""Cluster with its own proxy in a separate process, beside the cluster that the tests share.
+"""Cluster with its own proxy in a process apart from the cluster that the tests share.
 
 As a program it serves until its input ends: it prints its port, and after each number of ingress
 processes that it reads, that they run. If an application fails to start it prints the reason and
@@ -34,14 +34,14 @@ class FrontCluster:
 
     def scale(self, ingresses: int) -> None:
         """Set the number of ingress processes, and wait until they serve."""
-        _say(self._process.stdin, ingresses)
-        _hear(self._process.stdout)
+        _write_message(self._process.stdin, ingresses)
+        _read_number(self._process.stdout)
 
-    def processes(self) -> list[int]:
+    def process_ids(self) -> list[int]:
         return [child.pid for child in psutil.Process(self._process.pid).children(recursive=True)]
 
     def ingress_ports(self) -> list[int]:
-        """Return the ports that the ingress processes listen on, for HTTP or for Ray."""
+        """Return the ports on which the ingress processes listen, for HTTP or for Ray."""
         ports = []
         for child in psutil.Process(self._process.pid).children(recursive=True):
             with suppress(psutil.NoSuchProcess):
@@ -50,9 +50,9 @@ class FrontCluster:
                     ports += [one.laddr.port for one in found if one.status == psutil.CONN_LISTEN]
         return ports
 
-    def haproxies(self) -> set[int]:
-        """Return the cluster's HAProxy processes; old ones may still finish their connections."""
-        return {pid for pid in self.processes() if _is_haproxy(pid)}
+    def haproxy_process_ids(self) -> set[int]:
+        """Return the HAProxy process ids; old processes may still finish their connections."""
+        return {pid for pid in self.process_ids() if _is_haproxy(pid)}
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def front_cluster(
     args: Mapping[str, Any],
     http_options: Mapping[str, Any] | None = None,
 ) -> Iterator[FrontCluster]:
-    """Run a cluster while the block lasts, behind HAProxy unless `environment` differs.
+    """Run a cluster for the length of the block, behind HAProxy unless `environment` differs.
 
     Args:
         environment: On top of that of a local front.
@@ -83,7 +83,7 @@ def front_cluster(
         stdout=subprocess.PIPE,
         text=True,
     ) as process:
-        yield FrontCluster(f"{scheme}://127.0.0.1:{_hear(process.stdout)}", process)
+        yield FrontCluster(f"{scheme}://127.0.0.1:{_read_number(process.stdout)}", process)
         assert process.stdin is not None
         process.stdin.close()
         process.wait(_ENDS_WITHIN_S)
@@ -97,12 +97,12 @@ def _is_haproxy(pid: int) -> bool:
         return False
 
 
-def _say(pipe: IO[str] | None, word: object) -> None:
+def _write_message(pipe: IO[str] | None, word: object) -> None:
     assert pipe is not None
     print(json.dumps(word), file=pipe, flush=True)
 
 
-def _hear(pipe: IO[str] | None) -> int:
+def _read_number(pipe: IO[str] | None) -> int:
     assert pipe is not None
     line = pipe.readline()
     assert line, "the cluster has ended"
@@ -112,7 +112,7 @@ def _hear(pipe: IO[str] | None) -> int:
     return int(said)
 
 
-def serve_until_told(
+def serve_until_input_ends(
     environment: Mapping[str, str], args: Mapping[str, Any], http_options: Mapping[str, Any]
 ) -> None:
     from tests.harness.local_cluster import LocalCluster, read_serve_config
@@ -129,14 +129,14 @@ def serve_until_told(
     deployments["Replica"]["num_replicas"] = 1
     try:
         with local_front(environment), cluster:
-            _say(answers, cluster.port)
+            _write_message(answers, cluster.port)
             for line in sys.stdin:
                 deployments["Ingress"]["num_replicas"] = int(line)
                 cluster.deploy()
-                _say(answers, int(line))
+                _write_message(answers, int(line))
     except JustitiaError as error:
-        _say(answers, str(error))
+        _write_message(answers, str(error))
 
 
 if __name__ == "__main__":
-    serve_until_told(*map(json.loads, sys.argv[1:]))
+    serve_until_input_ends(*map(json.loads, sys.argv[1:]))

@@ -8,21 +8,21 @@ from justitia_ray.access.identity import MAX_WEIGHT
 from justitia_ray.access.keys import KeyRecord, create_key, write_records
 
 GATEWAY = "gateway"
-"""Name of the key whose calls may be for any tenant."""
+"""Name of the key whose calls may name any tenant."""
 OPERATOR = "operator"
-"""Name of the key that sees every tenant's usage."""
+"""Name of the key that may read the usage of all tenants."""
 
 
 @dataclass
 class KeyRing:
-    """Keys of an application: the key file, and the secrets by test name."""
+    """API keys of an application: the key file, and each key's secret by its name."""
 
     file: Path
     secrets: dict[str, str] = field(default_factory=dict)
     records: dict[str, KeyRecord] = field(default_factory=dict)
 
     def add(self, name: str, tenant: str | None, *scopes: str, max_weight: float = 1.0) -> None:
-        """Create a key; `write` puts it in force."""
+        """Create a key and return its secret; `write` puts the key in force."""
         new = create_key(
             tenant=tenant,
             scopes=scopes or ("infer", "own"),

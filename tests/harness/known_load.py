@@ -1,4 +1,4 @@
-"""Steady callers with known answers, used while a test changes the service under them.
+"""Steady callers that check their answers while a test changes the service under them.
 
 The fake engine's answer depends only on the prompt, so every answer can be compared with the one
 that the same call got on an undisturbed service.
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import httpx
 
 from tests.eventually import eventually
-from tests.harness.answers import Answer, difference, unary_answer
+from tests.harness.answers import Answer, describe_difference, unary_answer
 from tests.harness.bodies import COMPLETIONS, completion
 from tests.harness.open_calls import OpenStream
 
@@ -28,59 +28,58 @@ class KnownLoad:
 
     http: httpx.AsyncClient
     expected: dict[str, Answer]
-    """Correct answer to each prompt."""
+    """Correct answer by prompt."""
     right: int = 0
     wrong: list[str] = field(default_factory=list)
     """Descriptions of the wrong answers."""
     leases: Counter[str] = field(default_factory=Counter)
-    """Number of answers by lease, which the fake engine uses as the answer's id; each must occur
-    once."""
+    """Number of answers by lease id, which the fake engine uses as the answer's id; each is 1."""
     calling: bool = True
 
-    async def call_on(self, lots: random.Random) -> None:
-        """Repeat unary and streamed calls until told to stop."""
+    async def repeat_calls(self, lots: random.Random) -> None:
+        """Repeat unary and streamed calls until the caller is told to stop."""
         while self.calling:
             prompt = lots.choice(PROMPTS)
             try:
                 if lots.random() < 0.5:
-                    await self._unary(prompt)
+                    await self._call_unary(prompt)
                 else:
-                    await self._stream(prompt)
+                    await self._call_streamed(prompt)
             except httpx.HTTPError as error:
                 self.wrong.append(f"{type(error).__name__}: {error}")
 
-    async def _unary(self, prompt: str) -> None:
+    async def _call_unary(self, prompt: str) -> None:
         answer = await self.http.post(COMPLETIONS, json=completion(prompt, _TOKENS))
         if answer.status_code != 200:
             self.wrong.append(f"{answer.status_code}: {answer.text[:200]}")
         else:
             lease_id = answer.json()["id"].removeprefix("cmpl-")
-            self._check(prompt, unary_answer(answer.json()), lease_id)
+            self._record_answer(prompt, unary_answer(answer.json()), lease_id)
 
-    async def _stream(self, prompt: str) -> None:
+    async def _call_streamed(self, prompt: str) -> None:
         body = completion(prompt, _TOKENS, stream_options={"include_usage": True})
         stream = OpenStream(self.http, body)
         last = await stream.end()
         if last != "[DONE]":
             self.wrong.append(f"a stream ended with {last[:200]}")
         else:
-            self._check(prompt, await stream.answer(), stream.lease_id)
+            self._record_answer(prompt, await stream.answer(), stream.lease_id)
 
-    def _check(self, prompt: str, answer: Answer, lease_id: str) -> None:
+    def _record_answer(self, prompt: str, answer: Answer, lease_id: str) -> None:
         self.leases[lease_id] += 1
-        differs = difference(self.expected[prompt], answer)
+        differs = describe_difference(self.expected[prompt], answer)
         if differs:
             self.wrong.append(f"{prompt!r}: {differs}")
         else:
             self.right += 1
 
-    async def until_more(self, calls: int, within_s: float = 120.0) -> None:
-        """Wait for `calls` more correct answers."""
+    async def wait_for_answers(self, calls: int, within_s: float = 120.0) -> None:
+        """Wait until `calls` more answers were correct."""
         enough = self.right + calls
         await eventually(lambda: self.right >= enough, f"{calls} more calls", within_s)
 
-    def check(self) -> None:
-        """Check that every call had a correct answer under its own lease."""
+    def assert_all_correct(self) -> None:
+        """Assert that every call had a correct answer under a lease of its own."""
         assert [] == self.wrong
         assert self.leases
         assert 1 == max(self.leases.values())
@@ -90,14 +89,15 @@ class KnownLoad:
 async def known_load(
     http: httpx.AsyncClient, callers: int = 4, seed: int = 1
 ) -> AsyncIterator[KnownLoad]:
-    """Run callers inside the block; at its end each has the answer to its last call."""
+    """Run callers inside the block; at its end wait for the answer to each caller's last call."""
     expected = {}
     for prompt in PROMPTS:
         answer = await http.post(COMPLETIONS, json=completion(prompt, _TOKENS))
         expected[prompt] = unary_answer(answer.json())
     load = KnownLoad(http, expected)
     callers_calls = [
-        asyncio.create_task(load.call_on(random.Random(seed * 1_000 + i))) for i in range(callers)
+        asyncio.create_task(load.repeat_calls(random.Random(seed * 1_000 + i)))
+        for i in range(callers)
     ]
     try:
         yield load

@@ -1,4 +1,4 @@
-"""Stand-in for a Kubernetes API server: it stores objects, and runs no pod.
+"""Stand-in for a Kubernetes API server that stores objects and runs no pods.
 
 kubectl and Helm talk to it unchanged. It checks every object by the schemas of Kubernetes and
 KubeRay, refuses changes of fields that Kubernetes does not let change, and answers a server-side
@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 import jsonpatch
 import yaml
 
-from tests.harness.kubernetes_protobuf import decoded
+from tests.harness.kubernetes_protobuf import decode_object
 
 Json = dict[str, Any]
 
@@ -43,21 +43,21 @@ KINDS: Mapping[str, tuple[tuple[str, str, bool], ...]] = {
     ),
     "ray.io/v1": (("rayservices", "RayService", True), ("rayclusters", "RayCluster", True)),
 }
-"""Plural, kind and whether it is namespaced, by API version."""
+"""(plural, kind, whether namespaced) of the known resources, by API version."""
 _SHORT = {"persistentvolumeclaims": ["pvc"], "poddisruptionbudgets": ["pdb"]}
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 _FROZEN = {
     "StatefulSet": ("selector", "serviceName", "volumeClaimTemplates", "podManagementPolicy"),
     "PersistentVolumeClaim": ("accessModes", "storageClassName", "volumeName"),
 }
-"""Fields of a spec that Kubernetes refuses to change."""
+"""Fields of a spec that Kubernetes refuses to change, by kind."""
 
 Check = Callable[[Json], list[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal(Exception):
-    """A request that is answered with a failure."""
+    """An error answer to a request."""
 
     code: HTTPStatus
     reason: str
@@ -66,7 +66,7 @@ class Refusal(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Objects that a path names."""
+    """Resource type, namespace and name in a request's path."""
 
     version: str
     plural: str
@@ -84,8 +84,8 @@ class Store:
         self.objects: dict[tuple[str, str, str, str], Json] = {}
         self.lock = threading.Lock()
 
-    def put(self, place: Place, found: Json) -> Json:
-        """Store an object and return it as it is stored.
+    def put_object(self, place: Place, found: Json) -> Json:
+        """Store an object, and return it with the fields that the server adds.
 
         Raises:
             Refusal: If the object does not fit its schema, its namespace is missing, or it changes
@@ -100,7 +100,7 @@ class Store:
                 raise Refusal(HTTPStatus.NOT_FOUND, "NotFound", message)
         key = (place.version, place.plural, place.namespace or "", metadata["name"])
         old = self.objects.get(key)
-        errors = self._check(_as_written(found))
+        errors = self._check(_without_server_fields(found))
         for field in _FROZEN.get(place.kind, ()) if old is not None else ():
             if old is not None and old["spec"].get(field) != found["spec"].get(field):
                 errors.append(f"spec.{field}: field is immutable")
@@ -116,8 +116,8 @@ class Store:
         self.objects[key] = found
         return found
 
-    def get(self, place: Place) -> Json:
-        """Return the object of a place.
+    def get_object(self, place: Place) -> Json:
+        """Return the stored object at a path.
 
         Raises:
             Refusal: If there is none.
@@ -128,19 +128,19 @@ class Store:
             raise Refusal(HTTPStatus.NOT_FOUND, "NotFound", message)
         return self.objects[key]
 
-    def listed(self, place: Place, selector: str) -> list[Json]:
-        """Return the objects of a place whose labels match a selector."""
+    def list_objects(self, place: Place, selector: str) -> list[Json]:
+        """Return the stored objects at a path whose labels match a selector."""
         return [
             found
             for (version, plural, namespace, _), found in sorted(self.objects.items())
             if (version, plural) == (place.version, place.plural)
             and place.namespace in (None, namespace)
-            and _matches(found["metadata"].get("labels", {}), selector)
+            and _labels_match(found["metadata"].get("labels", {}), selector)
         ]
 
 
-def _as_written(found: Json) -> Json:
-    """Return an object without what the server adds to it."""
+def _without_server_fields(found: Json) -> Json:
+    """Return an object without the fields that the server adds."""
     written = deepcopy(found)
     for name in ("resourceVersion", "uid", "creationTimestamp", "managedFields", "generation"):
         written["metadata"].pop(name, None)
@@ -148,13 +148,13 @@ def _as_written(found: Json) -> Json:
     return written
 
 
-def _matches(labels: Mapping[str, str], selector: str) -> bool:
+def _labels_match(labels: Mapping[str, str], selector: str) -> bool:
     wanted = (term.partition("=") for term in selector.split(",") if term)
     return all(labels.get(name) == value.removeprefix("=") for name, _, value in wanted)
 
 
-def _merged(old: Any, patch: Any) -> Any:
-    """Return a JSON merge patch's result."""
+def _apply_merge_patch(old: Any, patch: Any) -> Any:
+    """Return a value changed by a JSON merge patch."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(old) if isinstance(old, dict) else {}
@@ -162,7 +162,7 @@ def _merged(old: Any, patch: Any) -> Any:
         if value is None:
             merged.pop(key, None)
         else:
-            merged[key] = _merged(merged.get(key), value)
+            merged[key] = _apply_merge_patch(merged.get(key), value)
     return merged
 
 
@@ -170,17 +170,17 @@ class _Handler(BaseHTTPRequestHandler):
     store: Store
     protocol_version = "HTTP/1.1"
 
-    def _answer(self) -> None:
+    def _handle_request(self) -> None:
         parts = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
         length = int(self.headers.get("Content-Length") or 0)
         sent = self.rfile.read(length)
-        body: Any = None  # a deletion sends options, which change nothing here
+        body: Any = None  # the body of a DELETE holds options, which are ignored
         if sent and self.command != "DELETE":
-            body = decoded(sent) or yaml.safe_load(sent)
+            body = decode_object(sent) or yaml.safe_load(sent)
         try:
             with self.store.lock:
-                code, answer = self._result(parts.path, query, body)
+                code, answer = self._execute(parts.path, query, body)
         except Refusal as refusal:
             code = refusal.code
             answer = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code}
@@ -192,62 +192,62 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(text)
 
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _handle_request  # noqa: N815
 
     def log_message(self, *_: Any) -> None:
         """Print nothing."""
 
-    def _result(self, path: str, query: Mapping[str, str], body: Any) -> tuple[HTTPStatus, Json]:
-        discovered = discovery(path)
+    def _execute(self, path: str, query: Mapping[str, str], body: Any) -> tuple[HTTPStatus, Json]:
+        discovered = discovery_answer(path)
         if discovered is not None:
             return HTTPStatus.OK, discovered
-        place = place_of(path)
+        place = parse_path(path)
         dry = "dryRun" in query
         if self.command == "GET":
             if place.name is not None:
-                return HTTPStatus.OK, self.store.get(place)
-            items = self.store.listed(place, query.get("labelSelector", ""))
+                return HTTPStatus.OK, self.store.get_object(place)
+            items = self.store.list_objects(place, query.get("labelSelector", ""))
             name = query.get("fieldSelector", "").removeprefix("metadata.name=")
             items = [item for item in items if name in ("", item["metadata"]["name"])]
             listed = {"kind": f"{place.kind}List", "apiVersion": place.version, "items": items}
             return HTTPStatus.OK, listed | {"metadata": {"resourceVersion": "1"}}
         if self.command == "DELETE":
-            gone = self.store.get(place)
+            gone = self.store.get_object(place)
             for key in [k for k, v in self.store.objects.items() if v is gone and not dry]:
                 del self.store.objects[key]
             return HTTPStatus.OK, {"kind": "Status", "apiVersion": "v1", "status": "Success"}
         if self.command == "POST":
             named = Place(*_places(place), body["metadata"]["name"])
-            if self._is_there(named):
+            if self._object_exists(named):
                 message = f'{place.plural} "{named.name}" already exists'
                 raise Refusal(HTTPStatus.CONFLICT, "AlreadyExists", message)
-            return HTTPStatus.CREATED, body if dry else self.store.put(place, body)
-        return HTTPStatus.OK, self._changed(place, body, dry=dry)
+            return HTTPStatus.CREATED, body if dry else self.store.put_object(place, body)
+        return HTTPStatus.OK, self._patched_object(place, body, dry=dry)
 
-    def _is_there(self, place: Place) -> bool:
+    def _object_exists(self, place: Place) -> bool:
         try:
-            self.store.get(place)
+            self.store.get_object(place)
         except Refusal:
             return False
         return True
 
-    def _changed(self, place: Place, body: Any, *, dry: bool) -> Json:
+    def _patched_object(self, place: Place, body: Any, *, dry: bool) -> Json:
         how = self.headers.get("Content-Type", "")
-        if ("apply" in how and not self._is_there(place)) or self.command == "PUT":
+        if ("apply" in how and not self._object_exists(place)) or self.command == "PUT":
             found = body
         elif "json-patch" in how:
-            found = jsonpatch.apply_patch(self.store.get(place), body)
+            found = jsonpatch.apply_patch(self.store.get_object(place), body)
         else:
-            found = _merged(deepcopy(self.store.get(place)), body)
-        return found if dry else self.store.put(place, found)
+            found = _apply_merge_patch(deepcopy(self.store.get_object(place)), body)
+        return found if dry else self.store.put_object(place, found)
 
 
 def _places(place: Place) -> tuple[str, str, str, str | None]:
     return place.version, place.plural, place.kind, place.namespace
 
 
-def place_of(path: str) -> Place:
-    """Return the place that a path names.
+def parse_path(path: str) -> Place:
+    """Return the resource type, namespace and name that a URL path contains.
 
     Raises:
         Refusal: If the server has no such kind.
@@ -264,8 +264,8 @@ def place_of(path: str) -> Place:
     raise Refusal(HTTPStatus.NOT_FOUND, "NotFound", f"the server could not find {path}")
 
 
-def discovery(path: str) -> Json | None:
-    """Return the answer to a client that asks what the server has; None for other paths."""
+def discovery_answer(path: str) -> Json | None:
+    """Return the list of API groups or resources for a discovery path; None for other paths."""
     groups = [version for version in KINDS if "/" in version]
     if path == "/version":
         return {"major": "1", "minor": "33", "gitVersion": "v1.33.0"}
@@ -284,19 +284,21 @@ def discovery(path: str) -> Json | None:
             "kind": "APIResourceList",
             "apiVersion": "v1",
             "groupVersion": version,
-            "resources": [_resource(*row) for row in KINDS[version]],
+            "resources": [_api_resource(*row) for row in KINDS[version]],
         }
     if path == "/openapi/v3":
-        urls = {_api(v): {"serverRelativeURL": f"/openapi/v3/{_api(v)}"} for v in KINDS}
+        urls = {_api_group(v): {"serverRelativeURL": f"/openapi/v3/{_api_group(v)}"} for v in KINDS}
         return {"paths": urls}
-    return next((_openapi(v) for v in KINDS if path == f"/openapi/v3/{_api(v)}"), None)
+    return next(
+        (_openapi_document(v) for v in KINDS if path == f"/openapi/v3/{_api_group(v)}"), None
+    )
 
 
-def _api(version: str) -> str:
+def _api_group(version: str) -> str:
     return f"apis/{version}" if "/" in version else f"api/{version}"
 
 
-def _resource(plural: str, kind: str, namespaced: bool) -> Json:
+def _api_resource(plural: str, kind: str, namespaced: bool) -> Json:
     names = {"name": plural, "singularName": kind.lower(), "kind": kind}
     return names | {
         "namespaced": namespaced,
@@ -305,12 +307,12 @@ def _resource(plural: str, kind: str, namespaced: bool) -> Json:
     }
 
 
-def _openapi(version: str) -> Json:
-    """Return a document that says that the server validates the fields of objects itself."""
+def _openapi_document(version: str) -> Json:
+    """Return an OpenAPI document that leaves validation of fields to the server."""
     group, _, number = version.rpartition("/")
     parameters = [{"name": name, "in": "query"} for name in ("fieldValidation", "dryRun")]
     paths = {
-        f"/{_api(version)}/{plural}/{{name}}": {
+        f"/{_api_group(version)}/{plural}/{{name}}": {
             "patch": {
                 "parameters": parameters,
                 "x-kubernetes-group-version-kind": {
@@ -327,7 +329,7 @@ def _openapi(version: str) -> Json:
 
 @contextmanager
 def kubernetes_api(check: Check) -> Iterator[tuple[Store, str]]:
-    """Serve an empty cluster and yield its objects and the server's URL.
+    """Serve an empty cluster, and yield its object store and the server's URL.
 
     Args:
         check: Returns the errors of an object that is written.

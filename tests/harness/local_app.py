@@ -8,8 +8,8 @@ from aiohttp import web
 
 
 @asynccontextmanager
-async def serving(app: web.Application, **options: Any) -> AsyncIterator[str]:
-    """Serve on a free loopback port and yield the URL.
+async def serve_locally(app: web.Application, **options: Any) -> AsyncIterator[str]:
+    """Serve an aiohttp application on a free loopback port, and yield its URL.
 
     Args:
         app: The application.

@@ -25,19 +25,19 @@ from tests.harness.local_front import free_port, local_front
 from tests.harness.ray_start import start_ray
 
 _POLL_S = 1.0
-"""Interval of status requests, which take CPU that loading engines need."""
+"""Interval of status requests: they take CPU time from engines that are loading."""
 _LEAST_CPUS = 6
 """Least number of CPUs declared to Ray."""
 
 
 class LocalCluster:
-    """Context manager that starts Ray, deploys `values` on a free port, and ends all it started.
+    """Context manager that starts Ray, deploys `values` on a free port, and ends both.
 
     Applications store their state in a directory that is removed at the end of the block.
     """
 
     values: dict[str, Any]
-    """Serve configuration, set by subclasses; its `http_options` are replaced."""
+    """Serve configuration, set by subclasses; `http_options` in it are replaced."""
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class LocalCluster:
 
     @property
     def data_dir(self) -> str:
-        """Directory for the applications' state."""
+        """Directory of the applications' state, removed at the end of the block."""
         return self._home.name
 
     def __enter__(self) -> Self:
@@ -92,7 +92,7 @@ class LocalCluster:
             serve.start(proxy_location="HeadOnly", http_options=self._http_options)
             self.deploy(on_progress=self._on_progress)
         except BaseException:
-            self._end()
+            self._shut_down()
             raise
         return self
 
@@ -102,12 +102,12 @@ class LocalCluster:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._end()
+        self._shut_down()
 
     def deploy(
         self, timeout_s: Seconds = 600.0, *, on_progress: Callable[[str], None] | None = None
     ) -> None:
-        """Deploy the configuration or its changes, and wait until everything runs.
+        """Deploy `values`, and wait until all applications run.
 
         Args:
             timeout_s: Three vLLM engines on two cores take a minute and a half.
@@ -120,22 +120,21 @@ class LocalCluster:
         _get_global_client().deploy_apps(ServeDeploySchema.model_validate(values), _blocking=False)
         deadline = time.monotonic() + timeout_s
         waiting = [application["name"] for application in self.values["applications"]]
-        while waiting := [name for name in waiting if not _is_up(name)]:
+        while waiting := [name for name in waiting if not _is_running(name)]:
             if time.monotonic() > deadline:
                 names = ", ".join(waiting)
                 raise JustitiaError(f"{names} did not come up within {timeout_s:g} s")
             if on_progress is not None:
-                on_progress(", ".join(_running(name) for name in waiting))
+                on_progress(", ".join(_replica_counts(name) for name in waiting))
             time.sleep(_POLL_S)
 
     @property
     def _http_options(self) -> dict[str, Any]:
         return {**self._more_http_options, "host": "127.0.0.1", "port": self.port}
 
-    def _end(self) -> None:
+    def _shut_down(self) -> None:
         try:
-            # Not `serve.shutdown()`: the controller would end during the call, which Ray reports as
-            # a failure. It ends with the cluster.
+            # `serve.shutdown()` ends the controller during the call; Ray reports that as a failure.
             for application in self.values["applications"]:
                 serve.delete(application["name"])
                 for place in AppArgs.parse(application["args"]).each_model():
@@ -188,7 +187,7 @@ class LocalApp(LocalCluster):
         return f"http://127.0.0.1:{self.port}"
 
     def configure(self, **settings: Any) -> None:
-        """Change the Ingress's `user_config`; nothing restarts and the queue is kept.
+        """Replace the Ingress's `user_config`; processes and queue stay.
 
         Raises:
             ConfigError: If a setting is not allowed.
@@ -217,7 +216,7 @@ def read_serve_config(file: Path) -> dict[str, Any]:
     return values
 
 
-def _is_up(name: str) -> bool:
+def _is_running(name: str) -> bool:
     status = serve.status().applications.get(name)
     if status is None:
         return False
@@ -226,8 +225,8 @@ def _is_up(name: str) -> bool:
     return bool(status.status == ApplicationStatus.RUNNING)
 
 
-def _running(name: str) -> str:
-    """Return the running and wanted replicas of an application's deployments as text."""
+def _replica_counts(name: str) -> str:
+    """Return running and wanted replicas by deployment: `Ingress 1/1, Replica 0/2`."""
     status = serve.status().applications.get(name)
     if status is None or not status.deployments:
         return f"{name} is being built"

@@ -11,10 +11,10 @@ from justitia_ray.config import IngressSection
 from justitia_ray.serve.front import plan_front
 
 _INGRESS_PORTS = 100
-"""Number of ports of one cluster; Serve skips ports in use."""
+"""Number of ports per cluster; Serve skips ports in use."""
 _FIRST_INGRESS_PORT = 20_000
 _RANGES = 110
-"""Number of ranges below port 31,000; Linux assigns ports above it itself."""
+"""Number of port ranges below 31,000: above, Linux assigns ports itself."""
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def local_front(extra: Mapping[str, str] | None = None) -> Iterator[None]:
     # A UNIX socket's path has at most 107 characters, of which Serve and HAProxy add 80.
     with (
         TemporaryDirectory(prefix="front-", dir="/tmp") as directory,
-        environment(settings | _own_places(directory) | dict(extra or {})),
+        environment(settings | _own_directories_and_ports(directory) | dict(extra or {})),
     ):
         yield
 
@@ -59,7 +59,7 @@ def free_port() -> int:
         return port
 
 
-def _own_places(directory: str) -> dict[str, str]:
+def _own_directories_and_ports(directory: str) -> dict[str, str]:
     first = _FIRST_INGRESS_PORT + _INGRESS_PORTS * random.randrange(_RANGES)
     return {
         "RAY_SERVE_HAPROXY_CONFIG_FILE_LOC": f"{directory}/haproxy.cfg",
@@ -72,7 +72,6 @@ def _own_places(directory: str) -> dict[str, str]:
         "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": str(free_port()),
         "RAY_SERVE_DIRECT_INGRESS_MIN_HTTP_PORT": str(first),
         "RAY_SERVE_DIRECT_INGRESS_MAX_HTTP_PORT": str(first + _INGRESS_PORTS),
-        # A leaving process keeps answering for this time, by default 30 s, because HAProxies of
-        # other machines of a cluster may not know the port yet; here there is only one machine.
+        # A stopping process keeps answering for this time (default 30 s), for HAProxies elsewhere.
         "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": "2",
     }

@@ -1,4 +1,4 @@
-"""OTLP collector over HTTP that accepts spans and keeps them for tests."""
+"""OTLP collector over HTTP that keeps the spans it receives for tests."""
 
 import threading
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _TYPE = "application/x-protobuf"
 
 @dataclass(frozen=True, slots=True)
 class ReceivedSpan:
-    """Span as received."""
+    """A received trace span."""
 
     name: str
     trace_id: str
@@ -25,7 +25,7 @@ class ReceivedSpan:
     parent_id: str
     """Id of the parent span; empty for a root."""
     links: tuple[tuple[str, str], ...]
-    """Linked spans: trace id and span id."""
+    """(trace id, span id) of each linked span."""
     attributes: dict[str, Any]
     resource: dict[str, Any]
     is_error: bool
@@ -38,18 +38,18 @@ class OtlpReceiver:
     """Requests and spans received so far."""
 
     url: str
-    """Endpoint for traces."""
+    """URL of the endpoint for traces."""
     bodies: list[bytes] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
     """Headers of each request, with lower-case names."""
 
     def spans(self, **attributes: Any) -> list[ReceivedSpan]:
-        """Return the spans with these attributes; `__` in a name stands for a dot."""
+        """Return the spans with these attributes; `__` in a keyword stands for a dot."""
         wanted = {name.replace("__", "."): value for name, value in attributes.items()}
         return [
             span
             for body in list(self.bodies)
-            for span in _spans_of(body)
+            for span in _parse_spans(body)
             if wanted.items() <= span.attributes.items()
         ]
 
@@ -90,9 +90,9 @@ def otlp_receiver() -> Iterator[OtlpReceiver]:
             thread.join()
 
 
-def _spans_of(body: bytes) -> Iterator[ReceivedSpan]:
+def _parse_spans(body: bytes) -> Iterator[ReceivedSpan]:
     for group in ExportTraceServiceRequest.FromString(body).resource_spans:
-        resource = _values(group.resource.attributes)
+        resource = _attribute_values(group.resource.attributes)
         for scope in group.scope_spans:
             for span in scope.spans:
                 yield ReceivedSpan(
@@ -101,7 +101,7 @@ def _spans_of(body: bytes) -> Iterator[ReceivedSpan]:
                     span.span_id.hex(),
                     span.parent_span_id.hex(),
                     tuple((link.trace_id.hex(), link.span_id.hex()) for link in span.links),
-                    _values(span.attributes),
+                    _attribute_values(span.attributes),
                     resource,
                     span.status.code == span.status.STATUS_CODE_ERROR,
                     span.start_time_unix_nano,
@@ -109,5 +109,5 @@ def _spans_of(body: bytes) -> Iterator[ReceivedSpan]:
                 )
 
 
-def _values(attributes: Any) -> dict[str, Any]:
+def _attribute_values(attributes: Any) -> dict[str, Any]:
     return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in attributes}

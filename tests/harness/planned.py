@@ -1,4 +1,4 @@
-"""Calls that the callers of chaos and simulation plan to make."""
+"""Inferences that the callers of the chaos runs and the simulation plan to submit."""
 
 import json
 from dataclasses import dataclass
@@ -9,36 +9,36 @@ from justitia_ray.units import Seconds, Tokens
 from tests.harness.answers import Answer, fake_answer
 
 KILLER = "poison"
-"""Word of a prompt that kills engines."""
+"""Word in a prompt that makes the engine die."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedInference:
     name: str
-    """Name, unique in its plan."""
+    """Name that is unique in its plan."""
     prompt: str
     max_tokens: Tokens
     stream: bool
     choices: int = 1
     chat: bool = False
     leaves_after_s: Seconds | None = None
-    """Seconds after which the caller disconnects; None if it stays."""
+    """Seconds after which the caller disconnects; None if it reads to the end."""
     reads_every_s: Seconds = 0.0
     """Seconds that the caller takes to read each chunk of the stream."""
     deadline_s: Seconds | None = None
-    """Longest wait in the queue, in seconds; None without a deadline."""
+    """Longest wait in the queue, in seconds; None for no limit."""
 
     @property
     def path(self) -> str:
         return CHAT if self.chat else COMPLETIONS
 
     @property
-    def kills(self) -> bool:
-        """Whether engines die of the call."""
+    def kills_engine(self) -> bool:
+        """Whether the prompt makes the engine die."""
         return self.prompt.endswith(KILLER)
 
     def body(self, **more: Any) -> dict[str, Any]:
-        """Return the request body, with more fields."""
+        """Return the request body, with further fields."""
         prompt: dict[str, Any] = (
             {"messages": [{"role": "user", "content": self.prompt}]}
             if self.chat
@@ -49,6 +49,5 @@ class PlannedInference:
         return {**prompt, **sizes, **(streamed if self.stream else {}), **more}
 
     def fake_answer(self, model: str, max_model_len: Tokens) -> Answer:
-        """Return the correct answer of a fake engine."""
         body = json.dumps(self.body(model=model)).encode()
         return fake_answer(self.path, body, model, max_model_len)

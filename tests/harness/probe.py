@@ -1,4 +1,4 @@
-"""Calls to one given process of a deployment, although Serve chooses the process of each call."""
+"""Calls to a chosen process of a deployment, although Serve chooses the process of each call."""
 
 import asyncio
 import time
@@ -20,7 +20,7 @@ class Probed:
     async def probe(
         self, target: ReplicaId, method: str, arguments: tuple[Any, ...], named: dict[str, Any]
     ) -> list[Any]:
-        """Return a method's answer in a list; an empty list if another process is the target."""
+        """Call a method in the target process and return [answer]; return [] in other processes."""
         if target != serve.get_replica_context().replica_id.unique_id:
             return []
         answer = getattr(self, method)(*arguments, **named)
@@ -35,7 +35,7 @@ async def probe(
     within_s: Seconds = _WITHIN_S,
     **named: Any,
 ) -> Any:
-    """Call a deployment until the given process answers, and return its method's answer.
+    """Call a deployment until the target process answers, and return its method's answer.
 
     Args:
         handle: Of a deployment whose class is `Probed`.

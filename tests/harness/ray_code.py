@@ -1,4 +1,4 @@
-"""Import path for Ray's processes: `tests.harness` and `scripts.bench` are in no wheel."""
+"""Import path of this repository for Ray's processes: `tests` and `scripts` are in no wheel."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Start of Ray on a busy machine: up to three attempts if its node is late."""
+"""Start of Ray on a busy machine: up to three attempts if its node starts too late."""
 
 from typing import Any
 from unittest import mock
@@ -8,23 +8,24 @@ from ray._private.node import Node
 
 _ATTEMPTS = 3
 _LATE = "timed out during startup"
-"""Part of Ray's message for a late node. The raylet is dead then: it has waited for the port of an
-agent, a Python program whose imports take half a minute on busy cores."""
+"""Part of Ray's error message for a node that started too late. Its raylet is dead: it waited for
+the port of an agent, a Python program whose imports take half a minute on busy cores.
+"""
 
 
 def start_ray(**options: Any) -> None:
-    """Call `ray.init`; if the node was late, end its processes and call it again.
+    """Call `ray.init`; if the node starts too late, end its processes and call again.
 
     Ray has settings for other waits of its start, but none for this.
     """
     nodes: list[Any] = []
     start_node = Node.__init__
 
-    def start_and_remember(node: Any, *args: Any, **kwargs: Any) -> None:
+    def start_node_and_record(node: Any, *args: Any, **kwargs: Any) -> None:
         nodes.append(node)
         start_node(node, *args, **kwargs)
 
-    with mock.patch.object(Node, "__init__", start_and_remember):
+    with mock.patch.object(Node, "__init__", start_node_and_record):
         for attempts_left in reversed(range(_ATTEMPTS)):
             try:
                 ray.init(**options)

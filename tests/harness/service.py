@@ -1,4 +1,4 @@
-"""Applications deployed on the test cluster by configuration, as operators do."""
+"""Applications that tests deploy on a shared cluster by Serve configuration, as operators do."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -27,16 +27,16 @@ PRODUCT = "justitia_ray.serve.app:build"
 PROBED = "tests.integration.probe_app:build"
 _SERVE_NAMESPACE = "serve"
 DEPLOYED_WITHIN_S = 600.0
-"""Longest time of a deployment: starting its processes takes 90 s on two busy cores."""
+"""Time limit of a deployment: starting its processes takes 90 s on two busy cores."""
 _POLLED_S = 1.0
-"""Interval of status requests, which take CPU that the deployment needs for its start."""
+"""Interval of status requests: they take CPU time from the processes that are starting."""
 
 Json = dict[str, Any]
 
 SEATS = 8
 MAX_MODEL_LEN = 65_536
 ENDLESS = 60_000
-"""Output tokens of a call that outlasts any test: it runs for five minutes."""
+"""Output tokens of a call that outlasts any test: the fake engine takes five minutes for them."""
 ITERATION_S = 0.005
 _FAKE: Json = {
     "iteration_s": ITERATION_S,
@@ -44,20 +44,20 @@ _FAKE: Json = {
     "kv_tokens": SEATS * MAX_MODEL_LEN,
     "max_model_len": MAX_MODEL_LEN,
 }
-"""Settings of a fast engine with so few seats that one call can take all of them."""
+"""Settings of a fast fake engine with 8 seats, so that one call can take all of them."""
 _SCHEDULER: Json = {
     "replica_timeout_s": 15.0,
     "lease_timeout_s": 30.0,
     "ingress_timeout_s": 300.0,
 }
-"""Long timeouts: processes that share two cores may be silent for seconds."""
+"""Long timeouts, because processes that share two cores may be silent for seconds."""
 _REPLICA: Json = {"lease_grace_s": 5.0}
-"""Long grace time: a pull's answer may arrive a second after the payload."""
+"""Long grace time, because a pull's answer may arrive a second after the payload."""
 
 
 @dataclass
 class Serving:
-    """Serve on the test cluster, with its deployed applications."""
+    """Ray Serve on the test cluster, with the applications that tests deploy."""
 
     client: Any
     """Client of Serve's controller."""
@@ -67,7 +67,7 @@ class Serving:
     namespace: str
     """Ray namespace of the schedulers."""
     services: dict[str, "Service"] = field(default_factory=dict)
-    """All described applications by name; each leaves a scheduler behind if it was deployed."""
+    """All described applications by name; each deployed one leaves a scheduler behind."""
     deployed: dict[str, Json] = field(default_factory=dict)
     """Serve configuration of each application to be deployed."""
     retired: set[str] = field(default_factory=set)
@@ -84,7 +84,7 @@ class Serving:
         fake: Json | None = None,
         **sections: Json,
     ) -> "Service":
-        """Describe an application; `deploy` starts it.
+        """Describe an application; `Service.deploy` starts it.
 
         Args:
             name: Of the Serve application, and its route.
@@ -113,7 +113,7 @@ class Serving:
 
     @asynccontextmanager
     async def deployed_service(self, name: str, **settings: Any) -> AsyncIterator["Service"]:
-        """Yield a deployed application, described as by `service`; remove it afterwards."""
+        """Yield a deployed application, described as by `service`; remove it at the end."""
         service = self.service(name, **settings)
         await service.deploy()
         yield service
@@ -121,7 +121,7 @@ class Serving:
 
     @asynccontextmanager
     async def deployed_applications(self, *applications: Json) -> AsyncIterator[None]:
-        """Deploy applications inside the block, given in Serve's own configuration.
+        """Run applications inside the block, given as Serve configurations.
 
         They start one after the other: fifty processes that start at once on two cores block each
         other and everything else on the machine.
@@ -132,17 +132,20 @@ class Serving:
             self.deployed[name] = application
             self.apply()
             await eventually(
-                partial(self._runs, name), f"{name} runs", DEPLOYED_WITHIN_S, every_s=_POLLED_S
+                partial(self._application_runs, name),
+                f"{name} runs",
+                DEPLOYED_WITHIN_S,
+                every_s=_POLLED_S,
             )
         yield
         self.retire(*(application["name"] for application in applications))
 
-    def _runs(self, name: str) -> bool:
+    def _application_runs(self, name: str) -> bool:
         application = self.applications().get(name)
         return application is not None and application["status"] == "RUNNING"
 
     def applications(self) -> dict[str, Json]:
-        """Return Serve's status of its applications, by name.
+        """Return Serve's status of each application, by name.
 
         `serve.status` builds models from it and inspects every imported module each time.
         """
@@ -156,7 +159,7 @@ class Serving:
         self.apply()
 
     def retire(self, *names: str) -> None:
-        """Remove applications from Serve for good.
+        """Remove applications from Serve, and mark their schedulers to be ended.
 
         Their schedulers end when the next application is deployed, because ending replicas and
         ingresses still look for them.
@@ -186,14 +189,14 @@ class Serving:
         return service
 
     def apply(self) -> None:
-        """Deploy the wanted applications, and delete all others."""
+        """Deploy all wanted applications, and delete all others."""
         config = ServeDeploySchema.model_validate({"applications": list(self.deployed.values())})
         self.client.deploy_apps(config)
 
 
 @dataclass
 class Service:
-    """A deployed application, with its clients and handles."""
+    """An application on the test cluster, with its clients and handles."""
 
     serving: Serving
     name: str
@@ -202,13 +205,12 @@ class Service:
     user_config: Json
     args: Json
     ingresses: int = 1
-    """Number of ingress processes."""
     rollout: Json = field(default_factory=dict)
-    """Options of the engines' deployments for the replacement of an old version."""
+    """Options by which the engines' deployments replace an old version."""
     code: Path | None = None
-    """Directory of the package that its processes import; None for the one under test."""
+    """Directory of the package that the processes import; None for the code under test."""
     api_key: str | None = None
-    """API key of `http` and of a test's clients; None if the application asks for none."""
+    """API key of the HTTP clients; None if the application requires none."""
 
     @property
     def placed(self) -> tuple[PlacedModel, ...]:
@@ -217,7 +219,7 @@ class Service:
 
     @property
     def config(self) -> AppConfig:
-        """Configuration of its model, or of the first of several."""
+        """Configuration of the application's first model."""
         return self.placed[0].config
 
     @property
@@ -226,9 +228,9 @@ class Service:
         return f"{self.serving.base_url}/{self.name}"
 
     async def deploy(self, within_s: float = DEPLOYED_WITHIN_S) -> None:
-        """Deploy the application or its changes, and wait until all replicas pull."""
+        """Deploy the application or its changes, and wait until all replicas pull inferences."""
 
-        def of(deployment: str, **more: Any) -> Json:
+        def options_of(deployment: str, **more: Any) -> Json:
             return {"name": deployment, "ray_actor_options": {"num_cpus": 0.1}, **more}
 
         await asyncio.to_thread(self.serving.end_retired)
@@ -239,30 +241,30 @@ class Service:
             "args": self.args,
             "runtime_env": {"env_vars": {"PYTHONPATH": str(self.code)}} if self.code else {},
             "deployments": [
-                of("Ingress", num_replicas=self.ingresses, user_config=self.user_config),
-                *(of(place.predictor) for place in self.placed),
+                options_of("Ingress", num_replicas=self.ingresses, user_config=self.user_config),
+                *(options_of(place.predictor) for place in self.placed),
                 *(
-                    of(place.replicas, **self._sized(place), **self.rollout)
+                    options_of(place.replicas, **self._replica_count(place), **self.rollout)
                     for place in self.placed
                 ),
             ],
         }
         self.serving.apply()
-        await self.until_whole(within_s)
+        await self.wait_until_complete(within_s)
 
-    def _sized(self, place: PlacedModel) -> Json:
-        """Return the number of engines as an option; empty if `autoscaling` sets it."""
+    def _replica_count(self, place: PlacedModel) -> Json:
+        """Return the option `num_replicas`; empty if the application sets `autoscaling`."""
         return {} if place.config.autoscaling else {"num_replicas": self.replicas}
 
-    async def until_whole(self, within_s: float = DEPLOYED_WITHIN_S) -> None:
+    async def wait_until_complete(self, within_s: float = DEPLOYED_WITHIN_S) -> None:
         """Wait until the application is complete; on failure show Serve's status of each part."""
         try:
-            await eventually(self.is_whole, f"{self.name} runs", within_s, every_s=_POLLED_S)
+            await eventually(self.is_complete, f"{self.name} runs", within_s, every_s=_POLLED_S)
         except AssertionError as failure:
-            failure.add_note(f"Serve says: {self._parts()}")
+            failure.add_note(f"Serve says: {self._part_statuses()}")
             raise
 
-    def _parts(self) -> Json:
+    def _part_statuses(self) -> Json:
         application = self.serving.applications().get(self.name, {})
         deployments: Json = application.get("deployments", {})
         return {
@@ -273,8 +275,8 @@ class Service:
             },
         }
 
-    async def is_whole(self) -> bool:
-        """Return whether Serve has exactly the wanted replicas, and all of them live and pull.
+    async def is_complete(self) -> bool:
+        """Return whether Serve has exactly the wanted replicas, and all live and pull.
 
         For some seconds Serve and the scheduler still count a dead replica.
         """
@@ -284,15 +286,15 @@ class Service:
         if application is None or application["status"] != "RUNNING":
             return False
 
-        def replicas_of(deployment: str) -> list[Json]:
+        def live_replicas(deployment: str) -> list[Json]:
             replicas: list[Json] = application["deployments"][deployment]["replicas"]
             return replicas
 
-        if ["RUNNING"] * self.ingresses != [one["state"] for one in replicas_of("Ingress")]:
+        if ["RUNNING"] * self.ingresses != [one["state"] for one in live_replicas("Ingress")]:
             return False
         for place in self.placed:
-            replicas = replicas_of(place.replicas)
-            pulling = await self.pulling(place.config)
+            replicas = live_replicas(place.replicas)
+            pulling = await self.pulling_replicas(place.config)
             states = [one["state"] for one in replicas]
             if states != ["RUNNING"] * self.replicas or len(pulling) != self.replicas:
                 return False
@@ -312,7 +314,7 @@ class Service:
         )
 
     def end_detached(self) -> None:
-        """End its schedulers and its quota accounts, with their Redis servers, if there are any."""
+        """End the application's schedulers, quota accounts and Redis servers."""
         for place in self.placed:
             end_scheduler(place.config.scheduler_name, place.config.scheduler.namespace)
             end_accounts(place.config.name, place.config.scheduler.namespace)
@@ -323,7 +325,7 @@ class Service:
         return serve.get_deployment_handle(deployment, self.name)
 
     def http(self) -> httpx.AsyncClient:
-        """Return an HTTP client with an unlimited number of connections, to be entered.
+        """Return an HTTP client with unlimited connections, to be used as a context manager.
 
         Its timeout is long: while the only ingress is replaced, Serve's proxy holds calls back.
         """
@@ -340,16 +342,16 @@ class Service:
         return ray.get_actor(name, namespace=self.serving.namespace)
 
     async def status(self, config: AppConfig | None = None) -> Json:
-        """Return the status of a model's scheduler, by default of the first."""
+        """Return the scheduler's status of a model, by default of the first."""
         status: Json = await self.scheduler(config).status.remote()
         return status
 
-    async def pulling(self, config: AppConfig | None = None) -> list[str]:
-        """Return the replicas that report to a model's scheduler and take leases."""
+    async def pulling_replicas(self, config: AppConfig | None = None) -> list[str]:
+        """Return the replicas that report to a model's scheduler and pull inferences."""
         try:
             status = await self.status(config)
         except (ValueError, ray.exceptions.RayActorError):
-            return []  # the scheduler is not there yet, or not again
+            return []  # the scheduler is still starting or restarting
         replicas: Json = status.get("replicas", {})
         return sorted(name for name, replica in replicas.items() if not replica["draining"])
 
@@ -357,24 +359,24 @@ class Service:
         return await probe(self.handle("Replica"), replica_id, method, *args)
 
     async def busy_kv_tokens(self) -> float:
-        """Return the KV tokens in use according to the engines' own gauges."""
+        """Return the KV tokens in use, from the engines' own gauges."""
         stats = [
             await self.probe(replica_id, "record_autoscaling_stats")
-            for replica_id in await self.pulling()
+            for replica_id in await self.pulling_replicas()
         ]
         return float(sum(one["busy_kv_tokens"] for one in stats))
 
     async def kv_is_free(self) -> bool:
         return await self.busy_kv_tokens() == 0
 
-    def actors(self, deployment: str | None = None) -> list[str]:
+    def actor_names(self, deployment: str | None = None) -> list[str]:
         """Return the names of a deployment's actors, by default of all deployments."""
         prefix = f"SERVE_REPLICA::{self.name}#" + (f"{deployment}#" if deployment else "")
         everywhere = ray.util.list_named_actors(all_namespaces=True)
         return sorted(a["name"] for a in everywhere if a["name"].startswith(prefix))
 
     def kill(self, actor: str) -> None:
-        """Kill a process at once, like a power failure; `actor` is its name."""
+        """Kill an actor's process at once, as a power failure would."""
         ray.kill(ray.get_actor(actor, namespace=_SERVE_NAMESPACE))
 
     def kill_replica(self, replica_id: str) -> None:
@@ -389,25 +391,25 @@ class Service:
         within_s: float = 60.0,
         config: AppConfig | None = None,
     ) -> Json:
-        """Return the first status for which the condition holds, by default of the first model."""
+        """Return the first status of a model for which the condition holds."""
         last: Json = {}
 
-        async def holds() -> bool:
+        async def condition_holds() -> bool:
             nonlocal last
             try:
                 last = await self.status(config)
             except ray.exceptions.RayActorError:
-                return False  # the scheduler is being restarted
+                return False  # the scheduler is restarting
             return condition(last)
 
         try:
-            await eventually(holds, what, within_s)
+            await eventually(condition_holds, what, within_s)
         except AssertionError as late:
             raise AssertionError(f"{late}: {last}") from None
         return last
 
     async def until_idle(self, within_s: float = 60.0) -> Json:
-        """Return the first model's status once no model has work or holds KV."""
+        """Return the first model's status once no model has inferences or holds KV."""
         what = "nothing waits, runs or holds KV"
         statuses = [
             await self.until(is_idle, what, within_s, place.config) for place in self.placed
@@ -421,7 +423,7 @@ def is_idle(status: Json) -> bool:
     return all(status.get(name) == 0 for name in left)
 
 
-def redis_processes(directory: Path) -> list[int]:
+def redis_process_ids(directory: Path) -> list[int]:
     return [
         process.pid
         for process in psutil.process_iter(["name", "cwd"])
@@ -431,14 +433,14 @@ def redis_processes(directory: Path) -> list[int]:
     ]
 
 
-def processes_in(directory: Path) -> list[int]:
-    """Return the processes that must be gone once everything has ended.
+def process_ids_in(directory: Path) -> list[int]:
+    """Return the processes in a directory that must have ended with the applications.
 
     They are the Redis servers there, and vLLM's processes below the cluster that this process has
     started. An engine that tests run in this process is its child and is excluded.
     """
     clusters = [child for child in psutil.Process().children() if not _is_engine(child)]
-    return redis_processes(directory) + [
+    return redis_process_ids(directory) + [
         process.pid
         for cluster in clusters
         for process in cluster.children(recursive=True)

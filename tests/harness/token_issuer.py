@@ -27,7 +27,7 @@ class TokenIssuer:
     ca_file: Path
 
     def token(self, **claims: Any) -> str:
-        """Return a token that is valid for an hour."""
+        """Return a signed token that is valid for an hour."""
         said = {"iss": self.url, "aud": "justitia", "exp": time.time() + 3600, "sub": "alice"}
         return jwt.encode(said | claims, self.key, "ES256", {"kid": KEY_ID})
 

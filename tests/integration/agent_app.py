@@ -1,4 +1,4 @@
-"""Agent application inside Serve that calls the service over a handle."""
+"""Agent application inside Serve that calls the service through a deployment handle."""
 
 import asyncio
 from typing import Any
@@ -10,7 +10,7 @@ from justitia_ray.client import JustitiaClient, fan_out
 
 
 class Agent:
-    """Serve deployment; each method is one parent request with many calls under it."""
+    """Serve deployment whose methods each make many calls under one parent request."""
 
     def __init__(self, service: str) -> None:
         self._client = JustitiaClient.from_handle(serve.get_deployment_handle("Ingress", service))
@@ -21,7 +21,7 @@ class Agent:
         return [answer.text for answer in answers]
 
     async def ask_and_cancel_one(self, count: int, long: int) -> list[bool]:
-        """Start `count` calls, cancel the first after the second's answer; return who finished."""
+        """Start `count` calls, cancel the first after the second's answer; return the others."""
         async with self._client.application("siblings", input="") as app:
             calls = [
                 asyncio.create_task(app.complete(f"part {i}", max_tokens=long if i == 0 else 8))
@@ -33,5 +33,5 @@ class Agent:
         return [not isinstance(result, BaseException) for result in results]
 
 
-def build(args: dict[str, Any]) -> Application:
+def build_agent(args: dict[str, Any]) -> Application:
     return serve.deployment(Agent, max_ongoing_requests=100).bind(args["service"])

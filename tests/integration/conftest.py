@@ -1,4 +1,4 @@
-"""Applications shared by tests of the serving path; a module may define its own `service`."""
+"""Applications that tests of the serving path share; a module may define a `service` of its own."""
 
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ MOST_OUTSTANDING = 100
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def service(serving: "Serving") -> "Service":
-    """Application shared by all tests; each test leaves it idle and kills nothing in it."""
+    """Application that all tests share; each test leaves it idle with all processes alive."""
     from tests.harness.service import PROBED
 
     service = serving.service("shared", import_path=PROBED, ingress={"keepalive_s": 0.2})
@@ -30,7 +30,7 @@ async def service(serving: "Serving") -> "Service":
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def limited(serving: "Serving") -> "Service":
-    """Application with one fast engine, and limits low enough for a test to reach."""
+    """Application with one fast engine, and with limits low enough for a test to reach."""
     from tests.harness.service import PROBED
 
     service = serving.service(
@@ -55,7 +55,7 @@ async def http(service: "Service") -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def browser() -> AsyncIterator["Browser"]:
-    """Chromium, started once for all tests of the console's page."""
+    """Chromium, started once for all tests of the console page."""
     from playwright.async_api import async_playwright
 
     program = debian_program("chromium", "chromium")
@@ -69,7 +69,7 @@ async def browser() -> AsyncIterator["Browser"]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def viewers(browser: "Browser") -> AsyncIterator["Viewers"]:
-    """Pages of the console; at the end each must have kept the rules that hold for every page."""
+    """Opens pages of the console, and checks at the end that each kept the rules for every page."""
     from tests.integration.console.viewer import Viewers
 
     opened = Viewers(browser)

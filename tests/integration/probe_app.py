@@ -1,4 +1,4 @@
-"""The application with a Replica and an Ingress that tests can inspect.
+"""The application with a replica and an ingress that tests can inspect.
 
 `import_path` names it in place of `justitia_ray.serve.app:build`.
 """
@@ -15,37 +15,37 @@ from tests.harness.breakable import BreakableIngress, BreakableReplica
 
 
 class ProbedReplica(BreakableReplica):
-    """Replica with additional methods, called by `probe`."""
+    """Replica with methods for tests, which `probe` calls."""
 
     def admitted(self) -> list[LeaseId]:
-        return list(self._fake_engine().admitted)
+        return list(self._engine_as_fake().admitted)
 
     def running(self) -> int:
-        return len(self._fake_engine()._scheduler.running)
+        return len(self._engine_as_fake()._scheduler.running)
 
     def kill_engine(self) -> None:
         """Kill the engine but not the process around it."""
-        self._fake_engine().die()
+        self._engine_as_fake().die()
 
     def stall_engine(self) -> None:
-        """Stop the engine's steps."""
-        self._fake_engine().stall()
+        """Stop the engine's steps without killing the engine."""
+        self._engine_as_fake().stall()
 
     def let_engine_go_on(self) -> None:
-        self._fake_engine().go_on()
+        self._engine_as_fake().go_on()
 
     def set_pace(self, iteration_s: Seconds) -> None:
         """Set the length of the engine's next iterations."""
-        self._fake_engine()._iteration_s = iteration_s
+        self._engine_as_fake()._iteration_s = iteration_s
 
-    def _fake_engine(self) -> FakeEngine:
+    def _engine_as_fake(self) -> FakeEngine:
         assert isinstance(self._engine, FakeEngine)
         return self._engine
 
 
 class ProbedIngress(BreakableIngress):
     async def left(self) -> dict[str, int]:
-        """Return its numbers of outstanding inferences, applications and tasks."""
+        """Return the ingress's numbers of pending inferences, applications and tasks."""
         pending = [queue.client.pending for queue in self._queues]
         return {
             "inferences": sum(len(p.inferences) for p in pending),
@@ -55,7 +55,7 @@ class ProbedIngress(BreakableIngress):
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Return the application of `justitia_ray.serve.app:build` with these two classes.
+    """Return the product's application with the replica and ingress of this module.
 
     Serve calls this in a separate process, so the replacement affects no other code.
     """

@@ -23,24 +23,24 @@ from tests.harness.service import Service
 
 @dataclass
 class RawIngress:
-    """Client of the scheduler's ingress protocol; its inferences belong to one application."""
+    """Client of the scheduler's ingress protocol, with one application for all its inferences."""
 
     scheduler: SocketLink
     replicas: Dialer
     epoch: int
     name: str = field(default_factory=lambda: f"raw-{uuid4().hex[:8]}")
-    """Id of the ingress, of its application and of its first request."""
+    """Id of the ingress, of its application, and of its first request."""
     addresses: dict[ReplicaId, str] = field(default_factory=dict)
-    """Addresses of the replicas in its grants."""
+    """Replica addresses in the grants that the ingress has received."""
     requests: list[str] = field(default_factory=list)
     """Ids of the submitted requests."""
     links: list[SocketLink] = field(default_factory=list)
-    """Connections opened to replicas."""
+    """Connections that the ingress has opened to replicas."""
 
     async def submit(self, output_tokens: int = 4) -> Grant:
         request = self.name if not self.requests else f"{self.name}-{len(self.requests)}"
         self.requests.append(request)
-        mail = await self.tell(
+        mail = await self.send_batch(
             ApplicationArrived(self.name, "raw", "t", 1.0, 10.0, self.name),
             InferenceSubmitted(request, self.name, "0", self.name, 3, output_tokens, output_tokens),
         )
@@ -57,39 +57,39 @@ class RawIngress:
             after: A grant that is not meant: every mail has all messages.
         """
         while True:
-            for grant in () if mail is None else grants(mail):
+            for grant in () if mail is None else grants_in(mail):
                 if grant.request_id == request and grant != after:
                     return grant
-            mail = await self.poll()
+            mail = await self.poll_mail()
 
-    async def tell(self, *items: Submission) -> IngressMail:
-        """Send a batch and return the mail that answers it."""
+    async def send_batch(self, *items: Submission) -> IngressMail:
+        """Send a batch of messages, and return the scheduler's mail in answer."""
         mail: IngressMail = await self.scheduler.call(
             "submit_many", self.name, self.epoch, 0, items
         )
         self.addresses |= mail.addresses
         return mail
 
-    async def poll(self) -> IngressMail:
+    async def poll_mail(self) -> IngressMail:
         """Return the mail of a long-poll."""
         mail: IngressMail = await self.scheduler.call("poll_grants", self.name, self.epoch, 0)
         self.addresses |= mail.addresses
         return mail
 
-    async def nack(self, grant: Grant, reason: NackReason) -> bool:
+    async def nack_lease(self, grant: Grant, reason: NackReason) -> bool:
         """Give a lease back; return whether its inference waits again."""
         still_waits: bool = await self.scheduler.call(
             "refuse_lease", grant.request_id, grant.lease_id, reason
         )
         return still_waits
 
-    async def link_to(self, grant: Grant) -> SocketLink:
+    async def link_to_replica(self, grant: Grant) -> SocketLink:
         address = self.addresses[grant.replica_id]
         self.links.append(await self.replicas.dial(address, grant.replica_id))
         return self.links[-1]
 
 
-async def until_asked(service: Service) -> None:
+async def wait_for_open_pull(service: Service) -> None:
     """Wait until a replica has an open pull.
 
     An idle replica's pull stays open for a second; between two pulls nothing is leased to it.
@@ -116,12 +116,12 @@ async def raw_ingress(service: Service) -> AsyncIterator[RawIngress]:
     raw = RawIngress(scheduler, replicas, (await service.status())["epoch"])
     try:
         yield raw
-        await raw.tell(*(InferenceCancelled(request) for request in raw.requests * 2))
+        await raw.send_batch(*(InferenceCancelled(request) for request in raw.requests * 2))
         await actor.cancel_application.remote(raw.name)
     finally:
         for link in (scheduler, *raw.links):
             await link.close()
 
 
-def grants(mail: IngressMail) -> list[Grant]:
+def grants_in(mail: IngressMail) -> list[Grant]:
     return [message for _, message in mail.messages if isinstance(message, Grant)]

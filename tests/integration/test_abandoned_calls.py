@@ -1,4 +1,4 @@
-"""HAProxy with this project's options notices a caller that leaves, even between segments.
+"""HAProxy with this project's options notices a disconnected caller, even between TCP segments.
 
 HAProxy runs alone here with the options of Ray's template; `test_haproxy.py` tests the whole.
 """
@@ -43,14 +43,16 @@ backend ingress
 
 
 class SilentServer:
-    """Server that reads one request, never answers, and records the end of its connection."""
+    """Server that reads one request, never answers, and records when its connection ends."""
 
     def __init__(self) -> None:
         self.has_head = asyncio.Event()
         self.has_body = asyncio.Event()
         self.is_left = asyncio.Event()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve_request(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         await reader.readuntil(b"\r\n\r\n")
         self.has_head.set()
         await reader.readexactly(len(_BODY))
@@ -62,34 +64,34 @@ class SilentServer:
 
 
 def rays_options() -> str:
-    """Return the options of Ray's template that affect the detection of closed connections."""
+    """Return the options of Ray's HAProxy template by which it detects closed connections."""
     names = re.findall(r"^ +(option (?:abortonclose|splice-\S+))$", HAPROXY_CONFIG_TEMPLATE, re.M)
     return "\n  ".join(names)
 
 
 @asynccontextmanager
-async def haproxy(directory: Path, server: int, binary: str | Path) -> AsyncIterator[int]:
+async def haproxy_program(directory: Path, server: int, binary: str | Path) -> AsyncIterator[int]:
     port, file = free_port(), directory / "haproxy.cfg"
     file.write_text(_CONFIGURATION.format(options=rays_options(), port=port, server=server))
     environment = os.environ | plan_front(100, 20_000).environment
     process = await asyncio.create_subprocess_exec(binary, "-db", "-f", file, env=environment)
 
-    async def listens() -> bool:
+    async def port_is_open() -> bool:
         with suppress(OSError):
             (await asyncio.open_connection("127.0.0.1", port))[1].close()
             return True
         return False
 
     try:
-        await eventually(listens, "HAProxy listens", 10.0)
+        await eventually(port_is_open, "HAProxy listens", 10.0)
         yield port
     finally:
         process.terminate()
         await process.wait()
 
 
-async def leave_after_the_body(port: int, server: SilentServer, *, segments: int) -> bool:
-    """Send a request, close its connection, and return whether the server notices in time."""
+async def disconnect_after_body(port: int, server: SilentServer, *, segments: int) -> bool:
+    """Send a request and disconnect; return whether the server notices in time."""
     _, writer = await asyncio.open_connection("127.0.0.1", port)
     head = f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {len(_BODY)}\r\n\r\n".encode()
     if segments == 1:
@@ -109,21 +111,21 @@ async def leave_after_the_body(port: int, server: SilentServer, *, segments: int
 
 
 @pytest.mark.parametrize("segments", [1, 2])
-async def test_haproxy_without_splicing_notices_that_a_caller_left(
+async def test_haproxy_without_splicing_notices_a_disconnected_caller(
     tmp_path: Path, segments: int
 ) -> None:
     silent = SilentServer()
-    async with await asyncio.start_server(silent.serve, "127.0.0.1", 0) as listening:
+    async with await asyncio.start_server(silent.serve_request, "127.0.0.1", 0) as listening:
         server = listening.sockets[0].getsockname()[1]
-        async with haproxy(tmp_path, server, WRAPPER) as port:
-            assert await leave_after_the_body(port, silent, segments=segments)
+        async with haproxy_program(tmp_path, server, WRAPPER) as port:
+            assert await disconnect_after_body(port, silent, segments=segments)
 
 
 async def test_haproxy_as_started_by_ray_misses_a_disconnect(tmp_path: Path) -> None:
-    """Once this test fails, `serve/haproxy_without_splicing` is not needed any more."""
+    """When this test fails, `serve/haproxy_without_splicing` is not needed any more."""
     silent = SilentServer()
     binary = plan_front(100, 20_000).environment["JUSTITIA_HAPROXY_BINARY"]
-    async with await asyncio.start_server(silent.serve, "127.0.0.1", 0) as listening:
+    async with await asyncio.start_server(silent.serve_request, "127.0.0.1", 0) as listening:
         server = listening.sockets[0].getsockname()[1]
-        async with haproxy(tmp_path, server, binary) as port:
-            assert not await leave_after_the_body(port, silent, segments=2)
+        async with haproxy_program(tmp_path, server, binary) as port:
+            assert not await disconnect_after_body(port, silent, segments=2)

@@ -16,7 +16,7 @@ import pytest_asyncio
 
 from tests.eventually import eventually
 from tests.harness.bodies import COMPLETIONS, completion
-from tests.harness.open_calls import leave
+from tests.harness.open_calls import cancel_calls
 from tests.harness.service import ENDLESS, SEATS, Service
 from tests.integration.conftest import MOST_OUTSTANDING
 
@@ -31,16 +31,16 @@ _PLACES = ("at once", "waiting", "running", "in mid-stream", "after the last tok
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def service(limited: Service) -> AsyncIterator[Service]:
-    """Application with limits; after each test it must be idle."""
+    """Application with limits, which each test must leave idle."""
     yield limited
     await limited.until_idle()
     await eventually(limited.kv_is_free, "KV is free")
 
 
-async def test_tenant_that_never_closes_anything_is_stopped_and_others_are_not(
+async def test_tenant_that_never_closes_applications_is_limited_and_others_are_not(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """One tenant gets 80 of 100; the 81st call is refused with the limit and a retry time."""
+    """One tenant gets 80 of 100 open applications; its 81st call is refused with a retry time."""
     body = {"application_class": "c", "tenant": "greedy"}
     opened = []
     while (answer := await http.post("/v1/applications", json=body)).status_code == 200:
@@ -70,7 +70,7 @@ async def test_tenant_that_never_closes_anything_is_stopped_and_others_are_not(
     assert [200] * 3 == [answer.status_code for answer in served]
 
 
-async def test_full_queue_refuses_with_a_retry_time(
+async def test_full_queue_refuses_calls_with_a_retry_time(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Without a bound the queue would exceed the memory of the ingress."""
@@ -84,7 +84,7 @@ async def test_full_queue_refuses_with_a_retry_time(
         lambda s: s["in_flight"] + s["waiting"] == MOST_OUTSTANDING, "all are outstanding"
     )
     refused = await http.post(COMPLETIONS, json=completion(), headers=headers)
-    await leave(calls)
+    await cancel_calls(calls)
     await http.post("/v1/applications/crowd/close")
     await service.until_idle()
     taken = await http.post(COMPLETIONS, json=completion())
@@ -96,8 +96,8 @@ async def test_full_queue_refuses_with_a_retry_time(
     assert 200 == taken.status_code
 
 
-class Raw:
-    """Raw connection on which a test writes and reads bytes."""
+class RawConnection:
+    """TCP connection on which a test writes and reads bytes."""
 
     def __init__(self, service: Service) -> None:
         self._address = urlsplit(service.url)
@@ -114,12 +114,12 @@ class Raw:
             "Content-Type: application/json",
             *headers,
         ]
-        await self.send("\r\n".join(lines).encode() + b"\r\n\r\n")
+        await self.send_bytes("\r\n".join(lines).encode() + b"\r\n\r\n")
 
-    async def send(self, data: bytes) -> None:
+    async def send_bytes(self, data: bytes) -> None:
         await asyncio.get_running_loop().sock_sendall(self._socket, data)
 
-    async def read_to(self, mark: bytes) -> bytes:
+    async def read_until(self, mark: bytes) -> bytes:
         """Read until a mark has arrived or the connection has ended."""
         loop, read = asyncio.get_running_loop(), b""
         while mark not in read and (more := await loop.sock_recv(self._socket, 65_536)):
@@ -131,34 +131,34 @@ class Raw:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def raw(service: Service) -> AsyncIterator[Raw]:
-    raw = Raw(service)
+async def raw(service: Service) -> AsyncIterator[RawConnection]:
+    raw = RawConnection(service)
     yield raw
     raw.close()
 
 
 async def test_body_with_a_declared_length_above_the_limit_is_refused_before_it_is_sent(
-    raw: Raw,
+    raw: RawConnection,
 ) -> None:
     """A caller that waits for the answer before it uploads gigabytes saves the upload."""
     await raw.send_head(f"Content-Length: {10 * 2**30}")
-    answer = await asyncio.wait_for(raw.read_to(b"\r\n\r\n"), 30.0)
+    answer = await asyncio.wait_for(raw.read_until(b"\r\n\r\n"), 30.0)
 
     assert b" 413 " in answer.splitlines()[0]
 
 
-async def test_endless_body_in_chunks_is_answered_while_it_is_sent(raw: Raw) -> None:
+async def test_endless_chunked_body_is_refused_while_it_is_sent(raw: RawConnection) -> None:
     """The length is unknown in advance; the body is read up to the limit."""
     await raw.send_head("Transfer-Encoding: chunked")
     piece = b" " * 10_000
 
-    async def send_for_ever() -> None:
+    async def send_chunks() -> None:
         with suppress(ConnectionError):
             while True:
-                await raw.send(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+                await raw.send_bytes(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
 
-    sending = asyncio.create_task(send_for_ever())
-    answer = await asyncio.wait_for(raw.read_to(b"\r\n\r\n"), 30.0)
+    sending = asyncio.create_task(send_chunks())
+    answer = await asyncio.wait_for(raw.read_until(b"\r\n\r\n"), 30.0)
     sending.cancel()
     with suppress(asyncio.CancelledError):
         await sending
@@ -183,7 +183,7 @@ async def test_large_header_does_not_affect_other_calls(
     assert 200 == after.status_code
 
 
-async def test_reader_that_stops_reading_holds_no_seat_and_little_memory(
+async def test_caller_that_stops_reading_holds_no_seat_and_little_memory(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """The generation runs to its end, at most `max_tokens`, and unread output is kept.
@@ -192,13 +192,13 @@ async def test_reader_that_stops_reading_holds_no_seat_and_little_memory(
     is the least growth over a few rounds, because processes also grow for other reasons, and only
     the readers' part repeats in each round.
     """
-    lots, memory = [await stalled_readers(service, http)], [memory_of(service)]
+    lots, memory = [await stalled_readers(service, http)], [memory_by_process(service)]
     for _ in range(_LOTS):
         lots.append(await stalled_readers(service, http))
-        memory.append(memory_of(service))
+        memory.append(memory_by_process(service))
     grown = [sum(after[pid] - before[pid] for pid in before) for before, after in pairwise(memory)]
     stalled = [raw for lot in lots for raw in lot]
-    rests = [await raw.read_to(b"\r\n0\r\n\r\n") for raw in stalled]
+    rests = [await raw.read_until(b"\r\n0\r\n\r\n") for raw in stalled]
     for raw in stalled:
         raw.close()
 
@@ -207,13 +207,13 @@ async def test_reader_that_stops_reading_holds_no_seat_and_little_memory(
     assert min(grown) < 10 * unread + 30 * 2**20, f"a lot of {unread:.0f} bytes: {memory}"
 
 
-async def stalled_readers(service: Service, http: httpx.AsyncClient) -> list[Raw]:
-    """Return as many callers as seats; their streams have ended and are not read."""
-    stalled = [Raw(service) for _ in range(SEATS)]
+async def stalled_readers(service: Service, http: httpx.AsyncClient) -> list[RawConnection]:
+    """Return one caller per seat; the callers' streams have ended and are not read."""
+    stalled = [RawConnection(service) for _ in range(SEATS)]
     for i, raw in enumerate(stalled):
         body = json.dumps(completion(f"stalled {i}", 2_000, stream=True)).encode()
         await raw.send_head(f"Content-Length: {len(body)}")
-        await raw.send(body)
+        await raw.send_bytes(body)
     await service.until(lambda s: s["in_flight"] == SEATS, "all of them run")
     answer = await http.post(COMPLETIONS, json=completion("next"))
     await service.until_idle(30.0)
@@ -223,8 +223,8 @@ async def stalled_readers(service: Service, http: httpx.AsyncClient) -> list[Raw
     return stalled
 
 
-def memory_of(service: Service) -> dict[int, int]:
-    """Return the resident memory in bytes of each process of this cluster that answers calls."""
+def memory_by_process(service: Service) -> dict[int, int]:
+    """Return the resident memory in bytes of each process that answers calls."""
     names = ("ray::ProxyActor", f"ray::ServeReplica:{service.name}:")
     memory = {
         process.pid: process.memory_info().rss
@@ -235,39 +235,42 @@ def memory_of(service: Service) -> dict[int, int]:
     return memory
 
 
-async def test_callers_that_leave_at_random_leave_nothing_behind(
+async def test_callers_that_disconnect_at_random_leave_nothing_behind(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Callers leave at once, waiting, running, in mid-stream, after the last token, or never.
+    """Callers disconnect at once, waiting, running, in mid-stream, after the last token, or never.
 
     Anything left of them would accumulate until the service stops.
     """
     lots = random.Random(_SEED)
 
-    async def has_heard_of_all_ends() -> dict[str, int] | None:
-        left = await left_at_ingress(service)
+    async def scheduler_knows_all_ends() -> dict[str, int] | None:
+        left = await ingress_counts(service)
         return left if left["applications"] == left["inferences"] == 0 else None
 
-    before = await eventually(has_heard_of_all_ends, "the ingress has heard of all ends")
+    before = await eventually(scheduler_knows_all_ends, "the ingress has heard of all ends")
     ends = await asyncio.gather(
-        *(leaver(http, f"own-{i}", random.Random(lots.random())) for i in range(_LEAVERS))
+        *(
+            call_and_disconnect(http, f"own-{i}", random.Random(lots.random()))
+            for i in range(_LEAVERS)
+        )
     )
     for application_id in (*_LEFT, *(f"own-{i}" for i in range(_LEAVERS))):
         await http.delete(f"/v1/applications/{application_id}")
     await service.until_idle()
     await eventually(service.kv_is_free, "KV is free")
 
-    async def is_quiet() -> bool:
-        return bool(await left_at_ingress(service) == before)
+    async def service_is_quiet() -> bool:
+        return bool(await ingress_counts(service) == before)
 
-    await eventually(is_quiet, f"the ingress has as much as before: {before}", 20.0)
+    await eventually(service_is_quiet, f"the ingress has as much as before: {before}", 20.0)
     kinds = {kind: ends.count(kind) for kind in set(ends)}
     assert set(_PLACES) == set(kinds)
     assert 200 == (await http.post(COMPLETIONS, json=completion())).status_code
 
 
-async def leaver(http: httpx.AsyncClient, own: str, lots: random.Random) -> str:
-    """Call and disconnect somewhere; return where.
+async def call_and_disconnect(http: httpx.AsyncClient, own: str, lots: random.Random) -> str:
+    """Call and disconnect at a random point; return the name of the point.
 
     A caller that leaves while it waits or runs has its own application `own`, whose state shows
     when.
@@ -294,7 +297,9 @@ async def leaver(http: httpx.AsyncClient, own: str, lots: random.Random) -> str:
         if where == "at once":
             await asyncio.sleep(0)  # the call has begun
         elif where != "never":
-            await eventually(lambda: has_come_to(http, own, where), f"{own} is {where}", 60.0)
+            await eventually(
+                lambda: scheduler_has_application(http, own, where), f"{own} is {where}", 60.0
+            )
         if where != "never":
             call.cancel()
         with suppress(asyncio.CancelledError):
@@ -302,8 +307,10 @@ async def leaver(http: httpx.AsyncClient, own: str, lots: random.Random) -> str:
     return where
 
 
-async def has_come_to(http: httpx.AsyncClient, application_id: str, where: str) -> bool:
-    """Return whether the scheduler has an application; for `running`, whether it runs."""
+async def scheduler_has_application(
+    http: httpx.AsyncClient, application_id: str, where: str
+) -> bool:
+    """Return whether the scheduler has an application; with `running`, whether it runs."""
     answer = await http.get(f"/v1/applications/{application_id}")
     if answer.status_code == 404:
         return False
@@ -311,7 +318,7 @@ async def has_come_to(http: httpx.AsyncClient, application_id: str, where: str) 
     return where == "waiting" or seen["running"] + seen["ended"] > 0
 
 
-async def left_at_ingress(service: Service) -> dict[str, int]:
+async def ingress_counts(service: Service) -> dict[str, int]:
     """Return the numbers of inferences, applications and tasks in the ingress."""
     left: dict[str, int] = await service.handle().left.remote()
     return left

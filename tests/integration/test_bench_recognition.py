@@ -1,4 +1,4 @@
-"""Every live arm of scripts/bench_recognition answers and is recognised as intended."""
+"""Every live arm of `scripts/bench_recognition` answers and is recognised as intended."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Every arm of scripts/bench_serve answers every kind of call, and its report is complete."""
+"""Every arm of `scripts/bench_serve` answers every kind of call, and its report is complete."""
 
 import asyncio
 import json
@@ -38,10 +38,10 @@ _CODE = Path(__file__).parents[2]
 _FILE = _CODE / "deployments" / "local-fake.yaml"
 _FAKE = SETTINGS["path"].fake
 _RELEASE = release_arm(_CODE)
-"""This release in the place of an earlier one."""
+"""This release in the place of an earlier release."""
 _PATH_LOADS = SETTINGS["path"].choose_loads(None, quick=True, release=_RELEASE)
 _VARIANT = Arm("unjoined", chunk_interval_s=0.0, metrics=False)
-"""Arm that stands for every variant of the service."""
+"""Arm of the benchmark that tests take for all variants of the service."""
 _QUEUE_LOADS = queue_loads(
     quick=True, ours=JUSTITIA, theirs=DIRECT, joined=JUSTITIA, unjoined=_VARIANT
 )
@@ -65,8 +65,8 @@ _ALL_ARMS = (
 )
 
 
-def shortened(loads: Sequence[Load]) -> list[Load]:
-    """Return the loads with a few calls each."""
+def shortened_loads(loads: Sequence[Load]) -> list[Load]:
+    """Return the loads of the benchmark with a few calls each."""
     return [
         replace(load, callers=1, calls=1)
         if load.callers == 1
@@ -127,7 +127,7 @@ async def test_every_arm_answers_every_kind_of_call(
     said: list[str] = []
     short = replace(SETTINGS[setting], warm_up_calls=2)
     found = await asyncio.to_thread(
-        bench_serve.measure, short, shortened(loads), running, 1, 0.1, 1, said.append
+        bench_serve.measure, short, shortened_loads(loads), running, 1, 0.1, 1, said.append
     )
 
     printed = capsys.readouterr().out
@@ -139,7 +139,7 @@ async def test_every_arm_answers_every_kind_of_call(
     json.dumps(found)
 
 
-async def test_agents_of_bench_agents_are_served(running: RunningArms) -> None:
+async def test_sessions_of_bench_agents_are_served(running: RunningArms) -> None:
     """Turns have the intended lengths even where answers contain no token ids."""
     turns = (Turn(0.0, 0, 40, 4), Turn(0.01, 44, 6, 3))
     sessions = [AgentSession(f"s{i}", 0.0, 16, turns) for i in range(3)]

@@ -1,4 +1,4 @@
-"""Every benchmark without a cluster runs once, with every arm and a plan of seconds.
+"""Every benchmark without a cluster runs once, with all its arms, on a plan of seconds.
 
 Benchmarks are run by hand, months apart, while the code that they use changes.
 """
@@ -32,14 +32,14 @@ from scripts.bench.recognition import MIXES
 Main = Callable[[Sequence[str]], int]
 
 
-def run(main: Main, tmp_path: Path, *arguments: str) -> dict[str, object]:
+def run_benchmark(main: Main, tmp_path: Path, *arguments: str) -> dict[str, object]:
     file = tmp_path / "found.json"
     assert 0 == main([*arguments, "--json", str(file)])
     found: dict[str, object] = json.loads(file.read_text(encoding="utf-8"))
     return found
 
 
-def samples(_: Path, application_class: str) -> list[Sample]:
+def sample_lines(_: Path, application_class: str) -> list[Sample]:
     texts = [f"{application_class} {'word ' * (3 + n % 7)}" for n in range(24)]
     return [Sample(1e4 + 1e3 * len(text), 2, 40, features_of(text), text) for text in texts]
 
@@ -50,7 +50,7 @@ def test_bench_core_times_policies_and_the_linear_scan(
     tiny = Plan((5, 10), 1, steps=1, completions=1, warm_up_steps=1, memory_applications=5)
     monkeypatch.setattr(bench_core, "default_plan", lambda *_, **__: tiny)
     monkeypatch.setattr(bench_core, "MEMORY_OF_OTHERS", 5)
-    found = run(bench_core.main, tmp_path, "--policy", "justitia", "--policy", "vtc")
+    found = run_benchmark(bench_core.main, tmp_path, "--policy", "justitia", "--policy", "vtc")
 
     assert {"cells", "memory", "verdicts", "garbage_collections"} <= set(found)
 
@@ -58,24 +58,26 @@ def test_bench_core_times_policies_and_the_linear_scan(
 def test_bench_core_times_a_tree_of_tenants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`--leaves` adds tenants at depth four, fair at each level."""
+    """`--leaves` adds tenants at depth four, with fair sharing at each level."""
     tiny = Plan((20,), 1, steps=1, completions=1, warm_up_steps=1, memory_applications=5)
     monkeypatch.setattr(bench_core, "default_plan", lambda *_, **__: tiny)
     tree = ("--leaves", "16", "--option", "fairness=tenant", "--option", "order=finish")
-    found = run(bench_core.main, tmp_path, "--policy", "justitia-guarded", *tree)
+    found = run_benchmark(bench_core.main, tmp_path, "--policy", "justitia-guarded", *tree)
 
     assert found["leaves"] == 16
     cells = cast(list[dict[str, Any]], found["cells"])
     assert any(cell["policy"] == "justitia-guarded" for cell in cells)
 
 
-def test_bench_scheduler_counts_what_one_scheduler_serves(
+def test_bench_scheduler_counts_the_calls_that_one_scheduler_serves(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Three processes over real connections: a scheduler, ingresses and replicas."""
+    """Three processes are connected: a scheduler, ingresses and replicas."""
     few = ("--ingresses", "1", "--replicas", "2", "--callers", "16", "--standing", "10")
     short = ("--repeats", "1", "--window", "0.5", "--warm-up", "0.2", "--durability", "none")
-    found = run(bench_scheduler.main, tmp_path, *few, *short, "--profile", str(tmp_path / "prof"))
+    found = run_benchmark(
+        bench_scheduler.main, tmp_path, *few, *short, "--profile", str(tmp_path / "prof")
+    )
 
     (reading,) = cast(list[dict[str, Any]], found["readings"])
     (window,) = reading["windows"]
@@ -90,7 +92,9 @@ def test_bench_scheduler_counts_what_one_scheduler_serves(
 def test_bench_store_compares_both_durabilities(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = run(bench_store.main, tmp_path, "--repeats", "1", "--calls", "2", "--live", "2")
+    found = run_benchmark(
+        bench_store.main, tmp_path, "--repeats", "1", "--calls", "2", "--live", "2"
+    )
 
     assert {"repeats", "machine", "options"} <= set(found)
     printed = capsys.readouterr().out
@@ -104,13 +108,13 @@ def test_bench_memory_measures_scheduler_and_ingress(
 ) -> None:
     monkeypatch.setattr(bench_memory, "SCHEDULER", (Case(3, 2),))
     monkeypatch.setattr(bench_memory, "INGRESS", (Case(3, 0),))
-    found = run(bench_memory.main, tmp_path)
+    found = run_benchmark(bench_memory.main, tmp_path)
 
     assert {"about", "scheduler", "ingress"} <= set(found)
 
 
 @pytest.mark.long
-def test_bench_predictor_measures_every_kind(
+def test_bench_predictor_measures_every_kind_of_predictor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (bench_predictor, predictor):
@@ -120,11 +124,11 @@ def test_bench_predictor_measures_every_kind(
     monkeypatch.setattr(predictor, "_PHASE", 22)
     monkeypatch.setattr(bench_predictor, "DRIFTS", (("KBQAV", "CC"),))
     monkeypatch.setattr(bench_predictor, "data_directory", lambda *_, **__: tmp_path)
-    monkeypatch.setattr(bench_predictor, "load_samples", samples)
-    found = run(bench_predictor.main, tmp_path, "--quick")
+    monkeypatch.setattr(bench_predictor, "load_samples", sample_lines)
+    found = run_benchmark(bench_predictor.main, tmp_path, "--quick")
 
     assert {"trials", "latency", "curve", "drift", "verdicts"} <= set(found)
-    found = run(bench_predictor.main, tmp_path, "--quick", "--spread")
+    found = run_benchmark(bench_predictor.main, tmp_path, "--quick", "--spread")
 
     assert "trials" in found
     assert "curve" not in found
@@ -133,7 +137,7 @@ def test_bench_predictor_measures_every_kind(
         call = {"stages": [{"name": "only", "calls": [[100, 10]]}], "class": name, "item_id": None}
         rows = f"{json.dumps(call)}\n" * 5
         (tmp_path / "recorded" / f"{name}.jsonl").write_text(rows, encoding="utf-8")
-    found = run(bench_predictor.main, tmp_path, "--stages", "--sets", "1")
+    found = run_benchmark(bench_predictor.main, tmp_path, "--stages", "--sets", "1")
 
     assert ["KBQAV", "CC", "CG"] == [
         one["application_class"] for one in cast(list[dict[str, Any]], found["stages"])
@@ -146,17 +150,17 @@ def test_bench_s3_measures_a_model_of_the_papers_form(
 ) -> None:
     """The model is tiny; that of the papers has 66 M parameters."""
     monkeypatch.setattr(bench_s3, "S3Config", partial(replace, TINY))
-    found = run(bench_s3.main, tmp_path, "--quick")
+    found = run_benchmark(bench_s3.main, tmp_path, "--quick")
 
     assert "full_size" in found
 
 
-def test_bench_recognition_simulates_every_way(
+def test_bench_recognition_simulates_every_way_of_recognition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Ten applications of each mix; `test_bench_recognition` calls the live arms."""
+    """The simulation has ten applications of each mix; another test calls the live arms."""
     monkeypatch.setattr(bench_recognition, "QUICK_COUNT", 10)
-    found = run(bench_recognition.main, tmp_path, "--quick", "--only", "simulated")
+    found = run_benchmark(bench_recognition.main, tmp_path, "--quick", "--only", "simulated")
 
     loads = cast(list[dict[str, Any]], found["simulated"])
     assert list(MIXES) == [load["mix"] for load in loads]

@@ -1,4 +1,4 @@
-"""Short form of `scripts/chaos`: a seeded load, some kinds of fault, nothing lost."""
+"""Short form of `scripts/chaos`: a seeded load under some kinds of fault loses no answer."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -46,18 +46,18 @@ _KINDS = (
     FaultKind.WRONG_SECRETS,
 )
 _BACK_WITHIN_S = 20.0
-"""Longest recovery on a busy machine; the target on an idle one is 5 s."""
+"""Longest recovery on a busy machine; the target on an idle machine is 5 s."""
 
 
 @pytest.fixture(scope="module")
 def keys(serving: Serving) -> KeyRing:
-    """Keys of which one may call for any tenant."""
+    """API keys, of which one may call for any tenant."""
     return gateway_keys(serving.directory)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(serving: Serving, keys: KeyRing) -> AsyncIterator[Service]:
-    """Application with a run journal and access control, which the test breaks."""
+    """Application with a run journal and access control, for the test to break."""
     async with serving.deployed_service(
         "chaotic",
         access={"keys_file": str(keys.file)},
@@ -67,7 +67,7 @@ async def service(serving: Serving, keys: KeyRing) -> AsyncIterator[Service]:
         scheduler={
             "replica_timeout_s": 4.0,
             "lease_timeout_s": 5.0,
-            # Inferences that ended unsaved when the scheduler died end by idle timeout.
+            # An inference whose end was not saved before the scheduler died ends by idle timeout.
             "application_idle_s": 15.0,
         },
         replica={"stall_allowance_s": 2.0},
@@ -84,8 +84,8 @@ async def test_faults_under_load_lose_duplicate_and_reorder_nothing(
     load = draw_load(_SEED, 36, _INFERENCES, len(plan) + 1)
     http = HttpTransport(service.url, api_key=keys.secrets[GATEWAY])
     rounds = FaultRounds(target, http, load, plan, stopped_s=1.0)
-    async with rounds.sampled():
-        late = await rounds.play(over_within_s=_BACK_WITHIN_S)
+    async with rounds.sampling():
+        late = await rounds.run_rounds(over_within_s=_BACK_WITHIN_S)
     await http.aclose()
     await service.until_idle()
     records, runs = rounds.records, rounds.runs()
@@ -112,12 +112,14 @@ async def test_quota_and_usage_are_kept_while_accounts_and_scheduler_die(
     rounds = FaultRounds(target, http, (), (), stopped_s=1.0)
     records = rounds.records
     crowd = Crowd(http)
-    playing = asyncio.create_task(crowd.play(120, 0.1))
+    playing = asyncio.create_task(crowd.call_repeatedly(120, 0.1))
     for number, kind in enumerate(
         (FaultKind.ACCOUNTS_KILLED, FaultKind.SCHEDULER_KILLED, FaultKind.ACCOUNTS_KILLED)
     ):
         enough = min(LIMIT, len(crowd.record.answered_at) + 4)
-        await eventually(partial(_has_answers, crowd, enough), "calls are answered", _BACK_WITHIN_S)
+        await eventually(
+            partial(_enough_are_answered, crowd, enough), "calls are answered", _BACK_WITHIN_S
+        )
         fault_round = FaultRound(number, (kind,), 0.0, 0.5)
         records.faults += await rounds.injector.inject_faults(fault_round)
     await playing
@@ -133,5 +135,5 @@ async def test_quota_and_usage_are_kept_while_accounts_and_scheduler_die(
     assert 120 == LIMIT + crowd.record.refused + crowd.record.unreached
 
 
-def _has_answers(crowd: Crowd, count: int) -> bool:
+def _enough_are_answered(crowd: Crowd, count: int) -> bool:
     return len(crowd.record.answered_at) >= count

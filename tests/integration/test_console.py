@@ -1,4 +1,4 @@
-"""The console of a running service: live frames, against what the engines themselves count."""
+"""Frames of a running service's console show what the engines themselves count."""
 
 import asyncio
 import json
@@ -20,10 +20,12 @@ _SNAPSHOTS = "/v1/console/snapshots"
 
 
 @asynccontextmanager
-async def watching(http: httpx.AsyncClient, **headers: str) -> AsyncIterator[AsyncIterator[Line]]:
+async def console_lines(
+    http: httpx.AsyncClient, **headers: str
+) -> AsyncIterator[AsyncIterator[Line]]:
     """Open a stream of the console, and yield its lines."""
 
-    async def lines(answer: httpx.Response) -> AsyncIterator[Line]:
+    async def parsed_lines(answer: httpx.Response) -> AsyncIterator[Line]:
         async for text in answer.aiter_lines():
             line = read_line(json.loads(text)) if text else None
             if line is not None:
@@ -31,7 +33,7 @@ async def watching(http: httpx.AsyncClient, **headers: str) -> AsyncIterator[Asy
 
     async with http.stream("GET", _SNAPSHOTS, headers=headers, timeout=30.0) as answer:
         assert answer.status_code == 200
-        yield lines(answer)
+        yield parsed_lines(answer)
 
 
 async def next_frame(lines: AsyncIterator[Line]) -> Frame:
@@ -45,7 +47,7 @@ async def next_frame(lines: AsyncIterator[Line]) -> Frame:
 async def test_frames_show_what_the_engines_count(
     http: httpx.AsyncClient, service: Service
 ) -> None:
-    """Two endless calls of one application run; a tenant of its own sees only its count."""
+    """Two endless calls of one application run; another tenant sees only its own counts."""
     named = {"x-justitia-application": "console-app", "x-justitia-tenant": "console-tenant"}
     body = completion(max_tokens=ENDLESS)
     calls = [
@@ -55,14 +57,14 @@ async def test_frames_show_what_the_engines_count(
         await service.until(
             lambda s: sum(one["running"] for one in s["replicas"].values()) == 2, "both run"
         )
-        async with watching(http) as lines:
+        async with console_lines(http) as lines:
             assert isinstance(await anext(lines), Hello)
             first = await next_frame(lines)
             assert first.is_whole
             later = [await next_frame(lines) for _ in range(2)]
             engines = (await http.get("/v1/examination")).json()["replicas"]
             last = await next_frame(lines)
-        async with watching(http, **{"x-justitia-tenant": "another"}) as lines:
+        async with console_lines(http, **{"x-justitia-tenant": "another"}) as lines:
             others = await next_frame(lines)
         key = "console-tenant|console-app"
         told = (await http.get(f"/v1/console/applications/{key}")).json()
@@ -89,8 +91,8 @@ async def test_frames_show_what_the_engines_count(
     assert all(call.started_at is not None for call in timeline.calls)
 
 
-async def test_what_if_replays_what_was_recorded(http: httpx.AsyncClient) -> None:
-    async with watching(http) as lines:
+async def test_what_if_replays_the_recorded_minutes(http: httpx.AsyncClient) -> None:
+    async with console_lines(http) as lines:
         await next_frame(lines)
         for number in range(3):
             named = {"x-justitia-application": f"what-if-{number}", "x-justitia-final": "true"}
@@ -105,7 +107,7 @@ async def test_what_if_replays_what_was_recorded(http: httpx.AsyncClient) -> Non
     assert estimate.measured.mean_s is not None
 
 
-async def test_the_short_path_leads_to_the_page(http: httpx.AsyncClient) -> None:
+async def test_short_path_leads_to_the_console_page(http: httpx.AsyncClient) -> None:
     redirect = await http.get("/console")
 
     assert (redirect.status_code, redirect.headers["location"]) == (307, "console/")

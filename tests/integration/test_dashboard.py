@@ -25,21 +25,22 @@ from tests.harness.service import SEATS, Service, Serving
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 CONFIG = Path(__file__).parents[2] / "deployments/monitoring/prometheus.yml"
-"""Configuration as users run it. A shorter interval would also shorten the scrape timeout, and a
-busy machine with a long page needs seconds."""
+"""Prometheus configuration that users get: a shorter interval would also shorten the scrape
+timeout, and a busy machine with a long page needs seconds.
+"""
 KINDS = (("vote", "team-a", 60), ("report", "team-b", 150))
-"""Class, tenant and output tokens of the applications of the load."""
+"""(class, tenant, output tokens) of the applications in the load."""
 HAS_DATA_WITHIN_S = 240.0
 """Longest wait for data: a quantile needs two scrapes, and busy cores delay each."""
 
 
 class Prometheus:
-    """Running Prometheus, queried over its HTTP API as by Grafana."""
+    """Running Prometheus, which tests query over its HTTP API as Grafana does."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self._http = http
 
-    async def series(self, expression: str) -> list[dict[str, Any]]:
+    async def query_series(self, expression: str) -> list[dict[str, Any]]:
         """Return the current series of an expression: labels (`metric`) and `value` of each.
 
         Raises:
@@ -66,7 +67,7 @@ class Prometheus:
             return False
         return bool(targets) and all(target["health"] == "up" for target in targets)
 
-    async def scrapes(self) -> list[str]:
+    async def scrape_outcomes(self) -> list[str]:
         """Return the outcome of each target's last scrape, for failure messages."""
         return [
             f"{target['scrapeUrl']}: {target['health']} after"
@@ -82,7 +83,7 @@ class Prometheus:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(serving: Serving) -> AsyncIterator[Service]:
-    """Application with a queue, a tenant with a quota, and an autoscaler fixed at one replica."""
+    """Application with a queue, a tenant with a quota, and an autoscaler that keeps one replica."""
     one_replica = {"min_replicas": 1, "max_replicas": 1, "target_drain_s": 600.0}
     quota = {"unit": "tokens", "limit": 1_000_000_000, "per": "day"}
     async with serving.deployed_service(
@@ -96,7 +97,7 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def prometheus(service: Service, tmp_path: Path) -> AsyncIterator[Prometheus]:
-    """Prometheus with the settings of `deployments/monitoring` and Ray's file of targets."""
+    """Prometheus with the settings in `deployments/monitoring` and Ray's file of targets."""
     binary = debian_program("prometheus", "prometheus")
     targets = [
         f"{node['NodeManagerAddress']}:{node['MetricsExportPort']}"
@@ -136,7 +137,7 @@ async def prometheus(service: Service, tmp_path: Path) -> AsyncIterator[Promethe
         await asyncio.wait_for(process.wait(), 30)
 
 
-async def _one_after_another(
+async def _keep_opening_applications(
     http: httpx.AsyncClient, kind: str, tenant: str, tokens: int, over: asyncio.Event
 ) -> None:
     """Open applications one after the other, each with as many inferences as seats.
@@ -163,9 +164,9 @@ async def _one_after_another(
 
 @asynccontextmanager
 async def load(http: httpx.AsyncClient) -> AsyncIterator[None]:
-    """Keep applications of two classes and tenants coming and finishing inside the block."""
+    """Open and finish applications of two classes and tenants inside the block."""
     over = asyncio.Event()
-    callers = [asyncio.create_task(_one_after_another(http, *kind, over)) for kind in KINDS]
+    callers = [asyncio.create_task(_keep_opening_applications(http, *kind, over)) for kind in KINDS]
     try:
         yield
     finally:
@@ -174,12 +175,12 @@ async def load(http: httpx.AsyncClient) -> AsyncIterator[None]:
 
 
 def has_data(series: list[dict[str, Any]]) -> bool:
-    """Return whether a series has a number; the quantile of no data has none."""
+    """Return whether a series has a number; a quantile of no data has none."""
     return any(math.isfinite(float(one["value"][1])) for one in series)
 
 
-def asked_for_data(asked: Asked) -> str:
-    """Return the expression; for an annotation that of its condition, which may have no marks."""
+def query_for_data(asked: Asked) -> str:
+    """Return a panel's expression, or an annotation's condition, which may have no events."""
     return asked.expression().removesuffix(" > 0")
 
 
@@ -192,7 +193,7 @@ async def test_every_query_of_the_dashboard_returns_data(
 
         async def all_have_data() -> bool:
             for asked in list(empty.values()):
-                if has_data(await prometheus.series(asked_for_data(asked))):
+                if has_data(await prometheus.query_series(query_for_data(asked))):
                     del empty[asked.expression()]
             return not empty
 
@@ -201,16 +202,16 @@ async def test_every_query_of_the_dashboard_returns_data(
                 all_have_data, "every query returns data", HAS_DATA_WITHIN_S, every_s=1.0
             )
         except AssertionError as late:
-            nothing = [f"{a.panel}: {asked_for_data(a)}" for a in empty.values()]
-            told = "\n".join([str(late), *await prometheus.scrapes(), *nothing])
+            nothing = [f"{a.panel}: {query_for_data(a)}" for a in empty.values()]
+            told = "\n".join([str(late), *await prometheus.scrape_outcomes(), *nothing])
             raise AssertionError(told) from None
-        assert await _tenants(prometheus) >= {tenant for _, tenant, _ in KINDS}
+        assert await _shown_tenants(prometheus) >= {tenant for _, tenant, _ in KINDS}
 
 
-async def _tenants(prometheus: Prometheus) -> set[str]:
-    """Return the tenants of the panel that shows service by tenant."""
+async def _shown_tenants(prometheus: Prometheus) -> set[str]:
+    """Return the tenants in the panel of service by tenant."""
     (asked,) = [asked for asked in queries() if asked.panel == "Service by tenant"]
-    return {one["metric"]["tenant"] for one in await prometheus.series(asked.expression())}
+    return {one["metric"]["tenant"] for one in await prometheus.query_series(asked.expression())}
 
 
 async def test_alerts_are_evaluated_and_silent_on_a_healthy_service(
@@ -222,11 +223,11 @@ async def test_alerts_are_evaluated_and_silent_on_a_healthy_service(
     """
     wanted = {rule["alert"] for rule in yaml.safe_load(ALERTS.read_text())["groups"][0]["rules"]}
 
-    async def are_evaluated() -> bool:
+    async def alerts_are_evaluated() -> bool:
         rules = await prometheus.alert_rules()
         return wanted == rules.keys() and all(r["health"] == "ok" for r in rules.values())
 
-    await eventually(are_evaluated, "every alert is evaluated", 60.0, every_s=0.5)
+    await eventually(alerts_are_evaluated, "every alert is evaluated", 60.0, every_s=0.5)
     alerts = [
         one["labels"] for r in (await prometheus.alert_rules()).values() for one in r["alerts"]
     ]

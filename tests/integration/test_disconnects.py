@@ -1,4 +1,4 @@
-"""A disconnected caller's resources are freed within a second."""
+"""The resources of a disconnected caller are freed within a second."""
 
 import asyncio
 
@@ -6,8 +6,8 @@ import httpx
 import pytest
 
 from tests.eventually import eventually
-from tests.harness.bodies import COMPLETIONS, completion, encoded
-from tests.harness.open_calls import every_seat_taken, leave
+from tests.harness.bodies import COMPLETIONS, completion, encoded_json
+from tests.harness.open_calls import cancel_calls, occupy_all_seats
 from tests.harness.service import ENDLESS, Service
 
 pytestmark = [
@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 _SOON_S = 2.0
-"""Limit of the wait: the protocol promises one second; another is for the query."""
+"""Time limit in seconds: the protocol promises one, and the query takes another."""
 _LONG = completion(max_tokens=ENDLESS)
 
 
@@ -27,7 +27,7 @@ async def test_disconnected_unary_call_frees_its_kv(
     """Engines continue a disconnected unary call unless it is aborted."""
     call = asyncio.create_task(http.post(COMPLETIONS, json=_LONG))
     await eventually(service.busy_kv_tokens, "it holds KV")
-    await leave([call])
+    await cancel_calls([call])
 
     await eventually(service.kv_is_free, "KV is free", _SOON_S)
     await service.until_idle(_SOON_S)
@@ -43,15 +43,15 @@ async def test_disconnected_stream_frees_its_kv(http: httpx.AsyncClient, service
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_call_that_leaves_the_queue_is_never_run(
+async def test_call_that_leaves_the_queue_never_runs(
     http: httpx.AsyncClient, service: Service, stream: bool
 ) -> None:
-    """An agent that gave up must not take a turn from one that waits."""
-    async with every_seat_taken(service, http):
+    """A call whose agent has gone must not take a turn from another call."""
+    async with occupy_all_seats(service, http):
         before = await service.status()
         waiting = asyncio.create_task(http.post(COMPLETIONS, json=completion(stream=stream)))
         await service.until(lambda s: s["waiting"] == 1, "it waits")
-        await leave([waiting])
+        await cancel_calls([waiting])
         await service.until(lambda s: s["waiting"] == 0, "it has left", _SOON_S)
     after = await service.until_idle()
 
@@ -60,7 +60,7 @@ async def test_call_that_leaves_the_queue_is_never_run(
 
 async def test_cancelled_call_over_a_handle_frees_its_kv(service: Service) -> None:
     """Agents inside Serve leave by cancelling, not by closing a connection."""
-    response = service.handle().call.remote("POST", COMPLETIONS, {}, encoded(_LONG))
+    response = service.handle().call.remote("POST", COMPLETIONS, {}, encoded_json(_LONG))
     await eventually(service.busy_kv_tokens, "it holds KV")
     response.cancel()
 

@@ -1,4 +1,4 @@
-"""`justitia doctor` on a real service: silent on a healthy one, under load too; else right."""
+"""`justitia doctor` on a real service: no findings on a healthy one, right findings otherwise."""
 
 import asyncio
 import json
@@ -27,10 +27,10 @@ pytestmark = [
 ]
 
 
-async def doctor(
+async def examine(
     service: Service, directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> tuple[int, dict[str, Any]]:
-    """Examine the service and its Redis; return the exit status and the report.
+    """Run the doctor on the service and its Redis; return the exit status and the report.
 
     The expected finding that Serve's own proxy is in use is removed.
     """
@@ -45,21 +45,21 @@ async def doctor(
     return status, told
 
 
-def named(told: dict[str, Any]) -> set[tuple[str, str]]:
+def findings_of(told: dict[str, Any]) -> set[tuple[str, str]]:
     """Return the rules with findings, and their subjects."""
     return {(finding["rule"], finding["subject"]) for finding in told["findings"]}
 
 
-async def test_service_under_load_has_nothing_wrong(
+async def test_doctor_finds_nothing_wrong_with_a_service_under_load(
     service: Service,
     http: httpx.AsyncClient,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Everything moves during the examination; transient states are no findings."""
+    """Processes and counts change during the examination; transient states are no findings."""
     examined = asyncio.Event()
 
-    async def caller(number: int) -> list[int]:
+    async def keep_calling(number: int) -> list[int]:
         headers = {"x-justitia-application": f"load-{number % 8}"}
         statuses = []
         while not examined.is_set():
@@ -67,9 +67,9 @@ async def test_service_under_load_has_nothing_wrong(
             statuses.append(answer.status_code)
         return statuses
 
-    callers = [asyncio.create_task(caller(number)) for number in range(40)]
+    callers = [asyncio.create_task(keep_calling(number)) for number in range(40)]
     await service.until(lambda s: s["waiting"] > 0 and s["in_flight"] > 4, "it is busy")
-    status, told = await doctor(service, tmp_path, capsys)
+    status, told = await examine(service, tmp_path, capsys)
     examined.set()
     served = await asyncio.gather(*callers)
     for number in range(8):
@@ -89,12 +89,12 @@ async def test_service_under_load_has_nothing_wrong(
 async def test_doctor_names_a_suspended_replica_and_its_process(
     service: Service, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The operator gets the process id before Serve's health checks notice anything."""
-    _, healthy = await doctor(service, tmp_path, capsys)
+    """The operator gets the process id before Serve's health checks notice the failure."""
+    _, healthy = await examine(service, tmp_path, capsys)
     replica_id, seen = next(iter(healthy["examinations"][0]["serve"]["replicas"].items()))
     os.kill(seen["pid"], signal.SIGSTOP)  # the process pauses, as on a swapping node
     try:
-        status, told = await doctor(service, tmp_path, capsys)
+        status, told = await examine(service, tmp_path, capsys)
     finally:
         os.kill(seen["pid"], signal.SIGCONT)
     await service.until(
@@ -103,10 +103,10 @@ async def test_doctor_names_a_suspended_replica_and_its_process(
     wrong = [finding for finding in told["findings"] if finding["subject"] == replica_id]
 
     assert 1 == status
-    assert ("replica_that_gives_no_answer", replica_id) in named(told)
+    assert ("replica_that_gives_no_answer", replica_id) in findings_of(told)
     assert f"process {seen['pid']} on node" in wrong[0]["what"]
     assert {replica_id} == {finding["subject"] for finding in told["findings"]}
-    assert 0 == (await doctor(service, tmp_path, capsys))[0]
+    assert 0 == (await examine(service, tmp_path, capsys))[0]
 
 
 async def test_doctor_names_applications_changed_in_redis(
@@ -115,18 +115,18 @@ async def test_doctor_names_applications_changed_in_redis(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """A changed tag means another order after a restart, which nothing else would show."""
+    """A changed tag means another order after a restart, which no other check would show."""
     keys = Keys(service.config.store_name)
     tampered, removed = "default|tampered", "default|removed"
     for name in ("tampered", "removed"):
         body = {"application_class": "c", "application_id": name}
         assert 200 == (await http.post("/v1/applications", json=body)).status_code
 
-    async def both_rest() -> bool:
+    async def both_are_idle() -> bool:
         seen = (await http.get("/v1/examination")).json()["scheduler"]["applications"]
         return all(key in seen and seen[key]["withdrawn"] for key in (tampered, removed))
 
-    await eventually(both_rest, "the first report of a replica has withdrawn them")
+    await eventually(both_are_idle, "the first report of a replica has withdrawn them")
     saves = (await service.status())["saves"]
     await service.until(lambda s: s["saves"] > saves + 2, "they are saved so")
     async with Redis.from_url(EmbeddedRedis(service.config.data_dir).url) as redis:
@@ -134,7 +134,7 @@ async def test_doctor_names_applications_changed_in_redis(
         forged = json.dumps(record | {"finish": record["finish"] + 5_000})
         await redis.hset(keys.applications, mapping={tampered: forged, "default|ghost": forged})
         await redis.hdel(keys.applications, removed)
-        status, told = await doctor(service, tmp_path, capsys)
+        status, told = await examine(service, tmp_path, capsys)
         await redis.hdel(keys.applications, "default|ghost")
     for name in ("tampered", "removed"):
         await http.post(f"/v1/applications/{name}/close")
@@ -145,4 +145,4 @@ async def test_doctor_names_applications_changed_in_redis(
         ("tag_that_differs_in_redis", f"{tampered} finish"),
         ("application_only_in_redis", "default|ghost"),
         ("application_missing_in_redis", removed),
-    } == named(told)
+    } == findings_of(told)

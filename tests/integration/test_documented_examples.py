@@ -1,4 +1,4 @@
-"""The documentation's examples, unchanged, against an application on fake engines."""
+"""The documentation's examples, unchanged, run against an application on fake engines."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from tests.unit.k8s.cluster import steps
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 URL, SERVED_MODEL, NAME = "http://127.0.0.1:8000", '"tiny-llama"', '"justitia"'
-"""URL, model and name on the pages, which the test replaces by its own."""
+"""(URL, model, name) on the pages, which the test replaces by its own."""
 FIRST_HOUR = ROOT / "deployments" / "first-hour.md"
 _COMMAND = re.compile(r"^justitia (\w+)", re.MULTILINE)
 _APPLICATION, _TENANT = (
@@ -28,14 +28,14 @@ _APPLICATION, _TENANT = (
 )
 
 
-def examples_of(kind: str) -> list[str]:
-    """Return the examples of one kind."""
+def examples_of_kind(kind: str) -> list[str]:
+    """Return the documentation's examples of one kind."""
     found = [text for how, text in examples() if how == kind]
     assert found
     return found
 
 
-def adapted(text: str, service: Service) -> str:
+def adapted_to_service(text: str, service: Service) -> str:
     assert URL in text or NAME in text
     return (
         text.replace(URL, service.url)
@@ -55,8 +55,8 @@ async def ended(text: str, service: Service) -> AsyncIterator[None]:
     await service.until_idle()
 
 
-async def output_of(*command: str) -> str:
-    """Run a command and return its output; a failing test shows its error output."""
+async def run_command(*command: str) -> str:
+    """Run a command and return its output; a failing test shows the error output."""
     process = await asyncio.create_subprocess_exec(
         *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
@@ -66,9 +66,9 @@ async def output_of(*command: str) -> str:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
-@pytest.mark.parametrize("text", examples_of("sh"))
+@pytest.mark.parametrize("text", examples_of_kind("sh"))
 async def test_shell_example_is_answered(text: str, service: Service) -> None:
-    printed = await output_of("bash", "-ec", adapted(text, service))
+    printed = await run_command("bash", "-ec", adapted_to_service(text, service))
     decoder, answers, rest = json.JSONDecoder(), [], printed.strip()
     while rest:
         answer, end = decoder.raw_decode(rest)
@@ -79,17 +79,17 @@ async def test_shell_example_is_answered(text: str, service: Service) -> None:
     assert {"application_id": "report-17", "closed": True} == answers[1]
 
 
-@pytest.mark.parametrize("text", examples_of("python"), ids=lambda text: text.splitlines()[0])
+@pytest.mark.parametrize("text", examples_of_kind("python"), ids=lambda text: text.splitlines()[0])
 async def test_python_example_prints_an_answer(text: str, service: Service) -> None:
-    """The example runs in its own process, as the reader's does."""
-    assert (await output_of(sys.executable, "-c", adapted(text, service))).strip()
+    """The example runs in a process of its own, as a reader's copy does."""
+    assert (await run_command(sys.executable, "-c", adapted_to_service(text, service))).strip()
 
 
-@pytest.mark.parametrize("text", examples_of("agent"))
+@pytest.mark.parametrize("text", examples_of_kind("agent"))
 async def test_agent_inside_serve_answers(text: str, service: Service) -> None:
-    """The example is a separate Serve application beside the service."""
+    """The example is a Serve application beside the service."""
     names: dict[str, Any] = {"__name__": "readme_example"}
-    exec(compile(adapted(text, service), "README.md", "exec"), names)
+    exec(compile(adapted_to_service(text, service), "README.md", "exec"), names)
     agent = names["agent"]
     handle = await asyncio.to_thread(serve.run, agent, name="readme", route_prefix=None)
     try:
@@ -105,13 +105,13 @@ async def test_agent_inside_serve_answers(text: str, service: Service) -> None:
 async def test_first_hour_commands_are_answered(
     text: str, service: Service, tmp_path: Path
 ) -> None:
-    """The service of the tests requires no keys, so those of the page are only sent."""
+    """The test's service requires no keys, so the page's keys are sent but not checked."""
     for name in ("ops.key", "team-a.key"):
         (tmp_path / name).write_text("jk-example")
     script = _COMMAND.sub(rf"{Path(sys.executable).parent}/justitia \1 --url {service.url}", text)
     script = script.replace('"Qwen/Qwen3-4B-Instruct-2507"', f'"{MODEL}"').replace(URL, service.url)
 
-    printed = await output_of("bash", "-ec", f"cd {tmp_path}\n{script}")
+    printed = await run_command("bash", "-ec", f"cd {tmp_path}\n{script}")
 
     assert "policy" in printed
     assert "nothing wrong" in printed

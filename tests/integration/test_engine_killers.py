@@ -1,4 +1,4 @@
-"""A call that kills its engine kills two engines at most and breaks no other call."""
+"""A call that kills its engine kills two engines at most, and breaks no other call."""
 
 import os
 import signal
@@ -23,14 +23,15 @@ _KILLER = completion(f"{KILLER} please", max_tokens=50)
 _CRASHER = completion(f"{CRASHER} please", max_tokens=50)
 _WHOLE_WITHIN_S = 240.0
 _DEATHS = (2, 3)
-"""Deaths of engines by one call: a third if a stream ran beside it on both of the first two, as it
-may once it has run longer than the time to the death (`core.suspects`), on a busy machine.
+"""Number of engines that one call kills: three if a stream ran beside it on the first two, which
+can happen on a busy machine once the stream has run longer than the time to the death
+(`core.suspects`).
 """
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def service(serving: Serving) -> AsyncIterator[Service]:
-    """Application with four engines on which a stream takes twelve seconds."""
+    """Application with four engines, on which a stream takes twelve seconds."""
     async with serving.deployed_service(
         "killers", import_path=PROBED, replicas=4, fake={"iteration_s": 0.03}
     ) as service:
@@ -40,7 +41,7 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def streams(service: Service, http: httpx.AsyncClient) -> AsyncIterator[list[OpenStream]]:
     """Ten streams on four engines, which must all end whole."""
-    await service.until_whole(_WHOLE_WITHIN_S)
+    await service.wait_until_complete(_WHOLE_WITHIN_S)
     body = completion(max_tokens=_TOKENS, stream_options={"include_usage": True})
     streams = [OpenStream(http, body) for _ in range(_STREAMS)]
     for stream in streams:
@@ -50,7 +51,7 @@ async def streams(service: Service, http: httpx.AsyncClient) -> AsyncIterator[li
     assert _TOKENS == answer.output_tokens
 
 
-async def _deaths(service: Service) -> int:
+async def _engine_deaths(service: Service) -> int:
     failures: Json = (await service.status())["engine_failures"]
     assert 0 == failures["kill"]
     return int(failures["crash"])
@@ -60,27 +61,27 @@ async def test_unary_call_that_kills_engines_is_refused_after_two_deaths(
     service: Service, http: httpx.AsyncClient, streams: list[OpenStream]
 ) -> None:
     """OpenAI's client repeats a 502 by itself unless a header forbids it."""
-    before = await _deaths(service)
+    before = await _engine_deaths(service)
     answer = await http.post(COMPLETIONS, json=_KILLER)
 
     assert 502 == answer.status_code
     assert "engine_killer" == answer.json()["error"]["code"]
     assert "engine_killer" == answer.headers["x-justitia-dropped-reason"]
     assert "false" == answer.headers["x-should-retry"]
-    assert await _deaths(service) - before in _DEATHS
+    assert await _engine_deaths(service) - before in _DEATHS
     assert 0 == (await service.status())["suspects"]
     assert not any(stream.has_ended() for stream in streams)
 
 
-async def test_call_that_crashes_the_processes_of_replicas_is_refused_after_two(
+async def test_call_that_crashes_replica_processes_is_refused_after_two_crashes(
     service: Service, http: httpx.AsyncClient, streams: list[OpenStream]
 ) -> None:
-    """A process killed from outside afterwards makes no suspects of its runs."""
-    before = await _deaths(service)
+    """Calls of a process that is killed from outside afterwards are not suspected."""
+    before = await _engine_deaths(service)
     answer = await http.post(COMPLETIONS, json=_CRASHER)
 
     assert (502, "engine_killer") == (answer.status_code, answer.json()["error"]["code"])
-    died = await _deaths(service) - before
+    died = await _engine_deaths(service) - before
     assert died in _DEATHS
     status = await service.status()
     assert 0 == status["suspects"]
@@ -88,9 +89,9 @@ async def test_call_that_crashes_the_processes_of_replicas_is_refused_after_two(
     victim = max(left, key=lambda name: int(status["replicas"][name]["leases"]))
     os.kill(await service.probe(victim, "process_id"), signal.SIGKILL)
 
-    async def is_gone() -> bool:
+    async def replica_has_gone() -> bool:
         return victim not in (await service.status())["replicas"]
 
-    await eventually(is_gone, "the killed replica is lost", 60.0)
-    assert died == await _deaths(service) - before
+    await eventually(replica_has_gone, "the killed replica is lost", 60.0)
+    assert died == await _engine_deaths(service) - before
     assert 0 == (await service.status())["suspects"]

@@ -1,4 +1,4 @@
-"""Readiness probe k8s/image/engine-ready beside Ray's own exporter and Serve's own proxy."""
+"""The readiness probe `k8s/image/engine-ready` on Ray's own exporter and Serve's own proxy."""
 
 import asyncio
 
@@ -14,10 +14,10 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 PROBE = ROOT / "k8s" / "image" / "engine-ready"
 EXPORTED_WITHIN_S = 60.0
-"""Time until metrics appear: Ray's workers report every few seconds, later on busy cores."""
+"""Seconds until metrics appear: Ray's workers report every few seconds, later on busy cores."""
 
 
-async def says(serve_port: int, metrics_port: int) -> str | None:
+async def probe_error(serve_port: int, metrics_port: int) -> str | None:
     """Return the probe's error output; None if it succeeds."""
     probe = await asyncio.create_subprocess_exec(
         PROBE, str(serve_port), str(metrics_port), stderr=asyncio.subprocess.PIPE
@@ -32,10 +32,10 @@ async def test_node_with_an_engine_is_ready(service: Service, http: httpx.AsyncC
     (node,) = [node for node in ray.nodes() if node["Alive"]]
     ports = http.base_url.port, int(node["MetricsExportPort"])
 
-    async def ready() -> bool:
-        return await says(*ports) is None
+    async def probe_succeeds() -> bool:
+        return await probe_error(*ports) is None
 
-    await eventually(ready, "an engine is seen to be loaded", EXPORTED_WITHIN_S)
+    await eventually(probe_succeeds, "an engine is seen to be loaded", EXPORTED_WITHIN_S)
 
     # This port answers HTTP and exports no metrics.
-    assert "engine-ready: no engine has loaded\n" == await says(ports[0], ports[0])
+    assert "engine-ready: no engine has loaded\n" == await probe_error(ports[0], ports[0])

@@ -1,4 +1,4 @@
-"""Every script in deployments/examples/ against the service with fake engines."""
+"""Every script in `deployments/examples/` runs against the service with fake engines."""
 
 import asyncio
 import runpy
@@ -26,7 +26,7 @@ CLASSES = {
     "merge_documents": ("DM", 13),
     "code_feedback": ("CG", 3),
 }
-"""Class of each script, and its number of inferences with meaningless answers."""
+"""By script: its application class, and its number of inferences if answers are meaningless."""
 MAX_TOKENS = 8
 
 
@@ -34,10 +34,10 @@ MAX_TOKENS = 8
 async def test_openai_script_is_one_application_of_its_class(
     script: str, service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Two headers suffice for the official client; after its end nothing is left."""
+    """Two headers suffice for the official client; the script leaves no application."""
     application_class, inferences = CLASSES[script]
     before = await service.until_idle()
-    samples = await samples_of(http, application_class)
+    samples = await sample_count(http, application_class)
     module = runpy.run_path(str(EXAMPLES / "openai_client" / f"{script}.py"))
 
     answer = await module["main"](f"{service.url}/v1", MODEL, MAX_TOKENS)
@@ -46,13 +46,13 @@ async def test_openai_script_is_one_application_of_its_class(
     assert answer
     assert inferences == after["grants"] - before["grants"]
 
-    async def is_learned() -> bool:
-        return samples + 1 == await samples_of(http, application_class)
+    async def class_is_learned() -> bool:
+        return samples + 1 == await sample_count(http, application_class)
 
-    await eventually(is_learned, f"one more {application_class} is known", 60.0)
+    await eventually(class_is_learned, f"one more {application_class} is known", 60.0)
 
 
-async def samples_of(http: httpx.AsyncClient, application_class: str) -> int:
+async def sample_count(http: httpx.AsyncClient, application_class: str) -> int:
     """Return the number of the predictor's samples of a class."""
     classes = (await http.get("/v1/predictor")).json()["classes"]
     return int(classes.get(application_class, {"samples": 0})["samples"])
@@ -61,9 +61,9 @@ async def samples_of(http: httpx.AsyncClient, application_class: str) -> int:
 @pytest.mark.parametrize(
     ("script", "inferences"),
     [
-        # Tasks on any node belong to one application by its id.
+        # tasks on any node belong to one application by its id
         ("one_application", 5),
-        # Four questions with three votes each, over handles that the tasks found by name.
+        # four questions with three votes each, through handles that the tasks found by name
         ("application_a_task", 12),
     ],
 )

@@ -10,8 +10,8 @@ import pytest_asyncio
 from ray import serve
 from ray.serve.handle import DeploymentHandle
 
-from tests.harness.bodies import COMPLETIONS, completion, encoded
-from tests.harness.open_calls import every_seat_taken, when_served
+from tests.harness.bodies import COMPLETIONS, completion, encoded_json
+from tests.harness.open_calls import occupy_all_seats, state_when_idle
 from tests.harness.service import ENDLESS, Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
@@ -34,10 +34,10 @@ async def agent(service: Service) -> AsyncIterator[DeploymentHandle]:
         yield serve.get_deployment_handle("Agent", "agent")
 
 
-async def test_fan_out_under_one_parent_reaches_its_replicas(
+async def test_calls_under_one_parent_request_all_reach_their_replicas(
     agent: DeploymentHandle, service: Service
 ) -> None:
-    """Serve gives all calls of a parent one id, and its own routers then lose all but one."""
+    """Serve gives all calls of a parent one id; its own routers would lose all calls but one."""
     before = await service.until_idle()
     texts = await agent.ask_all.remote(50)
     after = await service.until_idle()
@@ -47,10 +47,9 @@ async def test_fan_out_under_one_parent_reaches_its_replicas(
     assert 50 == after["grants"] - before["grants"]
 
 
-async def test_cancelled_sibling_leaves_the_others_alone(
+async def test_cancelling_one_call_of_a_parent_keeps_the_other_calls(
     agent: DeploymentHandle, service: Service
 ) -> None:
-    """Cancelling one call of a parent must not cancel the parent's other calls."""
     finished = await agent.ask_and_cancel_one.remote(20, ENDLESS)
 
     assert [False] + [True] * 19 == finished
@@ -64,9 +63,11 @@ async def test_more_than_a_thousand_inferences_wait_at_once_and_each_runs_once(
     before = await service.until_idle()
     handle = service.handle()
     headers = {"x-justitia-application": "crowd"}
-    async with every_seat_taken(service, http):
+    async with occupy_all_seats(service, http):
         calls = [
-            handle.call.remote("POST", COMPLETIONS, headers, encoded(completion(f"caller {i}")))
+            handle.call.remote(
+                "POST", COMPLETIONS, headers, encoded_json(completion(f"caller {i}"))
+            )
             for i in range(_CROWD)
         ]
         await service.until(lambda s: s["waiting"] == _CROWD, "all of them wait", 120.0)
@@ -75,7 +76,7 @@ async def test_more_than_a_thousand_inferences_wait_at_once_and_each_runs_once(
     assert [200] * _CROWD == [status for status, _, _ in answers]
     assert _CROWD == len({json.loads(body)["choices"][0]["text"] for _, _, body in answers})
     assert _CROWD == len({json.loads(body)["id"] for _, _, body in answers})
-    assert _CROWD == (await when_served(http, "crowd"))["ended"]
+    assert _CROWD == (await state_when_idle(http, "crowd"))["ended"]
     await http.post("/v1/applications/crowd/close")
     after = await service.until_idle()
     assert _CROWD + 2 == after["grants"] - before["grants"]

@@ -1,4 +1,4 @@
-"""Deaths of processes under load: nothing is lost or duplicated, and the order is kept."""
+"""Deaths of processes under load: no call is lost or run twice, and the order is kept."""
 
 import asyncio
 import json
@@ -18,27 +18,33 @@ from tests.eventually import eventually
 from tests.harness.answers import unary_answer
 from tests.harness.bodies import COMPLETIONS, completion
 from tests.harness.known_load import known_load
-from tests.harness.open_calls import OpenStream, every_seat_taken, tags_of, when_served
+from tests.harness.open_calls import (
+    OpenStream,
+    occupy_all_seats,
+    state_when_idle,
+    virtual_finish_times,
+)
 from tests.harness.service import ITERATION_S, PROBED, SEATS, Json, Service, Serving
 from tests.integration.console.viewer import Viewers
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 _BACK_WITHIN_S = 60.0
-"""Longest recovery on busy cores, where a process start takes ten seconds; `scripts/chaos` measures
-the target of 5 s."""
+"""Longest recovery on busy cores, where a process takes ten seconds to start; `scripts/chaos`
+measures the target of 5 s.
+"""
 _REPLACED_WITHIN_S = 180.0
-"""Time to replace a replica: health checks must fail, and its start takes many seconds on busy
-cores."""
+"""Time to replace a replica: health checks must fail, and a start takes many seconds on busy cores.
+"""
 _HEARTBEAT_S = 4.0
-"""Time for which the pull of an idle replica stays open; between two pulls nothing is leased to
-it."""
+"""Seconds for which an idle replica's pull stays open; between two pulls it gets no lease."""
 _BLOCKED_S = 3.0
 _BUSY_S = 16.0
-"""Time for which a replica is blocked: longer than `replica_timeout_s`, and than connections are
-kept while silent."""
+"""Seconds for which a replica is blocked: longer than `replica_timeout_s`, and than connections are
+kept while silent.
+"""
 _STALLED_S = 20.0
-"""Time without steps after which an engine is replaced."""
+"""Seconds without steps after which an engine is replaced."""
 _SLOW_S = 0.2
 """Iteration time with which running calls produce tokens but do not end before a test wants it."""
 
@@ -65,16 +71,16 @@ async def fragile(serving: Serving) -> AsyncIterator[Service]:
 async def service(fragile: Service) -> Service:
     """The module's application, with all replicas alive before each test."""
 
-    async def is_whole() -> bool:
-        known = (await fragile.status())["replicas"]  # dead ones too, for some seconds
-        return len(known) == fragile.replicas and await fragile.is_whole()
+    async def all_replicas_live() -> bool:
+        known = (await fragile.status())["replicas"]  # for some seconds with dead ones
+        return len(known) == fragile.replicas and await fragile.is_complete()
 
-    await eventually(is_whole, "all replicas pull", _REPLACED_WITHIN_S, every_s=0.2)
-    await set_pace(fragile, ITERATION_S)
+    await eventually(all_replicas_live, "all replicas pull", _REPLACED_WITHIN_S, every_s=0.2)
+    await set_iteration_time(fragile, ITERATION_S)
     return fragile
 
 
-def unary_calls(
+def start_unary_calls(
     http: httpx.AsyncClient, application: str, count: int, max_tokens: int
 ) -> list["asyncio.Task[httpx.Response]"]:
     """Start `count` calls in one application, each with a different text."""
@@ -93,9 +99,9 @@ def unary_calls(
 async def check_each_ran_once(
     http: httpx.AsyncClient, application: str, calls: list["asyncio.Task[httpx.Response]"]
 ) -> None:
-    """Check that every call has its own answer and was ended once; close the application."""
+    """Check that every call has its own answer and ended once; close the application."""
     answers = await asyncio.gather(*calls)
-    known = await when_served(http, application)
+    known = await state_when_idle(http, application)
     await http.post(f"/v1/applications/{application}/close")
 
     assert [200] * len(calls) == [answer.status_code for answer in answers]
@@ -103,14 +109,14 @@ async def check_each_ran_once(
     assert len(calls) == known["ended"]
 
 
-async def replica_of(service: Service, stream: OpenStream) -> str:
-    for replica_id in await service.pulling():
+async def replica_of_lease(service: Service, stream: OpenStream) -> str:
+    for replica_id in await service.pulling_replicas():
         if stream.lease_id in await service.probe(replica_id, "admitted"):
             return replica_id
     raise AssertionError(f"no replica runs {stream.lease_id}")
 
 
-async def one_stream_on_each(
+async def one_stream_on_each_replica(
     service: Service, http: httpx.AsyncClient, **fields: Any
 ) -> dict[str, OpenStream]:
     """Start two streams, one on each replica: the emptier replica is leased first.
@@ -125,14 +131,14 @@ async def one_stream_on_each(
         )
         stream = OpenStream(http, _STREAMED | fields | {"cache_salt": salt})
         await eventually(stream.has_begun, "the stream has begun")
-        streams[await replica_of(service, stream)] = stream
+        streams[await replica_of_lease(service, stream)] = stream
     assert 2 == len(streams)
     return streams
 
 
-async def set_pace(service: Service, iteration_s: float) -> None:
+async def set_iteration_time(service: Service, iteration_s: float) -> None:
     """Set the iteration time of every engine."""
-    for replica_id in await service.pulling():
+    for replica_id in await service.pulling_replicas():
         await service.probe(replica_id, "set_pace", iteration_s)
 
 
@@ -140,19 +146,21 @@ async def slow_load(
     service: Service, http: httpx.AsyncClient, application: str
 ) -> list["asyncio.Task[httpx.Response]"]:
     """Start more calls than there are seats on slow engines; wait until many run."""
-    await set_pace(service, _SLOW_S)
-    calls = unary_calls(http, application, 40, max_tokens=100)
+    await set_iteration_time(service, _SLOW_S)
+    calls = start_unary_calls(http, application, 40, max_tokens=100)
     await service.until(lambda s: s["in_flight"] > 10, "many are leased")
 
-    async def has_made_tokens() -> bool:
+    async def enough_tokens_are_made() -> bool:
         known = (await http.get(f"/v1/applications/{application}")).json()
         return bool(known["kv_token_time"] > 0)
 
-    await eventually(has_made_tokens, "they run")
+    await eventually(enough_tokens_are_made, "they run")
     return calls
 
 
-async def check_is_undisturbed(http: httpx.AsyncClient, streams: Iterable[OpenStream]) -> None:
+async def check_streams_are_complete(
+    http: httpx.AsyncClient, streams: Iterable[OpenStream]
+) -> None:
     """Check that each stream had every token once, under one id, and its usage."""
     unary = {name: value for name, value in _STREAMED.items() if name != "stream_options"}
     whole = (await http.post(COMPLETIONS, json=unary)).json()
@@ -165,25 +173,25 @@ async def test_killed_replica_loses_no_unary_call_and_no_stream(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Unary calls run again elsewhere; a stream continues where it was cut, token by token."""
-    streams = await one_stream_on_each(service, http)
+    streams = await one_stream_on_each_replica(service, http)
     calls = await slow_load(service, http, "killed")
     killed, surviving = sorted(streams)
     service.kill_replica(killed)
     await service.probe(surviving, "set_pace", ITERATION_S)
 
-    await check_is_undisturbed(http, streams.values())
+    await check_streams_are_complete(http, streams.values())
     await check_each_ran_once(http, "killed", calls)
 
 
-async def test_replica_killed_between_grant_and_payload_loses_nothing(
+async def test_replica_killed_between_grant_and_payload_loses_no_call(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """A stopped process still holds its pull and its leases, but no payload reaches it."""
-    victim = (await service.pulling())[0]
+    """A stopped process keeps its pull and its leases, but no payload reaches it."""
+    victim = (await service.pulling_replicas())[0]
     process_id = await service.probe(victim, "process_id")
     await service.until(lambda s: s["replicas"][victim]["silent_s"] < 1.0, "it has just pulled")
     os.kill(process_id, signal.SIGSTOP)
-    calls = unary_calls(http, "stopped", 20, max_tokens=8)
+    calls = start_unary_calls(http, "stopped", 20, max_tokens=8)
     await service.until(
         lambda s: s["replicas"][victim]["leases"] > 0, "the stopped one is leased some"
     )
@@ -192,7 +200,7 @@ async def test_replica_killed_between_grant_and_payload_loses_nothing(
     await check_each_ran_once(http, "stopped", calls)
 
 
-async def _console_until_another_term(http: httpx.AsyncClient, epoch: int) -> list[Json]:
+async def _console_lines_until_new_term(http: httpx.AsyncClient, epoch: int) -> list[Json]:
     """Return the lines of a console's stream up to the first frame of a later scheduler."""
     lines: list[Json] = []
     async with http.stream("GET", "/v1/console/snapshots") as answer:
@@ -204,20 +212,20 @@ async def _console_until_another_term(http: httpx.AsyncClient, epoch: int) -> li
     return lines
 
 
-async def test_killed_scheduler_comes_back_with_all_tags_and_loses_nothing(
+async def test_killed_scheduler_restarts_with_all_tags_and_loses_no_call(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     names = []
     for weight in (3, 1, 4, 2):
         body = {"application_class": "c", "application_id": f"w{weight}", "weight": weight}
         names.append((await http.post("/v1/applications", json=body)).json()["application_id"])
-    async with every_seat_taken(service, http):
-        calls = {name: unary_calls(http, name, 50, max_tokens=20) for name in names}
+    async with occupy_all_seats(service, http):
+        calls = {name: start_unary_calls(http, name, 50, max_tokens=20) for name in names}
         before = await service.until(lambda s: s["waiting"] == 200, "the rest waits")
-        # Saves trail decisions by an interval, and one save may have begun before all calls waited.
+        # The last save may have begun before all calls waited.
         await service.until(lambda s: s["saves"] > before["saves"] + 1, "what waits is saved")
-        tags = await tags_of(http, names)
-        watching = asyncio.create_task(_console_until_another_term(http, before["epoch"]))
+        tags = await virtual_finish_times(http, names)
+        watching = asyncio.create_task(_console_lines_until_new_term(http, before["epoch"]))
         ray.kill(service.scheduler(), no_restart=False)
         after = await service.until(
             lambda s: (
@@ -229,7 +237,7 @@ async def test_killed_scheduler_comes_back_with_all_tags_and_loses_nothing(
             "another is in office and knows what waits",
             _BACK_WITHIN_S,
         )
-        tags_after = await tags_of(http, names)
+        tags_after = await virtual_finish_times(http, names)
         async with asyncio.timeout(_BACK_WITHIN_S):
             lines = await watching
 
@@ -251,7 +259,7 @@ async def test_killed_scheduler_comes_back_with_all_tags_and_loses_nothing(
         await check_each_ran_once(http, name, calls[name])
 
 
-async def test_console_in_a_browser_goes_on_when_the_scheduler_is_killed(
+async def test_console_page_resumes_when_the_scheduler_is_killed(
     service: Service, http: httpx.AsyncClient, viewers: Viewers
 ) -> None:
     """The page shows the next scheduler's figures without a reload.
@@ -271,20 +279,20 @@ async def test_console_in_a_browser_goes_on_when_the_scheduler_is_killed(
     await expect(page.get_by_role("status").filter(has_text="No figures of")).to_have_count(0)
     await expect(lanes).to_be_visible()
     await expect(page.locator(".live")).to_have_text("live")
-    await stream.leave()
+    await stream.close_stream()
 
 
-async def test_dead_engine_is_a_failure_and_its_replica_is_replaced(
+async def test_calls_of_a_dead_engine_fail_and_its_replica_is_replaced(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """A dying engine may end its streams with [DONE], which must never be forwarded.
 
     Streams continue elsewhere. A stream of two choices cannot, so it ends with an error event.
     """
-    streams = await one_stream_on_each(service, http)
+    streams = await one_stream_on_each_replica(service, http)
     choices = OpenStream(http, _STREAMED | {"n": 2})
     await eventually(choices.has_begun, "the third stream has begun")
-    dying = await replica_of(service, choices)
+    dying = await replica_of_lease(service, choices)
     (surviving,) = set(streams) - {dying}
     calls = await slow_load(service, http, "engine")
     process_id = await service.probe(dying, "process_id")
@@ -295,46 +303,46 @@ async def test_dead_engine_is_a_failure_and_its_replica_is_replaced(
     assert "engine_error" == error["code"]
     assert "cannot be continued: it has more than one sequence" in error["message"]
     assert "[DONE]" not in choices.events
-    await check_is_undisturbed(http, streams.values())
+    await check_streams_are_complete(http, streams.values())
     await check_each_ran_once(http, "engine", calls)
     await eventually(lambda: not Path(f"/proc/{process_id}").exists(), "the process has left", 60.0)
 
 
-async def test_stalled_engine_is_given_nothing_until_it_makes_steps(
+async def test_stalled_engine_gets_no_leases_until_it_makes_steps(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """The engine is alive, so that no other check notices: callers would wait without end."""
-    streams = await one_stream_on_each(service, http)
+    """The engine process is alive, so no other check notices, and callers would wait for ever."""
+    streams = await one_stream_on_each_replica(service, http)
     stalled, other = sorted(streams)
 
-    def state_is(state: str) -> Callable[[Json], bool]:
+    def replica_state_is(state: str) -> Callable[[Json], bool]:
         return lambda status: status["replicas"].get(stalled, {}).get("state") == state
 
     await service.probe(stalled, "stall_engine")
-    status = await service.until(state_is("stalled"), "it is found to be stalled")
+    status = await service.until(replica_state_is("stalled"), "it is found to be stalled")
     assert 0 == status["replicas"][stalled]["leases"]
     before = len(await service.probe(stalled, "admitted"))
-    await check_is_undisturbed(http, streams.values())
-    await check_each_ran_once(http, "stalled", unary_calls(http, "stalled", 10, max_tokens=8))
+    await check_streams_are_complete(http, streams.values())
+    await check_each_ran_once(http, "stalled", start_unary_calls(http, "stalled", 10, max_tokens=8))
     assert before == len(await service.probe(stalled, "admitted"))
     assert 200 == (await http.get("/readyz")).status_code
 
     await service.probe(stalled, "let_engine_go_on")
-    await service.until(state_is("serving"), "it serves again")
-    streams = await one_stream_on_each(service, http)
+    await service.until(replica_state_is("serving"), "it serves again")
+    streams = await one_stream_on_each_replica(service, http)
     assert {stalled, other} == set(streams)
-    await check_is_undisturbed(http, streams.values())
+    await check_streams_are_complete(http, streams.values())
 
 
 @pytest.mark.long
 async def test_engine_that_stays_stalled_is_replaced(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    streams = await one_stream_on_each(service, http)
+    streams = await one_stream_on_each_replica(service, http)
     stalled = min(streams)
     process_id = await service.probe(stalled, "process_id")
     await service.probe(stalled, "stall_engine")
-    await check_is_undisturbed(http, streams.values())
+    await check_streams_are_complete(http, streams.values())
     await eventually(lambda: not Path(f"/proc/{process_id}").exists(), "the process has left", 90.0)
 
 
@@ -345,83 +353,87 @@ async def test_blocked_replica_keeps_its_inferences_and_gets_no_more(
 
     Streams of two choices cannot continue elsewhere, so a given-up one would end with an error.
     """
-    streams = await one_stream_on_each(service, http, n=2, max_tokens=1_000)
+    streams = await one_stream_on_each_replica(service, http, n=2, max_tokens=1_000)
     busy, other = sorted(streams)
     process_id = await service.probe(busy, "process_id")
     before = await service.probe(busy, "admitted")
     await service.probe(busy, "block_loop", _BUSY_S)
 
-    def is_silent(status: Json) -> bool:
+    def replica_is_silent(status: Json) -> bool:
         return bool(status["replicas"].get(busy, {}).get("state") == "silent")
 
-    status = await service.until(is_silent, "it is found to be silent")
+    status = await service.until(replica_is_silent, "it is found to be silent")
     assert 1 == status["replicas"][busy]["leases"]
     assert 200 == (await http.get("/readyz")).status_code
     assert "[DONE]" == await streams[other].end()
-    await check_each_ran_once(http, "busy", unary_calls(http, "busy", 10, max_tokens=8))
+    await check_each_ran_once(http, "busy", start_unary_calls(http, "busy", 10, max_tokens=8))
 
     assert "[DONE]" == await streams[busy].end()
     assert before == (await service.probe(busy, "admitted"))[: len(before)]
     assert process_id == await service.probe(busy, "process_id")
-    await service.until(lambda status: not is_silent(status), "it calls again")
+    await service.until(lambda status: not replica_is_silent(status), "it calls again")
 
 
-async def test_replica_whose_port_is_blocked_is_not_given_up(
+async def test_replica_whose_port_is_blocked_keeps_its_place_at_the_scheduler(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Other replicas run its inferences; the scheduler gets its pulls and does not drain it."""
-    replicas = await service.pulling()
+    replicas = await service.pulling_replicas()
     blocked = replicas[0]
     async with known_load(http) as load:
-        await load.until_more(5)
+        await load.wait_for_answers(5)
         blocking = asyncio.create_task(service.probe(blocked, "block_port", _BLOCKED_S))
         heard_of = []
         while not blocking.done():
-            heard_of.append(await service.pulling())
-            await load.until_more(1)
+            heard_of.append(await service.pulling_replicas())
+            await load.wait_for_answers(1)
         before = len(await service.probe(blocked, "admitted"))
 
         async def runs_again() -> bool:
             return before < len(await service.probe(blocked, "admitted"))
 
         await eventually(runs_again, "it runs something again", 60.0)
-    load.check()
+    load.assert_all_correct()
 
     assert [replicas] * len(heard_of) == heard_of
 
 
 @pytest.mark.long
-async def test_replica_that_leaves_finishes_its_stream_and_is_leased_nothing_more(
+async def test_stopping_replica_finishes_its_stream_and_gets_no_more_leases(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Callers must notice neither a scale-down nor the following scale-up.
 
     Streams of two choices cannot continue elsewhere, so a cut one would end with an error.
     """
-    streams = await one_stream_on_each(service, http, n=2, max_tokens=4_000)
+    streams = await one_stream_on_each_replica(service, http, n=2, max_tokens=4_000)
     service.replicas = 1
     scaling = asyncio.create_task(service.deploy())
     leaving = await eventually(
-        lambda: left_out(service, http, list(streams)), "one leaves", _REPLACED_WITHIN_S
+        lambda: replica_without_lease(service, http, list(streams)),
+        "one leaves",
+        _REPLACED_WITHIN_S,
     )
     (staying,) = set(streams) - {leaving}
     assert not streams[leaving].has_ended()
-    calls = unary_calls(http, "drain", 20, max_tokens=8)
+    calls = start_unary_calls(http, "drain", 20, max_tokens=8)
     await check_each_ran_once(http, "drain", calls)
     admitted = set(await service.probe(staying, "admitted"))
 
     assert ["[DONE]"] * 2 == [await stream.end() for stream in streams.values()]
     assert {call.result().json()["id"].removeprefix("cmpl-") for call in calls} <= admitted
     await scaling
-    assert [staying] == await service.pulling()
+    assert [staying] == await service.pulling_replicas()
     service.replicas = 2
     async with known_load(http) as load:
         await service.deploy()
-        await load.until_more(10)
-    load.check()
+        await load.wait_for_answers(10)
+    load.assert_all_correct()
 
 
-async def left_out(service: Service, http: httpx.AsyncClient, replica_ids: list[str]) -> str | None:
+async def replica_without_lease(
+    service: Service, http: httpx.AsyncClient, replica_ids: list[str]
+) -> str | None:
     """Send more calls than one replica can run; return the replica that gets no lease.
 
     Serve tells it to leave, and it tells the scheduler.
@@ -430,5 +442,5 @@ async def left_out(service: Service, http: httpx.AsyncClient, replica_ids: list[
         *(http.post(COMPLETIONS, json=completion(max_tokens=1)) for _ in range(2 * SEATS))
     )
     assert [200] * len(answers) == [answer.status_code for answer in answers]
-    pulling = await service.pulling()
+    pulling = await service.pulling_replicas()
     return next((name for name in replica_ids if name not in pulling), None)

@@ -14,7 +14,7 @@ from justitia_ray.serve.scheduler.handle import end_scheduler
 from tests.eventually import eventually
 from tests.harness.bodies import COMPLETIONS, completion
 from tests.harness.known_load import known_load
-from tests.harness.open_calls import OpenStream, tags_of
+from tests.harness.open_calls import OpenStream, virtual_finish_times
 from tests.harness.service import (
     ENDLESS,
     MODEL,
@@ -22,7 +22,7 @@ from tests.harness.service import (
     SEATS,
     Service,
     Serving,
-    redis_processes,
+    redis_process_ids,
 )
 
 pytestmark = [
@@ -33,12 +33,13 @@ pytestmark = [
 
 _REPLACED_WITHIN_S = 240.0
 _ORPHANS_END_WITHIN_S = 10.0
-"""Limit far below the five minutes that the streams of that test take, and below
-`_INGRESS_TIMEOUT_S`."""
+"""Limit in seconds, far below the five minutes that the orphaned streams would take, and below
+`_INGRESS_TIMEOUT_S`.
+"""
 _MORE_EVENTS = 500
 """Events that a stream must still get: more than were on their way when the ingress died."""
 _INGRESS_TIMEOUT_S = 25.0
-"""Ingress timeout, longer than a long-poll of 20 s."""
+"""Ingress timeout in seconds, longer than a long-poll of 20 s."""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -54,25 +55,25 @@ async def graceful(serving: Serving) -> AsyncIterator[Service]:
 @pytest_asyncio.fixture(loop_scope="session")
 async def service(graceful: Service) -> Service:
     """The module's application, with all replicas alive before each test."""
-    await graceful.until_whole(_REPLACED_WITHIN_S)
+    await graceful.wait_until_complete(_REPLACED_WITHIN_S)
     return graceful
 
 
-async def test_new_version_under_load_loses_nothing(
+async def test_new_version_under_load_loses_no_call(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Replicas, ingress and predictor are replaced; callers and open streams do not notice.
 
     One additional engine may run meanwhile, so that two always take work.
     """
-    old = set(service.actors())
+    old = set(service.actor_names())
     service.args["replica"] |= {"chunk_interval_s": 0.02}
     service.rollout = {"rolling_update_percentage": 0.5, "max_surge_percent": 50}
     taking: list[int] = []
 
-    async def is_replaced() -> bool:
-        taking.append(len(await service.pulling()))
-        return not old & {*service.actors()}
+    async def version_is_replaced() -> bool:
+        taking.append(len(await service.pulling_replicas()))
+        return not old & {*service.actor_names()}
 
     async with known_load(http) as load:
         open_stream = OpenStream(http, completion(max_tokens=3_000))
@@ -80,20 +81,20 @@ async def test_new_version_under_load_loses_nothing(
         await asyncio.gather(
             service.deploy(),
             eventually(
-                is_replaced,
+                version_is_replaced,
                 "nothing of the old version is left",
                 _REPLACED_WITHIN_S,
                 every_s=0.2,
             ),
         )
-        await load.until_more(20)
+        await load.wait_for_answers(20)
 
     assert "[DONE]" == await open_stream.end()
-    load.check()
+    load.assert_all_correct()
     assert service.replicas == min(taking) < max(taking)
 
 
-async def test_killed_ingress_takes_only_its_own_callers_with_it(
+async def test_killed_ingress_breaks_only_its_own_callers(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """The other ingress's streams continue, and no engine keeps generating for the dead one."""
@@ -101,18 +102,20 @@ async def test_killed_ingress_takes_only_its_own_callers_with_it(
     await service.deploy()
     streams: list[OpenStream] = []
 
-    async def both_serve() -> bool:
+    async def both_ingresses_serve() -> bool:
         streams.append(OpenStream(http, completion(f"s {len(streams)}", max_tokens=ENDLESS)))
         scheduler = (await http.get("/v1/examination")).json()["scheduler"]
         return 2 == len({call["ingress_id"] for call in scheduler["inferences"].values()})
 
-    await eventually(both_serve, "each ingress has a stream", _REPLACED_WITHIN_S, every_s=0.5)
+    await eventually(
+        both_ingresses_serve, "each ingress has a stream", _REPLACED_WITHIN_S, every_s=0.5
+    )
     await eventually(lambda: all(s.has_begun() for s in streams), "all streams run", 60.0)
-    service.kill(service.actors("Ingress")[0])
+    service.kill(service.actor_names("Ingress")[0])
 
     async def orphans_have_ended() -> bool:
         left = [stream for stream in streams if not stream.has_ended()]
-        return 0 < len(left) == await running(service) < len(streams)
+        return 0 < len(left) == await running_sequences(service) < len(streams)
 
     await eventually(orphans_have_ended, "engines run what is waited for", _ORPHANS_END_WITHIN_S)
     broken = [stream for stream in streams if stream.has_ended()]
@@ -127,7 +130,7 @@ async def test_killed_ingress_takes_only_its_own_callers_with_it(
     )
     for stream in surviving:
         assert not stream.has_ended()
-        await stream.leave()
+        await stream.close_stream()
     left = await service.until_idle(_INGRESS_TIMEOUT_S + 30.0)
     assert 2 == len(left["replicas"])
     answers = await asyncio.gather(
@@ -136,25 +139,25 @@ async def test_killed_ingress_takes_only_its_own_callers_with_it(
     assert [200] * len(answers) == [answer.status_code for answer in answers]
 
 
-async def test_killed_predictor_under_load_is_not_noticed(
+async def test_callers_do_not_notice_a_killed_predictor(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Estimates fall back on the ingress's own data; applications never wait for a predictor."""
     async with known_load(http, seed=3) as load:
-        (killed,) = service.actors("Predictor")
+        (killed,) = service.actor_names("Predictor")
         service.kill(killed)
         body = {"application_class": "report", "input": "a text"}
-        async with applications(http, {"meanwhile": body}) as tags:
-            await load.until_more(20)
+        async with open_applications(http, {"meanwhile": body}) as tags:
+            await load.wait_for_answers(20)
 
     assert tags["meanwhile"] > 0
-    load.check()
+    load.assert_all_correct()
     await eventually(
-        lambda: service.actors("Predictor") not in ([], [killed]), "another is there", 120.0
+        lambda: service.actor_names("Predictor") not in ([], [killed]), "another is there", 120.0
     )
 
 
-async def test_shutdown_writes_a_last_snapshot_and_the_next_start_reads_it(
+async def test_shutdown_saves_a_last_snapshot_that_the_next_start_reads(
     service: Service, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """V, tags and settings determine fairness and must survive a planned shutdown.
@@ -166,27 +169,26 @@ async def test_shutdown_writes_a_last_snapshot_and_the_next_start_reads_it(
     service.user_config = {"policy": "justitia", "policy_options": {"backfill": 3}}
     await service.deploy()
     async with known_load(http, seed=4) as load:
-        await load.until_more(5)
+        await load.wait_for_answers(5)
     kept = {f"kept-{weight}": {"application_class": "c", "weight": weight} for weight in (1, 2, 3)}
-    async with applications(http, kept):
-        # The next report of a replica withdraws them, which may move V by a rounding error: the
-        # refund of one is charged to another.
+    async with open_applications(http, kept):
+        # A replica's next report withdraws them, which may move V by a rounding error.
         await eventually(
             lambda: are_withdrawn(service, [f"default|{name}" for name in kept]),
             "only these are left, idle",
         )
-        before, tags = await service.status(), await tags_of(http, [*kept])
+        before, tags = await service.status(), await virtual_finish_times(http, [*kept])
         await service.delete()
-        assert redis_processes(config.data_dir)
+        assert redis_process_ids(config.data_dir)
         command = ["shutdown", "--name", service.name, "--model", MODEL]
         assert 0 == await asyncio.to_thread(main, command)
         said = capsys.readouterr().out
         still_there = await asyncio.to_thread(
             end_scheduler, config.scheduler_name, config.scheduler.namespace
         )
-        await eventually(lambda: not redis_processes(config.data_dir), "its Redis has ended")
+        await eventually(lambda: not redis_process_ids(config.data_dir), "its Redis has ended")
         await service.deploy()
-        after, tags_after = await service.status(), await tags_of(http, [*kept])
+        after, tags_after = await service.status(), await virtual_finish_times(http, [*kept])
 
     assert "ended scheduler graceful/fake-7b, and its embedded Redis if it had one\n" in said
     assert not still_there
@@ -198,13 +200,13 @@ async def test_shutdown_writes_a_last_snapshot_and_the_next_start_reads_it(
     assert after["epoch"] > before["epoch"]
 
 
-async def running(service: Service) -> int:
+async def running_sequences(service: Service) -> int:
     """Return the number of sequences that the engines run."""
-    return sum([await service.probe(name, "running") for name in await service.pulling()])
+    return sum([await service.probe(name, "running") for name in await service.pulling_replicas()])
 
 
 @asynccontextmanager
-async def applications(
+async def open_applications(
     http: httpx.AsyncClient, bodies: dict[str, dict[str, Any]]
 ) -> AsyncIterator[dict[str, float]]:
     """Open applications and cancel them at the end; yield each one's tag by id."""
@@ -225,10 +227,10 @@ async def are_withdrawn(service: Service, names: list[str]) -> bool:
     return names == sorted(seen) and all(one["withdrawn"] for one in seen.values())
 
 
-async def test_application_that_is_deleted_runs_its_streams_to_their_ends(
+async def test_deleted_application_runs_its_streams_to_their_ends(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Serve counts no leased calls: a replica leaves when it holds none, not when Serve asks.
+    """Serve counts no leased calls: a replica stops when it holds none, not when Serve asks.
 
     Streams of two choices cannot continue elsewhere, so a cut one would end with an error.
     """
@@ -239,4 +241,4 @@ async def test_application_that_is_deleted_runs_its_streams_to_their_ends(
     await service.delete()
 
     assert ["[DONE]"] * 4 == ends
-    assert [] == service.actors()
+    assert [] == service.actor_names()

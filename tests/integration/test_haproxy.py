@@ -14,7 +14,7 @@ import pytest_asyncio
 from scripts.bench.connections import WaitingLoad
 from scripts.bench.load import Target
 from tests.eventually import eventually
-from tests.harness.bodies import COMPLETIONS, completion, encoded
+from tests.harness.bodies import COMPLETIONS, completion, encoded_json
 from tests.harness.front_cluster import FrontCluster, front_cluster
 from tests.harness.key_ring import KeyRing
 from tests.harness.open_calls import OpenStream
@@ -33,8 +33,9 @@ _TOKENS = 60
 """Length of a stream that outlasts a restart of HAProxy and ends long before it is cut."""
 _CALLERS = 4
 _SOON_S = 2.0
-"""Limit of the wait: one second, and one for the query on a busy machine; without a disconnect the
-call runs for 50 minutes."""
+"""Time limit: one second, and one for the query on a busy machine; without a disconnect the call
+runs for 50 minutes.
+"""
 _CHANGED_WITHIN_S = 120.0
 
 
@@ -76,29 +77,29 @@ async def cluster(key: tuple[Path, str]) -> AsyncIterator[FrontCluster]:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def http(cluster: FrontCluster, key: tuple[Path, str]) -> AsyncIterator[httpx.AsyncClient]:
-    """HTTP client with an unlimited number of connections; its calls end with it."""
+    """HTTP client with unlimited connections; its calls end with it."""
     limits, headers = httpx.Limits(max_connections=None), {"authorization": f"Bearer {key[1]}"}
     async with httpx.AsyncClient(
         base_url=cluster.url, timeout=120.0, limits=limits, headers=headers
     ) as http:
         yield http
 
-    async def is_idle() -> bool:
+    async def service_is_idle() -> bool:
         async with httpx.AsyncClient(
             base_url=cluster.url, timeout=120.0, headers=headers
         ) as asking:
             status = (await asking.get("/v1/status")).json()
         return bool(0 == status["waiting"] == status["in_flight"])
 
-    await eventually(is_idle, "nothing of any call is left", 60.0)
+    await eventually(service_is_idle, "nothing of any call is left", 60.0)
 
 
 @asynccontextmanager
-async def streams_one_after_the_other(http: httpx.AsyncClient) -> AsyncIterator[list[OpenStream]]:
+async def keep_streaming(http: httpx.AsyncClient) -> AsyncIterator[list[OpenStream]]:
     """Keep some callers streaming inside the block; yield the streams, all of which end."""
     streams: list[OpenStream] = []
     over = asyncio.Event()
-    # A replaced HAProxy closes idle connections: a call sent on one at that moment must be repeated
+    # A replaced HAProxy closes idle connections: a call sent on one is repeated.
     # by its client.
     fresh = httpx.AsyncClient(
         base_url=http.base_url,
@@ -107,13 +108,13 @@ async def streams_one_after_the_other(http: httpx.AsyncClient) -> AsyncIterator[
         limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
     )
 
-    async def caller() -> None:
+    async def stream_repeatedly() -> None:
         while not over.is_set():
             streams.append(OpenStream(fresh, completion(f"stream {len(streams)}", _TOKENS)))
             await streams[-1].end()
 
     async with fresh:
-        callers = [asyncio.create_task(caller()) for _ in range(_CALLERS)]
+        callers = [asyncio.create_task(stream_repeatedly()) for _ in range(_CALLERS)]
         await eventually(
             lambda: sum(s.has_begun() for s in streams) >= _CALLERS, "all stream", 60.0
         )
@@ -124,24 +125,24 @@ async def streams_one_after_the_other(http: httpx.AsyncClient) -> AsyncIterator[
             await asyncio.gather(*callers)
 
 
-def are_whole(streams: list[OpenStream]) -> bool:
+def streams_are_whole(streams: list[OpenStream]) -> bool:
     return all(stream.events[-1] == "[DONE]" for stream in streams)
 
 
-def more_than(streams: list[OpenStream], count: int) -> Callable[[], bool]:
+def count_exceeds(streams: list[OpenStream], count: int) -> Callable[[], bool]:
     return lambda: len(streams) > count
 
 
 async def test_status_names_haproxy_as_the_front(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
-    """An operator who set the environment variables can check that they took effect."""
+    """An operator can check that the environment variables took effect."""
     answer = await http.post(COMPLETIONS, json=completion())
     status = (await http.get("/v1/status")).json()
     seen = (await http.get("/v1/examination")).json()
 
     assert 200 == answer.status_code
-    assert 1 == len(cluster.haproxies())
+    assert 1 == len(cluster.haproxy_process_ids())
     assert {"kind": "haproxy", "max_connections": _CONNECTIONS} == status["front"]
     assert "haproxy" == seen["serve"]["front"] == seen["ingress"]["front"]["kind"]
     assert seen["serve"]["tls"] is False
@@ -163,17 +164,17 @@ async def test_direct_port_of_an_ingress_requires_a_credential(
     assert [[401, 200]] == statuses
 
 
-async def test_caller_above_the_ingress_limit_is_refused_and_above_haproxys_waits(
+async def test_ingress_refuses_callers_above_its_limit_and_haproxy_lets_others_wait(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
     """HAProxy holds connections above its limit unanswered, so the ingress must refuse first."""
-    (before,) = cluster.haproxies()
+    (before,) = cluster.haproxy_process_ids()
     streams = [OpenStream(http, _ENDLESS) for _ in range(_OUTSTANDING)]
     await eventually(lambda: all(s.has_begun() for s in streams), "all seats are taken", 60.0)
     told = await http.post(COMPLETIONS, json=_ENDLESS)
     address = (http.base_url.host, http.base_url.port)
     with ExitStack() as idle:
-        for _ in range(_CONNECTIONS):  # some are still in the kernel's queue
+        for _ in range(_CONNECTIONS):  # some connections are still in the kernel's queue
             idle.enter_context(socket.create_connection(address))
         async with httpx.AsyncClient(base_url=cluster.url, timeout=120.0) as later:
             beyond = asyncio.create_task(later.get("/healthz"))
@@ -181,60 +182,62 @@ async def test_caller_above_the_ingress_limit_is_refused_and_above_haproxys_wait
             idle.close()
             answer = await beyond
     for stream in streams:
-        await stream.leave()
+        await stream.close_stream()
 
     assert 429 == told.status_code
     assert told.headers["retry-after"]
     assert not done
     assert 200 == answer.status_code
-    assert {before} == cluster.haproxies()
+    assert {before} == cluster.haproxy_process_ids()
 
 
 async def test_unary_call_ends_when_its_caller_disconnects(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
     """All official Python clients send the body in a separate TCP segment after the head."""
-    url, body = http.base_url, encoded(_ENDLESS)
+    url, body = http.base_url, encoded_json(_ENDLESS)
     head = (
         f"POST {COMPLETIONS} HTTP/1.1\r\nHost: {url.host}\r\nContent-Type: application/json\r\n"
         f"Authorization: {http.headers['authorization']}\r\nContent-Length: {len(body)}\r\n\r\n"
     )
 
-    async def in_flight() -> int:
+    async def call_is_in_flight() -> int:
         return int((await http.get("/v1/status")).json()["in_flight"])
 
-    async def idle() -> bool:
-        return not await in_flight()
+    async def service_is_idle_again() -> bool:
+        return not await call_is_in_flight()
 
     _, writer = await asyncio.open_connection(url.host, url.port)
     writer.write(head.encode())
     await writer.drain()
     await http.get("/healthz")  # HAProxy has forwarded the head by now
     writer.write(body)
-    await eventually(in_flight, "it runs", 60.0)
+    await eventually(call_is_in_flight, "it runs", 60.0)
     writer.close()
 
-    await eventually(idle, "it is given up", _SOON_S)
+    await eventually(service_is_idle_again, "it is given up", _SOON_S)
 
 
 async def test_adding_and_removing_ingresses_keeps_open_streams_whole(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
     """Each change starts another HAProxy; the old one and the ingress complete their streams."""
-    (before,) = cluster.haproxies()
-    async with streams_one_after_the_other(http) as streams:
+    (before,) = cluster.haproxy_process_ids()
+    async with keep_streaming(http) as streams:
         for ingresses in (2, 1):
             at_change = asyncio.create_task(asyncio.to_thread(cluster.scale, ingresses))
             await eventually(
-                lambda: len(cluster.haproxies()) > 1, "another HAProxy", _CHANGED_WITHIN_S
+                lambda: len(cluster.haproxy_process_ids()) > 1, "another HAProxy", _CHANGED_WITHIN_S
             )
             await at_change
-            await eventually(more_than(streams, len(streams) + 8), "callers go on", 60.0)
-    await eventually(lambda: len(cluster.haproxies()) == 1, "the old ones have ended", 60.0)
+            await eventually(count_exceeds(streams, len(streams) + 8), "callers go on", 60.0)
+    await eventually(
+        lambda: len(cluster.haproxy_process_ids()) == 1, "the old processes ended", 60.0
+    )
 
     assert len(streams) > 16
-    assert are_whole(streams)
-    assert {before} != cluster.haproxies()
+    assert streams_are_whole(streams)
+    assert {before} != cluster.haproxy_process_ids()
 
 
 @pytest.mark.long
@@ -253,14 +256,14 @@ async def test_stream_that_outlasts_the_hard_stop_is_cut(
 
 
 @pytest.mark.long
-async def test_waiting_callers_outlive_an_ingress_and_leave_nothing(
+async def test_waiting_callers_of_a_removed_ingress_leave_nothing_behind(
     cluster: FrontCluster, key: tuple[Path, str]
 ) -> None:
     """`scripts/bench_connections` measures the same with thousands of callers."""
     await asyncio.to_thread(cluster.scale, 2)
     port = int(cluster.url.rpartition(":")[2])
     load = WaitingLoad(Target(port, "", credential=key[1]), "fake-7b", _SEATS, _LONGEST)
-    waited = await load.hold_callers(8, cluster.processes, partial(cluster.scale, 1))
+    waited = await load.hold_callers(8, cluster.process_ids, partial(cluster.scale, 1))
     left = await load.disconnect_callers(10, seed=1)
 
     assert {"200": 8} == waited.answers

@@ -1,4 +1,4 @@
-"""HAProxy as the front with other options of Serve: each test has a separate cluster."""
+"""HAProxy in front of the service under other options of Serve: each test has its own cluster."""
 
 import httpx
 import pytest

@@ -1,4 +1,4 @@
-"""HTTP surface: answers, streams, applications, and an error for every mistake of a caller."""
+"""The HTTP surface: answers, streams, applications, and an error for each mistake of a caller."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from tests.harness.bodies import CHAT, COMPLETIONS, chat, completion
-from tests.harness.open_calls import every_seat_taken
+from tests.harness.open_calls import occupy_all_seats
 from tests.harness.service import ENDLESS, MAX_MODEL_LEN, MODEL, SEATS, Service
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
@@ -25,7 +25,9 @@ async def test_model_is_listed(http: httpx.AsyncClient) -> None:
     assert [MODEL] == [model["id"] for model in answer.json()["data"]]
 
 
-async def test_health_is_the_ingress_and_readiness_the_whole_path(http: httpx.AsyncClient) -> None:
+async def test_health_checks_the_ingress_and_readiness_the_whole_path(
+    http: httpx.AsyncClient,
+) -> None:
     """A probe that restarts the ingress must not depend on replicas; a readiness probe must."""
     healthy, ready = await http.get("/healthz"), await http.get("/readyz")
 
@@ -39,21 +41,23 @@ async def test_status_names_model_policy_and_replicas(
     status = (await http.get("/v1/status")).json()
 
     assert (MODEL, "justitia", True) == (status["model"], status["policy"], status["ready"])
-    assert await service.pulling() == sorted(status["replicas"])
+    assert await service.pulling_replicas() == sorted(status["replicas"])
 
 
 @pytest.mark.parametrize(("path", "body"), [(CHAT, chat()), (COMPLETIONS, completion())])
-async def test_request_without_an_application_becomes_a_separate_one(
+async def test_request_without_an_application_becomes_its_own_application(
     http: httpx.AsyncClient, path: str, body: dict[str, Any]
 ) -> None:
-    """Plain OpenAI clients are served too, and leave no application behind."""
+    """Plain OpenAI clients are served, too, and leave no application behind."""
     answer = await http.post(path, json=body)
 
     assert 200 == answer.status_code
     assert 4 == answer.json()["usage"]["completion_tokens"]
 
 
-async def test_stream_has_the_text_of_the_unary_answer_and_done(http: httpx.AsyncClient) -> None:
+async def test_stream_has_the_text_of_the_unary_answer_and_ends_with_done(
+    http: httpx.AsyncClient,
+) -> None:
     """Chunks are joined on their way, which must not lose or duplicate text."""
     body = completion(max_tokens=50)
     unary = (await http.post(COMPLETIONS, json=body)).json()["choices"][0]["text"]
@@ -87,7 +91,7 @@ async def test_batch_of_prompts_with_choices_is_answered_whole(http: httpx.Async
         ({"messages": []}, 400, "messages", None),
     ],
 )
-async def test_mistake_is_refused_at_once_with_the_field(
+async def test_invalid_request_is_refused_at_once_with_the_field(
     http: httpx.AsyncClient,
     body: dict[str, Any],
     status: int,
@@ -115,7 +119,7 @@ async def test_mistake_is_refused_at_once_with_the_field(
         ),
     ],
 )
-async def test_mistake_of_any_kind_is_answered_in_openai_form(
+async def test_every_error_has_openais_form(
     http: httpx.AsyncClient,
     path: str,
     content: bytes,
@@ -140,11 +144,11 @@ async def test_missing_endpoint_is_refused_in_the_error_form_of_its_clients(
     assert ("error", "not_found_error") == (answer.json()["type"], answer.json()["error"]["type"])
 
 
-async def test_tokens_are_counted_by_any_replica_while_all_of_them_are_full(
+async def test_tokens_are_counted_while_all_replicas_are_full(
     http: httpx.AsyncClient, service: Service
 ) -> None:
     """Counting takes no seat and no memory, so it waits for neither."""
-    async with every_seat_taken(service, http):
+    async with occupy_all_seats(service, http):
         answer = await http.post("/tokenize", json={"prompt": "one two three"})
 
     assert (200, 3) == (answer.status_code, answer.json()["count"])
@@ -174,7 +178,7 @@ async def test_application_can_be_opened_used_and_closed(
     assert 404 == (await http.get(path)).status_code
 
 
-async def test_application_named_only_by_a_header_is_opened_by_it(http: httpx.AsyncClient) -> None:
+async def test_application_named_only_by_a_header_is_opened(http: httpx.AsyncClient) -> None:
     """Agents that use only the OpenAI client join their calls this way."""
     headers = {"x-justitia-application": "by/header:1", "x-justitia-tenant": "t1"}
     for _ in range(2):
@@ -187,10 +191,10 @@ async def test_application_named_only_by_a_header_is_opened_by_it(http: httpx.As
     await http.post(f"{path}/close", headers={"x-justitia-tenant": "t1"})
 
 
-async def test_cancelled_application_takes_its_waiting_and_running_calls_with_it(
+async def test_cancelling_an_application_cancels_its_waiting_and_running_calls(
     http: httpx.AsyncClient, service: Service
 ) -> None:
-    """A user who gives up frees everything of an application with one call."""
+    """One call frees all resources of an abandoned application."""
     headers = {"x-justitia-application": "to-cancel"}
     body = completion(max_tokens=ENDLESS, n=SEATS)
     calls = [
@@ -242,7 +246,7 @@ async def test_waiting_stream_is_kept_alive_by_comments(
     """Proxies and clients close silent connections, which would lose the place in the queue."""
     body = completion(stream=True)
     async with AsyncExitStack() as stack:
-        async with every_seat_taken(service, http):
+        async with occupy_all_seats(service, http):
             stream = await stack.enter_async_context(http.stream("POST", COMPLETIONS, json=body))
             chunks = stream.aiter_raw()
             first = await anext(chunks)
@@ -258,9 +262,9 @@ async def test_waiting_stream_is_kept_alive_by_comments(
 
 
 async def test_openai_client_works_unchanged(http: httpx.AsyncClient, service: Service) -> None:
-    """Agents use this client; they only add a header."""
+    """Agents use this client, and only add a header."""
 
-    def talk() -> tuple[str, str, str | None]:
+    def hold_conversation() -> tuple[str, str, str | None]:
         with openai.OpenAI(
             base_url=f"{service.url}/v1",
             api_key="none",
@@ -274,7 +278,7 @@ async def test_openai_client_works_unchanged(http: httpx.AsyncClient, service: S
                 client.completions.create(**asked | {"model": "other"})
             return whole.choices[0].text, streamed, refused.value.code
 
-    whole, streamed, refused = await asyncio.to_thread(talk)
+    whole, streamed, refused = await asyncio.to_thread(hold_conversation)
     await http.post("/v1/applications/of-threads/close")
 
     assert whole == streamed

@@ -27,15 +27,15 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
         yield service
 
 
-async def test_context_is_learned_from_the_replicas(service: Service) -> None:
+async def test_context_length_is_learned_from_the_replicas(service: Service) -> None:
     """Only the engine knows the context that vLLM derives or fits into its memory."""
     async with service.http() as http:
 
-        async def is_learned() -> bool:
+        async def context_is_learned() -> bool:
             (card,) = (await http.get("/v1/models")).json()["data"]
             return bool(_KV_TOKENS == card["max_model_len"] == card["max_input_tokens"])
 
-        await eventually(is_learned, "a replica has told it", 30.0)
+        await eventually(context_is_learned, "a replica has told it", 30.0)
         beyond = await http.post(COMPLETIONS, json=completion("word " * 600))
 
     assert (400, "context_length_exceeded") == (

@@ -1,4 +1,4 @@
-"""Rules of the protocol between ingress, scheduler and replica, tested by direct calls."""
+"""The protocol between ingress, scheduler and replica, tested by direct calls."""
 
 import asyncio
 import json
@@ -15,9 +15,9 @@ from justitia_ray.protocol.engine import ResponseHead
 from justitia_ray.protocol.stream_parts import Part
 from justitia_ray.serve.transport.link import SocketLink
 from tests.harness.answers import StreamedAnswer, fake_answer
-from tests.harness.bodies import COMPLETIONS, completion, encoded
+from tests.harness.bodies import COMPLETIONS, completion, encoded_json
 from tests.harness.service import MAX_MODEL_LEN, MODEL, Json, Service
-from tests.integration.raw_ingress import RawIngress, grants, raw_ingress, until_asked
+from tests.integration.raw_ingress import RawIngress, grants_in, raw_ingress, wait_for_open_pull
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
@@ -29,20 +29,20 @@ _LONG, _SHORT = 8_000, 4_000
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def raw(service: Service) -> AsyncIterator[RawIngress]:
-    """Raw ingress without an inference, once a replica has an open pull."""
-    await until_asked(service)
+    """Raw ingress without an inference, on a service with an open pull."""
+    await wait_for_open_pull(service)
     async with raw_ingress(service) as raw:
         yield raw
     await service.until_idle()
 
 
 async def test_abandoned_long_poll_loses_no_grants(raw: RawIngress) -> None:
-    """A call whose caller has gone still ends in the actor, holding messages."""
-    abandoned = asyncio.create_task(raw.poll())
+    """A call whose caller has gone still ends in the actor, and may hold messages."""
+    abandoned = asyncio.create_task(raw.poll_mail())
     granted = await raw.submit()
-    polled = await raw.poll()
+    polled = await raw.poll_mail()
 
-    assert [granted] == grants(polled)
+    assert [granted] == grants_in(polled)
     await abandoned
 
 
@@ -50,34 +50,36 @@ async def test_replica_unreachable_for_one_ingress_still_gets_leases(
     raw: RawIngress, service: Service
 ) -> None:
     """A lost connection is not a lost replica: only the inference is leased elsewhere."""
-    before = await service.pulling()
+    before = await service.pulling_replicas()
     first = await raw.submit()
-    assert await raw.nack(first, NackReason.CONNECTION)
+    assert await raw.nack_lease(first, NackReason.CONNECTION)
     again = await raw.next_grant(first.request_id, after=first)
 
-    assert (first.request_id, before) == (again.request_id, await service.pulling())
+    assert (first.request_id, before) == (again.request_id, await service.pulling_replicas())
     assert first.replica_id != again.replica_id
 
 
 async def test_payload_without_a_lease_is_refused_after_its_grace(raw: RawIngress) -> None:
     """The inference of an expired lease runs elsewhere; running its payload would repeat it."""
-    link = await raw.link_to(await raw.submit())
+    link = await raw.link_to_replica(await raw.submit())
     with pytest.raises(UnknownLease):
-        await link.call("unary", "1-0", COMPLETIONS, {}, encoded(completion()))
+        await link.call("unary", "1-0", COMPLETIONS, {}, encoded_json(completion()))
 
 
-async def test_ingress_with_the_wrong_target_is_refused(raw: RawIngress) -> None:
+async def test_connection_to_the_wrong_process_is_refused(raw: RawIngress) -> None:
     """Another process may have the port of a replica that has gone."""
     grant = await raw.submit()
     with pytest.raises(ConnectionLost, match=f"wants 'gone': this is {grant.replica_id}"):
         await raw.replicas.dial(raw.addresses[grant.replica_id], "gone")
 
 
-def stream(link: SocketLink, grant: Grant, body: Json) -> AsyncGenerator[list[ResponseHead | Part]]:
-    return link.stream("stream", grant.lease_id, COMPLETIONS, {}, encoded(body), None)
+def read_batches(
+    link: SocketLink, grant: Grant, body: Json
+) -> AsyncGenerator[list[ResponseHead | Part]]:
+    return link.stream("stream", grant.lease_id, COMPLETIONS, {}, encoded_json(body), None)
 
 
-def check_is_whole(batches: list[list[ResponseHead | Part]], body: Json) -> None:
+def check_answer_is_complete(batches: list[list[ResponseHead | Part]], body: Json) -> None:
     """Check that a stream has the fake engine's answer to its body."""
     read = b"".join(item.body for batch in batches for item in batch if isinstance(item, Part))
     joined = StreamedAnswer()
@@ -86,25 +88,27 @@ def check_is_whole(batches: list[list[ResponseHead | Part]], body: Json) -> None
         joined.add_event(json.loads(event.removeprefix("data: ")))
 
     assert "data: [DONE]" == last
-    assert fake_answer(COMPLETIONS, encoded(body), MODEL, MAX_MODEL_LEN) == joined.whole_answer()
+    assert (
+        fake_answer(COMPLETIONS, encoded_json(body), MODEL, MAX_MODEL_LEN) == joined.joined_answer()
+    )
     assert [] == joined.flaws
 
 
-async def test_slow_reader_holds_up_only_itself(limited: Service) -> None:
+async def test_slow_reader_delays_only_its_own_stream(limited: Service) -> None:
     """Streams share a connection: an unread one must fill neither it nor the memory."""
     slow_body, fast_body = (
         completion(f"of {n}", n, stream=True, stream_options={"include_usage": True})
         for n in (_LONG, _SHORT)
     )
-    await until_asked(limited)
+    await wait_for_open_pull(limited)
     async with raw_ingress(limited) as raw:
         slow, fast = await raw.submit(_LONG), await raw.submit(_SHORT)
-        link = await raw.link_to(slow)
-        async with aclosing(stream(link, slow, slow_body)) as items:
+        link = await raw.link_to_replica(slow)
+        async with aclosing(read_batches(link, slow, slow_body)) as items:
             slowly = [await anext(items)]
-            beside = [batch async for batch in stream(link, fast, fast_body)]
+            beside = [batch async for batch in read_batches(link, fast, fast_body)]
             slowly += [batch async for batch in items]
 
     assert len(slowly[1]) <= _MOST_HELD < sum(map(len, beside))
-    check_is_whole(slowly, slow_body)
-    check_is_whole(beside, fast_body)
+    check_answer_is_complete(slowly, slow_body)
+    check_answer_is_complete(beside, fast_body)

@@ -26,11 +26,11 @@ from justitia_ray.observability.metrics import TABLE, Metric
 from justitia_ray.serve.transport.handshake import Offer
 from tests.eventually import eventually
 from tests.harness.bodies import COMPLETIONS, completion
-from tests.harness.chaos.stranger import Door, Stranger, keep_knocking
-from tests.harness.exporter import scraped
-from tests.harness.open_calls import OpenStream, leave
+from tests.harness.chaos.stranger import OpenPort, Stranger, keep_connecting
+from tests.harness.exporter import scrape_samples
+from tests.harness.open_calls import OpenStream, cancel_calls
 from tests.harness.service import Service, Serving
-from tests.integration.raw_ingress import grants, raw_ingress, until_asked
+from tests.integration.raw_ingress import grants_in, raw_ingress, wait_for_open_pull
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
@@ -42,19 +42,19 @@ _QUOTAS = [
     {"unit": "applications", "limit": 1, "per": "day", "on_exhausted": "shadow"},
 ]
 WITHIN_S = 90.0
-"""Time until metrics appear: Ray's workers export every few seconds, later on busy cores."""
+"""Seconds until metrics appear: Ray's workers export every few seconds, later on busy cores."""
 
 STILL = {
     m.BOUND_VIOLATIONS_TOTAL,  # would be a defect of the core
     m.TRAININGS_TOTAL,  # a training needs many more applications
     m.MODEL_VERSION,  # the only version is 0, the mean
-    m.ENGINE_FAILURES_TOTAL,  # no engine fails here or, for the next, stalls
+    m.ENGINE_FAILURES_TOTAL,  # no engine fails or stalls in this test
     m.STALLED_SECONDS,
-    m.WAITING_CLAIMS,  # each waits for some milliseconds
+    m.WAITING_CLAIMS,  # each of these waits takes some milliseconds
     m.PREDICTOR_MISSED_TOTAL,  # the predictor misses deadlines only on a busy machine
 }
-"""Metrics without a reason to rise in this test: only their presence is checked, and unit tests
-show that they rise."""
+"""Metrics that cannot rise in this test: only their presence is checked; unit tests show the rise.
+"""
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -72,7 +72,7 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
         yield service
 
 
-def values(samples: list[Sample], metric: Metric, **labels: str) -> list[float]:
+def metric_values(samples: list[Sample], metric: Metric, **labels: str) -> list[float]:
     """Return the values of a metric's series with these labels; for a histogram, its counts."""
     name = metric.exported[-1]
     return [
@@ -93,12 +93,12 @@ def _check_buckets(samples: list[Sample], metric: Metric, count: int, **labels: 
     assert 0 <= next(one.value for one in ours if one.name == total)
 
 
-async def _scraped(application: str) -> list[Sample]:
+async def _application_samples(application: str) -> list[Sample]:
     """Return the current samples of one Serve application from every node's exporter."""
-    return [one for one in await scraped() if one.labels.get("application") == application]
+    return [one for one in await scrape_samples() if one.labels.get("application") == application]
 
 
-async def _finish_one(http: httpx.AsyncClient, name: str) -> None:
+async def _finish_one_application(http: httpx.AsyncClient, name: str) -> None:
     opening = {
         "application_id": name,
         "application_class": "vote",
@@ -112,7 +112,7 @@ async def _finish_one(http: httpx.AsyncClient, name: str) -> None:
     (await http.post(f"/v1/applications/team-a|{name}/close")).raise_for_status()
 
 
-async def _ask_for_little(http: httpx.AsyncClient) -> httpx.Response:
+async def _repeat_small_calls_until_lagging(http: httpx.AsyncClient) -> httpx.Response:
     """Repeat calls that GPS would serve at once: they lag until running calls make room."""
     while True:
         (await http.post(COMPLETIONS, json=completion())).raise_for_status()
@@ -128,7 +128,7 @@ async def _miss_a_deadline(http: httpx.AsyncClient) -> None:
         statuses.add(answer.status_code)
 
 
-async def _fail_a_stream(http: httpx.AsyncClient) -> None:
+async def _cancel_running_stream(http: httpx.AsyncClient) -> None:
     """Cancel the application of a running stream; its next call is refused for good."""
     head, said = {"x-justitia-application": "cancelled"}, ""
     body = completion(max_tokens=LONG, stream=True)
@@ -145,7 +145,7 @@ async def _fail_a_stream(http: httpx.AsyncClient) -> None:
     assert (409, "false") == (again.status_code, again.headers["x-should-retry"])
 
 
-def _failed_for_serve(samples: list[Sample], error: str) -> float:
+def _failures_in_serve(samples: list[Sample], error: str) -> float:
     """Return the number of calls that failed for Serve with an error of that class."""
     return sum(
         sample.value
@@ -167,29 +167,29 @@ async def _leave_lease_unused(service: Service) -> None:
             ),
         )
 
-        async def granted() -> Grant | None:
-            return next(iter(grants(await raw.tell(*items))), None)
+        async def granted_lease() -> Grant | None:
+            return next(iter(grants_in(await raw.send_batch(*items))), None)
 
-        await raw.nack(await eventually(granted, "it is leased"), NackReason.LEASE)
+        await raw.nack_lease(await eventually(granted_lease, "it is leased"), NackReason.LEASE)
 
-        async def is_at(**state: int) -> bool:
+        async def inference_is_waiting(**state: int) -> bool:
             known = await service.scheduler().application.remote(application)
             return bool(state.items() <= known.items())
 
-        await eventually(lambda: is_at(running=1), "the next lease is granted", 30.0)
-        await eventually(lambda: is_at(waiting=1, running=0), "it lapses", 30.0)
-        await raw.tell(InferenceCancelled(request))
+        await eventually(lambda: inference_is_waiting(running=1), "the next lease is granted", 30.0)
+        await eventually(lambda: inference_is_waiting(waiting=1, running=0), "it lapses", 30.0)
+        await raw.send_batch(InferenceCancelled(request))
         await service.scheduler().cancel_application.remote(application)
 
 
-async def _until_risen(service: Service, wanted: set[Metric]) -> list[Sample]:
+async def _wait_until_risen(service: Service, wanted: set[Metric]) -> list[Sample]:
     """Scrape until each of these metrics has been above 0; return the last scrape."""
     left, last = set(wanted), list[Sample]()
 
     async def none_is_left() -> bool:
         nonlocal last
-        last = await _scraped(service.name)
-        left.difference_update([x for x in left if any(v > 0 for v in values(last, x))])
+        last = await _application_samples(service.name)
+        left.difference_update([x for x in left if any(v > 0 for v in metric_values(last, x))])
         return not left
 
     try:
@@ -202,53 +202,53 @@ async def _until_risen(service: Service, wanted: set[Metric]) -> list[Sample]:
 async def test_every_metric_is_exported_and_moves(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """The exported metrics match the table: names are right, and nothing stays at 0."""
+    """The exported metrics match the table: names are right, and none stays at 0."""
     by_restart = {m.EPOCH_CHANGES_TOTAL}
     of_autoscaling = {m.TARGET_DRAIN_SECONDS}
     for number in range(3):
-        await _finish_one(http, f"vote-{number}")
-    await _fail_a_stream(http)
+        await _finish_one_application(http, f"vote-{number}")
+    await _cancel_running_stream(http)
     await _leave_lease_unused(service)
     body = completion(max_tokens=LONG)
     calls: list[asyncio.Task[Any]] = [
         asyncio.create_task(http.post(COMPLETIONS, json=body)) for _ in range(16)
     ]
-    calls.append(asyncio.create_task(_ask_for_little(http)))
+    calls.append(asyncio.create_task(_repeat_small_calls_until_lagging(http)))
     calls.append(asyncio.create_task(_miss_a_deadline(http)))
     try:
-        seen = await _until_risen(service, set(TABLE) - STILL - by_restart - of_autoscaling)
+        seen = await _wait_until_risen(service, set(TABLE) - STILL - by_restart - of_autoscaling)
     finally:
-        await leave(calls)
+        await cancel_calls(calls)
 
     vote = {"application_class": "vote", "tenant": "team-a"}
-    assert [3] == values(seen, m.COMPLETION_SECONDS, **vote)
-    assert [3] == values(seen, m.QUEUE_WAIT_SECONDS, **vote)
+    assert [3] == metric_values(seen, m.COMPLETION_SECONDS, **vote)
+    assert [3] == metric_values(seen, m.QUEUE_WAIT_SECONDS, **vote)
     _check_buckets(seen, m.QUEUE_WAIT_SECONDS, 3, **vote)
-    assert [3] == values(seen, m.APPLICATION_OUTCOMES_TOTAL, outcome="finished", **vote)
-    assert [1] == values(seen, m.LEASES_TOTAL, event="nacked")
-    # It is leased again at once; if the first expiry is noticed late, that lease expires too.
-    assert 1 <= values(seen, m.LEASES_TOTAL, event="expired")[0]
-    assert [1] == values(seen, m.SETTLEMENTS_TOTAL, rule="expected")
-    assert 1 <= values(seen, m.REFUSALS_TOTAL, reason="unknown_application")[0]
+    assert [3] == metric_values(seen, m.APPLICATION_OUTCOMES_TOTAL, outcome="finished", **vote)
+    assert [1] == metric_values(seen, m.LEASES_TOTAL, event="nacked")
+    # After a late notice of the expiry, the next lease of the inference expires, too.
+    assert 1 <= metric_values(seen, m.LEASES_TOTAL, event="expired")[0]
+    assert [1] == metric_values(seen, m.SETTLEMENTS_TOTAL, rule="expected")
+    assert 1 <= metric_values(seen, m.REFUSALS_TOTAL, reason="unknown_application")[0]
     assert {service.config.model.name} == {
         sample.labels["model"] for sample in seen if sample.name.startswith("ray_justitia_")
     }
-    assert not any(values(seen, metric) for metric in of_autoscaling)
-    assert 1 == _failed_for_serve(await scraped(), "ApplicationCancelled")
-    assert [1] == values(seen, m.FAILED_STREAMS_TOTAL, failed_with="4xx")
+    assert not any(metric_values(seen, metric) for metric in of_autoscaling)
+    assert 1 == _failures_in_serve(await scrape_samples(), "ApplicationCancelled")
+    assert [1] == metric_values(seen, m.FAILED_STREAMS_TOTAL, failed_with="4xx")
     for metric in STILL:
-        assert values(seen, metric), f"{metric.name} is not exported"
+        assert metric_values(seen, metric), f"{metric.name} is not exported"
 
     await service.until_idle()
-    before = max(values(seen, m.EPOCH))
+    before = max(metric_values(seen, m.EPOCH))
     ray.kill(service.scheduler(), no_restart=False)
     await service.until(lambda s: s["epoch"] > before, "the next scheduler is in office")
-    after = await _until_risen(service, by_restart)
+    after = await _wait_until_risen(service, by_restart)
 
-    assert [1] == values(after, m.EPOCH_CHANGES_TOTAL)
+    assert [1] == metric_values(after, m.EPOCH_CHANGES_TOTAL)
 
 
-def _logged(files: str, event: str) -> list[dict[str, Any]]:
+def _log_events(files: str, event: str) -> list[dict[str, Any]]:
     """Return the lines of a log event in files of this session's log directory."""
     session = Path(ray._private.worker._global_node.get_session_dir_path())
     found = []
@@ -258,16 +258,16 @@ def _logged(files: str, event: str) -> list[dict[str, Any]]:
     return [line for line in found if line["message"] == event]
 
 
-async def test_application_that_is_over_is_one_line_of_json(http: httpx.AsyncClient) -> None:
+async def test_ended_application_is_one_line_of_json_in_the_log(http: httpx.AsyncClient) -> None:
     """The line is in the scheduler's worker log, although the scheduler is no Serve replica."""
     name = f"logged-{uuid4().hex[:8]}"
-    await _finish_one(http, name)
+    await _finish_one_application(http, name)
 
-    def lines() -> list[dict[str, Any]]:
-        ended = _logged("worker-*.err", "application.ended")
+    def event_lines() -> list[dict[str, Any]]:
+        ended = _log_events("worker-*.err", "application.ended")
         return [line for line in ended if line["application_id"] == f"team-a|{name}"]
 
-    (line,) = await eventually(lines, "it is logged")
+    (line,) = await eventually(event_lines, "it is logged")
     assert ("vote", "team-a", "finished") == tuple(
         line[key] for key in ("application_class", "tenant", "outcome")
     )
@@ -279,26 +279,26 @@ async def test_application_that_is_over_is_one_line_of_json(http: httpx.AsyncCli
 async def test_peers_without_the_secret_are_refused_and_counted(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Peers without the secret are refused and disturb no one else."""
+    """Peers without the secret disturb no other connection."""
     stranger = Stranger()
     offer: Offer = await service.scheduler().link.remote()
-    await until_asked(service)
+    await wait_for_open_pull(service)
     async with raw_ingress(service) as raw:
         grant = await raw.submit()
         doors = [
-            Door(address, name, offer.key.key_id)
+            OpenPort(address, name, offer.key.key_id)
             for address, name in (
                 (offer.address, offer.target),
                 (raw.addresses[grant.replica_id], grant.replica_id),
             )
         ]
-    knocking = asyncio.create_task(keep_knocking(stranger, doors))
+    knocking = asyncio.create_task(keep_connecting(stranger, doors))
     while stranger.refused < 50:
-        await _finish_one(http, f"beside-{uuid4().hex[:8]}")
+        await _finish_one_application(http, f"beside-{uuid4().hex[:8]}")
     knocking.cancel()
 
     for files in ("worker-*.err", "serve/replica_measured_Replica_*.log"):
-        refused = _logged(files, "connection.refused")
+        refused = _log_events(files, "connection.refused")
         assert 8 <= max(line["refused_so_far"] for line in refused)
         reasons = " ".join(line["reason"] for line in refused)
         assert "does not know key" in reasons
@@ -306,7 +306,7 @@ async def test_peers_without_the_secret_are_refused_and_counted(
         assert offer.key.secret.hex() not in reasons
 
 
-async def test_log_lines_of_an_ingress_have_serves_fields_too(
+async def test_log_lines_of_an_ingress_have_serves_fields(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """The fields let an operator find the lines of one request across processes."""
@@ -315,7 +315,7 @@ async def test_log_lines_of_an_ingress_have_serves_fields_too(
     (replica_id,) = (await service.status())["replicas"]
     service.kill_replica(replica_id)
     lines = await eventually(
-        lambda: _logged("serve/replica_measured_Ingress_*.log", "lease.unusable"),
+        lambda: _log_events("serve/replica_measured_Ingress_*.log", "lease.unusable"),
         "the lease that was lost is logged",
         30.0,
     )

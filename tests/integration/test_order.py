@@ -12,8 +12,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from tests.harness.bodies import COMPLETIONS, completion, encoded
-from tests.harness.open_calls import every_seat_taken, tags_of
+from tests.harness.bodies import COMPLETIONS, completion, encoded_json
+from tests.harness.open_calls import occupy_all_seats, virtual_finish_times
 from tests.harness.service import PROBED, Service, Serving
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
@@ -32,7 +32,7 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
 
 
 @dataclass(frozen=True)
-class Run:
+class WaveRun:
     """Leases and applications of all inferences, in the order of the leases."""
 
     applications: list[str]
@@ -42,18 +42,18 @@ class Run:
     """Applications in the order of their tags while all inferences waited."""
 
 
-async def run_waves(service: Service, http: httpx.AsyncClient, prefix: str) -> Run:
-    """Submit one inference of every application per wave behind blockers; then release them."""
+async def run_waves(service: Service, http: httpx.AsyncClient, prefix: str) -> WaveRun:
+    """Submit one inference of every application per wave behind blockers, then end the blockers."""
     weights = random.Random(1).sample(range(1, 1 + _APPLICATIONS), _APPLICATIONS)
     names = []
     for i, weight in enumerate(weights):
         body = {"application_class": prefix, "application_id": f"{prefix}-{i}", "weight": weight}
         names.append((await http.post("/v1/applications", json=body)).json()["application_id"])
     calls: dict[tuple[str, int], Any] = {}
-    async with every_seat_taken(service, http, seats=1):
+    async with occupy_all_seats(service, http, seats=1):
         for wave in range(_WAVES):
             calls |= await submit_wave(service, names, wave)
-        tags = await tags_of(http, names)
+        tags = await virtual_finish_times(http, names)
     answers = dict(zip(calls, await asyncio.gather(*calls.values()), strict=True))
     for name in names:
         await http.post(f"/v1/applications/{name}/close")
@@ -62,7 +62,7 @@ async def run_waves(service: Service, http: httpx.AsyncClient, prefix: str) -> R
         json.loads(body)["id"].removeprefix("cmpl-"): key for key, (_, _, body) in answers.items()
     }
     in_order = sorted(leases, key=grant_number)
-    return Run(
+    return WaveRun(
         applications=[leases[lease][0] for lease in in_order],
         waves=[leases[lease][1] for lease in in_order],
         leases=in_order,
@@ -73,7 +73,7 @@ async def run_waves(service: Service, http: httpx.AsyncClient, prefix: str) -> R
 async def submit_wave(service: Service, names: list[str], wave: int) -> dict[tuple[str, int], Any]:
     """Submit one inference of each application, and wait until all are queued."""
     handle = service.handle()
-    body = encoded(completion(max_tokens=1))
+    body = encoded_json(completion(max_tokens=1))
     calls = {
         (name, wave): handle.call.remote(
             "POST", COMPLETIONS, {"x-justitia-application": name}, body
@@ -90,16 +90,16 @@ def grant_number(lease_id: str) -> int:
     return int(lease_id.rpartition("-")[2])
 
 
-async def started(service: Service, leases: list[str]) -> list[list[str]]:
+async def started_leases(service: Service, leases: list[str]) -> list[list[str]]:
     """Return the given leases that each engine has started, in its order."""
     ours = set(leases)
     return [
         [lease for lease in await service.probe(replica_id, "admitted") if lease in ours]
-        for replica_id in await service.pulling()
+        for replica_id in await service.pulling_replicas()
     ]
 
 
-async def test_engines_start_in_the_order_of_the_policy_and_it_changes_on_a_running_application(
+async def test_engines_follow_the_policys_order_and_its_change_at_run_time(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """The order can be changed without a restart.
@@ -108,7 +108,7 @@ async def test_engines_start_in_the_order_of_the_policy_and_it_changes_on_a_runn
     interleaved as they arrived, wave by wave.
     """
     before = await service.status()
-    replicas = await service.pulling()
+    replicas = await service.pulling_replicas()
     justitia = await run_waves(service, http, "justitia")
     service.user_config = {"policy": "fcfs"}
     await service.deploy()
@@ -119,14 +119,14 @@ async def test_engines_start_in_the_order_of_the_policy_and_it_changes_on_a_runn
     assert [name for name in justitia.by_tag for _ in range(_WAVES)] == justitia.applications
     assert [wave for wave in range(_WAVES) for _ in range(_APPLICATIONS)] == fcfs.waves
     for run in (justitia, fcfs):
-        by_engine = await started(service, run.leases)
+        by_engine = await started_leases(service, run.leases)
         assert [sorted(leases, key=grant_number) for leases in by_engine] == by_engine
         assert run.leases == sorted(chain(*by_engine), key=grant_number)
-    assert replicas == await service.pulling()
+    assert replicas == await service.pulling_replicas()
     assert (before["epoch"], before["pid"]) == (after["epoch"], after["pid"])
 
 
-async def test_setting_that_is_not_allowed_leaves_the_application_as_it_is(
+async def test_invalid_setting_leaves_the_application_as_it_is(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """A typing mistake in a settings file must not stop a running service."""

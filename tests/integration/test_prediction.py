@@ -1,4 +1,4 @@
-"""The predictor in service: it learns from finished applications, trains, rolls back, recovers.
+"""The predictor in service: it learns from finished applications, trains, rolls back, restarts.
 
 The tests use one application with two predictor replicas, in sequence.
 """
@@ -22,7 +22,7 @@ from tests.harness.service import Service, Serving
 pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.asyncio(loop_scope="session")]
 
 TRAINED_WITHIN_S = 120.0
-"""Time for a training, whose process has the lowest priority."""
+"""Time limit of a training, whose process has the lowest priority."""
 LEARNED_WITHIN_S = 30.0
 
 Json = dict[str, Any]
@@ -36,18 +36,18 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
         yield service
 
 
-def text_of(words: int) -> str:
+def input_text(words: int) -> str:
     return "report " * words
 
 
 async def run_application(http: httpx.AsyncClient, application_class: str, words: int) -> float:
     """Run an application whose cost grows with its input; return the prediction."""
-    opening = {"application_class": application_class, "input": text_of(words)}
+    opening = {"application_class": application_class, "input": input_text(words)}
     opened = (await http.post("/v1/applications", json=opening)).json()
     name = opened["application_id"]
     answer = await http.post(
         COMPLETIONS,
-        json=completion(text_of(words), max_tokens=words),
+        json=completion(input_text(words), max_tokens=words),
         headers={"x-justitia-application": name},
     )
     assert 200 == answer.status_code
@@ -56,7 +56,7 @@ async def run_application(http: httpx.AsyncClient, application_class: str, words
     return predicted
 
 
-async def of_class(http: httpx.AsyncClient, name: str) -> Json:
+async def class_state(http: httpx.AsyncClient, name: str) -> Json:
     """Return the service's state of a class."""
     classes = (await http.get("/v1/predictor")).json()["classes"]
     found: Json = classes.get(name, {"samples": 0, "active": 0})
@@ -66,90 +66,87 @@ async def of_class(http: httpx.AsyncClient, name: str) -> Json:
 async def estimates(service: Service, name: str, words: int, count: int = 16) -> list[Json]:
     """Return estimates for one input, by whichever replicas answer."""
     predictor = service.handle("Predictor")
-    features = features_of(text_of(words))
+    features = features_of(input_text(words))
     found: list[Json] = await asyncio.gather(
         *(predictor.estimate.remote(name, features) for _ in range(count))
     )
     return found
 
 
-async def by_model(service: Service, name: str, words: int) -> Json | None:
+async def agreed_model_estimate(service: Service, name: str, words: int) -> Json | None:
     """Return the model's estimate if all replicas agree on it, else None."""
     found = await estimates(service, name, words, 64)
     agree = all(estimate == found[0] for estimate in found)
     return found[0] if agree and found[0]["source"] == "model" else None
 
 
-async def sources(service: Service, name: str) -> set[str]:
+async def estimate_sources(service: Service, name: str) -> set[str]:
     """Return the sources of the replicas' estimates."""
     return {estimate["source"] for estimate in await estimates(service, name, 30)}
 
 
-async def command(service: Service, *words: str) -> int:
+async def run_command(service: Service, *words: str) -> int:
     return await asyncio.to_thread(main, [*words, "--url", service.url])
 
 
-async def test_class_is_trained_in_service_and_all_replicas_serve_its_model(
+async def test_class_is_trained_in_service_and_all_replicas_use_the_model(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Ten applications suffice; then two replicas and the ingress give the same estimate."""
-    assert "prior" in await sources(service, "report")
+    assert "prior" in await estimate_sources(service, "report")
     for words in (10, 14, 20, 28, 40, 56, 12, 17, 24, 34, 48, 60):
         await run_application(http, "report", words)
 
-    async def has_model() -> bool:
-        known = await of_class(http, "report")
+    async def model_is_active() -> bool:
+        known = await class_state(http, "report")
         return bool(known["samples"] == 12 and known["active"] > 0)
 
-    await eventually(has_model, "a model has taken over", TRAINED_WITHIN_S)
+    await eventually(model_is_active, "a model has taken over", TRAINED_WITHIN_S)
 
-    async def agreed() -> Json | None:
+    async def agreed_estimate() -> Json | None:
         """Return the replicas' estimate if the ingress gives the same for an application."""
-        estimate = await by_model(service, "report", 50)
-        opening = {"application_class": "report", "input": text_of(50)}
+        estimate = await agreed_model_estimate(service, "report", 50)
+        opening = {"application_class": "report", "input": input_text(50)}
         opened = (await http.post("/v1/applications", json=opening)).json()
         await http.post(f"/v1/applications/{opened['application_id']}/close")
         predicted = opened["predicted_kv_token_time"]
         return estimate if estimate is not None and estimate["kv_token_time"] == predicted else None
 
     # Until a replica has read the new model, either model may answer.
-    estimate: Json = await eventually(agreed, "all say the same", LEARNED_WITHIN_S)
+    estimate: Json = await eventually(agreed_estimate, "all say the same", LEARNED_WITHIN_S)
     assert estimate["p10"] <= estimate["kv_token_time"] <= estimate["p90"]
 
 
-async def test_model_looks_at_the_input(service: Service) -> None:
-    """A model's estimate of a long report is higher than that of a short one."""
-
-    async def by_models() -> list[Json] | None:
-        found = [await by_model(service, "report", words) for words in (10, 60)]
+async def test_estimate_of_a_long_input_is_higher_than_of_a_short_input(service: Service) -> None:
+    async def both_by_model() -> list[Json] | None:
+        found = [await agreed_model_estimate(service, "report", words) for words in (10, 60)]
         both = [estimate for estimate in found if estimate is not None]
         return both if both == found else None
 
-    short, long = await eventually(by_models, "all replicas serve a model", LEARNED_WITHIN_S)
+    short, long = await eventually(both_by_model, "all replicas serve a model", LEARNED_WITHIN_S)
 
     assert 2 * short["kv_token_time"] < long["kv_token_time"]
 
 
-async def test_rollback_and_release_by_command(
+async def test_rollback_and_release_by_command_reach_all_replicas(
     service: Service, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The rollback reaches every replica within seconds."""
-    active = (await of_class(http, "report"))["active"]
-    assert 0 == await command(service, "predictor", "rollback", "report", "--to", "0")
+    active = (await class_state(http, "report"))["active"]
+    assert 0 == await run_command(service, "predictor", "rollback", "report", "--to", "0")
 
-    async def by_class() -> bool:
-        return await sources(service, "report") == {"class"}
+    async def estimate_is_the_mean() -> bool:
+        return await estimate_sources(service, "report") == {"class"}
 
-    await eventually(by_class, "all replicas went back", LEARNED_WITHIN_S)
-    assert 0 == await command(service, "predictor", "list")
-    assert 0 == await command(service, "predictor", "rollback", "report", "--to", str(active))
-    assert 0 == await command(service, "predictor", "rollback", "report", "--release")
+    await eventually(estimate_is_the_mean, "all replicas went back", LEARNED_WITHIN_S)
+    assert 0 == await run_command(service, "predictor", "list")
+    assert 0 == await run_command(service, "predictor", "rollback", "report", "--to", str(active))
+    assert 0 == await run_command(service, "predictor", "rollback", "report", "--release")
     said = capsys.readouterr().out.splitlines()
     assert "class report: no model, its mean, serves until it is released" == said[0]
     assert f"class report: version {active} serves until a training beats it" == said[-1]
 
 
-async def test_impossible_rollback_is_the_callers_mistake(http: httpx.AsyncClient) -> None:
+async def test_impossible_rollback_is_refused_as_a_callers_mistake(http: httpx.AsyncClient) -> None:
     unknown = await http.post("/v1/predictor/none/rollback")
     wrong = await http.post("/v1/predictor/report/rollback", json={"version": 99})
     mixed = await http.post("/v1/predictor/report/rollback", json={"versions": 1})
@@ -169,43 +166,43 @@ async def test_uploaded_history_is_learned(
     lines = [
         {
             "class": "import",
-            "input": text_of(words),
+            "input": input_text(words),
             "inferences": [{"prompt_tokens": words, "output_tokens": words}],
         }
         for words in range(5, 35)
     ]
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert 0 == await command(service, "data", "import", "--file", str(file))
+    assert 0 == await run_command(service, "data", "import", "--file", str(file))
 
-    async def has_model() -> bool:
-        known = await of_class(http, "import")
+    async def model_is_active() -> bool:
+        known = await class_state(http, "import")
         return bool(known["samples"] == 30 and known["active"] > 0)
 
-    await eventually(has_model, "the history has been learned", TRAINED_WITHIN_S)
+    await eventually(model_is_active, "the history has been learned", TRAINED_WITHIN_S)
 
 
 async def test_killed_predictor_restarts_with_its_learned_state(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Both replicas die at once; applications that finish meanwhile are learned later, once."""
-    before = await of_class(http, "report")
-    actors = service.actors("Predictor")
+    before = await class_state(http, "report")
+    actors = service.actor_names("Predictor")
     assert 2 == len(actors)
     for actor in actors:
         service.kill(actor)
     for words in (15, 25):
         await run_application(http, "report", words)
 
-    async def knows() -> bool:
+    async def samples_are_learned() -> bool:
         answer = await http.get("/v1/predictor")
         if answer.status_code != 200:
             return False
         known = answer.json()["classes"].get("report", {})
         return bool(known.get("samples") == before["samples"] + 2)
 
-    await eventually(knows, "the predictor is back", TRAINED_WITHIN_S)
-    after = await of_class(http, "report")
+    await eventually(samples_are_learned, "the predictor is back", TRAINED_WITHIN_S)
+    after = await class_state(http, "report")
     assert before["versions"] == after["versions"][: len(before["versions"])]
     await eventually(
-        lambda: by_model(service, "report", 50), "the replicas agree", LEARNED_WITHIN_S
+        lambda: agreed_model_estimate(service, "report", 50), "the replicas agree", LEARNED_WITHIN_S
     )

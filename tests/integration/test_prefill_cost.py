@@ -41,8 +41,8 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
         yield service
 
 
-async def _served(http: httpx.AsyncClient) -> dict[str, tuple[float, float]]:
-    """Return each tenant's KV token-time and prefill so far, of one moment."""
+async def _service_by_tenant(http: httpx.AsyncClient) -> dict[str, tuple[float, float]]:
+    """Return (KV token-time, prefill) by tenant, of one moment."""
     rows = (await http.get("/v1/usage")).json()["data"]
     return {
         tenant: (
@@ -53,35 +53,35 @@ async def _served(http: httpx.AsyncClient) -> dict[str, tuple[float, float]]:
     }
 
 
-async def test_tenant_that_never_hits_gets_the_service_of_one_that_always_does(
+async def test_tenants_that_miss_the_cache_get_as_much_service_as_tenants_that_hit_it(
     service: Service,
 ) -> None:
-    """Equal weights: fewer calls for the tenant whose prompts are computed, equal service."""
+    """Equal weights mean equal service: fewer calls for the tenant whose prompts are computed."""
     numbers = count()
 
-    async def call(http: httpx.AsyncClient, tenant: str) -> None:
+    async def submit_call(http: httpx.AsyncClient, tenant: str) -> None:
         own = f"{next(numbers)} " if tenant == "miss" else ""
         body = completion(own + "word " * (_PROMPT - len(own.split())), max_tokens=_OUTPUT)
         answer = await http.post(COMPLETIONS, json=body, headers={"x-justitia-tenant": tenant})
         assert answer.status_code == 200, answer.text
 
     async with service.http() as http:
-        await call(http, "hit")
+        await submit_call(http, "hit")
 
         async def prompts_are_cached() -> bool:
-            before = await _served(http)
-            await call(http, "hit")
-            after = await _served(http)
+            before = await _service_by_tenant(http)
+            await submit_call(http, "hit")
+            after = await _service_by_tenant(http)
             return after["hit"][1] - before["hit"][1] < _PRICE * _PROMPT / 4
 
         await eventually(prompts_are_cached, "a repeated prompt is found", 60.0)
-        begun = await _served(http)
+        begun = await _service_by_tenant(http)
         tenants = ("hit",) * _HITS + ("miss",) * _MISSES
-        calls = [asyncio.create_task(call(http, tenant)) for tenant in tenants]
+        calls = [asyncio.create_task(submit_call(http, tenant)) for tenant in tenants]
         ended: dict[str, tuple[float, float]] = {}
 
         async def half_of_the_misses_have_ended() -> bool:
-            ended.update(await _served(http))
+            ended.update(await _service_by_tenant(http))
             return ended["miss"][1] - begun["miss"][1] >= _MISSES / 2 * _PRICE * _PROMPT
 
         await eventually(half_of_the_misses_have_ended, "half of the misses have ended", 60.0)

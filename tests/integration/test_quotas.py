@@ -20,10 +20,10 @@ _OTHER = "org/other"
 _LIMIT = 10
 _CALLS = 300
 _AT_ONCE = 64
-"""Number of concurrently open calls: the machine has two cores, and the quota counts all calls."""
+"""Number of concurrently open calls, within two cores' capacity; the quota counts all calls."""
 
 
-def _quota(unit: str, limit: float, **more: Any) -> dict[str, Any]:
+def _application_quota(unit: str, limit: float, **more: Any) -> dict[str, Any]:
     return {"quotas": [{"unit": unit, "limit": limit, "per": "day", **more}]}
 
 
@@ -37,43 +37,45 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
         scheduler={"quota_timeout_s": 120.0},
         user_config={
             "tenants": {
-                "crowd/*": _quota("applications", _LIMIT),
+                "crowd/*": _application_quota("applications", _LIMIT),
                 "counted": {"quotas": [{"unit": "inferences", "limit": 3, "per": "day"}]},
                 "capped": {"caps": {"inferences": 2}},
-                "shadow": _quota("applications", 1, on_exhausted="shadow"),
+                "shadow": _application_quota("applications", 1, on_exhausted="shadow"),
             }
         },
     ) as service:
         yield service
 
 
-async def _call(http: httpx.AsyncClient, tenant: str, number: int = 0, **headers: str) -> Any:
+async def _call_model(http: httpx.AsyncClient, tenant: str, number: int = 0, **headers: str) -> Any:
     body = completion(max_tokens=2, model=(MODEL, _OTHER)[number % 2])
     return await http.post(COMPLETIONS, json=body, headers={"x-justitia-tenant": tenant, **headers})
 
 
-async def _crowd(http: httpx.AsyncClient, tenant: str, calls: int) -> Counter[tuple[int, str]]:
+async def _call_concurrently(
+    http: httpx.AsyncClient, tenant: str, calls: int
+) -> Counter[tuple[int, str]]:
     """Make calls, each an application, and count the status and code of the answers."""
     free, told = asyncio.Semaphore(_AT_ONCE), Counter[tuple[int, str]]()
 
-    async def one(number: int) -> None:
+    async def limited_call(number: int) -> None:
         async with free:
-            answer = await _call(http, tenant, number)
+            answer = await _call_model(http, tenant, number)
         code = "" if answer.status_code == 200 else answer.json()["error"]["code"]
         told[answer.status_code, code] += 1
 
-    await asyncio.gather(*(one(number) for number in range(calls)))
+    await asyncio.gather(*(limited_call(number) for number in range(calls)))
     return told
 
 
 _EXACTLY = {(200, ""): _LIMIT, (429, "insufficient_quota"): _CALLS - _LIMIT}
 
 
-async def test_calls_at_once_get_exactly_what_the_quota_has(
+async def test_concurrent_calls_get_exactly_the_quota(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Two schedulers share one book, so that concurrency cannot exceed the limit."""
-    assert _EXACTLY == await _crowd(http, "crowd/calm", _CALLS)
+    assert _EXACTLY == await _call_concurrently(http, "crowd/calm", _CALLS)
     told = await service.status()
     (standing,) = told["quotas"]["crowd/calm"]
     assert ("applications", "day", _LIMIT, 0) == (
@@ -89,7 +91,7 @@ async def test_quota_is_exact_when_a_process_is_killed_meanwhile(
     service: Service, http: httpx.AsyncClient, victim: str
 ) -> None:
     """Every successor identifies a granted claim by its name and grants it once."""
-    crowd = asyncio.create_task(_crowd(http, f"crowd/{victim}", _CALLS))
+    crowd = asyncio.create_task(_call_concurrently(http, f"crowd/{victim}", _CALLS))
     await asyncio.sleep(0.3)
     names = {
         "scheduler": service.config.scheduler_name,
@@ -101,16 +103,16 @@ async def test_quota_is_exact_when_a_process_is_killed_meanwhile(
     assert _EXACTLY == await crowd
 
 
-async def test_quota_counts_all_applications_and_a_cap_only_its_own(
+async def test_quota_covers_all_applications_and_a_cap_each_application(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """A quota is shared by all applications of a tenant; a cap applies to each application."""
     mine = {"x-justitia-application": "one"}
-    counted = [(await _call(http, "counted", k, **mine)).status_code for k in range(5)]
-    capped = [await _call(http, "capped", 0, **mine) for _ in range(4)]
+    counted = [(await _call_model(http, "counted", k, **mine)).status_code for k in range(5)]
+    capped = [await _call_model(http, "capped", 0, **mine) for _ in range(4)]
     for tenant in ("counted", "capped"):
         await http.post(f"/v1/applications/{tenant}|one/close")
-    shadow = [(await _call(http, "shadow", k)).status_code for k in range(3)]
+    shadow = [(await _call_model(http, "shadow", k)).status_code for k in range(3)]
 
     usage = (await http.get("/v1/usage", params={"tenant": "counted"})).json()["data"]
 
@@ -126,12 +128,12 @@ async def test_answer_to_an_opening_contains_the_limits(http: httpx.AsyncClient)
     body = {"application_class": "c", "tenant": "crowd/paced", "application_id": "one"}
     body["model"] = MODEL
 
-    async def told() -> dict[str, str] | None:
+    async def limits_after_opening() -> dict[str, str] | None:
         answer = await http.post("/v1/applications", json=body)
         answer.raise_for_status()
         return dict(answer.headers) if "ratelimit" in answer.headers else None
 
-    headers = await eventually(told, "the limits are known")
+    headers = await eventually(limits_after_opening, "the limits are known")
     await http.post("/v1/applications/crowd%2Fpaced|one/close")
 
     assert f'"crowd/paced:applications/86400";q={_LIMIT}' in headers["ratelimit-policy"]

@@ -37,7 +37,7 @@ _CLIENTS = ("openai", "anthropic")
 
 @dataclass
 class _Call:
-    """Answers that a caller got: status and time of each."""
+    """Status and time of each answer that a caller got."""
 
     answers: list[tuple[int, float, Any]] = field(default_factory=list)
     sent: list[float] = field(default_factory=list)
@@ -83,7 +83,7 @@ class Callers:
         """Send a completion of about 40 tokens by a client, which retries by itself."""
         number = f"{self._play}-{number}"
         headers = {_NUMBER: number, "idempotency-key": number}
-        max_tokens = 20 + crc32(number.encode()) % 41  # so that not all end in one iteration
+        max_tokens = 20 + crc32(number.encode()) % 41  # different lengths
         if by == "openai":
             return await self.openai.completions.create(
                 model=MODEL,
@@ -121,7 +121,7 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
 
 
 @dataclass
-class Told:
+class RefusalOutcomes:
     """Outcomes of the refused calls.
 
     The rate of freed places depends on the machine; `tests/unit/core/test_drain.py` tests the
@@ -132,24 +132,26 @@ class Told:
 
     refused: list[_Call]
     part_at_first: float
-    """Share of the counting first retries that were admitted."""
+    """Share of the first retries that were admitted, without too early ones."""
 
     @property
-    def early(self) -> list[_Call]:
+    def early_returns(self) -> list[_Call]:
         """Calls whose client did not wait as long as told."""
-        return [one for one in self.refused if one.sent[1] < one.answers[0][1] + _told_s(one)]
+        return [
+            one for one in self.refused if one.sent[1] < one.answers[0][1] + _retry_after_s(one)
+        ]
 
     @property
-    def slots(self) -> set[float]:
+    def return_times(self) -> set[float]:
         """Times at which callers were told to return, to a hundredth of a second."""
-        return {round(one.answers[0][1] + _told_s(one), 2) for one in self.refused}
+        return {round(one.answers[0][1] + _retry_after_s(one), 2) for one in self.refused}
 
 
-def _told_s(call: _Call) -> float:
+def _retry_after_s(call: _Call) -> float:
     return float(call.answers[0][2]["retry-after-ms"]) / 1e3
 
 
-def told(callers: Callers, began_at: float) -> Told:
+def outcomes_since(callers: Callers, began_at: float) -> RefusalOutcomes:
     """Return the outcomes of the calls refused since an instant."""
     refused = sorted(
         (
@@ -174,7 +176,7 @@ def told(callers: Callers, began_at: float) -> Told:
             got_in += 1
         elif came_free > ahead:
             turned_away += 1
-    return Told(refused, got_in / max(1, got_in + turned_away))
+    return RefusalOutcomes(refused, got_in / max(1, got_in + turned_away))
 
 
 async def keep_busy(callers: Callers, number: int, until: float) -> None:
@@ -200,12 +202,12 @@ async def test_clients_that_wait_as_told_are_admitted_at_their_first_retry(
         await asyncio.gather(*steady)
 
     assert all(a["choices"] if isinstance(a, dict) else a.choices for a in answers)
-    seen = told(callers, began_at)
+    seen = outcomes_since(callers, began_at)
     headers = seen.refused[0].answers[0][2]
     assert len(seen.refused) > _CALLERS // 2
     assert seen.part_at_first >= 0.9
-    assert not seen.early
-    assert len(seen.slots) > 0.9 * len(seen.refused)
+    assert not seen.early_returns
+    assert len(seen.return_times) > 0.9 * len(seen.refused)
     assert "queue_full" == headers["x-justitia-dropped-reason"]
     assert 1 <= int(headers["retry-after"]) <= 120
     assert SEATS < _STEADY

@@ -1,4 +1,4 @@
-"""A workload file played against a live application with fake engines."""
+"""A workload file replayed on a live application with fake engines."""
 
 import json
 from pathlib import Path
@@ -34,7 +34,7 @@ def _map_reduce(number: int) -> dict[str, Any]:
     }
 
 
-async def test_workload_is_played_with_its_lengths_and_dependencies(
+async def test_workload_is_replayed_with_its_lengths_and_dependencies(
     service: Service, tmp_path: Path
 ) -> None:
     """The engines' token counts equal the file's, so that the load is that of the simulation.

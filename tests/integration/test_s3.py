@@ -33,16 +33,16 @@ SMALL = S3Config(
 Samples = dict[str, list[Sample]]
 
 
-def _sample(cost: float, text: str | None) -> Sample:
+def _make_sample(cost: float, text: str | None) -> Sample:
     return Sample(cost, inferences=1, output_tokens=10, features=None, input_text=text)
 
 
-def _samples() -> Samples:
-    """Claims cost about 1e4 and documents about 1e7; each is one class."""
+def _make_samples() -> Samples:
+    """Return samples of two classes: claims cost about 1e4, documents about 1e7."""
     rng = random.Random(7)
     return {
         name: [
-            _sample(cost * rng.uniform(0.8, 1.25), f"{words} {rng.choice('abcdefgh')}")
+            _make_sample(cost * rng.uniform(0.8, 1.25), f"{words} {rng.choice('abcdefgh')}")
             for _ in range(30)
         ]
         for name, cost, words in (
@@ -52,14 +52,14 @@ def _samples() -> Samples:
     }
 
 
-def cost_of(model: S3Model, application_class: str, text: str) -> float:
+def predicted_cost(model: S3Model, application_class: str, text: str) -> float:
     [predicted] = model.predict(application_class, [text])
     return predicted.kv_token_time
 
 
 @pytest.fixture(scope="module")
 def model() -> S3Model:
-    return train_s3(_samples(), config=SMALL, seed=3)
+    return train_s3(_make_samples(), config=SMALL, seed=3)
 
 
 @pytest.fixture
@@ -79,26 +79,25 @@ def test_model_distinguishes_classes_by_their_texts(
 
     A tenth of each class is held back for the spread, which on training data is too small.
     """
-    assert cost_of(model, application_class, text) == pytest.approx(cost, rel=0.5)
+    assert predicted_cost(model, application_class, text) == pytest.approx(cost, rel=0.5)
     assert 2 * 27 == model.samples
     assert model.target.residual_p10 < 0 < model.target.residual_p90
 
 
-def test_equal_calls_give_equal_models(model: S3Model) -> None:
+def test_equal_trainings_give_equal_models(model: S3Model) -> None:
     """A comparison must give the same figures on every run."""
-    again, other = (train_s3(_samples(), config=SMALL, seed=seed) for seed in (3, 4))
+    again, other = (train_s3(_make_samples(), config=SMALL, seed=seed) for seed in (3, 4))
 
     texts = ["is this claim true b", "something else"]
     assert model.predict("FV", texts) == again.predict("FV", texts)
     assert model.predict("FV", texts) != other.predict("FV", texts)
 
 
-def test_training_leaves_torch_as_it_was() -> None:
-    """A caller's random numbers and threads must not change."""
+def test_training_keeps_torchs_random_state_and_threads() -> None:
     torch.manual_seed(5)
     expected, threads = torch.rand(1), torch.get_num_threads()
     torch.manual_seed(5)
-    train_s3(_samples(), config=replace(SMALL, epochs=1), seed=3)
+    train_s3(_make_samples(), config=replace(SMALL, epochs=1), seed=3)
 
     assert expected == torch.rand(1)
     assert threads == torch.get_num_threads()
@@ -126,16 +125,16 @@ def test_any_text_gets_a_bounded_cost(model: S3Model, text: str) -> None:
     assert predicted.kv_token_time <= predicted.p90 <= 1.25e7 * 10
 
 
-def test_an_enormous_text_is_cut_before_it_is_split(model: S3Model) -> None:
+def test_long_text_is_cut_before_it_is_split(model: S3Model) -> None:
     """Splitting 1 MB into word pieces takes a second, and only 24 pieces are read."""
     asked: list[int] = []
 
-    class Counting:
+    class CountingTokenizer:
         def encode_batch(self, texts: list[str]) -> Any:
             asked.extend(len(text) for text in texts)
             return model.tokenizer.encode_batch(texts)
 
-    counting: Any = Counting()
+    counting: Any = CountingTokenizer()
     S3Model(SMALL, counting, model.network, model.target, 1).predict("FV", ["a b " * 250_000])
 
     assert [READ_CHARS] == asked
@@ -158,15 +157,15 @@ def test_batches_group_similar_lengths_and_keep_the_order_of_answers(model: S3Mo
 
 
 def test_class_name_is_an_input_only_if_configured(model: S3Model) -> None:
-    """The papers' S3 sees only the text; the variant measures what that costs it."""
+    """The papers' S3 sees only the text; the variant with the class measures the difference."""
     samples = {
-        name: [_sample(cost, "the same words") for _ in range(20)]
+        name: [_make_sample(cost, "the same words") for _ in range(20)]
         for name, cost in (("FV", 1e4), ("DM", 1e7))
     }
     named = train_s3(samples, config=replace(SMALL, names_class=True, epochs=16), seed=3)
 
     assert model.predict("FV", ["merge"]) == model.predict("DM", ["merge"])
-    claim, document = (cost_of(named, name, "the same words") for name in ("FV", "DM"))
+    claim, document = (predicted_cost(named, name, "the same words") for name in ("FV", "DM"))
     assert 100 * claim < document
 
 
@@ -191,9 +190,9 @@ def test_network_output_is_clamped_to_the_bounds(answer: float) -> None:
 
 def test_target_may_be_the_cost_without_logarithm() -> None:
     """The papers may have used the cost itself; then small classes lose accuracy."""
-    plain = train_s3(_samples(), config=replace(SMALL, target="cost"), seed=3)
+    plain = train_s3(_make_samples(), config=replace(SMALL, target="cost"), seed=3)
 
-    assert cost_of(plain, "DM", "merge these documents b") == pytest.approx(1e7, rel=0.5)
+    assert predicted_cost(plain, "DM", "merge these documents b") == pytest.approx(1e7, rel=0.5)
     assert plain.target.in_log is False
 
 
@@ -208,16 +207,16 @@ def test_vocabulary_is_characters_and_frequent_words() -> None:
     assert ["merge", "documents", "these", "claims"] == [word for word, _ in words]
 
 
-def test_class_of_equal_costs_is_predicted() -> None:
+def test_class_whose_costs_are_equal_is_predicted() -> None:
     """Equal costs have no standard deviation to divide by."""
-    same = train_s3({"A": [_sample(500.0, f"text {i}") for i in range(12)]}, config=SMALL)
+    same = train_s3({"A": [_make_sample(500.0, f"text {i}") for i in range(12)]}, config=SMALL)
 
-    assert cost_of(same, "A", "text 3") == pytest.approx(500, rel=1e-3)
+    assert predicted_cost(same, "A", "text 3") == pytest.approx(500, rel=1e-3)
 
 
 def test_samples_without_text_are_skipped() -> None:
     """The service keeps no texts by default: S3 reports that it has nothing to learn from."""
-    samples = {"A": [_sample(10.0, None)] * 50 + [_sample(10.0, "text")] * 9}
+    samples = {"A": [_make_sample(10.0, None)] * 50 + [_make_sample(10.0, "text")] * 9}
 
     with pytest.raises(ConfigError, match=r"samples with a text must be 10 or more .* got 8"):
         train_s3(samples, config=SMALL)
@@ -235,15 +234,15 @@ def test_samples_without_text_are_skipped() -> None:
         ("names_class", 1),
     ],
 )
-def test_configuration_is_checked(field: str, value: Any) -> None:
+def test_invalid_configuration_is_refused_by_name(field: str, value: Any) -> None:
     """A wrong size is refused by name instead of by torch during a run."""
     with pytest.raises(ValueError, match=rf"\n{field}\n.*input_value={value!r}"):
         replace(SMALL, **{field: value})
 
 
-def test_weights_from_a_directory(model: S3Model, saved: Path) -> None:
-    """Pretrained weights are loaded like this; their sizes and tokenizer override the settings."""
-    samples = {"A": [_sample(500.0 + i, f"is this claim {i}") for i in range(12)]}
+def test_pretrained_weights_are_loaded_from_a_directory(model: S3Model, saved: Path) -> None:
+    """Sizes and tokenizer of the directory override the settings."""
+    samples = {"A": [_make_sample(500.0 + i, f"is this claim {i}") for i in range(12)]}
     config = replace(SMALL, layers=3, dim=32, epochs=1)
     tuned = train_s3(samples, weights=str(saved), config=config)
 
@@ -253,8 +252,8 @@ def test_weights_from_a_directory(model: S3Model, saved: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
-def test_missing_file_of_weights_is_named(saved: Path, name: str) -> None:
-    """The error names the missing file in one sentence instead of transformers' page of text."""
+def test_error_for_a_missing_file_of_weights_names_the_file(saved: Path, name: str) -> None:
+    """One sentence replaces transformers' page of text."""
     (saved / name).unlink()
     if name == "model.safetensors":
         (saved / "pytorch_model.bin").write_bytes(b"a pickle, which is never opened")
@@ -267,11 +266,11 @@ def test_unreachable_hub_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The local cache is tried first; then one error in one sentence."""
     asked: list[bool] = []
 
-    def pretrained(name: str, *, local_files_only: bool) -> Any:
+    def pretrained_model(name: str, *, local_files_only: bool) -> Any:
         asked.append(local_files_only)
         raise OSError("We couldn't connect\nto the hub")
 
-    monkeypatch.setattr(s3_weights, "_pretrained", pretrained)
+    monkeypatch.setattr(s3_weights, "_pretrained", pretrained_model)
     with pytest.raises(
         ConfigError, match="'distilbert-base': no such directory, and not to be had"
     ):
@@ -281,8 +280,9 @@ def test_unreachable_hub_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("package", ["torch", "transformers"])
-def test_missing_package_is_named(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
-    """The base installation has neither package; the error names what to install."""
+def test_error_for_a_missing_package_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, package: str
+) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     for module in (distilbert, s3_weights):
         monkeypatch.delitem(sys.modules, module.__name__)

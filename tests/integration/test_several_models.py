@@ -13,8 +13,8 @@ from justitia_ray.cli.main import main
 from justitia_ray.config import AppConfig
 from tests.eventually import eventually
 from tests.harness.bodies import CHAT, COMPLETIONS, chat, completion
-from tests.harness.open_calls import every_seat_taken
-from tests.harness.service import ENDLESS, MODEL, Service, Serving, redis_processes
+from tests.harness.open_calls import occupy_all_seats
+from tests.harness.service import ENDLESS, MODEL, Service, Serving, redis_process_ids
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
@@ -34,11 +34,11 @@ async def service(serving: Serving) -> AsyncIterator[Service]:
         yield service
 
 
-def _other(service: Service) -> AppConfig:
+def _other_model(service: Service) -> AppConfig:
     return service.placed[1].config
 
 
-async def _ask(http: httpx.AsyncClient, model: str | None, **headers: str) -> httpx.Response:
+async def _call_model(http: httpx.AsyncClient, model: str | None, **headers: str) -> httpx.Response:
     return await http.post(CHAT, json=chat(model=model), headers=headers)
 
 
@@ -49,8 +49,8 @@ async def test_each_model_has_its_policy_replicas_and_answers(
     listed = [card["id"] for card in (await http.get("/v1/models")).json()["data"]]
     told = (await http.get("/v1/status")).json()
     one = (await http.get("/v1/status", params={"model": _OTHER})).json()
-    answers = [await _ask(http, model) for model in (MODEL, _OTHER)]
-    unknown, unnamed = await _ask(http, "gpt-4"), await _ask(http, None)
+    answers = [await _call_model(http, model) for model in (MODEL, _OTHER)]
+    unknown, unnamed = await _call_model(http, "gpt-4"), await _call_model(http, None)
 
     assert [MODEL, _OTHER] == listed
     assert {MODEL: "justitia", _OTHER: "fcfs"} == {
@@ -63,15 +63,15 @@ async def test_each_model_has_its_policy_replicas_and_answers(
     assert (400, "model") == (unnamed.status_code, unnamed.json()["error"]["param"])
 
 
-async def test_blocked_queue_does_not_hold_the_other(
+async def test_full_queue_of_one_model_does_not_delay_the_other_model(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """All replicas of one model are occupied for minutes; the other's answer at once."""
     body = completion(max_tokens=1, model=MODEL)
-    async with every_seat_taken(service, http):
+    async with occupy_all_seats(service, http):
         waiting = asyncio.create_task(http.post(COMPLETIONS, json=body))
         await service.until(lambda s: s["waiting"] == 1, "one waits")
-        answer = await _ask(http, _OTHER)
+        answer = await _call_model(http, _OTHER)
         still = await service.status()
 
     assert 200 == answer.status_code
@@ -90,7 +90,7 @@ async def test_application_has_one_entry_in_the_queue_of_each_model(
     opened = (await http.post("/v1/applications", json=body)).json()
     before = (await http.get("/v1/applications/t|both")).json()
     for model in (MODEL, _OTHER):
-        assert 200 == (await _ask(http, model, **_OF_BOTH)).status_code
+        assert 200 == (await _call_model(http, model, **_OF_BOTH)).status_code
     after = (await http.get("/v1/applications/t|both")).json()
     closed = await http.post("/v1/applications/t|both/close")
 
@@ -102,27 +102,27 @@ async def test_application_has_one_entry_in_the_queue_of_each_model(
     }
     assert 200 == closed.status_code
 
-    async def is_gone() -> bool:
+    async def replica_has_gone() -> bool:
         return (await http.get("/v1/applications/t|both")).status_code == 404
 
-    await eventually(is_gone, "it has ended in both")
+    await eventually(replica_has_gone, "it has ended in both")
 
 
-async def test_killed_scheduler_of_one_model_leaves_the_other_alone(
+async def test_killed_scheduler_of_one_model_leaves_the_other_model_alone(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """The other scheduler leads all the time and answers before the killed one is back."""
     epochs = [(await service.status(place.config))["epoch"] for place in service.placed]
-    ray.kill(service.scheduler(_other(service)), no_restart=False)
-    answer = await _ask(http, MODEL)
+    ray.kill(service.scheduler(_other_model(service)), no_restart=False)
+    answer = await _call_model(http, MODEL)
     own = await service.status()
     back = await service.until(
         lambda s: s["ready"] and not s["recovering"] and bool(s["replicas"]),
         "the killed one is in office again",
         _BACK_WITHIN_S,
-        _other(service),
+        _other_model(service),
     )
-    again = await _ask(http, _OTHER)
+    again = await _call_model(http, _OTHER)
 
     assert (200, 200) == (answer.status_code, again.status_code)
     assert epochs[0] == own["epoch"]
@@ -134,7 +134,7 @@ async def test_doctor_finds_both_models_healthy(
 ) -> None:
     """The doctor examines each model's scheduler, replicas and predictor."""
     for model in (MODEL, _OTHER):
-        await _ask(http, model)
+        await _call_model(http, model)
     arguments = ["doctor", "--url", service.url, "--interval-s", "1"]
     status = await asyncio.to_thread(main, arguments)
     said = capsys.readouterr().out.splitlines()
@@ -145,7 +145,7 @@ async def test_doctor_finds_both_models_healthy(
     assert 0 == status
 
 
-async def test_shutdown_ends_both_queues_and_nothing_of_another_application(
+async def test_shutdown_of_an_application_ends_its_queues_and_nothing_else(
     service: Service, limited: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Shutting an application down leaves neither a detached scheduler nor an embedded Redis.
@@ -176,5 +176,5 @@ async def test_shutdown_ends_both_queues_and_nothing_of_another_application(
         ended = f"ended scheduler two/{model} and its embedded Redis; data stay in {data_dir}"
         assert ended in said
         assert place.config.scheduler_name not in names
-    await eventually(lambda: not redis_processes(data_dir), "their Redis servers have ended")
+    await eventually(lambda: not redis_process_ids(data_dir), "their Redis servers have ended")
     assert (await limited.status())["ready"]

@@ -14,7 +14,7 @@ from tests.harness.service import ENDLESS, MODEL, SEATS, Service
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 
-async def told(
+async def run_status(
     service: Service, capsys: pytest.CaptureFixture[str], *options: str
 ) -> tuple[int, str]:
     """Run the command; return its exit status and output."""
@@ -32,29 +32,29 @@ async def test_status_shows_the_queue_in_order(
     Costs and tags come from the predictor; the command must show the F that the opening returned.
     """
 
-    async def opened(name: str, input_text: str) -> float:
+    async def applications_are_open(name: str, input_text: str) -> float:
         body = {"application_id": name, "application_class": "status", "input": input_text}
         answer = (await http.post("/v1/applications", json=body)).json()
         return float(answer["virtual_finish_time"])
 
-    async def call(name: str, seats: int) -> Any:
+    async def submit_call(name: str, seats: int) -> Any:
         headers = {"x-justitia-application": name}
         body = completion(max_tokens=ENDLESS, n=seats)
         return await http.post(COMPLETIONS, json=body, headers=headers)
 
     names = ("status-run-0", "status-run-1", "status-wait")
-    tags = {name: await opened(name, "x") for name in names}
-    running = [asyncio.create_task(call(name, SEATS)) for name in names[:2]]
+    tags = {name: await applications_are_open(name, "x") for name in names}
+    running = [asyncio.create_task(submit_call(name, SEATS)) for name in names[:2]]
     waiting = None
     try:
         await service.until(
             lambda s: all(r["running"] and r["used_kv_tokens"] for r in s["replicas"].values()),
             "both run, and their memory has been reported",
         )
-        waiting = asyncio.create_task(call(names[2], SEATS))
+        waiting = asyncio.create_task(submit_call(names[2], SEATS))
         await service.until(lambda s: 1 == s["waiting"], "one waits")
-        status, printed = await told(service, capsys, "--json", "--applications", "5")
-        readable_status, text = await told(service, capsys)
+        status, printed = await run_status(service, capsys, "--json", "--applications", "5")
+        readable_status, text = await run_status(service, capsys)
     finally:
         for name in names:
             await http.delete(f"/v1/applications/{name}")

@@ -1,4 +1,4 @@
-"""Upgrade: this release is deployed over a running one of the last release, under load."""
+"""Upgrade: this release is deployed under load over a running one of the last release."""
 
 import os
 import subprocess
@@ -24,7 +24,8 @@ _REPLACED_WITHIN_S = 240.0
 _SEATS, _CALLERS = 2, 24
 _ITERATION_S = 0.02
 """Iteration time with which a call of 60 tokens takes 1.2 s: calls wait for longer than the new
-release takes to start."""
+release takes to start.
+"""
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,7 @@ _SEND = "sys.stdout.buffer.write(pickle.dumps(sent))"
 _READ = "print(pickle.loads(sys.stdin.buffer.read()) == sent)"
 
 
-def run_in(release: Path, code: str, given: bytes = b"") -> bytes:
+def run_in_release(release: Path, code: str, given: bytes = b"") -> bytes:
     """Run code with the package of a release, and return its output."""
     command = [sys.executable, "-P", "-c", _MESSAGES + "import sys\n" + code]
     environment = os.environ | {"PYTHONPATH": str(release)}
@@ -65,24 +66,24 @@ def run_in(release: Path, code: str, given: bytes = b"") -> bytes:
 
 def test_observations_of_the_last_release_are_read(last_release: Path) -> None:
     """During the replacement an ingress may send observations to the other release's predictor."""
-    sent = run_in(last_release, _SEND)
+    sent = run_in_release(last_release, _SEND)
 
-    assert b"True" == run_in(_THIS_RELEASE, _READ, sent).strip()
+    assert b"True" == run_in_release(_THIS_RELEASE, _READ, sent).strip()
 
 
 def test_last_release_refuses_observations_of_this_release(last_release: Path) -> None:
     """The last release has fewer fields of stages; the ingress retries at the next predictor."""
-    sent = run_in(_THIS_RELEASE, _SEND)
+    sent = run_in_release(_THIS_RELEASE, _SEND)
 
     with pytest.raises(subprocess.CalledProcessError) as refused:
-        run_in(last_release, _READ, sent)
+        run_in_release(last_release, _READ, sent)
     assert b"TypeError: StageServed.__new__() takes 6 positional arguments" in refused.value.stderr
 
 
 @pytest.mark.long
 @pytest.mark.ray
 @pytest.mark.asyncio(loop_scope="session")
-async def test_new_release_over_the_last_one_under_load_loses_nothing(
+async def test_new_release_deployed_over_the_last_under_load_loses_no_call(
     serving: Serving, last_release: Path
 ) -> None:
     """Callers notice nothing, and no detached scheduler of the old release keeps leading."""
@@ -94,25 +95,25 @@ async def test_new_release_over_the_last_one_under_load_loses_nothing(
     service.code = last_release
     await service.deploy()
     before = await service.status()
-    old = set(service.actors())
+    old = set(service.actor_names())
     service.code = _THIS_RELEASE
     async with service.http() as client:
         open_stream = OpenStream(client, completion(max_tokens=1_500))
         await eventually(open_stream.has_begun, "a stream runs", 60.0)
         async with known_load(client, callers=_CALLERS) as load:
-            await load.until_more(1)
+            await load.wait_for_answers(1)
             await service.deploy()
-            await load.until_more(_CALLERS)
+            await load.wait_for_answers(_CALLERS)
 
     assert "[DONE]" == await open_stream.end()
     await eventually(
-        lambda: not old & {*service.actors()},
+        lambda: not old & {*service.actor_names()},
         "nothing of the old release is left",
         _REPLACED_WITHIN_S,
         every_s=0.2,
     )
     after = await service.until_idle()
-    load.check()
+    load.assert_all_correct()
     assert "0.2.0" == before["version"]
     assert justitia_ray.__version__ == after["version"]
     assert before["epoch"] < after["epoch"]

@@ -14,7 +14,7 @@ from tests.harness.service import Service
 pytestmark = [pytest.mark.long, pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 
-async def test_live_and_simulated_figures_stand_side_by_side(
+async def test_live_and_simulated_figures_are_in_one_table(
     limited: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test uses a fake engine; the script itself starts a real one."""

@@ -22,10 +22,10 @@ PathFinder.find_spec = lambda name, *rest: (
     None if name.split(".")[0] in hidden else find_spec(name, *rest)
 )
 """
-"""The environment's `sitecustomize`, which hides installed modules from imports."""
+"""`sitecustomize` module of the environment, which hides installed modules from imports."""
 
 
-class Installed:
+class WheelEnvironment:
     """Environment with the wheel, and with the tests' own third-party packages."""
 
     def __init__(self, directory: Path) -> None:
@@ -45,12 +45,11 @@ class Installed:
         packages = sysconfig.get_path("purelib", vars={"base": str(directory / "venv")})
         uv = [sys.executable, "-m", "uv", "pip", "install", "--offline", "--no-deps", "--quiet"]
         subprocess.run([*uv, "--python", self._python, wheel], check=True)
-        # Paths in a .pth file are searched for modules, but .pth files there, such as that of an
-        # editable installation, are not read.
+        # Python reads no .pth files in directories that a .pth file adds.
         (Path(packages) / "third_parties.pth").write_text(sysconfig.get_path("purelib"))
         (Path(packages) / "sitecustomize.py").write_text(_HIDE)
 
-    def run(
+    def run_python(
         self, arguments: Sequence[str | Path], *, hidden: str = ""
     ) -> subprocess.CompletedProcess[str]:
         """Run this environment's Python outside the sources.
@@ -70,25 +69,27 @@ class Installed:
             check=False,
         )
 
-    def justitia(self, *words: str | Path, hidden: str = "") -> subprocess.CompletedProcess[str]:
+    def run_justitia(
+        self, *words: str | Path, hidden: str = ""
+    ) -> subprocess.CompletedProcess[str]:
         """Run the command that the wheel installs."""
-        return self.run([self._python.with_name("justitia"), *words], hidden=hidden)
+        return self.run_python([self._python.with_name("justitia"), *words], hidden=hidden)
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
-    return Installed(tmp_path_factory.mktemp("installed"))
+def installed(tmp_path_factory: pytest.TempPathFactory) -> WheelEnvironment:
+    return WheelEnvironment(tmp_path_factory.mktemp("installed"))
 
 
-def test_package_comes_from_the_wheel(installed: Installed) -> None:
+def test_package_comes_from_the_wheel(installed: WheelEnvironment) -> None:
     """The other tests would otherwise test the sources."""
-    where = installed.run(["-c", "import justitia_ray; print(justitia_ray.__file__)"])
+    where = installed.run_python(["-c", "import justitia_ray; print(justitia_ray.__file__)"])
 
     assert str(_ROOT) not in where.stdout
     assert where.stdout.strip().endswith("site-packages/justitia_ray/__init__.py")
 
 
-def test_wheel_starts_haproxy_without_splicing(installed: Installed) -> None:
+def test_wheel_starts_haproxy_without_splicing(installed: WheelEnvironment) -> None:
     """A script in a wheel works only if its file mode was kept."""
     program = (
         "import subprocess\n"
@@ -96,27 +97,27 @@ def test_wheel_starts_haproxy_without_splicing(installed: Installed) -> None:
         "plan = plan_front(1, 20_000, {}).environment\n"
         "subprocess.run([plan['RAY_SERVE_HAPROXY_BINARY_PATH'], '-v'], env=plan, check=True)\n"
     )
-    ran = installed.run(["-c", program])
+    ran = installed.run_python(["-c", program])
 
     assert "HAProxy version" in ran.stdout, ran.stderr
 
 
-def test_wheel_serves(installed: Installed) -> None:
+def test_wheel_serves_an_application(installed: WheelEnvironment) -> None:
     """Serve imports the application by its path, on nodes that have only the wheel."""
     program = (
         "from justitia_ray.serve.app import build\n"
         "args = {'model': {'name': 'm', 'path': 'none'}, 'engine': {'kind': 'fake'}}\n"
         "print(build(args)._bound_deployment.name)\n"
     )
-    built = installed.run(["-c", program])
+    built = installed.run_python(["-c", program])
 
     assert "Ingress\n" == built.stdout, built.stderr
 
 
-def test_wheel_has_every_file_of_the_console_page(installed: Installed) -> None:
+def test_wheel_has_every_file_of_the_console_page(installed: WheelEnvironment) -> None:
     """The page is data of the package: its modules, style, and the licences of others' code."""
     program = "from justitia_ray.console.files import page_files; print(*sorted(page_files()))"
-    listed = installed.run(["-c", program])
+    listed = installed.run_python(["-c", program])
     page = _ROOT / "justitia_ray" / "console" / "page"
     files = {str(path.relative_to(page)) for path in page.rglob("*") if path.is_file()}
 
@@ -124,16 +125,18 @@ def test_wheel_has_every_file_of_the_console_page(installed: Installed) -> None:
     assert {"app/main.js", "vendor/LICENSE.uplot"} <= files
 
 
-def test_wheel_makes_a_workload_and_simulates_it(installed: Installed, tmp_path: Path) -> None:
+def test_wheel_makes_a_workload_and_simulates_it(
+    installed: WheelEnvironment, tmp_path: Path
+) -> None:
     """The simulator is part of the product and needs no extra."""
     workload, results = tmp_path / "load.jsonl", tmp_path / "results"
-    made = installed.justitia(
+    made = installed.run_justitia(
         *("workload", "--suite", "two-clients-overload", "--count", "300", "--out", workload),
         hidden=_EXTRAS,
     )
     assert 0 == made.returncode, made.stderr
 
-    simulated = installed.justitia(
+    simulated = installed.run_justitia(
         *("simulate", "--workload", workload, "--policy", "justitia", "--policy", "fcfs"),
         *("--kv-tokens", "10000", "--out", results),
         hidden=_EXTRAS,
@@ -144,9 +147,9 @@ def test_wheel_makes_a_workload_and_simulates_it(installed: Installed, tmp_path:
     assert list(results.iterdir())
 
 
-def test_wheel_writes_the_report(installed: Installed, tmp_path: Path) -> None:
+def test_wheel_writes_the_report(installed: WheelEnvironment, tmp_path: Path) -> None:
     """The report's style sheet, figures and profiles are in the wheel."""
-    reported = installed.justitia(
+    reported = installed.run_justitia(
         *("report", "--data", tmp_path, "--out", tmp_path / "out", "--only", "vtc-shift"),
         *("--quick", "--seeds", "1", "--workers", "1"),
     )
@@ -164,11 +167,11 @@ def test_wheel_writes_the_report(installed: Installed, tmp_path: Path) -> None:
         (("shutdown",), "serve"),
     ],
 )
-def test_command_names_the_extra_that_it_lacks(
-    installed: Installed, words: tuple[str, ...], extra: str
+def test_command_names_the_extra_that_is_missing(
+    installed: WheelEnvironment, words: tuple[str, ...], extra: str
 ) -> None:
     """A user of the base installation is told in one sentence what to install."""
-    ended = installed.justitia(*words, hidden=_EXTRAS)
+    ended = installed.run_justitia(*words, hidden=_EXTRAS)
 
     assert 2 == ended.returncode
     assert f"pip install 'justitia-ray[{extra}]'" in ended.stderr
@@ -177,10 +180,10 @@ def test_command_names_the_extra_that_it_lacks(
 
 @pytest.mark.parametrize(("command", "status"), [("status", 1), ("doctor", 2)])
 def test_command_without_a_reachable_service_reports_that(
-    installed: Installed, command: str, status: int
+    installed: WheelEnvironment, command: str, status: int
 ) -> None:
     """The command runs from the wheel up to the HTTP call."""
-    asked = installed.justitia(command, "--url", "http://127.0.0.1:9")
+    asked = installed.run_justitia(command, "--url", "http://127.0.0.1:9")
 
     assert status == asked.returncode
     assert asked.stderr.startswith(f"justitia {command}: ")
@@ -202,11 +205,11 @@ def test_command_without_a_reachable_service_reports_that(
         (("check-config", _ROOT / "deployments" / "local-fake.yaml"), "is fine", ""),
     ],
 )
-def test_command_needs_nothing_but_the_wheel(
-    installed: Installed, words: tuple[str | Path, ...], said: str, hidden: str
+def test_every_command_works_without_the_repository(
+    installed: WheelEnvironment, words: tuple[str | Path, ...], said: str, hidden: str
 ) -> None:
     """Some commands need an extra, and none needs the repository."""
-    told = installed.justitia(*words, hidden=hidden)
+    told = installed.run_justitia(*words, hidden=hidden)
 
     assert 0 == told.returncode, told.stderr
     assert said in told.stdout

@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
-from tests.harness.local_app import serving
+from tests.harness.local_app import serve_locally
 
 _HOP_BY_HOP = frozenset(
     {"connection", "content-length", "host", "keep-alive", "te", "transfer-encoding", "upgrade"}
@@ -104,7 +104,7 @@ class Recorder:
         timeout = aiohttp.ClientTimeout(total=None)
         async with (
             aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as self._session,
-            serving(app, handler_cancellation=True) as self.url,
+            serve_locally(app, handler_cancellation=True) as self.url,
         ):
             yield
 

@@ -16,7 +16,7 @@ from tests.harness.agents.exchange import Document, Exchange
 from tests.harness.agents.messages_form import streamed_message_events, unary_message
 from tests.harness.agents.responses_form import streamed_response_events, unary_response
 from tests.harness.agents.script import Turn
-from tests.harness.local_app import serving
+from tests.harness.local_app import serve_locally
 
 _NewId = Callable[[str], str]
 _Forms = dict[
@@ -78,7 +78,7 @@ class ScriptedServer:
     async def serving(self) -> AsyncIterator[None]:
         app = web.Application(client_max_size=2**24)
         app.router.add_post("/run/{run:[0-9]+}/{branch:[0-9]+}{path:/.*}", self._answer_call)
-        async with serving(app) as self.address:
+        async with serve_locally(app) as self.address:
             yield
 
     async def _answer_call(self, request: web.Request) -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""Chaos: every part of the running service is broken under load, and the losses are counted.
+"""Chaos runs: break each part of the running service under load, and count the losses.
 
 A plan lists the faults and their times; a load lists the applications that call meanwhile. Both are
 functions of a seed. Callers and replicas record everything they do. The records give the counts of

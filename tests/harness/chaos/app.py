@@ -1,4 +1,4 @@
-"""The application under test, with a journal of its runs and inspectable engine and ingress.
+"""The application of the chaos runs: its engine calls go into a journal; tests can inspect it.
 
 `import_path` names it in place of `justitia_ray.serve.app:build`.
 """
@@ -26,17 +26,17 @@ from tests.harness.chaos.records import JournalWriter
 
 
 def journal_file(config: AppConfig) -> Path:
-    """Return the path of the journal of an application's runs."""
+    """Return the path of an application's journal of engine runs."""
     return Path(config.store.data_dir) / f"{config.name}-journal.jsonl"
 
 
 def loads_file(config: AppConfig) -> Path:
-    """Return the path of the journal of replicas that began and finished loading."""
+    """Return the path of an application's journal of replicas that began and finished loading."""
     return Path(config.store.data_dir) / f"{config.name}-loads.jsonl"
 
 
 class ChaosReplica(BreakableReplica):
-    """Replica that records its runs in a journal."""
+    """Replica that records its engine runs in a journal."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: dict[str, Any], build_engine: Callable[[AppConfig], Awaitable[Engine]]
@@ -50,7 +50,7 @@ class ChaosReplica(BreakableReplica):
         await super().__init__(config, build_engine)
         self._journal = JournalWriter(journal_file(self._config))
         self._engine_call = self._engine.call
-        self._engine.call = self._journalled  # type: ignore[method-assign]
+        self._engine.call = self._call_and_record  # type: ignore[method-assign]
 
     def kill_engine(self) -> None:
         """Kill the engine but not the process around it."""
@@ -62,7 +62,7 @@ class ChaosReplica(BreakableReplica):
                     os.kill(process.pid, signal.SIGKILL)
 
     def stop_engine(self) -> None:
-        """Stop the engine's steps without killing it."""
+        """Stop the engine's steps without killing the engine."""
         self._signal_engine(signal.SIGSTOP)
 
     def let_engine_go_on(self) -> None:
@@ -79,9 +79,9 @@ class ChaosReplica(BreakableReplica):
                 if process.pid is not None:
                     os.kill(process.pid, number)
 
-    async def _journalled(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
+    async def _call_and_record(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
         user = str(json.loads(call.body).get("user", ""))
-        self._journal.began(time.monotonic(), user, call.lease_id, call.priority)
+        self._journal.write_run_begin(time.monotonic(), user, call.lease_id, call.priority)
         complete = False
         try:
             async with aclosing(self._engine_call(call)) as items:
@@ -89,15 +89,15 @@ class ChaosReplica(BreakableReplica):
                     yield item
             complete = True
         finally:
-            self._journal.ended(time.monotonic(), call.lease_id, complete=complete)
+            self._journal.write_run_end(time.monotonic(), call.lease_id, complete=complete)
 
 
 LOADS_S: Seconds = 1.5
-"""Time that the engine of a `LoadingReplica` takes to load after the process start."""
+"""Seconds that the engine of a `LoadingReplica` takes to load after the process start."""
 
 
 class LoadingReplica(ChaosReplica):
-    """ChaosReplica that takes time to load, like an engine with a model, and records it."""
+    """ChaosReplica that takes time to load, as an engine with a model does, and records when."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: dict[str, Any], build_engine: Callable[[AppConfig], Awaitable[Engine]]
@@ -109,32 +109,32 @@ class LoadingReplica(ChaosReplica):
             build_engine: Makes the configured engine.
         """
         loads = JournalWriter(loads_file(AppConfig.parse(config)))
-        loads.loading(time.monotonic())
+        loads.write_loading(time.monotonic())
         await asyncio.sleep(LOADS_S)
         await super().__init__(config, build_engine)
-        loads.loaded(time.monotonic())
+        loads.write_loaded(time.monotonic())
 
 
 class ChaosIngress(BreakableIngress):
     def tickets(self) -> tuple[int, int]:
-        """Return the process id and the number of outstanding inferences."""
+        """Return the process id and the number of inferences submitted and not ended."""
         return os.getpid(), sum(len(queue.client.pending.inferences) for queue in self._queues)
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Return the application of `justitia_ray.serve.app:build` with these classes.
+    """Return the product's application with the replica and ingress of this module.
 
     Serve calls this in a separate process, so the replacement affects no other code.
     """
-    return _build(args, ChaosReplica)
+    return _build_with_replica(args, ChaosReplica)
 
 
 def build_loading(args: dict[str, Any]) -> Application:
-    """Return the application with replicas that take time to load, for autoscaling."""
-    return _build(args, LoadingReplica)
+    """Return the application with replicas that take time to load, for tests of autoscaling."""
+    return _build_with_replica(args, LoadingReplica)
 
 
-def _build(args: dict[str, Any], replica: type[ChaosReplica]) -> Application:
+def _build_with_replica(args: dict[str, Any], replica: type[ChaosReplica]) -> Application:
     app.EngineReplica = replica  # type: ignore[attr-defined]
     app.Ingress = ChaosIngress  # type: ignore[attr-defined]
     return app.build(args)

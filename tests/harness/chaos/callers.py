@@ -1,4 +1,4 @@
-"""Callers of a load: they open, call, call again after a broken connection, and record everything.
+"""Callers of a chaos run: they call, call again after a broken connection, and record all.
 
 A call uses this project's client with its retries, which repeat calls that cannot have begun (no
 connection, 429, 503). Beyond these, a caller calls again whenever a call ended without an answer,
@@ -30,14 +30,14 @@ ANSWER_WITHIN_S: Seconds = 600.0
 """Time after which an inference without an answer counts as lost."""
 _POLL_S: Seconds = 0.1
 _RETRIES = 6
-"""Retries of the client, with pauses doubling from half a second: longer than a restart."""
+"""The client's retries, with pauses doubling from 0.5 s: together longer than a restart."""
 
 _LATER = frozenset({408, 429})
-"""HTTP statuses that mean: try again later."""
+"""HTTP statuses after which the caller tries again."""
 
 
 class Callers:
-    """Player of applications that tracks the open calls."""
+    """Runs planned applications, and keeps track of their open calls."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Callers:
         again_after_s: Seconds = AGAIN_AFTER_S,
         clock: Callable[[], Seconds] = time.monotonic,
     ) -> None:
-        """Make callers without calls.
+        """Prepare callers that have no open calls.
 
         Args:
             http: The way to the service over HTTP.
@@ -67,15 +67,15 @@ class Callers:
         self._open: dict[str, asyncio.Task[tuple[Answer, tuple[str, ...]]]] = {}
         self._leaving: set[str] = set()
         self._may_read: dict[str, asyncio.Event] = {}
-        """Whether the reader of an open stream may continue, by call."""
+        """By call: set while the reader of an open stream may continue."""
 
     @property
     def open_calls(self) -> int:
-        """Number of calls without an answer so far."""
+        """Number of calls that have no answer so far."""
         return len(self._open)
 
     def disconnect(self, share: float, draw: float) -> int:
-        """Let some of those who wait or read leave at once, and call again; return how many."""
+        """Disconnect a share of the open calls, whose callers then call again; return how many."""
         names = sorted(self._open)
         leaving = random.Random(draw).sample(names, round(len(names) * share))
         for name in leaving:
@@ -84,7 +84,7 @@ class Callers:
         return len(leaving)
 
     async def stall(self, draw: float, for_s: Seconds) -> str:
-        """Make one stream reader pause for `for_s` seconds; return its name.
+        """Make one stream's reader pause for `for_s` seconds; return the inference's name.
 
         The name is empty if no stream is being read.
         """
@@ -99,15 +99,15 @@ class Callers:
         return name
 
     async def probe_openings(self, name: str, times: int) -> None:
-        """Open and close applications one after the other; the openings are recorded."""
+        """Open and close applications one by one; the openings are recorded."""
         for number in range(times):
             body = {"application_id": f"{name}-{number}", "application_class": "probe"}
-            if await self._open_as(body, self._http):
+            if await self._open_with_body(body, self._http):
                 path = f"/v1/applications/{body['application_id']}/close"
-                await self._insist(partial(self._http.call, "POST", path))
+                await self._repeat_until_answered(partial(self._http.call, "POST", path))
 
     async def probe_inferences(self, name: str, count: int) -> None:
-        """Request short answers concurrently; their outcomes are not recorded."""
+        """Request short answers concurrently, without recording their outcomes."""
         bodies = [
             {"prompt": name, "max_tokens": 2, "user": f"{name}.{number}#1"}
             for number in range(count)
@@ -136,19 +136,19 @@ class Callers:
             return f"{name} lost its connection: {error}"
         return f"{name} was answered {answer}"
 
-    async def play(self, applications: Sequence[PlannedApplication]) -> None:
-        """Play applications concurrently to their ends, each after its delay."""
-        await play_load(applications, self._play_one, arrived_at_s=lambda one: one.delay_s)
+    async def run_applications(self, applications: Sequence[PlannedApplication]) -> None:
+        """Run applications concurrently to their ends, each after its own delay."""
+        await play_load(applications, self._run_application, arrived_at_s=lambda one: one.delay_s)
 
-    async def _play_one(self, planned: PlannedApplication, _: LoadClock) -> None:
+    async def _run_application(self, planned: PlannedApplication, _: LoadClock) -> None:
         calls = self._handle if planned.over_handle else self._http
         if not await self._open_application(planned, calls):
             return
         for stage in planned.stages:
             async with asyncio.TaskGroup() as group:
                 for inference in stage:
-                    group.create_task(self._infer(planned, inference, calls))
-        await self._close(planned, calls)
+                    group.create_task(self._call_until_answered(planned, inference, calls))
+        await self._close_application(planned, calls)
 
     async def _open_application(self, planned: PlannedApplication, calls: JsonCalls) -> bool:
         body = {
@@ -158,30 +158,32 @@ class Callers:
             "tenant": planned.tenant,
             "weight": planned.weight,
         }
-        return await self._open_as(body, calls)
+        return await self._open_with_body(body, calls)
 
-    async def _open_as(self, body: Mapping[str, Any], calls: JsonCalls) -> bool:
+    async def _open_with_body(self, body: Mapping[str, Any], calls: JsonCalls) -> bool:
         asked_at = self._clock()
-        opened = await self._insist(partial(calls.call, "POST", "/v1/applications", body))
+        opened = await self._repeat_until_answered(
+            partial(calls.call, "POST", "/v1/applications", body)
+        )
         if opened is not None:
             self._records.opened.append((body["application_id"], asked_at, self._clock()))
         return opened is not None
 
-    async def _infer(
+    async def _call_until_answered(
         self, planned: PlannedApplication, inference: PlannedInference, calls: JsonCalls
     ) -> None:
-        """Repeat the call until it is answered."""
+        """Repeat an inference's call until it is answered."""
         deadline = self._clock() + self._patience_s
         number = 0
         while True:
             number += 1
-            note = await self._call(planned, inference, calls, number, deadline)
+            note = await self._call_once(planned, inference, calls, number, deadline)
             self._records.calls.append(note)
             if note.ending in (Ending.ANSWERED, Ending.GIVEN_UP):
                 return
             await asyncio.sleep(self._again_after_s)
 
-    async def _call(
+    async def _call_once(
         self,
         planned: PlannedApplication,
         inference: PlannedInference,
@@ -199,9 +201,9 @@ class Callers:
         if inference.stream:
             may_read = self._may_read[inference.name] = asyncio.Event()
             may_read.set()
-            work = asyncio.create_task(_streamed(*asked, may_read))
+            work = asyncio.create_task(_streamed_answer(*asked, may_read))
         else:
-            work = asyncio.create_task(_unary(*asked))
+            work = asyncio.create_task(_unary_answer(*asked))
         self._open[inference.name] = work
         ending, detail = Ending.GIVEN_UP, ""
         answer: Answer | None = None
@@ -216,7 +218,7 @@ class Callers:
             if inference.name not in self._leaving:
                 raise
             ending = Ending.LEFT
-        except _Cut as cut:
+        except _StreamCut as cut:
             ending, detail = Ending.CUT, str(cut)
         except ResponseError as error:
             refused = 400 <= error.status < 500 and error.status not in _LATER
@@ -240,13 +242,15 @@ class Callers:
             flaws,
         )
 
-    async def _close(self, planned: PlannedApplication, calls: JsonCalls) -> None:
-        """Record the scheduler's count once nothing of the application is left, then close it."""
+    async def _close_application(self, planned: PlannedApplication, calls: JsonCalls) -> None:
+        """Wait until the application is idle, record its ended inferences, close it."""
         path = f"/v1/applications/{planned.application_id}"
         tenant = {TENANT_HEADER: planned.tenant}
         deadline = self._clock() + self._patience_s
         while self._clock() < deadline:
-            known = await self._insist(partial(calls.call, "GET", path, None, tenant))
+            known = await self._repeat_until_answered(
+                partial(calls.call, "GET", path, None, tenant)
+            )
             if known is None:
                 return
             if known["waiting"] == 0 == known["running"]:
@@ -255,18 +259,18 @@ class Callers:
             await asyncio.sleep(_POLL_S)
         asked_at = self._clock()
         close = partial(calls.call, "POST", f"{path}/close", None, tenant)
-        if await self._insist(close) is not None:
+        if await self._repeat_until_answered(close) is not None:
             self._records.closed[planned.application_id] = (asked_at, self._clock())
 
-    async def _insist(self, attempt: Callable[[], Any]) -> dict[str, Any] | None:
-        """Return the answer to an idempotent call, repeated if necessary; None if there is none."""
+    async def _repeat_until_answered(self, attempt: Callable[[], Any]) -> dict[str, Any] | None:
+        """Repeat an idempotent call after errors; return its answer, None if it keeps failing."""
         deadline = self._clock() + self._patience_s
         while self._clock() < deadline:
             try:
                 answer: dict[str, Any] = await attempt()
             except ResponseError as error:
                 if error.status == 404:
-                    return None  # already ended by a close whose answer was lost
+                    return None  # a close whose answer was lost had ended the application
             except ConnectionError:
                 pass
             else:
@@ -275,17 +279,17 @@ class Callers:
         return None
 
 
-class _Cut(Exception):
-    """A stream ended early after it had begun."""
+class _StreamCut(Exception):
+    """A stream broke off after its first event."""
 
 
-async def _unary(
+async def _unary_answer(
     calls: JsonCalls, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
 ) -> tuple[Answer, tuple[str, ...]]:
     return unary_answer(await calls.call("POST", path, body, headers)), ()
 
 
-async def _streamed(
+async def _streamed_answer(
     calls: JsonCalls,
     path: str,
     body: Mapping[str, Any],
@@ -301,7 +305,7 @@ async def _streamed(
                 await may_read.wait()
     except (ResponseError, ConnectionError) as error:
         if begun:
-            raise _Cut(f"{type(error).__name__}: {error}") from error
+            raise _StreamCut(f"{type(error).__name__}: {error}") from error
         raise
-    answer = joined.whole_answer()
+    answer = joined.joined_answer()
     return answer, tuple(joined.flaws)

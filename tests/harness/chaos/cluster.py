@@ -1,4 +1,4 @@
-"""Ray cluster to break: GCS and store use Redis servers that a run may kill, stop and empty."""
+"""Ray cluster that a chaos run can break; its GCS and its store have Redis servers to kill."""
 
 import copy
 import os
@@ -39,7 +39,7 @@ class ChaosRedis:
     """Redis server on a loopback port, with its data in a directory."""
 
     def __init__(self, directory: Path, port: int) -> None:
-        """Set directory and port without starting the server.
+        """Set directory and port; `start` starts the server.
 
         Args:
             directory: Made if it is missing.
@@ -63,7 +63,7 @@ class ChaosRedis:
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start the server and wait until it answers; blocks. Call it in the longest-lived thread.
+        """Start the server in the longest-lived thread, and block until it answers.
 
         Raises:
             StoreError: If it does not come up.
@@ -79,20 +79,20 @@ class ChaosRedis:
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
         )
         deadline = time.monotonic() + _UP_WITHIN_S
-        while not self._answers():
+        while not self._is_answering():
             if time.monotonic() > deadline or self._process.poll() is not None:
                 raise StoreError(f"the Redis server on {self.address} did not come up")
             time.sleep(_POLL_S)
 
     def kill(self) -> None:
-        """Kill the server at once if it runs; its data stay."""
+        """Kill the server if it runs; its data stay."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
-    def empty(self) -> None:
-        """Remove the data of a killed server."""
+    def delete_data(self) -> None:
+        """Delete the data of a killed server."""
         shutil.rmtree(self._directory)
 
     def suspend(self) -> None:
@@ -106,30 +106,31 @@ class ChaosRedis:
 
     def demote(self) -> None:
         """Make the server a replica of a missing master: it answers reads and refuses writes."""
-        self._tell(b"REPLICAOF 127.0.0.1 1\r\n")
+        self._run_command(b"REPLICAOF 127.0.0.1 1\r\n")
 
     def promote(self) -> None:
-        """Make the server a master again, with its data."""
-        self._tell(b"REPLICAOF NO ONE\r\n")
+        """Make the server a master again; its data are kept."""
+        self._run_command(b"REPLICAOF NO ONE\r\n")
 
-    def _answers(self) -> bool:
+    def _is_answering(self) -> bool:
         try:
-            return self._tell(b"PING\r\n").startswith(b"+PONG")
+            return self._run_command(b"PING\r\n").startswith(b"+PONG")
         except OSError:
             return False
 
-    def _tell(self, command: bytes) -> bytes:
+    def _run_command(self, command: bytes) -> bytes:
         with socket.create_connection(("127.0.0.1", self._port), timeout=1.0) as connection:
             connection.sendall(command)
             return connection.recv(16)
 
 
 ONE_ORDER = {"policy": "justitia", "policy_options": {"fairness": "application"}}
-"""Scheduling settings for a global order. With API keys, tenants would share first, and the tags of
-applications of two tenants could not be compared."""
+"""Scheduling settings that give all tenants one order. With API keys, tenants would share first,
+and the tags of applications of two tenants could not be compared.
+"""
 
 _CPUS = 16
-"""CPUs declared to Ray, for reservations only."""
+"""CPUs declared to Ray, which uses the number for reservations only."""
 _GCS = "gcs_server"
 
 
@@ -143,7 +144,7 @@ class ClusterSize:
 
 
 class ChaosCluster(LocalCluster):
-    """Application of a Serve file, with journals, on a cluster whose every part can be killed.
+    """Cluster with the application of a Serve file; each of its processes can be killed.
 
     Ray's GCS is fault tolerant here: it stores its tables in Redis and listens on a fixed port, so
     that a restarted one is found.
@@ -172,7 +173,7 @@ class ChaosCluster(LocalCluster):
         merge_values(arguments, args)
         keys = gateway_keys(home)
         self.api_key = keys.secrets[GATEWAY]
-        """API key whose calls may be for any tenant."""
+        """API key whose calls may name any tenant."""
         arguments["access"] = {"keys_file": str(keys.file)}
         arguments["store"] = {"redis_url": self.store.url, "data_dir": self.data_dir}
         wanted = {
@@ -188,10 +189,10 @@ class ChaosCluster(LocalCluster):
         application["import_path"] = f"tests.harness.chaos.app:{builder}"
         self.target = ChaosTarget(application["name"], config, wanted)
         for name, count in wanted.items():
-            self._deployment(name)["num_replicas"] = count
+            self._deployment_values(name)["num_replicas"] = count
         if config.autoscaling is not None:
-            del self._deployment("Replica")["num_replicas"]
-        self._deployment("Ingress")["user_config"] = ONE_ORDER | QUOTAS
+            del self._deployment_values("Replica")["num_replicas"]
+        self._deployment_values("Ingress")["user_config"] = ONE_ORDER | QUOTAS
 
     def __enter__(self) -> Self:
         """Start both Redis servers, Ray and the application.
@@ -210,7 +211,7 @@ class ChaosCluster(LocalCluster):
             with environment(gcs):
                 return super().__enter__()
         except BaseException:
-            self._end_servers()
+            self._kill_servers()
             raise
 
     def __exit__(
@@ -220,10 +221,10 @@ class ChaosCluster(LocalCluster):
         traceback: TracebackType | None,
     ) -> None:
         self.store.resume()
-        if self._gcs_is_down:  # an orderly shutdown needs the GCS
+        if self._gcs_is_down:  # Ray's shutdown needs the GCS
             self.start_gcs()
         with ExitStack() as ending:
-            ending.callback(self._end_servers)
+            ending.callback(self._kill_servers)
             ending.callback(super().__exit__, kind, error, traceback)
             self.target.close()
 
@@ -232,24 +233,24 @@ class ChaosCluster(LocalCluster):
         return f"http://127.0.0.1:{self.port}"
 
     def scale(self, replicas: int) -> None:
-        """Request a number of replicas from Serve, without waiting."""
+        """Ask Serve for a number of replicas, without waiting."""
         self.target.wanted["Replica"] = replicas
-        self._deployment("Replica")["num_replicas"] = replicas
-        self._apply()
+        self._deployment_values("Replica")["num_replicas"] = replicas
+        self._apply_configuration()
 
     def change_version(self, *, everything: bool) -> None:
-        """Request another version of all deployments or of the replicas from Serve; do not wait."""
+        """Ask Serve for a new version of all deployments or of the replicas, without waiting."""
         application = self.values["applications"][0]
         if everything:
             section = application["args"].setdefault("replica", {})
             section["chunk_interval_s"] = section.get("chunk_interval_s", 0.0) + 0.001
         else:
-            options = self._deployment("Replica").setdefault("ray_actor_options", {})
+            options = self._deployment_values("Replica").setdefault("ray_actor_options", {})
             options["num_cpus"] = round(options.get("num_cpus", 0.2) + 0.01, 2)
-        self._apply()
+        self._apply_configuration()
 
     def kill_gcs(self) -> None:
-        """Kill Ray's GCS.
+        """Kill the GCS, Ray's cluster controller.
 
         Raises:
             JustitiaError: If this process has started none.
@@ -264,7 +265,7 @@ class ChaosCluster(LocalCluster):
         raise JustitiaError("this process has started no GCS")
 
     def start_gcs(self) -> None:
-        """Restart the GCS with its own command line, as a supervisor would."""
+        """Start the GCS again with its own command line, as a supervisor would."""
         self._gcs = subprocess.Popen(
             [*dying_with_parent(), *self._gcs_command],
             env=self._gcs_environment,
@@ -274,17 +275,17 @@ class ChaosCluster(LocalCluster):
         )
         self._gcs_is_down = False
 
-    def _apply(self) -> None:
+    def _apply_configuration(self) -> None:
         values = copy.deepcopy(self.values) | {"http_options": self._http_options}
         _get_global_client().deploy_apps(ServeDeploySchema.model_validate(values), _blocking=False)
 
-    def _deployment(self, name: str) -> dict[str, Any]:
+    def _deployment_values(self, name: str) -> dict[str, Any]:
         application = self.values["applications"][0]
         found: dict[str, Any] = next(d for d in application["deployments"] if d["name"] == name)
         return found
 
-    def _end_servers(self) -> None:
-        if self._gcs is not None:  # ray.shutdown ends only processes that ray.init has started
+    def _kill_servers(self) -> None:
+        if self._gcs is not None:  # `ray.shutdown` ends only processes that `ray.init` has started
             self._gcs.kill()
             self._gcs.wait()
         self.store.kill()
@@ -293,14 +294,14 @@ class ChaosCluster(LocalCluster):
 
 def gcs_answers() -> bool:
     """Return whether Ray's GCS and Serve's controller answer."""
-    with suppress(Exception):  # any error means that they do not answer
+    with suppress(Exception):  # any error means that GCS or controller do not answer
         named = ray.util.list_named_actors(all_namespaces=True)  # only the GCS has this list
         return bool(named and serve.status().applications)
     return False
 
 
 def merge_values(into: dict[str, Any], changes: Mapping[str, Any]) -> None:
-    """Merge `changes` into nested settings and keep all other keys."""
+    """Merge `changes` into nested settings; other keys stay."""
     for key, change in changes.items():
         if isinstance(change, Mapping):
             merge_values(into.setdefault(key, {}), change)

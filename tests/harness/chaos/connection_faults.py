@@ -1,4 +1,4 @@
-"""Faults of the connections between ingresses, scheduler, replicas and callers."""
+"""Faults of the connections between callers, ingresses, scheduler and replicas."""
 
 import asyncio
 import itertools
@@ -18,9 +18,9 @@ from tests.harness.chaos.callers import Callers
 from tests.harness.chaos.faults import (
     InjectFault,
     busy_replica,
+    choose_victim,
     injected_fault,
-    running_of,
-    victim_of,
+    running_processes,
 )
 from tests.harness.chaos.plan import (
     BUSY_S,
@@ -30,7 +30,7 @@ from tests.harness.chaos.plan import (
     FaultRound,
 )
 from tests.harness.chaos.records import InjectedFault, read_journal
-from tests.harness.chaos.stranger import Door, Stranger, keep_knocking
+from tests.harness.chaos.stranger import OpenPort, Stranger, keep_connecting
 from tests.harness.chaos.target import ChaosTarget, ServeProcess
 
 _CHOOSE_AGAIN_S: Seconds = 0.2
@@ -40,7 +40,7 @@ _PROBES = 6
 
 class ConnectionFaults:
     def __init__(self, target: ChaosTarget, callers: Callers, away_s: Seconds) -> None:
-        """Prepare the faults of a running application.
+        """Prepare the connection faults of a running application.
 
         Args:
             target: Running.
@@ -53,32 +53,32 @@ class ConnectionFaults:
 
     @property
     def ways(self) -> Mapping[FaultKind, InjectFault]:
-        """Injection of each kind of fault."""
+        """The function that injects a fault, by kind of fault."""
         return {
-            FaultKind.REPLICA_CUT: self._cut_replica,
-            FaultKind.INGRESS_CUT: self._cut_ingress,
-            FaultKind.SCHEDULER_CUT: self._cut_scheduler,
+            FaultKind.REPLICA_CUT: self._cut_replica_connections,
+            FaultKind.INGRESS_CUT: self._cut_ingress_connections,
+            FaultKind.SCHEDULER_CUT: self._cut_scheduler_connections,
             FaultKind.ENGINE_STOPPED: self._stop_engine,
-            FaultKind.REPLICA_BUSY: self._keep_busy,
-            FaultKind.REPLICA_HALF_OPEN: self._stop_replica,
-            FaultKind.INGRESS_HALF_OPEN: self._stop_ingress,
+            FaultKind.REPLICA_BUSY: self._block_event_loop,
+            FaultKind.REPLICA_HALF_OPEN: self._suspend_replica,
+            FaultKind.INGRESS_HALF_OPEN: self._suspend_ingress,
             FaultKind.PORT_BLOCKED: self._block_port,
-            FaultKind.WRONG_SECRETS: self._let_a_stranger_knock,
-            FaultKind.SLOW_READER: self._let_a_reader_stall,
+            FaultKind.WRONG_SECRETS: self._connect_as_stranger,
+            FaultKind.SLOW_READER: self._pause_a_reader,
         }
 
     # --- cut
 
-    async def _cut_replica(self, fault_round: FaultRound) -> InjectedFault:
-        return await self._cut(FaultKind.REPLICA_CUT, fault_round)
+    async def _cut_replica_connections(self, fault_round: FaultRound) -> InjectedFault:
+        return await self._cut_connections(FaultKind.REPLICA_CUT, fault_round)
 
-    async def _cut_ingress(self, fault_round: FaultRound) -> InjectedFault:
-        return await self._cut(FaultKind.INGRESS_CUT, fault_round)
+    async def _cut_ingress_connections(self, fault_round: FaultRound) -> InjectedFault:
+        return await self._cut_connections(FaultKind.INGRESS_CUT, fault_round)
 
-    async def _cut(self, kind: FaultKind, fault_round: FaultRound) -> InjectedFault:
-        """Cut all connections of a process; choose another if it dies meanwhile."""
+    async def _cut_connections(self, kind: FaultKind, fault_round: FaultRound) -> InjectedFault:
+        """Cut all connections of a process; if it dies meanwhile, choose another process."""
         while True:
-            victim = await self._victim(kind, fault_round.draw)
+            victim = await self._choose_victim(kind, fault_round.draw)
             with suppress(NoReplicaAnswers, RayActorError):
                 count = await self._target.probe(victim, "cut_connections")
                 break
@@ -86,11 +86,11 @@ class ConnectionFaults:
         at = time.monotonic()
         told = f"{victim.replica_id}: {count} connections"
         fault = injected_fault(kind, fault_round, at, at, told, victim.pid)
-        await self._until_it_runs(fault)
+        await self._wait_for_run(fault)
         return fault
 
-    async def _cut_scheduler(self, fault_round: FaultRound) -> InjectedFault:
-        both = [await running_of(self._target, name) for name in ("Ingress", "Replica")]
+    async def _cut_scheduler_connections(self, fault_round: FaultRound) -> InjectedFault:
+        both = [await running_processes(self._target, name) for name in ("Ingress", "Replica")]
         cut = [
             self._target.probe(member, "cut_connections", to_scheduler_only=True)
             for members in both
@@ -105,71 +105,71 @@ class ConnectionFaults:
         if mistakes:
             raise mistakes[0]
         count = sum(answer for answer in answers if isinstance(answer, int))
-        # The load may have nothing left to run.
+        # The load may have no inference left, so request some.
         await self._callers.probe_inferences(f"probe-{fault_round.number}", _PROBES)
         return injected_fault(FaultKind.SCHEDULER_CUT, fault_round, at, at, f"{count} connections")
 
     # --- stand still
 
-    async def _stop_replica(self, fault_round: FaultRound) -> InjectedFault:
-        return await self._stop(FaultKind.REPLICA_HALF_OPEN, fault_round)
+    async def _suspend_replica(self, fault_round: FaultRound) -> InjectedFault:
+        return await self._suspend_process(FaultKind.REPLICA_HALF_OPEN, fault_round)
 
-    async def _stop_ingress(self, fault_round: FaultRound) -> InjectedFault:
-        return await self._stop(FaultKind.INGRESS_HALF_OPEN, fault_round)
+    async def _suspend_ingress(self, fault_round: FaultRound) -> InjectedFault:
+        return await self._suspend_process(FaultKind.INGRESS_HALF_OPEN, fault_round)
 
-    async def _stop(self, kind: FaultKind, fault_round: FaultRound) -> InjectedFault:
-        victim = await self._victim(kind, fault_round.draw)
+    async def _suspend_process(self, kind: FaultKind, fault_round: FaultRound) -> InjectedFault:
+        victim = await self._choose_victim(kind, fault_round.draw)
         injected_at = time.monotonic()
-        with suppress(ProcessLookupError):  # another fault of the round has killed it
+        with suppress(ProcessLookupError):  # another fault of the round has killed the process
             os.kill(victim.pid, signal.SIGSTOP)
             try:
                 await asyncio.sleep(HALF_OPEN_S)
             finally:
                 os.kill(victim.pid, signal.SIGCONT)
-        return await self._goes_on(kind, fault_round, injected_at, victim)
+        return await self._fault_after_next_run(kind, fault_round, injected_at, victim)
 
     async def _stop_engine(self, fault_round: FaultRound) -> InjectedFault:
         kind = FaultKind.ENGINE_STOPPED
-        victim, injected_at = await self._probed(kind, fault_round, "stop_engine")
+        victim, injected_at = await self._call_busy_replica(kind, fault_round, "stop_engine")
         await asyncio.sleep(ENGINE_STOPPED_S)
-        with suppress(NoReplicaAnswers, RayActorError):  # another fault of the round has killed it
+        with suppress(NoReplicaAnswers, RayActorError):  # already killed
             await self._target.probe(victim, "let_engine_go_on")
-        return await self._goes_on(kind, fault_round, injected_at, victim)
+        return await self._fault_after_next_run(kind, fault_round, injected_at, victim)
 
-    async def _keep_busy(self, fault_round: FaultRound) -> InjectedFault:
+    async def _block_event_loop(self, fault_round: FaultRound) -> InjectedFault:
         kind = FaultKind.REPLICA_BUSY
-        victim, injected_at = await self._probed(kind, fault_round, "block_loop", BUSY_S)
+        victim, injected_at = await self._call_busy_replica(kind, fault_round, "block_loop", BUSY_S)
         await asyncio.sleep(BUSY_S)
-        return await self._goes_on(kind, fault_round, injected_at, victim)
+        return await self._fault_after_next_run(kind, fault_round, injected_at, victim)
 
-    async def _probed(
+    async def _call_busy_replica(
         self, kind: FaultKind, fault_round: FaultRound, method: str, *arguments: Any
     ) -> tuple[ServeProcess, Seconds]:
-        """Call a method of a busy replica; choose another if it dies meanwhile."""
+        """Call a method of a busy replica; if the replica dies meanwhile, choose another."""
         while True:
-            victim = await self._victim(kind, fault_round.draw)
+            victim = await self._choose_victim(kind, fault_round.draw)
             with suppress(NoReplicaAnswers, RayActorError):
                 await self._target.probe(victim, method, *arguments)
                 return victim, time.monotonic()
             await asyncio.sleep(_CHOOSE_AGAIN_S)
 
-    async def _goes_on(
+    async def _fault_after_next_run(
         self, kind: FaultKind, fault_round: FaultRound, injected_at: Seconds, victim: ServeProcess
     ) -> InjectedFault:
-        """Return the fault of a replica that works again, once it runs an inference."""
+        """Return the fault record of a resumed replica once the replica runs an inference."""
         fault = injected_fault(
             kind, fault_round, injected_at, target=victim.replica_id, pid=victim.pid
         )
-        await self._until_it_runs(fault)
+        await self._wait_for_run(fault)
         return fault
 
-    async def _victim(self, kind: FaultKind, draw: float) -> ServeProcess:
+    async def _choose_victim(self, kind: FaultKind, draw: float) -> ServeProcess:
         if kind in (FaultKind.INGRESS_CUT, FaultKind.INGRESS_HALF_OPEN):
-            return await victim_of(self._target, "Ingress", draw)
+            return await choose_victim(self._target, "Ingress", draw)
         return await busy_replica(self._target, draw)
 
-    async def _until_it_runs(self, fault: InjectedFault) -> None:
-        """Request short answers until an affected replica runs one, if it can.
+    async def _wait_for_run(self, fault: InjectedFault) -> None:
+        """Request short answers until an affected replica runs an inference, or a time has passed.
 
         The load itself may have nothing left for it.
         """
@@ -187,7 +187,7 @@ class ConnectionFaults:
     # --- ports
 
     async def _block_port(self, fault_round: FaultRound) -> InjectedFault:
-        victim = await self._victim(FaultKind.PORT_BLOCKED, fault_round.draw)
+        victim = await self._choose_victim(FaultKind.PORT_BLOCKED, fault_round.draw)
         injected_at = time.monotonic()
         with suppress(NoReplicaAnswers, RayActorError):  # it has died meanwhile
             await self._target.probe(victim, "block_port", self._away_s)
@@ -198,16 +198,16 @@ class ConnectionFaults:
             target=victim.replica_id,
             pid=victim.pid,
         )
-        await self._until_it_runs(fault)
+        await self._wait_for_run(fault)
         return fault
 
-    async def _let_a_stranger_knock(self, fault_round: FaultRound) -> InjectedFault:
+    async def _connect_as_stranger(self, fault_round: FaultRound) -> InjectedFault:
         injected_at, stranger = time.monotonic(), Stranger()
-        knocking = asyncio.create_task(keep_knocking(stranger, await self._doors()))
+        knocking = asyncio.create_task(keep_connecting(stranger, await self._listening_ports()))
         done, _ = await asyncio.wait([knocking], timeout=self._away_s)
         knocking.cancel()
         if done:
-            knocking.result()  # raises if the connection was accepted
+            knocking.result()  # raises if a connection was accepted
         return injected_fault(
             FaultKind.WRONG_SECRETS,
             fault_round,
@@ -216,18 +216,18 @@ class ConnectionFaults:
             f"{stranger.refused} connections refused",
         )
 
-    async def _doors(self) -> list[Door]:
+    async def _listening_ports(self) -> list[OpenPort]:
         offer: Offer = await self._target.ask_scheduler("link")
-        doors = [Door(offer.address, offer.target, offer.key.key_id)]
-        for member in await running_of(self._target, "Replica"):
+        doors = [OpenPort(offer.address, offer.target, offer.key.key_id)]
+        for member in await running_processes(self._target, "Replica"):
             with suppress(NoReplicaAnswers, RayActorError):
                 address = await self._target.probe(member, "address")
-                doors.append(Door(address, member.replica_id, offer.key.key_id))
+                doors.append(OpenPort(address, member.replica_id, offer.key.key_id))
         return doors
 
     # --- callers
 
-    async def _let_a_reader_stall(self, fault_round: FaultRound) -> InjectedFault:
+    async def _pause_a_reader(self, fault_round: FaultRound) -> InjectedFault:
         injected_at = time.monotonic()
         stalled = await self._callers.stall(fault_round.draw, self._away_s)
         return injected_fault(

@@ -1,4 +1,4 @@
-"""Counts of lost, doubled, wrong, cut and broken calls, from callers' records and the journal.
+"""Counts of lost, doubled, wrong, cut and broken calls, from the callers' records and journal.
 
 - **lost**: an inference whose caller has no answer at the end.
 
@@ -23,19 +23,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from justitia_ray.units import Seconds
-from tests.harness.answers import Answer, difference
+from tests.harness.answers import Answer, describe_difference
 from tests.harness.chaos.load import PlannedApplication
 from tests.harness.chaos.plan import FaultKind
 from tests.harness.chaos.records import Call, Ending, EngineRun, InjectedFault, RunRecords
 
 GRACE_S: Seconds = 2.0
-"""Grace time after a process has died. A call may still be sent to it, and a run for a lost
-connection may still complete."""
+"""Grace time after a process died: a call may still be sent to it, and a run whose connection is
+lost may still complete.
+"""
 NOTICED_WITHIN_S: Seconds = 30.0
-"""Time in which Serve's proxy notices, on busy cores, that the ingress behind a call is dead."""
+"""Time in which Serve's proxy notices, on busy cores, that the ingress behind a call died."""
 _DIED_UNDER_IT = ("ConnectionError", "500: Internal Server Error")
-"""Errors of a caller whose ingress dies, from its connection or from Serve. Errors of the service
-itself, with a message, are never excused."""
+"""Error texts that callers get when their ingress dies, from the connection or from Serve. Errors
+of the service itself are never excused.
+"""
 
 _BREAKS_RUNS_THERE = frozenset(
     {
@@ -48,7 +50,7 @@ _BREAKS_RUNS_THERE = frozenset(
         FaultKind.DRAINING_KILLED,
     }
 )
-"""Faults of one replica; answers of other replicas are not affected."""
+"""Kinds of faults that can break runs of one replica only."""
 _BREAKS_RUNS_ANYWHERE = frozenset(
     {
         FaultKind.INGRESS_KILLED,
@@ -57,12 +59,12 @@ _BREAKS_RUNS_ANYWHERE = frozenset(
         FaultKind.ALL_REPLICAS_KILLED,
     }
 )
-"""Faults of an ingress, which may have called any replica, and of all replicas."""
+"""Kinds of faults that can break runs of any replica."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Counts of a run, with failures described in words."""
+    """Counts of a chaos run, with a description of each failure."""
 
     inferences: int
     calls: int
@@ -72,7 +74,6 @@ class Counts:
     cut: tuple[str, ...]
     broken: tuple[str, ...]
     excused: int
-    """Number of calls that failed because their ingress died."""
 
 
 def count_calls(
@@ -92,30 +93,30 @@ def count_calls(
     names = [inference.name for planned in load for inference in planned.inferences]
     answered = Counter(call.inference for call in records.calls if call.ending is Ending.ANSWERED)
     failed = [call for call in records.calls if call.ending in (Ending.BROKEN, Ending.CUT)]
-    blamed = [call for call in failed if not went_with_an_ingress(records.faults, call)]
+    blamed = [call for call in failed if not is_excused_by_dead_ingress(records.faults, call)]
     return Counts(
         inferences=len(names),
         calls=len(records.calls),
-        lost=tuple(_last_words(name, records) for name in names if not answered[name]),
+        lost=tuple(_last_ending(name, records) for name in names if not answered[name]),
         doubled=(
             *(f"{name}: answered {times} times" for name, times in answered.items() if times > 1),
-            *_run_twice(records, runs),
-            *_ended_too_often(load, records),
+            *_calls_run_twice(records, runs),
+            *_ended_more_than_called(load, records),
         ),
-        wrong=tuple(_wrong(records, expected)),
-        cut=tuple(_told(call) for call in blamed if call.ending is Ending.CUT),
-        broken=tuple(_told(call) for call in blamed if call.ending is Ending.BROKEN),
+        wrong=tuple(_wrong_answers(records, expected)),
+        cut=tuple(_describe_call(call) for call in blamed if call.ending is Ending.CUT),
+        broken=tuple(_describe_call(call) for call in blamed if call.ending is Ending.BROKEN),
         excused=len(failed) - len(blamed),
     )
 
 
-def _last_words(name: str, records: RunRecords) -> str:
+def _last_ending(name: str, records: RunRecords) -> str:
     """Return how the last call for an inference ended."""
-    ends = [_told(call) for call in records.calls if call.inference == name]
+    ends = [_describe_call(call) for call in records.calls if call.inference == name]
     return ends[-1] if ends else f"{name}: never called"
 
 
-def went_with_an_ingress(faults: Sequence[InjectedFault], call: Call) -> bool:
+def is_excused_by_dead_ingress(faults: Sequence[InjectedFault], call: Call) -> bool:
     """Return whether the death of an ingress excuses a failed call."""
     return any(
         fault.kind is FaultKind.INGRESS_KILLED
@@ -126,7 +127,7 @@ def went_with_an_ingress(faults: Sequence[InjectedFault], call: Call) -> bool:
     )
 
 
-def _run_twice(records: RunRecords, runs: Sequence[EngineRun]) -> list[str]:
+def _calls_run_twice(records: RunRecords, runs: Sequence[EngineRun]) -> list[str]:
     complete: dict[tuple[str, int], list[EngineRun]] = defaultdict(list)
     for run in runs:
         if run.complete:
@@ -149,7 +150,7 @@ def _answer_was_lost(faults: Sequence[InjectedFault], run: EngineRun) -> bool:
     )
 
 
-def _ended_too_often(load: Sequence[PlannedApplication], records: RunRecords) -> list[str]:
+def _ended_more_than_called(load: Sequence[PlannedApplication], records: RunRecords) -> list[str]:
     calls = Counter(call.application_id for call in records.calls)
     return [
         f"{planned.application_id}: the scheduler ended {records.ended[planned.application_id]}"
@@ -159,17 +160,17 @@ def _ended_too_often(load: Sequence[PlannedApplication], records: RunRecords) ->
     ]
 
 
-def _wrong(records: RunRecords, expected: Mapping[str, Answer]) -> list[str]:
+def _wrong_answers(records: RunRecords, expected: Mapping[str, Answer]) -> list[str]:
     found = []
     for call in records.calls:
         if call.ending is not Ending.ANSWERED or call.answer is None:
             continue
         flaws = list(call.flaws)
-        if differs := difference(expected[call.inference], call.answer):
+        if differs := describe_difference(expected[call.inference], call.answer):
             flaws.append(differs)
         found += [f"{call.inference}: {flaw}" for flaw in flaws]
     return found
 
 
-def _told(call: Call) -> str:
+def _describe_call(call: Call) -> str:
     return f"{call.inference}: call {call.number}: {call.detail}"

@@ -1,4 +1,4 @@
-"""Calls of one tenant beyond its quota: the test checks that no more than the limit pass."""
+"""Calls of one tenant beyond its quota, to check that no more than the limit pass."""
 
 import asyncio
 import time
@@ -12,27 +12,27 @@ from justitia_ray.errors import JustitiaError, ResponseError
 from justitia_ray.protocol.endpoints import TENANT_HEADER
 from justitia_ray.protocol.generation_bodies import COMPLETIONS
 from justitia_ray.units import Seconds
-from tests.harness.chaos.counts import went_with_an_ingress
+from tests.harness.chaos.counts import is_excused_by_dead_ingress
 from tests.harness.chaos.records import Call, Ending, InjectedFault
 
 CROWD = "crowd"
 LIMIT = 24
-"""Applications per day that the quota allows; each call is one."""
+"""Applications per day that the quota allows; each call is an application."""
 QUOTAS = {"tenants": {CROWD: {"quotas": [{"unit": "applications", "limit": LIMIT, "per": "day"}]}}}
-"""Settings with the quota; no other tenant has one."""
+"""Settings with a quota for this tenant only."""
 _EXHAUSTED = "insufficient_quota"
 
 
 @dataclass
 class CrowdRecord:
-    """Outcomes of the calls."""
+    """Outcomes of the tenant's calls."""
 
     answered_at: list[Seconds] = field(default_factory=list)
     """Times of the answered calls (monotonic clock, seconds)."""
     refused: int = 0
     """Number of calls refused by the quota."""
     unreached: int = 0
-    """Number of calls whose accounts did not answer in time, or whose ingress died."""
+    """Number of calls whose quota accounts did not answer in time, or whose ingress died."""
     failed: list[Call] = field(default_factory=list)
     """Calls with an error that only the death of an ingress excuses."""
 
@@ -43,7 +43,7 @@ class CrowdRecord:
         deaths_at: Sequence[Seconds],
         saved_s: Seconds,
     ) -> list[str]:
-        """Describe violations of quota and usage; empty if there are none.
+        """Describe violations of the quota and of the usage figures; empty if there are none.
 
         Usage contains each answered call once. It may also contain calls without an answer, whose
         ingress died or was not reached.
@@ -60,7 +60,7 @@ class CrowdRecord:
         found = [
             f"call {call.inference}: {call.detail}"
             for call in self.failed
-            if not went_with_an_ingress(faults, call)
+            if not is_excused_by_dead_ingress(faults, call)
         ]
         if answered > LIMIT:
             found.append(f"{answered} calls were answered, {LIMIT} a day is the quota")
@@ -79,7 +79,7 @@ class CrowdRecord:
 
 
 class Crowd:
-    """Steady calls of one tenant during all faults."""
+    """Steady calls of one tenant while faults are injected."""
 
     def __init__(self, http: Transport) -> None:
         self._calls = JsonCalls(http, max_retries=0)
@@ -87,7 +87,7 @@ class Crowd:
         self._made = 0
 
     async def call(self) -> None:
-        """Make one call, which is its own application, and record its outcome."""
+        """Make one call, an application of its own, and record its outcome."""
         number, self._made = self._made, self._made + 1
         name = f"{CROWD}.{number}"
         body = {"prompt": CROWD, "max_tokens": 2, "user": f"{name}#1"}
@@ -108,8 +108,8 @@ class Crowd:
         else:
             self.record.answered_at.append(time.monotonic())
 
-    async def play(self, calls: int, every_s: Seconds) -> None:
-        """Make `calls` calls at an interval of `every_s` seconds and wait for all answers."""
+    async def call_repeatedly(self, calls: int, every_s: Seconds) -> None:
+        """Make `calls` calls at an interval of `every_s` seconds, and wait for all answers."""
         async with asyncio.TaskGroup() as group:
             for _ in range(calls):
                 group.create_task(self.call())

@@ -1,4 +1,4 @@
-"""Fault injection under load: one coroutine per kind of fault, on processes and the cluster."""
+"""Injection of faults under load, into processes and the cluster: one coroutine per kind."""
 
 import asyncio
 import os
@@ -23,22 +23,22 @@ from tests.harness.chaos.load import PlannedApplication
 from tests.harness.chaos.plan import FaultKind, FaultRound
 from tests.harness.chaos.records import InjectedFault, RunRecords, TagAcrossRestart, read_journal
 from tests.harness.chaos.recovery import PROBES
-from tests.harness.chaos.target import ChaosTarget, ServeProcess, in_thread, wait_until
+from tests.harness.chaos.target import ChaosTarget, ServeProcess, run_in_thread, wait_until
 from tests.harness.planned import KILLER
 
 InjectFault = Callable[[FaultRound], Awaitable[InjectedFault]]
-"""Function that carries out one kind of fault."""
+"""Function that injects one kind of fault."""
 
 _LEAVING = 0.5
 """Share of the callers that disconnect at the same time."""
 _CHOOSE_AGAIN_S: Seconds = 0.2
 _SOMETHING_RUNS_WITHIN_S: Seconds = 5.0
 _KNOWN_FOR_S: Seconds = 1.0
-"""Age at which state of a scheduler is certainly saved: by default it saves every half second."""
+"""Age in seconds at which a scheduler's state is certainly saved: it saves every half second."""
 
 
 class FaultInjector:
-    """Injector of the faults of one application."""
+    """Injects the faults of one application."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class FaultInjector:
         more_ways: Mapping[FaultKind, InjectFault],
         replicas: int,
     ) -> None:
-        """Prepare; `inject_faults` breaks the first thing.
+        """Prepare the injector; the first fault comes with `inject_faults`.
 
         Args:
             target: Running.
@@ -75,9 +75,9 @@ class FaultInjector:
             FaultKind.ENGINE_KILLED: self._kill_engine,
             FaultKind.INGRESS_KILLED: self._kill_ingress,
             FaultKind.PREDICTOR_KILLED: self._kill_predictor,
-            FaultKind.CALLERS_LEFT: self._let_callers_leave,
+            FaultKind.CALLERS_LEFT: self._disconnect_callers,
             FaultKind.ACCOUNTS_KILLED: self._kill_accounts,
-            FaultKind.POISON: self._call_a_killer,
+            FaultKind.POISON: self._send_killer_prompt,
             **more_ways,
         }
 
@@ -92,12 +92,12 @@ class FaultInjector:
         if FaultKind.PREDICTOR_KILLED in fault_round.kinds:
             needed["Predictor"] = 1
         for deployment, count in needed.items():
-            enough = in_thread(has_enough, self._target, deployment, count)
+            enough = run_in_thread(has_enough_processes, self._target, deployment, count)
             await wait_until(enough, f"{count} of {deployment} run")
         await wait_until(self._has_pulls, f"{self._replicas} replicas pull")
 
     async def inject_faults(self, fault_round: FaultRound) -> list[InjectedFault]:
-        """Inject the faults of a round at once and return them."""
+        """Inject the faults of a round at once, and return their records."""
         return list(
             await asyncio.gather(*(self._ways[kind](fault_round) for kind in fault_round.kinds))
         )
@@ -107,12 +107,12 @@ class FaultInjector:
     async def _kill_scheduler(self, fault_round: FaultRound) -> InjectedFault:
         status = await self._target.status()
         tags = await self._waiting_tags()
-        fault = _killed(
+        fault = _kill_and_record(
             FaultKind.SCHEDULER_KILLED, fault_round, status["pid"], epoch=status["epoch"]
         )
-        in_office = partial(self._new_epoch, status["epoch"])
+        in_office = partial(self._has_new_epoch, status["epoch"])
         await wait_until(in_office, "another scheduler is in office")
-        after = await self._views(tags)
+        after = await self._application_views(tags)
         self._records.tags += [
             TagAcrossRestart(name, tags[name], view["virtual_finish_time"])
             for name, view in after.items()
@@ -132,13 +132,13 @@ class FaultInjector:
             FaultKind.SCHEDULER_STOPPED, fault_round, injected_at, epoch=status["epoch"]
         )
 
-    async def _new_epoch(self, epoch: int) -> bool:
+    async def _has_new_epoch(self, epoch: int) -> bool:
         status = await self._target.status()
         return bool(status["epoch"] > epoch)
 
     async def _waiting_tags(self) -> dict[str, float]:
-        """Return the tags of applications that wait, have not begun, and are saved."""
-        views = await self._views(
+        """Return the tags of saved applications that wait and have not begun."""
+        views = await self._application_views(
             application_key(planned.tenant, planned.application_id) for planned in self._load
         )
         return {
@@ -150,7 +150,7 @@ class FaultInjector:
             and view["age_s"] > _KNOWN_FOR_S
         }
 
-    async def _views(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    async def _application_views(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
         wanted = list(names)
         ask = self._target.ask_scheduler
         views = await asyncio.gather(*(ask("application", name) for name in wanted))
@@ -164,13 +164,15 @@ class FaultInjector:
         ray.kill(self._target.accounts, no_restart=False)
         fault = injected_fault(FaultKind.ACCOUNTS_KILLED, fault_round, injected_at, injected_at)
         await wait_until(self._target.accounts_are_ready, "other accounts lead")
-        return _done(fault)
+        return _mark_recovered(fault)
 
     # --- processes that Serve restarts
 
     async def _kill_replica(self, fault_round: FaultRound) -> InjectedFault:
         victim = await busy_replica(self._target, fault_round.draw)
-        return _killed(FaultKind.REPLICA_KILLED, fault_round, victim.pid, victim.replica_id)
+        return _kill_and_record(
+            FaultKind.REPLICA_KILLED, fault_round, victim.pid, victim.replica_id
+        )
 
     async def _kill_engine(self, fault_round: FaultRound) -> InjectedFault:
         while True:
@@ -190,33 +192,39 @@ class FaultInjector:
             victim.pid,
         )
 
-    async def _call_a_killer(self, fault_round: FaultRound) -> InjectedFault:
+    async def _send_killer_prompt(self, fault_round: FaultRound) -> InjectedFault:
         injected_at = time.monotonic()
         word = KILLER if fault_round.number % 2 else CRASHER
         wrong = await self._callers.probe_killer(f"killer-{fault_round.number}", word)
         if wrong:
             self._records.spared.append(wrong)
-        return _done(injected_fault(FaultKind.POISON, fault_round, injected_at, injected_at))
+        return _mark_recovered(
+            injected_fault(FaultKind.POISON, fault_round, injected_at, injected_at)
+        )
 
     async def _kill_ingress(self, fault_round: FaultRound) -> InjectedFault:
-        victim = await victim_of(self._target, "Ingress", fault_round.draw)
-        return _killed(FaultKind.INGRESS_KILLED, fault_round, victim.pid, victim.replica_id)
+        victim = await choose_victim(self._target, "Ingress", fault_round.draw)
+        return _kill_and_record(
+            FaultKind.INGRESS_KILLED, fault_round, victim.pid, victim.replica_id
+        )
 
     async def _kill_predictor(self, fault_round: FaultRound) -> InjectedFault:
-        victim = await victim_of(self._target, "Predictor", fault_round.draw)
-        fault = _killed(FaultKind.PREDICTOR_KILLED, fault_round, victim.pid, victim.replica_id)
+        victim = await choose_victim(self._target, "Predictor", fault_round.draw)
+        fault = _kill_and_record(
+            FaultKind.PREDICTOR_KILLED, fault_round, victim.pid, victim.replica_id
+        )
         await self._callers.probe_openings(f"probe-{fault_round.number}", PROBES)
         return fault
 
     async def _has_pulls(self) -> bool:
-        """Return whether enough replicas pull at the scheduler; Serve's status does not suffice."""
+        """Return whether enough replicas pull from the scheduler, which Serve does not know."""
         status = await self._target.status()
         pulling = [r for r in status["replicas"].values() if not r["draining"]]
         return len(pulling) >= self._replicas
 
     # --- callers
 
-    async def _let_callers_leave(self, fault_round: FaultRound) -> InjectedFault:
+    async def _disconnect_callers(self, fault_round: FaultRound) -> InjectedFault:
         injected_at = time.monotonic()
         left = self._callers.disconnect(_LEAVING, fault_round.draw)
         return injected_fault(
@@ -235,26 +243,28 @@ async def busy_replica(target: ChaosTarget, draw: float) -> ServeProcess:
     """
     deadline = time.monotonic() + _SOMETHING_RUNS_WITHIN_S
     while True:
-        members = await running_of(target, "Replica")
+        members = await running_processes(target, "Replica")
         runs = await asyncio.to_thread(read_journal, target.journal)
         under_way = {run.pid for run in runs if run.ended_at is None}
         busy = [member for member in members if member.pid in under_way]
         if busy or time.monotonic() > deadline:
-            return _choose(busy or members, draw)
+            return _choose_process(busy or members, draw)
         await asyncio.sleep(_CHOOSE_AGAIN_S)
 
 
-async def victim_of(target: ChaosTarget, deployment: str, draw: float) -> ServeProcess:
-    return _choose(await running_of(target, deployment), draw)
+async def choose_victim(target: ChaosTarget, deployment: str, draw: float) -> ServeProcess:
+    return _choose_process(await running_processes(target, deployment), draw)
 
 
-async def running_of(target: ChaosTarget, deployment: str) -> list[ServeProcess]:
-    """Return a deployment's processes, at least one: concurrent faults may hide them for a time."""
-    await wait_until(in_thread(has_enough, target, deployment, 1), f"one of {deployment} runs")
+async def running_processes(target: ChaosTarget, deployment: str) -> list[ServeProcess]:
+    """Return a deployment's running processes, at least one: faults may hide them for a time."""
+    await wait_until(
+        run_in_thread(has_enough_processes, target, deployment, 1), f"one of {deployment} runs"
+    )
     return await asyncio.to_thread(target.running, deployment)
 
 
-def has_enough(target: ChaosTarget, deployment: str, count: int) -> bool:
+def has_enough_processes(target: ChaosTarget, deployment: str, count: int) -> bool:
     return len(target.running(deployment)) >= count
 
 
@@ -267,12 +277,12 @@ def injected_fault(
     pid: int | None = None,
     epoch: int = 0,
 ) -> InjectedFault:
-    """Return the record of a fault; without `back_at`, the stopped process continues from now."""
+    """Return the record of a fault; without `back_at`, the stopped process resumes now."""
     back = time.monotonic() if back_at is None else back_at
     return InjectedFault(kind, fault_round.number, injected_at, back, target, pid, epoch)
 
 
-def _killed(
+def _kill_and_record(
     kind: FaultKind, fault_round: FaultRound, pid: int, target: str = "", *, epoch: int = 0
 ) -> InjectedFault:
     injected_at = time.monotonic()
@@ -280,12 +290,12 @@ def _killed(
     return injected_fault(kind, fault_round, injected_at, injected_at, target, pid, epoch)
 
 
-def _choose(members: Sequence[ServeProcess], draw: float) -> ServeProcess:
+def _choose_process(members: Sequence[ServeProcess], draw: float) -> ServeProcess:
     return members[int(draw * len(members))]
 
 
 class ClusterFaults:
-    """Faults and changes of one cluster."""
+    """Faults of the cluster around the application, and changes of its configuration."""
 
     def __init__(
         self, cluster: ChaosCluster, away_s: Seconds, killed_s: Seconds, *, everything: bool
@@ -305,14 +315,14 @@ class ClusterFaults:
 
     @property
     def ways(self) -> Mapping[FaultKind, InjectFault]:
-        """Injection of each kind of fault."""
+        """The function that injects a fault, by kind of fault."""
         return {
             FaultKind.REDIS_KILLED: self._kill_redis,
             FaultKind.REDIS_STOPPED: self._stop_redis,
             FaultKind.REDIS_EMPTIED: self._empty_redis,
             FaultKind.REDIS_READ_ONLY: self._demote_redis,
             FaultKind.GCS_KILLED: self._kill_gcs,
-            FaultKind.SCALED: self._scale,
+            FaultKind.SCALED: self._scale_down_and_up,
             FaultKind.REDEPLOYED: self._redeploy,
         }
 
@@ -323,8 +333,8 @@ class ClusterFaults:
 
     async def _empty_redis(self, fault_round: FaultRound) -> InjectedFault:
         fault = await self._restart_redis(FaultKind.REDIS_EMPTIED, fault_round, keep=False)
-        await wait_until(self._state_is_back, "the state is in Redis again")
-        return _done(fault)
+        await wait_until(self._state_is_saved, "the state is in Redis again")
+        return _mark_recovered(fault)
 
     async def _restart_redis(
         self, kind: FaultKind, fault_round: FaultRound, *, keep: bool
@@ -333,7 +343,7 @@ class ClusterFaults:
         injected_at = time.monotonic()
         store.kill()
         if not keep:
-            store.empty()
+            store.delete_data()
         await asyncio.sleep(self._killed_s)
         store.start()  # in this thread, because the server ends with the thread that started it
         return injected_fault(kind, fault_round, injected_at)
@@ -358,7 +368,7 @@ class ClusterFaults:
             store.promote()
         return injected_fault(FaultKind.REDIS_READ_ONLY, fault_round, injected_at)
 
-    async def _state_is_back(self) -> bool:
+    async def _state_is_saved(self) -> bool:
         store = scheduler_store(self._cluster.target.config)
         try:
             stored = await store.load()
@@ -375,17 +385,19 @@ class ClusterFaults:
         await asyncio.sleep(self._killed_s)
         self._cluster.start_gcs()
         fault = injected_fault(FaultKind.GCS_KILLED, fault_round, injected_at)
-        await wait_until(in_thread(gcs_answers), "the GCS and Serve's controller answer")
-        return _done(fault)
+        await wait_until(run_in_thread(gcs_answers), "the GCS and Serve's controller answer")
+        return _mark_recovered(fault)
 
-    async def _scale(self, fault_round: FaultRound) -> InjectedFault:
+    async def _scale_down_and_up(self, fault_round: FaultRound) -> InjectedFault:
         injected_at = time.monotonic()
         whole = self._cluster.target.wanted["Replica"]
         for replicas in (whole - 1, whole):
             await asyncio.to_thread(self._cluster.scale, replicas)
-            await wait_until(in_thread(self._cluster.target.is_whole), f"{replicas} replicas run")
+            await wait_until(
+                run_in_thread(self._cluster.target.is_whole), f"{replicas} replicas run"
+            )
         fault = injected_fault(FaultKind.SCALED, fault_round, injected_at, injected_at)
-        return _done(fault)
+        return _mark_recovered(fault)
 
     async def _redeploy(self, fault_round: FaultRound) -> InjectedFault:
         injected_at = time.monotonic()
@@ -395,13 +407,15 @@ class ClusterFaults:
         }
         change = self._cluster.change_version
         await asyncio.to_thread(change, everything=self._everything)
-        await wait_until(in_thread(self._is_replaced, before), "the new version is whole")
-        return _done(injected_fault(FaultKind.REDEPLOYED, fault_round, injected_at, injected_at))
+        await wait_until(run_in_thread(self._is_replaced, before), "the new version is whole")
+        return _mark_recovered(
+            injected_fault(FaultKind.REDEPLOYED, fault_round, injected_at, injected_at)
+        )
 
     def _is_replaced(self, before: set[int]) -> bool:
-        now = {member.pid for member in self._cluster.target.members("Replica")}
+        now = {member.pid for member in self._cluster.target.list_processes("Replica")}
         return not before & now and self._cluster.target.is_whole()
 
 
-def _done(fault: InjectedFault) -> InjectedFault:
+def _mark_recovered(fault: InjectedFault) -> InjectedFault:
     return replace(fault, done_at=time.monotonic())

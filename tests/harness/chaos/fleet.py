@@ -1,4 +1,4 @@
-"""Autoscaled replicas under faults: their number over a run, and what is wrong with it.
+"""Autoscaled replicas under faults: how many ran, and violations of the autoscaling rules.
 
 - **out of bounds**: Serve wants fewer replicas than the minimum or more than the maximum, or more
 than the maximum load, run or are recovered. Draining replicas count as gone.
@@ -38,22 +38,25 @@ from tests.harness.chaos.records import (
     EngineRun,
     FleetSample,
     InjectedFault,
-    Load,
+    ReplicaLoading,
     RunRecords,
     SchedulerSample,
 )
 
 ANSWERS_WITHIN_S: Seconds = 4.0
-"""Limit for the median answer time of a controller that nothing delays, on cores that are never
-idle. The policy gives the scheduler 5 s, so a controller that waited for it would exceed this."""
+"""Limit for the controller's median answer time, on busy cores. The policy gives the scheduler 5 s,
+so a controller that waited for it would exceed this limit.
+"""
 COMES_DOWN_S: Seconds = 6.0
-"""Allowance beyond the delays of a scale-down: a loop of Serve's controller, a process exit, a
-poll."""
+"""Allowance in seconds beyond the delays of a scale-down: a loop of Serve's controller, a process
+exit, a poll.
+"""
 COMES_BACK_S: Seconds = 60.0
-"""Longest time without a replica while an inference waits: Serve notices a death after some
-seconds, and starting a process takes as long again on busy cores."""
+"""Longest time in seconds without a replica while an inference waits: Serve notices a death after
+some seconds, and starting a process takes as long again on busy cores.
+"""
 _FOUND_AGAIN_S: Seconds = 5.0
-"""Time after a controller's death in which its successor counts the replicas that it finds."""
+"""Seconds after a controller's death in which its successor counts the existing replicas."""
 
 _PRESENT = ("STARTING", "UPDATING", "RECOVERING", "RUNNING")
 _OF_THE_CONTROLLER = (FaultKind.CONTROLLER_KILLED, FaultKind.CONTROLLER_KILLED_IN_DRAIN)
@@ -64,8 +67,9 @@ _TAKES_RUNS_WITH_IT = (
     FaultKind.SCHEDULER_STOPPED,
     FaultKind.ALL_REPLICAS_KILLED,
 )
-"""Faults that may cancel a run on a healthy replica: its ingress is gone, or its lease has expired
-at a scheduler without reports of it."""
+"""Faults that may cancel a run on a healthy replica: its ingress is gone, or its lease expired at a
+scheduler that got no reports of it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +79,14 @@ class FleetLimits:
     minimum: int
     maximum: int
     comes_down_s: Seconds
-    """Time after which an idle application has its minimum: `hold_s` plus each of the delays."""
+    """Time after which an idle application has its minimum: `hold_s` plus each delay."""
     loads_s: Seconds = LOADS_S
-    """Least time that a replica takes to load."""
+    """Shortest time that a replica takes to load."""
 
     @classmethod
-    def of(cls, section: AutoscalingSection) -> "FleetLimits":
+    def from_autoscaling(cls, section: AutoscalingSection) -> "FleetLimits":
         delays = section.patience_s
-        if section.min_replicas == 0:  # the last replica has an additional delay of its own
+        if section.min_replicas == 0:  # the last replica has an additional delay
             to_zero = section.downscale_to_zero_delay_s
             delays += section.patience_s if to_zero is None else to_zero
         return cls(section.min_replicas, section.max_replicas, section.hold_s + delays)
@@ -93,19 +97,22 @@ class FleetMeasure:
     """Figures of the replicas of one run."""
 
     fewest: int
-    """Smallest number of concurrently running replicas."""
+    """Smallest number of replicas that ran at the same time."""
     most: int
     loaded: int
     """Number of replicas that finished loading."""
     taken_off: int
-    """Number of replicas removed by Serve, without those hit by a fault."""
+    """Number of replicas that Serve removed, without those hit by a fault."""
     flaws: tuple[str, ...]
 
 
 def measure_fleet(
-    limits: FleetLimits, records: RunRecords, runs: Sequence[EngineRun], loads: Sequence[Load]
+    limits: FleetLimits,
+    records: RunRecords,
+    runs: Sequence[EngineRun],
+    loads: Sequence[ReplicaLoading],
 ) -> FleetMeasure:
-    """Return the figures defined at the top of this module.
+    """Return the figures of a run's replicas, and the violations of the autoscaling rules.
 
     Args:
         limits: What the application was deployed with.
@@ -114,31 +121,33 @@ def measure_fleet(
         loads: The journal of loadings.
     """
     fleet = records.fleet
-    running = [sample.count("RUNNING") for sample in fleet]
-    hit = _hit(records)
-    drained = {name for sample in fleet for name, state in sample.states.items() if _drains(state)}
+    running = [sample.count_in_states("RUNNING") for sample in fleet]
+    hit = _killed_replicas(records)
+    drained = {
+        name for sample in fleet for name, state in sample.states.items() if _is_draining(state)
+    }
     return FleetMeasure(
         min(running, default=0),
         max(running, default=0),
         sum(load.ended_at is not None for load in loads),
-        len((drained | _gone(fleet)) - hit),
+        len((drained | _vanished_replicas(fleet)) - hit),
         (
-            *_out_of_bounds(limits, fleet),
-            *_cut_by_a_scale_down(records, runs, drained - hit),
-            *_fell_without_an_answer(records),
-            *_controller_held_up(records),
-            *_did_not_come_down(limits, records),
-            *_did_not_come_back(records),
-            *_wrong_loading_time(limits, records),
+            *_counts_out_of_bounds(limits, fleet),
+            *_runs_cut_by_scale_down(records, runs, drained - hit),
+            *_drops_without_answer(records),
+            *_slow_controller_answers(records),
+            *_late_scale_downs(limits, records),
+            *_late_replacements(records),
+            *_wrong_loading_times(limits, records),
         ),
     )
 
 
-def _drains(state: str) -> bool:
+def _is_draining(state: str) -> bool:
     return state == "STOPPING"
 
 
-def _gone(fleet: Sequence[FleetSample]) -> set[str]:
+def _vanished_replicas(fleet: Sequence[FleetSample]) -> set[str]:
     """Return the replicas that ran once and are gone at the end.
 
     An idle replica is removed so fast that no sample may show it draining.
@@ -148,7 +157,7 @@ def _gone(fleet: Sequence[FleetSample]) -> set[str]:
     return ran - last.keys()
 
 
-def _hit(records: RunRecords) -> set[str]:
+def _killed_replicas(records: RunRecords) -> set[str]:
     """Return the replicas killed by a fault."""
     dead = {fault.pid for fault in records.faults if fault.pid is not None}
     dead |= {int(pid) for f in records.faults if f.kind in _ALL for pid in f.target.split()}
@@ -158,36 +167,36 @@ def _hit(records: RunRecords) -> set[str]:
 _ALL = (FaultKind.ALL_REPLICAS_KILLED,)
 
 
-def _out_of_bounds(limits: FleetLimits, fleet: Sequence[FleetSample]) -> Iterator[str]:
+def _counts_out_of_bounds(limits: FleetLimits, fleet: Sequence[FleetSample]) -> Iterator[str]:
     for sample in fleet:
         if not limits.minimum <= sample.target <= limits.maximum:
             yield f"out of bounds: {sample.target} replicas were wanted"
-        present = sample.count(*_PRESENT)
+        present = sample.count_in_states(*_PRESENT)
         if present > limits.maximum:
             yield f"out of bounds: there were {present} replicas"
 
 
-def _cut_by_a_scale_down(
+def _runs_cut_by_scale_down(
     records: RunRecords, runs: Sequence[EngineRun], drained: set[str]
 ) -> Iterator[str]:
     names = {records.pids[name]: name for name in drained if name in records.pids}
     for run in runs:
-        if run.pid in names and not run.complete and not _was_given_up(run, records):
+        if run.pid in names and not run.complete and not _is_excused(run, records):
             yield f"cut by a scale-down: {run.inference} on {names[run.pid]}"
 
 
-def _was_given_up(run: EngineRun, records: RunRecords) -> bool:
-    if run.ended_at is None:  # its process ended during the run
+def _is_excused(run: EngineRun, records: RunRecords) -> bool:
+    if run.ended_at is None:  # the replica's process ended during the run
         return False
     ended_at = run.ended_at
-    return any(_has_left(call, run, ended_at) for call in records.calls) or any(
+    return any(_caller_disconnected(call, run, ended_at) for call in records.calls) or any(
         fault.kind in _TAKES_RUNS_WITH_IT
         and fault.injected_at - GRACE_S <= ended_at <= fault.back_at + NOTICED_WITHIN_S
         for fault in records.faults
     )
 
 
-def _has_left(call: Call, run: EngineRun, ended_at: Seconds) -> bool:
+def _caller_disconnected(call: Call, run: EngineRun, ended_at: Seconds) -> bool:
     return (
         call.ending is Ending.LEFT
         and (call.inference, call.number) == (run.inference, run.call)
@@ -195,7 +204,7 @@ def _has_left(call: Call, run: EngineRun, ended_at: Seconds) -> bool:
     )
 
 
-def _fell_without_an_answer(records: RunRecords) -> Iterator[str]:
+def _drops_without_answer(records: RunRecords) -> Iterator[str]:
     for fault in records.faults:
         if fault.kind not in _AWAY:
             continue
@@ -209,13 +218,13 @@ def _fell_without_an_answer(records: RunRecords) -> Iterator[str]:
         if not before:
             continue
         least = min([before[-1].target, *asked])
-        until = _answers_again_at(fault, records.samples)
+        until = _scheduler_answers_at(fault, records.samples)
         away = [one for one in records.fleet if fault.injected_at < one.asked_at < until]
         if fell := [one.target for one in away if one.target < least]:
             yield f"fell without an answer: from {least} to {min(fell)} replicas wanted"
 
 
-def _answers_again_at(fault: InjectedFault, samples: Sequence[SchedulerSample]) -> Seconds:
+def _scheduler_answers_at(fault: InjectedFault, samples: Sequence[SchedulerSample]) -> Seconds:
     """Return when the first scheduler after a fault reported a wanted size."""
     return min(
         (one.at for one in samples if one.at >= fault.back_at and one.wanted is not None),
@@ -223,24 +232,25 @@ def _answers_again_at(fault: InjectedFault, samples: Sequence[SchedulerSample]) 
     )
 
 
-def _controller_held_up(records: RunRecords) -> Iterator[str]:
+def _slow_controller_answers(records: RunRecords) -> Iterator[str]:
     spans = [("over the run", -math.inf, math.inf)]
     for fault in records.faults:
         if fault.kind in _AWAY:
-            until = _answers_again_at(fault, records.samples)
+            until = _scheduler_answers_at(fault, records.samples)
             spans.append((f"after {fault.kind}", fault.injected_at, until))
     for when, since, until in spans:
         took_s = [
             one.at - one.asked_at
             for one in records.fleet
-            if since <= one.asked_at < until and not _is_replaced(one.asked_at, one.at, records)
+            if since <= one.asked_at < until
+            and not _controller_was_replaced(one.asked_at, one.at, records)
         ]
         if took_s and (half_s := median(took_s)) > ANSWERS_WITHIN_S:
             yield f"controller held up: half of its answers took {half_s:.1f} s or more, {when}"
 
 
-def _is_replaced(since: Seconds, until: Seconds, records: RunRecords) -> bool:
-    """Return whether Serve's controller was away, or newly started, at any time in the interval."""
+def _controller_was_replaced(since: Seconds, until: Seconds, records: RunRecords) -> bool:
+    """Return whether Serve's controller was away or newly started within an interval."""
     return any(
         fault.kind in _OF_THE_CONTROLLER
         and fault.injected_at <= until
@@ -249,9 +259,9 @@ def _is_replaced(since: Seconds, until: Seconds, records: RunRecords) -> bool:
     )
 
 
-def _did_not_come_down(limits: FleetLimits, records: RunRecords) -> Iterator[str]:
+def _late_scale_downs(limits: FleetLimits, records: RunRecords) -> Iterator[str]:
     within_s = limits.comes_down_s + COMES_DOWN_S
-    for since, until in _spans(records.samples, lambda sample: sample.idle):
+    for since, until in _intervals_where(records.samples, lambda sample: sample.idle):
         if until - since <= within_s:
             continue
         late = [
@@ -259,7 +269,7 @@ def _did_not_come_down(limits: FleetLimits, records: RunRecords) -> Iterator[str
             for sample in records.fleet
             if since + within_s < sample.at <= until
             and sample.target > limits.minimum
-            and not _is_replaced(since, sample.at, records)
+            and not _controller_was_replaced(since, sample.at, records)
         ]
         if late:
             yield (
@@ -268,19 +278,21 @@ def _did_not_come_down(limits: FleetLimits, records: RunRecords) -> Iterator[str
             )
 
 
-def _did_not_come_back(records: RunRecords) -> Iterator[str]:
-    for since, until in _spans(records.samples, lambda s: bool(s.waiting) and not s.leases):
+def _late_replacements(records: RunRecords) -> Iterator[str]:
+    for since, until in _intervals_where(
+        records.samples, lambda s: bool(s.waiting) and not s.leases
+    ):
         if until - since > COMES_BACK_S:
             yield f"did not come back: {until - since:.1f} s without a replica"
 
 
-def _wrong_loading_time(limits: FleetLimits, records: RunRecords) -> Iterator[str]:
+def _wrong_loading_times(limits: FleetLimits, records: RunRecords) -> Iterator[str]:
     known = [one.load_s for one in records.samples if one.load_s is not None]
     if (least := min(known, default=limits.loads_s)) < limits.loads_s:
         yield f"wrong loading time: {least:.1f} s, and a replica takes {limits.loads_s:g} s"
 
 
-def _spans(
+def _intervals_where(
     samples: Sequence[SchedulerSample], holds: Callable[[SchedulerSample], bool]
 ) -> Iterator[tuple[Seconds, Seconds]]:
     """Yield begin and end of each interval in which a condition held in every sample."""

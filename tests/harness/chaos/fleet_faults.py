@@ -1,4 +1,4 @@
-"""Faults of autoscaled replicas: loading ones, draining ones, all of them, and the controller."""
+"""Faults of autoscaled replicas (loading, draining, all of them) and of Serve's controller."""
 
 import asyncio
 import os
@@ -22,15 +22,16 @@ from tests.harness.chaos.records import (
     InjectedFault,
     RunRecords,
     read_journal,
-    read_loads,
+    read_loadings,
 )
-from tests.harness.chaos.target import ChaosTarget, ServeProcess, in_thread, wait_until
+from tests.harness.chaos.target import ChaosTarget, ServeProcess, run_in_thread, wait_until
 
 _EVERY_S: Seconds = 0.2
 _UP_WITHIN_S: Seconds = 30.0
 _DRAINS_WITHIN_S: Seconds = 180.0
 """Longest wait for the occasion of a fault: no replica drains before most calls of a round are
-answered, which takes minutes where the replicas share two cores with other engines."""
+answered, which takes minutes where the replicas share two cores with other engines.
+"""
 _RUNS_SOMETHING_WITHIN_S: Seconds = 20.0
 _CHOOSE_AGAIN_S: Seconds = 0.05
 _WAIT_THEMSELVES = {
@@ -41,10 +42,10 @@ _WAIT_THEMSELVES = {
 
 
 async def keep_sampling_fleet(target: ChaosTarget, records: RunRecords) -> None:
-    """Sample the replicas from Serve's controller until cancelled."""
+    """Sample the replicas' states from Serve's controller until cancelled."""
     while True:
         asked_at = time.monotonic()
-        wanted, members = await asyncio.to_thread(target.sized, "Replica")
+        wanted, members = await asyncio.to_thread(target.wanted_and_listed, "Replica")
         if wanted is not None:
             states = {member.replica_id: member.state for member in members}
             records.fleet.append(FleetSample(time.monotonic(), asked_at, wanted, states))
@@ -53,23 +54,23 @@ async def keep_sampling_fleet(target: ChaosTarget, records: RunRecords) -> None:
 
 
 class FleetFaults:
-    """Faults that concern autoscaling."""
+    """Faults of replicas that Serve scales."""
 
     def __init__(self, target: ChaosTarget) -> None:
         self._target = target
 
     @property
     def ways(self) -> Mapping[FaultKind, InjectFault]:
-        """Injection of each kind of fault."""
+        """The function that injects a fault, by kind of fault."""
         return {
-            FaultKind.LOADING_KILLED: self._kill_loading,
-            FaultKind.DRAINING_KILLED: self._kill_draining,
-            FaultKind.ALL_REPLICAS_KILLED: self._kill_all,
+            FaultKind.LOADING_KILLED: self._kill_loading_replica,
+            FaultKind.DRAINING_KILLED: self._kill_draining_replica,
+            FaultKind.ALL_REPLICAS_KILLED: self._kill_all_replicas,
             FaultKind.CONTROLLER_KILLED: self._kill_controller,
-            FaultKind.CONTROLLER_KILLED_IN_DRAIN: self._kill_controller_in_drain,
+            FaultKind.CONTROLLER_KILLED_IN_DRAIN: self._kill_controller_while_draining,
         }
 
-    async def until_due(self, fault_round: FaultRound) -> None:
+    async def wait_for_several_replicas(self, fault_round: FaultRound) -> None:
         """Wait until a round's load has started several replicas, or for a maximum time.
 
         Faults of a loading or draining replica wait for one themselves.
@@ -82,33 +83,35 @@ class FleetFaults:
                 return
             await asyncio.sleep(_EVERY_S)
 
-    async def until_at_minimum(self) -> None:
+    async def wait_for_minimum(self) -> None:
         """Wait until the number of replicas is minimal; raise JustitiaError after minutes."""
-        await wait_until(in_thread(self._target.is_whole), "there are as few replicas as may be")
+        await wait_until(
+            run_in_thread(self._target.is_whole), "there are as few replicas as may be"
+        )
 
-    async def _kill_loading(self, fault_round: FaultRound) -> InjectedFault:
+    async def _kill_loading_replica(self, fault_round: FaultRound) -> InjectedFault:
         victims: list[ServeProcess] = []
 
-        async def one_loads() -> bool:
-            loads = read_loads(loads_file(self._target.config))
+        async def find_loading() -> bool:
+            loads = read_loadings(loads_file(self._target.config))
             loading = {load.pid for load in loads if load.ended_at is None}
-            members = await asyncio.to_thread(self._target.members, "Replica")
+            members = await asyncio.to_thread(self._target.list_processes, "Replica")
             victims[:] = [m for m in members if m.pid in loading and psutil.pid_exists(m.pid)]
             return bool(victims)
 
-        await wait_until(one_loads, "a replica loads", _DRAINS_WITHIN_S)
-        return _killed(FaultKind.LOADING_KILLED, fault_round, victims[0])
+        await wait_until(find_loading, "a replica loads", _DRAINS_WITHIN_S)
+        return _kill_and_record(FaultKind.LOADING_KILLED, fault_round, victims[0])
 
-    async def _kill_draining(self, fault_round: FaultRound) -> InjectedFault:
-        victim = await self._draining()
-        return _killed(FaultKind.DRAINING_KILLED, fault_round, victim)
+    async def _kill_draining_replica(self, fault_round: FaultRound) -> InjectedFault:
+        victim = await self._draining_replica()
+        return _kill_and_record(FaultKind.DRAINING_KILLED, fault_round, victim)
 
-    async def _draining(self) -> ServeProcess:
+    async def _draining_replica(self) -> ServeProcess:
         """Return a draining replica that runs an inference; after a timeout, any draining one."""
         draining: list[ServeProcess] = []
 
-        async def one_drains() -> bool:
-            members = await asyncio.to_thread(self._target.members, "Replica")
+        async def find_draining() -> bool:
+            members = await asyncio.to_thread(self._target.list_processes, "Replica")
             draining[:] = [
                 one
                 for one in members
@@ -118,7 +121,7 @@ class FleetFaults:
 
         deadline = time.monotonic() + _RUNS_SOMETHING_WITHIN_S
         while True:
-            await wait_until(one_drains, "a replica drains", _DRAINS_WITHIN_S)
+            await wait_until(find_draining, "a replica drains", _DRAINS_WITHIN_S)
             runs = await asyncio.to_thread(read_journal, self._target.journal)
             busy = {run.pid for run in runs if run.ended_at is None}
             if found := [one for one in draining if one.pid in busy]:
@@ -127,8 +130,8 @@ class FleetFaults:
                 return draining[0]
             await asyncio.sleep(_CHOOSE_AGAIN_S)
 
-    async def _kill_all(self, fault_round: FaultRound) -> InjectedFault:
-        members = await asyncio.to_thread(self._target.members, "Replica")
+    async def _kill_all_replicas(self, fault_round: FaultRound) -> InjectedFault:
+        members = await asyncio.to_thread(self._target.list_processes, "Replica")
         pids = [member.pid for member in members if member.pid]
         injected_at = time.monotonic()
         for pid in pids:
@@ -145,8 +148,8 @@ class FleetFaults:
     async def _kill_controller(self, fault_round: FaultRound) -> InjectedFault:
         return await self._replace_controller(FaultKind.CONTROLLER_KILLED, fault_round)
 
-    async def _kill_controller_in_drain(self, fault_round: FaultRound) -> InjectedFault:
-        draining = await self._draining()
+    async def _kill_controller_while_draining(self, fault_round: FaultRound) -> InjectedFault:
+        draining = await self._draining_replica()
         fault = await self._replace_controller(FaultKind.CONTROLLER_KILLED_IN_DRAIN, fault_round)
         return replace(fault, target=draining.replica_id)
 
@@ -155,12 +158,14 @@ class FleetFaults:
         assert before is not None
         injected_at = time.monotonic()
         os.kill(before, signal.SIGKILL)
-        await wait_until(in_thread(self._is_succeeded, before), "another controller has recovered")
+        await wait_until(
+            run_in_thread(self._controller_recovered, before), "another controller has recovered"
+        )
         fault = injected_fault(kind, fault_round, injected_at, injected_at, pid=before)
         return replace(fault, done_at=time.monotonic())
 
-    def _is_succeeded(self, before: int) -> bool:
-        wanted, _ = self._target.sized("Replica")
+    def _controller_recovered(self, before: int) -> bool:
+        wanted, _ = self._target.wanted_and_listed("Replica")
         return wanted is not None and _controller_pid() not in (None, before)
 
 
@@ -173,7 +178,9 @@ def _controller_pid() -> int | None:
     return None
 
 
-def _killed(kind: FaultKind, fault_round: FaultRound, victim: ServeProcess) -> InjectedFault:
+def _kill_and_record(
+    kind: FaultKind, fault_round: FaultRound, victim: ServeProcess
+) -> InjectedFault:
     injected_at = time.monotonic()
     with suppress(ProcessLookupError):  # it has just ended
         os.kill(victim.pid, signal.SIGKILL)

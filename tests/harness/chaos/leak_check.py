@@ -1,4 +1,4 @@
-"""Leak check: processes, files, actors, leases, KV and outstanding inferences, before and after.
+"""Leak check: processes, files, actors, leases and KV that an idle service holds.
 
 Processes are compared by role, so that a killed process corresponds to its replacement.
 """
@@ -21,36 +21,38 @@ from tests.harness.chaos.target import ChaosTarget
 FILES_TOLERANCE = 24
 """File descriptors that a long-lived process may gain: Ray keeps connections to the workers it has
 talked to (a few for each restarted one), httpx and uvicorn keep idle ones for seconds. A leak of
-one per call would be hundreds."""
+one per call would be hundreds.
+"""
 IDLE_WORKERS_TOLERANCE = 4
-"""Idle workers that may be added: Ray keeps as many as the machine has cores, and prestarts
-some."""
+"""Idle Ray workers that may be added: Ray keeps as many as the machine has cores, and prestarts
+some.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceCount:
-    """Resources held by an idle service at one instant."""
+    """Resources that an idle service holds at one instant."""
 
     processes: Mapping[str, int]
     """Number of processes of each role."""
     files: Mapping[str, int]
     """Largest number of file descriptors of a process, by role."""
     actors: Mapping[str, int]
-    """Number of living actors of each class."""
+    """Number of living actors by class."""
     applications: int
     waiting: int
     in_flight: int
-    """Number of leases."""
+    """Number of leased inferences."""
     busy_kv_tokens: int
-    """KV tokens in use, according to the engines' own gauges."""
+    """KV tokens in use, from the engines' own gauges."""
     tickets: int
-    """Number of inferences that the ingresses hold as outstanding."""
+    """Number of inferences that the ingresses have submitted and not seen end."""
     stored: tuple[ApplicationId, ...]
     """Applications stored in Redis."""
 
 
 def leaks(before: ResourceCount, after: ResourceCount) -> list[str]:
-    """Describe the resources that are held afterwards and were not before."""
+    """Describe the resources that are held afterwards and were not held before."""
     found = []
     for name in ("applications", "waiting", "in_flight", "busy_kv_tokens", "tickets"):
         left = getattr(after, name)
@@ -70,9 +72,9 @@ def leaks(before: ResourceCount, after: ResourceCount) -> list[str]:
 
 
 LOG_MONITOR = "log_monitor.py"
-"""Ray's log monitor; it keeps the logs of the latest 200 workers open, including dead ones."""
+"""Ray's log monitor, which keeps the logs of the latest 200 workers open, even of dead ones."""
 IDLE_WORKER = "idle worker"
-"""Role of Ray's workers that run nothing."""
+"""Role of Ray's workers that run no task."""
 
 
 _REPLICA_TITLE = "ray::ServeReplica:"
@@ -81,31 +83,31 @@ _ASKED_MOST = 60
 
 
 async def count_resources(target: ChaosTarget) -> ResourceCount:
-    """Return the resources held now."""
+    """Return the resources that the service holds now."""
     status = await target.status()
-    processes, files = await asyncio.to_thread(_processes, status["pid"])
+    processes, files = await asyncio.to_thread(_count_processes, status["pid"])
     return ResourceCount(
         processes=processes,
         files=files,
-        actors=await asyncio.to_thread(_actors),
+        actors=await asyncio.to_thread(_count_actors),
         applications=status["applications"],
         waiting=status["waiting"],
         in_flight=status["in_flight"],
-        busy_kv_tokens=await _busy_kv_tokens(target),
-        tickets=await _tickets(target),
-        stored=await _stored(target),
+        busy_kv_tokens=await _used_kv_tokens(target),
+        tickets=await _count_pending_inferences(target),
+        stored=await _stored_applications(target),
     )
 
 
-def _processes(scheduler: int) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the number of child processes of each role, and the most files of one process."""
+def _count_processes(scheduler: int) -> tuple[dict[str, int], dict[str, int]]:
+    """Return by role the number of child processes, and the most files of one process."""
     counted: Counter[str] = Counter()
     files: dict[str, int] = defaultdict(int)
     for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
         try:
             if process.status() == psutil.STATUS_ZOMBIE:
                 continue
-            role = role_of(process, scheduler)
+            role = process_role(process, scheduler)
             counted[role] += 1
             files[role] = max(files[role], process.num_fds())
         except psutil.Error:
@@ -113,7 +115,7 @@ def _processes(scheduler: int) -> tuple[dict[str, int], dict[str, int]]:
     return dict(counted), dict(files)
 
 
-def role_of(process: psutil.Process, scheduler: int) -> str:
+def process_role(process: psutil.Process, scheduler: int) -> str:
     if process == psutil.Process():
         return "this process"
     if process.pid == scheduler:
@@ -124,7 +126,7 @@ def role_of(process: psutil.Process, scheduler: int) -> str:
     if title.startswith("ray::IDLE"):
         return IDLE_WORKER
     if title.startswith("ray::"):
-        # Process titles that are shorter than the previous one are padded.
+        # Ray pads a process title that is shorter than the previous title.
         return title.removeprefix("ray::").split(".")[0].split(":")[0].strip()
     scripts = [Path(word).name for word in process.cmdline() if word.endswith(".py")]
     if scripts:
@@ -134,14 +136,14 @@ def role_of(process: psutil.Process, scheduler: int) -> str:
     return str(process.name())
 
 
-def _actors() -> dict[str, int]:
+def _count_actors() -> dict[str, int]:
     counted: Counter[str] = Counter()
     for actor in ray.util.list_named_actors(all_namespaces=True):
         counted["#".join(actor["name"].split("#")[:2])] += 1
     return dict(counted)
 
 
-async def _busy_kv_tokens(target: ChaosTarget) -> int:
+async def _used_kv_tokens(target: ChaosTarget) -> int:
     busy = 0
     for member in await asyncio.to_thread(target.running, "Replica"):
         try:
@@ -152,9 +154,9 @@ async def _busy_kv_tokens(target: ChaosTarget) -> int:
     return busy
 
 
-async def _tickets(target: ChaosTarget) -> int:
-    """Return the number of outstanding inferences over all ingresses."""
-    handle = target.handle("Ingress")
+async def _count_pending_inferences(target: ChaosTarget) -> int:
+    """Return the number of pending inferences over all ingresses."""
+    handle = target.deployment_handle("Ingress")
     held: dict[int, int] = {}
     for _ in range(_ASKED_MOST):
         pid, tickets = await handle.tickets.remote()
@@ -164,12 +166,11 @@ async def _tickets(target: ChaosTarget) -> int:
     return sum(held.values())
 
 
-async def _stored(target: ChaosTarget) -> tuple[ApplicationId, ...]:
+async def _stored_applications(target: ChaosTarget) -> tuple[ApplicationId, ...]:
     store = scheduler_store(target.config)
     try:
         stored = (await store.load()).applications
-        # An application that ended while GPS still owed it service leaves a session without a
-        # state, until V reaches its tag.
+        # An ended application keeps a record without `state` while GPS still owes it service.
         return tuple(name for name, record in stored.items() if "state" in record)
     finally:
         await store.aclose()

@@ -1,4 +1,4 @@
-"""Load of a chaos run: applications of several forms, determined by the seed."""
+"""Load of a chaos run: applications of several forms, generated from the seed."""
 
 import random
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _OVER_HANDLE = 0.2
 
 @dataclass(frozen=True, slots=True)
 class PlannedApplication:
-    """Planned application of a load; a stage begins when the previous stage is answered."""
+    """Planned application; each stage begins when the previous stage is answered."""
 
     application_id: ApplicationId
     application_class: str
@@ -32,11 +32,12 @@ class PlannedApplication:
     weight: float
     stages: tuple[tuple[PlannedInference, ...], ...]
     phase: int
-    """Number of the fault round during which it arrives; after the last round, one more."""
+    """Number of the fault round in which the application arrives; after the last round, one more.
+    """
     delay_s: Seconds
-    """Delay after the begin of the phase, in seconds."""
+    """Delay in seconds after the begin of the phase."""
     over_handle: bool
-    """Whether it calls over a Serve handle instead of HTTP."""
+    """Whether the application calls through a Serve handle instead of HTTP."""
 
     @property
     def inferences(self) -> tuple[PlannedInference, ...]:
@@ -51,7 +52,7 @@ def call_body(inference: PlannedInference, call: int) -> dict[str, Any]:
     return inference.body(temperature=0, ignore_eos=True, user=f"{inference.name}#{call}")
 
 
-class _Drawn(NamedTuple):
+class _DrawRanges(NamedTuple):
     """Ranges from which the inferences of a load are drawn."""
 
     output_tokens: tuple[Tokens, Tokens]
@@ -85,20 +86,20 @@ def draw_load(
             " one application in each phase and one inference in each application are needed"
         )
     random_source = random.Random(f"load {seed}")
-    sizes = _sizes(random_source, applications, inferences)
+    sizes = _application_sizes(random_source, applications, inferences)
     return tuple(
-        _application(
+        _draw_application(
             random_source,
             number,
             size,
             number * phases // applications,
-            _Drawn(output_tokens, two_choices),
+            _DrawRanges(output_tokens, two_choices),
         )
         for number, size in enumerate(sizes)
     )
 
 
-def draw_tails(
+def draw_long_streams(
     seed: int, phases: int, streams: int, output_tokens: tuple[Tokens, Tokens]
 ) -> tuple[PlannedApplication, ...]:
     """Return an application for each phase whose streams outlast the phase's other calls.
@@ -110,7 +111,7 @@ def draw_tails(
         output_tokens: Least and most output of an inference.
     """
     random_source = random.Random(f"tails {seed}")
-    drawn = _Drawn(output_tokens, 0.0)
+    drawn = _DrawRanges(output_tokens, 0.0)
     return tuple(
         PlannedApplication(
             f"tail-{phase:04}",
@@ -119,7 +120,9 @@ def draw_tails(
             1.0,
             (
                 tuple(
-                    replace(_inference(random_source, f"tail-{phase:04}.{i}", drawn), stream=True)
+                    replace(
+                        _draw_inference(random_source, f"tail-{phase:04}.{i}", drawn), stream=True
+                    )
                     for i in range(streams)
                 ),
             ),
@@ -131,7 +134,9 @@ def draw_tails(
     )
 
 
-def _sizes(random_source: random.Random, applications: int, inferences: int) -> list[int]:
+def _application_sizes(
+    random_source: random.Random, applications: int, inferences: int
+) -> list[int]:
     """Return the number of inferences of each application: most are small, few are large."""
     shares = [random_source.expovariate(1.0) for _ in range(applications)]
     left = inferences - applications
@@ -142,26 +147,30 @@ def _sizes(random_source: random.Random, applications: int, inferences: int) -> 
     return sizes
 
 
-def _application(
-    random_source: random.Random, number: int, size: int, phase: int, drawn: _Drawn
+def _draw_application(
+    random_source: random.Random, number: int, size: int, phase: int, drawn: _DrawRanges
 ) -> PlannedApplication:
     application_id = f"chaos-{number:04}"
     over_handle = random_source.random() < _OVER_HANDLE
-    inferences = [_inference(random_source, f"{application_id}.{i}", drawn) for i in range(size)]
+    inferences = [
+        _draw_inference(random_source, f"{application_id}.{i}", drawn) for i in range(size)
+    ]
     application_class = CLASSES[0] if size == 1 else random_source.choice(CLASSES[1:])
     return PlannedApplication(
         application_id,
         application_class,
         random_source.choice(TENANTS),
         random_source.choice(WEIGHTS),
-        tuple(_stages(application_class, inferences)),
+        tuple(_draw_stages(application_class, inferences)),
         phase,
         random_source.uniform(0.0, _ARRIVE_WITHIN_S),
         over_handle,
     )
 
 
-def _inference(random_source: random.Random, name: str, drawn: _Drawn) -> PlannedInference:
+def _draw_inference(
+    random_source: random.Random, name: str, drawn: _DrawRanges
+) -> PlannedInference:
     words = (
         f"word{random_source.randrange(1000)}" for _ in range(random_source.randint(*_PROMPT_WORDS))
     )
@@ -177,7 +186,7 @@ def _inference(random_source: random.Random, name: str, drawn: _Drawn) -> Planne
     )
 
 
-def _stages(
+def _draw_stages(
     application_class: str, drawn: list[PlannedInference]
 ) -> Iterator[tuple[PlannedInference, ...]]:
     if application_class == "chain":

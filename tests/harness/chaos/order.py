@@ -1,4 +1,4 @@
-"""Measure of whether the order of grants was kept, apart from inferences in flight.
+"""Check of the order of grants in a chaos run, apart from inferences in flight.
 
 The order of a fault-free run is known without one: among waiting inferences the smallest tag F goes
 first (DESIGN.md 2, *Order*), and every grant carries the rank of F at that moment. Each grant y of
@@ -32,7 +32,7 @@ from tests.harness.chaos.plan import FaultKind
 from tests.harness.chaos.records import Call, EngineRun, TagAcrossRestart
 
 SETTLE_S: Seconds = 1.0
-"""Longest time from a call to its submission, on cores that are never idle."""
+"""Longest time in seconds from a call to its submission, on busy cores."""
 
 HOLDS_UP = frozenset(
     {
@@ -45,7 +45,7 @@ HOLDS_UP = frozenset(
         FaultKind.INGRESS_HALF_OPEN,
     }
 )
-"""Faults that keep submissions from the scheduler."""
+"""Faults that delay submissions to the scheduler."""
 LOSES_LEASES = frozenset(
     {
         FaultKind.SCHEDULER_KILLED,
@@ -76,11 +76,10 @@ HIDES_REPLICAS: Mapping[FaultKind, Seconds] = {
     FaultKind.REPLICA_BUSY: SETTLE_S,
     FaultKind.REPLICA_HALF_OPEN: SETTLE_S,
     FaultKind.INGRESS_HALF_OPEN: SETTLE_S,
-    # Every attempt of an ingress fails, and each pause is twice the one before.
+    # An ingress whose attempts fail doubles its pause each time.
     FaultKind.PORT_BLOCKED: LONGEST_PAUSE_S,
 }
-"""Faults by which an ingress may fail to reach a replica that serves others, and the time after
-recovery in which it may still avoid the replica."""
+"""Faults after which an ingress may avoid a replica that serves others, and for how long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ class OrderMeasure:
     inverted: int
     """Number of pairs in which the waiting inference had the smaller tag."""
     unexplained: tuple[str, ...]
-    """Inverted pairs that nothing in flight explains."""
+    """Pairs in the wrong order that no message in flight explains."""
     tags: int
     """Number of applications that waited when a scheduler was killed and had not begun."""
     tags_changed: tuple[str, ...]
@@ -113,17 +112,17 @@ def measure_order(
     tags: Sequence[TagAcrossRestart] = (),
     settle_s: Seconds = SETTLE_S,
 ) -> OrderMeasure:
-    """Return the measure defined at the top of this module."""
+    """Compare each grant with the inferences that waited then, and count grants out of order."""
     made = {(call.inference, call.number): call for call in calls}
     known = [run for run in runs if (run.inference, run.call) in made]
     pairs = inverted = 0
     unexplained = []
-    for granted in _by_scheduler(known):
+    for granted in _runs_by_epoch(known):
         firsts = _first_runs(granted)
         earliest = 0.0
         for y in granted:
             earliest = max(earliest, made[y.inference, y.call].called_at)
-            if any(_held_up(window, earliest, settle_s) for window in windows):
+            if any(_delays_submissions(window, earliest, settle_s) for window in windows):
                 continue
             for x in firsts:
                 call = made[x.inference, x.call]
@@ -136,8 +135,8 @@ def measure_order(
                     continue
                 inverted += 1
                 if not any(
-                    _may_have_lost(w, earliest, x.began_at)
-                    or _may_have_hidden(w, call.called_at, x.began_at)
+                    _may_lose_lease(w, earliest, x.began_at)
+                    or _may_hide_replica(w, call.called_at, x.began_at)
                     for w in windows
                 ):
                     unexplained.append(
@@ -151,8 +150,8 @@ def measure_order(
     return OrderMeasure(pairs, inverted, tuple(unexplained), len(tags), changed)
 
 
-def _by_scheduler(runs: Sequence[EngineRun]) -> list[list[EngineRun]]:
-    """Return the runs by epoch, each in the order of its grants."""
+def _runs_by_epoch(runs: Sequence[EngineRun]) -> list[list[EngineRun]]:
+    """Return the runs of each epoch, in the order of their grants."""
     epochs = sorted({run.epoch for run in runs})
     return [
         sorted((run for run in runs if run.epoch == epoch), key=lambda run: run.rank)
@@ -168,14 +167,14 @@ def _first_runs(granted: Sequence[EngineRun]) -> list[EngineRun]:
     return list(firsts.values())
 
 
-def _held_up(window: FaultWindow, at: Seconds, settle_s: Seconds) -> bool:
+def _delays_submissions(window: FaultWindow, at: Seconds, settle_s: Seconds) -> bool:
     return window.kind in HOLDS_UP and window.begins_at <= at <= window.ends_at + settle_s
 
 
-def _may_have_lost(window: FaultWindow, since: Seconds, until: Seconds) -> bool:
+def _may_lose_lease(window: FaultWindow, since: Seconds, until: Seconds) -> bool:
     return window.kind in LOSES_LEASES and window.ends_at >= since and window.begins_at <= until
 
 
-def _may_have_hidden(window: FaultWindow, since: Seconds, until: Seconds) -> bool:
+def _may_hide_replica(window: FaultWindow, since: Seconds, until: Seconds) -> bool:
     after_s = HIDES_REPLICAS.get(window.kind)
     return after_s is not None and window.ends_at + after_s >= since and window.begins_at <= until

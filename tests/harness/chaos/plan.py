@@ -1,4 +1,4 @@
-"""Faults of a chaos run: their kinds, the criterion of recovery, and a seeded plan."""
+"""Plan of a chaos run: the kinds of faults, their criteria of recovery, and seeded rounds."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -70,13 +70,13 @@ OF_A_FIXED_FLEET = tuple(
 """Kinds of faults for a fixed number of replicas."""
 
 HALF_OPEN_S: Seconds = 7.0
-"""Time for which a process is suspended: it misses five pings, after which its peers would give up
-the connections if its machine did not answer either."""
+"""Seconds for which a process is suspended: it misses five pings, so its peers check whether its
+machine still answers.
+"""
 BUSY_S: Seconds = 15.0
-"""Time for which an event loop is blocked: three times the silence that peers tolerate."""
+"""Seconds for which an event loop is blocked: three times the silence that peers tolerate."""
 ENGINE_STOPPED_S: Seconds = 12.0
-"""Time for which an engine is stopped: longer than the detection of a stall with an allowance of 2
-s."""
+"""Seconds for which an engine is stopped: longer than the detection of a stall plus 2 s."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +85,11 @@ class FaultInfo:
 
     done: str
     recovered: str
-    """Event that ends the recovery."""
+    """Event that ends the recovery, in words."""
     target_s: Seconds | None = None
-    """Target of the recovery time (DESIGN.md 6), in seconds; None without a target."""
+    """Target of the recovery time (DESIGN.md 6) in seconds; None without a target."""
     graceful: bool = False
-    """Whether nothing dies: the time is then the duration of the change, not of a recovery."""
+    """Whether no process dies: the time is then the duration of the change, not of a recovery."""
 
 
 FAULTS: Mapping[FaultKind, FaultInfo] = {
@@ -207,12 +207,13 @@ FAULTS: Mapping[FaultKind, FaultInfo] = {
 
 EARLIEST_S: Seconds = 0.8
 LATEST_S: Seconds = 1.8
-"""Latest injection after the first arrival of a phase: by then all seats are taken and calls
-wait."""
+"""Latest injection after the first arrival of a phase, in seconds: by then all seats are taken and
+calls wait.
+"""
 
 _ALONE = frozenset({FaultKind.SCALED, FaultKind.REDEPLOYED})
-"""Kinds that Serve carries out over many seconds; a concurrent fault would fall into another
-phase."""
+"""Kinds that Serve carries out over many seconds: a concurrent fault would fall into another phase.
+"""
 _EXCLUSIVE = (
     frozenset(
         {
@@ -223,7 +224,7 @@ _EXCLUSIVE = (
         }
     ),
     frozenset({FaultKind.SCHEDULER_KILLED, FaultKind.SCHEDULER_STOPPED}),
-    # The state would be lost on both sides, and the order could not be kept.
+    # Both copies of the state would be lost, and the order with them.
     frozenset({FaultKind.SCHEDULER_KILLED, FaultKind.REDIS_EMPTIED}),
     frozenset(
         {
@@ -234,13 +235,13 @@ _EXCLUSIVE = (
             FaultKind.REDIS_READ_ONLY,
         }
     ),
-    # The prompt needs two engines to die, of three.
+    # The killing prompt needs two live engines of three.
     frozenset({FaultKind.POISON, FaultKind.REPLICA_KILLED}),
     frozenset({FaultKind.POISON, FaultKind.ENGINE_KILLED}),
-    # Its caller must not repeat it, and its count must not restart.
+    # An ingress death would repeat the killing prompt and restart its count.
     frozenset({FaultKind.POISON, FaultKind.INGRESS_KILLED}),
     frozenset({FaultKind.POISON, FaultKind.INGRESS_HALF_OPEN}),
-    # A fault that waits for a loading or draining replica may wait long after another such fault.
+    # Faults that wait for a loading or draining replica would wait long after one another.
     frozenset(
         {
             FaultKind.LOADING_KILLED,
@@ -265,13 +266,13 @@ class FaultRound:
     after_s: Seconds
     """Delay after the first arrival of the phase, in seconds."""
     draw: float
-    """Number in [0, 1) that selects the victim."""
+    """Random number in [0, 1) that selects the victim."""
 
 
 def draw_plan(
     seed: int, kinds: Sequence[FaultKind], times: int = 1, pairs: int = 0
 ) -> tuple[FaultRound, ...]:
-    """Return the rounds of a run: each kind alone `times` times, and `pairs` pairs, shuffled.
+    """Return a run's rounds, shuffled: each kind alone `times` times, and `pairs` pairs of kinds.
 
     Args:
         seed: The same seed and arguments give the same plan.
@@ -309,11 +310,11 @@ def possible_pairs(kinds: Sequence[FaultKind]) -> list[tuple[FaultKind, FaultKin
         (one, other)
         for i, one in enumerate(kinds)
         for other in kinds[i + 1 :]
-        if _together(one, other)
+        if _can_be_paired(one, other)
     ]
 
 
-def _together(one: FaultKind, other: FaultKind) -> bool:
+def _can_be_paired(one: FaultKind, other: FaultKind) -> bool:
     if {one, other} & _ALONE:
         return False
     return not any({one, other} <= group for group in _EXCLUSIVE)

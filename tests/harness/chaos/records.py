@@ -25,7 +25,7 @@ class Ending(StrEnum):
     CUT = "cut"
     """A stream that had begun ended with an error event, or broke off."""
     GIVEN_UP = "given up"
-    """No answer within the caller's waiting time, or an answer that excludes a later one."""
+    """No answer came within the caller's waiting time, or an error that a retry cannot change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Call:
     inference: str
     application_id: ApplicationId
     number: int
-    """Number among the calls for this inference, from 1."""
+    """Number among the calls for the same inference, from 1."""
     called_at: Seconds
     ended_at: Seconds
     ending: Ending
@@ -46,13 +46,13 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class InjectedFault:
-    """Injected fault."""
+    """A fault that was injected, with its victim and its times."""
 
     kind: FaultKind
     round_number: int
     injected_at: Seconds
     back_at: Seconds
-    """Time at which the stopped process continued; `injected_at` for a fault that is not undone."""
+    """Time at which the stopped process resumed; `injected_at` for a fault that is not undone."""
     target: str = ""
     """Name of the process that the fault hit."""
     pid: int | None = None
@@ -73,16 +73,16 @@ class SchedulerSample:
     degraded: bool
     saves: int
     leases: Mapping[ReplicaId, int]
-    """Number of leases on each known replica."""
+    """Number of leases by known replica."""
     waiting: int = 0
     wanted: int | None = None
-    """Number of replicas that the scheduler requests; None if it has no size yet."""
+    """Number of replicas that the scheduler asks for; None if it has none computed yet."""
     load_s: Seconds | None = None
-    """Loading time of a replica as the scheduler estimates it, in seconds."""
+    """The scheduler's estimate of a replica's loading time, in seconds."""
 
     @property
     def idle(self) -> bool:
-        """Whether the scheduler is ready and nothing waits or runs."""
+        """Whether the scheduler is ready and has no waiting or running inference."""
         return self.ready and not self.waiting and not any(self.leases.values())
 
 
@@ -94,17 +94,17 @@ class FleetSample:
     """Time of the controller's answer."""
     asked_at: Seconds
     target: int
-    """Number of replicas that Serve wants."""
+    """Number of replicas that Serve aims at."""
     states: Mapping[ReplicaId, str]
     """Serve's state of each replica."""
 
-    def count(self, *states: str) -> int:
+    def count_in_states(self, *states: str) -> int:
         return sum(state in states for state in self.states.values())
 
 
 @dataclass(frozen=True, slots=True)
 class TagAcrossRestart:
-    """Tag of an application that had not begun, before and after a scheduler was killed."""
+    """Tag of an application that had not begun, before and after its scheduler was killed."""
 
     application_id: ApplicationId
     before: float
@@ -115,12 +115,11 @@ class TagAcrossRestart:
 class RunRecords:
     calls: list[Call] = field(default_factory=list)
     opened: list[tuple[ApplicationId, Seconds, Seconds]] = field(default_factory=list)
-    """Application, time of the request to open it, and time at which it was open."""
+    """(application, time of the request to open, time of the answer) of each opening."""
     closed: dict[ApplicationId, tuple[Seconds, Seconds]] = field(default_factory=dict)
-    """Time of the request to close each application, and time at which it was closed."""
+    """(time of the request to close, time of the answer) by application."""
     ended: dict[ApplicationId, int] = field(default_factory=dict)
-    """Number of inferences that the scheduler had ended when nothing of the application was
-    left."""
+    """Number of inferences that the scheduler had ended when the application became idle."""
     faults: list[InjectedFault] = field(default_factory=list)
     samples: list[SchedulerSample] = field(default_factory=list)
     tags: list[TagAcrossRestart] = field(default_factory=list)
@@ -129,7 +128,7 @@ class RunRecords:
     fleet: list[FleetSample] = field(default_factory=list)
     """Samples of autoscaled replicas."""
     pids: dict[ReplicaId, int] = field(default_factory=dict)
-    """Process id of each replica in these samples."""
+    """Process id of each sampled replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +137,7 @@ class EngineRun:
 
     inference: str
     call: int
-    """Number among the caller's calls for this inference, from 1."""
+    """Number among the caller's calls for the same inference, from 1."""
     lease_id: LeaseId
     priority: int
     """Rank of the application's tag at the grant; lower goes first."""
@@ -157,7 +156,7 @@ class EngineRun:
 
     @property
     def rank(self) -> int:
-        """Number of the grant among that scheduler's grants."""
+        """Number of the grant among its scheduler's grants."""
         return int(self.lease_id.rpartition("-")[2])
 
 
@@ -165,19 +164,19 @@ class JournalWriter:
     def __init__(self, file: Path) -> None:
         self._descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-    def began(self, at: Seconds, user: str, lease_id: LeaseId, priority: int) -> None:
-        self._write(event="began", at=at, user=user, lease_id=lease_id, priority=priority)
+    def write_run_begin(self, at: Seconds, user: str, lease_id: LeaseId, priority: int) -> None:
+        self._write_line(event="began", at=at, user=user, lease_id=lease_id, priority=priority)
 
-    def ended(self, at: Seconds, lease_id: LeaseId, *, complete: bool) -> None:
-        self._write(event="ended", at=at, lease_id=lease_id, complete=complete)
+    def write_run_end(self, at: Seconds, lease_id: LeaseId, *, complete: bool) -> None:
+        self._write_line(event="ended", at=at, lease_id=lease_id, complete=complete)
 
-    def loading(self, at: Seconds) -> None:
-        self._write(event="loading", at=at)
+    def write_loading(self, at: Seconds) -> None:
+        self._write_line(event="loading", at=at)
 
-    def loaded(self, at: Seconds) -> None:
-        self._write(event="loaded", at=at)
+    def write_loaded(self, at: Seconds) -> None:
+        self._write_line(event="loaded", at=at)
 
-    def _write(self, **fields: object) -> None:
+    def _write_line(self, **fields: object) -> None:
         line = json.dumps(fields | {"pid": os.getpid()}) + "\n"
         os.write(self._descriptor, line.encode())
 
@@ -214,16 +213,16 @@ def read_journal(file: Path) -> list[EngineRun]:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """Loading of one replica."""
+class ReplicaLoading:
+    """Begin and end of one replica's loading."""
 
     pid: int
     began_at: Seconds
     ended_at: Seconds | None
-    """End of the loading; None while it loads, or if it died first."""
+    """End of the loading; None while the replica loads, or if it died first."""
 
 
-def read_loads(file: Path) -> list[Load]:
+def read_loadings(file: Path) -> list[ReplicaLoading]:
     if not file.exists():
         return []
     began: dict[int, float] = {}
@@ -231,4 +230,4 @@ def read_loads(file: Path) -> list[Load]:
     for line in file.read_text(encoding="utf-8").splitlines():
         record = json.loads(line)
         (began if record["event"] == "loading" else ended)[record["pid"]] = record["at"]
-    return [Load(pid, at, ended.get(pid)) for pid, at in began.items()]
+    return [ReplicaLoading(pid, at, ended.get(pid)) for pid, at in began.items()]

@@ -1,4 +1,4 @@
-"""Recovery times of faults, from records, samples and the journal."""
+"""Recovery times of faults, from the records, samples and journal of a chaos run."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -9,18 +9,18 @@ from tests.harness.chaos.plan import FaultKind
 from tests.harness.chaos.records import Ending, EngineRun, InjectedFault, RunRecords
 
 OVER_AFTER_S: Seconds = 30.0
-"""Time after which a fault without a visible end counts as over."""
+"""Seconds after which a fault without a visible end counts as over."""
 PROBES = 3
-"""Number of applications opened after the predictor was killed, to measure their wait."""
+"""Number of applications opened after the predictor was killed, to time the openings."""
 _OF_ONE_REPLICA = (FaultKind.REPLICA_KILLED, FaultKind.ENGINE_KILLED, FaultKind.DRAINING_KILLED)
 _LEFT_WITHIN_S: Seconds = 1.0
-"""Time in which callers that should disconnect have done so."""
+"""Seconds in which callers that should disconnect have done so."""
 
 
 def recovered_at(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    """Return when the service recovered from a fault, by the criterion of its kind.
+    """Return when the service recovered from a fault, by the criterion of the fault's kind.
 
     None if nothing shows a recovery: there was nothing to recover, or it did not happen.
     """
@@ -40,22 +40,22 @@ def is_over(fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
     return had_no_effect(fault, records, runs) or recovered_at(fault, records, runs) is not None
 
 
-def elsewhere_s(
+def rerun_elsewhere_s(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    """Return the seconds until the last run of a dead replica or engine began elsewhere.
+    """Return the seconds until the last run of a dead replica or engine began on another.
 
     An inference goes back to the head of its application and no further, so it waits for its turn.
     None if an inference has not run again, or there was none.
     """
     if fault.kind not in _OF_ONE_REPLICA:
         return None
-    at = _run_elsewhere(fault, records, runs)
+    at = _reruns_begun_at(fault, records, runs)
     return None if at is None else at - fault.injected_at
 
 
 def fault_windows(records: RunRecords, runs: Sequence[EngineRun]) -> list[FaultWindow]:
-    """Return each fault with its recovery; a fault without a visible end gets a fixed time."""
+    """Return the window of each fault; a fault without a visible end gets a fixed duration."""
     found = []
     for fault in records.faults:
         took = recovery_s(fault, records, runs)
@@ -70,52 +70,54 @@ def fault_windows(records: RunRecords, runs: Sequence[EngineRun]) -> list[FaultW
 
 
 def had_no_effect(fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]) -> bool:
-    """Return whether a fault hit a process without runs, or no process: nothing is to recover."""
+    """Return whether a fault hit no run, so that there is nothing to recover from."""
     if fault.kind in _OF_ONE_REPLICA:
         return not _lost_runs(fault, records, runs)
     if fault.kind is FaultKind.CALLERS_LEFT:
-        return not _left_runs(fault, records, runs)
+        return not _abandoned_runs(fault, records, runs)
     return False
 
 
-def _new_epoch_runs(
+def _first_run_in_new_epoch(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    return _first(run.began_at for run in runs if run.epoch > fault.epoch and _after(run, fault))
+    return _earliest(
+        run.began_at for run in runs if run.epoch > fault.epoch and _begins_after(run, fault)
+    )
 
 
-def _next_run(
+def _next_run_begin(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    return _first(run.began_at for run in runs if run.began_at >= fault.back_at)
+    return _earliest(run.began_at for run in runs if run.began_at >= fault.back_at)
 
 
-def _next_run_there(
+def _next_run_on_victim(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    return _next_run(fault, records, [run for run in runs if run.pid == fault.pid])
+    return _next_run_begin(fault, records, [run for run in runs if run.pid == fault.pid])
 
 
-def _taken_back(
+def _leases_returned_at(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
     """Return the first sample in which the scheduler has no lease on the replica."""
     if had_no_effect(fault, records, runs):
         return None
-    return _first(
+    return _earliest(
         sample.at
         for sample in records.samples
         if sample.at >= fault.injected_at and sample.ready and not sample.leases.get(fault.target)
     )
 
 
-def _run_elsewhere(
+def _reruns_begun_at(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
     """Return when the last of the process's runs began again, in a new run or call."""
     begun = []
     for lost in _lost_runs(fault, records, runs):
-        again = _first(
+        again = _earliest(
             run.began_at
             for run in runs
             if run.inference == lost.inference
@@ -124,7 +126,7 @@ def _run_elsewhere(
         )
         if again is not None:
             begun.append(again)
-        elif not _has_left(lost, fault, records):
+        elif not _caller_disconnected(lost, fault, records):
             return None
     return max(begun, default=None)
 
@@ -141,7 +143,7 @@ def _lost_runs(
     ]
 
 
-def _has_left(run: EngineRun, fault: InjectedFault, records: RunRecords) -> bool:
+def _caller_disconnected(run: EngineRun, fault: InjectedFault, records: RunRecords) -> bool:
     return any(
         call.ending is Ending.LEFT and call.ended_at >= fault.injected_at
         for call in records.calls
@@ -149,17 +151,17 @@ def _has_left(run: EngineRun, fault: InjectedFault, records: RunRecords) -> bool
     )
 
 
-def _next_answer(
+def _next_answer_at(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    return _first(
+    return _earliest(
         call.ended_at
         for call in records.calls
         if call.ending is Ending.ANSWERED and call.called_at >= fault.injected_at
     )
 
 
-def _next_opening(
+def _slowest_next_opening(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
     """Return the time of the fault plus the slowest of the next openings."""
@@ -168,10 +170,10 @@ def _next_opening(
     return fault.back_at + max(took) if len(took) == PROBES else None
 
 
-def _next_save(
+def _next_save_at(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    """Return the first sample after which a later save had succeeded and no trouble was left."""
+    """Return the first sample after which a save had succeeded and no trouble was left."""
     since = [sample for sample in records.samples if sample.at >= fault.back_at]
     for earlier, sample in pairwise(since):
         saved = sample.saves > since[0].saves or sample.epoch > earlier.epoch
@@ -180,15 +182,15 @@ def _next_save(
     return None
 
 
-def _runs_of_those_who_left(
+def _abandoned_runs_end(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    ends = [run.ended_at for run in _left_runs(fault, records, runs)]
+    ends = [run.ended_at for run in _abandoned_runs(fault, records, runs)]
     known = [end for end in ends if end is not None]
     return max(known, default=None) if len(known) == len(ends) else None
 
 
-def _left_runs(
+def _abandoned_runs(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> list[EngineRun]:
     """Return the runs under way whose callers disconnected at this fault."""
@@ -204,25 +206,25 @@ def _left_runs(
     ]
 
 
-def _seen_by_the_injector(
+def _injector_saw_recovery_at(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
     return fault.done_at
 
 
-def _as_many_as_wanted(
+def _replica_count_restored_at(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    return _first(
+    return _earliest(
         sample.at
         for sample in records.fleet
         if sample.at > fault.injected_at
         and fault.target not in sample.states
-        and sample.count("RUNNING") == sample.target
+        and sample.count_in_states("RUNNING") == sample.target
     )
 
 
-def _after(run: EngineRun, fault: InjectedFault) -> bool:
+def _begins_after(run: EngineRun, fault: InjectedFault) -> bool:
     return run.began_at >= fault.injected_at
 
 
@@ -235,41 +237,41 @@ def _was_running(run: EngineRun, at: Seconds, records: RunRecords) -> bool:
     return run.began_at <= at and (run.ended_at is None or run.ended_at >= at)
 
 
-def _first(instants: Iterable[Seconds]) -> Seconds | None:
+def _earliest(instants: Iterable[Seconds]) -> Seconds | None:
     return min(instants, default=None)
 
 
 _Measure = Callable[[InjectedFault, RunRecords, Sequence[EngineRun]], Seconds | None]
 _MEASURES: Mapping[FaultKind, _Measure] = {
-    FaultKind.SCHEDULER_KILLED: _new_epoch_runs,
-    FaultKind.SCHEDULER_STOPPED: _next_run,
-    FaultKind.REPLICA_KILLED: _taken_back,
-    FaultKind.ENGINE_KILLED: _taken_back,
-    FaultKind.ENGINE_STOPPED: _next_run_there,
-    FaultKind.INGRESS_KILLED: _next_answer,
-    FaultKind.PREDICTOR_KILLED: _next_opening,
-    FaultKind.REDIS_KILLED: _next_save,
-    FaultKind.REDIS_STOPPED: _next_save,
-    FaultKind.REDIS_READ_ONLY: _next_save,
-    FaultKind.REDIS_EMPTIED: _seen_by_the_injector,
-    FaultKind.CALLERS_LEFT: _runs_of_those_who_left,
-    FaultKind.GCS_KILLED: _seen_by_the_injector,
-    FaultKind.SCALED: _seen_by_the_injector,
-    FaultKind.REDEPLOYED: _seen_by_the_injector,
-    FaultKind.REPLICA_CUT: _next_run_there,
-    FaultKind.INGRESS_CUT: _next_answer,
-    FaultKind.SCHEDULER_CUT: _next_run,
-    FaultKind.REPLICA_BUSY: _next_run_there,
-    FaultKind.REPLICA_HALF_OPEN: _next_run_there,
-    FaultKind.INGRESS_HALF_OPEN: _next_answer,
-    FaultKind.PORT_BLOCKED: _next_run_there,
-    FaultKind.WRONG_SECRETS: _next_answer,
-    FaultKind.SLOW_READER: _next_answer,
-    FaultKind.ACCOUNTS_KILLED: _seen_by_the_injector,
-    FaultKind.POISON: _seen_by_the_injector,
-    FaultKind.LOADING_KILLED: _as_many_as_wanted,
-    FaultKind.DRAINING_KILLED: _taken_back,
-    FaultKind.ALL_REPLICAS_KILLED: _next_run,
-    FaultKind.CONTROLLER_KILLED: _seen_by_the_injector,
-    FaultKind.CONTROLLER_KILLED_IN_DRAIN: _seen_by_the_injector,
+    FaultKind.SCHEDULER_KILLED: _first_run_in_new_epoch,
+    FaultKind.SCHEDULER_STOPPED: _next_run_begin,
+    FaultKind.REPLICA_KILLED: _leases_returned_at,
+    FaultKind.ENGINE_KILLED: _leases_returned_at,
+    FaultKind.ENGINE_STOPPED: _next_run_on_victim,
+    FaultKind.INGRESS_KILLED: _next_answer_at,
+    FaultKind.PREDICTOR_KILLED: _slowest_next_opening,
+    FaultKind.REDIS_KILLED: _next_save_at,
+    FaultKind.REDIS_STOPPED: _next_save_at,
+    FaultKind.REDIS_READ_ONLY: _next_save_at,
+    FaultKind.REDIS_EMPTIED: _injector_saw_recovery_at,
+    FaultKind.CALLERS_LEFT: _abandoned_runs_end,
+    FaultKind.GCS_KILLED: _injector_saw_recovery_at,
+    FaultKind.SCALED: _injector_saw_recovery_at,
+    FaultKind.REDEPLOYED: _injector_saw_recovery_at,
+    FaultKind.REPLICA_CUT: _next_run_on_victim,
+    FaultKind.INGRESS_CUT: _next_answer_at,
+    FaultKind.SCHEDULER_CUT: _next_run_begin,
+    FaultKind.REPLICA_BUSY: _next_run_on_victim,
+    FaultKind.REPLICA_HALF_OPEN: _next_run_on_victim,
+    FaultKind.INGRESS_HALF_OPEN: _next_answer_at,
+    FaultKind.PORT_BLOCKED: _next_run_on_victim,
+    FaultKind.WRONG_SECRETS: _next_answer_at,
+    FaultKind.SLOW_READER: _next_answer_at,
+    FaultKind.ACCOUNTS_KILLED: _injector_saw_recovery_at,
+    FaultKind.POISON: _injector_saw_recovery_at,
+    FaultKind.LOADING_KILLED: _replica_count_restored_at,
+    FaultKind.DRAINING_KILLED: _leases_returned_at,
+    FaultKind.ALL_REPLICAS_KILLED: _next_run_begin,
+    FaultKind.CONTROLLER_KILLED: _injector_saw_recovery_at,
+    FaultKind.CONTROLLER_KILLED_IN_DRAIN: _injector_saw_recovery_at,
 }

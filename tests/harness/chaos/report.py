@@ -19,19 +19,19 @@ class FaultOutcome:
     fault: InjectedFault
     recovery_s: Seconds | None
     elsewhere_s: Seconds | None = None
-    """Seconds until the last run of a dead replica or engine had begun elsewhere, in its turn."""
+    """Seconds until the last run of a dead replica or engine had begun on another, in its turn."""
     had_no_effect: bool = False
-    """Whether there was nothing to recover."""
+    """Whether there was nothing to recover from."""
 
     @property
     def is_open(self) -> bool:
-        """Whether nothing shows that the service recovered from the fault."""
+        """Whether no record shows that the service recovered from the fault."""
         return self.recovery_s is None and not self.had_no_effect
 
 
 @dataclass(frozen=True, slots=True)
 class ChaosResult:
-    """Result of one run on one kind of engine."""
+    """Result of one chaos run on one kind of engine."""
 
     engine: str
     counts: Counts
@@ -41,13 +41,13 @@ class ChaosResult:
     began_at: Seconds
     took_s: Seconds
     quota: tuple[str, ...] = ()
-    """Violations of quota and usage."""
+    """Violations of the quota, and of the usage figures."""
     fleet: FleetMeasure | None = None
-    """Figures of autoscaled replicas; None for a fixed number."""
+    """Figures of autoscaled replicas; None if their number is fixed."""
 
     @property
     def failures(self) -> tuple[str, ...]:
-        """Descriptions of everything that is not allowed."""
+        """Descriptions of all violations that the run found."""
         counts, order = self.counts, self.order
         groups = {
             "lost": counts.lost,
@@ -65,7 +65,7 @@ class ChaosResult:
 
     @property
     def max_recovery_s(self) -> Seconds | None:
-        """Longest recovery from a fault, in seconds; graceful changes do not count."""
+        """Longest recovery from a fault, in seconds, without graceful changes."""
         return max(
             (
                 one.recovery_s
@@ -76,7 +76,7 @@ class ChaosResult:
         )
 
 
-def document(outcome: ChaosResult) -> dict[str, Any]:
+def result_document(outcome: ChaosResult) -> dict[str, Any]:
     counts, order = outcome.counts, outcome.order
     return {
         "inferences": counts.inferences,
@@ -88,19 +88,19 @@ def document(outcome: ChaosResult) -> dict[str, Any]:
         "broken": len(counts.broken),
         "leaked": len(outcome.leaked),
         "excused_by_an_ingress": counts.excused,
-        "max_recovery_s": _rounded(outcome.max_recovery_s),
+        "max_recovery_s": _rounded_s(outcome.max_recovery_s),
         "recovery_by_kind": {
-            kind: {"times": len(faults), "median_s": _rounded(median), "max_s": _rounded(most)}
-            for kind, faults, median, most in _by_kind(outcome.outcomes)
+            kind: {"times": len(faults), "median_s": _rounded_s(median), "max_s": _rounded_s(most)}
+            for kind, faults, median, most in _outcomes_by_kind(outcome.outcomes)
         },
         "faults": [
             {
                 "kind": one.fault.kind,
                 "strike": one.fault.round_number,
-                "at_s": _rounded(one.fault.injected_at - outcome.began_at),
-                "away_s": _rounded(one.fault.back_at - one.fault.injected_at),
-                "recovery_s": _rounded(one.recovery_s),
-                "elsewhere_s": _rounded(one.elsewhere_s),
+                "at_s": _rounded_s(one.fault.injected_at - outcome.began_at),
+                "away_s": _rounded_s(one.fault.back_at - one.fault.injected_at),
+                "recovery_s": _rounded_s(one.recovery_s),
+                "elsewhere_s": _rounded_s(one.elsewhere_s),
                 "nothing_to_recover": one.had_no_effect,
                 "target": one.fault.target,
             }
@@ -115,11 +115,11 @@ def document(outcome: ChaosResult) -> dict[str, Any]:
         },
         "fleet": None if outcome.fleet is None else asdict(outcome.fleet),
         "failures": list(outcome.failures),
-        "took_s": _rounded(outcome.took_s),
+        "took_s": _rounded_s(outcome.took_s),
     }
 
 
-def together(documents: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+def combined_document(documents: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     """Return the sums and maxima over the engines, for the JSON file."""
     runs = list(documents.values())
     summed = ("inferences", "calls", "lost", "doubled", "wrong", "cut", "broken", "leaked")
@@ -135,10 +135,10 @@ def together(documents: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def table(outcome: ChaosResult) -> str:
-    """Return a table row for each kind of fault: count and recovery times beside the target."""
+def recovery_table(outcome: ChaosResult) -> str:
+    """Return a table with a row for each kind of fault: count, recovery times, target."""
     rows = [("fault", "times", "median s", "max s", "target s", "")]
-    for kind, faults, median, most in _by_kind(outcome.outcomes):
+    for kind, faults, median, most in _outcomes_by_kind(outcome.outcomes):
         target = FAULTS[kind].target_s
         times = str(len(faults))
         if idle := sum(fault.had_no_effect for fault in faults):
@@ -147,16 +147,16 @@ def table(outcome: ChaosResult) -> str:
             (
                 f"{kind} (took)" if FAULTS[kind].graceful else kind,
                 times,
-                _shown(median),
-                _shown(most),
-                _shown(target),
-                _verdict(faults, most, target),
+                _formatted_s(median),
+                _formatted_s(most),
+                _formatted_s(target),
+                _target_verdict(faults, most, target),
             )
         )
     return text_table(rows, numbers_from=1)
 
 
-def summary(outcome: ChaosResult) -> str:
+def summary_text(outcome: ChaosResult) -> str:
     counts, order = outcome.counts, outcome.order
     began = sorted(s.elsewhere_s for s in outcome.outcomes if s.elsewhere_s is not None)
     elsewhere = (
@@ -184,7 +184,9 @@ def summary(outcome: ChaosResult) -> str:
     )
 
 
-def _verdict(faults: Sequence[FaultOutcome], most: Seconds | None, target: Seconds | None) -> str:
+def _target_verdict(
+    faults: Sequence[FaultOutcome], most: Seconds | None, target: Seconds | None
+) -> str:
     if target is None:
         return ""
     if any(fault.is_open for fault in faults):
@@ -194,7 +196,7 @@ def _verdict(faults: Sequence[FaultOutcome], most: Seconds | None, target: Secon
     return "MET" if most <= target else "MISSED"
 
 
-def _by_kind(
+def _outcomes_by_kind(
     outcomes: Sequence[FaultOutcome],
 ) -> list[tuple[FaultKind, list[FaultOutcome], Seconds | None, Seconds | None]]:
     rows = []
@@ -207,9 +209,9 @@ def _by_kind(
     return rows
 
 
-def _rounded(value: Seconds | None) -> Seconds | None:
+def _rounded_s(value: Seconds | None) -> Seconds | None:
     return None if value is None else round(value, 3)
 
 
-def _shown(value: Seconds | None) -> str:
+def _formatted_s(value: Seconds | None) -> str:
     return "" if value is None else f"{value:.2f}"

@@ -1,4 +1,4 @@
-"""Rounds of faults on a running application: the load beside them, and its records."""
+"""Rounds of faults on a running application: the load during them, and its records."""
 
 import asyncio
 import time
@@ -23,16 +23,16 @@ from tests.harness.chaos.target import ChaosTarget, keep_sampling
 _FROM_THE_MINIMUM = 0.5
 """Share of the rounds before which autoscaled replicas shrink to their minimum."""
 _REPLICAS = 2
-"""Replicas that take work before a round begins, without autoscaling."""
+"""Replicas that take inferences before a round begins, without autoscaling."""
 
 Beside = Callable[[], Coroutine[Any, Any, None]]
-"""Calls that accompany each round."""
+"""Coroutine function that makes further calls during each round."""
 Told = Callable[[FaultRound, Sequence[InjectedFault], int], None]
-"""Function that reports a round: its faults, and the number of calls that were open."""
+"""Function that is told each round: its faults, and the number of calls that were open."""
 
 
 class FaultRounds:
-    """Player of a load while faults are injected, one round of the plan after the other."""
+    """Runs a load while faults are injected, one round of the plan after the other."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class FaultRounds:
         stopped_s: Seconds,
         more_ways: Mapping[FaultKind, InjectFault] | None = None,
     ) -> None:
-        """Prepare; `play` makes the first call.
+        """Prepare the rounds; `play` makes the first call.
 
         Args:
             target: The running application.
@@ -55,7 +55,9 @@ class FaultRounds:
         """
         self.target = target
         self.records = RunRecords()
-        self.callers = Callers(http, HandleTransport(target.handle("Ingress")), self.records)
+        self.callers = Callers(
+            http, HandleTransport(target.deployment_handle("Ingress")), self.records
+        )
         self.fleet = FleetFaults(target)
         self._load = load
         self._plan = plan
@@ -72,8 +74,8 @@ class FaultRounds:
         )
 
     @asynccontextmanager
-    async def sampled(self) -> AsyncIterator[None]:
-        """Record the scheduler's status, and autoscaled replicas, inside the block."""
+    async def sampling(self) -> AsyncIterator[None]:
+        """Record the states of the scheduler and of autoscaled replicas inside the block."""
         sampling = [asyncio.create_task(keep_sampling(self.target, self.records))]
         if self._scaled is not None:
             fleet = keep_sampling_fleet(self.target, self.records)
@@ -85,13 +87,13 @@ class FaultRounds:
                 task.cancel()
             await asyncio.gather(*sampling, return_exceptions=True)
 
-    async def play(
+    async def run_rounds(
         self,
         over_within_s: Seconds = OVER_AFTER_S,
         beside: Beside | None = None,
         told: Told | None = None,
     ) -> list[InjectedFault]:
-        """Play the load and inject the faults to the end.
+        """Run the load and inject all faults; return the faults without a recovery in time.
 
         Args:
             over_within_s: How long a round waits for the recovery from its faults.
@@ -105,33 +107,39 @@ class FaultRounds:
         async with asyncio.TaskGroup() as group:
             for fault_round in self._plan:
                 if self._scaled is not None and fault_round.draw < _FROM_THE_MINIMUM:
-                    await self.fleet.until_at_minimum()
+                    await self.fleet.wait_for_minimum()
                 await self.injector.wait_until_ready(fault_round)
-                group.create_task(self.callers.play(self._of_phase(fault_round.number)))
+                group.create_task(
+                    self.callers.run_applications(self._applications_of_phase(fault_round.number))
+                )
                 if beside is not None:
                     group.create_task(beside())
                 await asyncio.sleep(fault_round.after_s)
                 if self._scaled is not None:
-                    await self.fleet.until_due(fault_round)
+                    await self.fleet.wait_for_several_replicas(fault_round)
                 open_calls = self.callers.open_calls
                 faults = await self.injector.inject_faults(fault_round)
                 self.records.faults += faults
-                over = await asyncio.gather(*(self._is_over(one, over_within_s) for one in faults))
+                over = await asyncio.gather(
+                    *(self._recovers_in_time(one, over_within_s) for one in faults)
+                )
                 late += [fault for fault, is_so in zip(faults, over, strict=True) if not is_so]
                 if told is not None:
                     told(fault_round, faults, open_calls)
-            group.create_task(self.callers.play(self._of_phase(len(self._plan))))
+            group.create_task(
+                self.callers.run_applications(self._applications_of_phase(len(self._plan)))
+            )
         return late
 
     def runs(self) -> list[EngineRun]:
         """Return the engines' journal so far."""
         return read_journal(self.target.journal)
 
-    def _of_phase(self, phase: int) -> list[PlannedApplication]:
+    def _applications_of_phase(self, phase: int) -> list[PlannedApplication]:
         return [planned for planned in self._load if planned.phase == phase]
 
-    async def _is_over(self, fault: InjectedFault, within_s: Seconds) -> bool:
-        """Wait until the application has recovered from a fault; return whether it has in time."""
+    async def _recovers_in_time(self, fault: InjectedFault, within_s: Seconds) -> bool:
+        """Wait for the recovery from a fault; return whether it came in time."""
         deadline = time.monotonic() + within_s
         while time.monotonic() < deadline:
             if is_over(fault, self.records, await asyncio.to_thread(self.runs)):
@@ -141,7 +149,7 @@ class FaultRounds:
 
 
 def fake_answers(load: Sequence[PlannedApplication], config: AppConfig) -> dict[str, Answer]:
-    """Return the fake engines' correct answer to each inference."""
+    """Return the fake engines' correct answer by inference name."""
     model, longest = config.model.name, config.engine.fake.max_model_len
     return {
         one.name: one.fake_answer(model, longest) for planned in load for one in planned.inferences

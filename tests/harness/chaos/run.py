@@ -19,7 +19,7 @@ from tests.harness.chaos.crowd import CROWD, Crowd
 from tests.harness.chaos.faults import ClusterFaults
 from tests.harness.chaos.fleet import FleetLimits, FleetMeasure, measure_fleet
 from tests.harness.chaos.leak_check import ResourceCount, count_resources, leaks
-from tests.harness.chaos.load import TWO_CHOICES, PlannedApplication, draw_load, draw_tails
+from tests.harness.chaos.load import TWO_CHOICES, PlannedApplication, draw_load, draw_long_streams
 from tests.harness.chaos.order import measure_order
 from tests.harness.chaos.plan import FaultKind, FaultRound
 from tests.harness.chaos.records import (
@@ -27,25 +27,26 @@ from tests.harness.chaos.records import (
     InjectedFault,
     RunRecords,
     read_journal,
-    read_loads,
+    read_loadings,
 )
 from tests.harness.chaos.recovery import (
-    elsewhere_s,
     fault_windows,
     had_no_effect,
     recovery_s,
+    rerun_elsewhere_s,
 )
 from tests.harness.chaos.report import ChaosResult, FaultOutcome
 from tests.harness.chaos.rounds import FaultRounds, fake_answers
-from tests.harness.chaos.target import in_thread, wait_until
+from tests.harness.chaos.target import run_in_thread, wait_until
 
 _CLEAN_WITHIN_S: Seconds = 90.0
-"""Time until the cluster is idle: orphans of a dead ingress end after 30 s, their applications
-later by idle timeout."""
+"""Seconds until the cluster is idle: orphans of a dead ingress end after 30 s, their applications
+later by idle timeout.
+"""
 
 _CROWD_A_PHASE = 8
 _CROWD_EVERY_S: Seconds = 0.25
-"""Interval of the quota tenant's calls in each phase: beyond its quota after three phases."""
+"""Interval of the quota tenant's calls in each phase, which exceed its quota after three phases."""
 _KEEPERS = frozenset(
     {
         FaultKind.INGRESS_KILLED,
@@ -58,17 +59,16 @@ _KEEPERS = frozenset(
         FaultKind.REDEPLOYED,
     }
 )
-"""Faults of the other processes that know of usage: together with a scheduler's death they may lose
-it."""
+"""Faults of the other processes that know the usage: with a scheduler's death they may lose it."""
 _BASELINE = "baseline-"
-"""Prefix of the names in the baseline load."""
+"""Prefix of the application names in the baseline load."""
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class RunSize:
-    """Sizes of a run."""
+    """Sizes of a chaos run."""
 
     applications: int
     inferences: int
@@ -83,7 +83,7 @@ class RunSize:
 
 
 class ChaosRun:
-    """Player of a load on a running cluster while a plan injects faults."""
+    """Runs a load on a cluster while a plan injects faults."""
 
     def __init__(
         self,
@@ -112,9 +112,9 @@ class ChaosRun:
         self._seed = seed
         self._say = say
         self.records = RunRecords()
-        """Records so far."""
+        """What the callers and the injector have recorded so far."""
         self.runs: tuple[EngineRun, ...] = ()
-        """Journal of the runs, available after `run`."""
+        """Journal of the engine runs, available after `run`."""
         self._unmended: tuple[str, ...] = ()
         self._scaled = self._target.config.autoscaling
         self._began_at = time.monotonic()
@@ -125,10 +125,10 @@ class ChaosRun:
             len(plan) + 1,
             shape.output_tokens,
             shape.two_choices,
-        ) + draw_tails(seed, len(plan) + 1, shape.tail_streams, shape.tail_tokens)
+        ) + draw_long_streams(seed, len(plan) + 1, shape.tail_streams, shape.tail_tokens)
 
     async def run(self) -> ChaosResult:
-        """Play the load and inject the faults to the end.
+        """Run the load, inject all faults, and return the result.
 
         Raises:
             JustitiaError: If something that was killed is not started again at all.
@@ -147,14 +147,14 @@ class ChaosRun:
         self.records = rounds.records
         crowd = Crowd(http)
         try:
-            expected = await self._expected(http)
+            expected = await self._expected_answers(http)
             await wait_until(self._target.accounts_are_ready, "there are accounts")
             await count_resources(self._target)  # opens connections that stay open
-            before = await self._settled(None)
-            async with rounds.sampled():
-                await self._play_and_strike(rounds, crowd)
+            before = await self._resources_when_idle(None)
+            async with rounds.sampling():
+                await self._run_rounds(rounds, crowd)
                 self._say("all callers are done; waiting until the cluster is whole and idle")
-                after = await self._settled(before)
+                after = await self._resources_when_idle(before)
             for name in after.stored:
                 asked_at, closed_at = self.records.closed.get(name, (0.0, 0.0))
                 self._say(
@@ -164,21 +164,21 @@ class ChaosRun:
         finally:
             await http.aclose()
         quota = await self._quota_flaws(crowd)
-        return replace(self._outcome(began_at, expected, before, after), quota=tuple(quota))
+        return replace(self._result(began_at, expected, before, after), quota=tuple(quota))
 
     # --- load and rounds
 
-    async def _play_and_strike(self, rounds: FaultRounds, crowd: Crowd) -> None:
-        beside = partial(crowd.play, _CROWD_A_PHASE, _CROWD_EVERY_S)
+    async def _run_rounds(self, rounds: FaultRounds, crowd: Crowd) -> None:
+        beside = partial(crowd.call_repeatedly, _CROWD_A_PHASE, _CROWD_EVERY_S)
         try:
-            await rounds.play(beside=beside, told=self._tell)
+            await rounds.run_rounds(beside=beside, told=self._print_round)
         except* JustitiaError as failures:
             failure = failures.exceptions[0]
         else:
             return
         raise failure
 
-    def _tell(
+    def _print_round(
         self, fault_round: FaultRound, faults: Sequence[InjectedFault], open_calls: int
     ) -> None:
         runs = read_journal(self._target.journal)
@@ -194,7 +194,7 @@ class ChaosRun:
             )
 
     async def _quota_flaws(self, crowd: Crowd) -> list[str]:
-        """Describe violations of the quota, and of its usage since yesterday."""
+        """Describe violations of the quota, and of the usage figures since yesterday."""
         today = int(time.time() // DAY_S)
         told = await self._target.ask_scheduler("usage", [today - 1, today])
         usage = [of_day[CROWD] for of_day in told["days"].values() if CROWD in of_day]
@@ -209,24 +209,26 @@ class ChaosRun:
 
     # --- before and after
 
-    async def _expected(self, http: HttpTransport) -> Mapping[str, Answer]:
-        """Return the correct answers: computed for fake engines, else requested before faults."""
+    async def _expected_answers(self, http: HttpTransport) -> Mapping[str, Answer]:
+        """Return the correct answers: computed for fake engines, else requested before."""
         if self._engine == "fake":
             return fake_answers(self.load, self._target.config)
         self._say("asking for every answer before any fault")
         baseline = RunRecords()
-        await Callers(http, http, baseline).play([_for_baseline(planned) for planned in self.load])
+        await Callers(http, http, baseline).run_applications(
+            [_as_baseline(planned) for planned in self.load]
+        )
         return {
             call.inference.removeprefix(_BASELINE): call.answer
             for call in baseline.calls
             if call.answer is not None
         }
 
-    async def _settled(self, before: ResourceCount | None) -> ResourceCount:
-        """Return the resources of the idle service; wait until leaks are certain."""
+    async def _resources_when_idle(self, before: ResourceCount | None) -> ResourceCount:
+        """Return the resources of the idle service, once leaks are certain."""
         try:
-            await wait_until(in_thread(self._target.is_whole), "Serve runs all of it again")
-        except JustitiaError as error:  # report the counts in any case
+            await wait_until(run_in_thread(self._target.is_whole), "Serve runs all of it again")
+        except JustitiaError as error:  # the counts are reported in any case
             self._unmended = (str(error),)
         deadline = time.monotonic() + _CLEAN_WITHIN_S
         while True:
@@ -235,7 +237,7 @@ class ChaosRun:
                 return now
             await asyncio.sleep(0.5)
 
-    def _outcome(
+    def _result(
         self,
         began_at: Seconds,
         expected: Mapping[str, Answer],
@@ -248,7 +250,7 @@ class ChaosRun:
             FaultOutcome(
                 fault,
                 recovery_s(fault, records, runs),
-                elsewhere_s(fault, records, runs),
+                rerun_elsewhere_s(fault, records, runs),
                 had_no_effect(fault, records, runs),
             )
             for fault in records.faults
@@ -267,11 +269,11 @@ class ChaosRun:
     def _fleet_measure(self, runs: Sequence[EngineRun]) -> FleetMeasure | None:
         if self._scaled is None:
             return None
-        loads = read_loads(loads_file(self._target.config))
-        return measure_fleet(FleetLimits.of(self._scaled), self.records, runs, loads)
+        loads = read_loadings(loads_file(self._target.config))
+        return measure_fleet(FleetLimits.from_autoscaling(self._scaled), self.records, runs, loads)
 
 
-def _for_baseline(planned: PlannedApplication) -> PlannedApplication:
+def _as_baseline(planned: PlannedApplication) -> PlannedApplication:
     """Return the same inferences as unary calls under other names."""
     return replace(
         planned,

@@ -1,4 +1,4 @@
-"""Connection attempts at the service's ports by a peer that knows no secret."""
+"""Connection attempts at the service's ports by a peer without the secret."""
 
 import asyncio
 import secrets
@@ -15,12 +15,12 @@ _AGAIN_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class OpenPort:
     """Port of the service, with the data that an eavesdropper may know."""
 
     address: str
     target: str
-    """Name of the process that listens there."""
+    """Name of the process that listens on the port."""
     key_id: str
     """Id of the key in force."""
 
@@ -32,8 +32,8 @@ class Stranger:
         self.refused = 0
         """Number of refused attempts."""
 
-    async def knock(self, door: Door) -> None:
-        """Try another secret under the right key id, another key, and garbage.
+    async def try_to_connect(self, door: OpenPort) -> None:
+        """Try another secret under the right key id, then another key, then garbage.
 
         Raises JustitiaError if it was accepted.
         """
@@ -51,7 +51,7 @@ class Stranger:
         await self._send_garbage(door, secrets.token_bytes(300))
         await self._send_garbage(door, b"GET /connect HTTP/1.1\r\nHost: x\r\n\r\n")
 
-    async def _send_garbage(self, door: Door, garbage: bytes) -> None:
+    async def _send_garbage(self, door: OpenPort, garbage: bytes) -> None:
         host, _, port = door.address.rpartition(":")
         with suppress(OSError):  # any kind of refusal
             reader, writer = await asyncio.open_connection(host.strip("[]"), int(port))
@@ -61,8 +61,8 @@ class Stranger:
         self.refused += 1
 
 
-async def keep_knocking(stranger: Stranger, doors: Sequence[Door]) -> None:
+async def keep_connecting(stranger: Stranger, doors: Sequence[OpenPort]) -> None:
     """Try all ports at once, repeatedly, until cancelled."""
     while True:
-        await asyncio.gather(*(stranger.knock(door) for door in doors))
+        await asyncio.gather(*(stranger.try_to_connect(door) for door in doors))
         await asyncio.sleep(_AGAIN_S)

@@ -1,4 +1,4 @@
-"""Application under test: its processes, samples of its scheduler, and waits for recovery."""
+"""The application of a chaos run: its processes, samples of its scheduler, waits for recovery."""
 
 import asyncio
 import time
@@ -30,14 +30,14 @@ _PROBED_WITHIN_S: Seconds = 15.0
 
 @dataclass(frozen=True, slots=True)
 class ServeProcess:
-    """Process of the application, as listed by Serve."""
+    """A process of the application, as Serve lists it."""
 
     deployment: str
     replica_id: ReplicaId
     pid: int
     """Process id; 0 before the process exists."""
     state: str
-    """State of the process, as named by Serve."""
+    """State of the process, in Serve's words."""
 
     @property
     def running(self) -> bool:
@@ -46,7 +46,7 @@ class ServeProcess:
 
 
 class ChaosTarget:
-    """Application of `chaos.app` on a cluster that this process is connected to."""
+    """The application of `chaos.app`, on a cluster that this process is connected to."""
 
     def __init__(self, name: str, config: AppConfig, wanted: Mapping[str, int]) -> None:
         """Store the names; methods send the first requests.
@@ -68,7 +68,7 @@ class ChaosTarget:
 
     @cached_property
     def scheduler(self) -> ActorHandle:
-        """Handle of the scheduler; it stays valid over restarts."""
+        """Handle of the scheduler, which stays valid over restarts."""
         section = self.config.scheduler
         return ray.get_actor(self.config.scheduler_name, namespace=section.namespace)
 
@@ -95,40 +95,40 @@ class ChaosTarget:
         return ray.get_actor(f"{ACCOUNTS_PREFIX}{self.config.name}", namespace=section.namespace)
 
     async def accounts_are_ready(self) -> bool:
-        """Return whether the accounts have a leader."""
+        """Return whether the quota accounts have a leader."""
         try:
             status: dict[str, Any] = await self.accounts.status.remote()
         except (RayError, ValueError):
             return False
         return bool(status["ready"])
 
-    def handle(self, deployment: str) -> DeploymentHandle:
+    def deployment_handle(self, deployment: str) -> DeploymentHandle:
         if deployment not in self._handles:
             self._handles[deployment] = serve.get_deployment_handle(deployment, self.name)
         return self._handles[deployment]
 
     def close(self) -> None:
-        """Shut the handles down: those of a scaled deployment would report to the next cluster."""
+        """Close the handles, or those of a scaled deployment would report to the next cluster."""
         while self._handles:
             self._handles.popitem()[1].shutdown()
 
     async def probe(self, member: ServeProcess, method: str, *arguments: Any, **named: Any) -> Any:
-        """Return the answer of a method of one process.
+        """Call a method of one process, and return its answer.
 
         Raises:
             NoReplicaAnswers: If it does not answer soon: it may be gone.
         """
-        handle = self.handle(member.deployment)
+        handle = self.deployment_handle(member.deployment)
         return await probe(
             handle, member.replica_id, method, *arguments, within_s=_PROBED_WITHIN_S, **named
         )
 
-    def members(self, deployment: str) -> list[ServeProcess]:
+    def list_processes(self, deployment: str) -> list[ServeProcess]:
         """Return a deployment's processes, ordered by id."""
-        return self.sized(deployment)[1]
+        return self.wanted_and_listed(deployment)[1]
 
-    def sized(self, deployment: str) -> tuple[int | None, list[ServeProcess]]:
-        """Return the number of processes that Serve wants, and its processes ordered by id.
+    def wanted_and_listed(self, deployment: str) -> tuple[int | None, list[ServeProcess]]:
+        """Return (number of processes that Serve wants, its processes ordered by id).
 
         The number is None while a version is being built or the controller recovers. The call
         blocks, and waits for a controller that is being restarted.
@@ -156,14 +156,14 @@ class ChaosTarget:
         """Return the processes that take calls; Serve notices a death only seconds later."""
         return [
             member
-            for member in self.members(deployment)
+            for member in self.list_processes(deployment)
             if member.running and psutil.pid_exists(member.pid)
         ]
 
     def is_whole(self) -> bool:
         """Return whether exactly the wanted processes run."""
         return all(
-            [member.running for member in self.members(name)] == [True] * count
+            [member.running for member in self.list_processes(name)] == [True] * count
             for name, count in self.wanted.items()
         )
 
@@ -193,7 +193,7 @@ async def keep_sampling(target: ChaosTarget, records: RunRecords) -> None:
 
 
 RECOVERED_WITHIN_S: Seconds = 300.0
-"""Time within which a killed process is restarted; an engine on busy cores takes longest."""
+"""Seconds within which a killed process is restarted; an engine on busy cores takes longest."""
 _POLL_S: Seconds = 0.05
 
 
@@ -212,6 +212,6 @@ async def wait_until(
         await asyncio.sleep(_POLL_S)
 
 
-def in_thread(condition: Callable[..., bool], *arguments: Any) -> Callable[[], Awaitable[bool]]:
+def run_in_thread(condition: Callable[..., bool], *arguments: Any) -> Callable[[], Awaitable[bool]]:
     """Return an awaitable form of a blocking condition."""
     return partial(asyncio.to_thread, condition, *arguments)

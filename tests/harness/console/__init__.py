@@ -1,1 +1,1 @@
-"""A stand-in for the service behind the console's page, with known states and faults."""
+"""A stand-in for the service behind the console page, with known states and faults."""

@@ -1,4 +1,4 @@
-"""A made-up service whose frames are known for each second, for tests of the console's page.
+"""A made-up service whose frames follow from the second, for tests of the console page.
 
 All is computed from the second and the sizes, so two servers show the same. An application runs
 for six seconds on its replica, then its context is held for three while a tool works, and so on;
@@ -62,7 +62,7 @@ REASONS = (
 
 @dataclass(frozen=True)
 class MadeUp:
-    """A made-up model with its applications.
+    """A made-up model with its applications; the same second gives the same frame.
 
     Attributes:
         name: Name of the model.
@@ -79,15 +79,15 @@ class MadeUp:
     # --- lines
 
     def frame(self, second: int, tenant: ClientId | None = None, *, is_whole: bool = True) -> Frame:
-        """Return the frame of a second, of one tenant or of all."""
-        shown = [one for one in self._all() if _is_shown(one, tenant)]
+        """Return the frame of a second, for one tenant or, with None, for all."""
+        shown = [one for one in self._applications() if _is_shown(one, tenant)]
         past = PAST_S if is_whole else 12.0
         now = {bar.id: bar for one in shown for bar in self._bars(one, second, past)}
         if not is_whole:
             before = {bar.id: bar for one in shown for bar in self._bars(one, second - 1, past)}
             now = {name: bar for name, bar in now.items() if before.get(name) != bar}
         waiting = [one for one in shown if one.waits]
-        planned = [self._planned(one, second) for one in waiting[:PLANNED]]
+        planned = [self._planned_bar(one, second) for one in waiting[:PLANNED]]
         barred = {bar.application for bar in now.values()}
         labels = {one.key: one.label for one in shown if one.waits or one.key in barred}
         ages = sorted(self._waited_s(one, second) for one in waiting)
@@ -99,7 +99,7 @@ class MadeUp:
             recorded_from=BEGAN_AT,
             is_whole=is_whole,
             strip=self._strip(second, tenant),
-            replicas=tuple(self._lane(index, tenant) for index in range(self.replicas)),
+            replicas=tuple(self._replica_lane(index, tenant) for index in range(self.replicas)),
             bars=tuple(sorted(now.values())),
             planned=tuple(planned),
             labels=labels,
@@ -107,18 +107,20 @@ class MadeUp:
             ages=Ages(ages[len(ages) // 2], ages[len(ages) * 95 // 100], ages[-1])
             if ages
             else None,
-            own=_counts(shown),
-            others=_counts([one for one in self._all() if not _is_shown(one, tenant)]),
-            shares=tuple(self._shares(tenant)),
+            own=_state_counts(shown),
+            others=_state_counts(
+                [one for one in self._applications() if not _is_shown(one, tenant)]
+            ),
+            shares=tuple(self._share_rows(tenant)),
             shares_past=tuple(
-                SharePast(BEGAN_AT + at, {row.node: row.used for row in self._shares(tenant)})
+                SharePast(BEGAN_AT + at, {row.node: row.used for row in self._share_rows(tenant)})
                 for at in range(0, second, 5)
                 if is_whole
             ),
         )
 
     def predictor(self) -> Predictor:
-        """Return the predictor's line."""
+        """Return a made-up predictor line: one class by its mean, the others by networks."""
         trained = [
             {
                 "version": number,
@@ -157,7 +159,7 @@ class MadeUp:
         return Predictor(model=self.name, overview={"learns": True, "classes": classes})
 
     def trouble(self, since_s: Seconds) -> Trouble:
-        """Return the line of a scheduler that is being started again."""
+        """Return the line that says that the scheduler is restarting."""
         reason = "the scheduler is being started again"
         return Trouble(model=self.name, reason=reason, since_s=since_s)
 
@@ -166,8 +168,8 @@ class MadeUp:
     def application(
         self, application: ApplicationId, second: int, tenant: ClientId | None = None
     ) -> ConsoleApplication | None:
-        """Return an application by its key; None: there is none, or it is another tenant's."""
-        found = next((one for one in self._all() if one.key == application), None)
+        """Return the application with a key; None if it is missing or belongs to another tenant."""
+        found = next((one for one in self._applications() if one.key == application), None)
         if found is None or not _is_shown(found, tenant):
             return None
         calls, tools = [], []
@@ -215,7 +217,7 @@ class MadeUp:
             inferences=3,
             waiting=int(found.waits),
             running=int(not found.waits),
-            row=self._row(found, 0, second) if found.waits else None,
+            row=self._queue_row(found, 0, second) if found.waits else None,
             calls=tuple(calls),
             tools=tuple(tools),
             trace=Trace(trace_id=f"{found.number:032x}", url=None),
@@ -227,7 +229,7 @@ class MadeUp:
         )
 
     def what_if(self, policy: str, weights: dict[ClientId, float], replicas: int) -> WhatIfAnswer:
-        """Return an estimate in which everything takes three quarters of its time."""
+        """Return a made-up what-if answer: every time is three quarters of its value before."""
         before = Times(applications=40, mean_s=40.0, p90_s=80.0, worst_s=120.0)
         after = Times(applications=40, mean_s=30.0, p90_s=60.0, worst_s=90.0)
         change = Change(
@@ -251,13 +253,13 @@ class MadeUp:
 
     # --- parts
 
-    def _all(self) -> Iterator["_Application"]:
+    def _applications(self) -> Iterator["_Application"]:
         return (_Application(number, self.replicas) for number in range(self.applications))
 
     def _bars(self, one: "_Application", second: int, past: Seconds) -> Iterator[Bar]:
-        """Yield the bars of an application that have begun by a second, some seconds back.
+        """Yield an application's bars that overlap the last `past` seconds before `second`.
 
-        One that waits has run, too, until 10 seconds before it was submitted again.
+        A waiting application has bars, too, up to 10 seconds ago.
         """
         period = RUNS_S + HELD_S
         number = 0
@@ -280,25 +282,26 @@ class MadeUp:
                     one.kv_tokens,
                 )
 
-    def _planned(self, one: "_Application", second: int) -> PlannedBar:
+    def _planned_bar(self, one: "_Application", second: int) -> PlannedBar:
         start = BEGAN_AT + second + 2.0 + one.number // 4
         return PlannedBar(one.replica_id, one.key, start, start + RUNS_S, one.kv_tokens)
 
     def _queue(self, waiting: list["_Application"], running: int, second: int) -> Queue:
         reasons: dict[str, int] = {"running": running}
         for place, _ in enumerate(waiting):
-            reason = _reason(place)[0].partition(":")[0]
+            reason = _waiting_reason(place)[0].partition(":")[0]
             reasons[reason] = reasons.get(reason, 0) + 1
         return Queue(
             rows=tuple(
-                self._row(one, place, second) for place, one in enumerate(waiting[:QUEUE_ROWS])
+                self._queue_row(one, place, second)
+                for place, one in enumerate(waiting[:QUEUE_ROWS])
             ),
             waiting=len(waiting),
             by_reason={reason: count for reason, count in reasons.items() if count},
         )
 
-    def _row(self, one: "_Application", place: int, second: int) -> QueueRow:
-        reason, why, helps = _reason(place)
+    def _queue_row(self, one: "_Application", place: int, second: int) -> QueueRow:
+        reason, why, helps = _waiting_reason(place)
         start = 2.0 + place
         return QueueRow(
             position=place,
@@ -327,7 +330,7 @@ class MadeUp:
     def _waited_s(self, one: "_Application", second: int) -> Seconds:
         return float(10 + one.number % 7 + second % 60)
 
-    def _lane(self, index: int, tenant: ClientId | None) -> ReplicaLane:
+    def _replica_lane(self, index: int, tenant: ClientId | None) -> ReplicaLane:
         lane = ReplicaLane(
             replica_id=f"replica-{index}",
             kv_tokens=KV_TOKENS,
@@ -380,7 +383,7 @@ class MadeUp:
             version="0.0.0",
         )
 
-    def _shares(self, tenant: ClientId | None) -> Iterator[ShareRow]:
+    def _share_rows(self, tenant: ClientId | None) -> Iterator[ShareRow]:
         nodes = sorted(
             {"/".join(path.split("/")[:depth]) for path in TENANTS for depth in (1, 2, 3)},
             key=lambda node: node.split("/"),
@@ -454,8 +457,8 @@ class _Application:
         return self.number % 4 == 0
 
 
-def hello(tenant: ClientId | None, models: tuple[str, ...]) -> Hello:
-    """Return the first line of a stream of an operator (None), or of a tenant."""
+def hello_line(tenant: ClientId | None, models: tuple[str, ...]) -> Hello:
+    """Return the first line of a stream, for an operator (None) or a tenant."""
     return Hello(
         service_version="0.0.0",
         tenant=tenant,
@@ -465,7 +468,7 @@ def hello(tenant: ClientId | None, models: tuple[str, ...]) -> Hello:
     )
 
 
-def _reason(place: int) -> tuple[str, str, str]:
+def _waiting_reason(place: int) -> tuple[str, str, str]:
     return REASONS[1] if not place else REASONS[2 if place % 7 == 6 else 0]
 
 
@@ -473,6 +476,6 @@ def _is_shown(one: _Application, tenant: ClientId | None) -> bool:
     return tenant is None or is_within(one.tenant, tenant)
 
 
-def _counts(applications: list[_Application]) -> Counts:
+def _state_counts(applications: list[_Application]) -> Counts:
     waiting = sum(one.waits for one in applications)
     return Counts(len(applications), waiting, len(applications) - waiting)

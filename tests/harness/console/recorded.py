@@ -1,4 +1,4 @@
-"""A recorded run as the console shows it: a workload simulated with the service's own core.
+"""A simulated run as the console shows it: its workload ran through the service's own core.
 
 The frames are made as in the scheduler, once each second of virtual time. The engines' own
 counters are recorded beside them.
@@ -32,17 +32,17 @@ STRIP = Strip(state="ready", policy="justitia")
 
 @dataclass(frozen=True)
 class EngineCounters:
-    """What the engines themselves count at the time of a frame."""
+    """KV use, running sequences and output tokens that the engines count at the time of a frame."""
 
     used_kv_tokens: dict[ReplicaId, Tokens]
     running: dict[ReplicaId, int]
     made_tokens: dict[ApplicationId, Tokens]
-    """Output tokens of what runs, by application."""
+    """Output tokens made so far, by running application."""
 
 
 @dataclass
 class RecordedRun:
-    """Frames of a run by second, for an operator and for each of some tenants.
+    """Frames of a run, one a second, for an operator and for chosen tenants.
 
     Attributes:
         frames: Frame of each second, the first whole, by tenant; None: an operator's.
@@ -65,7 +65,7 @@ class RecordedRun:
 
 
 class RecordedSource:
-    """Frames of a recorded run for the stand-in server, and made-up answers to all else.
+    """Frames of a recorded run for the stand-in server; all other answers are made up.
 
     Args:
         run: The run; after its end its last frame stays.
@@ -81,7 +81,7 @@ class RecordedSource:
         self.what_if = self._others.what_if
 
     def frame(self, second: int, tenant: ClientId | None = None, *, is_whole: bool = True) -> Frame:
-        """Return the frame of a second.
+        """Return the frame of a second; after the run's end, its last frame.
 
         Raises:
             KeyError: If the run was not recorded for that tenant.
@@ -92,7 +92,7 @@ class RecordedSource:
     def application(
         self, application: ApplicationId, second: int, tenant: ClientId | None = None
     ) -> ConsoleApplication | None:
-        """Return an application as it was at its end, at whatever second."""
+        """Return an application's timeline as it was at its end; `second` is ignored."""
         found = self._run.timelines.get(application)
         if found is None or (tenant is not None and not is_within(found.tenant, tenant)):
             return None
@@ -107,7 +107,7 @@ def record_run(
     tenants: Sequence[ClientId] = (),
     every_s: Seconds = 1.0,
 ) -> RecordedRun:
-    """Simulate a workload, and record what the console shows of it.
+    """Simulate a workload, and record the frames that the console would show.
 
     Args:
         applications: The workload.
@@ -123,7 +123,7 @@ def record_run(
     watch = Watch(core, run.name, 1, 0.0)
     handle, step, next_at = core.handle, simulation._step, 0.0
 
-    def look(now: Seconds) -> None:
+    def record_frames(now: Seconds) -> None:
         shares = tuple(
             ShareRow(
                 node=node,
@@ -155,23 +155,23 @@ def record_run(
             )
         )
 
-    def observed(event: ev.Event, now: Seconds) -> list[Action]:
+    def handle_and_observe(event: ev.Event, now: Seconds) -> list[Action]:
         actions = handle(event, now)
         watch.observe(event, actions, now)
         return actions
 
-    def watched_step(now: Seconds) -> None:
-        """Look between two steps: engines and core are at the same time then."""
+    def step_and_record(now: Seconds) -> None:
+        """Record the frames due before a step, when engines and core are at the same time."""
         nonlocal next_at
         while next_at <= now:
-            look(next_at)
+            record_frames(next_at)
             next_at += every_s
         step(now)
 
-    core.handle = observed  # type: ignore[method-assign]
-    simulation._step = watched_step  # type: ignore[method-assign]
+    core.handle = handle_and_observe  # type: ignore[method-assign]
+    simulation._step = step_and_record  # type: ignore[method-assign]
     run.result = simulation.run(lambda ended: None)
-    look(next_at)
+    record_frames(next_at)
     for one in applications:
         timeline = timeline_of(core, watch, one.application_id, next_at)
         if timeline is not None:
@@ -182,8 +182,10 @@ def record_run(
     return run
 
 
-def nine_classes(count: int = 40, data_dir: Path | None = None) -> list[WorkloadApplication]:
-    """Return applications of the nine recorded classes, of four tenants."""
+def nine_class_applications(
+    count: int = 40, data_dir: Path | None = None
+) -> list[WorkloadApplication]:
+    """Return applications of the nine recorded classes, spread over four tenants."""
     options = SuiteOptions(
         count=count, window_s=60.0, seed=1, tenants=4, arrivals="poisson", data_dir=data_dir
     )
@@ -193,6 +195,6 @@ def nine_classes(count: int = 40, data_dir: Path | None = None) -> list[Workload
     ]
 
 
-def engine(kv_tokens: Tokens = 40_000) -> EngineProfile:
-    """Return an engine of constant iterations of 20 ms, with a prefix cache."""
+def constant_engine(kv_tokens: Tokens = 40_000) -> EngineProfile:
+    """Return an engine with a prefix cache whose iterations take 20 ms."""
     return EngineProfile(kv_tokens, iteration=IterationCost(base_s=0.02), prefix_caching=True)

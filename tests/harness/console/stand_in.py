@@ -1,4 +1,4 @@
-"""HTTP server with the console's endpoints and made-up data, in a thread of the test's process.
+"""HTTP server with the console's endpoints and made-up data, run in a thread of the test.
 
     with StandIn(page=Path("justitia_ray/console/page")) as service:
         browser.goto(f"{service.url}/console/")
@@ -31,12 +31,17 @@ from justitia_ray.protocol.console import CONTENT_TYPE, Bye, Frame, Line, Predic
 from justitia_ray.protocol.console_answers import ConsoleApplication, WhatIfAnswer
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.units import ApplicationId, ClientId, Seconds
-from tests.harness.console.made_up import MadeUp, hello
-from tests.harness.console.recorded import RecordedSource, engine, nine_classes, record_run
+from tests.harness.console.made_up import MadeUp, hello_line
+from tests.harness.console.recorded import (
+    RecordedSource,
+    constant_engine,
+    nine_class_applications,
+    record_run,
+)
 
 
 class Source(Protocol):
-    """Frames and answers of one model, by second: `MadeUp`, or `recorded.RecordedSource`."""
+    """Source of one model's frames and answers by second: `MadeUp` or `RecordedSource`."""
 
     @property
     def name(self) -> str: ...
@@ -67,7 +72,7 @@ _STARTS_AT = 30
 
 
 class StandIn:
-    """The stand-in; attributes may be changed while it serves.
+    """HTTP server in place of the service; tests may change its attributes while it serves.
 
     Attributes:
         url: URL of the server.
@@ -105,7 +110,7 @@ class StandIn:
         self._port = port
         self._trouble_s = 0
         self._streams: set[asyncio.Queue[bytes | None]] = set()
-        """Queue of each open stream: the lines to be sent, None at its end."""
+        """Queue of the lines to send on each open stream; None ends the stream."""
         self._sees: dict[asyncio.Queue[bytes | None], str | None] = {}
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: uvicorn.Server | None = None
@@ -138,59 +143,59 @@ class StandIn:
     def tick(self, seconds: int = 1) -> None:
         """Send the frames of the next seconds to all open streams."""
         for _ in range(seconds):
-            self._do(self._tick)
+            self._run_in_loop(self._send_next_frames)
 
     def end_streams(self, code: str, retry_after_s: float | None) -> None:
         """End all open streams with a `bye`."""
         line = Bye(reason=f"the stream has ended: {code}", code=code, retry_after_s=retry_after_s)
-        self._do(lambda: self._end(msgspec.json.encode(line) + b"\n"))
+        self._run_in_loop(lambda: self._end_all_streams(msgspec.json.encode(line) + b"\n"))
 
     def cut_streams(self) -> None:
         """End all open streams without a `bye`, as a lost connection does."""
-        self._do(lambda: self._end(None))
+        self._run_in_loop(lambda: self._end_all_streams(None))
 
     # --- server
 
-    def _do(self, what: Any) -> None:
+    def _run_in_loop(self, what: Any) -> None:
         loop, done = self._loop, threading.Event()
         assert loop is not None
 
-        def run() -> None:
+        def run_and_notify() -> None:
             what()
             done.set()
 
-        loop.call_soon_threadsafe(run)
+        loop.call_soon_threadsafe(run_and_notify)
         assert done.wait(10)
 
-    def _tick(self) -> None:
+    def _send_next_frames(self) -> None:
         self.second += 1
         self._trouble_s = self._trouble_s + 1 if self.trouble else 0
         for lines in self._streams:
             for name in self.models:
-                self._put(lines, self._now(name, self._sees[lines], is_whole=False))
+                self._put_line(lines, self._current_line(name, self._sees[lines], is_whole=False))
 
-    def _now(self, name: str, tenant: str | None, *, is_whole: bool) -> Line:
+    def _current_line(self, name: str, tenant: str | None, *, is_whole: bool) -> Line:
         if name in self.trouble:
             return self.models[name].trouble(float(self._trouble_s))
         return self.models[name].frame(self.second, tenant, is_whole=is_whole)
 
-    def _end(self, line: bytes | None) -> None:
+    def _end_all_streams(self, line: bytes | None) -> None:
         for lines in self._streams:
             if line is not None:
                 lines.put_nowait(line)
             lines.put_nowait(None)
 
-    def _put(self, lines: "asyncio.Queue[bytes | None]", line: Line) -> None:
+    def _put_line(self, lines: "asyncio.Queue[bytes | None]", line: Line) -> None:
         lines.put_nowait(msgspec.json.encode(line) + b"\n")
 
     def _serve(self) -> None:
         routes = [
             Route("/console", lambda _: RedirectResponse("console/")),
-            Route("/console/{name:path}", self._file),
-            Route("/v1/console/snapshots", self._snapshots),
-            Route("/v1/console/applications/{key:path}", self._application),
-            Route("/v1/console/what-if", self._what_if, methods=["POST"]),
-            Route("/v1/applications/{key:path}", self._cancel, methods=["DELETE"]),
+            Route("/console/{name:path}", self._serve_file),
+            Route("/v1/console/snapshots", self._stream_snapshots),
+            Route("/v1/console/applications/{key:path}", self._show_application),
+            Route("/v1/console/what-if", self._answer_what_if, methods=["POST"]),
+            Route("/v1/applications/{key:path}", self._cancel_application, methods=["DELETE"]),
         ]
         config = uvicorn.Config(
             Starlette(routes=routes),
@@ -199,9 +204,9 @@ class StandIn:
             lifespan="off",
             log_level="critical",
         )
-        asyncio.run(self._run(uvicorn.Server(config)))
+        asyncio.run(self._run_server(uvicorn.Server(config)))
 
-    async def _run(self, server: uvicorn.Server) -> None:
+    async def _run_server(self, server: uvicorn.Server) -> None:
         self._loop, self._server = asyncio.get_running_loop(), server
         startup, is_up = server.startup, asyncio.Event()
 
@@ -223,36 +228,38 @@ class StandIn:
         while True:
             await asyncio.sleep(self.interval_s or 0.05)
             if self.interval_s is not None:
-                self._tick()
+                self._send_next_frames()
 
     # --- endpoints
 
-    async def _file(self, request: Request) -> Response:
+    async def _serve_file(self, request: Request) -> Response:
         name = request.path_params["name"] or "index.html"
         path = (self._page / name).resolve()
         if not path.is_relative_to(self._page.resolve()) or not path.is_file():
-            return _error(404, f"there is no file {name!r}", "not_found")
+            return _error_response(404, f"there is no file {name!r}", "not_found")
         kind = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
         return Response(path.read_bytes(), media_type=kind, headers=dict(CONSOLE_HEADERS))
 
-    async def _snapshots(self, request: Request) -> Response:
-        tenant, refusal = self._admit(request)
+    async def _stream_snapshots(self, request: Request) -> Response:
+        tenant, refusal = self._authenticate(request)
         if refusal is not None:
             return refusal
         if self.refused is not None:
             status, message = self.refused
-            return _error(status, message, None, {"retry-after": "5"})
+            return _error_response(status, message, None, {"retry-after": "5"})
         return StreamingResponse(
-            self._lines(tenant), media_type=CONTENT_TYPE, headers={"cache-control": "no-store"}
+            self._snapshot_lines(tenant),
+            media_type=CONTENT_TYPE,
+            headers={"cache-control": "no-store"},
         )
 
-    async def _lines(self, tenant: str | None) -> AsyncIterator[bytes]:
+    async def _snapshot_lines(self, tenant: str | None) -> AsyncIterator[bytes]:
         lines: asyncio.Queue[bytes | None] = asyncio.Queue()
-        self._put(lines, hello(tenant, tuple(self.models)))
+        self._put_line(lines, hello_line(tenant, tuple(self.models)))
         for name, model in self.models.items():
-            self._put(lines, self._now(name, tenant, is_whole=True))
+            self._put_line(lines, self._current_line(name, tenant, is_whole=True))
             if tenant is None:
-                self._put(lines, model.predictor())
+                self._put_line(lines, model.predictor())
         self._streams.add(lines)
         self._sees[lines] = tenant
         try:
@@ -262,8 +269,8 @@ class StandIn:
             self._streams.discard(lines)
             del self._sees[lines]
 
-    async def _application(self, request: Request) -> Response:
-        tenant, refusal = self._admit(request)
+    async def _show_application(self, request: Request) -> Response:
+        tenant, refusal = self._authenticate(request)
         if refusal is not None:
             return refusal
         key = request.path_params["key"]
@@ -273,16 +280,18 @@ class StandIn:
             found = model.application(key, self.second, tenant)
             if found is not None and key not in self.cancelled:
                 return Response(msgspec.json.encode(found), media_type="application/json")
-        return _error(404, f"application {key!r} is not open", "application_not_found")
+        return _error_response(404, f"application {key!r} is not open", "application_not_found")
 
-    async def _what_if(self, request: Request) -> Response:
-        tenant, refusal = self._admit(request)
+    async def _answer_what_if(self, request: Request) -> Response:
+        tenant, refusal = self._authenticate(request)
         if refusal is not None:
             return refusal
         if tenant is not None:
-            return _error(403, "this credential lacks the scope 'operate'", "missing_scope")
+            return _error_response(
+                403, "this credential lacks the scope 'operate'", "missing_scope"
+            )
         if self.what_if_error is not None:
-            return _error(*self.what_if_error, None, {"retry-after": "5"})
+            return _error_response(*self.what_if_error, None, {"retry-after": "5"})
         asked = await request.json()
         model = self.models[asked.get("model") or next(iter(self.models))]
         answer = model.what_if(
@@ -292,27 +301,27 @@ class StandIn:
         )
         return Response(msgspec.json.encode(answer), media_type="application/json")
 
-    async def _cancel(self, request: Request) -> Response:
-        _, refusal = self._admit(request)
+    async def _cancel_application(self, request: Request) -> Response:
+        _, refusal = self._authenticate(request)
         if refusal is not None:
             return refusal
         key = request.path_params["key"]
         self.cancelled.append(key)
         return JSONResponse({"application_id": key.rpartition("|")[2], "cancelled": True})
 
-    def _admit(self, request: Request) -> tuple[str | None, Response | None]:
-        """Return the tenant of a call, and the refusal of a wrong key."""
+    def _authenticate(self, request: Request) -> tuple[str | None, Response | None]:
+        """Return a call's tenant, and a refusal if its API key is wrong."""
         said = request.headers.get("authorization")
         self.authorizations.append(said)
         self.queries.append(request.url.query)
         key = (said or "").removeprefix("Bearer ")
         if key not in self.keys:
-            return None, _error(401, "the API key is not valid", "invalid_api_key")
+            return None, _error_response(401, "the API key is not valid", "invalid_api_key")
         tenant = self.keys[key]
         return (request.headers.get("x-justitia-tenant") or tenant), None
 
 
-def _error(
+def _error_response(
     status: int, message: str, code: str | None, headers: dict[str, str] | None = None
 ) -> JSONResponse:
     told = {"message": message, "type": "error", "param": None, "code": code}
@@ -320,11 +329,13 @@ def _error(
 
 
 def main() -> None:
-    """Serve until Ctrl-C."""
+    """Serve made-up or recorded data until Ctrl-C."""
     port, *rest = sys.argv[1:]
     model: Source = MadeUp()
     if rest == ["recorded"]:
-        run = record_run(nine_classes(60), RunSettings(engine(), replicas=3), ("t1",))
+        run = record_run(
+            nine_class_applications(60), RunSettings(constant_engine(), replicas=3), ("t1",)
+        )
         model = RecordedSource(run)
     elif rest:
         applications, replicas = map(int, rest)

@@ -1,4 +1,4 @@
-"""Deterministic simulation of the protocol: the real parts in virtual time, with all failures.
+"""Deterministic simulation of the protocol: the real parts in virtual time, under injected faults.
 
 Scheduler service and core, ingress and gateway, puller, lease table and fake engine are those of
 the service. The network between them is simulated: it delays, loses, repeats and reorders messages.

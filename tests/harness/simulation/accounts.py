@@ -20,7 +20,7 @@ from tests.harness.simulation.virtual_loop import Process, unpark
 
 NAME = "accounts"
 _STORED_AGAIN_S: Seconds = 3.0
-"""Time until lost data is stored again; the store is tried twice a second."""
+"""Time until lost data is stored again: the accounts try to store twice a second."""
 
 
 class WatchedBook(QuotaBook):
@@ -41,7 +41,7 @@ class WatchedBook(QuotaBook):
 
 
 class WatchedAccounts(AccountsService):
-    """Accounts service whose book is visible to the checks."""
+    """Quota accounts service whose book the checks can read."""
 
     recorders: dict[str, UseRecorder]
     book_class: type[WatchedBook] = WatchedBook
@@ -53,7 +53,7 @@ class WatchedAccounts(AccountsService):
 
 
 class AccountsWithoutRay(AccountsActor):
-    """The accounts' actor without Ray's start and end."""
+    """The accounts' actor without the start and end of a Ray actor."""
 
     def __init__(
         self, make_service: Callable[[], AccountsService], on_end: Callable[[], None]
@@ -100,17 +100,17 @@ class AccountsHost:
 
     @property
     def in_charge(self) -> bool:
-        """Whether the process lives, is not paused and answers."""
+        """Whether the process lives, is not paused, and answers calls."""
         return self.process.alive and not self.process.paused and self.actor.service is not None
 
 
 class SimulatedAccounts:
-    """All processes of the accounts so far, on one store; the last is the newest."""
+    """All processes of the quota accounts so far, on one store; the last is the newest."""
 
     def __init__(
         self, network: Network, wall_ahead_s: Seconds, service_class: type[WatchedAccounts]
     ) -> None:
-        """Start the first process.
+        """Start the first process of the accounts.
 
         Args:
             network: Its lots decide the store's delays.
@@ -124,35 +124,35 @@ class SimulatedAccounts:
         self.recorders: dict[str, UseRecorder] = {}
         """Recorders by the name that a scheduler has at the accounts."""
         self.forgot_at: list[Seconds] = []
-        """Times at which accounts died with unstored knowledge (loop clock)."""
+        """Times at which accounts died with knowledge that was not stored (loop clock)."""
         self.untold_at: list[Seconds] = []
         """Times at which accounts died while their store was away; schedulers then inform the
-        successor."""
+        successor.
+        """
         self.are_struck = False
         """Whether a fault of any model's plan has hit the accounts."""
         self.over = False
-        """Whether the simulation ends: no process is replaced any more."""
+        """Whether the simulation is ending, so that no process is replaced any more."""
         self._network = network
         self.hosts = [AccountsHost(self)]
-        """All processes so far."""
 
     @property
     def newest(self) -> AccountsHost:
         return self.hosts[-1]
 
     def find(self, source: Process) -> AccountsHost | None:
-        """Return the process that a caller reaches now; None if there is none."""
+        """Return the process that a caller reaches now; None if no process answers."""
         return self.newest if self.newest.process.alive else None
 
     def replace_newest(self) -> AccountsHost:
-        """Start another process beside the current one, as Ray does when it believes it dead."""
+        """Start another process beside the current one, which Ray believes dead."""
         before = self.newest
         self._note_knowledge(before)
         self.hosts.append(AccountsHost(self))
         return before
 
     def crash(self, host: AccountsHost, down_s: Seconds) -> bool:
-        """End a process, which Ray replaces after `down_s`; return whether it lived."""
+        """End a process, which Ray replaces after `down_s`; return whether it was alive."""
         if not host.process.alive:
             return False
         if host is self.newest:
@@ -181,7 +181,7 @@ class SimulatedAccounts:
             self.hosts.append(AccountsHost(self))
 
     def _note_knowledge(self, host: AccountsHost) -> None:
-        """Record whether a process knows something that its successor will not."""
+        """Record whether a dying process knows something that its successor will not."""
         service, now = host.actor.service, self._network.now
         if service is None:
             return
@@ -194,7 +194,7 @@ class SimulatedAccounts:
 
 
 class WatchedAccountsLink(AccountsLink):
-    """Accounts link that shows the answers to the recorder."""
+    """Accounts link that shows the accounts' answers to the recorder."""
 
     recorder: Recorder
 

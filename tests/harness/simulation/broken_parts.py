@@ -1,4 +1,4 @@
-"""Parts of the service with one mistake each, which simulations must find."""
+"""Parts of the service with one mistake each, which the simulation must find."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,13 +18,20 @@ from justitia_ray.serve.transport.methods import Method
 from justitia_ray.units import Epoch, Seconds
 from tests.harness.simulation import broken_quotas
 from tests.harness.simulation.parts import Parts, WatchedLeaseTable, WatchedOutboxes, WatchedService
-from tests.harness.simulation.plan import Ending, Fault, FaultKind, Plan, draw_plan, with_killer
-from tests.harness.simulation.run import SimulationRun, play
+from tests.harness.simulation.plan import (
+    Ending,
+    Fault,
+    FaultKind,
+    Plan,
+    draw_plan,
+    with_killer_call,
+)
+from tests.harness.simulation.run import SimulationRun, run_plan
 from tests.harness.simulation.unusable_leases import WatchedQueueClient
 
 
 class _HastyLine(Outbox):
-    """Outbox that treats delivered messages as read."""
+    """Outbox that treats delivered messages as read by the receiver."""
 
     def unread(self, ack: int) -> list[tuple[int, Any]]:
         unread = super().unread(ack)
@@ -46,7 +53,7 @@ class _HastyService(WatchedService):
 
 
 class _ServiceForAnyEpoch(WatchedService):
-    """Service that accepts calls of every epoch."""
+    """Service that accepts calls of every epoch, not only of its own."""
 
     async def submit_many(self, ingress_id: str, epoch: Epoch, ack: int, items: Any) -> IngressMail:
         mail = await super().submit_many(ingress_id, self.term.epoch, ack, items)
@@ -62,7 +69,7 @@ class _ServiceForAnyEpoch(WatchedService):
 
 
 class _ServiceThatShiftsTags(WatchedService):
-    """Service that restores V slightly behind its stored value."""
+    """Service that restores the virtual time V slightly behind its stored value."""
 
     def note_lead(self) -> None:
         for session in self.core.ledger.fair_share.sessions().values():
@@ -71,7 +78,7 @@ class _ServiceThatShiftsTags(WatchedService):
 
 
 class _LeaseTableThatTellsOnce(WatchedLeaseTable):
-    """Lease table that treats a sent end as delivered."""
+    """Lease table that takes a lease's end as delivered once it is sent."""
 
     def report_ends(self) -> tuple[LeaseFinished, ...]:
         finished = super().report_ends()
@@ -80,7 +87,7 @@ class _LeaseTableThatTellsOnce(WatchedLeaseTable):
 
 
 class _LeaseTableThatForgetsWhatEnded(WatchedLeaseTable):
-    """Lease table that does not repeat ends to a new scheduler once another confirmed them."""
+    """Lease table that does not repeat ends to a new scheduler if an earlier one confirmed them."""
 
     def report_ends_again(self) -> None:
         self._remembered.clear()
@@ -95,7 +102,7 @@ class _LeaseTableThatTellsCallersFirst(WatchedLeaseTable):
 
 
 class _ServiceThatBlamesNothing(WatchedService):
-    """Service that counts no deaths of engines."""
+    """Service that counts no engine deaths of a call."""
 
     def note_lead(self) -> None:
         self.core.suspects.deaths_allowed = 0
@@ -110,7 +117,7 @@ class _ServiceThatHearsOfNoCrash(WatchedService):
 
 
 class _ServiceThatKeepsNothingApart(WatchedService):
-    """Service that leases suspects of one death to the same engine again."""
+    """Service that leases the suspects of one engine death to the same engine again."""
 
     def note_lead(self) -> None:
         self.core.suspects.keep_apart = lambda: None
@@ -118,7 +125,7 @@ class _ServiceThatKeepsNothingApart(WatchedService):
 
 
 class _PullerThatTellsEndsAlone(Puller):
-    """Puller that reports its leases only to a new scheduler."""
+    """Puller that reports its leases to a new scheduler only."""
 
     def _next_pull(self, now: Seconds, wait_s: Seconds | None = None) -> Pull:
         told_before = self._progress_due_at > 0.0
@@ -127,7 +134,7 @@ class _PullerThatTellsEndsAlone(Puller):
 
 
 class _PullerForAnyEpoch(Puller):
-    """Puller that follows every scheduler that answers."""
+    """Puller that follows every scheduler that answers, whatever its epoch."""
 
     def _take_epoch(self, epoch: Epoch) -> None:
         if epoch != self.epoch:
@@ -143,7 +150,7 @@ class _SessionThatSendsOnce(SchedulerSession):
 
 
 class _SessionWithoutReason(SchedulerSession):
-    """Session that does not request the reason why a lease it returns had ended."""
+    """Session that does not ask why a lease that it returns had ended."""
 
     async def _read_reason(self, asked: Any) -> Answer:
         return Answer()
@@ -163,7 +170,7 @@ _METHODS_WITHOUT_RUNS = {
         (str, str, dict[str, str], bytes, Resume | None), ResponseHead | Part, streams=True
     ),
 }
-"""Methods without cancellation: a call continues after its caller has gone."""
+"""Methods whose calls cannot be cancelled: a call continues after its caller disconnects."""
 
 
 class _ClientThatSendsOnce(WatchedQueueClient):
@@ -186,7 +193,7 @@ class _ClientThatGivesUpEarly(WatchedQueueClient):
         raise AttemptsExhausted("gave up after 1 attempts")
 
 
-def _out_of_reach(plan: Plan) -> Plan:
+def _cut_replicas_off(plan: Plan) -> Plan:
     """Cut the only ingress off from all replicas for a while."""
     faults = (
         Fault(FaultKind.PORT_BLOCKED, at_s=2.0, for_s=3.0, party=replica, other=2, both=True)
@@ -205,9 +212,9 @@ def _cut_before_a_crash(plan: Plan) -> Plan:
     return replace(plan, ingresses=1, faults=(*silent, crash))
 
 
-def _with_killer(plan: Plan) -> Plan:
+def _with_killer_prompt(plan: Plan) -> Plan:
     """Let engines die of a call, without other faults."""
-    return with_killer(replace(plan, faults=()))
+    return with_killer_call(replace(plan, faults=()))
 
 
 def _cancelled_in_a_storm(plan: Plan) -> Plan:
@@ -228,20 +235,20 @@ _SEEDS = 30
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """Broken part, and the simulation that finds it."""
+    """A broken part, and the simulation that finds it."""
 
     parts: Parts
     seed: int
-    """First seed tried; its simulation or one of the next seeds' finds the mistake."""
+    """First seed tried: its simulation, or that of one of the next seeds, finds the mistake."""
     check: str
     """Name of the rule that the mistake breaks."""
     shape: Callable[[Plan], Plan] = lambda plan: plan
     """Function that makes a plan likely to find the mistake."""
 
     def find(self) -> SimulationRun | None:
-        """Return the first simulation that finds the mistake; None if no seed tried does."""
+        """Return the first simulation that finds the mistake; None if no seed finds it."""
         for seed in range(self.seed, self.seed + _SEEDS):
-            simulated = play(self.shape(draw_plan(seed)), self.parts)
+            simulated = run_plan(self.shape(draw_plan(seed)), self.parts)
             if simulated.failures and simulated.failures[0].check == self.check:
                 return simulated
         return None
@@ -285,7 +292,7 @@ BROKEN: dict[str, Broken] = {
         Parts(keyring=_KeyringThatForgets), 15, "every_call_has_its_answer"
     ),
     "calls are given up at the first lease": Broken(
-        Parts(client=_ClientThatGivesUpEarly), 0, "every_call_has_its_answer", _out_of_reach
+        Parts(client=_ClientThatGivesUpEarly), 0, "every_call_has_its_answer", _cut_replicas_off
     ),
     "nobody asks why a lease ended": Broken(
         Parts(client=_ClientWithoutReason),
@@ -294,22 +301,31 @@ BROKEN: dict[str, Broken] = {
         _cancelled_in_a_storm,
     ),
     "callers hear of a dead engine first": Broken(
-        Parts(leases=_LeaseTableThatTellsCallersFirst), 0, "killers_take_few_engines", _with_killer
+        Parts(leases=_LeaseTableThatTellsCallersFirst),
+        0,
+        "killers_take_few_engines",
+        _with_killer_prompt,
     ),
     "nothing is blamed for dead engines": Broken(
-        Parts(service=_ServiceThatBlamesNothing), 0, "every_call_has_its_answer", _with_killer
+        Parts(service=_ServiceThatBlamesNothing),
+        0,
+        "every_call_has_its_answer",
+        _with_killer_prompt,
     ),
     "nothing is said of crashes": Broken(
-        Parts(service=_ServiceThatHearsOfNoCrash), 0, "every_call_has_its_answer", _with_killer
+        Parts(service=_ServiceThatHearsOfNoCrash),
+        0,
+        "every_call_has_its_answer",
+        _with_killer_prompt,
     ),
     "suspects run together": Broken(
-        Parts(service=_ServiceThatKeepsNothingApart), 0, "core_invariants", _with_killer
+        Parts(service=_ServiceThatKeepsNothingApart), 0, "core_invariants", _with_killer_prompt
     ),
     "accounts forget claims": Broken(
         Parts(accounts=broken_quotas.AccountsThatForgetClaims),
         0,
         "use_is_counted_once",
-        broken_quotas.accounts_die,
+        broken_quotas.kill_accounts_repeatedly,
     ),
     "claims are given back unused": Broken(
         Parts(service=broken_quotas.ServiceThatCountsNothing),
@@ -321,7 +337,7 @@ BROKEN: dict[str, Broken] = {
         Parts(service=broken_quotas.ServiceWithoutSurvivors),
         0,
         "nothing_is_left_over",
-        broken_quotas.everybody_dies,
+        broken_quotas.kill_scheduler_and_ingresses,
     ),
     "what is in flight is not reserved": Broken(
         Parts(service=broken_quotas.ServiceThatReservesNothing),
@@ -339,31 +355,31 @@ BROKEN: dict[str, Broken] = {
         Parts(client=broken_quotas.ClientThatKeepsNoEnds),
         0,
         "usage_is_what_ran",
-        broken_quotas.scheduler_dies,
+        broken_quotas.kill_scheduler_repeatedly,
     ),
     "ended applications are not told of": Broken(
         Parts(client=broken_quotas.ClientThatForgetsApplications),
         0,
         "usage_is_what_ran",
-        broken_quotas.scheduler_dies,
+        broken_quotas.kill_scheduler_repeatedly,
     ),
     "what is counted is counted again": Broken(
         Parts(service=broken_quotas.ServiceThatCountsAgain),
         0,
         "usage_is_what_ran",
-        broken_quotas.scheduler_dies,
+        broken_quotas.kill_scheduler_repeatedly,
     ),
     "ends are said to be stored too early": Broken(
         Parts(service=broken_quotas.ServiceWithHastyEnds),
         14,
         "usage_is_what_ran",
-        broken_quotas.scheduler_dies_as_it_saves,
+        broken_quotas.kill_scheduler_during_slow_saves,
     ),
     "usage is saved apart": Broken(
         Parts(store=broken_quotas.StoreThatSavesUsageApart),
         0,
         "usage_is_what_ran",
-        broken_quotas.scheduler_dies_as_it_saves,
+        broken_quotas.kill_scheduler_during_slow_saves,
     ),
     "totals are final before they are saved": Broken(
         Parts(service=broken_quotas.ServiceWithHastyUsage),

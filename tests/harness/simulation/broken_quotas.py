@@ -1,4 +1,4 @@
-"""Quota and usage parts with one mistake each, which simulations must find."""
+"""Quota and usage parts with one mistake each, which the simulation must find."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -51,7 +51,7 @@ class ServiceThatCountsNothing(WatchedService):
 
 
 class _ExchangeWithoutSurvivors(ClaimExchange):
-    """Exchange that does not report which of its predecessor's claims are alive."""
+    """Exchange that does not report which claims of its predecessor are still alive."""
 
     def begin(self, epoch: Epoch) -> None:
         super().begin(epoch)
@@ -67,7 +67,7 @@ class ServiceWithoutSurvivors(WatchedService):
 
 
 class _BookThatReservesNothing(ClaimBook):
-    """Book that claims for an inference what it counts, but not what it will use."""
+    """Book whose claim for an inference covers its use so far but not its expected use."""
 
     def make(self, claim: Claim) -> None:
         for unit in METERED:
@@ -86,7 +86,7 @@ class ServiceThatReservesNothing(WatchedService):
 
 
 class _ExchangeThatKeepsClaims(ClaimExchange):
-    """Exchange that returns nothing of an inference that has ended."""
+    """Exchange that returns no part of an ended inference's claim."""
 
     def used_of(self, claim: Claim) -> tuple[dict[Unit, float], bool]:
         used, is_final = super().used_of(claim)
@@ -105,7 +105,7 @@ class StoreThatSavesUsageApart(StoreClient):
     """Store client that saves usage totals before the state they belong to, in two steps."""
 
     async def save(self, *parts: Any) -> bool:
-        """Save usage and state separately."""
+        """Save usage and state in separate steps."""
         usage = parts[_USAGE] if len(parts) > _USAGE else None
         await self._exchange(lambda: self._write(usage or {}))
         return await super().save(*parts)
@@ -121,7 +121,7 @@ _USAGE = 6
 
 
 class _ForgetfulEnds(KeptEnds):
-    """Kept ends that do not record which ends are counted."""
+    """Record of kept ends that forgets which ends are counted."""
 
     def is_counted(self, application_id: ApplicationId, request_id: RequestId) -> bool:
         return False
@@ -136,7 +136,7 @@ class ServiceThatCountsAgain(WatchedService):
 
 
 class _HastyEnds(KeptEnds):
-    """Kept ends that count as stored as soon as they happen."""
+    """Record of kept ends that takes ends as stored as soon as they happen."""
 
     def take_stored(self) -> list[EndsStored]:
         self.take_changed()
@@ -144,7 +144,7 @@ class _HastyEnds(KeptEnds):
 
 
 class ServiceWithHastyEnds(WatchedService):
-    """Service that reports ends as stored which the last save does not contain."""
+    """Service that reports ends as stored that the last save does not contain."""
 
     def note_lead(self) -> None:
         self.core.state.ends.__class__ = _HastyEnds
@@ -174,28 +174,28 @@ class ClientThatForgetsApplications(WatchedQueueClient):
 
 
 class ServiceWithHastyUsage(WatchedService):
-    """Service that declares a day final once it is over, saved or not."""
+    """Service that declares a day final once it is over, whether saved or not."""
 
     async def usage(self, days: list[Day]) -> dict[str, Any]:
-        """Return totals; those of all days before today are final."""
+        """Return usage totals; those of all days before today are marked final."""
         return await super().usage(days) | {"open_from": int(self.term.driver.now() // DAY_S)}
 
 
 def with_quotas(plan: Plan, *faults: Fault) -> Plan:
-    """Return a plan with quotas and only these faults."""
+    """Return a plan with quotas and with these faults only."""
     plan = plan if plan.tenants else draw_quotas(plan)
     assert plan.other is not None
     return replace(plan, faults=faults, other=replace(plan.other, faults=()))
 
 
-def accounts_die(plan: Plan) -> Plan:
+def kill_accounts_repeatedly(plan: Plan) -> Plan:
     """Kill the accounts repeatedly while applications arrive."""
     times = (2.0, 4.0, 6.0, 8.0)
     return with_quotas(plan, *(Fault(FaultKind.ACCOUNTS_CRASH, at, 0.1) for at in times))
 
 
-def everybody_dies(plan: Plan) -> Plan:
-    """Kill the scheduler with all ingresses, so that no process resubmits."""
+def kill_scheduler_and_ingresses(plan: Plan) -> Plan:
+    """Kill the scheduler with all ingresses, so that no process resubmits inferences."""
     kinds = [(FaultKind.INGRESS_CRASH, k) for k in range(plan.ingresses)]
     kinds.append((FaultKind.SCHEDULER_CRASH, 0))
     faults = (
@@ -204,14 +204,14 @@ def everybody_dies(plan: Plan) -> Plan:
     return with_quotas(plan, *faults)
 
 
-def scheduler_dies(plan: Plan) -> Plan:
+def kill_scheduler_repeatedly(plan: Plan) -> Plan:
     """Kill the scheduler repeatedly, without other faults."""
     times = ((1.5, 1.0), (3.6, 0.1), (5.2, 1.0), (7.7, 0.1), (9.3, 1.0))
     faults = tuple(Fault(FaultKind.SCHEDULER_CRASH, at, for_s) for at, for_s in times)
     return replace(plan, faults=faults, tenants={}, midnight_s=None, other=None)
 
 
-def scheduler_dies_as_it_saves(plan: Plan) -> Plan:
+def kill_scheduler_during_slow_saves(plan: Plan) -> Plan:
     """Kill the scheduler repeatedly while its store is slow."""
     slow = Fault(FaultKind.STORE_SLOW, 1.0, 15.0)
     deaths = (Fault(FaultKind.SCHEDULER_CRASH, at, 0.1) for at in (3.0, 5.5, 8.0, 10.5))
@@ -219,10 +219,7 @@ def scheduler_dies_as_it_saves(plan: Plan) -> Plan:
 
 
 def midnight_without_store(plan: Plan) -> Plan:
-    """End a day while its last totals cannot be stored, and kill the scheduler before they are.
-
-    The successor too starts its day after that.
-    """
+    """End a day while its store is away, and kill the scheduler before the store is back."""
     plan = with_quotas(
         plan,
         Fault(FaultKind.STORE_AWAY, 2.5, 5.0),

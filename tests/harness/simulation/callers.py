@@ -1,4 +1,4 @@
-"""Clients of a simulation: they open, call, wait, leave, retry, close, and read their answers."""
+"""Clients of a simulation: they open applications, call, disconnect, retry, and read answers."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ from justitia_ray.serve.ingress.submission import ApplicationSpec
 from justitia_ray.units import ReplicaId, Seconds
 from tests.harness.answers import Answer, StreamedAnswer, unary_answer
 from tests.harness.planned import PlannedInference
-from tests.harness.simulation.network import Network, here
+from tests.harness.simulation.network import Network, current_process
 from tests.harness.simulation.parts import IngressHost
 from tests.harness.simulation.plan import Ending, PlannedApplication
 from tests.harness.simulation.recorder import Recorder
@@ -39,7 +39,7 @@ PATH = COMPLETIONS
 _QUOTA_CODES = ("rate_limit_exceeded", "insufficient_quota")
 _KILLER_CODE = "engine_killer"
 _GAVE_UP = "gave up after"
-"""Part of the error of a stream that was cut too often."""
+"""Part of the error text of a stream that was cut too often."""
 _EVENT = "data: "
 _DONE = "[DONE]"
 
@@ -59,20 +59,20 @@ class Verdict(StrEnum):
 
 @dataclass(slots=True)
 class CallRecord:
-    """Call of a client, over all its retries."""
+    """Record of a client's call, over all its retries."""
 
     planned: PlannedInference
     application_id: str | None
     cancelled: bool = False
-    """Whether the owner has cancelled the application."""
+    """Whether the client has cancelled the application."""
     verdict: Verdict = Verdict.OPEN
     detail: str = ""
     missed: bool = False
-    """Whether the call was refused for its deadline."""
+    """Whether the call was refused because its deadline had passed."""
     limited: bool = False
     """Whether the call was refused for a quota."""
     limited_by: str | None = None
-    """Node of that quota; None if the accounts could not be asked in time."""
+    """Node whose quota refused the call; None if the accounts did not answer in time."""
     killed: bool = False
     """Whether the call was refused because engines died of it."""
     gave_up: bool = False
@@ -96,7 +96,7 @@ def read_answer(record: CallRecord, status: int, raw: bytes) -> None:
 
 
 def note_limit(record: CallRecord, error: QuotaExhausted) -> None:
-    """Record that a call was refused for a quota and is not repeated."""
+    """Record that a call was refused for a quota and will not be repeated."""
     record.verdict, record.limited, record.detail = Verdict.REFUSED, True, repr(error)
     record.limited_by = None if error.limit is None else error.limit["scope"]
 
@@ -121,17 +121,17 @@ def _read_events(record: CallRecord, text: str) -> None:
         joined.add_event(chunk)
     if done != 1:
         joined.flaws.append(f"[DONE] came {done} times")
-    record.answer = joined.whole_answer()
+    record.answer = joined.joined_answer()
     record.detail = "; ".join(joined.flaws)
 
 
 _AGAIN_S: Seconds = 0.5
-"""Pause of a client before it tries again, in seconds."""
+"""Pause in seconds before a client tries again."""
 _CHANGES_MIND_S: Seconds = 1.5
 
 
 class Callers:
-    """All clients, in one process."""
+    """All clients of a simulation, in one process."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class Callers:
         ingresses: Callable[[], list[IngressHost]],
         cut_offs: CutOffs,
     ) -> None:
-        """Prepare the clients.
+        """Prepare the clients without calls.
 
         Args:
             model: What they ask for.
@@ -162,84 +162,86 @@ class Callers:
         self._ingresses = ingresses
         self._cut_offs = cut_offs
 
-    async def play(self, application: PlannedApplication) -> None:
-        """Play the owner of one application, from its first call to its end."""
+    async def run_application(self, application: PlannedApplication) -> None:
+        """Run one application's client, from the first call to the end of the application."""
         await asyncio.sleep(application.at_s)
         name = application.application_id
         if application.opens and name is not None:
-            await self._open(application, name)
+            await self._open_application(application, name)
         last = len(application.stages) - 1
         for number, stage in enumerate(application.stages):
             records = [CallRecord(planned, name) for planned in stage]
             self.records += records
-            calls = [asyncio.create_task(self._ask(application, one)) for one in records]
+            calls = [asyncio.create_task(self._run_stages(application, one)) for one in records]
             if number == last and application.ending is Ending.CANCEL and name is not None:
                 await asyncio.sleep(_CHANGES_MIND_S)
                 for record in records:
                     record.cancelled = True
-                await self._end(application.tenant, name, "cancel")
+                await self._end_application(application.tenant, name, "cancel")
             await asyncio.gather(*calls)
             await asyncio.sleep(application.gap_s)
         if name is None or application.ending is Ending.CANCEL:
             return
         if application.ending is Ending.CLOSE:
-            await self._end(application.tenant, name, "close")
+            await self._end_application(application.tenant, name, "close")
         else:
             self.unclosed.append(name)
 
-    async def _open(self, application: PlannedApplication, name: str) -> None:
+    async def _open_application(self, application: PlannedApplication, name: str) -> None:
         opening = ApplicationSpec("c", "some words of input", application.tenant, None, name)
-        await self._do(
+        await self._call_until_answered(
             lambda host: host.answers.gateway.submitter.open_application(opening), f"open {name}"
         )
 
-    async def _end(self, tenant: str, name: str, verb: str) -> None:
+    async def _end_application(self, tenant: str, name: str, verb: str) -> None:
         self._recorder.add_event("caller", f"{verb}s {name}")
         key = application_key(tenant, name)
-        await self._do(
+        await self._call_until_answered(
             lambda host: getattr(host.answers.scheduler_calls, f"{verb}_application")(key),
             f"{verb} {name}",
         )
 
-    async def _do(self, work: Callable[[IngressHost], Any], what: str) -> None:
-        """Call ingresses until one answers."""
+    async def _call_until_answered(self, work: Callable[[IngressHost], Any], what: str) -> None:
+        """Call one ingress after another until one answers."""
         while True:
-            host = self._pick()
+            host = self._choose_ingress()
             if host is not None:
                 try:
-                    await self._network.call(here(), host.process, partial(work, host), what)
+                    await self._network.call(
+                        current_process(), host.process, partial(work, host), what
+                    )
                     return
                 except RayActorError:
                     pass
                 except RayTaskError as error:
                     if isinstance(error.cause, QuotaExhausted):
-                        return  # its first inference opens the application instead
+                        return  # the first inference opens the application instead
                     if not isinstance(error.cause, AdmissionError):
                         raise
             await asyncio.sleep(_AGAIN_S)
 
-    async def _ask(self, application: PlannedApplication, record: CallRecord) -> None:
+    async def _run_stages(self, application: PlannedApplication, record: CallRecord) -> None:
         patience_s = record.planned.leaves_after_s
         try:
-            await asyncio.wait_for(self._ask_until_answered(application, record), patience_s)
+            await asyncio.wait_for(self._submit_until_answered(application, record), patience_s)
         except TimeoutError:
             record.verdict = Verdict.LEFT
         told = "" if record.verdict is Verdict.ANSWERED else f": {record.detail}"
         self._recorder.add_event("caller", f"{record.planned.name} {record.verdict}{told}")
 
-    async def _ask_until_answered(
+    async def _submit_until_answered(
         self, application: PlannedApplication, record: CallRecord
     ) -> None:
         limits, most_limits = 0, len(record.planned.prompt) % 3
         while True:
-            host = self._pick()
+            host = self._choose_ingress()
             if host is not None:
                 record.tries += 1
                 self._recorder.add_event(
                     "caller", f"{record.planned.name} asks {host.process.name}"
                 )
                 try:
-                    await self._ask_once(application, record, host)
+                    await self._submit_once(application, record, host)
                     return
                 except RayActorError:
                     pass  # the connection is lost
@@ -262,10 +264,10 @@ class Callers:
                     return
             await asyncio.sleep(_AGAIN_S)
 
-    async def _ask_once(
+    async def _submit_once(
         self, application: PlannedApplication, record: CallRecord, host: IngressHost
     ) -> None:
-        context = _context(application)
+        context = _call_context(application)
         if record.planned.deadline_s is not None:
             context = replace(context, named_deadline=f"{record.planned.deadline_s}")
         raw = json.dumps(record.planned.body(model=self._model)).encode()
@@ -282,11 +284,11 @@ class Callers:
             if body.stream:
                 items = gateway.attempts.stream(PATH, context, body)
             else:
-                items = _whole(partial(gateway.attempts.answer, PATH, context, body))
-            items = _with_failure(items, raw)
-            return _slowly(items, record.planned.reads_every_s)
+                items = _unary_as_stream(partial(gateway.attempts.answer, PATH, context, body))
+            items = _with_final_error(items, raw)
+            return _read_slowly(items, record.planned.reads_every_s)
 
-        items = self._network.stream(here(), host.process, answer, record.planned.name)
+        items = self._network.stream(current_process(), host.process, answer, record.planned.name)
         status, chunks = 0, []
         try:
             async for item in items:
@@ -299,20 +301,20 @@ class Callers:
             raise
         read_answer(record, status, b"".join(chunks))
 
-    def _pick(self) -> IngressHost | None:
+    def _choose_ingress(self) -> IngressHost | None:
         ingresses = self._ingresses()
         return self._rng.choice(ingresses) if ingresses else None
 
 
-async def _whole(answer: Callable[[], Awaitable[Any]]) -> AsyncGenerator[Any]:
-    """Yield a whole answer as the items of a stream."""
+async def _unary_as_stream(answer: Callable[[], Awaitable[Any]]) -> AsyncGenerator[Any]:
+    """Yield a unary answer as the items of a stream."""
     status, head, whole = await answer()
     yield status, head
     yield whole
 
 
-async def _with_failure(items: AsyncGenerator[Any], raw: bytes) -> AsyncGenerator[Any]:
-    """Yield an answer, and an error event if the stream fails after its head."""
+async def _with_final_error(items: AsyncGenerator[Any], raw: bytes) -> AsyncGenerator[Any]:
+    """Yield an answer, and an error event if its stream fails after the head."""
     has_head = False
     try:
         async with aclosing(items):
@@ -325,8 +327,8 @@ async def _with_failure(items: AsyncGenerator[Any], raw: bytes) -> AsyncGenerato
         yield stream_form(PATH, raw).failure(error)
 
 
-async def _slowly(items: AsyncGenerator[Any], every_s: Seconds) -> AsyncGenerator[Any]:
-    """Yield at the speed of a slow reader; unread items wait at the ingress."""
+async def _read_slowly(items: AsyncGenerator[Any], every_s: Seconds) -> AsyncGenerator[Any]:
+    """Yield items at the speed of a slow reader; unread items wait at the ingress."""
     async with aclosing(items):
         async for item in items:
             yield item
@@ -334,7 +336,7 @@ async def _slowly(items: AsyncGenerator[Any], every_s: Seconds) -> AsyncGenerato
                 await asyncio.sleep(every_s)
 
 
-def _context(application: PlannedApplication) -> RequestContext:
+def _call_context(application: PlannedApplication) -> RequestContext:
     named = application.application_id
     owner = Identity(application.tenant, frozenset({Scope.INFER, Scope.OWN}), "key:1")
     names_class = named is not None and (application.opens or len(application.stages) > 1)

@@ -1,4 +1,4 @@
-"""Rules that a simulation must keep, checked periodically and at the end; one function each.
+"""Rules that a simulation must keep, checked periodically or at the end; one function each.
 
 The rules that hold at every step are in `recorder`.
 """
@@ -8,22 +8,23 @@ from collections.abc import Iterator
 
 from justitia_ray.core.tenants import OnExhausted
 from justitia_ray.units import LeaseId, Seconds
-from tests.harness.answers import difference
+from tests.harness.answers import describe_difference
 from tests.harness.simulation.callers import CallRecord, Verdict
 from tests.harness.simulation.parts import ReplicaHost
-from tests.harness.simulation.quota_checks import claims_left
+from tests.harness.simulation.quota_checks import remaining_claims
 from tests.harness.simulation.world import World
 
 _STRAY_S: Seconds = 5.0
-"""Longest run of a payload after its scheduler has taken the lease back, while all are in touch:
-the next pull reports it, and a lease whose payload never came lapses after 5 s."""
+"""Longest run of a payload after its scheduler has taken the lease back while all processes are
+connected: the next pull reports it, and a lease whose payload never came lapses after 5 s.
+"""
 _MOST_DEATHS = 3
 _SILENT_S: Seconds = 8.0
-"""Longest time until a silent connection is given up: 5 to 6 s."""
+"""Seconds until a silent connection is given up: 5 to 6 s."""
 
 
 class StrayWatch:
-    """A replica runs only what the leading scheduler has leased to it, except for a short time.
+    """Checks that a replica runs only leases of the leading scheduler, except for a short time.
 
     Two replicas may run one inference at once if the first was believed lost. The scheduler holds
     one lease of it, so the other run is a stray, and stops as soon as its replica can be informed.
@@ -36,15 +37,15 @@ class StrayWatch:
         self._since: dict[tuple[str, LeaseId], Seconds] = {}
 
     def look(self) -> None:
-        """Check all replicas; call it about once a second."""
+        """Check all replicas; called about once a second."""
         world = self._world
         now, scheduler = world.recorder.now, world.scheduler
         strays: dict[tuple[str, LeaseId], Seconds] = {}
         calm = world.network.conditions.calm and scheduler.in_charge
         if calm and not scheduler.answers.core.recovery.holding:
             for replica in world.seats:
-                if self._in_touch(replica):
-                    for lease_id in self._unknown(replica):
+                if self._is_connected(replica):
+                    for lease_id in self._is_unknown_to_scheduler(replica):
                         name = (replica.replica_id, lease_id)
                         strays[name] = self._since.get(name, now)
         self._since = strays
@@ -58,14 +59,14 @@ class StrayWatch:
                     f"{replica_id} has run {lease_id} for {now - since:.1f} s, which is not its",
                 )
 
-    def _in_touch(self, replica: ReplicaHost) -> bool:
+    def _is_connected(self, replica: ReplicaHost) -> bool:
         world = self._world
-        if not replica.pulls or not hasattr(replica.answers, "puller"):
+        if not replica.is_pulling or not hasattr(replica.answers, "puller"):
             return False
         joined = world.connections.joins(replica.process, world.scheduler.process)
         return joined and replica.answers.puller.epoch == world.scheduler.answers.office
 
-    def _unknown(self, replica: ReplicaHost) -> Iterator[LeaseId]:
+    def _is_unknown_to_scheduler(self, replica: ReplicaHost) -> Iterator[LeaseId]:
         leases = self._world.scheduler.answers.core.state.leases
         for lease_id in replica.answers.leases.running:
             lease = leases.get(lease_id)
@@ -74,18 +75,18 @@ class StrayWatch:
 
 
 class OrphanWatch:
-    """A payload does not run for long after its sender process or connection is gone."""
+    """Checks that no payload runs for long after its sender's process or connection is gone."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._since: dict[tuple[str, LeaseId], Seconds] = {}
 
     def look(self) -> None:
-        """Check all replicas; call it about once a second."""
+        """Check all replicas; called about once a second."""
         now = self._world.recorder.now
         orphans: dict[tuple[str, LeaseId], Seconds] = {}
         for replica in self._world.seats:
-            for lease_id, is_known in self._orphans_of(replica):
+            for lease_id, is_known in self._orphaned_payloads(replica):
                 name = (replica.replica_id, lease_id)
                 orphans[name] = self._since.get(name, now)
                 for_s = now - orphans[name]
@@ -96,9 +97,9 @@ class OrphanWatch:
                     )
         self._since = orphans
 
-    def _orphans_of(self, replica: ReplicaHost) -> Iterator[tuple[LeaseId, bool]]:
-        """Yield the payloads without a caller, and whether the replica has noticed."""
-        if not replica.pulls or not hasattr(replica.answers, "leases"):
+    def _orphaned_payloads(self, replica: ReplicaHost) -> Iterator[tuple[LeaseId, bool]]:
+        """Yield (payload without a caller, whether the replica has noticed)."""
+        if not replica.is_pulling or not hasattr(replica.answers, "leases"):
             return
         there = {host.name for host in self._world.ingresses if host.process.alive}
         for lease_id in replica.answers.leases.running:
@@ -108,7 +109,7 @@ class OrphanWatch:
 
 
 def every_call_has_its_answer(world: World) -> None:
-    """Each call of a client that stayed is answered once, with the correct text.
+    """Check that each call whose client stayed is answered once, with the correct text.
 
     A stream may be cut where the protocol does not allow it to continue. A call may be refused if
     the application was cancelled, for a deadline, for a quota, or if engines die of it. A call or
@@ -116,39 +117,41 @@ def every_call_has_its_answer(world: World) -> None:
     replicas.
     """
     for record in world.callers.records:
-        wrong = _wrong(world, record)
+        wrong = _describe_wrong_answer(world, record)
         if wrong:
             name = f"{record.planned.name} of {record.application_id}"
             world.recorder.add_failure("every_call_has_its_answer", f"{name}: {wrong}")
 
 
-def _wrong(world: World, record: CallRecord) -> str:
-    """Return the error in the answer to a call; empty if it is correct."""
+def _describe_wrong_answer(world: World, record: CallRecord) -> str:
+    """Return the error in the answer to a call; empty if the answer is correct."""
     if record.verdict is Verdict.OPEN:
         return f"has no answer after {record.tries} tries"
     if record.verdict is Verdict.LEFT:
         return ""
-    if record.killed or record.planned.kills:
-        is_right = record.killed and record.planned.kills
-        may_be_limited = record.limited and _may_be_limited(world, record)
+    if record.killed or record.planned.kills_engine:
+        is_right = record.killed and record.planned.kills_engine
+        may_be_limited = record.limited and _may_exceed_quota(world, record)
         return "" if is_right or may_be_limited else f"{record.verdict}: {record.detail}"
     if record.verdict is Verdict.REFUSED:
         may_be_refused = record.cancelled or (record.missed and record.planned.deadline_s)
-        may_be_refused = may_be_refused or (record.limited and _may_be_limited(world, record))
-        may_be_refused = may_be_refused or (record.gave_up and _may_give_up(world, record))
+        may_be_refused = may_be_refused or (record.limited and _may_exceed_quota(world, record))
+        may_be_refused = may_be_refused or (
+            record.gave_up and _may_run_out_of_leases(world, record)
+        )
         return "" if may_be_refused else f"was refused: {record.detail}"
     if record.verdict is Verdict.CUT:
         may_be_cut = record.cancelled or record.planned.choices > 1 or record.limited
-        may_be_cut = may_be_cut or (record.gave_up and _may_give_up(world, record))
+        may_be_cut = may_be_cut or (record.gave_up and _may_run_out_of_leases(world, record))
         return "" if may_be_cut else f"was cut: {record.detail}"
     if record.detail or record.answer is None:
         return record.detail or "was answered with nothing"
     expected = record.planned.fake_answer(world.model, world.plan.kv_tokens)
-    return difference(expected, record.answer)
+    return describe_difference(expected, record.answer)
 
 
 def killers_take_few_engines(world: World) -> None:
-    """A call that kills engines kills two, or three if its runs differ.
+    """Check that a call that kills engines kills two, or three if its runs differ.
 
     With other faults its client may have to repeat the call, or the count may be lost.
     """
@@ -160,14 +163,14 @@ def killers_take_few_engines(world: World) -> None:
             world.recorder.add_failure("killers_take_few_engines", detail)
 
 
-def _may_give_up(world: World, record: CallRecord) -> bool:
+def _may_run_out_of_leases(world: World, record: CallRecord) -> bool:
     """Return whether a call has used all its leases, each at an unreachable replica."""
     is_cut_off = all(lease.is_cut_off for lease in record.unusable)
     return is_cut_off and len(record.unusable) == world.config.ingress.attempts
 
 
-def _may_be_limited(world: World, record: CallRecord) -> bool:
-    """Return whether the quota named in a refusal exists and rejects.
+def _may_exceed_quota(world: World, record: CallRecord) -> bool:
+    """Return whether the quota named in a refusal exists and rejects calls.
 
     No quota is named if the accounts did not answer in time, which requires a fault of theirs or of
     this model.
@@ -190,7 +193,7 @@ def leftovers(world: World) -> list[str]:
     left += [f"inference {request_id}" for request_id in state.inferences]
     left += [f"application {name}" for name in state.applications]
     for replica in world.seats:
-        if not replica.pulls:
+        if not replica.is_pulling:
             left.append(f"{replica.process.name} is away")
             continue
         leases = replica.answers.leases
@@ -209,30 +212,30 @@ def leftovers(world: World) -> list[str]:
     mail = scheduler.answers.mail
     for lines in (mail.ingresses, mail.replicas):
         left += [f"{len(line)} messages to {name}" for name, line in lines.items() if line]
-    return left + claims_left(world)
+    return left + remaining_claims(world)
 
 
 def nothing_is_left_over(world: World, left: list[str]) -> None:
-    """In the end no lease, ticket, application, message or KV is held."""
+    """Check that no lease, ticket, application, message or KV is held at the end."""
     if left:
         world.recorder.add_failure("nothing_is_left_over", "; ".join(left[:8]))
 
 
 def nothing_fails_unseen(world: World, uncaught_errors: list[str]) -> None:
-    """No task and no timer has ended with an uncaught error."""
+    """Check that no task and no timer has ended with an uncaught error."""
     for error in uncaught_errors[:3]:
         world.recorder.add_failure("nothing_fails_unseen", error)
 
 
 def tasks_end(world: World, tasks: dict[str, list[str]]) -> None:
-    """Stopped parts and dead processes have no task left."""
+    """Check that stopped parts and dead processes have no task left."""
     for name, left in tasks.items():
         if left:
             world.recorder.add_failure("tasks_end", f"{name}: {', '.join(left[:3])}")
 
 
 def state_at_risk_is_bounded(world: World) -> None:
-    """With a store that answers, all state but the last second's survives the scheduler."""
+    """Check that a scheduler's death loses at most the last second's state if the store answers."""
     redis, limit_s = world.redis, world.config.store.save_interval_s + 1.0
     if redis.saved_at is None or not world.scheduler.in_charge:
         return
@@ -244,7 +247,7 @@ def state_at_risk_is_bounded(world: World) -> None:
 
 
 def all_happens_once(world: World) -> None:
-    """Without faults, each application ends once and each inference is leased once."""
+    """Check that without faults each application ends once and each inference is leased once."""
     if not world.plan.fault_free or world.plan.has_killer:
         return
     for name, times in world.recorder.ended.items():

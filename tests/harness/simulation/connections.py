@@ -42,9 +42,9 @@ class SimulatedSocket:
         self.is_over = False
         """Whether this end has noticed that the connection is lost."""
         self.is_mute = False
-        """Whether frames sent from here are lost."""
+        """Whether frames sent from this end are lost."""
         self.arrives_at: Seconds = 0.0
-        """Earliest arrival of the next frame at the peer."""
+        """Earliest arrival time of the next frame at the peer."""
         self._connections = connections
         self._frames: deque[bytes] = deque()
         self._news = asyncio.Event()
@@ -55,7 +55,7 @@ class SimulatedSocket:
         self._connections.carry(self, data)
 
     async def receive(self) -> WSMessage:
-        """Return the next frame; one of type CLOSED at the end."""
+        """Return the next frame, or a frame of type CLOSED at the end."""
         while not self._frames:
             if self.is_over:
                 return _CLOSED
@@ -77,7 +77,7 @@ class SimulatedSocket:
         return self
 
     def getsockopt(self, level: int, option: int, size: int) -> bytes:
-        """Return TCP counters of this end's machine, which outlives a process."""
+        """Return TCP counters of this end's machine, which outlives its process."""
         answers = self._connections.machine_answers(self)
         return tcp_counts(retransmits=0 if answers else 4, probes=0, last_ack_s=5.0)
 
@@ -118,27 +118,27 @@ class Connections:
     # --- ports
 
     def listen(self, address: str, process: Process, listener: Listener) -> None:
-        """Open a port in place of an earlier process's."""
+        """Open a port in place of an earlier process's port."""
         self._ports[address] = (process, listener)
 
     async def connect(self, source: Process, address: str) -> SimulatedSocket:
-        """Return this end of a new connection; raise OSError if it is refused."""
+        """Return this end of a new connection; raise OSError if the connection is refused."""
         await asyncio.sleep(self._network.delay())
         target, listener = self._ports[address]
         block = self._blocks.get((source.name, target.name))
         if block is not None and block.until > self._loop.time():
-            await self._refuse(answers=block.answers)
+            await self._refuse_connection(answers=block.answers)
         cut = self._network.cut_between(source.name, target.name)
         if cut is not None and cut.kind is CutKind.LATE:
             await asyncio.sleep(cut.until - self._loop.time())
         elif cut is not None:
-            await self._refuse(answers=cut.kind is CutKind.RESET)
-        if not target.alive or self._network.strikes("lost"):
-            await self._refuse(answers=True)
+            await self._refuse_connection(answers=cut.kind is CutKind.RESET)
+        if not target.alive or self._network.draw_fate("lost"):
+            await self._refuse_connection(answers=True)
         ours, theirs = SimulatedSocket(source, self), SimulatedSocket(target, self)
         ours.peer, theirs.peer = theirs, ours
         self._sockets += (ours, theirs)
-        target.start(_serve(listener, theirs))
+        target.start(_serve_connection(listener, theirs))
         try:
             await asyncio.sleep(self._network.delay())
         except asyncio.CancelledError:
@@ -154,7 +154,7 @@ class Connections:
         is_there = target.alive and not target.paused
         return is_there and self._network.conditions.calm and not (is_blocked or is_cut)
 
-    async def _refuse(self, *, answers: bool) -> None:
+    async def _refuse_connection(self, *, answers: bool) -> None:
         if not answers:
             await asyncio.Event().wait()  # the dialling process times out
         raise ConnectionRefusedError("nobody listens there")
@@ -165,33 +165,33 @@ class Connections:
         """Deliver a frame to the other end, or break the connection."""
         if not end.process.alive:
             return
-        breaks = self._network.strikes("broken")
+        breaks = self._network.draw_fate("broken")
         if not breaks or self._network.rng.random() < 0.5:
-            at = self._arrival(end)
+            at = self._arrival_time(end)
             if at is not None:
-                self._network.at(at, self._deliver, end.peer, data)
+                self._network.at(at, self._deliver_frame, end.peer, data)
         if breaks:
-            self._break(end)
+            self._break_connection(end)
 
     def close(self, end: SimulatedSocket) -> None:
         """Close an end; the other end notices after all frames sent before."""
         if end.is_over:
             return
         end.end()
-        at = self._arrival(end)
+        at = self._arrival_time(end)
         if at is not None:
-            self._network.at(at, self._end, end.peer)
+            self._network.at(at, self._end_both, end.peer)
         self._forget_lost()
 
-    def _deliver(self, end: SimulatedSocket, data: bytes) -> None:
+    def _deliver_frame(self, end: SimulatedSocket, data: bytes) -> None:
         if not end.is_over:
             end.put(data)
-        elif not end.peer.is_over and (at := self._arrival(end)) is not None:
+        elif not end.peer.is_over and (at := self._arrival_time(end)) is not None:
             # no reader is left, so the sender is notified
-            self._network.at(at, self._end, end.peer)
+            self._network.at(at, self._end_both, end.peer)
 
-    def _arrival(self, end: SimulatedSocket) -> Seconds | None:
-        """Return the arrival time of a frame sent now; None if it is lost."""
+    def _arrival_time(self, end: SimulatedSocket) -> Seconds | None:
+        """Return the arrival time of a frame sent now; None if the frame is lost."""
         at = self._loop.time() + self._network.delay()
         cut = self._network.cut_between(end.process.name, end.peer.process.name)
         if cut is not None and cut.kind is CutKind.LATE:
@@ -207,15 +207,15 @@ class Connections:
 
     def cut(self, one: str, other: str, kind: CutKind) -> None:
         """Apply a cut of the link between two processes to their connections."""
-        for end in self._between(one, other):
+        for end in self._ends_between(one, other):
             if kind is CutKind.RESET:
-                self._break(end)
+                self._break_connection(end)
             elif kind is CutKind.SILENT:
                 end.is_mute = True
 
     def mute(self, one: str, other: str, *, both: bool) -> bool:
         """Make open connections silent in one or both directions; return whether there were any."""
-        ends = self._between(one, other)
+        ends = self._ends_between(one, other)
         for end in ends:
             end.is_mute = end.is_mute or both or end.process.name == one
         return bool(ends)
@@ -223,8 +223,8 @@ class Connections:
     def block(self, source: str, target: str, block: Block) -> None:
         """Block one process from the other's port, and break their connections."""
         self._blocks[source, target] = block
-        for end in self._between(source, target):
-            self._break(end)
+        for end in self._ends_between(source, target):
+            self._break_connection(end)
 
     def process_ended(self, process: Process) -> None:
         """Close all sockets of a dying process, as its machine does."""
@@ -234,7 +234,7 @@ class Connections:
     def joins(self, one: Process, other: Process) -> bool:
         """Return whether two processes have a connection that works in both directions."""
         return any(
-            end.process is one and end.peer.process is other and not _is_broken(end)
+            end.process is one and end.peer.process is other and not _has_broken(end)
             for end in self._sockets
         )
 
@@ -244,31 +244,31 @@ class Connections:
         is_cut = self._network.cut_between(one, other) is not None
         return not (is_cut or end.is_mute or end.peer.is_mute)
 
-    def _break(self, end: SimulatedSocket) -> None:
+    def _break_connection(self, end: SimulatedSocket) -> None:
         """Lose all frames from now on, and let both ends notice soon."""
         for one in (end, end.peer):
             one.is_mute = True
             at = self._loop.time() + self._network.rng.uniform(*NOTICED_S)
-            self._network.at(at, self._end, one)
+            self._network.at(at, self._end_both, one)
 
-    def _end(self, end: SimulatedSocket) -> None:
+    def _end_both(self, end: SimulatedSocket) -> None:
         end.end()
         self._forget_lost()
 
     def _forget_lost(self) -> None:
         self._sockets = [one for one in self._sockets if not (one.is_over and one.peer.is_over)]
 
-    def _between(self, one: str, other: str) -> list[SimulatedSocket]:
+    def _ends_between(self, one: str, other: str) -> list[SimulatedSocket]:
         """Return the ends of the connections between two processes, by name."""
         names = {one, other}
         return [e for e in self._sockets if {e.process.name, e.peer.process.name} == names]
 
 
-def _is_broken(end: SimulatedSocket) -> bool:
+def _has_broken(end: SimulatedSocket) -> bool:
     return end.is_over or end.is_mute or end.peer.is_over or end.peer.is_mute
 
 
-async def _serve(listener: Listener, socket: SimulatedSocket) -> None:
+async def _serve_connection(listener: Listener, socket: SimulatedSocket) -> None:
     ours = cast(WebSocketResponse, socket)
     peer = await listener.admit(ours, asyncio.sleep(0.0))
     if peer is not None:
@@ -291,6 +291,6 @@ class SimulatedDialer(Dialer):
         self._connections = connections
         self._process = process
 
-    async def _connect(self, address: str) -> ClientWebSocketResponse:
+    async def _connect_to(self, address: str) -> ClientWebSocketResponse:
         socket: Any = await self._connections.connect(self._process, address)
         return cast(ClientWebSocketResponse, socket)

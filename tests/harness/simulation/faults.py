@@ -1,4 +1,4 @@
-"""Effect of each kind of fault, and its end."""
+"""Injection of each kind of fault into a simulation, and the end of the fault."""
 
 from collections.abc import Callable
 from functools import partial
@@ -23,10 +23,10 @@ _OTHER_SETTINGS: tuple[dict[str, Any], ...] = (
 
 
 def inject(world: World, fault: Fault) -> bool:
-    """Inject a fault now; return whether it had a target."""
+    """Inject a fault now; return whether the fault had a target."""
     world.recorder.add_event("fault", f"{fault.kind} for {fault.for_s} s, party {fault.party}")
     if fault.kind in OF_ACCOUNTS:
-        _accounts(world).are_struck = True
+        _struck_accounts(world).are_struck = True
     return _FAULTS[fault.kind](world, fault)
 
 
@@ -57,18 +57,18 @@ def _two_schedulers(world: World, fault: Fault) -> bool:
             back_s = world.rng.uniform(0.0, whole_s)
             world.network.later(back_s, partial(world.keep_reaching, name, old))
 
-    def replace() -> None:
+    def replace_scheduler() -> None:
         if world.scheduler is old and not world.over:
             world.start_scheduler(old.wall_ahead_s + fault.jump_s)
 
-    def find_the_new_one() -> None:
+    def find_new_scheduler() -> None:
         for name in names:
             world.keep_reaching(name, None)
         if world.scheduler is not old:
-            world.crash_scheduler(old, 0.0, 0.0)  # Ray ends it, with all its connections
+            world.crash_scheduler(old, 0.0, 0.0)  # Ray ends the old scheduler
 
-    world.network.later(world.rng.uniform(0.0, fault.for_s), replace)
-    world.network.later(whole_s, find_the_new_one)
+    world.network.later(world.rng.uniform(0.0, fault.for_s), replace_scheduler)
+    world.network.later(whole_s, find_new_scheduler)
     return True
 
 
@@ -102,11 +102,11 @@ def _engine_stall(world: World, fault: Fault) -> bool:
         return False
     host.process.run(lambda: host.engine.stall("the engine" if fault.both else ""))
 
-    def go_on() -> None:
+    def resume_engine() -> None:
         if host.process.alive:
             host.process.run(host.engine.go_on)
 
-    world.network.later(fault.for_s, go_on)
+    world.network.later(fault.for_s, resume_engine)
     return True
 
 
@@ -121,22 +121,22 @@ def _ingress_stall(world: World, fault: Fault) -> bool:
 
 
 def _partition(world: World, fault: Fault) -> bool:
-    world.cut(*_link(world, fault), Cut(world.network.now + fault.for_s, fault.cut))
+    world.cut(*_faulted_link(world, fault), Cut(world.network.now + fault.for_s, fault.cut))
     return True
 
 
 def _half_open(world: World, fault: Fault) -> bool:
-    return world.connections.mute(*_link(world, fault), both=fault.both)
+    return world.connections.mute(*_faulted_link(world, fault), both=fault.both)
 
 
 def _port_blocked(world: World, fault: Fault) -> bool:
     block = Block(world.network.now + fault.for_s, answers=fault.both)
-    world.connections.block(*_link(world, fault), block)
+    world.connections.block(*_faulted_link(world, fault), block)
     return True
 
 
-def _link(world: World, fault: Fault) -> tuple[str, str]:
-    """Return the caller and the called process of a link."""
+def _faulted_link(world: World, fault: Fault) -> tuple[str, str]:
+    """Return the calling and the called process of a link."""
     replica = f"replica-{fault.party}"
     ingress = f"ingress-{fault.party % world.plan.ingresses}"
     if fault.other == 0:
@@ -148,26 +148,26 @@ def _storm(world: World, fault: Fault) -> bool:
     world.network.conditions = _STORM
     world.storms += 1
 
-    def over() -> None:
+    def end_storm() -> None:
         world.storms -= 1
         if not world.storms:
             world.network.conditions = _FAIR
 
-    world.network.later(fault.for_s, over)
+    world.network.later(fault.for_s, end_storm)
     return True
 
 
 def _store_away(world: World, fault: Fault) -> bool:
-    return _away(world, fault, world.redis)
+    return _make_store_unreachable(world, fault, world.redis)
 
 
-def _away(world: World, fault: Fault, redis: RedisMemory) -> bool:
+def _make_store_unreachable(world: World, fault: Fault, redis: RedisMemory) -> bool:
     redis.away = True
 
-    def back() -> None:
+    def make_reachable() -> None:
         redis.away = False
 
-    world.network.later(fault.for_s, back)
+    world.network.later(fault.for_s, make_reachable)
     return True
 
 
@@ -177,42 +177,42 @@ def _store_emptied(world: World, fault: Fault) -> bool:
 
 
 def _store_slow(world: World, fault: Fault) -> bool:
-    return _slow(world, fault, world.redis)
+    return _slow_store_down(world, fault, world.redis)
 
 
-def _slow(world: World, fault: Fault, redis: RedisMemory) -> bool:
+def _slow_store_down(world: World, fault: Fault, redis: RedisMemory) -> bool:
     redis.slow_s = 0.8
 
-    def fast() -> None:
+    def restore_speed() -> None:
         redis.slow_s = 0.0
 
-    world.network.later(fault.for_s, fast)
+    world.network.later(fault.for_s, restore_speed)
     return True
 
 
 def _accounts_crash(world: World, fault: Fault) -> bool:
-    accounts = _accounts(world)
+    accounts = _struck_accounts(world)
     return accounts.crash(accounts.newest, fault.for_s)
 
 
 def _accounts_stall(world: World, fault: Fault) -> bool:
-    world.pause(_accounts(world).newest.process, fault.for_s)
+    world.pause(_struck_accounts(world).newest.process, fault.for_s)
     return True
 
 
 def _two_accounts(world: World, fault: Fault) -> bool:
     """Pause the accounts, start others, and resume the old ones with the calls sent to them."""
-    accounts = _accounts(world)
+    accounts = _struck_accounts(world)
     old = accounts.newest
     if not old.in_charge:
         return False
     world.pause(old.process, fault.for_s)
 
-    def replace() -> None:
+    def replace_accounts() -> None:
         if accounts.newest is old and old.process.alive and not accounts.over:
             accounts.replace_newest()
 
-    world.network.later(world.rng.uniform(0.0, fault.for_s), replace)
+    world.network.later(world.rng.uniform(0.0, fault.for_s), replace_accounts)
     return True
 
 
@@ -222,24 +222,24 @@ def _accounts_unreached(world: World, fault: Fault) -> bool:
 
 
 def _accounts_store_away(world: World, fault: Fault) -> bool:
-    return _away(world, fault, _accounts(world).redis)
+    return _make_store_unreachable(world, fault, _struck_accounts(world).redis)
 
 
 def _accounts_store_emptied(world: World, fault: Fault) -> bool:
-    _accounts(world).lose_store()
+    _struck_accounts(world).lose_store()
     return True
 
 
 def _accounts_store_slow(world: World, fault: Fault) -> bool:
-    return _slow(world, fault, _accounts(world).redis)
+    return _slow_store_down(world, fault, _struck_accounts(world).redis)
 
 
-def _accounts(world: World) -> SimulatedAccounts:
+def _struck_accounts(world: World) -> SimulatedAccounts:
     assert world.accounts is not None, "only a plan with quotas has faults of accounts"
     return world.accounts
 
 
-def _settings(world: World, fault: Fault) -> bool:
+def _change_settings(world: World, fault: Fault) -> bool:
     world.configure(_OTHER_SETTINGS[fault.party % len(_OTHER_SETTINGS)])
     return True
 
@@ -262,7 +262,7 @@ _FAULTS: dict[FaultKind, Callable[[World, Fault], bool]] = {
     FaultKind.STORE_AWAY: _store_away,
     FaultKind.STORE_EMPTIED: _store_emptied,
     FaultKind.STORE_SLOW: _store_slow,
-    FaultKind.SETTINGS: _settings,
+    FaultKind.SETTINGS: _change_settings,
     FaultKind.ACCOUNTS_CRASH: _accounts_crash,
     FaultKind.ACCOUNTS_STALL: _accounts_stall,
     FaultKind.TWO_ACCOUNTS: _two_accounts,

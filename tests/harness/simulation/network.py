@@ -22,18 +22,18 @@ from tests.harness.simulation.virtual_loop import CURRENT, Process
 
 
 class Response:
-    """Call under way; await it for its answer."""
+    """Call under way; awaiting it gives the answer."""
 
     def __init__(self, answer: "asyncio.Future[Any]", cancel: Callable[[], None]) -> None:
         self._answer = answer
-        self._cancel = cancel
+        self._cancel_call = cancel
 
     def __await__(self) -> Generator[Any, None, Any]:
         return self._answer.__await__()
 
     def cancel(self) -> None:
-        """Cancel the call at the other side; its answer is not awaited any more."""
-        self._cancel()
+        """Cancel the call at the called process; the caller stops waiting."""
+        self._cancel_call()
 
 
 class Stream:
@@ -42,9 +42,9 @@ class Stream:
     def __init__(self, cancel: Callable[[], None]) -> None:
         self._items: deque[Any] = deque()
         self._news = asyncio.Event()
-        self._cancel = cancel
+        self._cancel_call = cancel
         self.arrives_at: Seconds = 0.0
-        """Earliest arrival of the next item."""
+        """Earliest arrival time of the next item."""
 
     def put(self, item: Any) -> None:
         """Deliver an item; an exception or None ends the stream."""
@@ -66,19 +66,19 @@ class Stream:
         return item
 
     def cancel(self) -> None:
-        self._cancel()
+        self._cancel_call()
 
 
 _FAST_S: tuple[Seconds, Seconds] = (0.0002, 0.003)
 GAP_S: Seconds = 1e-6
-"""Least time between two items of a stream; simultaneous events may happen in any order."""
+"""Least time between two items of a stream, because simultaneous events may happen in any order."""
 NOTICED_S: tuple[Seconds, Seconds] = (0.001, 0.5)
-"""Range of the time until a caller notices that its call, or the called process, is lost."""
+"""Range of the seconds until a caller notices that its call, or the called process, is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class NetworkConditions:
-    """Probabilities of each fate of a message."""
+    """Probabilities of what happens to a message."""
 
     slow: float = 0.02
     slow_s: Seconds = 0.2
@@ -110,18 +110,18 @@ class CutKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Link that carries nothing until a given time."""
+    """Cut of a link, which carries nothing until a given time."""
 
     until: Seconds
     kind: CutKind
-    """Effect of the cut; calls of Ray's handles are late or lost accordingly."""
+    """Effect of the cut on connections; calls of Ray's handles are late or lost accordingly."""
 
 
 class Network:
-    """Carrier of calls between processes."""
+    """Carries calls between the simulated processes."""
 
     def __init__(self, rng: random.Random, on_bug: Callable[[str, BaseException], None]) -> None:
-        """Start with reliable conditions.
+        """Start with conditions under which no message is lost.
 
         Args:
             rng: Decides the fate of every message.
@@ -129,7 +129,7 @@ class Network:
         """
         self.conditions = NetworkConditions()
         self.struck: dict[str, int] = {"lost": 0, "unanswered": 0, "repeated": 0, "broken": 0}
-        """Number of calls and frames by fate."""
+        """Number of calls and frames by what happened to them."""
         self.rng = rng
         self._on_bug = on_bug
         self._cuts: dict[tuple[str, str], Cut] = {}
@@ -141,11 +141,11 @@ class Network:
         return self._loop.time()
 
     def cut(self, one: str, other: str, cut: Cut) -> None:
-        self._cuts[link(one, other)] = cut
+        self._cuts[link_name(one, other)] = cut
 
     def cut_between(self, one: str, other: str) -> Cut | None:
         """Return the current cut of the link between two processes; None without one."""
-        cut = self._cuts.get(link(one, other)) if self._cuts else None
+        cut = self._cuts.get(link_name(one, other)) if self._cuts else None
         return None if cut is None or cut.until <= self._loop.time() else cut
 
     def call(
@@ -159,39 +159,39 @@ class Network:
         """Run a coroutine in another process, and return its future answer."""
         tasks: list[asyncio.Task[Any]] = []
         answer = self._loop.create_future()
-        response = Response(answer, lambda: self._cancel(source, target, tasks))
+        response = Response(answer, lambda: self._cancel_call(source, target, tasks))
         if not source.alive:
             answer.cancel()
             return response
 
-        def execute(first: bool) -> None:
+        def run_at_target(first: bool) -> None:
             if not target.alive:
-                self.fail(answer, RayActorError())
+                self.deliver_error(answer, RayActorError())
                 return
             task = target.start(work())
             tasks.append(task)
             if first:
-                task.add_done_callback(answered, context=self._nowhere)
+                task.add_done_callback(send_answer, context=self._nowhere)
             else:
-                task.add_done_callback(_forget, context=self._nowhere)
+                task.add_done_callback(_discard_result, context=self._nowhere)
 
-        def answered(task: "asyncio.Task[Any]") -> None:
-            error = self._error_of(task, target, what)
-            at = self._arrival(target, source)
-            if at is None or not target.alive or self.strikes("unanswered"):
-                self.fail(answer, RayActorError())
+        def send_answer(task: "asyncio.Task[Any]") -> None:
+            error = self._error_at_caller(task, target, what)
+            at = self._arrival_time(target, source)
+            if at is None or not target.alive or self.draw_fate("unanswered"):
+                self.deliver_error(answer, RayActorError())
             else:
-                self.at(at, _settle, answer, None if error else task.result(), error)
+                self.at(at, _settle_future, answer, None if error else task.result(), error)
 
-        at = self._arrival(source, target)
-        if at is None or self.strikes("lost"):
-            self.fail(answer, RayActorError())
+        at = self._arrival_time(source, target)
+        if at is None or self.draw_fate("lost"):
+            self.deliver_error(answer, RayActorError())
             return response
-        self.at(max(at, not_before), execute, True)
-        if self.strikes("repeated"):
-            again = self._arrival(source, target)
+        self.at(max(at, not_before), run_at_target, True)
+        if self.draw_fate("repeated"):
+            again = self._arrival_time(source, target)
             if again is not None:
-                self.at(again + self.rng.uniform(0.0, 1.0), execute, False)
+                self.at(again + self.rng.uniform(0.0, 1.0), run_at_target, False)
         return response
 
     def stream(
@@ -204,65 +204,67 @@ class Network:
     ) -> Stream:
         """Run an iterator in another process, and return the stream of its items."""
         tasks: list[asyncio.Task[Any]] = []
-        stream = Stream(lambda: self._cancel(source, target, tasks))
+        stream = Stream(lambda: self._cancel_call(source, target, tasks))
 
-        def send(item: Any) -> None:
-            at = self._arrival(target, source)
+        def send_item(item: Any) -> None:
+            at = self._arrival_time(target, source)
             if at is None or not target.alive:
-                fail()
+                send_failure()
                 return
             stream.arrives_at = max(stream.arrives_at + GAP_S, at)
             self.at(stream.arrives_at, stream.put, item)
 
-        def fail() -> None:
+        def send_failure() -> None:
             at = self._loop.time() + self.rng.uniform(*NOTICED_S)
             stream.arrives_at = max(stream.arrives_at + GAP_S, at)
             self.at(stream.arrives_at, stream.put, RayActorError())
 
-        async def run() -> None:
+        async def run_iterator() -> None:
             async for item in work():
-                send(item)
+                send_item(item)
 
-        def execute() -> None:
+        def start_at_target() -> None:
             if not target.alive:
-                fail()
+                send_failure()
                 return
-            task = target.start(run())
+            task = target.start(run_iterator())
             tasks.append(task)
-            task.add_done_callback(ended, context=self._nowhere)
+            task.add_done_callback(send_end, context=self._nowhere)
 
-        def ended(task: "asyncio.Task[Any]") -> None:
-            error = self._error_of(task, target, what)
+        def send_end(task: "asyncio.Task[Any]") -> None:
+            error = self._error_at_caller(task, target, what)
             if target.alive:
-                send(error)
+                send_item(error)
             else:
-                fail()
+                send_failure()
 
-        at = self._arrival(source, target)
+        at = self._arrival_time(source, target)
         if not source.alive:
             return stream
-        if at is None or self.strikes("lost"):
-            fail()
+        if at is None or self.draw_fate("lost"):
+            send_failure()
         else:
-            self.at(max(at, not_before), execute)
+            self.at(max(at, not_before), start_at_target)
         return stream
 
-    def fail(self, answer: "asyncio.Future[Any]", error: BaseException) -> None:
+    def deliver_error(self, answer: "asyncio.Future[Any]", error: BaseException) -> None:
         """Deliver an error to a caller, with a short delay."""
         at = self._loop.time() + self.rng.uniform(*NOTICED_S)
-        self.at(at, _settle, answer, None, error)
+        self.at(at, _settle_future, answer, None, error)
 
     def later(self, delay_s: Seconds, action: Callable[[], None]) -> None:
         """Schedule an action outside every simulated process, after a delay."""
         self.at(self._loop.time() + delay_s, action)
 
-    def _cancel(self, source: Process, target: Process, tasks: "list[asyncio.Task[Any]]") -> None:
-        at = self._arrival(source, target)
+    def _cancel_call(
+        self, source: Process, target: Process, tasks: "list[asyncio.Task[Any]]"
+    ) -> None:
+        at = self._arrival_time(source, target)
         if at is not None and source.alive:
             self.at(at, lambda: [task.cancel() for task in tasks])
 
-    def _arrival(self, source: Process, target: Process) -> Seconds | None:
-        """Return the arrival time of a message sent now; None if it is lost."""
+    def _arrival_time(self, source: Process, target: Process) -> Seconds | None:
+        """Return the arrival time of a message sent now; None if the message is lost."""
         delay = self.delay()
         cut = self.cut_between(source.name, target.name)
         if cut is not None:
@@ -270,24 +272,24 @@ class Network:
         return self._loop.time() + delay
 
     def delay(self) -> Seconds:
-        """Return the delay of a message on a link that is not cut."""
+        """Return a random delay of a message on a link that is not cut."""
         rng, conditions = self.rng, self.conditions
         delay = rng.uniform(*_FAST_S)
         if rng.random() < conditions.slow:
             delay += rng.uniform(0.0, conditions.slow_s)
         return delay
 
-    def strikes(self, fate: str) -> bool:
-        """Return whether a message has this fate, and count it."""
+    def draw_fate(self, fate: str) -> bool:
+        """Draw whether a message suffers this fate, and count it."""
         probability: float = getattr(self.conditions, fate)
         struck = probability > 0 and self.rng.random() < probability
         self.struck[fate] += struck
         return struck
 
-    def _error_of(
+    def _error_at_caller(
         self, task: "asyncio.Task[Any]", target: Process, what: str
     ) -> BaseException | None:
-        """Return what Ray would raise at the caller of an ended call; None without an error."""
+        """Return the error that Ray would raise at the caller of an ended call, or None."""
         if task.cancelled():
             stopped: BaseException = TaskCancelledError() if target.alive else RayActorError()
             return stopped
@@ -305,35 +307,37 @@ class Network:
         self._loop.call_at(at, action, *args, context=self._nowhere)
 
 
-def here() -> Process:
-    """Return the process of the running code."""
+def current_process() -> Process:
+    """Return the process whose code is running."""
     process = CURRENT.get()
     assert process is not None, "only a process calls others"
     return process
 
 
-def link(one: str, other: str) -> tuple[str, str]:
+def link_name(one: str, other: str) -> tuple[str, str]:
     """Return the name of the link between two processes, independent of direction."""
     return (one, other) if one < other else (other, one)
 
 
-def _settle(answer: "asyncio.Future[Any]", result: Any, error: BaseException | None = None) -> None:
+def _settle_future(
+    answer: "asyncio.Future[Any]", result: Any, error: BaseException | None = None
+) -> None:
     if answer.done():
         return
     if error is None:
         answer.set_result(result)
         return
     answer.set_exception(error)
-    answer.exception()  # it may not be awaited any more
+    answer.exception()  # marks the exception as retrieved: it may not be awaited any more
 
 
-def _forget(task: "asyncio.Task[Any]") -> None:
+def _discard_result(task: "asyncio.Task[Any]") -> None:
     """Discard the result of a repeated call."""
     if not task.cancelled():
         task.exception()
 
 
-class Target(Protocol):
+class CallTarget(Protocol):
     """Process that takes calls, with its actor."""
 
     process: Process
@@ -343,53 +347,47 @@ class Target(Protocol):
         pass
 
 
-class _Method:
-    """Method of a handle."""
+class _HandleMethod:
+    """Method of a handle, with its `remote`."""
 
     def __init__(self, call: Callable[..., Any]) -> None:
         self.remote = call
 
 
 class DetachedHandle:
-    """Handle of a detached actor: a scheduler, or the accounts."""
+    """Handle of a detached actor: a scheduler, or the quota accounts."""
 
-    def __init__(self, network: Network, find: Callable[[Process], Target | None]) -> None:
-        """Make a handle.
-
-        Args:
-            network: Carries the calls.
-            find: Returns the actor that a process would reach now, if there is one.
-        """
+    def __init__(self, network: Network, find: Callable[[Process], CallTarget | None]) -> None:
         self._network = network
         self._find = find
 
-    def __getattr__(self, name: str) -> _Method:
+    def __getattr__(self, name: str) -> _HandleMethod:
         def call(*args: Any) -> Response:
-            source = here()
+            source = current_process()
             found = self._find(source)
             if found is None:
-                return failed(self._network, RayActorError())
+                return failed_call(self._network, RayActorError())
             return self._network.call(
                 source, found.process, lambda: getattr(found.actor, name)(*args), name
             )
 
-        method = _Method(call)
+        method = _HandleMethod(call)
         setattr(self, name, method)
         return method
 
 
-class NobodyHandle:
+class UnreachableHandle:
     """Handle of a deployment that cannot be reached."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
 
-    def __getattr__(self, name: str) -> _Method:
-        return _Method(lambda *args: failed(self._network, RayActorError()))
+    def __getattr__(self, name: str) -> _HandleMethod:
+        return _HandleMethod(lambda *args: failed_call(self._network, RayActorError()))
 
 
-def failed(network: Network, error: Exception) -> Response:
+def failed_call(network: Network, error: Exception) -> Response:
     """Return a call that fails soon."""
     answer = asyncio.get_running_loop().create_future()
-    network.fail(answer, error)
+    network.deliver_error(answer, error)
     return Response(answer, lambda: None)

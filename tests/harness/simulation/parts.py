@@ -1,4 +1,4 @@
-"""The real parts in a simulation, each observed by the recorder, and their processes.
+"""The real parts of the service in a simulation, observed by the recorder.
 
 A test may replace a part by a broken one.
 """
@@ -46,14 +46,16 @@ from justitia_ray.units import ApplicationId, Epoch, LeaseId, ReplicaId, Seconds
 from tests.harness.planned import KILLER
 from tests.harness.simulation.accounts import WatchedAccounts, WatchedAccountsLink
 from tests.harness.simulation.connections import Connections, SimulatedDialer
-from tests.harness.simulation.network import DetachedHandle, NobodyHandle, here
-from tests.harness.simulation.recorder import ClaimAssertions, Recorder, tags_of
+from tests.harness.simulation.network import DetachedHandle, UnreachableHandle, current_process
+from tests.harness.simulation.recorder import ClaimAssertions, Recorder, virtual_finish_times
 from tests.harness.simulation.store import RedisMemory, StoreClient
 from tests.harness.simulation.unusable_leases import WatchedQueueClient
 from tests.harness.simulation.virtual_loop import Process
 
 _LOOK_AT_ONE_IN = 8
-"""Heartbeats per check of the state, which they rarely change; other events are checked each."""
+"""Heartbeats per check of the core's state, which heartbeats rarely change; other events are all
+checked.
+"""
 
 
 class WatchedOutboxes(Outboxes):
@@ -97,26 +99,26 @@ class WatchedDriver(CoreDriver):
             self.recorder.check_submission(self.epoch, event.request_id)
         if isinstance(event, ev.Resubmitted):
             self.recorder.use.resubmitted(event.ingress_id, self.epoch)
-        before = self._absent(event)
+        before = self._is_unknown(event)
         super().apply(event, quiet, unstored=unstored)
-        if before and not self._absent(event) and self.recorder.use.leads(self.epoch):
-            self._note_let_in(event)
+        if before and not self._is_unknown(event) and self.recorder.use.is_latest(self.epoch):
+            self._note_admitted(event)
         if self.claims.pending:
             now, lines = self.recorder.now, self.outboxes.replicas
             for wrong in self.claims.find_reruns(self.core, lines, now - self.began_at, now):
                 self.recorder.add_failure("what_has_ended_does_not_run_again", wrong)
         self._applied += 1
-        if not _says_nothing(event) or self._applied % _LOOK_AT_ONE_IN == 0:
+        if not _is_heartbeat(event) or self._applied % _LOOK_AT_ONE_IN == 0:
             self.recorder.check_invariants(self.core)
 
-    def _absent(self, event: ev.Event) -> bool:
+    def _is_unknown(self, event: ev.Event) -> bool:
         """Return whether an event concerns an unknown application or inference."""
         state = self.core.state
         if isinstance(event, ev.ApplicationArrived):
             return event.application_id not in state.applications
         return isinstance(event, ev.InferenceSubmitted) and event.request_id not in state.inferences
 
-    def _note_let_in(self, event: ev.Event) -> None:
+    def _note_admitted(self, event: ev.Event) -> None:
         if isinstance(event, ev.ApplicationArrived):
             self.recorder.use.opened(self.core, self.epoch, event)
         elif isinstance(event, ev.InferenceSubmitted):
@@ -124,7 +126,7 @@ class WatchedDriver(CoreDriver):
 
 
 class WatchedService(SchedulerService):
-    """Service that reports its restored state and its work to the recorder."""
+    """Service that reports its restored state and its decisions to the recorder."""
 
     recorder: Recorder
     redis: RedisMemory
@@ -142,14 +144,14 @@ class WatchedService(SchedulerService):
         return WatchedOutboxes()
 
     async def submit_many(self, *call: Any) -> IngressMail:
-        """Record whether an item is resubmitted, then submit."""
+        """Record whether an inference is resubmitted, then submit."""
         if any(getattr(item, "resubmitted", False) for item in call[3]):
             self.recorder.use.has_resubmissions = True
         return await super().submit_many(*call)
 
     @property
     def core(self) -> Any:
-        """The core; replaced when this scheduler becomes leader."""
+        """The core, replaced when this scheduler becomes leader."""
         return self.term.driver.core
 
     @property
@@ -159,11 +161,11 @@ class WatchedService(SchedulerService):
 
     @property
     def office(self) -> Epoch:
-        """Epoch of this scheduler; 0 before it is known."""
+        """Epoch of this scheduler; 0 until it leads."""
         return self.term.epoch
 
     def note_lead(self) -> None:
-        """Record the new leader; restored tags must equal the stored ones."""
+        """Record the new leader, and check that restored tags equal the stored ones."""
         self.recorder.became_leader(self.term.epoch, self.core, self.redis.tags)
 
 
@@ -175,7 +177,7 @@ class WatchedLeaseTable(LeaseTable):
     _reports = 0
 
     def report_ends(self) -> tuple[ev.LeaseFinished, ...]:
-        """Count reports, as the puller counts its pulls."""
+        """Count the reports, as the puller counts its pulls."""
         self._reports += 1
         return super().report_ends()
 
@@ -215,7 +217,7 @@ class WatchedEngine(FakeEngine):
     recorder: Recorder
     replica_id: str
     crash: Callable[[], None]
-    """Function that ends the process like SIGSEGV."""
+    """Function that ends the process as SIGSEGV would."""
 
     async def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
         """Run a call; a killer prompt kills the engine or the process before the first token."""
@@ -239,14 +241,14 @@ class WatchedEngine(FakeEngine):
             self.die()
 
     def release(self, lease_id: LeaseId) -> Progress:
-        """Drop a lease and return the progress under it."""
+        """Drop a lease, and return the progress under it."""
         so_far, used = self.progress(lease_id), super().release(lease_id)
         self.recorder.payload_ended(self.replica_id, lease_id, so_far, used)
         return used
 
 
-def _says_nothing(event: ev.Event) -> bool:
-    """Return whether an event is only a sign of life."""
+def _is_heartbeat(event: ev.Event) -> bool:
+    """Return whether an event only shows that its sender lives."""
     if isinstance(event, ev.ReplicaPulled):
         return not event.progress and not event.finished
     return isinstance(event, ev.IngressHeartbeat | ev.PullAnswered)
@@ -259,7 +261,7 @@ class WatchedSchedulerLink(SchedulerLink):
 
     async def call(self, method: str, *arguments: Any) -> Any:
         if method in _EPOCHS:
-            self.recorder.check_named_epoch(here(), _EPOCHS[method](arguments))
+            self.recorder.check_named_epoch(current_process(), _EPOCHS[method](arguments))
         return await super().call(method, *arguments)
 
 
@@ -273,7 +275,7 @@ _EPOCHS: dict[str, Callable[[tuple[Any, ...]], Epoch]] = {
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """Classes of the parts in a simulation."""
+    """Classes of the parts in a simulation; broken variants replace some of them."""
 
     service: type[WatchedService] = WatchedService
     leases: type[WatchedLeaseTable] = WatchedLeaseTable
@@ -312,7 +314,7 @@ class ProcessLinks:
 
 
 class SchedulerWithoutRay(SchedulerActor):
-    """Scheduler actor without Ray's start and end."""
+    """Scheduler actor without the start and end of a Ray actor."""
 
     def __init__(
         self,
@@ -331,12 +333,12 @@ class SchedulerWithoutRay(SchedulerActor):
         self._connections = connections
         self._address = address
         self._on_step_down = on_step_down
-        self._process = here()
+        self._process = current_process()
         self._listener = None
         self.listener: Listener | None = None
 
     @property
-    def leads(self) -> bool:
+    def is_leading(self) -> bool:
         """Whether its service takes calls."""
         return self._leading is not None
 
@@ -370,7 +372,7 @@ class SchedulerWithoutRay(SchedulerActor):
 
 
 class SchedulerHost:
-    """Scheduler process."""
+    """Simulated process of a scheduler."""
 
     def __init__(
         self,
@@ -404,12 +406,12 @@ class SchedulerHost:
         self.is_leaving = False
         self.wall_ahead_s = wall_ahead_s
         self.answers: WatchedService
-        """Service that leads, or is about to."""
+        """Service that leads, or is about to lead."""
 
         def note_saved(epoch: Epoch, began_at: Seconds) -> None:
             recorder.use.saved(epoch, began_at - loop.time() + recorder.now)
 
-        store = parts.store(redis, rng, lambda: tags_of(self.answers.core), note_saved)
+        store = parts.store(redis, rng, lambda: virtual_finish_times(self.answers.core), note_saved)
 
         def connect_accounts() -> WatchedAccountsLink:
             link = WatchedAccountsLink(config, lambda _: accounts)
@@ -448,7 +450,7 @@ class SchedulerHost:
     @property
     def in_charge(self) -> bool:
         """Whether the process lives and takes calls."""
-        return self.process.alive and not self.process.paused and self.actor.leads
+        return self.process.alive and not self.process.paused and self.actor.is_leading
 
     async def stop(self) -> None:
         """Save a last time, and close all connections."""
@@ -458,7 +460,7 @@ class SchedulerHost:
 
 
 class ReplicaWithoutServe(EngineReplica):
-    """Replica without Serve's start and end."""
+    """Replica without the start and end of a Serve replica."""
 
     def __init__(
         self,
@@ -475,7 +477,7 @@ class ReplicaWithoutServe(EngineReplica):
         self._pulling = self._listener = self._exporter = None
         self._tracer = self._spans = self._crashes = None
         self.callers: dict[LeaseId, Caller] = {}
-        """Sender of each lease's payload."""
+        """Process that sends each lease's payload."""
 
     async def begin(
         self, parts: Parts, links: ProcessLinks, connections: Connections, recorder: Recorder
@@ -491,7 +493,7 @@ class ReplicaWithoutServe(EngineReplica):
             "stream": self.stream,
             "inspect": self.inspect,
         }
-        address = f"{here().name}:1"  # its successor has the same address
+        address = f"{current_process().name}:1"  # the successor has the same address
         self._listener = Listener(
             self._replica_id,
             links.keyring,
@@ -499,7 +501,7 @@ class ReplicaWithoutServe(EngineReplica):
             serve,
             standstill_s=self._config.transport.standstill_s,
         )
-        connections.listen(address, here(), self._listener)
+        connections.listen(address, current_process(), self._listener)
         self._stalls = parts.stalls(self._config.replica)
         self.puller = self._puller = parts.puller(
             self._replica_id,
@@ -528,7 +530,7 @@ class ReplicaWithoutServe(EngineReplica):
 
     @property
     def has_begun(self) -> bool:
-        """Whether it has begun to pull."""
+        """Whether the replica has begun to pull."""
         return self._pulling is not None
 
     async def leave(self) -> None:
@@ -536,14 +538,14 @@ class ReplicaWithoutServe(EngineReplica):
         await super().__del__()
 
     def __del__(self) -> None:  # type: ignore[override]  # Serve awaits that one
-        """Do nothing: here the garbage collector calls it."""
+        """Do nothing: the garbage collector calls this in a simulation, not Serve."""
 
     async def _leave_process(self) -> None:
         self._on_engine_died()
 
 
 class ReplicaHost:
-    """Replica process."""
+    """Simulated process of a replica."""
 
     def __init__(
         self, slot: int, replica_id: ReplicaId, config: AppConfig, recorder: Recorder
@@ -596,13 +598,13 @@ class ReplicaHost:
         self.process.start(self.answers.begin(parts, links, connections, self._recorder))
 
     @property
-    def pulls(self) -> bool:
+    def is_pulling(self) -> bool:
         """Whether the process lives and is not paused."""
         return self.process.alive and not self.process.paused
 
 
 class IngressHost:
-    """Ingress process: its side of the queue, without HTTP."""
+    """Simulated process of an ingress: its side of the queue, without HTTP."""
 
     def __init__(
         self,
@@ -612,7 +614,7 @@ class IngressHost:
         parts: Parts,
         connections: Connections,
         scheduler: DetachedHandle,
-        nobody: NobodyHandle,
+        nobody: UnreachableHandle,
         recorder: Recorder,
     ) -> None:
         self.slot = slot
@@ -638,7 +640,7 @@ class IngressHost:
         )
         self.process.run(self.answers.client.start)
         self.is_ready = False
-        """Whether it takes connections; Serve configures an ingress first."""
+        """Whether the ingress takes connections; Serve configures an ingress first."""
 
     async def configure(self, settings: dict[str, Any]) -> None:
         """Apply settings, repeatedly until the ingress could forward them."""

@@ -45,7 +45,7 @@ class FaultKind(StrEnum):
     STORE_EMPTIED = "store_emptied"
     STORE_SLOW = "store_slow"
     SETTINGS = "settings"
-    """The policy is changed; this is no fault but must survive faults."""
+    """The policy is changed: no fault, but a change that must survive faults."""
     ACCOUNTS_CRASH = "accounts_crash"
     ACCOUNTS_STALL = "accounts_stall"
     TWO_ACCOUNTS = "two_accounts"
@@ -67,7 +67,7 @@ _WITH_STALLS = 0.2
 
 
 class Ending(StrEnum):
-    """Last act of an application's owner after the answers."""
+    """Last act of an application's client after the answers."""
 
     CLOSE = "close"
     CANCEL = "cancel"
@@ -77,7 +77,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Fault of a plan."""
+    """A planned fault."""
 
     kind: FaultKind
     at_s: Seconds
@@ -85,14 +85,14 @@ class Fault:
     for_s: Seconds
     """Time until the fault is undone, or until a successor starts, in seconds."""
     party: int = 0
-    """Number of the replica or ingress."""
+    """Number of the replica or ingress that is hit."""
     other: int = 0
-    """Kind of link: 0 replica to scheduler, 1 ingress to scheduler, otherwise ingress to
-    replica."""
+    """Kind of link: 0 replica to scheduler, 1 ingress to scheduler, otherwise ingress to replica.
+    """
     cut: CutKind = CutKind.LATE
-    """Effect of a partition on connections."""
+    """Effect of a partition on open connections."""
     both: bool = False
-    """Whether a half-open link is silent in both directions; whether a blocked port refuses."""
+    """Whether a half-open link is silent in both directions, or a blocked port refuses at once."""
     jump_s: Seconds = 0.0
     """Difference of the successor's wall clock, in seconds."""
 
@@ -106,16 +106,16 @@ class PlannedApplication:
     tenant: str
     at_s: Seconds
     opens: bool
-    """Whether it is opened by a separate call; otherwise by its first inference."""
+    """Whether a separate call opens the application; otherwise its first inference does."""
     stages: tuple[tuple[PlannedInference, ...], ...]
     gap_s: Seconds
-    """Pause between its stages, in seconds."""
+    """Pause between two stages, in seconds."""
     ending: Ending
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything decided before a simulation begins."""
+    """All random choices of a simulation, made before it begins."""
 
     seed: int
     ingresses: int
@@ -135,36 +135,36 @@ class Plan:
     tenants: dict[str, Any] = field(default_factory=dict)
     """Tenant tree as in the settings; empty without quotas."""
     midnight_s: Seconds | None = None
-    """Time at which a UTC day begins; None if that is not during the simulation."""
+    """Time at which a UTC day begins; None if no day begins during the simulation."""
     other: "Plan | None" = None
     """Plan of a second model on the same accounts, with its own queue and processes."""
 
     @property
-    def of_models(self) -> "tuple[Plan, ...]":
+    def plans_of_models(self) -> "tuple[Plan, ...]":
         """Plans of all models."""
         return (self,) if self.other is None else (self, self.other)
 
     @property
     def inferences(self) -> int:
-        applications = [a for plan in self.of_models for a in plan.applications]
+        applications = [a for plan in self.plans_of_models for a in plan.applications]
         return sum(len(stage) for a in applications for stage in a.stages)
 
     @property
     def has_killer(self) -> bool:
         """Whether a call of this model kills engines."""
         stages = (stage for application in self.applications for stage in application.stages)
-        return any(inference.kills for stage in stages for inference in stage)
+        return any(inference.kills_engine for stage in stages for inference in stage)
 
     @property
     def fault_free(self) -> bool:
         """Whether the plan has no faults."""
-        faults = [fault for plan in self.of_models for fault in plan.faults]
+        faults = [fault for plan in self.plans_of_models for fault in plan.faults]
         return all(fault.kind is FaultKind.SETTINGS for fault in faults)
 
 
 def draw_plan(seed: int) -> Plan:
     """Return the plan of a seed: with one model, or with two whose tenants have quotas."""
-    plan = _plan_of_one_model(seed)
+    plan = _draw_model_plan(seed)
     has_quotas = random.Random(f"quotas {seed}").random() < _WITH_QUOTAS
     return draw_quotas(plan) if has_quotas else plan
 
@@ -172,9 +172,9 @@ def draw_plan(seed: int) -> Plan:
 def draw_quotas(plan: Plan) -> Plan:
     """Return a plan with a second model, and with quotas on both."""
     rng = random.Random(f"tenants {plan.seed}")
-    other = _plan_of_one_model(plan.seed + 1_000_000)
+    other = _draw_model_plan(plan.seed + 1_000_000)
     names = {"t1": "o/t1", "t2": "o/t2"} if rng.random() < 0.5 else {"t1": "t1", "t2": "t2"}
-    accounts = () if plan.fault_free else _faults_of(rng, OF_ACCOUNTS, rng.randint(0, 3), 1, 1)
+    accounts = () if plan.fault_free else _draw_faults_of(rng, OF_ACCOUNTS, rng.randint(0, 3), 1, 1)
     tenants = draw_tenants(rng, tuple(names.values()))
     plan, other = (
         replace(
@@ -192,7 +192,7 @@ def draw_quotas(plan: Plan) -> Plan:
     return replace(plan, faults=faults, midnight_s=midnight_s, other=other)
 
 
-def _plan_of_one_model(seed: int) -> Plan:
+def _draw_model_plan(seed: int) -> Plan:
     rng = random.Random(f"plan {seed}")
     replicas, ingresses = rng.randint(1, 4), rng.randint(1, 3)
     kv_tokens = rng.choice((60, 120, 300))
@@ -201,7 +201,7 @@ def _plan_of_one_model(seed: int) -> Plan:
     wanted, applications = rng.randint(5, 30), list[PlannedApplication]()
     leavers = rng.random() < 0.1
     while wanted > 0:
-        application = _application(rng, len(applications), wanted, kv_tokens, leavers=leavers)
+        application = _draw_application(rng, len(applications), wanted, kv_tokens, leavers=leavers)
         applications.append(application)
         wanted -= sum(len(stage) for stage in application.stages)
     plan = Plan(
@@ -218,20 +218,20 @@ def _plan_of_one_model(seed: int) -> Plan:
         report_s=rng.choice((0.25, 0.5, 1.0)),
         shuffled=rng.random() < 0.5,
         applications=tuple(applications),
-        faults=_faults(rng, replicas, ingresses),
+        faults=_draw_faults(rng, replicas, ingresses),
     )
     has_killer = random.Random(f"killer {seed}").random() < _WITH_KILLER
-    return with_killer(plan) if has_killer else plan
+    return with_killer_call(plan) if has_killer else plan
 
 
-def with_killer(plan: Plan) -> Plan:
+def with_killer_call(plan: Plan) -> Plan:
     """Return a plan with a call that kills engines and whose client waits, if one can."""
 
     def may_kill(inference: PlannedInference) -> bool:
         waits = inference.leaves_after_s is None and inference.deadline_s is None
         return waits and inference.choices == 1 and " " in inference.prompt
 
-    def made(application: PlannedApplication, name: str) -> PlannedApplication:
+    def replace_call(application: PlannedApplication, name: str) -> PlannedApplication:
         stages = tuple(
             tuple(
                 replace(one, prompt=f"{one.prompt.rpartition(' ')[0]} {KILLER}")
@@ -253,10 +253,10 @@ def with_killer(plan: Plan) -> Plan:
     if not names:
         return plan
     name = random.Random(f"killer's name {plan.seed}").choice(names)
-    return replace(plan, applications=tuple(made(one, name) for one in plan.applications))
+    return replace(plan, applications=tuple(replace_call(one, name) for one in plan.applications))
 
 
-def _application(
+def _draw_application(
     rng: random.Random, number: int, most: int, kv_tokens: Tokens, *, leavers: bool
 ) -> PlannedApplication:
     stages, left = [], most
@@ -266,7 +266,7 @@ def _application(
         size = min(left, rng.randint(1, 5))
         left -= size
         stages.append(
-            tuple(_inference(rng, f"a{number}.{stage}.{k}", kv_tokens) for k in range(size))
+            tuple(_draw_inference(rng, f"a{number}.{stage}.{k}", kv_tokens) for k in range(size))
         )
     endings = (Ending.CLOSE, Ending.CLOSE, Ending.CANCEL, Ending.LEAVE if leavers else Ending.CLOSE)
     return PlannedApplication(
@@ -280,7 +280,7 @@ def _application(
     )
 
 
-def _inference(rng: random.Random, name: str, kv_tokens: Tokens) -> PlannedInference:
+def _draw_inference(rng: random.Random, name: str, kv_tokens: Tokens) -> PlannedInference:
     words = rng.randint(1, min(40, kv_tokens // 2))
     choices = 2 if rng.random() < 0.1 else 1
     stream = rng.random() < 0.4
@@ -293,35 +293,35 @@ def _inference(rng: random.Random, name: str, kv_tokens: Tokens) -> PlannedInfer
         choices=choices,
         leaves_after_s=rng.uniform(0.0, 6.0) if rng.random() < 0.12 else None,
         reads_every_s=rng.uniform(0.2, 0.8) if stream and rng.random() < 0.3 else 0.0,
-        deadline_s=_deadline(f"{name} {words} {choices} {most}"),
+        deadline_s=_draw_deadline(f"{name} {words} {choices} {most}"),
     )
 
 
-def _deadline(drawn: str) -> Seconds | None:
-    """Return the deadline of a call, derived from its other draws: one in ten has one."""
+def _draw_deadline(drawn: str) -> Seconds | None:
+    """Return the deadline of a call, derived from its other draws: one call in ten has one."""
     rng = random.Random(f"deadline {drawn}")
     return rng.choice((0.3, 1.5, 4.0)) if rng.random() < 0.1 else None
 
 
-def _faults(rng: random.Random, replicas: int, ingresses: int) -> tuple[Fault, ...]:
-    """Return the faults; one simulation in ten has none."""
+def _draw_faults(rng: random.Random, replicas: int, ingresses: int) -> tuple[Fault, ...]:
+    """Return the faults of a plan; one simulation in ten has none."""
     count = 0 if rng.random() < 0.1 else rng.randint(1, 6)
-    faults = _faults_of(rng, _OF_MODELS, count, replicas, ingresses)
+    faults = _draw_faults_of(rng, _OF_MODELS, count, replicas, ingresses)
     apart = random.Random(f"apart {faults}")
     if faults and apart.random() < _WITH_STALLS:
-        stalls = _faults_of(apart, (FaultKind.ENGINE_STALL,), apart.randint(1, 3), replicas, 1)
+        stalls = _draw_faults_of(apart, (FaultKind.ENGINE_STALL,), apart.randint(1, 3), replicas, 1)
         faults = tuple(sorted((*faults, *stalls), key=lambda fault: fault.at_s))
     return faults
 
 
-def _faults_of(
+def _draw_faults_of(
     rng: random.Random, kinds: tuple[FaultKind, ...], count: int, replicas: int, ingresses: int
 ) -> tuple[Fault, ...]:
     faults = [
         Fault(
             kind=(kind := rng.choice(kinds)),
             at_s=rng.uniform(_FAULTS_FROM_S, _FAULTS_UNTIL_S),
-            for_s=_length(rng, kind),
+            for_s=_draw_duration(rng, kind),
             party=rng.randrange(ingresses if kind.startswith("ingress") else replicas),
             other=rng.randrange(replicas + 1),
             cut=rng.choice(list(CutKind)),
@@ -333,7 +333,7 @@ def _faults_of(
     return tuple(sorted(faults, key=lambda fault: fault.at_s))
 
 
-def _length(rng: random.Random, kind: FaultKind) -> Seconds:
+def _draw_duration(rng: random.Random, kind: FaultKind) -> Seconds:
     if kind in (FaultKind.SCHEDULER_CRASH, FaultKind.INGRESS_CRASH, FaultKind.ACCOUNTS_CRASH):
         return rng.choice((0.1, 1.0, 4.0))
     if kind is FaultKind.PORT_BLOCKED:

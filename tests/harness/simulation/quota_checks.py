@@ -19,7 +19,7 @@ from justitia_ray.core.tenants import OnExhausted, Quota, Unit, Window, ancestor
 from justitia_ray.core.usage import DAY_S
 from justitia_ray.units import ClientId, Seconds
 from tests.harness.simulation.accounts import WatchedBook
-from tests.harness.simulation.network import here
+from tests.harness.simulation.network import current_process
 from tests.harness.simulation.plan import FaultKind
 from tests.harness.simulation.tenants import COUNTING
 from tests.harness.simulation.use_recorder import METERED, Amount
@@ -28,10 +28,12 @@ from tests.harness.simulation.world import World
 
 LOOK_EVERY_S: Seconds = 1.0
 _HANDED_OVER_S: Seconds = 40.0
-"""Time until accounts that lost claims have received those of live applications: as long as an
-ingress may be silent, and a little more."""
+"""Seconds until accounts that lost claims have received those of live applications: an ingress may
+be silent that long, and a little more.
+"""
 _REPORTED_S: Seconds = 3.0
-"""Time until a scheduler has booked an ended inference: a replica reports at most once a second."""
+"""Seconds until a scheduler has booked an ended inference: a replica reports at most once a second.
+"""
 _LOSING = frozenset(FaultKind) - {
     FaultKind.SETTINGS,
     FaultKind.SCHEDULER_CRASH,
@@ -50,7 +52,7 @@ _LOSING = frozenset(FaultKind) - {
 
 
 def limits_hold(worlds: Sequence[World]) -> None:
-    """No window of a rejecting quota exceeds its limit, over all models.
+    """Check that no window of a rejecting quota exceeds its limit, over all models.
 
     Metered units may exceed it by the error of one prediction, and by work without a claim: after
     the inference was cancelled, in a second run, or while the accounts had lost claims.
@@ -59,7 +61,7 @@ def limits_hold(worlds: Sequence[World]) -> None:
     accounts = first.accounts
     if accounts is None:
         return
-    forgot_at = _forgot_at(worlds)
+    forgot_at = _knowledge_lost_at(worlds)
     tree = first.scheduler.answers.term.driver.settings.tenant_tree
     for path in tree.described:
         used = [
@@ -75,7 +77,7 @@ def limits_hold(worlds: Sequence[World]) -> None:
                 _check_windows(worlds, path, quota, of_unit, forgot_at)
 
 
-def _forgot_at(worlds: Sequence[World]) -> list[Seconds]:
+def _knowledge_lost_at(worlds: Sequence[World]) -> list[Seconds]:
     """Return when accounts died with data that their successors cannot have (recorders' time).
 
     While their store is away, this is the data of a scheduler that died about the same time.
@@ -107,7 +109,7 @@ def _check_windows(
     instants = [one.at_s for one, _ in used]
     total = [0.0, *itertools.accumulate(one.amount for one, _ in used)]
     for end, at_s in enumerate(instants, start=1):
-        since_s = _begin(worlds[0], quota, at_s)
+        since_s = _window_begin(worlds[0], quota, at_s)
         if any(since_s - _HANDED_OVER_S < lost_s <= at_s for lost_s in forgot_at):
             continue
         start = bisect_right(instants, since_s)
@@ -118,7 +120,8 @@ def _check_windows(
         if quota.unit in METERED:
             names = {(one.claim, id(w)): (one, w) for one, w in used[start:end]}
             errors = [
-                w.recorder.use.beyond(one.claim, quota.unit, at_s) for one, w in names.values()
+                w.recorder.use.use_beyond_claim(one.claim, quota.unit, at_s)
+                for one, w in names.values()
             ]
             mispredicted = max(error for error, _ in errors)
             uncovered = sum(more for _, more in errors)
@@ -131,10 +134,10 @@ def _check_windows(
             return
 
 
-def _begin(world: World, quota: Quota, at_s: Seconds) -> Seconds:
+def _window_begin(world: World, quota: Quota, at_s: Seconds) -> Seconds:
     """Return the begin of the window that ends at an instant."""
     if quota.window is Window.ROLLING:
-        # The output of engines is sampled once a second.
+        # Engines' output is sampled once a second.
         return at_s - LENGTHS[quota.per] + LOOK_EVERY_S * (quota.unit in METERED)
     midnight_s = world.plan.midnight_s
     if midnight_s is None or at_s < midnight_s:
@@ -143,26 +146,26 @@ def _begin(world: World, quota: Quota, at_s: Seconds) -> Seconds:
 
 
 def use_is_counted_once(worlds: Sequence[World]) -> None:
-    """The accounts have counted everything that was admitted, and nothing twice.
+    """Check that the accounts have counted all that was admitted, and nothing twice.
 
     A claim whose scheduler died counts as used in any case. Accounts that die while their store is
     away may lose the data of a scheduler that died as well.
     """
     first = worlds[0]
     accounts = first.accounts
-    if accounts is None or _forgot_at(worlds) or not accounts.newest.in_charge:
+    if accounts is None or _knowledge_lost_at(worlds) or not accounts.newest.in_charge:
         return
     if _fault_kinds(worlds) & {FaultKind.STORE_EMPTIED}:
-        return  # a scheduler that lost its applications may count one of them again: seed 14381
+        return  # seed 14381: a scheduler that lost its applications may count one of them again
     service = accounts.newest.actor.service
     assert service is not None
     for path, standings in service.book.nodes(accounts.wall()).items():
         for standing in standings:
             if standing.limit != COUNTING:
                 continue
-            ran = sum(w.recorder.use.total(standing.unit)[path] for w in worlds)
-            lost = sum(w.recorder.use.maybe_counted(path, standing.unit) for w in worlds)
-            missed = sum(w.recorder.use.maybe_missed(path, standing.unit) for w in worlds)
+            ran = sum(w.recorder.use.use_by_tenant(standing.unit)[path] for w in worlds)
+            lost = sum(w.recorder.use.possible_overcount(path, standing.unit) for w in worlds)
+            missed = sum(w.recorder.use.possible_undercount(path, standing.unit) for w in worlds)
             if standing.unit is Unit.APPLICATIONS and not _fault_kinds(worlds) <= _EXACT:
                 lost += sum(w.recorder.use.reopened[path] for w in worlds)
             if not ran - missed <= standing.used <= ran + lost:
@@ -191,7 +194,7 @@ _EXACT = frozenset(
 
 
 def usage_is_what_ran(world: World) -> None:
-    """Totals contain each application and inference that ran, once, despite deaths of schedulers.
+    """Check that the totals contain each application and inference that ran, exactly once.
 
     Some may be missing if an ingress or replica died or was cut off, or the store was emptied.
     """
@@ -204,14 +207,14 @@ def usage_is_what_ran(world: World) -> None:
             for name, amount in totals.record().items():
                 of_name = counted.setdefault(name, {})
                 of_name[tenant] = of_name.get(tenant, 0) + amount
-    opened, produced = use.total(Unit.APPLICATIONS), use.total(Unit.KV_TOKEN_TIME)
+    opened, produced = use.use_by_tenant(Unit.APPLICATIONS), use.use_by_tenant(Unit.KV_TOKEN_TIME)
     is_exact = _fault_kinds([world]) <= _EXACT
     began = Counter({name: tenant for (name, _), tenant in use.begun.items()}.values())
     surely = [end for name, end in use.finished.items() if name not in use.aborted]
     tokens: Counter[ClientId] = Counter()
     for end in surely:
         tokens[end.tenant] += end.output_tokens
-    kept = Counter(end.tenant for end in surely) if is_exact else _certain(world)
+    kept = Counter(end.tenant for end in surely) if is_exact else _certain_counts(world)
     for tenant in opened:
         for name, least, most in (
             (
@@ -231,8 +234,8 @@ def usage_is_what_ran(world: World) -> None:
                 )
 
 
-def _certain(world: World) -> dict[ClientId, int]:
-    """Return, for each tenant, the number of ended inferences that its quota must include.
+def _certain_counts(world: World) -> dict[ClientId, int]:
+    """Return by tenant the number of ended inferences that its quota must include.
 
     Inferences that a dying scheduler may not have saved are excluded.
     """
@@ -257,7 +260,7 @@ def _fault_kinds(worlds: Sequence[World]) -> set[FaultKind]:
     return {fault.kind for world in worlds for fault in world.plan.faults}
 
 
-def claims_left(world: World) -> list[str]:
+def remaining_claims(world: World) -> list[str]:
     """Return the claims and held-back amounts that remain after all clients are done."""
     scheduler, accounts = world.scheduler, world.accounts
     if accounts is None:
@@ -276,7 +279,7 @@ def claims_left(world: World) -> list[str]:
 
 
 class FinalTotals:
-    """The totals of a day that was declared final never change."""
+    """Checks that the totals of a day that was declared final never change."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -291,10 +294,10 @@ class FinalTotals:
                 told = await self._world.scheduler_handle.usage.remote([self._today])
             except RayError:
                 continue
-            self._compare(told)
+            self._compare_totals(told)
 
-    def _compare(self, told: dict[str, Any]) -> None:
-        found = dict(self._finals(told))
+    def _compare_totals(self, told: dict[str, Any]) -> None:
+        found = dict(self._final_totals(told))
         if FaultKind.STORE_EMPTIED in _fault_kinds([self._world]):
             return  # a store that lost them, with a dying scheduler, has no final totals
         for name in found.keys() | (self._final.keys() if told["open_from"] > self._today else ()):
@@ -304,10 +307,12 @@ class FinalTotals:
                     "final_totals_are_final", f"{name}: {before} became {now}"
                 )
         if told["open_from"] > self._today and not self._final:
-            self._world.recorder.add_event(here().name, f"hears final totals {found}")
+            self._world.recorder.add_event(current_process().name, f"hears final totals {found}")
         self._final |= found
 
-    def _finals(self, told: dict[str, Any]) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
+    def _final_totals(
+        self, told: dict[str, Any]
+    ) -> Iterator[tuple[tuple[str, str], dict[str, Any]]]:
         for day, of_day in told["days"].items():
             if int(day) < told["open_from"]:
                 for tenant, totals in of_day.items():

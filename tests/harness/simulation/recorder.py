@@ -1,4 +1,4 @@
-"""Recorder of a simulation: its trace, and the assertions that hold at every step."""
+"""Recorder of a simulation: its trace, and assertions that hold at every step."""
 
 import asyncio
 import re
@@ -27,7 +27,7 @@ from justitia_ray.units import (
     Tokens,
 )
 from tests.harness.simulation.store import Tags
-from tests.harness.simulation.use_recorder import METERED, UseRecorder, claim_of
+from tests.harness.simulation.use_recorder import METERED, UseRecorder, claim_name
 from tests.harness.simulation.virtual_loop import Process
 
 _LONG_ID = re.compile(r"[0-9a-f]{32}\+*|ingress-[0-9a-f]{12}")
@@ -37,31 +37,26 @@ class Trace:
     """Events of one simulation; random ids are replaced by short names in order of appearance."""
 
     def __init__(self, *, traced: bool) -> None:
-        """Make an empty trace.
-
-        Args:
-            traced: Whether to keep it; a search has no use for it.
-        """
         self.is_kept = traced
         self.lines: list[tuple[Seconds, str]] = []
         self._names: dict[str, str] = {}
 
     def add_event(self, at: Seconds, text: str) -> None:
         if self.is_kept:
-            self.lines.append((at, _LONG_ID.sub(self._short, text)))
+            self.lines.append((at, _LONG_ID.sub(self._short_name, text)))
 
-    def _short(self, match: re.Match[str]) -> str:
+    def _short_name(self, match: re.Match[str]) -> str:
         found = match.group()
         kind = "ingress~" if found.startswith("ingress") else "q"
         return self._names.setdefault(found, f"{kind}{len(self._names) + 1}")
 
     def text(self) -> str:
-        """Return the trace, one event per line."""
+        """Return the trace, with one event per line."""
         return "\n".join(f"{at:10.4f}  {text}" for at, text in self.lines)
 
 
 _REMEMBERED_S: Seconds = 60.0
-"""Time for which a replica repeats ended leases to a new scheduler."""
+"""Seconds for which a replica repeats ended leases to a new scheduler."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,28 +65,22 @@ class FinishedLease:
 
     replica_id: ReplicaId
     first_pull: int
-    """Number of the replica's first pull that can report it."""
+    """Number of the replica's first pull that can report the end."""
     at_s: Seconds
 
 
 class ClaimAssertions:
-    """Unsettled claims made of one scheduler."""
+    """Leases that ingresses have told one scheduler of, until a replica confirms them."""
 
     def __init__(self, finished: Mapping[LeaseId, FinishedLease], forgets_after_s: Seconds) -> None:
-        """Make a set without claims.
-
-        Args:
-            finished: What was made to its end, over all replicas and schedulers.
-            forgets_after_s: A scheduler waits so long for a claim of what a replica has told it.
-        """
         self._finished = finished
         self._forgets_after_s = forgets_after_s
         self._made: set[RequestId] = set()
         self.pending: dict[RequestId, LeaseId] = {}
-        """Leases that no replica has reported, by request."""
+        """Leases that no replica has reported yet, by request."""
 
     def add_claim(self, submitted: ev.InferenceSubmitted) -> None:
-        """Add the claim of a submitted inference; a repeated message adds none."""
+        """Add the statement in a submitted inference; a repeated message adds none."""
         name = submitted.request_id
         if name not in self._made and submitted.lease_id is not None:
             self.pending[name] = submitted.lease_id
@@ -122,7 +111,7 @@ class ClaimAssertions:
                 continue
             end = self._finished.get(lease_id)
             known = end is not None and end.replica_id in core.state.replicas
-            if known and end is not None and _has_told(lines.get(end.replica_id), end):
+            if known and end is not None and _has_reported(lines.get(end.replica_id), end):
                 fresh = at_s - end.at_s < _REMEMBERED_S and leader_for_s < self._forgets_after_s
                 if fresh:
                     wrong.append(f"{request_id} though {end.replica_id} told that {lease_id} ended")
@@ -132,7 +121,7 @@ class ClaimAssertions:
         return wrong
 
 
-def _has_told(line: Outbox | None, end: FinishedLease) -> bool:
+def _has_reported(line: Outbox | None, end: FinishedLease) -> bool:
     return (
         line is not None and line.last_pull is not None and line.last_pull.number >= end.first_pull
     )
@@ -143,7 +132,7 @@ _MOST_FAILURES = 20
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Rule that did not hold."""
+    """A rule that did not hold, with the time and the detail."""
 
     check: str
     at_s: Seconds
@@ -166,11 +155,11 @@ class GrantedLease:
     used: KvTokenTime = 0
     """KV token-time produced under the lease, set at its end."""
     tokens: Tokens = 0
-    """Tokens of prompt and output, set at the end if anything was produced."""
+    """Tokens of prompt and output, set at the end if any output was produced."""
 
 
 class Recorder:
-    """Observer of every decision, armed lease and token."""
+    """Observer of every scheduling decision, armed lease and output token."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -230,7 +219,7 @@ class Recorder:
         self.use.became_leader(epoch)
         if stored is None:
             return
-        found = tags_of(core)
+        found = virtual_finish_times(core)
         if found != stored:
             names = sorted(found.keys() | stored.keys())
             pairs = {name: (stored.get(name), found.get(name)) for name in names}
@@ -253,16 +242,16 @@ class Recorder:
             self.add_failure("what_was_refused_is_not_asked_anew", request_id)
 
     def add_decisions(self, epoch: Epoch, core: SchedulerCore, actions: Sequence[Action]) -> None:
-        """Check decisions: grants are in order, and bookings are explained."""
+        """Check that grants are in order, and that bookings are explained by output."""
         granted: list[tuple[Application, ReplicaId]] = []
         for action in actions:
             if isinstance(action, Grant):
-                granted.append((self._granted(core, action), action.replica_id))
+                granted.append((self._record_grant(core, action), action.replica_id))
             elif isinstance(action, Abort) and action.lease_id in self.leases:
                 self.use.aborted.add(self.leases[action.lease_id].request_id)
             elif isinstance(action, EndApplication):
-                self._application_ended(action)
-                if self.use.leads(epoch):
+                self._check_booked_service(action)
+                if self.use.is_latest(epoch):
                     self.use.ended(action.application_id, epoch)
             elif isinstance(action, Refuse) and action.reason is not Refusal.UNKNOWN_APPLICATION:
                 self._refused.add((epoch, action.request_id))
@@ -271,10 +260,10 @@ class Recorder:
         if granted:
             self._check_order(core, granted)
 
-    def _granted(self, core: SchedulerCore, grant: Grant) -> Application:
+    def _record_grant(self, core: SchedulerCore, grant: Grant) -> Application:
         inference = core.state.inferences[grant.request_id]
         lease = GrantedLease(
-            grant.request_id, inference.application_id, inference.choices, claim_of(inference)
+            grant.request_id, inference.application_id, inference.choices, claim_name(inference)
         )
         by = inference.starts_by
         if by is not None and inference.attempts == 1 and by <= core.state.now:
@@ -302,11 +291,11 @@ class Recorder:
         if order.policy_name not in ("justitia", "app-fcfs"):
             return
         if order.options.fairness == "tenant":
-            # a grant may complete a tenant's first application, which changes the tenant's key
+            # A grant may complete a tenant's first application, which changes the tenant's key.
             return
         waiting = [a for a in core.state.applications.values() if a.waiting]
 
-        def key(application: Application) -> tuple[float, int]:
+        def sort_key(application: Application) -> tuple[float, int]:
             tag = core.tag(application.application_id) if order.policy_name == "justitia" else 0.0
             return (tag, application.sequence)
 
@@ -316,16 +305,18 @@ class Recorder:
                 for a in waiting
                 if not any(replica_id in i.avoided or i.holder_wait for i in a.waiting.values())
             ]
-            first = min(in_line, key=key, default=application)
-            if key(application) > key(first) and not self._is_before(core, application, first):
+            first = min(in_line, key=sort_key, default=application)
+            if sort_key(application) > sort_key(first) and not self._is_before(
+                core, application, first
+            ):
                 self.add_failure(
                     "grants_follow_the_order",
-                    f"{application.application_id} {key(application)} was granted before"
-                    f" {first.application_id} {key(first)}",
+                    f"{application.application_id} {sort_key(application)} was granted before"
+                    f" {first.application_id} {sort_key(first)}",
                 )
 
     def _is_before(self, core: SchedulerCore, one: Application, other: Application) -> bool:
-        """Return whether an application started at a place before that of another one."""
+        """Return whether an application with one sort key starts before another."""
         if core.ledger.gate is None:
             return False
         places = {name: place for name, place, _ in core.ledger.gate.kept_places()}
@@ -333,13 +324,13 @@ class Recorder:
         rank = core.ledger.rank(other.application_id)
         return place is not None and place < (rank, other.sequence)
 
-    def _application_ended(self, ended: EndApplication) -> None:
+    def _check_booked_service(self, ended: EndApplication) -> None:
         """Check that no more is booked for an application than its leases have produced."""
         application_id = ended.application_id
         self.ended[application_id] = self.ended.get(application_id, 0) + 1
         produced = sum(lease.used for lease in self._by_application.get(application_id, ()))
         produced += sum(
-            self._so_far(lease_id)
+            self._service_so_far(lease_id)
             for lease_id in self.holders
             if self.leases[lease_id].application_id == application_id
         )
@@ -349,7 +340,7 @@ class Recorder:
                 f"{application_id} was booked {ended.kv_token_time}, {produced} was produced",
             )
 
-    def look_at_engines(self) -> None:
+    def sample_engines(self) -> None:
         """Record the output produced so far; called about once a second."""
         of: defaultdict[tuple[ApplicationId, ClaimName], list[float]] = defaultdict(lambda: [0, 0])
         for lease_id, lease in self.leases.items():
@@ -357,21 +348,21 @@ class Recorder:
             amounts[0] += lease.tokens
             amounts[1] += lease.used
             if lease_id in self.holders:
-                used = self._progress(lease_id)
-                amounts[0] += _tokens(used)
-                amounts[1] += self._cost(lease_id, used)
+                used = self._progress_of(lease_id)
+                amounts[0] += _total_tokens(used)
+                amounts[1] += self._kv_token_time(lease_id, used)
         for (name, claim), amounts in of.items():
             for unit, amount in zip(METERED, amounts, strict=True):
                 self.use.produced(self.use.tenants[name], claim, unit, amount)
 
-    def _so_far(self, lease_id: LeaseId) -> KvTokenTime:
-        return self._cost(lease_id, self._progress(lease_id))
+    def _service_so_far(self, lease_id: LeaseId) -> KvTokenTime:
+        return self._kv_token_time(lease_id, self._progress_of(lease_id))
 
-    def _progress(self, lease_id: LeaseId) -> Progress:
+    def _progress_of(self, lease_id: LeaseId) -> Progress:
         progress: Progress = self.holders[lease_id].progress(lease_id)  # type: ignore[attr-defined]
         return progress
 
-    def _cost(self, lease_id: LeaseId, used: Progress) -> KvTokenTime:
+    def _kv_token_time(self, lease_id: LeaseId, used: Progress) -> KvTokenTime:
         choices = self.leases[lease_id].choices
         return choices_kv_token_time(used.prompt_tokens, used.output_tokens, choices)
 
@@ -393,7 +384,7 @@ class Recorder:
     def inference_completed(
         self, replica: ReplicaId, lease_id: LeaseId, first_pull: int, output_tokens: Tokens
     ) -> None:
-        """Record a completed inference, and the first pull of its replica that can report it."""
+        """Record a completed inference, and its replica's first pull that can report it."""
         self.finished[lease_id] = FinishedLease(replica, first_pull, self.now)
         lease = self.leases[lease_id]
         name = lease.application_id
@@ -412,18 +403,18 @@ class Recorder:
         """
         if self.holders.pop(lease_id, None) is not None:
             lease = self.leases[lease_id]
-            lease.used += self._cost(lease_id, so_far) or used.prompt_tokens
+            lease.used += self._kv_token_time(lease_id, so_far) or used.prompt_tokens
             lease.tokens += used.prompt_tokens + used.output_tokens
             if used.prompt_tokens or used.output_tokens:
                 self.use.began(lease.request_id, _epoch_of(lease_id), lease.application_id)
             self.add_event(replica, f"ends {lease_id} after {used.output_tokens} tokens")
 
 
-def tags_of(core: SchedulerCore) -> Tags:
+def virtual_finish_times(core: SchedulerCore) -> Tags:
     return {name: core.tag(name) for name in core.state.applications}
 
 
-def _tokens(used: Progress) -> Tokens:
+def _total_tokens(used: Progress) -> Tokens:
     return used.prompt_tokens + used.output_tokens if used.output_tokens else 0
 
 

@@ -1,4 +1,4 @@
-"""Simulation runs: play one plan to its end, search many seeds, shrink a failing plan."""
+"""Simulation runs: run one plan to its end, search many seeds, shrink a failing plan."""
 
 import asyncio
 import gc
@@ -21,21 +21,23 @@ from tests.harness.simulation.world import OTHER_MODEL, World
 
 _ANSWERED_WITHIN_S: Seconds = 210.0
 """Time after the last fault in which all calls are answered: thirty inferences of up to 5 s each,
-one after the other on one replica, and three stages with a reader that takes 20 s."""
+one after the other on one replica, and three stages with a reader that takes 20 s.
+"""
 _SAVED_S: Seconds = 2.0
-"""Time after the last fault in which everything is saved again."""
+"""Time after the last fault in which all state is saved again."""
 _GOODBYE_S: Seconds = 3.0
-"""Time for a leaving replica to report that it leaves; it has 2 s."""
+"""Seconds in which a leaving replica reports that it leaves; it has 2 s."""
 _ENDS_WITHIN = 30
 """Seconds in which every task ends after all parts were told to stop."""
 _QUIET_WITHIN_S: Seconds = 130.0
-"""Time after the last answer in which nothing is left: an ingress may be silent for 30 s, an
-application idle for 60 s."""
+"""Seconds after the last answer in which all resources are released: an ingress may be silent for
+30 s, an application idle for 60 s.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class SimulationRun:
-    """Result of playing one plan."""
+    """Result of running one plan."""
 
     plan: Plan
     failures: tuple[Failure, ...]
@@ -46,11 +48,11 @@ class SimulationRun:
     """Number of callbacks of the event loop."""
     grants: int
     struck: Counter[str] = field(default_factory=Counter)
-    """Faults by kind that found a target."""
+    """Number of faults that had a target, by kind."""
 
 
-def play(plan: Plan, parts: Parts | None = None, *, traced: bool = False) -> SimulationRun:
-    """Run a plan to its end.
+def run_plan(plan: Plan, parts: Parts | None = None, *, traced: bool = False) -> SimulationRun:
+    """Run a plan to its end on a loop of virtual time.
 
     Args:
         plan: What is to happen.
@@ -62,13 +64,13 @@ def play(plan: Plan, parts: Parts | None = None, *, traced: bool = False) -> Sim
     loop = VirtualLoop(random.Random(f"order {plan.seed}") if plan.shuffled else None)
     disabled, collects = logging.root.manager.disable, gc.isenabled()
     logging.disable(logging.CRITICAL)  # errors are intended here
-    gc.disable()  # finalisation would otherwise depend on earlier garbage
+    gc.disable()  # Garbage of earlier simulations would be finalised at random times.
     recorders: list[Recorder] = []
 
     async def main() -> None:
-        recorders.extend(Recorder(trace) for _ in plan.of_models)
-        worlds = _worlds(plan, parts or Parts(), recorders, loop)
-        await _play(worlds, loop, struck)
+        recorders.extend(Recorder(trace) for _ in plan.plans_of_models)
+        worlds = _make_worlds(plan, parts or Parts(), recorders, loop)
+        await _run_worlds(worlds, loop, struck)
 
     try:
         run_virtually(main(), loop)
@@ -89,7 +91,7 @@ def play(plan: Plan, parts: Parts | None = None, *, traced: bool = False) -> Sim
     )
 
 
-def _worlds(
+def _make_worlds(
     plan: Plan, parts: Parts, recorders: Sequence[Recorder], loop: VirtualLoop
 ) -> list[World]:
     """Return the simulated worlds of all models, which share the accounts of the first."""
@@ -100,13 +102,13 @@ def _worlds(
     return worlds
 
 
-async def _play(worlds: list[World], loop: VirtualLoop, struck: Counter[str]) -> None:
+async def _run_worlds(worlds: list[World], loop: VirtualLoop, struck: Counter[str]) -> None:
     recorder = worlds[0].recorder
     faults, owners = list["asyncio.Task[None]"](), list["asyncio.Task[None]"]()
     for world in worlds:
         world.begin()
         owners += [
-            world.callers_process.start(world.callers.play(application))
+            world.callers_process.start(world.callers.run_application(application))
             for application in world.plan.applications
         ]
         faults.append(asyncio.create_task(_inject_all(world, struck)))
@@ -130,7 +132,7 @@ async def _play(worlds: list[World], loop: VirtualLoop, struck: Counter[str]) ->
         for watch in watches:
             watch.look()
         for world in worlds:
-            world.recorder.look_at_engines()
+            world.recorder.sample_engines()
         if not asked and all(one.done() for one in (*faults, *owners)):
             asked, quiet_by = True, max(recorder.now, whole_at) + _QUIET_WITHIN_S
         if asked and recorder.now > whole_at + _SAVED_S:
@@ -140,11 +142,11 @@ async def _play(worlds: list[World], loop: VirtualLoop, struck: Counter[str]) ->
     for owner in owners:
         if owner.done() and not owner.cancelled() and owner.exception() is not None:
             recorder.add_failure("owners_are_not_refused", repr(owner.exception()))
-    if not _failures(worlds):
+    if not _broken_rules(worlds):
         for world in worlds:
             checks.every_call_has_its_answer(world)
             checks.killers_take_few_engines(world)
-    if not _failures(worlds):
+    if not _broken_rules(worlds):
         checks.nothing_is_left_over(worlds[0], left)
         for world in worlds:
             checks.state_at_risk_is_bounded(world)
@@ -152,15 +154,15 @@ async def _play(worlds: list[World], loop: VirtualLoop, struck: Counter[str]) ->
             quota_checks.usage_is_what_ran(world)
         quota_checks.limits_hold(worlds)
         quota_checks.use_is_counted_once(worlds)
-    tasks = await _end(worlds, loop, [*owners, *faults, *meters])
-    if not _failures(worlds):
+    tasks = await _stop_all(worlds, loop, [*owners, *faults, *meters])
+    if not _broken_rules(worlds):
         checks.tasks_end(worlds[0], tasks)
     checks.nothing_fails_unseen(worlds[0], loop.uncaught_errors)
     for world in worlds:
         struck.update({name: count for name, count in world.network.struck.items() if count})
 
 
-def _failures(worlds: Sequence[World]) -> bool:
+def _broken_rules(worlds: Sequence[World]) -> bool:
     return any(world.recorder.failures for world in worlds)
 
 
@@ -174,7 +176,7 @@ def _kind(world: World, fault: Fault) -> str:
     return fault.kind.value if inject(world, fault) else f"{fault.kind.value} (in vain)"
 
 
-async def _end(
+async def _stop_all(
     worlds: Sequence[World], loop: VirtualLoop, ours: "list[asyncio.Task[None]]"
 ) -> dict[str, list[str]]:
     """Stop all parts in order; return the tasks that are left, by process."""
@@ -182,7 +184,7 @@ async def _end(
         task.cancel()
     for world in worlds:
         world.over = True
-        _stop_callers(world)
+        _stop_ingresses_and_replicas(world)
     await asyncio.sleep(_GOODBYE_S)
     accounts = worlds[0].accounts
     if accounts is not None:
@@ -191,12 +193,12 @@ async def _end(
         for scheduler in world.schedulers:
             if scheduler.process.alive and not scheduler.process.paused:
                 scheduler.process.start(scheduler.stop())
-    processes = [process for world in worlds for process in world.processes()]
+    processes = [process for world in worlds for process in world.all_processes()]
     for _ in range(_ENDS_WITHIN):
         await asyncio.sleep(1.0)
-        if not any(process.tasks for process in processes):
+        if not any(process.running_tasks for process in processes):
             break
-    tasks = {p.name: [str(task.get_coro()) for task in p.tasks] for p in processes}
+    tasks = {p.name: [str(task.get_coro()) for task in p.running_tasks] for p in processes}
     if accounts is not None:
         processes += [host.process for host in accounts.hosts]
     for process in processes:
@@ -207,20 +209,20 @@ async def _end(
     return tasks
 
 
-def _stop_callers(world: World) -> None:
+def _stop_ingresses_and_replicas(world: World) -> None:
     """Stop the running ingresses and replicas."""
     for ingress in world.ingresses:
         if ingress.process.alive:
             ingress.process.start(ingress.stop())
     for replica in world.seats:
-        if replica.pulls and not replica.answers.has_begun:
+        if replica.is_pulling and not replica.answers.has_begun:
             world.crash_replica(replica)  # as Serve ends a replica without leases
-        elif replica.pulls and not replica.draining:
+        elif replica.is_pulling and not replica.draining:
             replica.process.start(replica.answers.leave())
 
 
 _BATCH = 50
-"""Number of simulations that one process plays before it reports."""
+"""Number of simulations that one process runs before it reports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +231,7 @@ class Finding:
 
     seed: int
     check: str
-    """First rule that it broke."""
+    """First rule that the simulation broke."""
     detail: str
 
 
@@ -243,7 +245,7 @@ class SearchResult:
     virtual_s: Seconds = 0.0
     took_s: Seconds = 0.0
     struck: Counter[str] = field(default_factory=Counter)
-    """Faults by kind, and messages by their fate."""
+    """Number of faults by kind, and of messages by what happened to them."""
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -261,28 +263,28 @@ class SearchResult:
 
 
 def search(first_seed: int, count: int, jobs: int) -> Iterator[SearchResult]:
-    """Play `count` simulations from a seed on; yield the total result after each batch."""
+    """Run `count` simulations from a seed on; yield the total result after each batch."""
     total, began_at = SearchResult(), time.monotonic()
     ends = range(first_seed, first_seed + count, _BATCH)
     batches = [(start, min(start + _BATCH, first_seed + count)) for start in ends]
     if jobs == 1:
         for batch in batches:
-            total.add(play_seeds(batch))
+            total.add(run_seeds(batch))
             total.took_s = time.monotonic() - began_at
             yield total
         return
     with ProcessPoolExecutor(jobs, initializer=gc.freeze) as pool:
-        for result in pool.map(play_seeds, batches):
+        for result in pool.map(run_seeds, batches):
             total.add(result)
             total.took_s = time.monotonic() - began_at
             yield total
 
 
-def play_seeds(seeds: tuple[int, int]) -> SearchResult:
-    """Play the simulations of a half-open range of seeds."""
+def run_seeds(seeds: tuple[int, int]) -> SearchResult:
+    """Run the simulations of a half-open range of seeds."""
     result = SearchResult()
     for seed in range(*seeds):
-        simulated = play(draw_plan(seed))
+        simulated = run_plan(draw_plan(seed))
         result.simulations += 1
         result.inferences += simulated.plan.inferences
         result.grants += simulated.grants
@@ -295,7 +297,7 @@ def play_seeds(seeds: tuple[int, int]) -> SearchResult:
 
 
 def shrink(plan: Plan, parts: Parts | None = None) -> SimulationRun:
-    """Remove faults and applications one by one while the same rule is broken.
+    """Remove faults and applications one by one while the same rule stays broken.
 
     Each removal changes the fate of later messages, so a smaller plan may fail differently or not
     at all, and the result need not be minimal.
@@ -304,27 +306,27 @@ def shrink(plan: Plan, parts: Parts | None = None) -> SimulationRun:
         plan: A plan that fails.
         parts: Classes of the parts; the real parts if None.
     """
-    smallest = play(plan, parts)
+    smallest = run_plan(plan, parts)
     if not smallest.failures:
         return smallest
     check = smallest.failures[0].check
     found = True
     while found:
         found = False
-        for smaller in _smaller(smallest.plan):
-            simulated = play(smaller, parts)
+        for smaller in _smaller_plans(smallest.plan):
+            simulated = run_plan(smaller, parts)
             if simulated.failures and simulated.failures[0].check == check:
                 smallest, found = simulated, True
                 break
     return smallest
 
 
-def _smaller(plan: Plan) -> Iterator[Plan]:
+def _smaller_plans(plan: Plan) -> Iterator[Plan]:
     for k in range(len(plan.faults)):
         yield replace(plan, faults=plan.faults[:k] + plan.faults[k + 1 :])
     if len(plan.applications) > 1:
         for k in range(len(plan.applications)):
             yield replace(plan, applications=plan.applications[:k] + plan.applications[k + 1 :])
     if plan.other is not None:
-        for other in _smaller(plan.other):
+        for other in _smaller_plans(plan.other):
             yield replace(plan, other=other)

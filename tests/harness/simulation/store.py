@@ -22,7 +22,7 @@ Tags = dict[str, VirtualTime]
 
 @dataclass(slots=True)
 class RedisMemory:
-    """Contents of the simulated Redis, and its reachability."""
+    """Contents of the simulated Redis, and whether it can be reached."""
 
     epoch: int = 0
     clock: str | None = None
@@ -58,7 +58,7 @@ class StoreClient:
         tags: Callable[[], Tags],
         on_saved: Callable[[int, Seconds], None] = lambda epoch, began_at: None,
     ) -> None:
-        """Connect a scheduler.
+        """Connect a scheduler to the simulated Redis.
 
         Args:
             redis: What is stored.
@@ -74,7 +74,7 @@ class StoreClient:
         """Whether a later scheduler is a restart of the same actor."""
 
     async def become_leader(self, above: int = 0) -> int:
-        """Raise the epoch above its stored value and above `above`, and return it."""
+        """Raise the epoch above its stored value and above `above`, and return the new epoch."""
 
         def step() -> int:
             now_ms = int(1000 * asyncio.get_running_loop().time())
@@ -88,10 +88,13 @@ class StoreClient:
 
         def step() -> StoredState:
             return StoredState(
-                _decoded("clock", redis.clock),
-                {name: _decoded(name, raw) or {} for name, raw in redis.applications.items()},
-                _decoded("settings", redis.settings),
-                {name: _decoded(name, raw) or {} for name, raw in redis.replicas.items()},
+                _decoded_records("clock", redis.clock),
+                {
+                    name: _decoded_records(name, raw) or {}
+                    for name, raw in redis.applications.items()
+                },
+                _decoded_records("settings", redis.settings),
+                {name: _decoded_records(name, raw) or {} for name, raw in redis.replicas.items()},
                 redis.epoch or None,
             )
 
@@ -107,7 +110,7 @@ class StoreClient:
         replicas: Mapping[str, Mapping[str, Any]] | None = None,
         usage: Mapping[int, Mapping[str, Mapping[str, Any]]] | None = None,
     ) -> bool:
-        """Write the changes unless a later scheduler has become leader."""
+        """Write the changes, unless a later scheduler has become leader."""
         redis = self._redis
         encoded_clock = None if clock is None else encode("clock", clock)
         encoded_settings = None if settings is None else encode("settings", settings)
@@ -151,7 +154,9 @@ class StoreClient:
 
         def step() -> dict[int, dict[str, dict[str, Any]]]:
             return {
-                day: {n: _decoded(n, raw) or {} for n, raw in self._redis.usage[day].items()}
+                day: {
+                    n: _decoded_records(n, raw) or {} for n, raw in self._redis.usage[day].items()
+                }
                 for day in wanted
                 if day in self._redis.usage
             }
@@ -162,12 +167,12 @@ class StoreClient:
         pass
 
     async def _exchange(self, step: Callable[[], T]) -> T:
-        await self._travel()
+        await self._travel_time()
         result = step()
-        await self._travel()
+        await self._travel_time()
         return result
 
-    async def _travel(self) -> None:
+    async def _travel_time(self) -> None:
         if self._redis.away:
             await asyncio.sleep(self._rng.uniform(0.0, 0.1))
             raise StoreError("the store is away")
@@ -177,5 +182,5 @@ class StoreClient:
             raise StoreError("the store went away")
 
 
-def _decoded(name: str, raw: str | None) -> dict[str, Any] | None:
+def _decoded_records(name: str, raw: str | None) -> dict[str, Any] | None:
     return decode_object(name, None if raw is None else raw.encode())

@@ -1,4 +1,4 @@
-"""Leases that clients' calls could not use, with whether the replica could be reached."""
+"""Leases that clients' calls could not use, and whether the replica could be reached."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -11,7 +11,7 @@ from justitia_ray.serve.ingress.queue_client import QueueClient
 from justitia_ray.serve.ingress.replica_links import LONGEST_PAUSE_S
 from justitia_ray.units import ReplicaId, Seconds
 from tests.harness.simulation.connections import Connections
-from tests.harness.simulation.network import here
+from tests.harness.simulation.network import current_process
 from tests.harness.simulation.virtual_loop import Process
 
 NOTE_UNUSABLE: ContextVar[Callable[[ReplicaId], None]] = ContextVar("NOTE_UNUSABLE")
@@ -52,7 +52,7 @@ class CutOffs:
 
         After the connection is possible again, an ingress does not try it before its pause is over.
         """
-        ingress, link = here(), (here().name, replica_id)
+        ingress, link = current_process(), (current_process().name, replica_id)
         if not self._connections.may_open(ingress, self._process_of(replica_id)):
             self._seen_at[link] = now
         seen_at = self._seen_at.get(link)

@@ -27,24 +27,22 @@ from justitia_ray.units import (
 
 METERED = (Unit.TOKENS, Unit.KV_TOKEN_TIME)
 _TWO = 2
-"""Least number of leaders, of which one has died."""
+"""Least number of leaders when one of them has died."""
 
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Amount of a unit that was really used."""
+    """Amount of a quota's unit that was really used."""
 
     at_s: Seconds
     tenant: ClientId
     unit: Unit
     amount: float
     claim: ClaimName
-    """Name of the claim: the application's, or the inference's."""
+    """Name of the claim, which is the application's or the inference's."""
 
 
 class FinishedInference(NamedTuple):
-    """Inference that was completed."""
-
     at_s: Seconds
     tenant: ClientId
     name: ApplicationId
@@ -57,30 +55,26 @@ class Term:
 
     began_at: Seconds
     saved_at: Seconds | None = None
-    """Start of its last successful save; None without one."""
+    """Start of the scheduler's last successful save; None without a save."""
 
 
 class UseRecorder:
-    """Observer of the schedulers and engines of one model."""
+    """Observer of the real use in the schedulers and engines of one model."""
 
     def __init__(self, now: Callable[[], Seconds]) -> None:
-        """Make an empty recorder.
-
-        Args:
-            now: Returns the seconds since the simulation began.
-        """
         self.amounts: list[Amount] = []
         self.terms: dict[Epoch, Term] = {}
         self._covered: dict[tuple[ClaimName, Unit], list[tuple[Seconds, float]]] = {}
-        """Amount of a metered unit that a claim holds, or has used if it is over, with the start of
-        each value."""
+        """(start, value) pairs of a claim's amount of a metered unit: held, then used once it is
+        over.
+        """
         self._needs: dict[tuple[ClaimName, Unit], float] = {}
         """Expected use of a claim when it was made."""
         self.tenants: dict[ApplicationId, ClientId] = {}
         self.lost_claims: Counter[tuple[ClientId, Unit]] = Counter()
         """Claims of this model that counted as used because no scheduler settled them."""
         self.begun: dict[tuple[RequestId, Epoch], ClientId] = {}
-        """Inferences with output, with the schedulers that leased them."""
+        """Inferences with output, by the scheduler that leased them."""
         self.finished: dict[RequestId, FinishedInference] = {}
         """First end of each completed inference."""
         self.aborted: set[RequestId] = set()
@@ -89,18 +83,19 @@ class UseRecorder:
         self.granted_names: dict[ClaimName, tuple[ClientId, Unit]] = {}
         """Granted claims on exact units."""
         self.let_in: set[ClaimName] = set()
-        """Claims of everything that some scheduler admitted."""
+        """Claims of all inferences and applications that some scheduler admitted."""
         self.has_resubmissions = False
-        """Whether an ingress has submitted anything again."""
+        """Whether an ingress has submitted an inference again."""
         self._open: set[ApplicationId] = set()
         self.reopened: Counter[ClientId] = Counter()
         """Number of applications opened again although their ends may have been missed. An ingress
-        cut off from the scheduler that ended one may submit it as a new one."""
+        cut off from the scheduler that ended one may submit it as a new one.
+        """
         self._ended_by: set[tuple[Epoch, ApplicationId]] = set()
         self._brought: set[tuple[Epoch, ApplicationId]] = set()
         """Applications that were resubmitted, with the scheduler's epoch."""
         self._submitted: set[tuple[Epoch, IngressId]] = set()
-        """Ingresses that have resubmitted everything, with the scheduler's epoch."""
+        """Ingresses that have resubmitted all their inferences, with the scheduler's epoch."""
         self.again: Counter[ClientId] = Counter()
         """Number of inferences that a scheduler admitted again after they had ended there."""
         self._let_in_by: set[tuple[Epoch, RequestId]] = set()
@@ -121,7 +116,7 @@ class UseRecorder:
         if epoch in self.terms:
             self.terms[epoch].saved_at = began_at
 
-    def leads(self, epoch: Epoch) -> bool:
+    def is_latest(self, epoch: Epoch) -> bool:
         """Return whether no later scheduler leads; work admitted by an earlier one is not run."""
         return epoch >= max(self.terms, default=epoch)
 
@@ -144,12 +139,12 @@ class UseRecorder:
             is_again = arrival.resubmitted and name in self.let_in
             self._kept_claims[tenant] += is_again and name not in self._over
             self.let_in.add(name)
-            self._add(tenant, Unit.APPLICATIONS, 1, name)
+            self._add_amount(tenant, Unit.APPLICATIONS, 1, name)
         self._open.add(name)
         self.tenants[name] = tenant
 
     def resubmitted(self, ingress_id: IngressId, epoch: Epoch) -> None:
-        """Record that an ingress has resubmitted everything."""
+        """Record that an ingress has resubmitted all its inferences."""
         self._submitted.add((epoch, ingress_id))
 
     def ended(self, application_id: ApplicationId, epoch: Epoch) -> None:
@@ -158,10 +153,10 @@ class UseRecorder:
 
     def admitted(self, core: SchedulerCore, epoch: Epoch, item: ev.InferenceSubmitted) -> None:
         name = item.application_id
-        claim, tenant = claim_of(item), core.state.applications[name].tenant
+        claim, tenant = claim_name(item), core.state.applications[name].tenant
         if claim not in self.let_in:
             self.let_in.add(claim)
-            self._add(tenant, Unit.INFERENCES, 1, claim)
+            self._add_amount(tenant, Unit.INFERENCES, 1, claim)
         if (epoch, item.request_id) in self._let_in_by:
             self.again[tenant] += 1
         self._let_in_by.add((epoch, item.request_id))
@@ -173,7 +168,7 @@ class UseRecorder:
                 self._over.add(use.name)
             if use.is_over or use.is_final:
                 for unit in METERED:
-                    self._cover(use.name, unit, use.used.get(unit, 0))
+                    self._set_covered(use.name, unit, use.used.get(unit, 0))
         for ask, verdict in zip(told.asks, verdicts, strict=False):
             if verdict.refused_by is not None:
                 continue
@@ -181,7 +176,7 @@ class UseRecorder:
                 self._claimed_again[ask.tenant] += ask.name in self._over
                 self._over.discard(ask.name)
             for unit in verdict.holds.keys() & set(METERED):
-                self._cover(ask.name, unit, verdict.holds[unit])
+                self._set_covered(ask.name, unit, verdict.holds[unit])
                 self._needs.setdefault(
                     (ask.name, unit), ask.needs.get(unit, ask.wants.get(unit, 0))
                 )
@@ -205,7 +200,7 @@ class UseRecorder:
         """Record the total output of an inference, over running and ended leases."""
         more = so_far - self._produced[claim, unit]
         if more > 0:
-            self._add(tenant, unit, more, claim)
+            self._add_amount(tenant, unit, more, claim)
             self._produced[claim, unit] = so_far
 
     def began(self, request_id: RequestId, epoch: Epoch, application_id: ApplicationId) -> None:
@@ -227,7 +222,7 @@ class UseRecorder:
 
     # --- totals
 
-    def total(self, unit: Unit) -> defaultdict[ClientId, float]:
+    def use_by_tenant(self, unit: Unit) -> defaultdict[ClientId, float]:
         """Return each tenant's use of a unit."""
         totals: defaultdict[ClientId, float] = defaultdict(float)
         for used in self.amounts:
@@ -235,7 +230,7 @@ class UseRecorder:
                 totals[used.tenant] += used.amount
         return totals
 
-    def maybe_counted(self, tenant: ClientId, unit: Unit) -> int:
+    def possible_overcount(self, tenant: ClientId, unit: Unit) -> int:
         """Return how much more of a unit may be counted than was admitted, because of deaths.
 
         Included are lost claims, claims granted for work that an earlier scheduler may have
@@ -249,7 +244,7 @@ class UseRecorder:
             count += sum(self.granted_names[name] == (tenant, unit) for name in names)
         return count
 
-    def maybe_missed(self, tenant: ClientId, unit: Unit) -> int:
+    def possible_undercount(self, tenant: ClientId, unit: Unit) -> int:
         """Return how much admitted work may not be counted because the accounts did not answer.
 
         Included are schedulers that died before the answer, and applications that returned after
@@ -264,8 +259,8 @@ class UseRecorder:
             if (one.tenant, one.unit) == (tenant, unit)
         )
 
-    def beyond(self, claim: ClaimName, unit: Unit, at_s: Seconds) -> tuple[float, float]:
-        """Return the output of a claim up to a time beyond its expected need, and beyond its hold.
+    def use_beyond_claim(self, claim: ClaimName, unit: Unit, at_s: Seconds) -> tuple[float, float]:
+        """Return a claim's output up to a time beyond its expected need, and beyond its hold.
 
         The first is misprediction. The second is work that no claim covered: after cancellation, in
         a second run, or while the accounts did not answer.
@@ -280,12 +275,12 @@ class UseRecorder:
         needed = self._needs.get((claim, unit), 0.0)
         return max(0.0, min(produced, held) - needed), max(0.0, produced - held)
 
-    def _cover(self, claim: ClaimName, unit: Unit, amount: float) -> None:
+    def _set_covered(self, claim: ClaimName, unit: Unit, amount: float) -> None:
         self._covered.setdefault((claim, unit), []).append((self._now(), amount))
 
-    def _add(self, tenant: ClientId, unit: Unit, amount: float, name: ClaimName) -> None:
+    def _add_amount(self, tenant: ClientId, unit: Unit, amount: float, name: ClaimName) -> None:
         self.amounts.append(Amount(self._now(), tenant, unit, amount, name))
 
 
-def claim_of(inference: ev.InferenceSubmitted | Inference) -> ClaimName:
+def claim_name(inference: ev.InferenceSubmitted | Inference) -> ClaimName:
     return f"{inference.application_id}#{inference.inference_id}"

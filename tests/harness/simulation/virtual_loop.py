@@ -21,14 +21,14 @@ from justitia_ray.units import Seconds
 T = TypeVar("T")
 
 CURRENT: ContextVar["Process | None"] = ContextVar("process", default=None)
-"""Process of the running code."""
+"""The simulated process whose code is running."""
 
 
 class Process:
     """Simulated process of the service."""
 
     def __init__(self, name: str) -> None:
-        """Start a process without tasks.
+        """Make a process that has no tasks.
 
         Args:
             name: For the trace, and for links: `scheduler`, `ingress-0`, `replica-1`, `store`.
@@ -49,17 +49,17 @@ class Process:
     def run(self, function: Callable[..., T], *args: Any) -> T:
         return self._context.copy().run(function, *args)
 
-    def adopt(self, task: "asyncio.Task[Any]") -> None:
-        """Register a task of this process; cancel it if the process is dead."""
+    def register_task(self, task: "asyncio.Task[Any]") -> None:
+        """Register a task of this process; cancel the task if the process is dead."""
         self._tasks.append(task)
         if not self.alive:
             task.cancel()
         if len(self._tasks) > self._prune_at:
-            self._tasks = self.tasks
+            self._tasks = self.running_tasks
             self._prune_at = 64 + 2 * len(self._tasks)
 
     @property
-    def tasks(self) -> "list[asyncio.Task[Any]]":
+    def running_tasks(self) -> "list[asyncio.Task[Any]]":
         """Tasks that have not ended, oldest first."""
         return [task for task in self._tasks if not task.done()]
 
@@ -67,7 +67,7 @@ class Process:
         """End the process now; none of its later actions has an effect."""
         self.alive = False
         self.paused = False
-        for task in self.tasks:
+        for task in self.running_tasks:
             task.cancel()
 
 
@@ -76,10 +76,10 @@ _MOST_TURNS = 400_000
 
 
 class NothingLeftToDo(RuntimeError):
-    """Everything waits for an event that will never happen, or the loop never ends."""
+    """All tasks wait for an event that will never happen, or the loop never ends."""
 
 
-class _Turn(asyncio.TimerHandle):
+class _Callback(asyncio.TimerHandle):
     """Callback with the process that it belongs to."""
 
     __slots__ = ("is_timer", "process")
@@ -100,29 +100,23 @@ class _Turn(asyncio.TimerHandle):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """Event loop that runs each process only while it lives and is not paused."""
+    """Event loop that runs each process only while the process lives and is not paused."""
 
     STARTS_AT: ClassVar[Seconds] = 1_000.0
 
     def __init__(self, rng: random.Random | None = None) -> None:
-        """Make a loop.
-
-        Args:
-            rng: Decides the order of callbacks that are ready at once; None for the order in
-                which they became ready, which is asyncio's.
-        """
         super().__init__()
         self._rng = rng
         self._now = self.STARTS_AT
-        self._turns: deque[_Turn] = deque()
-        self._timers: list[tuple[Seconds, int, _Turn]] = []
+        self._turns: deque[_Callback] = deque()
+        self._timers: list[tuple[Seconds, int, _Callback]] = []
         self._sequence = 0
         self._halted = False
         self._generators: weakref.WeakSet[AsyncGenerator[Any]] = weakref.WeakSet()
         self.taken = 0
         """Number of callbacks run so far."""
         self.uncaught_errors: list[str] = []
-        """Uncaught errors."""
+        """Errors that no task or caller has caught."""
 
     def time(self) -> Seconds:
         return self._now
@@ -130,8 +124,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]  # Unpack is not needed here
         self, callback: Callable[..., Any], *args: Any, context: Context | None = None
     ) -> asyncio.Handle:
-        """Run a callback at the current time, after those that are ready now."""
-        turn = _Turn(self._now, callback, args, self, context, is_timer=False)
+        """Run a callback at the current time, after the callbacks that are ready now."""
+        turn = _Callback(self._now, callback, args, self, context, is_timer=False)
         self._turns.append(turn)
         return turn
 
@@ -142,7 +136,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: Any,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
-        turn = _Turn(when, callback, args, self, context, is_timer=True)
+        turn = _Callback(when, callback, args, self, context, is_timer=True)
         self._sequence += 1
         heapq.heappush(self._timers, (when, self._sequence, turn))
         return turn
@@ -157,13 +151,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
             context.run(CURRENT.set, process)
         task = super().create_task(coro, context=context)
         if process is not None:
-            process.adopt(task)
+            process.register_task(task)
         return task
 
     def run_in_executor(  # type: ignore[override]  # as above
         self, executor: Any, func: Callable[..., T], *args: Any
     ) -> "asyncio.Future[T]":
-        """Run a function for another thread at once, in this thread."""
+        """Run a function meant for another thread at once, in this thread."""
         done: asyncio.Future[T] = self.create_future()
         try:
             done.set_result(func(*args))
@@ -172,14 +166,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return done
 
     def run_forever(self) -> None:
-        """Run until `stop` is called; raise NothingLeftToDo if it can never be."""
+        """Run until `stop` is called; raise NothingLeftToDo if nothing can call it."""
         before = sys.get_asyncgen_hooks()
         sys.set_asyncgen_hooks(self._generators.add, self._finish)
         asyncio._set_running_loop(self)
         self._halted = False
         try:
             while not self._halted:
-                self._run_turns()
+                self._run_callbacks()
         finally:
             asyncio._set_running_loop(None)
             sys.set_asyncgen_hooks(*before)
@@ -201,7 +195,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _finish(self, generator: AsyncGenerator[Any]) -> None:
         self.create_task(_close(generator))
 
-    def _run_turns(self) -> None:
+    def _run_callbacks(self) -> None:
         turns, timers = self._turns, self._timers
         while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
@@ -226,16 +220,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
             elif process.paused:
                 process.parked.append(turn)
             elif not turn.is_timer:
-                turn._run()  # its tasks end without effects outside
+                turn._run()  # the tasks end without effects outside the loop
 
     def unpark(self, process: Process) -> None:
-        """Schedule the held-back callbacks of a process that continues."""
-        self._turns.extend(turn for turn in process.parked if isinstance(turn, _Turn))
+        """Schedule the held-back callbacks of a process that resumes."""
+        self._turns.extend(turn for turn in process.parked if isinstance(turn, _Callback))
         process.parked.clear()
 
 
 def unpark(process: Process) -> None:
-    """Schedule the held-back callbacks of a process that continues, on the running loop."""
+    """Schedule the held-back callbacks of a process that resumes, on the running loop."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
     loop.unpark(process)

@@ -11,7 +11,7 @@ from justitia_ray.units import ReplicaId, Seconds
 from tests.harness.simulation.accounts import SimulatedAccounts
 from tests.harness.simulation.callers import Callers
 from tests.harness.simulation.connections import Connections
-from tests.harness.simulation.network import Cut, DetachedHandle, Network, NobodyHandle
+from tests.harness.simulation.network import Cut, DetachedHandle, Network, UnreachableHandle
 from tests.harness.simulation.parts import IngressHost, Parts, ReplicaHost, SchedulerHost
 from tests.harness.simulation.plan import Plan
 from tests.harness.simulation.recorder import Recorder
@@ -23,13 +23,13 @@ MODEL, OTHER_MODEL = "m", "n"
 APPLICATION_IDLE_S: Seconds = 60.0
 _WALL_S: Seconds = 1_000_000.0
 _MIDNIGHT_S: Seconds = 20 * 86_400.0
-"""A UTC midnight, in seconds since 1970."""
+"""Midnight (UTC) of a day, in seconds since 1970."""
 _ENGINE_LAST_WORDS_S: Seconds = 2.0
 _REPLACED_S: Seconds = 3.0
 _CRASHING_S: Seconds = 0.05
-"""Time from a process's fault to its end; the scheduler is informed within twice that time."""
+"""Seconds from a process's own fault to its end; the scheduler is informed within twice that."""
 _ENDED_S: Seconds = 2.0
-"""Longest time until Serve ends a leaving replica; it does not count the service's own calls."""
+"""Longest time until Serve ends a leaving replica, without the service's own calls."""
 
 
 class World:
@@ -71,9 +71,9 @@ class World:
         self._parts = parts
         self._loop = loop
         self.rng = random.Random(f"world {plan.seed}")
-        self.network = Network(self.rng, self._bug)
+        self.network = Network(self.rng, self._report_bug)
         self.connections = Connections(self.network)
-        self.config = _config(plan, model)
+        self.config = _app_config(plan, model)
         self.accounts = accounts
         if plan.tenants and accounts is None:
             self.accounts = SimulatedAccounts(self.network, self._wall_s, parts.accounts)
@@ -102,21 +102,20 @@ class World:
         )
         self.storms = 0
         self.over = False
-        """Whether the simulation ends: no process is replaced any more."""
+        """Whether the simulation is ending, so that no process is replaced any more."""
 
     def begin(self) -> None:
         """Start all processes."""
         self.start_scheduler()
         for slot in range(self.plan.replicas):
-            self.seats.append(self._new_replica(slot))
+            self.seats.append(self._make_replica(slot))
         for slot in range(self.plan.ingresses):
-            self.ingresses.append(self._new_ingress(slot))
+            self.ingresses.append(self._make_ingress(slot))
 
     # --- schedulers
 
     @property
     def scheduler(self) -> SchedulerHost:
-        """The newest scheduler."""
         return self.schedulers[-1]
 
     def start_scheduler(self, wall_ahead_s: Seconds | None = None) -> None:
@@ -150,7 +149,7 @@ class World:
             self.start_scheduler(wall_ahead_s)
 
     def keep_reaching(self, name: str, host: SchedulerHost | None) -> None:
-        """Make a process reach this scheduler, newest or not; None: the newest again."""
+        """Make a process reach this scheduler, newest or not; with None, the newest again."""
         if host is None:
             self._reached.pop(name, None)
         else:
@@ -186,7 +185,7 @@ class World:
         self._replace_replica(host, down_s)
 
     def drain_replica(self, host: ReplicaHost) -> None:
-        """Make Serve remove a replica, which completes its inferences."""
+        """Make Serve remove a replica, which completes its inferences first."""
         if host.draining or not host.process.alive:
             return
         host.draining = True
@@ -209,22 +208,22 @@ class World:
         host.process.paused = True  # only the signal handler runs
         told_s = random.Random(f"crash {host.replica_id}").uniform(0.0, 2 * _CRASHING_S)
 
-        def tell() -> None:
+        def tell_scheduler() -> None:
             scheduler = self.scheduler
             if scheduler.in_charge:
                 scheduler.process.start(scheduler.answers.replica_crashed(host.replica_id))
 
-        self.network.later(told_s, tell)
+        self.network.later(told_s, tell_scheduler)
         self.network.later(_CRASHING_S, lambda: self.crash_replica(host))
 
     def _replace_replica(self, host: ReplicaHost, down_s: Seconds) -> None:
-        def start() -> None:
+        def start_replica() -> None:
             if not self.over and self.seats[host.slot] is host:
-                self.seats[host.slot] = self._new_replica(host.slot)
+                self.seats[host.slot] = self._make_replica(host.slot)
 
-        self.network.later(down_s, start)
+        self.network.later(down_s, start_replica)
 
-    def _new_replica(self, slot: int) -> ReplicaHost:
+    def _make_replica(self, slot: int) -> ReplicaHost:
         replica_id = f"r{slot}.{len(self.replicas)}"
         host = ReplicaHost(slot, replica_id, self.config, self.recorder)
         self.replicas[replica_id] = host
@@ -246,11 +245,11 @@ class World:
             return
         self._end_process(host.process)
 
-        def start() -> None:
+        def start_replica() -> None:
             if not self.over:
-                self.ingresses[host.slot] = self._new_ingress(host.slot)
+                self.ingresses[host.slot] = self._make_ingress(host.slot)
 
-        self.network.later(down_s, start)
+        self.network.later(down_s, start_replica)
 
     def configure(self, settings: dict[str, Any]) -> None:
         """Send other settings to every ingress, as Serve does; the tenants stay as they are."""
@@ -259,7 +258,7 @@ class World:
             if host.process.alive:
                 host.process.start(host.configure(self.settings))
 
-    def _new_ingress(self, slot: int) -> IngressHost:
+    def _make_ingress(self, slot: int) -> IngressHost:
         host = IngressHost(
             slot,
             f"ingress-{slot}.{next(self._ingress_names)}",
@@ -267,7 +266,7 @@ class World:
             self._parts,
             self.connections,
             self.scheduler_handle,
-            NobodyHandle(self.network),
+            UnreachableHandle(self.network),
             self.recorder,
         )
         host.process.start(host.configure(self.settings))
@@ -279,8 +278,8 @@ class World:
 
     # --- processes
 
-    def processes(self) -> list[Process]:
-        """Return all processes so far, without the accounts'."""
+    def all_processes(self) -> list[Process]:
+        """Return all processes so far, without the accounts' processes."""
         processes = [self.callers_process, *self.left]
         processes += [host.process for host in self.ingresses]
         processes += [host.process for host in self.seats]
@@ -312,11 +311,11 @@ class World:
         self.connections.process_ended(process)
         self.left.append(process)
 
-    def _bug(self, what: str, error: BaseException) -> None:
+    def _report_bug(self, what: str, error: BaseException) -> None:
         self.recorder.add_failure("calls_do_not_break", f"{what} raised {error!r}")
 
 
-def _config(plan: Plan, model: str) -> AppConfig:
+def _app_config(plan: Plan, model: str) -> AppConfig:
     return AppConfig.parse(
         {
             "model": {"name": model, "path": "none"},

@@ -1,1 +1,1 @@
-"""Access control: one application with API keys and tokens, and the calls of its tenants."""
+"""Tests of access control: one application with API keys and tokens, called by several tenants."""

@@ -11,13 +11,13 @@ from tests.harness.token_issuer import running_issuer
 
 if TYPE_CHECKING:
     from tests.harness.service import Serving
-    from tests.integration.access.guarded import Guarded
+    from tests.integration.access.guarded import GuardedService
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
-async def guarded(serving: "Serving") -> AsyncIterator["Guarded"]:
+async def guarded(serving: "Serving") -> AsyncIterator["GuardedService"]:
     """Application with API keys, on one engine with few seats; each test leaves it idle."""
-    from tests.integration.access.guarded import Guarded
+    from tests.integration.access.guarded import GuardedService
     from tests.integration.access.shares import SEATS
 
     keys = KeyRing(serving.directory / "keys.yaml")
@@ -50,4 +50,4 @@ async def guarded(serving: "Serving") -> AsyncIterator["Guarded"]:
                 "conversation_idle_s": 0.5,
             },
         ) as service:
-            yield Guarded(service, keys, issuer)
+            yield GuardedService(service, keys, issuer)

@@ -1,4 +1,4 @@
-"""Two tenants whose calls all wait, and the order in which the calls are answered."""
+"""A race of two tenants for one engine: the order in which their waiting calls are answered."""
 
 import asyncio
 from collections import Counter
@@ -12,29 +12,31 @@ from tests.harness.bodies import COMPLETIONS, completion
 from tests.harness.service import ENDLESS, Service
 
 SEATS = 4
-"""Seats of the one engine."""
+"""Number of seats of the one engine."""
 FEW, MANY = 5, 50
-"""Numbers of calls of the two tenants; each call is one application."""
+"""Number of calls of each of the two tenants; each call is an application."""
 AHEAD = 3 * SEATS
-"""Largest lead of a tenant over another of equal weight while both wait: the running calls, and
-more for calls that arrived slightly earlier. Without sharing by tenant, the tenant with many calls
-has 45 more when the other has its last answer."""
+"""Largest lead of one tenant's answers over the other's, at equal weights while both wait: the
+running calls, and some calls that arrived earlier. Without sharing by tenant, the tenant with many
+calls leads by 45 when the other has its last answer.
+"""
 _OUTPUT = 100
-"""Output tokens of a call, which takes half a second: longer than the arrival of all calls. A later
-call would have no share in earlier service."""
+"""Output tokens of a call, which takes half a second, longer than all calls take to arrive: a later
+call would have no share in earlier service.
+"""
 _BLOCKER = "blocker"
 
 Steps = list[tuple[int, int]]
-"""Numbers of answers of both tenants, after each answer."""
+"""(answers of one tenant, answers of the other) after each answer."""
 
 
-async def race(
+async def race_two_tenants(
     service: Service,
     blocker: httpx.AsyncClient,
     many: Sequence[httpx.AsyncClient],
     few: Sequence[httpx.AsyncClient],
 ) -> Steps:
-    """Queue the calls of two tenants before the first one runs, then serve them.
+    """Queue the calls of two tenants before any of them runs, then serve them.
 
     Args:
         service: With one engine of `SEATS` seats.
@@ -48,26 +50,26 @@ async def race(
     answered: Counter[bool] = Counter()
     steps: Steps = []
 
-    async def call(client: httpx.AsyncClient, *, is_of_few: bool) -> None:
+    async def submit_call(client: httpx.AsyncClient, *, is_of_few: bool) -> None:
         answer = await client.post(COMPLETIONS, json=completion("w", _OUTPUT))
         assert 200 == answer.status_code
         answered[is_of_few] += 1
         if not steps or steps[-1][1] < len(few):
             steps.append((answered[False], answered[True]))
 
-    async with asyncio.TaskGroup() as group, _full(service, blocker):
+    async with asyncio.TaskGroup() as group, _all_seats_taken(service, blocker):
         for client in many:
-            group.create_task(call(client, is_of_few=False))
+            group.create_task(submit_call(client, is_of_few=False))
         for client in few:
-            group.create_task(call(client, is_of_few=True))
+            group.create_task(submit_call(client, is_of_few=True))
         waiting = len(many) + len(few)
         await service.until(lambda status: status["waiting"] == waiting, "all calls wait")
     return steps
 
 
 @asynccontextmanager
-async def _full(service: Service, blocker: httpx.AsyncClient) -> AsyncIterator[None]:
-    """Occupy every seat of the engine."""
+async def _all_seats_taken(service: Service, blocker: httpx.AsyncClient) -> AsyncIterator[None]:
+    """Occupy every seat of the engine inside the block."""
     name = f"{_BLOCKER}-{uuid4().hex}"  # a cancelled application's id takes no calls
     headers = {"x-justitia-application": name}
     body = completion("w", ENDLESS)

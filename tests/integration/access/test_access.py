@@ -1,4 +1,4 @@
-"""Access control in service: credentials of every kind, key changes, fair shares of tenants."""
+"""Access control in service: all kinds of credentials, key changes, shares of tenants."""
 
 import asyncio
 import runpy
@@ -17,8 +17,8 @@ from tests.eventually import eventually
 from tests.harness.bodies import COMPLETIONS, completion
 from tests.harness.key_ring import KeyRing
 from tests.harness.service import MODEL, Service, Serving
-from tests.integration.access.guarded import Guarded, http_as
-from tests.integration.access.shares import AHEAD, FEW, MANY, SEATS, race
+from tests.integration.access.guarded import GuardedService, http_with_credential
+from tests.integration.access.shares import AHEAD, FEW, MANY, SEATS, race_two_tenants
 
 pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.asyncio(loop_scope="session")]
 
@@ -28,15 +28,17 @@ _ANSWER = {"prompt": "a b c", "max_tokens": 2}
 Json = dict[str, Any]
 
 
-async def answer_to(service: Service, secret: str | None, **headers: str) -> tuple[int, Json]:
-    async with http_as(service, secret, **headers) as http:
+async def error_of_request(
+    service: Service, secret: str | None, **headers: str
+) -> tuple[int, Json]:
+    async with http_with_credential(service, secret, **headers) as http:
         answer = await http.post(COMPLETIONS, json=_ANSWER)
     return answer.status_code, answer.json()
 
 
 async def served_tenant(service: Service, secret: str, **headers: str) -> str:
     """Return the tenant of a credential's applications."""
-    async with http_as(service, secret, **headers) as http:
+    async with http_with_credential(service, secret, **headers) as http:
         opened = (await http.post("/v1/applications", json={"application_class": "c"})).json()
         path = f"/v1/applications/{opened['application_id']}"
         tenant: str = (await http.get(path)).json()["tenant"]
@@ -44,8 +46,8 @@ async def served_tenant(service: Service, secret: str, **headers: str) -> str:
     return tenant
 
 
-async def test_credential_gives_the_tenant(guarded: Guarded) -> None:
-    """A header narrows the tenant to one below it; a gateway's header or token claim sets it."""
+async def test_credential_gives_the_tenant(guarded: GuardedService) -> None:
+    """A header narrows a tenant to one below it; a gateway sets it by header or token claim."""
     service, secrets = guarded.service, guarded.keys.secrets
     token = guarded.issuer.token(scope="justitia.own justitia.infer", org={"team": "search"})
 
@@ -57,18 +59,22 @@ async def test_credential_gives_the_tenant(guarded: Guarded) -> None:
     assert "acme/search" == await served_tenant(service, token)
 
 
-async def test_narrowed_tenant_is_served_as_itself_and_seen_from_above(guarded: Guarded) -> None:
-    """The key of the tenant above sees the application; keys of other children do not."""
+async def test_application_of_a_narrowed_tenant_is_seen_by_the_tenant_above(
+    guarded: GuardedService,
+) -> None:
+    """The key of the tenant above sees the application; keys of other child tenants do not."""
     service, secrets = guarded.service, guarded.keys.secrets
     opening = {"application_class": "c", "application_id": "a", "tenant": "acme/x"}
-    async with http_as(service, secrets["acme"], x_justitia_tenant="acme/x") as http:
+    async with http_with_credential(service, secrets["acme"], x_justitia_tenant="acme/x") as http:
         await http.post("/v1/applications", json=opening)
-        async with http_as(service, secrets["operator"]) as operator:
+        async with http_with_credential(service, secrets["operator"]) as operator:
             status = (await operator.get("/v1/status?applications=10")).json()
-        async with http_as(service, secrets["acme"]) as above:
+        async with http_with_credential(service, secrets["acme"]) as above:
             listed = (await above.get("/v1/applications")).json()["models"]
             by_key = await above.get("/v1/applications/acme%2Fx%7Ca")
-        async with http_as(service, secrets["acme"], x_justitia_tenant="acme/y") as beside:
+        async with http_with_credential(
+            service, secrets["acme"], x_justitia_tenant="acme/y"
+        ) as beside:
             unseen = await beside.get("/v1/applications/a")
             deep = await beside.get("/v1/applications", headers={"X-Justitia-Tenant": _TOO_DEEP})
         await http.delete("/v1/applications/a")
@@ -97,20 +103,24 @@ _TOO_DEEP = "acme/2/3/4/5/6/7/8/9"
         ("gateway", {}, 400, None),
     ],
 )
-async def test_refusal_has_its_status_and_error_code(
-    guarded: Guarded, name: str | None, headers: dict[str, str], status: int, code: str | None
+async def test_refused_call_gets_its_status_and_error_code(
+    guarded: GuardedService,
+    name: str | None,
+    headers: dict[str, str],
+    status: int,
+    code: str | None,
 ) -> None:
-    """Errors have OpenAI's form and tell how to authenticate."""
+    """Errors have OpenAI's form, and say how to authenticate."""
     secret = None if name is None else guarded.keys.secrets.get(name, "jk-" + "0" * 43)
-    found, body = await answer_to(guarded.service, secret, **headers)
+    found, body = await error_of_request(guarded.service, secret, **headers)
 
     assert (status, code) == (found, body["error"]["code"])
     assert secret is None or secret not in str(body)
 
 
-async def test_anthropics_callers_get_anthropics_errors(guarded: Guarded) -> None:
-    """Anthropic's clients send the key in `x-api-key`."""
-    async with http_as(guarded.service, None) as http:
+async def test_callers_of_anthropics_api_get_anthropics_errors(guarded: GuardedService) -> None:
+    """Anthropic's clients send the key in the header `x-api-key`."""
+    async with http_with_credential(guarded.service, None) as http:
         body = {"model": "fake-7b", "messages": [], "max_tokens": 1}
         keys = [{}, {"x-api-key": "nonsense"}, {"x-api-key": guarded.keys.secrets["looks"]}]
         answers = [await http.post(MESSAGES, json=body, headers=key) for key in keys]
@@ -122,8 +132,10 @@ async def test_anthropics_callers_get_anthropics_errors(guarded: Guarded) -> Non
     assert "Bearer" == answers[0].headers["www-authenticate"]
 
 
-async def test_official_clients_send_a_key_and_recognise_a_refused_one(guarded: Guarded) -> None:
-    """OpenAI's client sends the key as a bearer token, Anthropic's in its own header.
+async def test_official_clients_send_a_key_and_report_a_refused_key(
+    guarded: GuardedService,
+) -> None:
+    """OpenAI's client sends the key as a bearer token, Anthropic's client in a header of its own.
 
     The fake engine answers only OpenAI's chats, so Anthropic's right key lists the models.
     """
@@ -150,9 +162,8 @@ async def test_official_clients_send_a_key_and_recognise_a_refused_one(guarded: 
 
 
 async def test_example_reads_its_api_key_from_the_environment(
-    guarded: Guarded, monkeypatch: pytest.MonkeyPatch
+    guarded: GuardedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The key determines the tenant whose application is opened; without one it is refused."""
     monkeypatch.delenv(API_KEY_VARIABLE, raising=False)
     example = runpy.run_path(str(EXAMPLE))["main"]
     with pytest.raises(openai.AuthenticationError):
@@ -163,14 +174,13 @@ async def test_example_reads_its_api_key_from_the_environment(
     await guarded.service.until_idle()
 
 
-async def test_operator_paths_are_refused_to_others(guarded: Guarded) -> None:
-    """An operator can also end applications of other tenants."""
+async def test_operator_paths_are_refused_to_other_keys(guarded: GuardedService) -> None:
     paths = ("/v1/status", "/v1/examination", "/v1/predictor")
-    async with http_as(guarded.service, guarded.keys.secrets["acme"]) as http:
+    async with http_with_credential(guarded.service, guarded.keys.secrets["acme"]) as http:
         assert [403] * 3 == [(await http.get(path)).status_code for path in paths]
         opening = {"application_class": "c", "application_id": "stuck"}
         assert 200 == (await http.post("/v1/applications", json=opening)).status_code
-    async with http_as(guarded.service, guarded.keys.secrets["operator"]) as http:
+    async with http_with_credential(guarded.service, guarded.keys.secrets["operator"]) as http:
         assert [200] * 3 == [(await http.get(path)).status_code for path in paths]
         status = (await http.get("/v1/status?applications=10")).json()
         assert "acme|stuck" in [one["application_id"] for one in status["first_applications"]]
@@ -178,7 +188,7 @@ async def test_operator_paths_are_refused_to_others(guarded: Guarded) -> None:
         assert 404 == (await http.delete("/v1/applications/acme|stuck")).status_code
 
 
-async def test_project_s_client_takes_a_key(guarded: Guarded) -> None:
+async def test_python_client_of_this_project_sends_a_key(guarded: GuardedService) -> None:
     http = HttpTransport(guarded.service.url, api_key=guarded.keys.secrets["acme"])
     async with (
         JustitiaClient(http, tenant="acme/team") as client,
@@ -191,8 +201,8 @@ async def test_project_s_client_takes_a_key(guarded: Guarded) -> None:
     assert ("acme/team", 1) == (state["tenant"], state["ended"])
 
 
-async def test_call_over_a_handle_is_trusted_and_names_its_tenant(guarded: Guarded) -> None:
-    """Calls over a handle come from inside the cluster; they must name a tenant."""
+async def test_call_over_a_handle_is_trusted_and_names_its_tenant(guarded: GuardedService) -> None:
+    """Handle calls come from inside the cluster, so they are trusted, but must name a tenant."""
     transport = HandleTransport(guarded.service.handle())
     async with (
         JustitiaClient(transport, tenant="inside") as client,
@@ -205,31 +215,31 @@ async def test_call_over_a_handle_is_trusted_and_names_its_tenant(guarded: Guard
             pass
 
 
-async def test_changed_keys_take_effect_soon(guarded: Guarded) -> None:
-    """A file with a mistake changes nothing."""
+async def test_changed_key_file_takes_effect_soon(guarded: GuardedService) -> None:
+    """A key file with a mistake changes nothing."""
     keys = guarded.keys
     keys.add("new", "acme")
     keys.write()
 
-    async def works(name: str) -> bool:
-        return (await answer_to(guarded.service, keys.secrets[name]))[0] == 200
+    async def key_is_accepted(name: str) -> bool:
+        return (await error_of_request(guarded.service, keys.secrets[name]))[0] == 200
 
-    async def is_refused() -> bool:
-        return not await works("new")
+    async def key_is_refused() -> bool:
+        return not await key_is_accepted("new")
 
-    await eventually(lambda: works("new"), "the new key works")
+    await eventually(lambda: key_is_accepted("new"), "the new key works")
     keys.file.write_text("keys: [nonsense]\n", encoding="utf-8")
     await asyncio.sleep(0)
-    assert await works("new")
+    assert await key_is_accepted("new")
     del keys.records["new"]
     keys.write()
-    await eventually(is_refused, "the revoked key is refused")
-    assert await works("acme")
+    await eventually(key_is_refused, "the revoked key is refused")
+    assert await key_is_accepted("acme")
 
 
 @pytest.mark.long
-async def test_turning_access_control_on_loses_no_waiting_call(serving: Serving) -> None:
-    """Calls admitted earlier are answered; later calls need a key."""
+async def test_turning_access_control_on_keeps_waiting_calls(serving: Serving) -> None:
+    """Calls admitted before are answered; later calls need a key."""
     keys = KeyRing(serving.directory / "later.yaml")
     keys.add("team", "team")
     keys.write()
@@ -237,7 +247,7 @@ async def test_turning_access_control_on_loses_no_waiting_call(serving: Serving)
         "turned", replicas=1, fake={"max_num_seqs": SEATS}
     ) as service:
         body = completion("w", 600)
-        async with http_as(service, None, x_justitia_tenant="team") as http:
+        async with http_with_credential(service, None, x_justitia_tenant="team") as http:
             calls = [asyncio.create_task(http.post(COMPLETIONS, json=body)) for _ in range(12)]
             await service.until(lambda status: status["waiting"] > 0, "some wait")
             service.args["access"] = {"keys_file": str(keys.file)}
@@ -245,22 +255,22 @@ async def test_turning_access_control_on_loses_no_waiting_call(serving: Serving)
             answers = await asyncio.gather(*calls)
 
         assert {200} == {answer.status_code for answer in answers}
-        assert 401 == (await answer_to(service, None))[0]
-        assert 200 == (await answer_to(service, keys.secrets["team"]))[0]
+        assert 401 == (await error_of_request(service, None))[0]
+        assert 200 == (await error_of_request(service, keys.secrets["team"]))[0]
         await service.until_idle()
 
 
-async def test_tenants_share_equally_however_many_applications_they_have(
-    guarded: Guarded,
+async def test_tenants_share_equally_whatever_their_number_of_applications(
+    guarded: GuardedService,
 ) -> None:
     """One tenant has ten times as many applications as the other."""
     service, secrets = guarded.service, guarded.keys.secrets
     async with (
-        http_as(service, secrets["acme"]) as acme,
-        http_as(service, secrets["beta"]) as beta,
-        http_as(service, secrets["gateway"], x_justitia_tenant="other") as other,
+        http_with_credential(service, secrets["acme"]) as acme,
+        http_with_credential(service, secrets["beta"]) as beta,
+        http_with_credential(service, secrets["gateway"], x_justitia_tenant="other") as other,
     ):
-        steps = await race(service, other, [acme] * MANY, [beta] * FEW)
+        steps = await race_two_tenants(service, other, [acme] * MANY, [beta] * FEW)
     await service.until_idle()
 
     assert FEW == steps[-1][1]

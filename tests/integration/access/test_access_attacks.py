@@ -1,4 +1,4 @@
-"""Attempts of a tenant to gain access or share by its calls; each must gain nothing."""
+"""Attempts of one tenant to gain access or service from another by its calls."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -13,9 +13,9 @@ import pytest_asyncio
 from tests.harness.bodies import CHAT, COMPLETIONS, chat, completion
 from tests.harness.key_ring import KeyRing
 from tests.harness.service import Service
-from tests.integration.access.guarded import Guarded, http_as
-from tests.integration.access.shares import AHEAD, FEW, MANY, Steps, race
-from tests.integration.test_abuse import Raw
+from tests.integration.access.guarded import GuardedService, http_with_credential
+from tests.integration.access.shares import AHEAD, FEW, MANY, Steps, race_two_tenants
+from tests.integration.test_abuse import RawConnection
 
 pytestmark = [pytest.mark.ray, pytest.mark.redis, pytest.mark.asyncio(loop_scope="session")]
 
@@ -27,8 +27,8 @@ Json = dict[str, Any]
 
 
 @dataclass
-class Rivals:
-    """Victim with an open application `report`, and an attacker."""
+class AttackerAndVictim:
+    """An attacker's client, and a victim with an open application `report`."""
 
     service: Service
     keys: KeyRing
@@ -43,14 +43,14 @@ class Rivals:
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def rivals(guarded: Guarded) -> AsyncIterator[Rivals]:
-    """Open the victim's application; afterwards nothing is left."""
+async def rivals(guarded: GuardedService) -> AsyncIterator[AttackerAndVictim]:
+    """Open the victim's application; cancel everything at the end."""
     keys, service = guarded.keys, guarded.service
     async with (
-        http_as(service, keys.secrets["victim"]) as victim,
-        http_as(service, keys.secrets["attacker"]) as attacker,
+        http_with_credential(service, keys.secrets["victim"]) as victim,
+        http_with_credential(service, keys.secrets["attacker"]) as attacker,
     ):
-        rivals = Rivals(service, keys, victim, attacker)
+        rivals = AttackerAndVictim(service, keys, victim, attacker)
         assert 200 == (await victim.post("/v1/applications", json=_OPENING)).status_code
         yield rivals
         await victim.delete("/v1/applications/report")
@@ -58,18 +58,18 @@ async def rivals(guarded: Guarded) -> AsyncIterator[Rivals]:
     await service.until_idle()
 
 
-Attempt = Callable[[Rivals], Awaitable[list[int]]]
+Attempt = Callable[[AttackerAndVictim], Awaitable[list[int]]]
 
 
-async def look(rivals: Rivals) -> list[int]:
-    """Read the victim's application: by id, by the operators' key, with the owner's name."""
+async def read_application(rivals: AttackerAndVictim) -> list[int]:
+    """Try to read the victim's application by id, on the operators' path, and as its tenant."""
     paths = ("report", "acme/search|report", "acme%2Fsearch%7Creport")
     found = [await rivals.attacker.get(f"/v1/applications/{path}") for path in paths]
     return [answer.status_code for answer in found]
 
 
-async def close_or_cancel(rivals: Rivals) -> list[int]:
-    """Close or cancel the victim's application."""
+async def close_application(rivals: AttackerAndVictim) -> list[int]:
+    """Try to close or cancel the victim's application."""
     found = []
     for path in ("report", "acme/search|report"):
         found.append(await rivals.attacker.post(f"/v1/applications/{path}/close"))
@@ -77,8 +77,8 @@ async def close_or_cancel(rivals: Rivals) -> list[int]:
     return [answer.status_code for answer in found]
 
 
-async def name_the_owner(rivals: Rivals) -> list[int]:
-    """Name the owner as the tenant: in the header, in the body, by a path that leads there."""
+async def name_the_victim(rivals: AttackerAndVictim) -> list[int]:
+    """Try to name the victim as the tenant: by header, by body, by a path that leads there."""
     calls = []
     for tenant in ("acme/search", "acme", "beta/../acme/search", "beta//acme", "beta|acme/search"):
         header = {"x-justitia-tenant": tenant}
@@ -91,8 +91,8 @@ async def name_the_owner(rivals: Rivals) -> list[int]:
     return [(await call).status_code for call in calls]
 
 
-async def smuggle_headers(rivals: Rivals) -> list[int]:
-    """Send the header twice, in another spelling, with both credentials."""
+async def smuggle_headers(rivals: AttackerAndVictim) -> list[int]:
+    """Send the tenant header twice, in another spelling, and with both credentials."""
     twice = [("x-justitia-tenant", "beta"), ("X-Justitia-Tenant", "acme/search")]
     keys = [("authorization", "Bearer jk-wrong"), ("x-api-key", rivals.keys.secrets["attacker"])]
     statuses = []
@@ -107,8 +107,8 @@ async def smuggle_headers(rivals: Rivals) -> list[int]:
     return statuses
 
 
-async def weigh_more(rivals: Rivals) -> list[int]:
-    """Request a weight above the cap."""
+async def ask_for_weight(rivals: AttackerAndVictim) -> list[int]:
+    """Ask for a weight above the tenant's limit."""
     weights = [1.0001, 1e6]
     calls = [
         rivals.attacker.post("/v1/applications", json=_OPENING | {"weight": weight})
@@ -119,8 +119,8 @@ async def weigh_more(rivals: Rivals) -> list[int]:
     return [answer.status_code for answer in answers]
 
 
-async def operate(rivals: Rivals) -> list[int]:
-    """Read the status of the whole service, and roll the predictor back."""
+async def use_operator_paths(rivals: AttackerAndVictim) -> list[int]:
+    """Try to read the status of the whole service, and to roll the predictor back."""
     calls = [
         rivals.attacker.get("/v1/status?applications=10"),
         rivals.attacker.get("/v1/examination"),
@@ -134,18 +134,17 @@ async def operate(rivals: Rivals) -> list[int]:
 @pytest.mark.parametrize(
     ("attempt", "allowed"),
     [
-        (look, {404}),
-        (close_or_cancel, {404}),
-        (name_the_owner, {400, 403, 404}),
+        (read_application, {404}),
+        (close_application, {404}),
+        (name_the_victim, {400, 403, 404}),
         (smuggle_headers, {400, 401}),
-        (weigh_more, {403}),
-        (operate, {403}),
+        (ask_for_weight, {403}),
+        (use_operator_paths, {403}),
     ],
 )
-async def test_attack_on_another_tenants_application_gains_nothing(
-    rivals: Rivals, attempt: Attempt, allowed: set[int]
+async def test_attack_leaves_another_tenants_application_unchanged(
+    rivals: AttackerAndVictim, attempt: Attempt, allowed: set[int]
 ) -> None:
-    """The victim's application is unchanged."""
     before = await rivals.report()
     statuses = await attempt(rivals)
     after = await rivals.report()
@@ -154,8 +153,8 @@ async def test_attack_on_another_tenants_application_gains_nothing(
     assert before | {"age_s": 0} == after | {"age_s": 0}
 
 
-async def test_same_id_is_another_application(rivals: Rivals) -> None:
-    """Joining by id never uses another tenant's account."""
+async def test_equal_ids_of_two_tenants_are_two_applications(rivals: AttackerAndVictim) -> None:
+    """A call that joins an application by id never uses another tenant's account."""
     joined = {"x-justitia-application": "report"}
     answer = await rivals.attacker.post(COMPLETIONS, json=completion(), headers=joined)
     its_own = (await rivals.attacker.get("/v1/applications/report")).json()
@@ -165,8 +164,10 @@ async def test_same_id_is_another_application(rivals: Rivals) -> None:
     assert 0 == (await rivals.report())["ended"]
 
 
-async def test_same_idempotency_key_is_another_attempt(rivals: Rivals) -> None:
-    """An answer kept for a tenant's retry is not returned to another tenant."""
+async def test_equal_idempotency_keys_of_two_tenants_are_two_calls(
+    rivals: AttackerAndVictim,
+) -> None:
+    """An answer kept for one tenant's retry is not returned to another tenant."""
     key = {"idempotency-key": "retry-1", "x-justitia-application": "report"}
     body = completion("secret words of acme")
     opened = await rivals.attacker.post("/v1/applications", json=_OPENING)  # its own was cancelled
@@ -180,8 +181,9 @@ async def test_same_idempotency_key_is_another_attempt(rivals: Rivals) -> None:
     assert 1 == (await rivals.report())["ended"]
 
 
-async def test_same_session_and_the_same_words_are_another_application(rivals: Rivals) -> None:
-    """Another tenant's session id or conversation does not lead to its application."""
+async def test_equal_sessions_and_words_of_two_tenants_are_two_applications(
+    rivals: AttackerAndVictim,
+) -> None:
     said = chat("secret words of acme")
     answer = (await rivals.victim.post(CHAT, json=said)).json()["choices"][0]["message"]
     overheard = said | {"messages": [*said["messages"], answer, *said["messages"]]}
@@ -202,32 +204,32 @@ async def test_same_session_and_the_same_words_are_another_application(rivals: R
     assert "beta" == theirs.json()["tenant"]
 
 
-async def race_of(rivals: Rivals, attackers: Sequence[httpx.AsyncClient]) -> Steps:
-    """Race the attacker's clients against the victim's fewer calls."""
-    async with http_as(rivals.service, rivals.keys.secrets["third"]) as third:
-        return await race(rivals.service, third, attackers, [rivals.victim] * FEW)
+async def race_attacker(rivals: AttackerAndVictim, attackers: Sequence[httpx.AsyncClient]) -> Steps:
+    """Race the attacker's clients against the victim, which makes fewer calls."""
+    async with http_with_credential(rivals.service, rivals.keys.secrets["third"]) as third:
+        return await race_two_tenants(rivals.service, third, attackers, [rivals.victim] * FEW)
 
 
-async def test_more_api_keys_give_no_larger_share(rivals: Rivals) -> None:
-    """Five keys of one tenant have ten times as many applications as the other's one key."""
+async def test_more_api_keys_give_a_tenant_no_larger_share(rivals: AttackerAndVictim) -> None:
+    """Five keys of one tenant open ten times as many applications as one key of the other."""
     async with AsyncExitStack() as stack:
         keys = [
             await stack.enter_async_context(
-                http_as(rivals.service, rivals.keys.secrets[f"more-{number}"])
+                http_with_credential(rivals.service, rivals.keys.secrets[f"more-{number}"])
             )
             for number in range(5)
         ]
-        steps = await race_of(rivals, keys * (MANY // len(keys)))
+        steps = await race_attacker(rivals, keys * (MANY // len(keys)))
 
     assert max(abs(many - few) for many, few in steps) <= AHEAD
 
 
-async def test_more_subtenants_give_no_larger_share(rivals: Rivals) -> None:
-    """A key that alternates between ten tenants below its own has one share."""
+async def test_more_subtenants_give_a_tenant_no_larger_share(rivals: AttackerAndVictim) -> None:
+    """A key that alternates between ten tenants below its own has one share in all."""
     async with AsyncExitStack() as stack:
         names = [
             await stack.enter_async_context(
-                http_as(
+                http_with_credential(
                     rivals.service,
                     rivals.keys.secrets["attacker"],
                     x_justitia_tenant=f"beta/{number}",
@@ -235,29 +237,31 @@ async def test_more_subtenants_give_no_larger_share(rivals: Rivals) -> None:
             )
             for number in range(10)
         ]
-        steps = await race_of(rivals, names * (MANY // len(names)))
+        steps = await race_attacker(rivals, names * (MANY // len(names)))
 
     assert max(abs(many - few) for many, few in steps) <= AHEAD
 
 
-async def test_body_without_a_credential_is_not_read(rivals: Rivals) -> None:
-    """Without a credential the answer precedes the body, however long or slow that is."""
-    raw = Raw(rivals.service)
+async def test_body_of_a_call_without_credential_is_not_read(rivals: AttackerAndVictim) -> None:
+    """The refusal is sent before the body has arrived, however long or slow the body is."""
+    raw = RawConnection(rivals.service)
     await raw.send_head("Content-Length: 1000000000")
-    answer = await asyncio.wait_for(raw.read_to(b"\r\n\r\n"), _WITHIN_S)
+    answer = await asyncio.wait_for(raw.read_until(b"\r\n\r\n"), _WITHIN_S)
     raw.close()
 
     assert b" 401 " in answer.splitlines()[0]
 
 
 @pytest.mark.parametrize("name", ["attacker", "nobody"])
-async def test_slow_bodies_do_not_delay_other_calls(rivals: Rivals, name: str) -> None:
-    """The callers connect, send a part of a body and then nothing."""
+async def test_callers_with_slow_bodies_do_not_delay_other_calls(
+    rivals: AttackerAndVictim, name: str
+) -> None:
+    """Slow callers connect, send a part of a body, and stop."""
     secret = rivals.keys.secrets.get(name, "jk-wrong")
-    slow = [Raw(rivals.service) for _ in range(_IDLE_CONNECTIONS)]
+    slow = [RawConnection(rivals.service) for _ in range(_IDLE_CONNECTIONS)]
     for raw in slow:
         await raw.send_head("Content-Length: 1000", f"Authorization: Bearer {secret}")
-        await raw.send(b'{"prompt": "')
+        await raw.send_bytes(b'{"prompt": "')
     answer = await asyncio.wait_for(rivals.victim.post(COMPLETIONS, json=completion()), _WITHIN_S)
     for raw in slow:
         raw.close()
@@ -265,15 +269,17 @@ async def test_slow_bodies_do_not_delay_other_calls(rivals: Rivals, name: str) -
     assert 200 == answer.status_code
 
 
-async def test_flood_of_wrong_keys_slows_nobody_else(rivals: Rivals) -> None:
-    """Wrong keys are delayed; a right key is not."""
-    async with http_as(rivals.service, None) as http:
+async def test_flood_of_wrong_keys_slows_no_call_with_a_right_key(
+    rivals: AttackerAndVictim,
+) -> None:
+    """Answers to wrong keys are delayed; answers to a right key are not."""
+    async with http_with_credential(rivals.service, None) as http:
 
-        async def guess(number: int) -> int:
+        async def call_with_wrong_key(number: int) -> int:
             key = {"x-api-key": f"jk-{number}"}
             return (await http.post(COMPLETIONS, json=completion(), headers=key)).status_code
 
-        guesses = [asyncio.create_task(guess(number)) for number in range(300)]
+        guesses = [asyncio.create_task(call_with_wrong_key(number)) for number in range(300)]
         answer = await rivals.victim.post(COMPLETIONS, json=completion())
         statuses = await asyncio.gather(*guesses)
 

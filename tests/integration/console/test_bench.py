@@ -1,4 +1,4 @@
-"""The benchmark of the page runs once, with few applications and for half a second."""
+"""The benchmark of the console page runs once, with few applications and for half a second."""
 
 import json
 from pathlib import Path
@@ -20,7 +20,7 @@ def test_bench_console_page_counts_frames(tmp_path: Path, monkeypatch: pytest.Mo
     assert 0 == bench_console_page.main([*few, "--json", str(file)])
 
     found = json.loads(file.read_text(encoding="utf-8"))["found"]
-    # 15 of 20 run or hold their context, and have done so for two minutes.
+    # 15 of 20 applications have run or held their context for two minutes.
     assert found["pieces"] > 300
     assert found["fps"] > 0
     assert found["cpu"] > 0

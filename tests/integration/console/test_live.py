@@ -1,4 +1,4 @@
-"""The console's page on a running service, behind the route prefix of its application."""
+"""The console page on a running service, behind the route prefix of its application."""
 
 import asyncio
 
@@ -40,7 +40,9 @@ async def test_running_application_is_seen_opened_and_cancelled(
     assert (await call).status_code >= 400
 
 
-async def test_files_of_the_page_come_compressed_with_the_policy(http: httpx.AsyncClient) -> None:
+async def test_files_of_the_console_page_come_compressed_with_the_content_security_policy(
+    http: httpx.AsyncClient,
+) -> None:
     page = await http.get("/console/")
     script = await http.get("/console/app/main.js")
 
@@ -55,7 +57,9 @@ async def test_files_of_the_page_come_compressed_with_the_policy(http: httpx.Asy
     assert again.status_code == 304
 
 
-async def test_views_of_a_running_service_are_there(viewers: Viewers, service: Service) -> None:
+async def test_views_of_a_running_service_show_its_figures(
+    viewers: Viewers, service: Service
+) -> None:
     page = (await viewers.open(service.url, key=None)).page
     await expect(page.get_by_label("Queue", exact=True)).to_contain_text(
         "Nothing waits.", timeout=20_000

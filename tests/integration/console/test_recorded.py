@@ -1,4 +1,4 @@
-"""The page on a recorded run: its figures are those that the engines themselves counted."""
+"""The console page on a recorded run shows the figures that the engines themselves counted."""
 
 import re
 
@@ -10,8 +10,8 @@ from tests.eventually import eventually
 from tests.harness.console.recorded import (
     RecordedRun,
     RecordedSource,
-    engine,
-    nine_classes,
+    constant_engine,
+    nine_class_applications,
     record_run,
 )
 from tests.harness.console.stand_in import PAGE, StandIn
@@ -26,12 +26,14 @@ _SECONDS = (20, 40, 60)
 
 @pytest.fixture(scope="module")
 def run() -> RecordedRun:
-    """40 applications of the nine classes, of four tenants, on two engines."""
-    return record_run(nine_classes(40), RunSettings(engine(), replicas=REPLICAS), ("t1",))
+    """Run of 40 applications of nine classes and four tenants, on two engines."""
+    return record_run(
+        nine_class_applications(40), RunSettings(constant_engine(), replicas=REPLICAS), ("t1",)
+    )
 
 
-async def _kv_by_replica(page: Page) -> dict[str, int]:
-    """Return the sum of the KV tokens of what runs, by replica, from the table of the lanes."""
+async def _kv_tokens_by_replica(page: Page) -> dict[str, int]:
+    """Return the sum of the running inferences' KV tokens by replica, from the lanes' table."""
     found: dict[str, int] = {}
     for replica, _, _, state, tokens, *_ in await page.get_by_label("Lanes", exact=True).evaluate(
         "(lanes) => [...lanes.querySelectorAll('tbody tr')]"
@@ -42,7 +44,7 @@ async def _kv_by_replica(page: Page) -> dict[str, int]:
     return found
 
 
-async def test_kv_of_what_runs_is_what_each_engine_counts(
+async def test_running_kv_tokens_equal_each_engines_count(
     viewers: Viewers, run: RecordedRun
 ) -> None:
     source = RecordedSource(run)
@@ -55,14 +57,14 @@ async def test_kv_of_what_runs_is_what_each_engine_counts(
             counted = run.counters[second].used_kv_tokens
             wanted = {name: kv for name, kv in counted.items() if kv}
 
-            async def is_shown(wanted: dict[str, int] = wanted) -> bool:
-                return await _kv_by_replica(page) == wanted
+            async def table_is_right(wanted: dict[str, int] = wanted) -> bool:
+                return await _kv_tokens_by_replica(page) == wanted
 
-            await eventually(is_shown, f"the lanes show {wanted} at second {second}", 5.0)
+            await eventually(table_is_right, f"the lanes show {wanted} at second {second}", 5.0)
             assert wanted
 
 
-async def test_tenant_sees_its_applications_of_the_run_only(
+async def test_tenant_sees_only_its_own_applications_of_the_run(
     viewers: Viewers, run: RecordedRun
 ) -> None:
     with StandIn(page=ROOT / PAGE, models=(RecordedSource(run),), interval_s=None) as stand_in:

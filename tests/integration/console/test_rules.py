@@ -1,4 +1,4 @@
-"""Rules of every page of the console: reachable for everyone, nothing overlaps, nothing leaks.
+"""Rules of every console page: all parts are accessible, and no parts overlap.
 
 Each page of every test also obeys its policy, asks no other host and stores no key:
 `viewer.Viewer.check`.
@@ -33,7 +33,7 @@ _BEYOND = """() => {
     .filter((one) => !scrolls(one) && one.getBoundingClientRect().right > wide + 0.5)
     .map((one) => one.outerHTML.slice(0, 80));
 }"""
-"""Elements that reach beyond the window, but for those in boxes that scroll."""
+"""JavaScript that lists elements beyond the window, except in boxes that scroll."""
 _OVERLAPS = """() => {
   const texts = [...document.querySelectorAll("#console *")].filter((one) =>
     [...one.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim()) &&
@@ -57,7 +57,7 @@ _OVERLAPS = """() => {
   }
   return found;
 }"""
-"""Pairs of texts that cover each other."""
+"""JavaScript that lists pairs of texts that cover each other."""
 
 
 _FULL_LANE = """async () => {
@@ -90,11 +90,12 @@ _FULL_LANE = """async () => {
   });
   return { covered, moved: boxes.length - 400 };
 }"""
-"""Fills a lane with 400 bars that fit, in a random order of starts and ends; counts what covers
-another piece or leaves the lane, and the pieces that stacking anew has made."""
+"""JavaScript that fills a lane with 400 bars that fit, in random order; counts the bars that
+overlap or leave the lane, and the bars that a new layout moved.
+"""
 
 
-async def violations(page: Page) -> list[str]:
+async def axe_violations(page: Page) -> list[str]:
     """Return the rules of axe-core that the page breaks, with the first element of each."""
     await page.evaluate(f"() => {{ if (!window.axe) {{ {_AXE} }} }}")
     told: dict[str, Any] = await page.evaluate(
@@ -103,8 +104,8 @@ async def violations(page: Page) -> list[str]:
     return [f"{one['id']}: {one['nodes'][0]['html'][:160]}" for one in told["violations"]]
 
 
-async def prepare(page: Page, view: str) -> None:
-    """Wait for the view's figures, and bring it into the state with most parts."""
+async def prepare_view(page: Page, view: str) -> None:
+    """Wait for the view's figures, and show as many parts of the view as possible."""
     if view == "application":
         await expect(page.get_by_label("Cost", exact=True)).to_be_visible()
         return
@@ -116,18 +117,18 @@ async def prepare(page: Page, view: str) -> None:
 
 
 @pytest.mark.parametrize("view", _VIEWS)
-async def test_axe_finds_nothing_in_light_dark_pictures_and_tables(
+async def test_axe_finds_nothing_in_light_and_dark_charts_and_tables(
     viewers: Viewers, stand_in: StandIn, view: str
 ) -> None:
     page = (await viewers.open(stand_in.url, _VIEWS[view])).page
-    await prepare(page, view)
+    await prepare_view(page, view)
 
-    assert [] == await violations(page)
+    assert [] == await axe_violations(page)
     await page.get_by_role("button", name="Use the dark theme").click()
-    assert [] == await violations(page)
+    assert [] == await axe_violations(page)
     for toggle in await page.get_by_role("button", name="show as table").all():
         await toggle.click()
-    assert [] == await violations(page)
+    assert [] == await axe_violations(page)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -137,7 +138,7 @@ async def test_axe_finds_nothing_in_dialogs_and_notices(
     viewer = await viewers.open(stand_in.url, key="wrong-key", scheme=scheme)
     page = viewer.page
     await expect(page.get_by_role("alert")).to_be_visible()
-    assert [] == await violations(page)
+    assert [] == await axe_violations(page)
 
     await viewer.give_key("operator-key")
     cancel = page.get_by_role("button", name="Cancel run-4", exact=True)
@@ -147,18 +148,18 @@ async def test_axe_finds_nothing_in_dialogs_and_notices(
     stand_in.tick()
     await expect(page.get_by_text("No figures of llama")).to_be_visible()
 
-    assert [] == await violations(page)
+    assert [] == await axe_violations(page)
 
 
 @pytest.mark.parametrize("size", [(1280, 800), (800, 900)], ids=["1280", "800"])
-async def test_nothing_overlaps_or_leaves_the_window(
+async def test_elements_neither_overlap_nor_leave_the_window(
     viewers: Viewers, stand_in: StandIn, size: tuple[int, int]
 ) -> None:
     page = (await viewers.open(stand_in.url, size=size)).page
     for view, query in _VIEWS.items():
         await page.evaluate("(query) => { history.pushState(null, '', query || '.'); }", query)
         await page.evaluate("() => dispatchEvent(new PopStateEvent('popstate'))")
-        await prepare(page, view)
+        await prepare_view(page, view)
         assert (view, []) == (view, await page.evaluate(_BEYOND))
         assert (view, []) == (view, await page.evaluate(_OVERLAPS))
         assert await page.evaluate("() => document.documentElement.scrollWidth <= innerWidth")
@@ -181,10 +182,10 @@ async def test_theme_follows_the_system_until_it_is_switched(
     assert dark == await page.evaluate(ground)
 
 
-async def test_everything_is_reached_by_keyboard_and_the_focus_is_seen(
+async def test_every_control_is_reached_by_keyboard_and_its_focus_is_seen(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
-    """From the top the Tab key goes through links, switches, filters, lanes and rows in order."""
+    """The Tab key goes from the top through links, switches, filters, lanes and rows in order."""
     page = (await viewers.open(stand_in.url)).page
     await expect(page.get_by_label("Lanes", exact=True)).to_be_visible()
     await expect(page.locator("#content")).to_be_focused()
@@ -230,7 +231,7 @@ async def test_escape_closes_a_dialog_and_the_focus_returns(
     assert stand_in.cancelled == []
 
 
-async def test_lanes_move_between_frames_unless_less_motion_is_wanted(
+async def test_lanes_move_between_frames_unless_reduced_motion_is_set(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     copies = """() => new Promise((resolve) => {
@@ -251,7 +252,7 @@ async def test_lanes_move_between_frames_unless_less_motion_is_wanted(
     assert 0 == await still.evaluate(copies)
 
 
-async def test_pieces_of_a_lane_never_cover_each_other(viewers: Viewers) -> None:
+async def test_bars_of_a_lane_never_overlap(viewers: Viewers) -> None:
     """A lane that is full of many applications is the hardest to lay out."""
     models = (MadeUp(replicas=2, applications=80),)
     with StandIn(page=ROOT / PAGE, models=models, interval_s=None) as stand_in:

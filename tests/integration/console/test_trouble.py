@@ -1,4 +1,4 @@
-"""What the console says of each error, and that it goes on by itself afterwards."""
+"""What the console page shows for each error, and how it recovers without a reload."""
 
 import pytest
 from playwright.async_api import Locator, Page, expect
@@ -10,7 +10,7 @@ from tests.integration.console.viewer import Viewers
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-def first_wait(page: Page) -> Locator:
+def first_waiting_time(page: Page) -> Locator:
     """Return the cell with the time that the first application has waited."""
     return (
         page.get_by_label("Queue", exact=True).get_by_role("row").nth(1).get_by_role("cell").nth(4)
@@ -26,7 +26,7 @@ async def test_page_without_a_key_asks_for_one(viewers: Viewers, stand_in: Stand
     assert stand_in.authorizations == [None]
 
 
-async def test_wrong_key_is_refused_in_words_and_another_one_accepted(
+async def test_wrong_key_is_refused_in_words_and_another_key_accepted(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     viewer = await viewers.open(stand_in.url, key="wrong-key")
@@ -39,9 +39,7 @@ async def test_wrong_key_is_refused_in_words_and_another_one_accepted(
     assert stand_in.authorizations == [None, "Bearer wrong-key", "Bearer operator-key"]
 
 
-async def test_key_without_the_scope_is_told_which_one_it_lacks(
-    viewers: Viewers, stand_in: StandIn
-) -> None:
+async def test_page_names_the_scope_that_the_key_lacks(viewers: Viewers, stand_in: StandIn) -> None:
     stand_in.refused = (403, "this credential lacks the scope 'own'")
 
     page = (await viewers.open(stand_in.url)).page
@@ -75,7 +73,7 @@ async def test_refused_viewer_tries_again(
     await expect(alert).to_have_count(0)
 
 
-async def test_page_goes_on_when_a_dead_scheduler_is_there_again(
+async def test_page_resumes_when_a_dead_scheduler_has_restarted(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page
@@ -91,10 +89,10 @@ async def test_page_goes_on_when_a_dead_scheduler_is_there_again(
     stand_in.trouble.clear()
     stand_in.tick()
     await expect(notice).to_have_count(0)
-    await expect(first_wait(page)).to_contain_text("43 s")
+    await expect(first_waiting_time(page)).to_contain_text("43 s")
 
 
-async def test_scheduler_that_is_dead_at_the_first_line_is_told(
+async def test_scheduler_that_is_dead_at_the_first_line_is_reported(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     stand_in.trouble.add("llama")
@@ -104,7 +102,7 @@ async def test_scheduler_that_is_dead_at_the_first_line_is_told(
     await expect(page.get_by_role("status")).to_contain_text("No figures of llama")
 
 
-async def test_lost_connection_is_opened_again_and_the_last_figures_stay(
+async def test_lost_connection_is_reopened_and_the_last_figures_stay(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page
@@ -119,7 +117,7 @@ async def test_lost_connection_is_opened_again_and_the_last_figures_stay(
     await eventually(lambda: stand_in.viewers == 1, "the page has connected again")
     stand_in.tick()
     await expect(alert).to_have_count(0)
-    await expect(first_wait(page)).to_contain_text("41 s")
+    await expect(first_waiting_time(page)).to_contain_text("41 s")
 
 
 async def test_silent_stream_is_given_up(viewers: Viewers, stand_in: StandIn) -> None:
@@ -138,10 +136,10 @@ async def test_silent_stream_is_given_up(viewers: Viewers, stand_in: StandIn) ->
     await eventually(lambda: len(stand_in.authorizations) > before, "the page has connected again")
 
 
-async def test_stream_that_ends_at_its_limit_is_opened_again_without_a_word(
+async def test_stream_that_ends_at_its_time_limit_is_reopened_silently(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
-    """The service ends each stream after a minute: what the lanes show stays where it is."""
+    """The service ends each stream after a minute; the lanes keep their bars meanwhile."""
     places = """async () => {
       const { feed } = await import("./app/feed.js");
       const pieces = [...feed.value.lanes.lanes.values()].flatMap((lane) => lane.pieces);
@@ -161,14 +159,14 @@ async def test_stream_that_ends_at_its_limit_is_opened_again_without_a_word(
 
     await eventually(lambda: len(stand_in.authorizations) == 3, "the page has connected again")
     stand_in.tick()
-    await expect(first_wait(page)).to_contain_text("41 s")
+    await expect(first_waiting_time(page)).to_contain_text("41 s")
     assert await page.evaluate("() => window.noticed") == 0
     after = await page.evaluate(places)
     assert len(before) > 100
     assert [] == [one for one in before if one not in after]
 
 
-async def test_stream_of_a_service_that_leaves_is_opened_again_when_it_says(
+async def test_stream_of_a_stopping_service_is_reopened_at_the_time_it_names(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page
@@ -180,7 +178,7 @@ async def test_stream_of_a_service_that_leaves_is_opened_again_when_it_says(
     await expect(page.get_by_role("alert")).to_have_count(0)
 
 
-async def test_key_that_is_no_longer_accepted_is_asked_for_and_its_figures_go(
+async def test_page_asks_for_another_key_and_clears_figures_when_a_key_is_revoked(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page
@@ -192,13 +190,13 @@ async def test_key_that_is_no_longer_accepted_is_asked_for_and_its_figures_go(
     await expect(page.get_by_label("Lanes", exact=True)).to_have_count(0)
 
 
-async def test_unknown_application_is_told_so(viewers: Viewers, stand_in: StandIn) -> None:
+async def test_unknown_application_is_reported(viewers: Viewers, stand_in: StandIn) -> None:
     page = (await viewers.open(stand_in.url, "?application=acme%7Cnone")).page
 
     await expect(page.get_by_role("status")).to_contain_text("No such application is open")
 
 
-async def test_application_that_ends_keeps_its_last_figures(
+async def test_ended_application_keeps_its_last_figures(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     viewer = await viewers.open(stand_in.url, "?application=initech%7Crun-4")
@@ -226,7 +224,7 @@ async def test_application_that_ends_keeps_its_last_figures(
         (504, "the limit is reached", "The estimate took too long: ask for fewer minutes."),
     ],
 )
-async def test_refused_estimate_is_told(
+async def test_refused_estimate_is_reported(
     viewers: Viewers, stand_in: StandIn, status: int, message: str, told: str
 ) -> None:
     stand_in.what_if_error = (status, message)

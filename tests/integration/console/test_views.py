@@ -1,4 +1,4 @@
-"""What each view of the console shows of a service whose frames are known."""
+"""Figures in each view of the console, for a service whose frames are known."""
 
 import pytest
 from playwright.async_api import Locator, Position, expect
@@ -11,8 +11,8 @@ from tests.pages import ROOT
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-def tile(of: Locator, name: str) -> Locator:
-    """Return the tile of the strip with this title."""
+def strip_tile(of: Locator, name: str) -> Locator:
+    """Return the tile with this title in the strip at the top."""
     return of.locator(".tile").filter(has=of.page.locator("dt", has_text=name))
 
 
@@ -22,18 +22,20 @@ async def test_strip_has_state_waits_replicas_memory_store_and_policy(
     page = (await viewers.open(stand_in.url)).page
     strip = page.get_by_label("State of the queue")
 
-    await expect(tile(strip, "State")).to_contain_text("ready40 applications live")
+    await expect(strip_tile(strip, "State")).to_contain_text("ready40 applications live")
     # Waits are 10 + n % 7 + 30 seconds for each fourth of 40 applications.
-    await expect(tile(strip, "Waiting")).to_contain_text("43 s p50p95 46 s · oldest 46 s")
-    await expect(tile(strip, "Drain time")).to_contain_text("42 s10 in the queue")
-    await expect(tile(strip, "Replicas")).to_contain_text("4 up · 5 wanted1 draining")
-    await expect(tile(strip, "KV memory")).to_contain_text("61 % of 400 k tokens")
-    await expect(tile(strip, "KV memory")).to_contain_text("used 244 k · held 48.0 k · free 108 k")
-    await expect(tile(strip, "Redis")).to_contain_text("connectedsaved 0.3 s ago · async")
-    await expect(tile(strip, "Policy")).to_contain_text("justitia-guarded")
+    await expect(strip_tile(strip, "Waiting")).to_contain_text("43 s p50p95 46 s · oldest 46 s")
+    await expect(strip_tile(strip, "Drain time")).to_contain_text("42 s10 in the queue")
+    await expect(strip_tile(strip, "Replicas")).to_contain_text("4 up · 5 wanted1 draining")
+    await expect(strip_tile(strip, "KV memory")).to_contain_text("61 % of 400 k tokens")
+    await expect(strip_tile(strip, "KV memory")).to_contain_text(
+        "used 244 k · held 48.0 k · free 108 k"
+    )
+    await expect(strip_tile(strip, "Redis")).to_contain_text("connectedsaved 0.3 s ago · async")
+    await expect(strip_tile(strip, "Policy")).to_contain_text("justitia-guarded")
 
 
-async def test_queue_says_why_each_application_waits_and_until_when(
+async def test_queue_shows_the_reason_and_the_expected_start_of_each_waiting_application(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page
@@ -51,7 +53,9 @@ async def test_queue_says_why_each_application_waits_and_until_when(
     await expect(page.get_by_label("Live applications by reason")).to_contain_text("30 running")
 
 
-async def test_new_frame_replaces_the_figures(viewers: Viewers, stand_in: StandIn) -> None:
+async def test_new_frame_replaces_the_figures_of_the_last(
+    viewers: Viewers, stand_in: StandIn
+) -> None:
     page = (await viewers.open(stand_in.url)).page
     waited = (
         page.get_by_label("Queue", exact=True).get_by_role("row").nth(1).get_by_role("cell").nth(4)
@@ -63,7 +67,7 @@ async def test_new_frame_replaces_the_figures(viewers: Viewers, stand_in: StandI
     await expect(waited).to_contain_text("45 s")
 
 
-async def test_lanes_as_a_table_have_what_runs_what_is_held_and_what_is_planned(
+async def test_lanes_table_lists_running_held_and_planned_inferences(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page
@@ -74,11 +78,10 @@ async def test_lanes_as_a_table_have_what_runs_what_is_held_and_what_is_planned(
 
     await expect(toggle).to_have_attribute("aria-pressed", "true")
     rows = lanes.get_by_role("row")
-    # Three of four applications run or hold their context, the others are planned.
+    # Three of four applications run or hold their context; the others are planned.
     await expect(rows).to_have_count(1 + 30 + 10)
     await expect(rows.filter(has_text="planned")).to_have_count(10)
-    # Six of nine seconds an application runs: at second 30 those that arrived 0 to 5 seconds
-    # after a multiple of nine before 30.
+    # At second 30, applications run that arrived 0 to 5 s after a multiple of nine before 30.
     running = sum((30 - n % 9) % 9 < 6 for n in range(40) if n % 4)
     await expect(rows.filter(has_text="running")).to_have_count(running)
     await expect(rows.filter(has_text="context held")).to_have_count(30 - running)
@@ -86,14 +89,14 @@ async def test_lanes_as_a_table_have_what_runs_what_is_held_and_what_is_planned(
     await expect(lanes.locator("canvas")).to_be_visible()
 
 
-async def test_pointer_on_a_rectangle_shows_its_application_and_a_click_opens_it(
+async def test_bar_shows_its_application_on_hover_and_opens_it_on_click(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page
     canvas = page.locator("canvas")
     box = await canvas.bounding_box()
     assert box is not None
-    # The lowest rectangle of the second lane, just before now, which is at 72 % of the width.
+    # The lowest bar of the second lane, just before now, which is at 72 % of the width.
     place: Position = {"x": box["width"] * 0.72 - 6, "y": 84 + 4 + 84 - 1}
 
     await canvas.hover(position=place)
@@ -121,7 +124,7 @@ async def test_lanes_are_reached_and_read_by_keyboard(viewers: Viewers, stand_in
     await expect(page.get_by_role("heading", name=first.split()[0], exact=True)).to_be_visible()
 
 
-async def test_shares_have_the_tree_with_quotas_and_the_past(
+async def test_shares_view_shows_the_tenant_tree_with_quotas_and_history(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url, "?view=shares")).page
@@ -145,7 +148,7 @@ async def test_shares_have_the_tree_with_quotas_and_the_past(
     await expect(past.nth(1)).to_contain_text("0.0 s66 %22 %22 %")
 
 
-async def test_application_has_reason_outlook_timeline_and_costs(
+async def test_application_view_shows_reason_outlook_timeline_and_costs(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page
@@ -162,14 +165,16 @@ async def test_application_has_reason_outlook_timeline_and_costs(
     await expect(cost).to_contain_text("computed6,300not found in it")
     await page.get_by_role("button", name="Timeline: show as table").click()
     second = page.get_by_label("Timeline", exact=True).get_by_role("row").nth(2)
-    # A second in the queue, 1.5 in prefill, 4.5 in decode, and two at a tool before it.
+    # A second in the queue, 1.5 in prefill, 4.5 in decode, after two seconds at a tool.
     for text in ("finished", "1.0 s", "1.5 s", "4.5 s", "2.0 s", "4,000", "1,900"):
         await expect(second).to_contain_text(text)
     await page.go_back()
     await expect(page.get_by_label("Queue", exact=True)).to_be_visible()
 
 
-async def test_predictor_has_the_error_of_each_class(viewers: Viewers, stand_in: StandIn) -> None:
+async def test_predictor_view_shows_the_error_of_each_class(
+    viewers: Viewers, stand_in: StandIn
+) -> None:
     page = (await viewers.open(stand_in.url, "?view=predictor")).page
 
     rows = page.get_by_label("Predictor", exact=True).get_by_role("row")
@@ -179,7 +184,7 @@ async def test_predictor_has_the_error_of_each_class(viewers: Viewers, stand_in:
     await expect(rows.filter(has_text="code_feedback")).to_contain_text("mean of the class")
 
 
-async def test_what_if_tells_the_change_for_each_tenant_as_an_estimate(
+async def test_what_if_view_shows_the_estimated_change_for_each_tenant(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url, "?view=what-if")).page
@@ -203,7 +208,7 @@ async def test_what_if_tells_the_change_for_each_tenant_as_an_estimate(
     await expect(row).to_contain_text("40 s → 30 s−25 %")
 
 
-async def test_tenant_sees_only_its_own(viewers: Viewers, stand_in: StandIn) -> None:
+async def test_tenant_sees_only_its_own_applications(viewers: Viewers, stand_in: StandIn) -> None:
     viewer = await viewers.open(stand_in.url, key="acme-key")
     page = viewer.page
 
@@ -220,7 +225,7 @@ async def test_tenant_sees_only_its_own(viewers: Viewers, stand_in: StandIn) -> 
     assert "initech" not in await page.locator("#console").inner_text()
 
 
-async def test_filters_live_in_the_address(viewers: Viewers, stand_in: StandIn) -> None:
+async def test_filters_are_kept_in_the_address(viewers: Viewers, stand_in: StandIn) -> None:
     page = (await viewers.open(stand_in.url)).page
     rows = page.get_by_label("Queue", exact=True).get_by_role("row")
     await page.get_by_role("combobox", name="Tenant").select_option("acme/search")
@@ -238,7 +243,7 @@ async def test_filters_live_in_the_address(viewers: Viewers, stand_in: StandIn) 
     await expect(again.get_by_label("Queue", exact=True).get_by_role("row")).to_have_count(1 + 10)
 
 
-async def test_parts_of_an_address_that_do_not_exist_have_their_defaults(
+async def test_unknown_parts_of_an_address_fall_back_to_defaults(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url, "?view=none&past=long&model=none&other=1")).page
@@ -247,7 +252,7 @@ async def test_parts_of_an_address_that_do_not_exist_have_their_defaults(
     await expect(page.get_by_label("Queue", exact=True).get_by_role("row")).to_have_count(1 + 10)
 
 
-async def test_id_and_enter_open_an_application_that_is_in_no_row(
+async def test_typed_id_opens_an_application_that_is_in_no_row(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page
@@ -263,7 +268,7 @@ async def test_id_and_enter_open_an_application_that_is_in_no_row(
     await expect(page.get_by_label("Why and when")).to_contain_text("1 call of it runs now")
 
 
-async def test_each_model_has_its_own_figures(viewers: Viewers) -> None:
+async def test_each_model_shows_its_own_figures(viewers: Viewers) -> None:
     models = (MadeUp(), MadeUp("qwen", replicas=2, applications=8, epoch=3))
     with StandIn(page=ROOT / PAGE, models=models, interval_s=None) as stand_in:
         page = (await viewers.open(stand_in.url)).page
@@ -277,7 +282,7 @@ async def test_each_model_has_its_own_figures(viewers: Viewers) -> None:
         await expect(page.get_by_label("State of the queue")).to_contain_text("8 applications live")
 
 
-async def test_operator_cancels_an_application_after_a_question(
+async def test_operator_cancels_an_application_after_a_confirmation(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
     page = (await viewers.open(stand_in.url)).page

@@ -22,7 +22,7 @@ expect.set_options(timeout=_PENDING_MS)
 
 @dataclass
 class Viewer:
-    """An open page, and what it has done."""
+    """An open page of the console, with a record of its requests and errors."""
 
     page: Page
     context: BrowserContext
@@ -32,13 +32,13 @@ class Viewer:
     errors: list[str] = field(default_factory=list)
 
     async def give_key(self, key: str) -> None:
-        """Type a key into the dialog that asks for it, and use it."""
+        """Type a key into the dialog that asks for it, and submit it."""
         self.key = key
         await self.page.get_by_role("textbox", name="Key", exact=True).fill(key)
         await self.page.get_by_role("button", name="Use this key").click()
 
     async def check(self) -> None:
-        """Check that the page failed nowhere, obeyed its policy, and kept the key to itself."""
+        """Check that the page had no error, obeyed its content policy, and kept its key private."""
         told = [one.text for one in self.messages if one.type in ("error", "warning")]
         # The browser itself reports answers such as 401, which tests provoke.
         unexpected = [text for text in told if "Failed to load resource" not in text]
@@ -53,7 +53,7 @@ class Viewer:
 
 
 class Viewers:
-    """Opens pages, each in a context of its own, and checks all of them at the end."""
+    """Opens pages, each in a browser context of its own, and checks all of them at the end."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser

@@ -1,1 +1,1 @@
-"""A cluster with Serve's own proxy: TLS for callers, and the operator's limit of a call's time."""
+"""Tests on Serve's own proxy: TLS for callers, and the operator's time limit of a call."""

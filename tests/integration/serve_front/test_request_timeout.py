@@ -1,4 +1,4 @@
-"""A caller's header for Ray cannot raise the operator's `request_timeout_s`."""
+"""A caller's header cannot raise the operator's limit `request_timeout_s`."""
 
 import asyncio
 import time
@@ -18,24 +18,26 @@ pytestmark = [
 ]
 
 _LATE_S = 5.0
-"""Allowance for a busy machine; without a timeout the call runs for 4 minutes."""
+"""Allowance in seconds for a busy machine; without a limit the call runs for 4 minutes."""
 _LONG = completion(max_tokens=12_000)
 
 
 async def check_call_ends_at_the_limit(http: httpx.AsyncClient, limit_s: float) -> None:
-    """Check that a long call and a long stream end at the limit, and that nothing is left."""
+    """Check that a long call and a long stream end at the limit and leave no inference."""
 
-    async def timed(stream: bool) -> tuple[httpx.Response, float]:
+    async def time_call(stream: bool) -> tuple[httpx.Response, float]:
         began_at = time.monotonic()
         answer = await http.post(COMPLETIONS, json=_LONG | {"stream": stream})
         return answer, time.monotonic() - began_at
 
-    (whole, took_s), (streamed, stream_took_s) = await asyncio.gather(timed(False), timed(True))
+    (whole, took_s), (streamed, stream_took_s) = await asyncio.gather(
+        time_call(False), time_call(True)
+    )
 
-    async def is_idle() -> bool:
+    async def service_is_idle() -> bool:
         return bool(0 == (await http.get("/v1/status")).json()["in_flight"])
 
-    await eventually(is_idle, "the engine has given them up")
+    await eventually(service_is_idle, "the engine has given them up")
 
     assert (504, "false") == (whole.status_code, whole.headers["x-should-retry"])
     assert "deadline_missed" == whole.json()["error"]["code"]

@@ -1,4 +1,4 @@
-"""TLS for callers of Serve's own proxy."""
+"""TLS between callers and Serve's own proxy."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -26,10 +26,10 @@ Caller = Callable[..., httpx.AsyncClient]
 _TOKENS = 20
 
 
-async def test_caller_who_trusts_the_authority_is_answered(
+async def test_caller_that_trusts_the_authority_is_answered(
     cluster: FrontCluster, caller: Caller
 ) -> None:
-    """Both unary and streamed answers arrive, and the stream is not held back until its end."""
+    """Unary and streamed answers arrive, and the stream is not held back until its end."""
     async with caller() as http:
         whole = await http.post(COMPLETIONS, json=completion(max_tokens=_TOKENS))
         stream = OpenStream(http, completion(max_tokens=_TOKENS))
@@ -40,10 +40,10 @@ async def test_caller_who_trusts_the_authority_is_answered(
     assert _TOKENS == whole.json()["usage"]["completion_tokens"]
     assert "[DONE]" == end
     assert len(stream.events) > _TOKENS
-    assert set() == cluster.haproxies()
+    assert set() == cluster.haproxy_process_ids()
 
 
-async def test_caller_who_trusts_another_authority_sends_nothing(
+async def test_caller_that_trusts_another_authority_sends_nothing(
     caller: Caller, tmp_path: Path
 ) -> None:
     """A server that impersonates the service must not receive prompts."""
@@ -60,10 +60,10 @@ async def test_caller_without_tls_gets_no_answer(cluster: FrontCluster) -> None:
             await http.get("/healthz")
 
 
-async def test_doctor_sees_the_certificate_and_recommends_no_haproxy(
+async def test_doctor_accepts_serves_proxy_where_it_has_a_certificate(
     caller: Caller,
 ) -> None:
-    """HAProxy could run here, but the next deployment would refuse it."""
+    """HAProxy could run on this machine, but the next deployment would refuse its certificate."""
     async with caller() as http:
         answer: dict[str, Any] = (await http.get("/v1/examination")).json()
     look = Look(read_inspection(answer))

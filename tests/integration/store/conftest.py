@@ -1,4 +1,4 @@
-"""A real Redis server for the tests of the stores, and a separate name in it for each test."""
+"""A real Redis server for the tests of the stores, with a name of its own for each test."""
 
 import itertools
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedRedis]:
 
 @pytest.fixture
 def raw(server: EmbeddedRedis) -> Iterator[redis.Redis]:
-    """Plain Redis client, to inspect and damage stored values."""
+    """Redis client without a store, to inspect and damage stored values."""
     with redis.Redis.from_url(server.url, decode_responses=True) as client:
         yield client
 

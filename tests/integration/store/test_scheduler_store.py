@@ -1,4 +1,4 @@
-"""The scheduler's store against a real Redis: contents, write permission, damaged data."""
+"""The scheduler's store on a real Redis: contents, write permission, damaged data."""
 
 import pickle
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,7 +20,7 @@ from tests.eventually import eventually
 pytestmark = pytest.mark.redis
 
 FAR = 10**14
-"""Epoch beyond those derived from Redis's clock."""
+"""Epoch far above the epochs derived from Redis's clock."""
 EMPTY = StoredState(clock=None, applications={}, settings=None, replicas={})
 
 
@@ -31,12 +31,12 @@ async def store(server: EmbeddedRedis, name: str) -> AsyncIterator[SchedulerStor
     await store.aclose()
 
 
-def _milliseconds(raw: redis.Redis) -> int:
+def _redis_milliseconds(raw: redis.Redis) -> int:
     seconds, microseconds = raw.time()
     return int(1000 * seconds + microseconds // 1000)
 
 
-async def kept(store: SchedulerStore) -> StoredState:
+async def stored_without_leader(store: SchedulerStore) -> StoredState:
     """Return the stored state without the leader."""
     return replace(await store.load(), epoch=None, leader=None)
 
@@ -56,11 +56,11 @@ async def test_epoch_rises_with_each_leader(store: SchedulerStore) -> None:
 async def test_epochs_stay_unique_after_the_store_was_emptied_under_two_schedulers(
     store: SchedulerStore, raw: redis.Redis, keys: Keys
 ) -> None:
-    """The first scheduler restores its own epoch; the next epoch up belongs to the second."""
+    """The first scheduler restores its own epoch; the next higher epoch belongs to the second."""
     first, second = await store.become_leader(), await store.become_leader()
     raw.delete(keys.schema, keys.epoch, keys.leader)
     put_back = await store.save(first, None, {}, ())
-    await eventually(lambda: _milliseconds(raw) > second, "a millisecond has passed")
+    await eventually(lambda: _redis_milliseconds(raw) > second, "a millisecond has passed")
 
     assert not put_back
     assert str(first) == raw.get(keys.epoch)
@@ -74,7 +74,7 @@ async def test_first_epoch_of_an_emptied_store_is_above_all_earlier_ones(
     known = await store.become_leader()
     since_ms = 1000 * raw.time()[0]
     raw.delete(keys.schema, keys.epoch, keys.leader)
-    await eventually(lambda: _milliseconds(raw) > known, "a millisecond has passed")
+    await eventually(lambda: _redis_milliseconds(raw) > known, "a millisecond has passed")
 
     assert since_ms <= known < await store.become_leader()
 
@@ -112,19 +112,21 @@ async def test_saved_state_is_loaded(store: SchedulerStore) -> None:
     clock = {"virtual_time": 0.1 + 0.2, "active": []}
     applications: dict[str, dict[str, Any]] = {"b": {"F": 2.5}, "a": {"F": 1}}
     await store.save(epoch, clock, applications, (), {"policy": "vtc"}, {"r1": {}})
-    first = await kept(store)
+    first = await stored_without_leader(store)
     await store.save(epoch, None, {"c": {"F": 3}}, iter(["a", "unknown"]))
     await store.save(epoch, None, {}, (), None, {"r2": {"M": 7}})
 
     assert first == StoredState(clock, applications, {"policy": "vtc"}, {"r1": {}})
     assert list(first.applications) == ["a", "b"]
     expected: dict[str, dict[str, Any]] = {"b": {"F": 2.5}, "c": {"F": 3}}
-    assert await kept(store) == StoredState(clock, expected, {"policy": "vtc"}, {"r2": {"M": 7}})
+    assert await stored_without_leader(store) == StoredState(
+        clock, expected, {"policy": "vtc"}, {"r2": {"M": 7}}
+    )
     await store.save(epoch, None, {}, (), replicas={})
-    assert {} == (await kept(store)).replicas
+    assert {} == (await stored_without_leader(store)).replicas
 
 
-async def test_ten_thousand_applications_are_one_save(store: SchedulerStore) -> None:
+async def test_ten_thousand_applications_are_saved_at_once(store: SchedulerStore) -> None:
     """As many applications may be live, and an emptied store is refilled in one save."""
     epoch = await store.become_leader()
     applications = {f"{number:05}": {"F": number} for number in range(10_000)}
@@ -132,16 +134,16 @@ async def test_ten_thousand_applications_are_one_save(store: SchedulerStore) -> 
     assert (await store.load()).applications == applications
     await store.save(epoch, None, {}, applications)
 
-    assert await kept(store) == EMPTY
+    assert await stored_without_leader(store) == EMPTY
 
 
-async def test_stale_writer_gets_an_error_and_writes_nothing(
+async def test_save_with_an_outdated_epoch_fails_and_writes_nothing(
     server: EmbeddedRedis, name: str, store: SchedulerStore
 ) -> None:
-    """Two leaders would overwrite each other; the store's epoch decides."""
+    """Two leaders would overwrite each other; the epoch in the store decides."""
     old = await store.become_leader()
     await store.save(old, {"v": 1}, {"a": {"F": 1}}, (), {"s": 1}, {"r": {}})
-    before = await kept(store)
+    before = await stored_without_leader(store)
     holder = LeaderRecord("ns", "a1", "1.2", "gpu-1", 42, 1_790_000_000.5)
     successor = SchedulerStore(server.url, name, leader=holder)
     new = await successor.become_leader()
@@ -151,10 +153,10 @@ async def test_stale_writer_gets_an_error_and_writes_nothing(
     with pytest.raises(StaleEpoch, match=winner) as error:
         await store.save(old, {"v": 9}, {"b": {"F": 9}}, ["a"], {"s": 9}, {"r9": {}})
     assert (error.value.ours, error.value.theirs) == (old, new)
-    assert await kept(store) == before
+    assert await stored_without_leader(store) == before
 
 
-def test_stale_epoch_survives_pickling() -> None:
+def test_stale_epoch_error_survives_pickling() -> None:
     """Ray pickles the errors of an actor."""
     error = pickle.loads(pickle.dumps(StaleEpoch(1, 2, {"host": "gpu-1"})))
 
@@ -196,7 +198,7 @@ def test_keys_have_the_documented_form() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a{b", "a}b", "x" * 201])
-def test_name_with_a_brace_is_refused(name: str) -> None:
+def test_model_name_with_a_brace_is_refused(name: str) -> None:
     """A brace would spread the keys of one model over several slots."""
     with pytest.raises(ConfigError, match="store name"):
         SchedulerStore("redis://localhost", name)
@@ -223,7 +225,7 @@ DAMAGES: dict[str, tuple[str, Callable[[redis.Redis, str], object]]] = {
 
 
 @pytest.mark.parametrize(("key_name", "damage"), DAMAGES.values(), ids=DAMAGES.keys())
-async def test_damage_is_an_error_that_names_the_key(
+async def test_error_for_damaged_data_names_the_key(
     store: SchedulerStore,
     raw: redis.Redis,
     keys: Keys,
@@ -240,7 +242,7 @@ async def test_damage_is_an_error_that_names_the_key(
     assert key in str(error.value)
 
 
-async def test_damage_names_the_field_too(
+async def test_error_for_damaged_data_names_the_field(
     store: SchedulerStore, raw: redis.Redis, keys: Keys
 ) -> None:
     raw.hset(keys.applications, mapping={"a1": "{}", "a2": "oops"})
@@ -263,7 +265,7 @@ async def test_no_scheduler_becomes_leader_on_newer_data(
     assert raw.get(keys.epoch) == str(epoch)
 
 
-async def test_becoming_leader_on_a_damaged_epoch_names_the_key(
+async def test_error_for_a_damaged_epoch_names_the_key(
     store: SchedulerStore, raw: redis.Redis, keys: Keys
 ) -> None:
     raw.set(keys.epoch, "x")
@@ -277,7 +279,7 @@ async def test_becoming_leader_on_a_damaged_epoch_names_the_key(
 async def test_save_on_a_damaged_key_writes_nothing(
     store: SchedulerStore, raw: redis.Redis, keys: Keys, key_name: str
 ) -> None:
-    """Redis does not undo a failed script, so it must fail before its first write."""
+    """Redis does not undo a failed script, so the script must fail before its first write."""
     epoch = await store.become_leader()
     await store.save(epoch, {"v": 1}, {"a": {}}, ())
     key = getattr(keys, key_name)
@@ -299,7 +301,7 @@ async def test_value_that_json_cannot_represent_is_not_saved(
     with pytest.raises(StoreError) as error:
         await store.save(epoch, {"v": 1}, {"a": {"F": float("nan")}}, ())
     assert f"{keys.applications}[a]" in str(error.value)
-    assert await kept(store) == EMPTY
+    assert await stored_without_leader(store) == EMPTY
 
 
 async def test_id_that_is_not_valid_utf8_is_a_store_error(store: SchedulerStore) -> None:
@@ -310,7 +312,7 @@ async def test_id_that_is_not_valid_utf8_is_a_store_error(store: SchedulerStore)
         await store.save(epoch, None, {"\ud800": {}}, ())
 
 
-async def test_redis_away_is_a_store_error_until_it_is_back(tmp_path: Path) -> None:
+async def test_unreachable_redis_is_a_store_error_until_redis_is_back(tmp_path: Path) -> None:
     """A leading scheduler continues in memory, sends `ping`, and saves later."""
     server = EmbeddedRedis(tmp_path / "data")
     server.start()
@@ -339,7 +341,7 @@ async def test_redis_away_is_a_store_error_until_it_is_back(tmp_path: Path) -> N
         server.stop()
 
 
-async def test_password_is_used_and_never_shown(
+async def test_redis_password_is_used_and_never_shown(
     server: EmbeddedRedis, name: str, store: SchedulerStore, raw: redis.Redis
 ) -> None:
     raw.ping()

@@ -1,4 +1,4 @@
-"""Schedulers on a real Redis: two at once, one after the other, and a Redis that returns."""
+"""Two schedulers on a real Redis, at once or in turn, and a Redis that restarts."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.redis
 Start = Callable[..., Awaitable[SchedulerService]]
 
 
-def config(**section: Any) -> AppConfig:
+def config_that_saves_often(**section: Any) -> AppConfig:
     """Return the arguments of an application that saves often."""
     return AppConfig.parse(
         {
@@ -47,7 +47,7 @@ def config(**section: Any) -> AppConfig:
 async def start(server: EmbeddedRedis, name: str) -> AsyncIterator[Start]:
     services: list[SchedulerService] = []
 
-    async def start(
+    async def start_scheduler(
         host: str = "gpu-1",
         above: int = 0,
         revive: Callable[[], None] | None = None,
@@ -56,20 +56,22 @@ async def start(server: EmbeddedRedis, name: str) -> AsyncIterator[Start]:
         store = SchedulerStore(
             server.url, name, leader=LeaderRecord("ns", f"actor-{host}", "1", host)
         )
-        service = SchedulerService(Term(config(**section), store, lambda reason: None))
+        service = SchedulerService(
+            Term(config_that_saves_often(**section), store, lambda reason: None)
+        )
         services.append(service)
         await service.term.begin(above)
         if not service.term.has_settings.is_set():
             await service.configure({})
         return service
 
-    yield start
+    yield start_scheduler
     for service in services:
         await service.term.end()
 
 
 async def test_second_of_two_deployments_leads_and_the_first_reports_it(start: Start) -> None:
-    """Two deployments share a name by mistake: nothing is leased twice, and the log says so."""
+    """If two deployments share a name by mistake, nothing is leased twice, and the log says so."""
     first = await start("gpu-1")
     replica = PullingReplica(first, first.term.epoch)
     await waits_for_work(first)
@@ -114,10 +116,10 @@ async def test_emptied_redis_gets_the_complete_state_again(
     assert "vtc" == successor.inspector.status().policy
 
 
-async def test_data_of_version_1_are_migrated_when_a_scheduler_becomes_leader(
+async def test_stored_data_of_version_1_are_migrated_when_a_scheduler_becomes_leader(
     start: Start, server: EmbeddedRedis, name: str, raw: redis.Redis, keys: Keys
 ) -> None:
-    """An upgrade keeps the fair-share state; the older version is fenced off."""
+    """An upgrade keeps the fair-share state; the older version can no longer write."""
     older = SchedulerStore(server.url, name)
     epoch = await older.become_leader()
     await older.save(epoch, CLOCK, {"a": APPLICATION}, ())
@@ -144,10 +146,10 @@ async def test_interrupted_migration_starts_over(
     raw.set(keys.schema, "1")
     before = raw.hgetall(keys.applications)
 
-    async def dies(*_: Any, **__: Any) -> None:
+    async def die_during_migration(*_: Any, **__: Any) -> None:
         raise asyncio.CancelledError
 
-    monkeypatch.setattr(older, "_migrate", dies)
+    monkeypatch.setattr(older, "_migrate", die_during_migration)
     with pytest.raises(asyncio.CancelledError):
         await older.become_leader()
     cut_off = (raw.get(keys.schema), raw.hgetall(keys.applications))
@@ -163,12 +165,14 @@ async def test_interrupted_migration_starts_over(
     assert ([], 640.0) == (migrated["replicas"], migrated["kv_token_time"])
 
 
-async def test_killed_embedded_redis_is_started_again_and_nothing_is_lost(tmp_path: Path) -> None:
+async def test_killed_embedded_redis_is_restarted_and_no_data_is_lost(tmp_path: Path) -> None:
     """Grants continue meanwhile, and changes are saved once Redis is back."""
     server = EmbeddedRedis(tmp_path / "data")
     server.start()
     store = SchedulerStore(server.url, "a/m")
-    service = SchedulerService(Term(config(), store, lambda reason: None, server.start))
+    service = SchedulerService(
+        Term(config_that_saves_often(), store, lambda reason: None, server.start)
+    )
     await service.term.begin()
     await service.configure({})
     epoch = service.term.epoch
@@ -181,11 +185,11 @@ async def test_killed_embedded_redis_is_started_again_and_nothing_is_lost(tmp_pa
         meanwhile = granted(await service.submit_many("i", epoch, 0, (opened(), inference("q"))))
         await eventually(lambda: service.term.checkpointer.trouble, "it notices")
 
-        async def is_saved() -> bool:
+        async def state_is_saved() -> bool:
             is_there = service.term.checkpointer.trouble is None
             return is_there and "a" in (await store.load()).applications
 
-        assert await eventually(is_saved, "it is back")
+        assert await eventually(state_is_saved, "it is back")
         assert ["q"] == meanwhile
     finally:
         await replica.stop()

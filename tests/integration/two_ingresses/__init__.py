@@ -1,1 +1,1 @@
-"""One application behind two ingresses: recognised conversations, and traces."""
+"""Tests of one application behind two ingresses: recognised conversations, and traces."""

@@ -20,13 +20,13 @@ Json = dict[str, Any]
 Messages = list[ChatCompletionMessageParam]
 
 
-async def seen(service: Service) -> dict[str, Json]:
+async def open_applications(service: Service) -> dict[str, Json]:
     """Return the scheduler's view of each open application, by its caller's id."""
     status: Json = await service.scheduler().status.remote(1_000)
     return {view["application_id"].partition("|")[2]: view for view in status["first_applications"]}
 
 
-async def converse(
+async def hold_conversation(
     client: openai.AsyncOpenAI, question: str, *, stream: bool = False, turns: int = TURNS
 ) -> Messages:
     """Have a conversation like an agent of the official SDK, and return its messages."""
@@ -51,7 +51,7 @@ async def converse(
     return messages
 
 
-def client_of(service: Service, **headers: str) -> openai.AsyncOpenAI:
+def openai_client_with(service: Service, **headers: str) -> openai.AsyncOpenAI:
     """Return OpenAI's client with these headers."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return openai.AsyncOpenAI(
@@ -59,7 +59,7 @@ def client_of(service: Service, **headers: str) -> openai.AsyncOpenAI:
     )
 
 
-async def end(service: Service, ids: list[str]) -> None:
+async def cancel_applications(service: Service, ids: list[str]) -> None:
     """Cancel applications, so that the next test starts without any."""
     async with service.http() as http:
         for application_id in ids:
@@ -67,39 +67,43 @@ async def end(service: Service, ids: list[str]) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_conversations_without_headers_stay_one_application_each(
+async def test_each_conversation_without_headers_stays_one_application(
     service: Service, stream: bool
 ) -> None:
     """Ten agents at a time with each turn at any ingress: ten applications and no other."""
-    async with client_of(service) as client:
-        await asyncio.gather(*(converse(client, f"{n} {stream}", stream=stream) for n in range(10)))
+    async with openai_client_with(service) as client:
+        await asyncio.gather(
+            *(hold_conversation(client, f"{n} {stream}", stream=stream) for n in range(10))
+        )
 
-    async def are_counted() -> bool:  # a stream ends before its replica reports that
-        return bool(10 * TURNS == sum(v["ended"] for v in (await seen(service)).values()))
+    async def all_are_counted() -> bool:  # a stream ends before its replica reports that
+        return bool(
+            10 * TURNS == sum(v["ended"] for v in (await open_applications(service)).values())
+        )
 
-    await eventually(are_counted, "every turn is reported")
-    found = await seen(service)
-    await end(service, list(found))
+    await eventually(all_are_counted, "every turn is reported")
+    found = await open_applications(service)
+    await cancel_applications(service, list(found))
 
     assert [TURNS] * 10 == [view["ended"] for view in found.values()]
     assert {"conversation"} == {view["recognized_by"] for view in found.values()}
 
 
-async def test_new_scheduler_knows_conversations_that_go_on(service: Service) -> None:
+async def test_new_scheduler_recognises_continued_conversations(service: Service) -> None:
     """Ingresses resend the names they gave lately; forks of a conversation belong to it."""
-    async with client_of(service) as client:
-        messages = await converse(client, "survives", turns=1)
-        [name] = await seen(service)
+    async with openai_client_with(service) as client:
+        messages = await hold_conversation(client, "survives", turns=1)
+        [name] = await open_applications(service)
         ray.kill(service.scheduler(), no_restart=False)
         await service.until(lambda status: status["ready"] and status["ingresses"] == 2, "is back")
 
-        async def is_joined() -> bool:
+        async def conversation_is_joined() -> bool:
             await client.chat.completions.create(model=MODEL, messages=messages, max_tokens=5)
-            return bool((await seen(service))[name]["ended"] > 1)
+            return bool((await open_applications(service))[name]["ended"] > 1)
 
-        await eventually(is_joined, "the conversation goes on under its name")
-    found = await seen(service)
-    await end(service, list(found))
+        await eventually(conversation_is_joined, "the conversation goes on under its name")
+    found = await open_applications(service)
+    await cancel_applications(service, list(found))
 
     assert "conversation" == found[name]["recognized_by"]
 
@@ -112,10 +116,10 @@ async def test_harness_and_its_sub_agents_are_one_application(service: Service) 
         *({"x_session_id": f"g{n}", "x_parent_session_id": f"c{n}"} for n in range(4)),
     ]
     for headers in family:
-        async with client_of(service, **headers) as client:
-            await converse(client, "hello", turns=2)
-    found = await seen(service)
-    await end(service, list(found))
+        async with openai_client_with(service, **headers) as client:
+            await hold_conversation(client, "hello", turns=2)
+    found = await open_applications(service)
+    await cancel_applications(service, list(found))
 
     assert ["opencode/root"] == list(found)
     view = found["opencode/root"]
@@ -137,8 +141,8 @@ async def test_last_call_of_a_session_ends_its_application(service: Service) -> 
         )
         await service.until_idle()
         again = await http.post(CHAT, json=body, headers=headers)
-        found = await seen(service)
-    await end(service, list(found))
+        found = await open_applications(service)
+    await cancel_applications(service, list(found))
 
     assert [200] * 3 == [answer.status_code for answer in (first, last, again)]
     assert {"dynamo/s": 1} == {name: view["ended"] for name, view in found.items()}

@@ -9,7 +9,7 @@ import pytest
 from justitia_ray.observability.trace_context import ApplicationSampler, TraceContext
 from tests.eventually import eventually
 from tests.harness.bodies import CHAT, COMPLETIONS, chat, completion
-from tests.harness.open_calls import OpenStream, every_seat_taken
+from tests.harness.open_calls import OpenStream, occupy_all_seats
 from tests.harness.otlp_receiver import OtlpReceiver, ReceivedSpan
 from tests.harness.service import ENDLESS, MODEL, Service
 from tests.integration.two_ingresses.conftest import INGRESSES, NAME
@@ -20,24 +20,24 @@ CALLS = 16
 """Number of calls; all reach the same one of two ingresses once in 30,000 runs."""
 SECRET_WORD = "persimmon"
 EXPORTED_WITHIN_S = 60.0
-"""Time until spans arrive: they are sent every 5 s, later on busy cores."""
+"""Seconds until spans arrive: they are sent every 5 s, later on busy cores."""
 CALLER = TraceContext(0xFEED, 0xBEEF, is_sampled=True)
 
 
-def trace_of(key: str) -> str:
+def documented_trace_id(key: str) -> str:
     """Return an application's trace id, computed as the documentation says."""
     return f"{ApplicationSampler(NAME, MODEL, 1.0).context(key).trace_id:032x}"
 
 
-async def whole(collector: OtlpReceiver, key: str) -> list[ReceivedSpan]:
+async def complete_trace(collector: OtlpReceiver, key: str) -> list[ReceivedSpan]:
     """Return an application's trace, once its root span has arrived."""
 
-    def trace() -> list[ReceivedSpan]:
-        spans = collector.trace(trace_of(key))
+    def trace_with_root() -> list[ReceivedSpan]:
+        spans = collector.trace(documented_trace_id(key))
         return spans if any(not span.parent_id for span in spans) else []
 
     spans: list[ReceivedSpan] = await eventually(
-        trace, f"the trace of {key} is exported", EXPORTED_WITHIN_S
+        trace_with_root, f"the trace of {key} is exported", EXPORTED_WITHIN_S
     )
     return spans
 
@@ -52,17 +52,17 @@ async def test_calls_of_an_application_are_one_trace(
         "x-justitia-class": "report",
     }
 
-    async def call_anew() -> httpx.Response:
+    async def call_on_new_connection() -> httpx.Response:
         async with service.http() as fresh:  # a connection stays at one ingress
             return await fresh.post(CHAT, json=chat(SECRET_WORD, 3), headers=headers)
 
-    answers = await asyncio.gather(*(call_anew() for _ in range(CALLS)))
+    answers = await asyncio.gather(*(call_on_new_connection() for _ in range(CALLS)))
     assert {200} == {answer.status_code for answer in answers}
     (await http.post("/v1/applications/acme|report-1/close")).raise_for_status()
-    await whole(collector, "acme|report-1")
+    await complete_trace(collector, "acme|report-1")
 
     def all_calls() -> list[ReceivedSpan]:
-        spans = collector.trace(trace_of("acme|report-1"))
+        spans = collector.trace(documented_trace_id("acme|report-1"))
         return spans if 4 * CALLS + 1 == len(spans) else []
 
     spans = await eventually(all_calls, "all spans are exported", EXPORTED_WITHIN_S)
@@ -94,7 +94,7 @@ async def test_calls_of_an_application_are_one_trace(
         assert span.started_ns <= span.ended_ns
 
 
-async def test_collector_is_sent_its_headers_and_no_text(
+async def test_collector_gets_its_headers_and_no_prompt_text(
     http: httpx.AsyncClient, collector: OtlpReceiver
 ) -> None:
     """Spans may be read by people who must not see users' texts."""
@@ -102,7 +102,7 @@ async def test_collector_is_sent_its_headers_and_no_text(
     answer = await http.post(CHAT, json=chat(SECRET_WORD, 3), headers=names)
     said = answer.json()["choices"][0]["message"]["content"]
     (await http.post("/v1/applications/acme|quiet/close")).raise_for_status()
-    await whole(collector, "acme|quiet")
+    await complete_trace(collector, "acme|quiet")
 
     assert said.strip()
     assert {"Bearer of-the-collector"} == {one["authorization"] for one in collector.headers}
@@ -111,7 +111,7 @@ async def test_collector_is_sent_its_headers_and_no_text(
         assert said.strip().encode() not in body
 
 
-async def test_call_that_waits_shows_its_position_and_the_reason(
+async def test_trace_of_a_waiting_call_shows_its_position_and_the_reason(
     service: Service, http: httpx.AsyncClient, collector: OtlpReceiver
 ) -> None:
     """All seats are taken: the trace shows the calls ahead, and for how long."""
@@ -121,12 +121,12 @@ async def test_call_that_waits_shows_its_position_and_the_reason(
         known = await http.get("/v1/applications/acme|late")
         return known.status_code == 200 and known.json()["age_s"] > 1.0
 
-    async with every_seat_taken(service, http):
+    async with occupy_all_seats(service, http):
         call = asyncio.create_task(http.post(COMPLETIONS, json=completion(), headers=names))
         await eventually(call_has_waited, "it has waited for a second")
     assert 200 == (await call).status_code
     (await http.post("/v1/applications/acme|late/close")).raise_for_status()
-    spans = await whole(collector, "acme|late")
+    spans = await complete_trace(collector, "acme|late")
     (waits,) = [span for span in spans if span.name == "justitia.queue"]
 
     assert {"justitia.reason", "justitia.position", "justitia.virtual_finish_time"} <= set(
@@ -149,30 +149,29 @@ async def test_callers_own_trace_is_linked(
     }
     (await http.post(CHAT, json=chat(), headers=names)).raise_for_status()
     (await http.post("/v1/applications/acme|linked/close")).raise_for_status()
-    spans = await whole(collector, "acme|linked")
+    spans = await complete_trace(collector, "acme|linked")
     (call,) = [span for span in spans if span.name == f"chat {MODEL}"]
 
     assert ((f"{CALLER.trace_id:032x}", f"{CALLER.span_id:016x}"),) == call.links
     assert [] == collector.trace(f"{CALLER.trace_id:032x}")
 
 
-async def test_trace_shows_where_a_caller_disconnected(
+async def test_trace_shows_the_point_at_which_a_caller_disconnected(
     service: Service, http: httpx.AsyncClient, collector: OtlpReceiver
 ) -> None:
-    """A trace must show where the call ended."""
     names = {"x-justitia-application": "left", "x-justitia-tenant": "acme"}
     async with service.http() as mine:
         mine.headers.update(names)
         stream = OpenStream(mine, completion(max_tokens=ENDLESS))
         await eventually(stream.has_begun, "it runs", 60.0)
-        await stream.leave()
+        await stream.close_stream()
     (await http.post("/v1/applications/acme|left/close")).raise_for_status()
-    spans = await whole(collector, "acme|left")
+    spans = await complete_trace(collector, "acme|left")
 
-    def of_error() -> set[str]:
-        spans = collector.trace(trace_of("acme|left"))
+    def span_of_error() -> set[str]:
+        spans = collector.trace(documented_trace_id("acme|left"))
         return {s.name for s in spans if s.attributes.get("error.type") == "cancelled"}
 
     assert spans
     wanted = {f"text_completion {MODEL}", "justitia.lease", "justitia.engine"}
-    await eventually(lambda: wanted == of_error(), "the spans say so", EXPORTED_WITHIN_S)
+    await eventually(lambda: wanted == span_of_error(), "the spans say so", EXPORTED_WITHIN_S)

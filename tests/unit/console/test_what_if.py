@@ -14,7 +14,7 @@ from justitia_ray.errors import ConfigError
 from justitia_ray.protocol.console_answers import Times, WhatIfAnswer
 from justitia_ray.protocol.status import read_answer
 from justitia_ray.sim.settings import RunSettings
-from tests.harness.console.recorded import engine, nine_classes, record_run
+from tests.harness.console.recorded import constant_engine, nine_class_applications, record_run
 from tests.unit.console.watched import WatchedCore
 
 ITERATION_S = 0.02
@@ -140,8 +140,8 @@ def test_p90_is_interpolated_between_two_times() -> None:
 @pytest.mark.slow
 def test_estimate_equals_the_recorded_run_without_changes() -> None:
     """Engines with constant iterations are what an estimate assumes, so it must be close."""
-    settings = RunSettings(engine(), replicas=2)
-    recorded = record_run(nine_classes(30), settings).history
+    settings = RunSettings(constant_engine(), replicas=2)
+    recorded = record_run(nine_class_applications(30), settings).history
     assert recorded is not None
     answer = estimate(recorded, Question(replicas=8))
 

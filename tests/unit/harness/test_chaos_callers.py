@@ -168,7 +168,7 @@ async def play_application(
 ) -> RunRecords:
     records = RunRecords()
     callers = Callers(service, service, records, answer_within_s, again_after_s=0.0)
-    await callers.play([planned])
+    await callers.run_applications([planned])
     return records
 
 
@@ -228,7 +228,7 @@ async def test_caller_that_left_makes_another_call() -> None:
     """A caller that left received no answer, but its call did not break."""
     service, records = FakeService(None, ANSWER), RunRecords()
     callers = Callers(service, service, records, again_after_s=0.0)
-    playing = asyncio.create_task(callers.play([planned_application("a")]))
+    playing = asyncio.create_task(callers.run_applications([planned_application("a")]))
     await service.reached.wait()
 
     assert 1 == callers.open_calls == callers.disconnect(1.0, 0.5)
@@ -245,7 +245,7 @@ async def _stall_and_continue() -> None:
     service = FakeService([text_chunk("w1 "), text_chunk("w2 ", "length"), USAGE, b"[DONE]"])
     records = RunRecords()
     callers = Callers(service, service, records, 5.0, again_after_s=0.0)
-    playing = asyncio.create_task(callers.play([as_streams(planned_application("a"))]))
+    playing = asyncio.create_task(callers.run_applications([as_streams(planned_application("a"))]))
     await eventually(lambda: callers.open_calls, "it reads", every_s=0.0)
     stalling = asyncio.create_task(callers.stall(0.0, 0.05))
     for _ in range(100):  # enough turns of the event loop to read the whole stream

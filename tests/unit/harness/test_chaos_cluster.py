@@ -13,7 +13,7 @@ from tests.harness.chaos.leak_check import (
     IDLE_WORKERS_TOLERANCE,
     ResourceCount,
     leaks,
-    role_of,
+    process_role,
 )
 from tests.harness.local_cluster import read_serve_config
 
@@ -97,8 +97,8 @@ class TitledProcess:
 )
 def test_role_of_a_process_is_independent_of_its_activity(title: str, role: str) -> None:
     """One role under two names would look like a new process."""
-    assert role == role_of(TitledProcess(title), 1)
-    assert "scheduler" == role_of(TitledProcess(title), 7)
+    assert role == process_role(TitledProcess(title), 1)
+    assert "scheduler" == process_role(TitledProcess(title), 7)
 
 
 def test_engine_arguments_keep_other_settings_of_the_file() -> None:

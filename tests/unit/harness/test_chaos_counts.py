@@ -175,9 +175,9 @@ def test_journal_lists_runs_that_never_ended(tmp_path: Path) -> None:
     """The recovery time of a killed replica begins at such a run."""
     file = tmp_path / "journal.jsonl"
     writer = JournalWriter(file)
-    writer.began(2.0, "a.1#2", "3-17", 40)
-    writer.began(1.0, "a.0#1", "3-16", 40)
-    writer.ended(2.5, "3-16", complete=True)
+    writer.write_run_begin(2.0, "a.1#2", "3-17", 40)
+    writer.write_run_begin(1.0, "a.0#1", "3-16", 40)
+    writer.write_run_end(2.5, "3-16", complete=True)
     pid = os.getpid()
 
     assert [

@@ -64,8 +64,8 @@ async def test_calls_of_a_crowd_have_unique_names() -> None:
     service = FakeService()
     transport = HttpTransport("http://service", transport=service.http_transport())
     crowd = Crowd(transport)
-    await crowd.play(2, 0.0)
-    await crowd.play(2, 0.0)
+    await crowd.call_repeatedly(2, 0.0)
+    await crowd.call_repeatedly(2, 0.0)
 
     names = [request.body["user"] for request in service.requests]
     assert [f"{CROWD}.{number}#1" for number in range(4)] == sorted(names)

@@ -20,9 +20,9 @@ from tests.harness.chaos.records import (
     EngineRun,
     FleetSample,
     JournalWriter,
-    Load,
+    ReplicaLoading,
     RunRecords,
-    read_loads,
+    read_loadings,
 )
 from tests.unit.harness.made_up import (
     answered_call,
@@ -266,7 +266,7 @@ def test_started_and_stopped_replicas_are_counted() -> None:
         pids=PIDS,
         faults=[injected_fault(FaultKind.DRAINING_KILLED, 3.5, pid=3)],
     )
-    found = measure_fleet(LIMITS, records, [], [Load(1, 0.0, 1.0), Load(2, 1.0, None)])
+    found = measure_fleet(LIMITS, records, [], [ReplicaLoading(1, 0.0, 1.0), ReplicaLoading(2, 1.0, None)])
 
     assert (1, 3, 1, 1, ()) == (
         found.fewest,
@@ -313,7 +313,7 @@ def test_scale_down_time_is_computed_from_the_arguments(
     section: dict[str, Any], comes_down_s: float
 ) -> None:
     """Demand counts for `hold_s` after its end, and then Serve's delay follows."""
-    limits = FleetLimits.of(AutoscalingSection(max_replicas=4, **section))
+    limits = FleetLimits.from_autoscaling(AutoscalingSection(max_replicas=4, **section))
 
     assert (section["min_replicas"], 4) == (limits.minimum, limits.maximum)
     assert comes_down_s == limits.comes_down_s
@@ -323,10 +323,10 @@ def test_loading_times_are_read_from_the_journal(tmp_path: Path) -> None:
     """A replica that is killed while it loads leaves a start without an end."""
     file = tmp_path / "loads.jsonl"
     writer = JournalWriter(file)
-    writer.loading(1.0)
-    begun = read_loads(file)
-    writer.loaded(2.5)
+    writer.write_loading(1.0)
+    begun = read_loadings(file)
+    writer.write_loaded(2.5)
 
-    assert [] == read_loads(tmp_path / "none")
+    assert [] == read_loadings(tmp_path / "none")
     assert [(1.0, None)] == [(load.began_at, load.ended_at) for load in begun]
-    assert [(1.0, 2.5)] == [(load.began_at, load.ended_at) for load in read_loads(file)]
+    assert [(1.0, 2.5)] == [(load.began_at, load.ended_at) for load in read_loadings(file)]

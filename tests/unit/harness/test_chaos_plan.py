@@ -6,7 +6,7 @@ import pytest
 
 from justitia_ray.errors import ConfigError
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS
-from tests.harness.chaos.load import CLASSES, call_body, draw_load, draw_tails
+from tests.harness.chaos.load import CLASSES, call_body, draw_load, draw_long_streams
 from tests.harness.chaos.plan import OF_A_FIXED_FLEET, OF_A_SCALED_FLEET, FaultKind, draw_plan
 
 
@@ -56,10 +56,10 @@ def test_each_kind_of_fault_belongs_to_fixed_or_autoscaled_replicas() -> None:
 
 def test_each_phase_ends_with_an_application_of_long_streams() -> None:
     """Replicas are removed while they run, and a leaving one must run one of them."""
-    tails = draw_tails(1, 4, 3, (250, 600))
+    tails = draw_long_streams(1, 4, 3, (250, 600))
     streams = [inference for planned in tails for inference in planned.inferences]
 
-    assert tails == draw_tails(1, 4, 3, (250, 600)) != draw_tails(2, 4, 3, (250, 600))
+    assert tails == draw_long_streams(1, 4, 3, (250, 600)) != draw_long_streams(2, 4, 3, (250, 600))
     assert [0, 1, 2, 3] == [planned.phase for planned in tails]
     assert 12 == len({stream.name for stream in streams})
     assert all(stream.stream and 250 <= stream.max_tokens <= 600 for stream in streams)

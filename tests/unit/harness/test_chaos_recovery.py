@@ -24,7 +24,7 @@ from tests.harness.chaos.recovery import (
     is_over,
     recovery_s,
 )
-from tests.harness.chaos.report import ChaosResult, FaultOutcome, document
+from tests.harness.chaos.report import ChaosResult, FaultOutcome, result_document
 from tests.unit.harness.made_up import (
     answered_call,
     completed_run,
@@ -181,11 +181,11 @@ def test_recovery_of_a_replicas_work_ends_when_its_last_run_restarts(
     ]
     hit = injected_fault(kind, 10.0, pid=7)
 
-    assert 3.0 == elsewhere_s(hit, RunRecords(), runs)
-    assert elsewhere_s(hit, RunRecords(), runs[:-1]) is None
+    assert 3.0 == rerun_elsewhere_s(hit, RunRecords(), runs)
+    assert rerun_elsewhere_s(hit, RunRecords(), runs[:-1]) is None
     assert not had_no_effect(hit, RunRecords(), runs[:-1])
     assert (
-        elsewhere_s(injected_fault(FaultKind.INGRESS_KILLED, 10.0, pid=7), RunRecords(), runs)
+        rerun_elsewhere_s(injected_fault(FaultKind.INGRESS_KILLED, 10.0, pid=7), RunRecords(), runs)
         is None
     )
 
@@ -225,7 +225,7 @@ CLEAN = ChaosResult(
 
 def test_json_report_has_the_documented_fields() -> None:
     """Other tools read these field names."""
-    found = document(CLEAN)
+    found = result_document(CLEAN)
 
     assert (10, 0, 0, 0, 0) == tuple(
         found[name] for name in ("inferences", "lost", "doubled", "wrong", "leaked")

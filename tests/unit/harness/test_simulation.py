@@ -14,7 +14,7 @@ from tests.harness.planned import PlannedInference
 from tests.harness.simulation.broken_parts import BROKEN
 from tests.harness.simulation.connections import Connections
 from tests.harness.simulation.plan import Fault, FaultKind, draw_plan
-from tests.harness.simulation.run import play, play_seeds, shrink
+from tests.harness.simulation.run import run_plan, run_seeds, shrink
 from tests.harness.simulation.virtual_loop import NothingLeftToDo, VirtualLoop, run_virtually
 
 _SEEDS = (0, 25)
@@ -23,7 +23,7 @@ _SEEDS = (0, 25)
 @pytest.mark.slow
 def test_simulated_service_keeps_every_rule_under_faults() -> None:
     """Calls are lost and repeated, processes die and return: no inference is lost or doubled."""
-    result = play_seeds(_SEEDS)
+    result = run_seeds(_SEEDS)
 
     assert [] == result.findings
     assert 25 == result.simulations
@@ -34,12 +34,12 @@ def test_simulated_service_keeps_every_rule_under_faults() -> None:
 @pytest.mark.parametrize("seed", [3297, 4058, 12585])
 def test_seeds_that_failed_before_keep_every_rule(seed: int) -> None:
     """Past causes: late settings, a repeated batch, a plan that changed the accounts."""
-    assert () == play(draw_plan(seed)).failures
+    assert () == run_plan(draw_plan(seed)).failures
 
 
 def test_simulation_of_a_seed_is_deterministic() -> None:
     """A seed that fails in a search of hours must fail again in a single run."""
-    first, second = (play(draw_plan(7), traced=True) for _ in range(2))
+    first, second = (run_plan(draw_plan(7), traced=True) for _ in range(2))
 
     assert first.trace == second.trace
     assert (first.steps, first.grants) == (second.steps, second.grants)
@@ -52,7 +52,7 @@ def test_deliberately_broken_part_is_found(mistake: str) -> None:
     simulated = BROKEN[mistake].find()
 
     assert simulated is not None
-    assert not play(simulated.plan).failures
+    assert not run_plan(simulated.plan).failures
 
 
 @pytest.mark.slow
@@ -63,7 +63,7 @@ def test_calls_end_as_documented_while_no_replica_is_reachable() -> None:
         Fault(FaultKind.PORT_BLOCKED, at_s=6.9, for_s=40.0, party=replica, other=2, both=True)
         for replica in range(plan.replicas)
     )
-    simulated = play(replace(plan, faults=faults), traced=True)
+    simulated = run_plan(replace(plan, faults=faults), traced=True)
 
     assert (1, 2, ()) == (plan.ingresses, plan.replicas, simulated.failures)
     assert "AttemptsExhausted('gave up after 20 attempts')" in simulated.trace
@@ -88,7 +88,7 @@ def test_stopped_replicas_keep_their_leases_while_their_hosts_answer(
             for application in drawn.applications
         ),
     )
-    simulated = play(plan)
+    simulated = run_plan(plan)
 
     assert () == simulated.failures
     assert answers == (plan.inferences == simulated.grants)
@@ -128,7 +128,7 @@ def test_failing_simulation_leaves_no_coroutine_behind() -> None:
     )
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        simulated = play(plan, BROKEN["tags are put back wrong"].parts)
+        simulated = run_plan(plan, BROKEN["tags are put back wrong"].parts)
         gc.collect()
 
     assert ["tags_survive_restarts"] == [failure.check for failure in simulated.failures[:1]]

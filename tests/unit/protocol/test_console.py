@@ -7,11 +7,11 @@ from justitia_ray.errors import ResponseError
 from justitia_ray.protocol.console import Bye, Frame, Line, read_line
 from justitia_ray.protocol.console_answers import ConsoleApplication, WhatIfAnswer
 from justitia_ray.protocol.status import read_answer
-from tests.harness.console.made_up import MadeUp, hello
+from tests.harness.console.made_up import MadeUp, hello_line
 
 SERVICE = MadeUp()
 LINES: tuple[Line, ...] = (
-    hello(None, ("llama",)),
+    hello_line(None, ("llama",)),
     SERVICE.frame(100),
     SERVICE.frame(101, is_whole=False),
     SERVICE.frame(101, "acme"),
