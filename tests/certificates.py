@@ -1,4 +1,4 @@
-"""Certificates for encrypted connections, created during the tests."""
+"""Certificates for encrypted connections, made during the tests."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 NOWHERE = "10.9.9.9"
-"""Address in certificates whose owner's name is not checked."""
+"""Address in certificates whose host name is not checked."""
 
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """Certificate authority that writes its signed certificates into its folder."""
+    """Certificate authority that writes the certificates it signs into its folder."""
 
     folder: Path
     key: ec.EllipticCurvePrivateKey
 
     @classmethod
-    def of(cls, folder: Path) -> "Authority":
-        """Return a new authority with a new folder, whose name it takes."""
+    def in_folder(cls, folder: Path) -> "Authority":
+        """Return a new authority named after a new folder."""
         folder.mkdir()
         key = ec.generate_private_key(ec.SECP256R1())
         authority = cls(folder, key)
@@ -37,7 +37,7 @@ class Authority:
         return self.folder / "authority.pem"
 
     def issue(self, name: str, address: str = NOWHERE) -> tuple[Path, Path]:
-        """Write a new certificate and its key; return the two paths."""
+        """Write a new certificate and its key; return (certificate path, key path)."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = make_certificate(
             name, key, self.folder.name, self.key, is_authority=False, address=address

@@ -1,4 +1,4 @@
-"""Fixtures for all tests: no Ray cluster in unit tests, one cluster for tests marked for it."""
+"""Fixtures of all tests: no Ray cluster in unit tests, one cluster for the tests marked for it."""
 
 import os
 import sys
@@ -24,18 +24,15 @@ os.environ |= {
     "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60",
 }
 
-# The shared cluster uses Serve's own proxy, regardless of `justitia env` in this shell.
+# The shared cluster uses Serve's own proxy, whatever `justitia env` has set in this shell.
 for _name in ("RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_THROUGHPUT_OPTIMIZED"):
     os.environ.pop(_name, None)
 
-# Each process of Serve and of vLLM imports thousands of modules and takes 2 to 7 s of CPU to
-# compile them: keep the compiled files even if the environment disables them.
+# Compiled files save each process of Serve and vLLM 2 to 7 s of CPU for its imports.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Profiles of hypothesis: `dev` during development, `ci` with three times the examples, selected by
-# the environment's `CI` or by `--hypothesis-profile ci`. Both draw the same examples in every run,
-# without a time limit that a busy machine could exceed.
+# Hypothesis profiles `dev` and `ci` draw the same examples each run, `ci` three times as many.
 settings.register_profile("ci", derandomize=True, database=None, deadline=None, max_examples=60)
 settings.register_profile("dev", settings.get_profile("ci"), max_examples=20)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
@@ -44,8 +41,8 @@ _ROOT = Path(__file__).parents[1]
 _STARTS_CLUSTERS = ("ray", "vllm")
 
 
-class ClusterInUnitTest(BaseException):
-    """An unmarked test starts a Ray cluster.
+class UnmarkedClusterStart(BaseException):
+    """A test without the mark `ray` tries to start a Ray cluster.
 
     Not an Exception, so that product code cannot catch it.
     """
@@ -68,27 +65,27 @@ def pytest_configure(config: pytest.Config) -> None:
 def _no_cluster_unless_marked(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Make Ray refuse to start, including its automatic start at the first `.remote()`."""
+    """Make Ray refuse to start, also by itself at the first `.remote()`."""
     if any(request.node.get_closest_marker(mark) for mark in _STARTS_CLUSTERS):
         return
     ray, serve = sys.modules.get("ray"), sys.modules.get("ray.serve")
 
-    def refuse(*args: Any, **options: Any) -> NoReturn:
-        raise ClusterInUnitTest("mark the test `ray` or `vllm`, or do without a cluster")
+    def refuse_start(*args: Any, **options: Any) -> NoReturn:
+        raise UnmarkedClusterStart("mark the test `ray` or `vllm`, or do without a cluster")
 
     if ray is not None:
-        monkeypatch.setattr(ray, "init", refuse)
+        monkeypatch.setattr(ray, "init", refuse_start)
     if serve is not None:
-        monkeypatch.setattr(serve, "start", refuse)
-        monkeypatch.setattr(serve, "run", refuse)
+        monkeypatch.setattr(serve, "start", refuse_start)
+        monkeypatch.setattr(serve, "run", refuse_start)
 
 
-# Fixtures import Ray, so that tests without a cluster do not wait for it.
+# Fixtures import Ray, so that tests without a cluster do not wait for the import.
 
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Ray cluster with CPUs for reservations only.
+    """Ray cluster that declares more CPUs than the machine has, for reservations only.
 
     Its processes find this repository by their environment. Ray would otherwise put this process's
     directory before an application's own paths, such as the release under test.
@@ -120,7 +117,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 async def serving(
     cluster: None, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator["Serving"]:
-    """Serve without applications; at the end nothing of the tests' applications may be left."""
+    """Ray Serve without applications; at the end the tests' applications must have ended."""
     from ray import serve
 
     from tests.eventually import eventually

@@ -1,4 +1,4 @@
-"""Driver of a `SchedulerCore` in tests: short calls, own clock, all invariants after each event."""
+"""Driver of a `SchedulerCore` in tests: short calls, its own clock, invariants after each event."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,12 +14,11 @@ from justitia_ray.core.snapshot import restore, snapshot
 from justitia_ray.units import KvTokenTime, LeaseId, ReplicaId, RequestId, Seconds, Tokens
 
 PATIENT = Timeouts(1e9, 1e9, 1e9, 1e9)
-"""Timeouts so long that silence never counts as absence; the wait of a new scheduler is the
-default."""
+"""Timeouts so long that silence never counts as absence; a new scheduler waits the default time."""
 
 
 class CoreDriver:
-    """Core with a clock; every method returns the actions of its event."""
+    """Core with a clock, whose methods each handle an event and return the actions."""
 
     def __init__(self, core: SchedulerCore | None = None, now: Seconds = 100.0) -> None:
         self.core = core if core is not None else SchedulerCore()
@@ -76,7 +75,7 @@ class CoreDriver:
         stage: int | None = None,
         remaining: KvTokenTime | None = None,
     ) -> list[Action]:
-        """Submit an inference whose predicted output is `output` tokens."""
+        """Submit an inference with a predicted output of `output` tokens."""
         return self.handle(
             ev.InferenceSubmitted(
                 request_id=request_id,
@@ -112,7 +111,7 @@ class CoreDriver:
         caches: bool = False,
         host: Tokens = 0,
     ) -> list[Action]:
-        """Pull of a replica; mappings give output tokens so far, or in total for finished leases.
+        """Pull for a replica; mappings give output tokens so far, or in total for finished leases.
 
         With `progress=None` only the ends are reported.
         """
@@ -137,7 +136,7 @@ class CoreDriver:
         )
 
     def end(self, request_id: RequestId, prompt: Tokens, output: Tokens = 10) -> list[Action]:
-        """Report that the lease of an inference has finished, and request work."""
+        """Report that a lease's inference has finished, and pull the next inference."""
         lease = self.core.state.leases[self.lease_of(request_id)]
         ended = ev.LeaseFinished(lease.lease_id, prompt, output, Outcome.FINISHED)
         return self.handle(ev.ReplicaReported(lease.replica_id, (), (ended,), asks=True))
@@ -145,7 +144,7 @@ class CoreDriver:
     def last_word(
         self, *lease_ids: LeaseId, output: Tokens = 0, prompt: Tokens = 0, replica_id: str = "r0"
     ) -> list[Action]:
-        """Report what a replica made under aborted leases."""
+        """Report the tokens that a replica made under aborted leases."""
         ends = [ev.LeaseFinished(name, prompt, output, None) for name in lease_ids]
         return self.pull(replica_id, None, ends)
 

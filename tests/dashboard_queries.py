@@ -14,12 +14,12 @@ CHOSEN = {
     "$application": ".*",
     "$model": ".*",
 }
-"""Initial values of Grafana's variables, with everything selected."""
+"""Initial values of Grafana's variables, with all options selected."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Query of a panel, or of the annotations."""
+class DashboardQuery:
+    """Query of a panel, or of an annotation."""
 
     panel: str
     template: str
@@ -28,7 +28,7 @@ class Asked:
     """Legend of the series; None for an annotation."""
 
     def expression(self, **chosen: str) -> str:
-        """Return the PromQL; `chosen` overrides values of variables by name."""
+        """Return the PromQL expression; `chosen` overrides values of variables by name."""
         values = CHOSEN | {f"${name}": value for name, value in chosen.items()}
         expression = self.template
         for variable, value in values.items():
@@ -42,16 +42,16 @@ DASHBOARD: dict[str, Any] = json.loads(DASHBOARD_TEXT)
 
 
 def panels() -> list[dict[str, Any]]:
-    """Return the panels without row headings."""
+    """Return the panels without the headings of rows."""
     return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
 
-def queries() -> list[Asked]:
-    """Return every query; those of annotations are last."""
+def queries() -> list[DashboardQuery]:
+    """Return every query; queries of annotations come last."""
     asked = [
-        Asked(panel["title"], target["expr"], target["legendFormat"])
+        DashboardQuery(panel["title"], target["expr"], target["legendFormat"])
         for panel in panels()
         for target in panel["targets"]
     ]
     annotations = DASHBOARD["annotations"]["list"]
-    return asked + [Asked(note["name"], note["expr"], None) for note in annotations]
+    return asked + [DashboardQuery(note["name"], note["expr"], None) for note in annotations]

@@ -1,4 +1,4 @@
-"""Programs outside Python packages: without them a test is skipped, but fails in CI."""
+"""Programs of Debian packages: without one, its tests are skipped, or fail in CI."""
 
 import os
 import shutil
@@ -7,7 +7,7 @@ import pytest
 
 
 def debian_program(name: str, package: str) -> str:
-    """Return a program's path; without it skip the calling test, or fail it where `CI` is set.
+    """Return a program's path; without it skip the calling test, or fail where `CI` is set.
 
     Args:
         name: The program.

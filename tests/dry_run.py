@@ -13,25 +13,25 @@ from justitia_ray.units import Tokens
 _FILLER = "lorem ipsum dolor sit amet "
 """Filler text in place of a random model's output, which later prompts quote."""
 _CHARS_PER_TOKEN = 3
-"""Approximate characters per token of the tiny model's output."""
+"""Approximate number of characters per token of the tiny model's output."""
 
 
 async def dry_run(
     planned: PlannedApplication, count_tokens: Callable[[str], Tokens]
 ) -> tuple[CallMade, ...]:
-    """Return the inferences that an application makes when its plan is played.
+    """Return the inferences that an application makes when its plan is run.
 
     Args:
         planned: The application; steered.
         count_tokens: How many tokens a user's message is as a prompt, chat template included.
     """
     result = await WORKLOADS[planned.application_class](
-        _Counting(count_tokens), planned.text, _without_gaps(planned.lengths)
+        _CountingClient(count_tokens), planned.text, _without_gaps(planned.lengths)
     )
     return result.calls
 
 
-class _Counting:
+class _CountingClient:
     """Client that answers every inference with as much filler as it may generate."""
 
     def __init__(self, count_tokens: Callable[[str], Tokens]) -> None:

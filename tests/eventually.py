@@ -10,7 +10,7 @@ from typing import Any
 async def eventually(
     condition: Callable[[], Any], what: str, within_s: float = 10.0, *, every_s: float = 0.02
 ) -> Any:
-    """Return the first true result of `condition`; fail the test if there is none in time.
+    """Return the first true result of `condition`; fail the test if none comes in time.
 
     Args:
         condition: Asked again and again; plain or asynchronous.

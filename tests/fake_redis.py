@@ -27,7 +27,7 @@ patch.object(server_mixin, "time", SimpleNamespace(time=lambda: 0.0)).start()
 
 
 class _OverFakeRedis:
-    """Store with an in-memory Redis for one model; a test's users of it share the store."""
+    """Store of one model with an in-memory Redis, which all its users in a test share."""
 
     _of = _NAME
     """Name under which the store keeps its keys."""
@@ -50,7 +50,7 @@ class _OverFakeRedis:
 
     @contextmanager
     def back(self) -> Iterator[None]:
-        """Reconnect the server while a test inspects it."""
+        """Reconnect the server while a test inspects its data."""
         connected, self.server.connected = self.server.connected, True
         yield
         self.server.connected = connected
@@ -63,14 +63,14 @@ class FakeSchedulerStore(_OverFakeRedis, SchedulerStore):
         """Number of saves written."""
 
     async def save(self, *arguments: Any) -> bool:
-        """Write the changes and count the save."""
+        """Write the changes, and count the save."""
         kept = await super().save(*arguments)
         self.saves += kept
         return kept
 
     @property
     def epoch(self) -> int:
-        """Stored epoch, 0 for none; a test sets it to act as another scheduler."""
+        """Stored epoch, 0 for none; a test sets the epoch to act as another scheduler."""
         return int(self.raw.get(self._keys.epoch) or 0)
 
     @epoch.setter
@@ -102,7 +102,7 @@ class FakePredictionStore(_OverFakeRedis, PredictionStore):
 
     @property
     def holder(self) -> str | None:
-        """Replica with the learner's lock, None for none; a test may set it."""
+        """Replica that has the learner's lock, None for none; a test may set it."""
         found = self.raw.get(self._keys.prediction_learner)
         return None if found is None else str(found)
 
@@ -147,7 +147,7 @@ class FakePredictionStore(_OverFakeRedis, PredictionStore):
         return bytes(found)
 
     def put_model(self, application_class: str, version: int, data: bytes | None) -> None:
-        """Replace the bytes of a model, or remove it."""
+        """Replace the bytes of a model, or remove the model."""
         key = self._keys.model(application_class, version)
         if data is None:
             self._bytes.delete(key)

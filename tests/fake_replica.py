@@ -8,12 +8,12 @@ from justitia_ray.units import LeaseId, ReplicaId, Tokens
 
 
 @dataclass
-class Held:
-    """Lease on the replica."""
+class HeldLease:
+    """Lease that the replica holds."""
 
     prompt: Tokens
     output: Tokens
-    """True output length, unknown to the scheduler."""
+    """True output length in tokens, unknown to the scheduler."""
     running: bool = False
     made: Tokens = 0
     cached: Tokens | None = None
@@ -21,7 +21,7 @@ class Held:
 
     @property
     def read_tokens(self) -> Tokens:
-        """Prompt tokens read: half of them while it runs without a token."""
+        """Prompt tokens read so far: half of them while the lease runs without a token."""
         if self.made:
             return self.prompt
         return self.prompt // 2 if self.running else 0
@@ -38,7 +38,7 @@ class FakeReplica:
 
     replica_id: ReplicaId
     capacity: ReplicaCapacity
-    held: dict[LeaseId, Held] = field(default_factory=dict)
+    held: dict[LeaseId, HeldLease] = field(default_factory=dict)
     ended: list[ev.LeaseFinished] = field(default_factory=list)
     """Leases that ended since the last pull."""
     draining: bool = False
@@ -49,7 +49,7 @@ class FakeReplica:
             held.running = True
 
     def make(self, lease_id: LeaseId, tokens: Tokens) -> None:
-        """Make up to `tokens` tokens under a running lease, and end it if it is complete."""
+        """Make up to `tokens` tokens under a running lease, and end the lease if it is complete."""
         held = self.held[lease_id]
         if held.running:
             held.made = min(held.output, held.made + tokens)
@@ -65,8 +65,8 @@ class FakeReplica:
             )
         )
 
-    def abort(self, lease_id: LeaseId) -> Held | None:
-        """Stop a lease, if it is held, and report its use in the next pull."""
+    def abort(self, lease_id: LeaseId) -> HeldLease | None:
+        """Stop a lease, if the replica holds it, and report its use in the next pull."""
         held = self.held.pop(lease_id, None)
         if held is not None:
             end = ev.LeaseFinished(

@@ -16,7 +16,7 @@ _BLOCK = re.compile(r"<!-- runs: (\w+) -->\n```\w+\n(.*?)```", re.DOTALL)
 
 
 def examples() -> list[tuple[str, str]]:
-    """Return the runnable examples as (how, text), page by page in order."""
+    """Return the documentation's runnable examples as (how, text), page by page in order."""
     return [
         (match[1], match[2])
         for page in WITH_EXAMPLES

@@ -11,7 +11,7 @@ from justitia_ray.core.entities import Outcome, ReplicaCapacity
 from justitia_ray.core.policies import policy_path
 from justitia_ray.units import ApplicationId, LeaseId, ReplicaId, RequestId, Tokens
 from tests.core_driver import CoreDriver
-from tests.fake_replica import FakeReplica, Held
+from tests.fake_replica import FakeReplica, HeldLease
 
 STEP_S = 0.5
 """Step of the clock: a power of two, so that ages and times are exact in floats."""
@@ -120,7 +120,7 @@ class Service:
                 assert action.priority >= 0
                 self._priorities.add(action.priority)
                 prompt = self.submitted[action.request_id].prompt_tokens
-                held = Held(prompt, self.outputs[action.request_id])
+                held = HeldLease(prompt, self.outputs[action.request_id])
                 self.replicas[action.replica_id].held[action.lease_id] = held
             elif isinstance(action, Abort) and action.replica_id in self.replicas:
                 self.replicas[action.replica_id].abort(action.lease_id)

@@ -1,4 +1,4 @@
-"""Applications of these tests: real vLLM engines on the CPU, configured by the shipped files."""
+"""Applications of the end-to-end tests: vLLM engines on the CPU, from the shipped files."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,18 +17,20 @@ if TYPE_CHECKING:
     from tests.harness.service import Service, Serving
 
 REPLACED_WITHIN_S = 600.0
-"""Longest start of a replacement engine: 27 s on two idle cores, 170 s on busy ones."""
+"""Longest start of a replacement engine in seconds: 27 on two idle cores, 170 on busy cores."""
 ADAPTER = "tiny-poet"
 EMBEDDING = "tiny-embedding"
 RERANKER = "tiny-reranker"
 AGENT, OPERATOR = "agent", "operator"
-"""Names of the API keys: of all clients, and of the operator."""
+"""Names of two API keys: the key of all clients, and the operator's key."""
 MOST_WEIGHT = 3.0
-"""Largest weight of the agent's applications."""
+"""Largest weight that the agent may ask for."""
 _DEPLOYMENTS = Path(__file__).parents[2] / "deployments"
 
 
-def _shipped(file: str, serving: "Serving", name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def _shipped_config(
+    file: str, serving: "Serving", name: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return `args` and `user_config` of a shipped file, with data in the tests' directory.
 
     Args:
@@ -54,7 +56,7 @@ def collector() -> Iterator[OtlpReceiver]:
 
 @pytest.fixture(scope="session")
 def keys(serving: "Serving") -> KeyRing:
-    """API keys of all applications of these tests, which refuse calls without one."""
+    """API keys for all end-to-end applications, which refuse calls without a key."""
     keys = KeyRing(serving.directory / "keys.yaml")
     keys.add(AGENT, "agents", "infer", "own", max_weight=MOST_WEIGHT)
     keys.add(OPERATOR, "operators", "operate")
@@ -62,7 +64,7 @@ def keys(serving: "Serving") -> KeyRing:
     return keys
 
 
-async def _deployed(
+async def _deployed_service(
     serving: "Serving",
     name: str,
     args: dict[str, Any],
@@ -82,7 +84,7 @@ async def _deployed(
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def service(collector: OtlpReceiver, serving: "Serving", keys: KeyRing) -> "Service":
     """`local-cpu.yaml` with one engine, a tool parser, an adapter, and traces of all calls."""
-    args, user_config = _shipped("local-cpu.yaml", serving, "real")
+    args, user_config = _shipped_config("local-cpu.yaml", serving, "real")
     args["model"]["adapters"] = {ADAPTER: "random:tiny-adapter"}
     args["engine"]["vllm_args"] |= {
         "enable_auto_tool_choice": True,
@@ -91,36 +93,36 @@ async def service(collector: OtlpReceiver, serving: "Serving", keys: KeyRing) ->
         # A model of random weights would repeat white space wherever JSON allows it.
         "structured_outputs_config": '{"backend": "xgrammar", "disable_any_whitespace": true}',
     }
-    # Forced tool calls then follow the grammar of the schema alone; that of the parser's markup
+    # Forced tool calls follow the grammar of the schema, not of the parser's markup.
     # allows white space.
     args["engine"]["env"]["VLLM_ENFORCE_STRICT_TOOL_CALLING"] = "0"
     args["engine"]["env"]["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"] = "http/protobuf"
     args["tracing"] = {"endpoint": collector.url, "sample_ratio": 1.0}
-    # No test depends on the idle timeout; all wait until nothing is left.
+    # No test waits for the idle timeout.
     rules = [*RecognitionSection().rules, "conversation"]
     args["recognition"] = {"rules": rules, "conversation_idle_s": 1.0}
-    return await _deployed(serving, "real", args, user_config, keys)
+    return await _deployed_service(serving, "real", args, user_config, keys)
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def divided(serving: "Serving", keys: KeyRing) -> AsyncIterator["Service"]:
     """`local-cpu.yaml` with one engine of two tensor-parallel ranks, as in `gpu-tp.yaml`."""
-    args, user_config = _shipped("local-cpu.yaml", serving, "divided")
+    args, user_config = _shipped_config("local-cpu.yaml", serving, "divided")
     args["engine"]["vllm_args"] |= {
         "tensor_parallel_size": 2,
         "distributed_executor_backend": "mp",
     }
-    yield await _deployed(serving, "divided", args, user_config, keys)
+    yield await _deployed_service(serving, "divided", args, user_config, keys)
     serving.retire("divided")
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def reading(serving: "Serving", keys: KeyRing) -> "Service":
     """`several-models.yaml` with its embedding model, and a model that scores pairs of texts."""
-    args, user_config = _shipped("several-models.yaml", serving, "reading")
+    args, user_config = _shipped_config("several-models.yaml", serving, "reading")
     _, embedding = args["models"]
     args["models"] = [embedding, embedding | {"name": RERANKER, "path": f"random:{RERANKER}"}]
-    return await _deployed(serving, "reading", args, user_config, keys)
+    return await _deployed_service(serving, "reading", args, user_config, keys)
 
 
 @pytest_asyncio.fixture(loop_scope="session")

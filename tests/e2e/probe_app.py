@@ -1,4 +1,4 @@
-"""The application with a Replica that records its requests to vLLM.
+"""The application with a replica that records its requests to vLLM.
 
 `import_path` names it in place of `justitia_ray.serve.app:build`.
 """
@@ -17,20 +17,20 @@ class WatchedReplica(Probed, EngineReplica):
     """Replica that records the priority of each request to vLLM's engine process."""
 
     def watch_priorities(self) -> None:
-        """Start recording, without earlier records."""
+        """Start recording, and drop earlier records."""
         assert isinstance(self._engine, VllmEngine)
         core = self._engine._llm.engine_core
         send = type(core).add_request_async
         self._priorities: list[int] = []
 
-        async def watched(request: Any) -> None:
+        async def call_and_record(request: Any) -> None:
             self._priorities.append(request.priority)
             await send(core, request)
 
-        core.add_request_async = watched
+        core.add_request_async = call_and_record
 
     def engine_pids(self) -> list[int]:
-        """Return the processes that the engine has started (its core)."""
+        """Return the ids of the processes that the engine has started."""
         assert isinstance(self._engine, VllmEngine)
         return [process.pid for process in self._engine._core_processes if process.pid is not None]
 
@@ -40,7 +40,7 @@ class WatchedReplica(Probed, EngineReplica):
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Return the application of `justitia_ray.serve.app:build` with that Replica.
+    """Return the application of `justitia_ray.serve.app:build` with recording replicas.
 
     Serve calls this in a separate process, so the replacement affects no other code.
     """

@@ -28,7 +28,7 @@ _FILE = Path(__file__).parents[2] / "deployments" / "local-cpu.yaml"
 
 @pytest.fixture(scope="module")
 def config() -> AppConfig:
-    """Settings of the server: prefix caching on, which no call of bench_serve uses."""
+    """Settings of the server: prefix caching is on, which no call of bench_serve uses."""
     args = read_serve_config(_FILE)["applications"][0]["args"]
     return AppConfig.parse(arm_args(args, PINNED))
 
@@ -49,7 +49,7 @@ def test_vllm_bench_serve_measures_vllms_own_server(config: AppConfig, server: O
         {VLLM.name: Target(server.port, "")},
         {pid: (VLLM.name, role) for pid, role in server.roles.items()},
     )
-    # Idle CPU use is subtracted; in so short a time it would be noise.
+    # Idle CPU use is subtracted; in a time as short as this test it would be noise.
     bench = Bench(short, running, 1, 0, 3.0, 1, lambda _: None)
     blocks = asyncio.run(bench.run()).blocks
     (block,) = blocks[load.name][VLLM.name]
@@ -60,7 +60,7 @@ def test_vllm_bench_serve_measures_vllms_own_server(config: AppConfig, server: O
     assert all(6 == len(blocks[each.name][VLLM.name][0].samples) for each in on_gpu)
 
 
-def test_agents_find_their_earlier_turns_in_the_prefix_cache(
+def test_sessions_find_their_earlier_turns_in_the_prefix_cache(
     config: AppConfig, server: OwnServer
 ) -> None:
     """The cache holds the previous turn in whole blocks, and the prefix of all sessions."""
@@ -69,7 +69,7 @@ def test_agents_find_their_earlier_turns_in_the_prefix_cache(
     sessions = [AgentSession("s0", 0.0, 70, turns), AgentSession("s1", 0.0, 70, turns[:1])]
 
     # The second session's first prompt comes when the first session's is computed.
-    async def play_both() -> list[int]:
+    async def replay_both_sessions() -> list[int]:
         cached = []
         for session in sessions:
             target = Target(server.port, "")
@@ -81,11 +81,11 @@ def test_agents_find_their_earlier_turns_in_the_prefix_cache(
 
     # The last token of an answer is computed when it is sent again.
     expected = [0, 139 // block * block, 189 // block * block, 70 // block * block]
-    assert expected == asyncio.run(play_both())
+    assert expected == asyncio.run(replay_both_sessions())
 
 
 @pytest.mark.parametrize("policy", ["cache_aware", "consistent_hash"])
-def test_router_of_vllm_stands_in_front_of_its_servers(
+def test_vllm_router_distributes_calls_to_its_servers(
     config: AppConfig, server: OwnServer, policy: str
 ) -> None:
     """The router is downloaded on first use."""
@@ -101,7 +101,7 @@ def test_router_of_vllm_stands_in_front_of_its_servers(
     assert 0 < play.cached_share
 
 
-def trace(name: str) -> dict[str, object]:
+def three_turn_trace(name: str) -> dict[str, object]:
     """Return a recorded session of three turns, each of which repeats the one before."""
     blocks = (10, 14, 18)
     requests = [
@@ -140,7 +140,7 @@ async def test_aiperf_replays_sessions_and_exports_their_results(
     traces.mkdir()
     files.mkdir()
     for name in ("t0", "t1", "t2"):
-        (traces / f"{name}.json").write_text(json.dumps(trace(name)))
+        (traces / f"{name}.json").write_text(json.dumps(three_turn_trace(name)))
     arm = AgentArm("pinned", (Target(server.port, ""),), is_ours=False)
     load = AiperfLoad(traces, 1.0, 12.0, 0.5, files)
 

@@ -1,4 +1,4 @@
-"""Unmodified clients of agents over real HTTP: each is served.
+"""Unmodified API clients of agents over real HTTP are served.
 
 The services require keys, and each client sends its key in its own way.
 
@@ -121,7 +121,7 @@ async def test_openai_client_reads_embeddings(reading: Service) -> None:
 async def test_anthropic_client_reads_messages_whole_and_as_a_stream(service: Service) -> None:
     """The client's helper builds the message from events; its errors come from the error form."""
     asked: Any = {"model": MODEL, "messages": _SAID, "max_tokens": 6}
-    asked["extra_body"] = {"temperature": 0}  # its newest version has no argument for it
+    asked["extra_body"] = {"temperature": 0}  # no argument in its newest version
     async with anthropic.AsyncAnthropic(base_url=service.url, api_key=service.api_key) as client:
         whole = await client.messages.create(**asked)
         async with client.messages.stream(**asked) as stream:
@@ -154,7 +154,7 @@ async def test_anthropic_client_parses_structured_output(service: Service) -> No
 # --- libraries on top of these clients
 
 
-async def told(library: str, service: Service, reading: Service) -> Any:
+async def library_output(library: str, service: Service, reading: Service) -> Any:
     """Return the output of a library's program that called both services."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", f"tests.e2e.frameworks.on_{library}", service.url, reading.url),
@@ -170,7 +170,7 @@ async def told(library: str, service: Service, reading: Service) -> Any:
     return json.loads(out.splitlines()[-1])
 
 
-def check_talk(said: Any, tool: str, calls: int) -> None:
+def check_chat_answers(said: Any, tool: str, calls: int) -> None:
     """Check that a stream lost nothing, and a forced tool was called by its schema.
 
     Args:
@@ -186,12 +186,14 @@ def check_talk(said: Any, tool: str, calls: int) -> None:
         assert 1 == len(shaped)
 
 
-async def test_langchain_is_served(service: Service, reading: Service) -> None:
+async def test_langchain_gets_equal_answers_over_every_api(
+    service: Service, reading: Service
+) -> None:
     """LangChain's classes for OpenAI's two forms and for Anthropic's give the same text."""
-    said = await told("langchain", service, reading)
+    said = await library_output("langchain", service, reading)
 
     for form in ("openai", "responses", "anthropic"):
-        check_talk(said[form], "Weather", 2)
+        check_chat_answers(said[form], "Weather", 2)
         assert said["openai"]["whole"] == said[form]["whole"]
         assert all(said[form]["batch"])
     assert said["adapted"] != said["openai"]["whole"]
@@ -200,11 +202,11 @@ async def test_langchain_is_served(service: Service, reading: Service) -> None:
     assert [64, 64] == said["sizes"]
 
 
-async def test_llama_index_is_served(service: Service, reading: Service) -> None:
+async def test_llama_index_gets_answers_and_embeddings(service: Service, reading: Service) -> None:
     """The test uses LlamaIndex's classes for OpenAI-like services."""
-    said = await told("llama_index", service, reading)
+    said = await library_output("llama_index", service, reading)
 
-    check_talk(said, "weather", 2)
+    check_chat_answers(said, "weather", 2)
     assert said["completed"]
     assert said["completed"] == said["completed_in_pieces"]
     assert said["adapted"] != said["whole"]
@@ -212,11 +214,11 @@ async def test_llama_index_is_served(service: Service, reading: Service) -> None
     assert [64, 64] == said["sizes"]
 
 
-async def test_litellm_is_served(service: Service, reading: Service) -> None:
+async def test_litellm_gets_answers_and_rankings(service: Service, reading: Service) -> None:
     """The test uses LiteLLM's providers for OpenAI's and Anthropic's form and vLLM's rankings."""
-    said = await told("litellm", service, reading)
+    said = await library_output("litellm", service, reading)
 
-    check_talk(said, "Weather", 3)
+    check_chat_answers(said, "Weather", 3)
     assert said["whole"] == said["anthropic"] == said["response"]
     assert said["adapted"] != said["whole"]
     assert 2 == said["choices"] == len(said["batch"])

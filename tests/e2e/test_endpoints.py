@@ -16,7 +16,7 @@ _SAID: list[dict[str, Any]] = [{"role": "user", "content": "a b c"}]
 _GREEDY = {"model": "tiny-llama", "temperature": 0}
 
 
-async def told(http: httpx.AsyncClient, path: str, **body: Any) -> dict[str, Any]:
+async def json_answer(http: httpx.AsyncClient, path: str, **body: Any) -> dict[str, Any]:
     """Return the answer to a request that must succeed."""
     answer = await http.post(path, json=_GREEDY | body)
     assert 200 == answer.status_code, answer.text
@@ -24,7 +24,7 @@ async def told(http: httpx.AsyncClient, path: str, **body: Any) -> dict[str, Any
     return found
 
 
-async def events(http: httpx.AsyncClient, path: str, **body: Any) -> list[dict[str, Any]]:
+async def stream_events(http: httpx.AsyncClient, path: str, **body: Any) -> list[dict[str, Any]]:
     async with http.stream("POST", path, json=_GREEDY | body | {"stream": True}) as answer:
         assert 200 == answer.status_code
         lines = [line async for line in answer.aiter_lines() if line.startswith("data: {")]
@@ -35,12 +35,12 @@ async def test_response_and_message_have_the_text_of_the_chat(
     http: httpx.AsyncClient, service: Service
 ) -> None:
     """One prompt with greedy sampling, whole and as a stream with its protocol's end event."""
-    chat = await told(http, CHAT, messages=_SAID, max_tokens=8)
+    chat = await json_answer(http, CHAT, messages=_SAID, max_tokens=8)
     said = chat["choices"][0]["message"]["content"]
-    response = await told(http, RESPONSES, input=_SAID, max_output_tokens=8)
-    message = await told(http, MESSAGES, messages=_SAID, max_tokens=8)
-    of_response = await events(http, RESPONSES, input=_SAID, max_output_tokens=8)
-    of_message = await events(http, MESSAGES, messages=_SAID, max_tokens=8)
+    response = await json_answer(http, RESPONSES, input=_SAID, max_output_tokens=8)
+    message = await json_answer(http, MESSAGES, messages=_SAID, max_tokens=8)
+    of_response = await stream_events(http, RESPONSES, input=_SAID, max_output_tokens=8)
+    of_message = await stream_events(http, MESSAGES, messages=_SAID, max_tokens=8)
 
     assert said
     assert said == response["output"][-1]["content"][0]["text"]
@@ -55,21 +55,21 @@ async def test_response_and_message_have_the_text_of_the_chat(
     await service.until_idle()
 
 
-async def test_output_is_one_of_the_choices_that_are_given(http: httpx.AsyncClient) -> None:
+async def test_output_is_one_of_the_given_choices(http: httpx.AsyncClient) -> None:
     """The choices use vLLM's own field; `test_clients` tests schemas."""
     given = {"choice": ["red", "green"]}
-    chat = await told(http, CHAT, messages=_SAID, max_tokens=8, structured_outputs=given)
+    chat = await json_answer(http, CHAT, messages=_SAID, max_tokens=8, structured_outputs=given)
 
     assert chat["choices"][0]["message"]["content"] in given["choice"]
 
 
 async def test_tokenize_and_detokenize_take_no_turn_in_the_queue(http: httpx.AsyncClient) -> None:
     """A client that cuts its prompt to fit needs the engine's own count."""
-    counted = await told(http, "/tokenize", messages=_SAID)
-    text = await told(http, "/tokenize", prompt="a b c")
-    back = await told(http, "/detokenize", tokens=text["tokens"])
-    chat = await told(http, CHAT, messages=_SAID, max_tokens=1)
-    anthropic = await told(http, f"{MESSAGES}/count_tokens", messages=_SAID)
+    counted = await json_answer(http, "/tokenize", messages=_SAID)
+    text = await json_answer(http, "/tokenize", prompt="a b c")
+    back = await json_answer(http, "/detokenize", tokens=text["tokens"])
+    chat = await json_answer(http, CHAT, messages=_SAID, max_tokens=1)
+    anthropic = await json_answer(http, f"{MESSAGES}/count_tokens", messages=_SAID)
 
     assert chat["usage"]["prompt_tokens"] == counted["count"] == anthropic["input_tokens"]
     assert "a b c" == back["prompt"]
@@ -90,7 +90,7 @@ async def test_tokenize_and_detokenize_take_no_turn_in_the_queue(http: httpx.Asy
 async def test_unsupported_requests_get_openai_errors(
     http: httpx.AsyncClient, path: str, body: dict[str, Any], status: int, code: str | None
 ) -> None:
-    """Not served: missing capabilities, state held by one replica only, control of the engine."""
+    """Among them are state held by one replica only, and control of the engine."""
     answer = await http.post(path, json=body)
 
     assert (status, code) == (answer.status_code, answer.json()["error"]["code"])

@@ -17,12 +17,12 @@ from tests.harness.service import Service
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 
 WITHIN_S = 90.0
-"""Time until metrics appear: Ray's workers export every few seconds, later on busy cores."""
+"""Seconds until metrics appear: Ray's workers export every few seconds, later on busy cores."""
 _NOT_HERE = re.compile("ray_vllm_(kv_offload|nixl|external|num_requests_swapped).*")
-"""Metrics of KV connectors, which are off here, and one that vLLM dropped."""
+"""Metrics of KV connectors, which are off in these tests, and one that vLLM dropped."""
 
 
-def asked_by_rays_dashboard() -> set[str]:
+def series_in_rays_dashboard() -> set[str]:
     """Return the series of vLLM that Ray's dashboard selects."""
     rows = serve_llm_dashboard_config.rows
     targets = [target for row in rows for panel in row.panels for target in panel.targets]
@@ -30,7 +30,7 @@ def asked_by_rays_dashboard() -> set[str]:
     return {name for name in names if not _NOT_HERE.fullmatch(name)}
 
 
-async def test_rays_dashboard_of_llms_finds_its_series(
+async def test_rays_dashboard_for_llms_finds_its_series(
     service: Service, http: httpx.AsyncClient
 ) -> None:
     """Operators of Ray use that dashboard; each panel of an engine must have data."""
@@ -38,24 +38,24 @@ async def test_rays_dashboard_of_llms_finds_its_series(
     name = service.config.model.name
     answer = await http.post(COMPLETIONS, json=completion("a b c", 20, ignore_eos=True))
     assert 200 == answer.status_code
-    asked = asked_by_rays_dashboard()
+    asked = series_in_rays_dashboard()
     assert "ray_vllm_time_to_first_token_seconds_bucket" in asked
 
-    def of_the_engine(samples: list[Sample]) -> list[Sample]:
+    def engine_series(samples: list[Sample]) -> list[Sample]:
         wanted = {"model_name": name, "ReplicaId": replica_id}
         return [sample for sample in samples if wanted.items() <= sample.labels.items()]
 
     missing: set[str] = asked
     seen: list[Sample] = []
 
-    async def all_are_there() -> bool:
+    async def all_series_are_there() -> bool:
         nonlocal missing, seen
-        seen = of_the_engine(await scrape_samples())
+        seen = engine_series(await scrape_samples())
         missing = asked - {sample.name for sample in seen}
         return not missing
 
     try:
-        await eventually(all_are_there, "the series are exported", WITHIN_S, every_s=0.5)
+        await eventually(all_series_are_there, "the series are exported", WITHIN_S, every_s=0.5)
     except AssertionError as late:
         raise AssertionError(f"{late}; not {sorted(missing)}") from None
     generated = [s.value for s in seen if s.name == "ray_vllm_generation_tokens_total"]

@@ -12,11 +12,11 @@ from tests.harness.service import Service
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 
 WITHIN_S = 90.0
-"""Time until spans arrive: both exporters send every 5 s, later on busy cores."""
+"""Seconds until spans arrive: both exporters send every 5 s, later on busy cores."""
 VLLM_SPAN = "llm_request"
 
 
-async def test_vllms_span_is_a_child_of_the_lease_it_ran_under(
+async def test_vllms_span_is_a_child_of_its_leases_span(
     service: Service, http: httpx.AsyncClient, collector: OtlpReceiver
 ) -> None:
     """One trace spans the application down to prefill and decode, with vLLM's own times."""
@@ -29,11 +29,11 @@ async def test_vllms_span_is_a_child_of_the_lease_it_ran_under(
     sampler = ApplicationSampler(service.config.name, service.config.model.name, 1.0)
     trace_id = f"{sampler.context(key).trace_id:032x}"
 
-    def trace() -> dict[str, ReceivedSpan]:
+    def trace_with_vllm() -> dict[str, ReceivedSpan]:
         spans = {span.name: span for span in collector.trace(trace_id)}
         return spans if len(spans) == 6 else {}
 
-    spans = await eventually(trace, "the trace is exported", WITHIN_S, every_s=0.5)
+    spans = await eventually(trace_with_vllm, "the trace is exported", WITHIN_S, every_s=0.5)
     parents = {span.span_id: span.name for span in spans.values()}
 
     assert "justitia.engine" == parents[spans[VLLM_SPAN].parent_id]

@@ -33,7 +33,7 @@ async def http(reading: Service) -> AsyncIterator[httpx.AsyncClient]:
 
 @pytest.fixture(scope="module")
 def scores(serving: Serving) -> list[float]:
-    """The model's own scores of the query with each document, computed without vLLM."""
+    """Return the model's scores of the query with each document, computed without vLLM."""
     import torch
     from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
@@ -46,7 +46,7 @@ def scores(serving: Serving) -> list[float]:
     return found
 
 
-async def told(http: httpx.AsyncClient, path: str, **body: Any) -> dict[str, Any]:
+async def json_answer(http: httpx.AsyncClient, path: str, **body: Any) -> dict[str, Any]:
     answer = await http.post(path, json={"model": RERANKER} | body)
     assert 200 == answer.status_code, answer.text
     found: dict[str, Any] = answer.json()
@@ -54,12 +54,12 @@ async def told(http: httpx.AsyncClient, path: str, **body: Any) -> dict[str, Any
 
 
 @pytest.mark.parametrize("path", SCORES)
-async def test_scores_equal_those_of_the_model(
+async def test_scores_equal_the_models_own_scores(
     http: httpx.AsyncClient, reading: Service, scores: list[float], path: str
 ) -> None:
     """Scores of one text with several, and of pairs, are returned in the order of the request."""
-    one = await told(http, path, text_1=_QUERY, text_2=_DOCUMENTS)
-    pairs = await told(http, path, queries=[_QUERY] * 2, documents=_DOCUMENTS[:2])
+    one = await json_answer(http, path, text_1=_QUERY, text_2=_DOCUMENTS)
+    pairs = await json_answer(http, path, queries=[_QUERY] * 2, documents=_DOCUMENTS[:2])
 
     assert scores == pytest.approx([found["score"] for found in one["data"]], abs=_CLOSE)
     assert scores[:2] == pytest.approx([found["score"] for found in pairs["data"]], abs=_CLOSE)
@@ -71,10 +71,10 @@ async def test_scores_equal_those_of_the_model(
 async def test_ranking_is_the_order_of_the_scores(
     http: httpx.AsyncClient, reading: Service, scores: list[float], path: str
 ) -> None:
-    """The best comes first, each with its index in the request, and only as many as requested."""
+    """The best document comes first, each with its index in the request, as many as requested."""
     order = sorted(range(len(scores)), key=lambda place: -scores[place])
-    ranked = (await told(http, path, query=_QUERY, documents=_DOCUMENTS))["results"]
-    best = (await told(http, path, query=_QUERY, documents=_DOCUMENTS, top_n=2))["results"]
+    ranked = (await json_answer(http, path, query=_QUERY, documents=_DOCUMENTS))["results"]
+    best = (await json_answer(http, path, query=_QUERY, documents=_DOCUMENTS, top_n=2))["results"]
 
     assert order == [found["index"] for found in ranked]
     assert order[:2] == [found["index"] for found in best]

@@ -25,7 +25,7 @@ _LONG = 300
 """Days of a forecast that is incomplete when the engine dies."""
 
 
-def schema(days: int) -> dict[str, Any]:
+def forecast_schema(days: int) -> dict[str, Any]:
     """Return the schema of the tool's arguments: a boolean for each of `days` days."""
     each = {"type": "array", "items": {"type": "boolean"}, "minItems": days, "maxItems": days}
     return {
@@ -36,8 +36,8 @@ def schema(days: int) -> dict[str, Any]:
     }
 
 
-def of_chat(days: int = 1) -> dict[str, Any]:
-    function = {"name": _NAME, "strict": True, "parameters": schema(days)}
+def chat_tool(days: int = 1) -> dict[str, Any]:
+    function = {"name": _NAME, "strict": True, "parameters": forecast_schema(days)}
     return {
         "model": _MODEL,
         "messages": _SAID,
@@ -47,33 +47,35 @@ def of_chat(days: int = 1) -> dict[str, Any]:
     }
 
 
-def of_response(days: int = 1) -> dict[str, Any]:
+def response_tool(days: int = 1) -> dict[str, Any]:
     return {
         "model": _MODEL,
         "input": _SAID,
-        "tools": [{"type": "function", "name": _NAME, "strict": True, "parameters": schema(days)}],
+        "tools": [
+            {"type": "function", "name": _NAME, "strict": True, "parameters": forecast_schema(days)}
+        ],
         "tool_choice": {"type": "function", "name": _NAME},
         "max_output_tokens": 1_500,
     }
 
 
-def of_message(days: int = 1) -> dict[str, Any]:
+def message_tool(days: int = 1) -> dict[str, Any]:
     return {
         "model": _MODEL,
         "messages": _SAID,
-        "tools": [{"name": _NAME, "input_schema": schema(days)}],
+        "tools": [{"name": _NAME, "input_schema": forecast_schema(days)}],
         "tool_choice": {"type": "tool", "name": _NAME},
         "max_tokens": 1_500,
     }
 
 
-def unforced(asked: dict[str, Any], **more: Any) -> dict[str, Any]:
+def without_forced_tool(asked: dict[str, Any], **more: Any) -> dict[str, Any]:
     """Return the request of the next turn, in which the model is not forced to call a tool."""
     limits = {name: 4 for name in asked if name.startswith("max_")}
     return {k: v for k, v in asked.items() if k != "tool_choice"} | limits | more
 
 
-def checked(arguments: str) -> dict[str, Any]:
+def checked_arguments(arguments: str) -> dict[str, Any]:
     """Return a tool's arguments; fail if they do not match its schema."""
     read: dict[str, Any] = json.loads(arguments)
     assert ["days"] == list(read)
@@ -81,35 +83,35 @@ def checked(arguments: str) -> dict[str, Any]:
     return read
 
 
-def noting(applications: list[str]) -> dict[str, Any]:
+def recording_hooks(applications: list[str]) -> dict[str, Any]:
     """Return client hooks that record the application of each call."""
 
-    async def note(answer: Any) -> None:
+    async def record_application(answer: Any) -> None:
         applications.append(answer.headers["x-justitia-application"])
 
-    return {"response": [note]}
+    return {"response": [record_application]}
 
 
 def openai_client(service: Service, applications: list[str]) -> openai.AsyncOpenAI:
-    http = openai.DefaultAsyncHttpxClient(event_hooks=noting(applications))
+    http = openai.DefaultAsyncHttpxClient(event_hooks=recording_hooks(applications))
     return openai.AsyncOpenAI(
         base_url=f"{service.url}/v1", api_key=service.api_key, http_client=http
     )
 
 
 def anthropic_client(service: Service, applications: list[str]) -> anthropic.AsyncAnthropic:
-    http = anthropic.DefaultAsyncHttpxClient(event_hooks=noting(applications))
+    http = anthropic.DefaultAsyncHttpxClient(event_hooks=recording_hooks(applications))
     return anthropic.AsyncAnthropic(base_url=service.url, api_key=service.api_key, http_client=http)
 
 
 # --- a call in a stream, and the turn after it
 
 
-async def test_chat_streams_a_call_and_takes_the_tools_answer(service: Service) -> None:
+async def test_chat_streams_a_tool_call_and_takes_its_result(service: Service) -> None:
     """The id of the call links call and result; the next prompt contains both."""
     applications: list[str] = []
     async with openai_client(service, applications) as client:
-        asked = of_chat()
+        asked = chat_tool()
         options: Any = {"stream_options": {"include_usage": True}}
         async with client.chat.completions.stream(**asked, **options) as stream:
             first = await stream.get_final_completion()
@@ -117,10 +119,10 @@ async def test_chat_streams_a_call_and_takes_the_tools_answer(service: Service) 
         (call,) = message.tool_calls or []
         answer = {"role": "tool", "tool_call_id": call.id, "content": "sunny"}
         turns = [*_SAID, message.model_dump(exclude_none=True), answer]
-        second = await client.chat.completions.create(**unforced(asked, messages=turns))
+        second = await client.chat.completions.create(**without_forced_tool(asked, messages=turns))
 
     assert _NAME == call.function.name
-    assert checked(call.function.arguments)
+    assert checked_arguments(call.function.arguments)
     assert first.usage is not None
     assert second.usage is not None
     assert first.usage.prompt_tokens < second.usage.prompt_tokens
@@ -128,23 +130,23 @@ async def test_chat_streams_a_call_and_takes_the_tools_answer(service: Service) 
     await service.until_idle()
 
 
-async def test_response_streams_a_call_and_takes_the_tools_answer(service: Service) -> None:
+async def test_response_streams_a_tool_call_and_takes_its_result(service: Service) -> None:
     """The streamed pieces equal the call in the last event, under the ids of its item."""
     applications: list[str] = []
     async with openai_client(service, applications) as client:
-        asked = of_response()
+        asked = response_tool()
         async with client.responses.stream(**asked) as stream:
             events: list[Any] = [event async for event in stream]
             first = await stream.get_final_response()
         (call,) = [item for item in first.output if item.type == "function_call"]
         answer = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
         turns = [*_SAID, call.model_dump(exclude_none=True), answer]
-        second = await client.responses.create(**unforced(asked, input=turns))
+        second = await client.responses.create(**without_forced_tool(asked, input=turns))
     pieces = [e for e in events if e.type == "response.function_call_arguments.delta"]
     (done,) = [e for e in events if e.type == "response.function_call_arguments.done"]
 
     assert _NAME == call.name
-    assert checked(call.arguments)
+    assert checked_arguments(call.arguments)
     assert call.arguments == "".join(piece.delta for piece in pieces) == done.arguments
     assert {call.id} == {event.item_id for event in (*pieces, done)}
     assert list(range(len(events))) == [event.sequence_number for event in events]
@@ -155,11 +157,11 @@ async def test_response_streams_a_call_and_takes_the_tools_answer(service: Servi
     await service.until_idle()
 
 
-async def test_message_streams_a_call_and_takes_the_tools_answer(service: Service) -> None:
+async def test_message_streams_a_tool_call_and_takes_its_result(service: Service) -> None:
     """Calls and results are blocks in the messages."""
     applications: list[str] = []
     async with anthropic_client(service, applications) as client:
-        asked = of_message()
+        asked = message_tool()
         async with client.messages.stream(**asked) as stream:
             first = await stream.get_final_message()
         (call,) = [block for block in first.content if block.type == "tool_use"]
@@ -169,10 +171,10 @@ async def test_message_streams_a_call_and_takes_the_tools_answer(service: Servic
             {"role": "assistant", "content": [call.model_dump(exclude_none=True)]},
             {"role": "user", "content": [answer]},
         ]
-        second = await client.messages.create(**unforced(asked, messages=turns))
+        second = await client.messages.create(**without_forced_tool(asked, messages=turns))
 
     assert _NAME == call.name
-    assert checked(json.dumps(call.input))
+    assert checked_arguments(json.dumps(call.input))
     assert "tool_use" == first.stop_reason
     assert first.usage.input_tokens < second.usage.input_tokens
     assert applications[0] == applications[1]
@@ -187,29 +189,29 @@ async def test_required_tool_is_called(service: Service) -> None:
     ):
         bracket = {"prompt": "]", "add_special_tokens": False}
         (token,) = (await http.post("/tokenize", json=bracket)).json()["tokens"]
-        asked: Any = of_chat() | {"tool_choice": "required", "logit_bias": {str(token): 100}}
+        asked: Any = chat_tool() | {"tool_choice": "required", "logit_bias": {str(token): 100}}
         answer = await client.chat.completions.create(**asked)
     calls = answer.choices[0].message.tool_calls or []
 
     assert [_NAME] == [call.function.name for call in calls]
-    assert checked(calls[0].function.arguments)
+    assert checked_arguments(calls[0].function.arguments)
     await service.until_idle()
 
 
 # --- a call whose engine dies
 
 
-class Reader:
+class StreamReader:
     """Background reader of streams that keeps the pieces and the end of each."""
 
     def __init__(self) -> None:
         self.pieces: dict[str, str] = {"chat": "", "response": "", "message": ""}
-        """Pieces of the tool's arguments, by form."""
+        """Pieces of the tool's arguments, by API form."""
         self.ends: dict[str, str] = {}
         """Text of the error with which a stream ended."""
 
     async def read_chat(self, client: openai.AsyncOpenAI) -> None:
-        stream: Any = await client.chat.completions.create(**of_chat(days=_LONG), stream=True)
+        stream: Any = await client.chat.completions.create(**chat_tool(days=_LONG), stream=True)
         try:
             async for chunk in stream:
                 for call in chunk.choices[0].delta.tool_calls or []:
@@ -218,7 +220,7 @@ class Reader:
             self.ends["chat"] = error.message
 
     async def read_response(self, client: openai.AsyncOpenAI) -> None:
-        stream: Any = await client.responses.create(**of_response(days=_LONG), stream=True)
+        stream: Any = await client.responses.create(**response_tool(days=_LONG), stream=True)
         async for event in stream:
             if event.type == "response.function_call_arguments.delta":
                 self.pieces["response"] += event.delta
@@ -226,7 +228,7 @@ class Reader:
                 self.ends["response"] = event.response.error.message
 
     async def read_message(self, client: anthropic.AsyncAnthropic) -> None:
-        stream: Any = await client.messages.create(**of_message(days=_LONG), stream=True)
+        stream: Any = await client.messages.create(**message_tool(days=_LONG), stream=True)
         try:
             async for event in stream:
                 if event.type == "content_block_delta":
@@ -236,7 +238,7 @@ class Reader:
 
 
 @pytest.mark.long
-async def test_call_lost_with_its_engine_ends_with_an_error_in_each_client(
+async def test_tool_call_lost_with_its_engine_ends_with_an_error_in_each_client(
     service: Service,
 ) -> None:
     """The grammar of a forced call is lost with the engine: a second half would not fit.
@@ -245,7 +247,7 @@ async def test_call_lost_with_its_engine_ends_with_an_error_in_each_client(
     """
     (replica_id,) = await service.pulling_replicas()
     (pid,) = await service.probe(replica_id, "engine_pids")
-    core, reader = psutil.Process(pid), Reader()
+    core, reader = psutil.Process(pid), StreamReader()
     async with (
         openai.AsyncOpenAI(
             base_url=f"{service.url}/v1", api_key=service.api_key, max_retries=0

@@ -18,7 +18,7 @@ from tests.harness.service import Service
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 
 _SOON_S = 2.0
-"""Limit of the wait: the protocol promises one second; another is for the query."""
+"""Time limit in seconds: the protocol promises one, and the query takes another."""
 _LONG = completion("one two three", max_tokens=1_900)
 
 
@@ -48,10 +48,10 @@ async def test_stream_has_the_unary_answer_and_its_usage(
     await service.until_idle()
 
 
-async def test_engine_is_given_the_rank_of_the_tag_and_not_the_callers_priority(
+async def test_vllm_gets_the_rank_of_the_tag_instead_of_the_callers_priority(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """The engine's order must equal the scheduler's, regardless of the caller's priority."""
+    """The engine's order must equal the scheduler's."""
     (replica_id,) = await service.pulling_replicas()
     await service.probe(replica_id, "watch_priorities")
     opening = {"application_class": "c", "application_id": "ranked", "weight": MOST_WEIGHT}
@@ -66,7 +66,9 @@ async def test_engine_is_given_the_rank_of_the_tag_and_not_the_callers_priority(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_disconnect_frees_kv(service: Service, http: httpx.AsyncClient, stream: bool) -> None:
+async def test_disconnected_callers_kv_is_freed(
+    service: Service, http: httpx.AsyncClient, stream: bool
+) -> None:
     """A disconnected caller must not keep others waiting until its last token."""
     (replica_id,) = await service.pulling_replicas()
     call = asyncio.create_task(http.post(COMPLETIONS, json=_LONG | {"stream": stream}))
@@ -78,10 +80,10 @@ async def test_disconnect_frees_kv(service: Service, http: httpx.AsyncClient, st
     await service.until_idle(_SOON_S)
 
 
-async def test_stream_cut_by_the_death_of_its_engine_goes_on_on_the_successor(
+async def test_stream_cut_by_the_death_of_its_engine_continues_on_the_successor(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Without this, vLLM ends such streams with status 200 and [DONE].
+    """Without the continuation, vLLM ends cut streams with status 200 and [DONE].
 
     The call is greedy and alone in its batch before and after: another batch may change the last
     bits of the CPU's results, and with them a token.
@@ -108,7 +110,9 @@ async def test_stream_cut_by_the_death_of_its_engine_goes_on_on_the_successor(
 
 
 @pytest.mark.long
-async def test_death_of_a_rank_ends_the_replica_and_its_streams_go_on(divided: Service) -> None:
+async def test_death_of_a_tensor_parallel_rank_ends_the_replica_and_its_streams_continue(
+    divided: Service,
+) -> None:
     """A killed rank takes the other rank and the engine with it; no process is left."""
     (before,) = await divided.pulling_replicas()
     (pid,) = await divided.probe(before, "engine_pids")

@@ -15,7 +15,7 @@ import ray
 import yaml
 
 from deployments.monitoring.prometheus_rule import ALERTS
-from tests.dashboard_queries import Asked, queries
+from tests.dashboard_queries import DashboardQuery, queries
 from tests.debian_programs import debian_program
 from tests.eventually import eventually
 from tests.harness.bodies import COMPLETIONS, completion
@@ -179,7 +179,7 @@ def has_data(series: list[dict[str, Any]]) -> bool:
     return any(math.isfinite(float(one["value"][1])) for one in series)
 
 
-def query_for_data(asked: Asked) -> str:
+def query_for_data(asked: DashboardQuery) -> str:
     """Return a panel's expression, or an annotation's condition, which may have no events."""
     return asked.expression().removesuffix(" > 0")
 

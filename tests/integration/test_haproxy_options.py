@@ -19,7 +19,9 @@ def test_certificate_behind_haproxy_is_refused_at_deployment(
 
     `test_haproxy` shows that HAProxy without a certificate is accepted.
     """
-    file, key = Authority.of(tmp_path_factory.mktemp("tls") / "ours").issue("front", "127.0.0.1")
+    file, key = Authority.in_folder(tmp_path_factory.mktemp("tls") / "ours").issue(
+        "front", "127.0.0.1"
+    )
     certificate = {"ssl_certfile": str(file), "ssl_keyfile": str(key)}
     with pytest.raises(JustitiaError) as refused, front_cluster({}, ARGS, certificate):
         pass

@@ -14,7 +14,7 @@ from justitia_ray.core.policies.guarded.rules import comes_first
 from justitia_ray.core.snapshot import restore, snapshot
 from justitia_ray.cost import PrefillCost, choices_kv_token_time
 from justitia_ray.units import ApplicationId, IngressId, LeaseId, ReplicaId, RequestId, Tokens
-from tests.fake_replica import FakeReplica, Held
+from tests.fake_replica import FakeReplica, HeldLease
 
 
 @dataclass
@@ -201,7 +201,9 @@ class CoreWorld:
             call.lease_id = action.lease_id
             replica = self.replicas.get(action.replica_id)
             if replica is not None:
-                replica.held[action.lease_id] = Held(call.prompt, call.output, cached=call.cached)
+                replica.held[action.lease_id] = HeldLease(
+                    call.prompt, call.output, cached=call.cached
+                )
         elif isinstance(action, Abort):
             replica = self.replicas.get(action.replica_id)
             held = replica.abort(action.lease_id) if replica is not None else None

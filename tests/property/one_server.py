@@ -17,7 +17,7 @@ from justitia_ray.core.invariants import check
 from justitia_ray.core.policies import policy_path
 from tests.core_driver import PATIENT
 from tests.exact import exact
-from tests.fake_replica import FakeReplica, Held
+from tests.fake_replica import FakeReplica, HeldLease
 
 PROMPT_PRICE = 1
 OUTPUT_PRICE = 2
@@ -138,7 +138,7 @@ class OneServer:
         prompt = PROMPT_PRICE * call.prompt
         self._service[client] += prompt
         self._client_of[grant.lease_id] = client
-        self._replica.held[grant.lease_id] = Held(call.prompt, call.output, running=True)
+        self._replica.held[grant.lease_id] = HeldLease(call.prompt, call.output, running=True)
         to_come = dict.fromkeys(self._service, 0)
         for lease_id, held in self._replica.held.items():
             to_come[self._client_of[lease_id]] += OUTPUT_PRICE * (held.output - held.made)

@@ -13,7 +13,7 @@ from justitia_ray.core.actions import Grant
 from justitia_ray.core.admission import ADMISSIONS
 from justitia_ray.core.entities import ReplicaCapacity
 from justitia_ray.core.placement import Placement
-from tests.fake_replica import FakeReplica, Held
+from tests.fake_replica import FakeReplica, HeldLease
 from tests.property.profiles import examples
 
 
@@ -69,7 +69,7 @@ def _starts(
         for action in core.handle(replica.pull(), now):
             assert isinstance(action, Grant)
             call = sizes[action.request_id]
-            replica.held[action.lease_id] = Held(call.prompt, call.output)
+            replica.held[action.lease_id] = HeldLease(call.prompt, call.output)
             starts[action.request_id] = iteration
         first = core.ledger.queue.first()
         if first is not None:

@@ -1,4 +1,4 @@
-"""Programs that use third-party libraries; each runs as a process and prints its results as JSON.
+"""Programs that use third-party libraries; each runs as a process and prints JSON.
 
 They run in separate processes because these libraries leave connections to the garbage collector,
 which would close them during another test.

@@ -13,7 +13,7 @@ from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from tests.e2e.frameworks import Weather
 
 
-def talked(chat: Any) -> dict[str, Any]:
+def chat_answers(chat: Any) -> dict[str, Any]:
     """Return a chat model's answers: whole, streamed, with a forced tool, and with a schema."""
     with_tool = chat.bind_tools([Weather], tool_choice="Weather")
     calls = with_tool.invoke("a b c").tool_calls
@@ -37,7 +37,7 @@ def main(generating: str, reading: str, key: str) -> None:
     measured = openai.bind(logprobs=True, top_logprobs=2).invoke("a b c")
     probabilities = measured.response_metadata["logprobs"]["content"]
     anthropic = ChatAnthropic(base_url=generating, model="tiny-llama", **options)  # type: ignore[call-arg]
-    # By default it would send token ids of OpenAI's tokenizer.
+    # By default LangChain would send token ids of OpenAI's tokenizer.
     embeddings = OpenAIEmbeddings(
         base_url=f"{reading}/v1",
         api_key=key,  # type: ignore[arg-type]
@@ -45,9 +45,9 @@ def main(generating: str, reading: str, key: str) -> None:
         check_embedding_ctx_length=False,
     )
     told = {
-        "openai": talked(openai),
-        "responses": talked(ChatOpenAI(**of_openai, use_responses_api=True)),
-        "anthropic": talked(anthropic),
+        "openai": chat_answers(openai),
+        "responses": chat_answers(ChatOpenAI(**of_openai, use_responses_api=True)),
+        "anthropic": chat_answers(anthropic),
         "choices": len(several.generate([[HumanMessage("a b c")]]).generations[0]),
         "alternatives": [len(token["top_logprobs"]) for token in probabilities],
         "adapted": ChatOpenAI(**(of_openai | {"model": "tiny-poet"})).invoke("a b c").text,

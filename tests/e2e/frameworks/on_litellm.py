@@ -5,7 +5,7 @@ import os
 import sys
 from typing import Any
 
-os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # otherwise it downloads its list of prices
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # no download of prices
 
 import litellm
 
@@ -18,7 +18,7 @@ _TOOL = {
 _NAMED: Any = {"type": "function", "function": {"name": "Weather"}}
 
 
-def ranking(reading: str, model: str, key: str) -> list[int]:
+def rank_documents(reading: str, model: str, key: str) -> list[int]:
     """Return the order in which a model ranks documents."""
     ranked: Any = litellm.rerank(
         model=f"hosted_vllm/{model}",
@@ -75,8 +75,8 @@ def main(generating: str, reading: str, key: str) -> None:
         "adapted": adapted.choices[0].message.content,
         "batch": [choice.text for choice in batch.choices],
         "sizes": [len(one["embedding"]) for one in embedded.data],
-        "ranking": ranking(reading, "tiny-embedding", key),
-        "pair_ranking": ranking(reading, "tiny-reranker", key),
+        "ranking": rank_documents(reading, "tiny-embedding", key),
+        "pair_ranking": rank_documents(reading, "tiny-reranker", key),
     }
     print(json.dumps(told))  # noqa: T201
 

@@ -13,7 +13,7 @@ from tests.e2e.frameworks import Weather
 
 
 def weather(warm: bool) -> str:
-    """Tell how the weather is there."""
+    """Tell how the weather is in a city."""
     return "warm" if warm else "cold"
 
 

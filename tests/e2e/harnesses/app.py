@@ -1,4 +1,4 @@
-"""The application with engines whose streams may continue elsewhere in mid-script.
+"""The application with scripted engines whose streams may continue on another engine.
 
 A logits processor may depend on earlier output, so a replica treats the streams of one as lost with
 it. The script's processor depends only on the prompt.
@@ -16,7 +16,7 @@ from justitia_ray.serve.replica.deployment import EngineReplica
 from justitia_ray.units import LeaseId
 
 
-def _obstacle(self: VllmEngine, lease_id: LeaseId) -> str:
+def _continuation_obstacle(self: VllmEngine, lease_id: LeaseId) -> str:
     meter = self._meters.get(lease_id)
     return "" if meter is None else meter.tape.obstacle
 
@@ -25,11 +25,11 @@ class ScriptedReplica(EngineReplica):
     """Replica with a scripted engine; its process imports this module."""
 
 
-VllmEngine.obstacle = _obstacle  # type: ignore[method-assign]
+VllmEngine.obstacle = _continuation_obstacle  # type: ignore[method-assign]
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Return the application of `justitia_ray.serve.app:build` with that Replica.
+    """Return the application of `justitia_ray.serve.app:build` with scripted replicas.
 
     Serve calls this in a separate process, so the replacement affects no other code.
     """

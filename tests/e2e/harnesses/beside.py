@@ -1,12 +1,12 @@
-"""Side calls of a client's conversation, such as for titles, which have no tools."""
+"""Side calls of a client's conversation, such as calls for a title, which have no tools."""
 
 from collections.abc import Sequence
 
-from tests.e2e.harnesses.recorder import Exchange
+from tests.e2e.harnesses.recorder import RecordedCall
 
 
-def beside(calls: Sequence[Exchange]) -> list[str]:
-    """Return the time of each side call since the last begin or end of another call."""
+def side_call_times(calls: Sequence[RecordedCall]) -> list[str]:
+    """Return by side call the time since the last begin or end of another call."""
     found = []
     for call in calls:
         if call.fields.get("tools"):

@@ -1,4 +1,4 @@
-"""Coding agents: how each is started without a terminal, and the tools that its model calls."""
+"""Coding agents: how each starts without a terminal, and the tools that its model calls."""
 
 import os
 from collections.abc import Callable, Mapping
@@ -6,50 +6,55 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.harnesses.pages import settings_of
-from tests.e2e.harnesses.script import Call
+from tests.e2e.harnesses.pages import settings_on_page
+from tests.e2e.harnesses.script import ScriptedCall
 
 
 @dataclass(frozen=True, slots=True)
-class Client:
+class CodingAgent:
     """Command line, files and tools of one coding agent."""
 
     name: str
-    """Heading of its section in `deployments/harnesses.md`."""
+    """Heading of the agent's section in `deployments/harnesses.md`."""
     package: str
-    """Name of the client's npm package."""
+    """Name of the agent's npm package."""
     program: str
     application_class: str
-    """Application class that the client's calls must get."""
+    """Application class that the agent's calls must get."""
     begin: tuple[str, ...]
     """Arguments of a new session, before the prompt."""
     resume: tuple[str, ...]
     """Arguments that resume the last session, before the prompt."""
-    run_shell: Callable[[str], Call]
+    run_shell: Callable[[str], ScriptedCall]
     """Function that returns the tool call to run a command."""
-    spawn: Callable[[str], Call] | None = None
+    spawn: Callable[[str], ScriptedCall] | None = None
     """Function that returns the tool call to start a sub-agent with a prompt; None without
-    sub-agents."""
+    sub-agents.
+    """
     gives_up: bool = True
-    """Whether it ends when an error says that waiting does not help; otherwise it repeats the call
-    with growing pauses."""
+    """Whether the agent ends at an error that no waiting helps; otherwise it repeats the call with
+    growing pauses.
+    """
     leaves_agents: bool = False
-    """Whether its program may exit before its sub-agents, unless it has more to do."""
+    """Whether the agent's program may exit before its sub-agents, unless it has more to do."""
     impatience: Mapping[str, str] | None = None
-    """Environment variables that make the client give up a stream after five silent seconds."""
+    """Environment variables that make the agent give up a stream after five silent seconds."""
     impatient_lines: tuple[tuple[str, str], ...] = ()
-    """Lines of the client's files, each with the line that makes it give up silent streams."""
+    """Pairs of lines in the agent's files: the original, and one that makes it give up silent
+    streams.
+    """
     impatient_files: Mapping[str, str] | None = None
-    """Additional files that make the client give up silent streams."""
+    """Additional files that make the agent give up silent streams."""
     variant: str = ""
-    """Part of its section whose lines it uses; empty for the section's own."""
+    """Heading of the part of the page's section whose lines the agent uses; empty for the whole
+    section.
+    """
     asks_for: str = "MODEL"
-    """Prefix of the model names in the client's calls."""
+    """Prefix of the model names in the agent's calls."""
 
-    def command(
+    def command_line(
         self, installed: Path, model: str, prompt: str, *, resume: bool = False
     ) -> list[str]:
-        """Return the command line."""
         program = installed / "node_modules" / ".bin" / self.program
         arguments = self.resume if resume else self.begin
         return [str(program), *(one.replace("MODEL", model) for one in arguments), prompt]
@@ -57,15 +62,15 @@ class Client:
     def __str__(self) -> str:
         return "-".join((self.program, *self.variant.lower().split()[-1:]))
 
-    def prepare(
+    def write_files(
         self, home: Path, *, url: str, key: str, model: str, impatient: bool = False
     ) -> dict[str, str]:
-        """Write its files into a home directory, and return its environment.
+        """Write the agent's files into a home directory, and return its environment.
 
         The environment has none of the tests' variables. The client can reach only this machine:
         the proxy for all other hosts does not exist.
         """
-        settings = settings_of(self.name, self.variant, url=url, key=key, model=model)
+        settings = settings_on_page(self.name, self.variant, url=url, key=key, model=model)
         files = settings.files | (dict(self.impatient_files or {}) if impatient else {})
         for path, text in files.items():
             for line, other in self.impatient_lines if impatient else ():
@@ -89,23 +94,23 @@ class Client:
         }
 
 
-def _call(name: str, argument: str, **more: Any) -> Callable[[str], Call]:
-    return lambda value: Call(name, {argument: value, **more})
+def _tool_call(name: str, argument: str, **more: Any) -> Callable[[str], ScriptedCall]:
+    return lambda value: ScriptedCall(name, {argument: value, **more})
 
 
 CLIENTS = (
-    Client(
+    CodingAgent(
         "Claude Code",
         "@anthropic-ai/claude-code",
         "claude",
         "claude-code",
         ("--print", "--allowedTools=Bash,Agent,Task", "--output-format=json"),
         ("--print", "--allowedTools=Bash,Agent,Task", "--output-format=json", "--continue"),
-        _call("Bash", "command", description="Run a command"),
-        _call("Agent", "prompt", description="Look", subagent_type="Explore"),
+        _tool_call("Bash", "command", description="Run a command"),
+        _tool_call("Agent", "prompt", description="Look", subagent_type="Explore"),
         impatience={"CLAUDE_ENABLE_STREAM_WATCHDOG": "1", "CLAUDE_STREAM_IDLE_TIMEOUT_MS": "5000"},
     ),
-    Client(
+    CodingAgent(
         "Codex",
         "@openai/codex",
         "codex",
@@ -115,43 +120,43 @@ CLIENTS = (
             *("exec", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"),
             *("--json", "resume", "--last"),
         ),
-        _call("exec_command", "cmd"),
-        _call("multi_agent_v1__spawn_agent", "message"),
+        _tool_call("exec_command", "cmd"),
+        _tool_call("multi_agent_v1__spawn_agent", "message"),
         leaves_agents=True,
         impatient_lines=(("stream_idle_timeout_ms = 300000", "stream_idle_timeout_ms = 5000"),),
     ),
-    Client(
+    CodingAgent(
         "OpenCode",
         "opencode-ai",
         "opencode",
         "opencode",
         ("run", "--format=json"),
         ("run", "--format=json", "--continue"),
-        _call("bash", "command", description="Run a command"),
-        _call("task", "prompt", description="Look", subagent_type="explore"),
+        _tool_call("bash", "command", description="Run a command"),
+        _tool_call("task", "prompt", description="Look", subagent_type="explore"),
         gives_up=False,
         impatient_lines=(('"timeout": 3600000', '"chunkTimeout": 5000'),),
     ),
-    Client(
+    CodingAgent(
         "Qwen Code",
         "@qwen-code/qwen-code",
         "qwen",
         "qwen-code",
         ("--yolo", "--output-format=json"),
         ("--yolo", "--output-format=json", "--continue"),
-        _call("run_shell_command", "command", is_background=False),
-        _call("agent", "prompt", description="Look", subagent_type="Explore"),
+        _tool_call("run_shell_command", "command", is_background=False),
+        _tool_call("agent", "prompt", description="Look", subagent_type="Explore"),
         gives_up=False,
         impatience={"QWEN_STREAM_IDLE_TIMEOUT_MS": "5000"},
     ),
-    Client(
+    CodingAgent(
         "pi",
         "@earendil-works/pi-coding-agent",
         "pi",
         "pi",
         ("--print", "--mode", "json", "--model", "justitia/MODEL"),
         ("--print", "--mode", "json", "--continue"),
-        _call("bash", "command"),
+        _tool_call("bash", "command"),
         impatient_files={".pi/agent/settings.json": '{"httpIdleTimeoutMs": 5000}'},
     ),
 )
@@ -163,4 +168,4 @@ VARIANTS = (
     replace(_PI, variant="pi with Responses"),
     replace(_PI, variant="pi with Messages"),
 )
-"""Clients with the settings of another part of their section."""
+"""Agents with the settings of another part of their section."""

@@ -1,4 +1,4 @@
-"""The service on scripted engines with API keys, and a report of unknown client input."""
+"""The service on scripted engines with API keys, and a report of clients' unknown input."""
 
 import sys
 from collections.abc import Iterator
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.harnesses.beside import beside
-from tests.e2e.harnesses.clients import CLIENTS, VARIANTS, Client
-from tests.e2e.harnesses.installed import CACHE, installed
+from tests.e2e.harnesses.beside import side_call_times
+from tests.e2e.harnesses.clients import CLIENTS, VARIANTS, CodingAgent
+from tests.e2e.harnesses.installed import CACHE, installed_package
 from tests.e2e.harnesses.known import unknown_parts
 from tests.e2e.harnesses.model import LENIENT, STRICT, build_model
 from tests.e2e.harnesses.recorder import Recorder
@@ -20,13 +20,13 @@ from tests.harness.key_ring import KeyRing
 
 OPERATOR = "operator"
 WAITS, DIES = "waits", "dies"
-"""Suffixes of the tenants whose call waits long, or whose engine dies."""
-_NOTED = pytest.StashKey["Noted"]()
+"""Suffixes of two tenants: one whose call waits long, and one whose engine dies."""
+_NOTED = pytest.StashKey["UnknownParts"]()
 
 
 @dataclass(frozen=True, slots=True)
-class Guarded:
-    """Running service and the secrets of its keys, by tenant."""
+class GuardedService:
+    """Running service, and the secrets of its keys by tenant."""
 
     service: ScriptedService
     secrets: dict[str, str]
@@ -45,10 +45,10 @@ def model_directory() -> Path:
     return directory
 
 
-def _served(
+def _serve_scripted(
     directory: Path, model: Path, engines: tuple[str, ...], *, haproxy: bool
-) -> Iterator[Guarded]:
-    installed(CLIENTS[0].package)  # skips before anything is started if npm is missing
+) -> Iterator[GuardedService]:
+    installed_package(CLIENTS[0].package)  # skips before any process starts if npm is missing
     keys = KeyRing(directory / "keys.yaml")
     names = (LENIENT, STRICT, WAITS, DIES)
     tenants = [f"{client}-{name}" for client in (*CLIENTS, *VARIANTS) for name in names]
@@ -61,44 +61,48 @@ def _served(
     with scripted_service(
         model, scripts, keys.file, dict.fromkeys(engines, 1), haproxy=haproxy
     ) as service:
-        yield Guarded(service, keys.secrets)
+        yield GuardedService(service, keys.secrets)
 
 
 @pytest.fixture(scope="module", params=["haproxy", "serve"])
 def guarded(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, model_directory: Path
-) -> Iterator[Guarded]:
+) -> Iterator[GuardedService]:
     """The service with both chat templates, behind each proxy in turn."""
     directory = tmp_path_factory.mktemp(request.param)
-    yield from _served(
+    yield from _serve_scripted(
         directory, model_directory, (LENIENT, STRICT), haproxy=request.param == "haproxy"
     )
 
 
 @pytest.fixture(scope="module")
-def strict(tmp_path_factory: pytest.TempPathFactory, model_directory: Path) -> Iterator[Guarded]:
-    """The service with only the strict chat template."""
-    yield from _served(tmp_path_factory.mktemp("strict"), model_directory, (STRICT,), haproxy=True)
+def strict(
+    tmp_path_factory: pytest.TempPathFactory, model_directory: Path
+) -> Iterator[GuardedService]:
+    """The service with the strict chat template only."""
+    yield from _serve_scripted(
+        tmp_path_factory.mktemp("strict"), model_directory, (STRICT,), haproxy=True
+    )
 
 
 @pytest.fixture
-def note_sent(pytestconfig: pytest.Config) -> "Noted":
-    """Collector of headers and fields that a client sent."""
-    return pytestconfig.stash.setdefault(_NOTED, Noted({}, {}))
+def note_sent(pytestconfig: pytest.Config) -> "UnknownParts":
+    """Function that collects the headers and fields of a client's call."""
+    return pytestconfig.stash.setdefault(_NOTED, UnknownParts({}, {}))
 
 
 @dataclass(frozen=True, slots=True)
-class Noted:
+class UnknownParts:
     """Unknown headers and fields, and side calls of conversations, by client."""
 
     unknown: dict[str, set[str]]
     beside: dict[str, list[str]]
 
-    def __call__(self, client: Client, recorder: Recorder) -> None:
+    def __call__(self, client: CodingAgent, recorder: Recorder) -> None:
         found = self.unknown.setdefault(client.name, set())
         for call in recorder.exchanges:
             found |= unknown_parts(client.program, call)
-        self.beside.setdefault(client.name, []).extend(beside(recorder.inferences))
+        self.beside.setdefault(client.name, []).extend(side_call_times(recorder.inferences))
 
 
 def pytest_terminal_summary(

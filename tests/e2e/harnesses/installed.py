@@ -14,7 +14,7 @@ CACHE = _ROOT / ".venv" / "harnesses"
 _WITHIN_S = 600.0
 
 
-def installed(package: str) -> Path:
+def installed_package(package: str) -> Path:
     """Return the directory of an installed package, whose name contains the release.
 
     The calling test is skipped if npm or its registry is not available.

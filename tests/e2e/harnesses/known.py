@@ -3,14 +3,14 @@
 import json
 from pathlib import Path
 
-from tests.e2e.harnesses.recorder import Exchange
+from tests.e2e.harnesses.recorder import RecordedCall
 
 _KNOWN: dict[str, list[str]] = json.loads(
     Path(__file__).with_name("known.json").read_text(encoding="utf-8")
 )
 
 
-def parts_of(call: Exchange) -> set[str]:
+def call_parts(call: RecordedCall) -> set[str]:
     """Return a call's endpoint, its headers, and the fields of its body, two levels deep."""
     fields = call.fields
     found = {f"{call.method} {call.path.partition('?')[0]}"}
@@ -25,6 +25,6 @@ def parts_of(call: Exchange) -> set[str]:
     return found
 
 
-def unknown_parts(program: str, call: Exchange) -> set[str]:
-    """Return the unknown headers and fields of a client's call."""
-    return parts_of(call) - set(_KNOWN.get(program, ()))
+def unknown_parts(program: str, call: RecordedCall) -> set[str]:
+    """Return the headers and fields of a client's call that `known.json` does not list."""
+    return call_parts(call) - set(_KNOWN.get(program, ()))

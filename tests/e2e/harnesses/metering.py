@@ -1,4 +1,4 @@
-"""Tokens of a client's calls according to its answers, the service's usage and the engine."""
+"""Tokens of a client's calls as counted by its answers, by the service and by the engine."""
 
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -6,15 +6,15 @@ from typing import Any, NamedTuple
 import httpx
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.e2e.harnesses.recorder import Exchange
+from tests.e2e.harnesses.recorder import RecordedCall
 
 
-class Tokens(NamedTuple):
+class TokenCounts(NamedTuple):
     prompt: int
     output: int
 
 
-def told_use(exchange: Exchange) -> Tokens:
+def tokens_in_answer(exchange: RecordedCall) -> TokenCounts:
     """Return the tokens stated in an answer's events."""
     told: dict[str, Any] = {}
     for event in exchange.events:
@@ -22,17 +22,17 @@ def told_use(exchange: Exchange) -> Tokens:
             use = holder.get("usage") if isinstance(holder, dict) else None
             told |= {name: count for name, count in (use or {}).items() if count is not None}
     prompt = told.get("prompt_tokens", told.get("input_tokens", 0))
-    return Tokens(prompt, told.get("completion_tokens", told.get("output_tokens", 0)))
+    return TokenCounts(prompt, told.get("completion_tokens", told.get("output_tokens", 0)))
 
 
-def sum_of(tokens: Iterable[Tokens]) -> Tokens:
+def sum_tokens(tokens: Iterable[TokenCounts]) -> TokenCounts:
     prompt, output = 0, 0
     for one in tokens:
         prompt, output = prompt + one.prompt, output + one.output
-    return Tokens(prompt, output)
+    return TokenCounts(prompt, output)
 
 
-async def used(service: str, operator: str, tenant: str) -> tuple[int, int, Tokens]:
+async def metered_usage(service: str, operator: str, tenant: str) -> tuple[int, int, TokenCounts]:
     """Return a tenant's applications, inferences and tokens from `GET /v1/usage`.
 
     Args:
@@ -47,10 +47,10 @@ async def used(service: str, operator: str, tenant: str) -> tuple[int, int, Toke
         sum(row[name] for row in rows)
         for name in ("applications", "inferences", "prompt_tokens", "output_tokens")
     )
-    return applications, inferences, Tokens(prompt, output)
+    return applications, inferences, TokenCounts(prompt, output)
 
 
-async def counted(exporter: str, model: str) -> Tokens:
+async def engine_tokens(exporter: str, model: str) -> TokenCounts:
     """Return a model's tokens from vLLM's own counters.
 
     Args:
@@ -64,4 +64,4 @@ async def counted(exporter: str, model: str) -> Tokens:
         for sample in family.samples:
             if sample.name in found and sample.labels.get("model_name") == model:
                 found[sample.name] += sample.value
-    return Tokens(*map(int, found.values()))
+    return TokenCounts(*map(int, found.values()))

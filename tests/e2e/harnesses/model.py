@@ -31,8 +31,9 @@ _STRICT = (
     "{% for name, value in c.function.arguments | items %}<{{name}}>{{value}}</{{name}}>"
     "{% endfor %}</function>{% endfor %}<|end|>{% endfor %}" + _ASKS
 )
-"""Template with the rules of common models: system first, no developer role, arguments as an
-object."""
+"""Chat template with the rules of common models: system first, no developer role, arguments as an
+object.
+"""
 
 
 def build_model(directory: Path) -> None:

@@ -12,15 +12,17 @@ _BLOCK = re.compile(r"(?:`~/(?P<file>[^`]+)`:\n\n)?```(?P<kind>\w+)\n(?P<text>.*
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """Settings of one section of the page."""
+class SectionSettings:
+    """Settings in one section of the page."""
 
     variables: dict[str, str]
     files: dict[str, str]
-    """Texts of the files, by path below the home directory."""
+    """Text of each file, by path below the home directory."""
 
 
-def settings_of(section: str, variant: str, *, url: str, key: str, model: str) -> Settings:
+def settings_on_page(
+    section: str, variant: str, *, url: str, key: str, model: str
+) -> SectionSettings:
     """Return a client's settings as on the page.
 
     Args:
@@ -30,14 +32,14 @@ def settings_of(section: str, variant: str, *, url: str, key: str, model: str) -
         key: In place of `KEY`.
         model: In place of `MODEL`.
     """
-    told = _lines_of(section, variant)
+    told = _section_lines(section, variant)
     for placeholder, value in (
         (r"https://llm\.example\.org", url),
         (r"\bKEY\b", key),
         (r"\bMODEL\b", model),
     ):
         told = re.sub(placeholder, value, told)
-    settings = Settings({}, {})
+    settings = SectionSettings({}, {})
     for block in _BLOCK.finditer(told):
         text = block["text"]
         if block["file"] is not None:
@@ -56,12 +58,12 @@ def served_model(name: str) -> dict[str, Any]:
     Args:
         name: In place of `MODEL`.
     """
-    (block,) = _BLOCK.finditer(_lines_of("The service", ""))
+    (block,) = _BLOCK.finditer(_section_lines("The service", ""))
     found: dict[str, Any] = yaml.safe_load(re.sub(r"\bMODEL\b", name, block["text"]))
     return found
 
 
-def _lines_of(section: str, variant: str) -> str:
+def _section_lines(section: str, variant: str) -> str:
     _, _, rest = PAGE.read_text(encoding="utf-8").partition(f"\n## {section}\n")
     assert rest, f"{PAGE.name} has no section {section!r}"
     told, *parts = rest.partition("\n## ")[0].split("\n### ")

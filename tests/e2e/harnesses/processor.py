@@ -21,7 +21,8 @@ from tests.e2e.harnesses.script import ROLES, SCRIPTS, next_words
 
 _DECISIVE = 1e4
 """Amount added to the logit of the scripted token; a token that a grammar forbids stays at minus
-infinity."""
+infinity.
+"""
 
 
 class ScriptedWords(LogitsProcessor):  # type: ignore[misc] # vLLM is not followed
@@ -33,10 +34,10 @@ class ScriptedWords(LogitsProcessor):  # type: ignore[misc] # vLLM is not follow
         self._tools = self._tokenizer.convert_tokens_to_ids("<|tools|>")
         self._end = self._tokenizer.eos_token_id
         self._requests: dict[int, tuple[list[int], list[int]]] = {}
-        """Tokens to generate and tokens generated, by index in the batch."""
+        """(tokens to generate, tokens generated) by index in the batch."""
 
     def is_argmax_invariant(self) -> bool:
-        """Return False: it changes the most likely token."""
+        """Return False: the processor changes the most likely token."""
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
@@ -46,7 +47,7 @@ class ScriptedWords(LogitsProcessor):  # type: ignore[misc] # vLLM is not follow
         for index in batch_update.removed:
             self._requests.pop(index, None)
         for index, _, prompt, said in batch_update.added:
-            self._requests[index] = self._to_say(prompt or []), said
+            self._requests[index] = self._tokens_to_generate(prompt or []), said
         for one, other, direction in batch_update.moved:
             first, second = self._requests.pop(one, None), self._requests.pop(other, None)
             if first is not None:
@@ -61,7 +62,7 @@ class ScriptedWords(LogitsProcessor):  # type: ignore[misc] # vLLM is not follow
             logits[index, token] += _DECISIVE
         return logits
 
-    def _to_say(self, prompt: list[int]) -> list[int]:
+    def _tokens_to_generate(self, prompt: list[int]) -> list[int]:
         starts = [place for place, token in enumerate(prompt) if token in self._roles]
         if not starts:
             return []

@@ -20,27 +20,27 @@ _HOP_BY_HOP = frozenset(
 
 
 @dataclass(slots=True)
-class Exchange:
-    """Call with its answer."""
+class RecordedCall:
+    """A client's call with the service's answer."""
 
     method: str
     path: str
     headers: Mapping[str, str]
     body: bytes
     status: int = 0
-    """HTTP status; 0 if the client hung up before an answer."""
+    """HTTP status; 0 if the client disconnected before an answer."""
     answer_headers: Mapping[str, str] = field(default_factory=dict)
     answer: bytes = b""
     pieces: int = 0
     """Number of pieces in which the answer came."""
     is_whole: bool = False
-    """Whether the answer ended before the client hung up."""
+    """Whether the answer ended before the client disconnected."""
     begun_at: float = field(default_factory=time.monotonic)
     ended_at: float = inf
 
     @property
     def fields(self) -> dict[str, Any]:
-        """Fields of the body; empty if it is no JSON object."""
+        """Fields of the body; empty if the body is no JSON object."""
         try:
             read = json.loads(self.body)
         except ValueError:
@@ -88,19 +88,19 @@ class Recorder:
 
     def __init__(self, service: str) -> None:
         self._service = service
-        self.exchanges: list[Exchange] = []
+        self.exchanges: list[RecordedCall] = []
         self.url = ""
 
     @property
-    def inferences(self) -> list[Exchange]:
+    def inferences(self) -> list[RecordedCall]:
         """Calls of the generating endpoints."""
         return [one for one in self.exchanges if one.is_inference]
 
     @asynccontextmanager
     async def recording(self) -> AsyncIterator[None]:
-        """Serve on a free loopback port."""
+        """Serve the proxy on a free loopback port."""
         app = web.Application(client_max_size=2**26)
-        app.router.add_route("*", "/{path:.*}", self._pass)
+        app.router.add_route("*", "/{path:.*}", self._forward_call)
         timeout = aiohttp.ClientTimeout(total=None)
         async with (
             aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as self._session,
@@ -108,9 +108,9 @@ class Recorder:
         ):
             yield
 
-    async def _pass(self, request: web.Request) -> web.StreamResponse:
+    async def _forward_call(self, request: web.Request) -> web.StreamResponse:
         headers = {name.lower(): value for name, value in request.headers.items()}
-        exchange = Exchange(request.method, request.path_qs, headers, await request.read())
+        exchange = RecordedCall(request.method, request.path_qs, headers, await request.read())
         self.exchanges.append(exchange)
         passed = {name: value for name, value in headers.items() if name not in _HOP_BY_HOP}
         passed["accept-encoding"] = "identity"
@@ -134,7 +134,7 @@ class Recorder:
                     await answer.write(chunk)
                 exchange.is_whole = True
                 await answer.write_eof()
-            except ConnectionError:  # the client has hung up, as some do after the end
+            except ConnectionError:  # the client has disconnected, as some do after the end
                 answered.close()
             except asyncio.CancelledError:
                 answered.close()

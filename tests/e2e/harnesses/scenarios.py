@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from tests.e2e.harnesses.clients import Client
-from tests.e2e.harnesses.script import Turn
+from tests.e2e.harnesses.clients import CodingAgent
+from tests.e2e.harnesses.script import ScriptedTurn
 
 TOOLS, AGENTS, AGAIN, LONG, HOG = "tools", "agents", "again", "long", "hog"
 BELOW = "below"
 FILES = ("first", "second", "third", BELOW, "fourth")
-"""Files to which the scripted commands append a line, each once."""
+"""Files to which the scripted commands append a line, each file once."""
 ENDS = {
     TOOLS: "All of it is done.",
     AGENTS: "The agents are done.",
@@ -20,29 +20,39 @@ ENDLESS = 60_000
 """Words of an answer that occupies a seat until its caller disconnects."""
 
 
-def scripts_of(client: Client) -> dict[str, Sequence[Turn]]:
-    """Return the scripts for a client; each name starts with the client's."""
+def scripts_for_client(client: CodingAgent) -> dict[str, Sequence[ScriptedTurn]]:
+    """Return the scripts for a client; each script's name starts with the client's."""
 
-    def adds_to(*files: str) -> Turn:
-        return Turn("I look.", tuple(client.run_shell(f"echo ran >> {file}") for file in files))
+    def append_command(*files: str) -> ScriptedTurn:
+        return ScriptedTurn(
+            "I look.", tuple(client.run_shell(f"echo ran >> {file}") for file in files)
+        )
 
     first, second, third, below, fourth = FILES
-    scripts: dict[str, Sequence[Turn]] = {
-        TOOLS: (adds_to(first, second), adds_to(third), Turn(ENDS[TOOLS])),
-        AGAIN: (adds_to(fourth), Turn(ENDS[AGAIN])),
-        LONG: (Turn(LONG_WORDS),),
-        below: (adds_to(below), Turn("The sub-agent is done.")),
+    scripts: dict[str, Sequence[ScriptedTurn]] = {
+        TOOLS: (append_command(first, second), append_command(third), ScriptedTurn(ENDS[TOOLS])),
+        AGAIN: (append_command(fourth), ScriptedTurn(ENDS[AGAIN])),
+        LONG: (ScriptedTurn(LONG_WORDS),),
+        below: (append_command(below), ScriptedTurn("The sub-agent is done.")),
     }
     if client.spawn is not None:
         spawn = client.spawn(f"Look around for @@{client.program}-{below}@@")
-        waits = (Turn("I wait.", (client.run_shell("sleep 8"),)),) if client.leaves_agents else ()
-        scripts[AGENTS] = (Turn("I send one.", (spawn,)), *waits, *3 * (Turn(ENDS[AGENTS]),))
+        waits = (
+            (ScriptedTurn("I wait.", (client.run_shell("sleep 8"),)),)
+            if client.leaves_agents
+            else ()
+        )
+        scripts[AGENTS] = (
+            ScriptedTurn("I send one.", (spawn,)),
+            *waits,
+            *3 * (ScriptedTurn(ENDS[AGENTS]),),
+        )
     return {f"{client.program}-{name}": turns for name, turns in scripts.items()}
 
 
-def all_scripts(clients: Sequence[Client]) -> dict[str, Sequence[Turn]]:
-    """Return the scripts for all clients, and an endless one."""
-    found: dict[str, Sequence[Turn]] = {HOG: (Turn("word " * ENDLESS),)}
+def all_scripts(clients: Sequence[CodingAgent]) -> dict[str, Sequence[ScriptedTurn]]:
+    """Return the scripts for all clients, and an endless script."""
+    found: dict[str, Sequence[ScriptedTurn]] = {HOG: (ScriptedTurn("word " * ENDLESS),)}
     for client in clients:
-        found |= scripts_of(client)
+        found |= scripts_for_client(client)
     return found

@@ -1,4 +1,4 @@
-"""Output of the scripted model: turns selected by the script named in the user's last prompt.
+"""Output of the scripted model: turns of the script that the user's last prompt names.
 
 A prompt names its script as `@@NAME@@`. The model answers with the script's first turn, and with
 the next one on each call that adds tool results. A prompt without tools requests a title or a
@@ -17,14 +17,14 @@ SCRIPTS = "SCRIPTS_OF_HARNESSES"
 ROLES = ("system", "user", "assistant", "tool")
 """Roles, each marked in the prompt by a token `<|ROLE|>`."""
 TITLE = '{"title": "Words of a script", "isNewTopic": false}'
-"""Answer to a prompt without tools; JSON, because some clients request it."""
+"""Answer to a prompt without tools: JSON, because some clients request JSON."""
 UNSCRIPTED = "There is no script for this."
 FINISHED = "The script has ended."
 _NAME = re.compile(r"@@([a-z0-9-]+)@@")
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ScriptedCall:
     """Call of one of the client's tools."""
 
     name: str
@@ -32,13 +32,13 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """Answer of the model."""
+class ScriptedTurn:
+    """Answer of the model: text, tool calls, or both."""
 
     text: str
-    calls: tuple[Call, ...] = ()
+    calls: tuple[ScriptedCall, ...] = ()
 
-    def words(self) -> str:
+    def as_hermes_text(self) -> str:
         """Return the turn as the model writes it, with calls in Hermes form."""
         calls = (
             json.dumps({"name": call.name, "arguments": call.arguments}) for call in self.calls
@@ -46,9 +46,9 @@ class Turn:
         return "\n".join((self.text, *(f"<tool_call>\n{call}\n</tool_call>" for call in calls)))
 
 
-def write_scripts(file: Path, scripts: Mapping[str, Sequence[Turn]]) -> None:
+def write_scripts(file: Path, scripts: Mapping[str, Sequence[ScriptedTurn]]) -> None:
     """Write the scripts, which engines read at each prompt."""
-    said = {name: [turn.words() for turn in turns] for name, turns in scripts.items()}
+    said = {name: [turn.as_hermes_text() for turn in turns] for name, turns in scripts.items()}
     unfinished = file.with_suffix(".unfinished")
     unfinished.write_text(json.dumps(said), encoding="utf-8")
     unfinished.rename(file)
@@ -57,7 +57,7 @@ def write_scripts(file: Path, scripts: Mapping[str, Sequence[Turn]]) -> None:
 def next_words(
     said: Sequence[tuple[str, str]], scripts: Mapping[str, Sequence[str]], *, has_tools: bool
 ) -> str:
-    """Return the model's next output.
+    """Return the model's next output for a prompt.
 
     Args:
         said: Role and text of each message of the prompt.

@@ -1,4 +1,4 @@
-"""The service on scripted engines in a separate process, behind HAProxy or Serve's own proxy.
+"""The service on scripted engines in a process apart, behind HAProxy or Serve's own proxy.
 
 As a program it serves until its input ends; it prints its port and that of Ray's metrics, or the
 reason why it does not start.
@@ -38,7 +38,7 @@ class ScriptedService:
     """URL of Ray's metrics, which include vLLM's."""
     pid: int
 
-    def engines(self, model: str) -> list[int]:
+    def engine_process_ids(self, model: str) -> list[int]:
         """Return the process ids of a model's engines."""
         children = psutil.Process(self.pid).children(recursive=True)
         return [
@@ -53,7 +53,7 @@ class ScriptedService:
 def serve_config(
     model: Path, scripts: Path, keys: Path, data_dir: str, engines: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Return the Serve configuration.
+    """Return the Serve configuration of the scripted models.
 
     Args:
         model: Directory of the scripted model.
@@ -69,7 +69,7 @@ def serve_config(
                 "route_prefix": "/",
                 "import_path": "tests.e2e.harnesses.app:build",
                 "args": {
-                    "models": [_model(name, model, scripts) for name in engines],
+                    "models": [_model_config(name, model, scripts) for name in engines],
                     "store": {"data_dir": data_dir},
                     "access": {"keys_file": str(keys)},
                     "ingress": {"keepalive_s": KEEPALIVE_S},
@@ -102,7 +102,7 @@ def serve_config(
     }
 
 
-def _model(name: str, model: Path, scripts: Path) -> dict[str, Any]:
+def _model_config(name: str, model: Path, scripts: Path) -> dict[str, Any]:
     told = served_model(name)
     return {
         **told,
@@ -141,7 +141,7 @@ def _model(name: str, model: Path, scripts: Path) -> dict[str, Any]:
 def scripted_service(
     model: Path, scripts: Path, keys: Path, engines: Mapping[str, int], *, haproxy: bool
 ) -> Iterator[ScriptedService]:
-    """Serve while the block lasts; see `serve_config`.
+    """Serve the scripted models inside the block, as configured by `serve_config`.
 
     Raises:
         AssertionError: If the service does not come up; the message is Serve's.
@@ -169,7 +169,7 @@ def scripted_service(
             process.wait(_ENDS_WITHIN_S)
 
 
-def _serve_until_told(
+def _serve_until_input_ends(
     model: str, scripts: str, keys: str, engines: dict[str, int], haproxy: bool
 ) -> None:
     import ray
@@ -195,4 +195,4 @@ def _serve_until_told(
 
 
 if __name__ == "__main__":
-    _serve_until_told(*json.loads(sys.argv[1]))
+    _serve_until_input_ends(*json.loads(sys.argv[1]))

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import httpx
 
-from tests.e2e.harnesses.clients import Client
-from tests.e2e.harnesses.installed import installed
-from tests.e2e.harnesses.recorder import Exchange, Recorder
+from tests.e2e.harnesses.clients import CodingAgent
+from tests.e2e.harnesses.installed import installed_package
+from tests.e2e.harnesses.recorder import RecordedCall, Recorder
 
 RUNS_WITHIN_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class ClientRun:
     """One complete run of a client's program."""
 
     status: int
@@ -30,21 +30,21 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class ClientSession:
     """Client with its own home and working directory."""
 
-    client: Client
+    client: CodingAgent
     recorder: Recorder
     model: str
     key: str
     directory: Path
     environment: dict[str, str]
 
-    async def run(self, script: str, *, resume: bool = False) -> Run:
+    async def run_client(self, script: str, *, resume: bool = False) -> ClientRun:
         """Run the client with a prompt that names a script."""
         prompt = f"Please do the work of @@{script}@@"
-        command = self.client.command(
-            installed(self.client.package), self.model, prompt, resume=resume
+        command = self.client.command_line(
+            installed_package(self.client.package), self.model, prompt, resume=resume
         )
         process = await asyncio.create_subprocess_exec(
             *command,
@@ -62,38 +62,44 @@ class Session:
                 os.killpg(process.pid, signal.SIGKILL)  # programs restart themselves
             await process.wait()
         assert process.returncode is not None
-        return Run(process.returncode, output.decode(), errors.decode())
+        return ClientRun(process.returncode, output.decode(), errors.decode())
 
     @property
-    def asks_for(self) -> str:
-        """Prefix of the model names in its calls."""
+    def model_prefix(self) -> str:
+        """Prefix of the model names in the client's calls."""
         return self.client.asks_for.replace("MODEL", self.model)
 
     @property
-    def calls(self) -> list[Exchange]:
+    def calls(self) -> list[RecordedCall]:
         """Inferences of the session so far."""
         return self.recorder.inferences
 
 
 @asynccontextmanager
-async def session(
-    client: Client, service: str, directory: Path, *, model: str, key: str, impatient: bool = False
-) -> AsyncIterator[Session]:
+async def new_session(
+    client: CodingAgent,
+    service: str,
+    directory: Path,
+    *,
+    model: str,
+    key: str,
+    impatient: bool = False,
+) -> AsyncIterator[ClientSession]:
     """Yield a session of a client that has never run before."""
     recorder = Recorder(service)
-    node = installed("node") / "node_modules" / ".bin"
+    node = installed_package("node") / "node_modules" / ".bin"
     for part in ("home", "work"):
         (directory / part).mkdir()
     (directory / "work" / "README.md").write_text("A project.\n", encoding="utf-8")
     async with recorder.recording():
-        environment = client.prepare(
+        environment = client.write_files(
             directory / "home", url=recorder.url, key=key, model=model, impatient=impatient
         )
         environment["PATH"] = f"{node}:{environment['PATH']}"
-        yield Session(client, recorder, model, key, directory, environment)
+        yield ClientSession(client, recorder, model, key, directory, environment)
 
 
-async def class_of(service: str, key: str, application: str) -> str:
+async def application_class(service: str, key: str, application: str) -> str:
     async with httpx.AsyncClient(base_url=service) as http:
         path = f"/v1/applications/{application}"
         answer = await http.get(path, headers={"authorization": f"Bearer {key}"})

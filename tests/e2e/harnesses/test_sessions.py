@@ -1,4 +1,4 @@
-"""Each unmodified client plays a session: one application of its class, and no extra turn.
+"""Each unmodified client runs a session: one application of its class, without extra turns.
 
 All settings of the clients are from `deployments/harnesses.md`.
 """
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.harnesses.clients import CLIENTS, VARIANTS, Client
-from tests.e2e.harnesses.conftest import Guarded, Noted
+from tests.e2e.harnesses.clients import CLIENTS, VARIANTS, CodingAgent
+from tests.e2e.harnesses.conftest import GuardedService, UnknownParts
 from tests.e2e.harnesses.model import LENIENT, STRICT
-from tests.e2e.harnesses.plays import play_whole
+from tests.e2e.harnesses.plays import run_whole_session
 
 pytestmark = [pytest.mark.long, pytest.mark.vllm, pytest.mark.harness]
 
@@ -18,13 +18,17 @@ pytestmark = [pytest.mark.long, pytest.mark.vllm, pytest.mark.harness]
 @pytest.mark.parametrize("model", [LENIENT, STRICT])
 @pytest.mark.parametrize("client", CLIENTS, ids=str)
 async def test_session_is_one_application_from_the_first_call_to_the_resume(
-    guarded: Guarded, client: Client, model: str, tmp_path: Path, note_sent: Noted
+    guarded: GuardedService,
+    client: CodingAgent,
+    model: str,
+    tmp_path: Path,
+    note_sent: UnknownParts,
 ) -> None:
-    await play_whole(guarded, client, model, tmp_path, note_sent)
+    await run_whole_session(guarded, client, model, tmp_path, note_sent)
 
 
 @pytest.mark.parametrize("client", VARIANTS, ids=str)
-async def test_session_over_another_api_or_name_is_one_application(
-    guarded: Guarded, client: Client, tmp_path: Path, note_sent: Noted
+async def test_session_over_another_api_or_client_name_is_one_application(
+    guarded: GuardedService, client: CodingAgent, tmp_path: Path, note_sent: UnknownParts
 ) -> None:
-    await play_whole(guarded, client, STRICT, tmp_path, note_sent)
+    await run_whole_session(guarded, client, STRICT, tmp_path, note_sent)

@@ -1,4 +1,4 @@
-"""A long wait, an engine's death and a spent quota, with all clients at once."""
+"""A long wait, an engine's death and an exhausted quota, with all clients at once."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,38 +10,39 @@ import httpx
 import psutil  # type: ignore[import-untyped]
 import pytest
 
-from tests.e2e.harnesses.clients import CLIENTS, Client
-from tests.e2e.harnesses.conftest import DIES, OPERATOR, WAITS, Guarded
-from tests.e2e.harnesses.installed import installed
+from tests.e2e.harnesses.clients import CLIENTS, CodingAgent
+from tests.e2e.harnesses.conftest import DIES, OPERATOR, WAITS, GuardedService
+from tests.e2e.harnesses.installed import installed_package
 from tests.e2e.harnesses.model import LENIENT, STRICT
 from tests.e2e.harnesses.plays import check_application, check_calls
 from tests.e2e.harnesses.scenarios import ENDLESS, ENDS, HOG, LONG, LONG_WORDS, TOOLS
 from tests.e2e.harnesses.service import SEATS, SPENT
-from tests.e2e.harnesses.session import Run, Session, session
+from tests.e2e.harnesses.session import ClientRun, ClientSession, new_session
 from tests.eventually import eventually
 
 pytestmark = [pytest.mark.long, pytest.mark.vllm, pytest.mark.harness]
 
 _SILENT_S = 12
 """Number of keep-alive pieces, one per second, after which a client with a limit of five silent
-seconds would have given up."""
+seconds would have given up.
+"""
 _COME_WITHIN_S = 240.0
-"""Longest start of five clients on two cores."""
+"""Longest start of five clients on two cores, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Playing:
+class RunningClient:
     """Client with its running session."""
 
-    session: Session
+    session: ClientSession
     tenant: str
-    run: asyncio.Task[Run]
+    run: asyncio.Task[ClientRun]
 
     def __str__(self) -> str:
         return str(self.session.client)
 
-    async def check(self, said: str, guarded: Guarded) -> None:
-        """Check that the client ends well as one application, fully metered."""
+    async def check(self, said: str, guarded: GuardedService) -> None:
+        """Check that the client ends well as one application whose tokens are all metered."""
         ended = await self.run
         assert 0 == ended.status, ended
         assert said in ended.output, ended
@@ -51,18 +52,18 @@ class Playing:
 
 
 @asynccontextmanager
-async def all_playing(
-    guarded: Guarded,
+async def start_all_clients(
+    guarded: GuardedService,
     directory: Path,
-    tenant_of: Callable[[Client], str],
+    tenant_of: Callable[[CodingAgent], str],
     *,
     model: str,
     script: str,
     impatient: bool = False,
-) -> AsyncIterator[list[Playing]]:
+) -> AsyncIterator[list[RunningClient]]:
     """Start all clients on a script concurrently."""
     for client in CLIENTS:
-        installed(client.package)
+        installed_package(client.package)
     async with AsyncExitStack() as stack:
         playing = []
         for client in CLIENTS:
@@ -70,20 +71,22 @@ async def all_playing(
             own.mkdir()
             key = guarded.secrets[tenant]
             begun = await stack.enter_async_context(
-                session(client, guarded.url, own, model=model, key=key, impatient=impatient)
+                new_session(client, guarded.url, own, model=model, key=key, impatient=impatient)
             )
-            run = asyncio.create_task(begun.run(f"{client.program}-{script}"))
-            stack.push_async_callback(_end, run)
-            playing.append(Playing(begun, tenant, run))
+            run = asyncio.create_task(begun.run_client(f"{client.program}-{script}"))
+            stack.push_async_callback(_end_client, run)
+            playing.append(RunningClient(begun, tenant, run))
         yield playing
 
 
-async def _end(run: asyncio.Task[Run]) -> None:
+async def _end_client(run: asyncio.Task[ClientRun]) -> None:
     run.cancel()
     await asyncio.gather(run, return_exceptions=True)
 
 
-async def each(playing: list[Playing], check: Callable[[Playing], Awaitable[None]]) -> None:
+async def check_each_client(
+    playing: list[RunningClient], check: Callable[[RunningClient], Awaitable[None]]
+) -> None:
     """Run a check for each client, and list the clients that fail it."""
     found = await asyncio.gather(*map(check, playing), return_exceptions=True)
     failed = []
@@ -96,7 +99,9 @@ async def each(playing: list[Playing], check: Callable[[Playing], Awaitable[None
 
 
 @asynccontextmanager
-async def seats_taken(guarded: Guarded, model: str) -> AsyncIterator[Callable[[], Awaitable[None]]]:
+async def seats_taken(
+    guarded: GuardedService, model: str
+) -> AsyncIterator[Callable[[], Awaitable[None]]]:
     """Fill all seats of an engine by another tenant's calls; yield a function that ends them."""
     hog = {"authorization": f"Bearer {guarded.secrets[HOG]}"}
     operator = {"authorization": f"Bearer {guarded.secrets[OPERATOR]}"}
@@ -116,36 +121,38 @@ async def seats_taken(guarded: Guarded, model: str) -> AsyncIterator[Callable[[]
                 http.stream("POST", "/v1/chat/completions", json=endless)
             )
 
-        async def are_taken() -> bool:
+        async def seats_are_taken() -> bool:
             answer = await http.get("/v1/status", headers=operator, params={"model": model})
             replicas = answer.json()["replicas"].values()
             return SEATS <= sum(int(replica["running"]) for replica in replicas)
 
-        await eventually(are_taken, "the seats are taken", 120.0, every_s=0.5)
+        await eventually(seats_are_taken, "the seats are taken", 120.0, every_s=0.5)
         yield stack.aclose
 
 
-def check_still_running(playing: list[Playing]) -> None:
-    """Check that no client has ended."""
+def check_still_running(playing: list[RunningClient]) -> None:
+    """Check that no client's program has ended."""
     early = {str(one): str(one.run.result()) for one in playing if one.run.done()}
     assert not early, early
 
 
-async def until_all_wait(playing: list[Playing], signs: int) -> None:
-    """Wait until a call of each client has received `signs` pieces."""
+async def wait_until_all_wait(playing: list[RunningClient], signs: int) -> None:
+    """Wait until a call of each client has received `signs` keep-alive pieces."""
 
-    def have_waited() -> bool:
+    def all_have_waited() -> bool:
         check_still_running(playing)
         return all(any(call.pieces >= signs for call in one.session.calls) for one in playing)
 
-    await eventually(have_waited, f"{signs} signs of life", _COME_WITHIN_S, every_s=0.5)
+    await eventually(all_have_waited, f"{signs} signs of life", _COME_WITHIN_S, every_s=0.5)
 
 
-async def test_long_wait_in_the_queue_breaks_no_call(guarded: Guarded, tmp_path: Path) -> None:
+async def test_long_wait_in_the_queue_breaks_no_call(
+    guarded: GuardedService, tmp_path: Path
+) -> None:
     """Each client is configured to give up a stream after five silent seconds."""
     async with (
         seats_taken(guarded, LENIENT) as leave_seats,
-        all_playing(
+        start_all_clients(
             guarded,
             tmp_path,
             lambda client: f"{client}-{WAITS}",
@@ -154,18 +161,18 @@ async def test_long_wait_in_the_queue_breaks_no_call(guarded: Guarded, tmp_path:
             impatient=True,
         ) as playing,
     ):
-        await until_all_wait(playing, _SILENT_S)
+        await wait_until_all_wait(playing, _SILENT_S)
         await leave_seats()
-        await each(playing, lambda one: one.check(ENDS[TOOLS], guarded))
+        await check_each_client(playing, lambda one: one.check(ENDS[TOOLS], guarded))
 
 
 async def test_clients_do_not_notice_the_death_of_an_engine(
-    guarded: Guarded, tmp_path: Path
+    guarded: GuardedService, tmp_path: Path
 ) -> None:
     """The only engine dies during each answer; the answers continue once it is back."""
     async with (
         seats_taken(guarded, LENIENT) as leave_seats,
-        all_playing(
+        start_all_clients(
             guarded,
             tmp_path,
             lambda client: f"{client}-{DIES}",
@@ -174,28 +181,28 @@ async def test_clients_do_not_notice_the_death_of_an_engine(
             impatient=True,
         ) as playing,
     ):
-        await until_all_wait(playing, 1)
+        await wait_until_all_wait(playing, 1)
         await leave_seats()
 
-        def are_answered() -> bool:
+        def all_are_answered() -> bool:
             check_still_running(playing)
             return all(any("word50" in call.said for call in one.session.calls) for one in playing)
 
-        await eventually(are_answered, "each is being answered", 120.0)
-        (engine,) = guarded.service.engines(LENIENT)
+        await eventually(all_are_answered, "each is being answered", 120.0)
+        (engine,) = guarded.service.engine_process_ids(LENIENT)
         psutil.Process(engine).kill()
-        await each(playing, lambda one: one.check(LONG_WORDS, guarded))
+        await check_each_client(playing, lambda one: one.check(LONG_WORDS, guarded))
 
 
 async def test_client_makes_one_call_on_an_exhausted_quota(
-    guarded: Guarded, tmp_path: Path
+    guarded: GuardedService, tmp_path: Path
 ) -> None:
     """The refusal ends the session, unless the client retries every refusal."""
-    async with all_playing(
+    async with start_all_clients(
         guarded, tmp_path, lambda client: f"{SPENT}/{client}", model=STRICT, script=TOOLS
     ) as playing:
 
-        async def check(one: Playing) -> None:
+        async def check_client(one: RunningClient) -> None:
             if one.session.client.gives_up:
                 run = await one.run
                 assert 1 == len(one.session.calls), run
@@ -210,4 +217,4 @@ async def test_client_makes_one_call_on_an_exhausted_quota(
             assert {"false"} == {call.answer_headers["x-should-retry"] for call in answered}
             assert all(b"quota" in call.answer for call in answered)
 
-        await each(playing, check)
+        await check_each_client(playing, check_client)

@@ -20,7 +20,7 @@ ARGS = {"engine": {"kind": "fake", "fake": _FAKE}}
 
 @pytest.fixture(scope="package")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority.of(tmp_path_factory.mktemp("tls") / "ours")
+    return Authority.in_folder(tmp_path_factory.mktemp("tls") / "ours")
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="session")

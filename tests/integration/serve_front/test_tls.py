@@ -47,7 +47,7 @@ async def test_caller_that_trusts_another_authority_sends_nothing(
     caller: Caller, tmp_path: Path
 ) -> None:
     """A server that impersonates the service must not receive prompts."""
-    async with caller(Authority.of(tmp_path / "others")) as http:
+    async with caller(Authority.in_folder(tmp_path / "others")) as http:
         with pytest.raises(httpx.ConnectError, match="CERTIFICATE_VERIFY_FAILED"):
             await http.post(COMPLETIONS, json=completion())
 

@@ -9,7 +9,7 @@ import pytest
 from deployments.monitoring.dashboard import dashboard_text
 from deployments.monitoring.promql import CLUSTER_LABELS, VARIABLES
 from justitia_ray.observability.metrics import TABLE
-from tests.dashboard_queries import DASHBOARD, DASHBOARD_TEXT, Asked, panels, queries
+from tests.dashboard_queries import DASHBOARD, DASHBOARD_TEXT, DashboardQuery, panels, queries
 
 METRICS = {name: metric for metric in TABLE for name in metric.exported}
 Node = TypeVar("Node")
@@ -66,7 +66,7 @@ def test_every_metric_is_in_some_panel() -> None:
 
 
 @every_query
-def test_query_names_only_metrics_and_labels_that_are_exported(asked: Asked) -> None:
+def test_query_names_only_metrics_and_labels_that_are_exported(asked: DashboardQuery) -> None:
     """A panel of an unknown metric stays empty; a missing label merges all curves."""
     expression = asked.expression()
     named = selectors(expression)
@@ -81,7 +81,7 @@ def test_query_names_only_metrics_and_labels_that_are_exported(asked: Asked) -> 
 
 
 @every_query
-def test_query_is_narrowed_by_every_variable(asked: Asked) -> None:
+def test_query_is_narrowed_by_every_variable(asked: DashboardQuery) -> None:
     """Two clusters in one Prometheus must not be added up when one is selected."""
     expected = {label: f"only-{name}" for label, name in VARIABLES.items()}
     narrowed = asked.expression(**{name: f"only-{name}" for name in VARIABLES.values()})
@@ -94,7 +94,7 @@ def test_query_is_narrowed_by_every_variable(asked: Asked) -> None:
 @pytest.mark.parametrize(
     "asked", [asked for asked in queries() if asked.legend is not None], ids=lambda a: a.panel
 )
-def test_legend_has_the_labels_that_distinguish_its_curves(asked: Asked) -> None:
+def test_legend_has_the_labels_that_distinguish_its_curves(asked: DashboardQuery) -> None:
     """Two curves of one name cannot be distinguished, and a missing label is shown as a gap."""
     named = set(re.findall(r"{{(\w+)}}", str(asked.legend)))
 

@@ -72,7 +72,7 @@ def section(request: pytest.FixtureRequest, tmp_path: Path) -> TransportSection:
     """Transport settings, without and with certificates."""
     if request.param == "plain":
         return TransportSection()
-    ours = Authority.of(tmp_path / "ours")
+    ours = Authority.in_folder(tmp_path / "ours")
     certificate, key = (str(path) for path in ours.issue("node"))
     return TransportSection(
         tls=TlsSection(certificate=certificate, key=key, authority=str(ours.file))

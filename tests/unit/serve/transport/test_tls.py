@@ -32,12 +32,12 @@ def section(ours: Authority, name: str, trusted: Authority | None = None) -> Tra
 
 @pytest.fixture
 def ours(tmp_path: Path) -> Authority:
-    return Authority.of(tmp_path / "ours")
+    return Authority.in_folder(tmp_path / "ours")
 
 
 @pytest.fixture
 def others(tmp_path: Path) -> Authority:
-    return Authority.of(tmp_path / "others")
+    return Authority.in_folder(tmp_path / "others")
 
 
 @pytest.fixture(autouse=True)
