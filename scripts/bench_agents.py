@@ -1,4 +1,4 @@
-"""Play agents that keep their context, here and on vLLM servers with pinned sessions."""
+"""Run agents that keep their context, here and on vLLM servers with pinned sessions."""
 
 import argparse
 import asyncio
@@ -47,7 +47,8 @@ FILES = {
     "gpu": Path("deployments/gpu-agents.yaml"),
 }
 SCALES = {"cpu": 1 / 64, "fake": 1 / 64, "gpu": 1 / 8}
-"""Scale of recorded sessions that fits the largest into the context of the file's model."""
+"""Scale of recorded sessions by load, which fits the largest into the context of the file's model.
+"""
 AIPERF_SCALES = {"cpu": 1 / 32, "fake": 1 / 32, "gpu": 1 / 4}
 """Scale of the sessions that aiperf replays, which exclude the longest."""
 SMALL_GRID = StepGrid((64, 256), (256,), (64,), ((1, 64), (2, 64)), 8, 1)
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     say = progress_printer()
     files = TemporaryDirectory(prefix="justitia-aiperf-")
     try:
-        loads = {name: load_of(name, options, Path(files.name)) for name in options.load}
+        loads = {name: load_by_name(name, options, Path(files.name)) for name in options.load}
         arms = [arm for arm in ARMS.values() if arm.name in options.arms]
         file = options.config or FILES[options.engine]
         with AgentArms(
@@ -83,14 +84,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 },
             }
 
-            def keep(pairs: Sequence[Pair]) -> None:
-                # Write after each play: the next may fail, or the machine may be taken away.
+            def keep_pair(pairs: Sequence[Pair]) -> None:
+                # Write after each run: the next may fail, or the machine may be taken away.
                 write_json(options.json, {**facts, "plays": document(pairs)})
                 if options.csv is not None:
                     write_turns(options.csv, pairs)
 
             deadline = None if options.budget_s is None else began_at + options.budget_s
-            bench = AgentBench(arms_up, loads, options, say, keep, deadline)
+            bench = AgentBench(arms_up, loads, options, say, keep_pair, deadline)
             pairs = asyncio.run(bench.run())
     except JustitiaError as error:
         print(f"scripts/bench_agents: {error}", file=sys.stderr)
@@ -110,7 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class AgentBench:
-    """Runner of every load on every arm, alternately.
+    """Runs every load on every arm, in alternating order.
 
     Args:
         arms: What runs.
@@ -139,9 +140,9 @@ class AgentBench:
         self._pairs: list[Pair] = []
 
     async def run(self) -> list[Pair]:
-        """Warm up every arm, then play."""
+        """Warm up every arm, then measure."""
         for arm in self._arms.running.values():
-            await self._play(arm, OwnLoad(_draw_short), 2, f"warm-up-{self._options.seed}")
+            await self._play_arm(arm, OwnLoad(_draw_warm_up), 2, f"warm-up-{self._options.seed}")
         once: list[tuple[str, float]] = [
             (name, factor) for name in self._loads for factor in self._options.loads
         ]
@@ -153,7 +154,7 @@ class AgentBench:
             for name, factor in once
         ]
         for number, (repeat, name, factor) in enumerate(plan, start=1):
-            if self._is_over():
+            if self._time_is_over():
                 self._say(f"the time is over after {number - 1} of {len(plan)} pairs")
                 break
             await self._play_pair(name, self._loads[name], factor, repeat)
@@ -161,7 +162,7 @@ class AgentBench:
                 await self._measure_steps()
         return self._pairs
 
-    def _is_over(self) -> bool:
+    def _time_is_over(self) -> bool:
         return self._deadline is not None and time.monotonic() > self._deadline
 
     async def _play_pair(self, name: str, load: AgentLoad, factor: float, repeat: int) -> None:
@@ -174,11 +175,11 @@ class AgentBench:
             pair = Pair(f"{name} {factor:g}", repeat, max(1, round(factor * fit)), {})
         arms = list(self._arms.running.values())
         for arm in arms if repeat % 2 == 0 else reversed(arms):
-            if self._is_over():
+            if self._time_is_over():
                 break
             if not pair.plays:
                 self._pairs.append(pair)
-            pair.plays[arm.name] = play = await self._play(arm, load, pair.agents, seed)
+            pair.plays[arm.name] = play = await self._play_arm(arm, load, pair.agents, seed)
             self._keep(self._pairs)
             found = figures(play)
             self._say(
@@ -187,11 +188,13 @@ class AgentBench:
                 f" {100 * found['cached_share']:.1f} % cached, {len(play.errors)} errors"
             )
 
-    async def _play(self, arm: AgentArm, load: AgentLoad, agents: int, seed: str) -> Play:
+    async def _play_arm(self, arm: AgentArm, load: AgentLoad, agents: int, seed: str) -> Play:
         before = self._arms.read_cpu(arm.name)
         renewing = None
         if arm.renew is not None and not seed.startswith("warm-up"):
-            renewing = asyncio.create_task(_renew_after(self._options.update_after_s, arm.renew))
+            renewing = asyncio.create_task(
+                _renew_engines_after(self._options.update_after_s, arm.renew)
+            )
         play = await load.play(arm, self._arms.config, agents, seed)
         if renewing is not None:
             over_s = await _time_until(renewing)
@@ -208,26 +211,26 @@ class AgentBench:
         self._say(f"iterations of {PINNED.name}:\n{steps_table(rows)}")
 
 
-async def _renew_after(wait_s: Seconds, renew: Callable[[], None]) -> None:
+async def _renew_engines_after(wait_s: Seconds, renew: Callable[[], None]) -> None:
     await asyncio.sleep(wait_s)
     await asyncio.to_thread(renew)
 
 
 async def _time_until(task: asyncio.Task[None]) -> Seconds:
-    """Wait for a task and return the waiting time in seconds."""
+    """Wait for a task, and return the waiting time in seconds."""
     began_at = time.monotonic()
     await task
     return time.monotonic() - began_at
 
 
-def _draw_short(count: int, rng: random.Random) -> list[AgentSession]:
+def _draw_warm_up(count: int, rng: random.Random) -> list[AgentSession]:
     return [
         replace(one, turns=tuple(replace(turn, gap_s=0.0) for turn in one.turns[:3]))
         for one in draw_synthetic(count, 0.0, rng)
     ]
 
 
-def load_of(name: str, options: argparse.Namespace, directory: Path) -> AgentLoad:
+def load_by_name(name: str, options: argparse.Namespace, directory: Path) -> AgentLoad:
     """Return a load by its name; `directory` receives aiperf's files.
 
     Raises:

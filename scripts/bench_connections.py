@@ -50,15 +50,15 @@ class ConnectionsCluster(LocalCluster):
         args["scheduler"] = {"replica_timeout_s": 30, "lease_timeout_s": 60}
         args["replica"] = {"lease_grace_s": 10}
         self.model: str = args["model"]["name"]
-        self._set("Replica", 1)
-        self._set("Ingress", _INGRESSES)
+        self._set_ingresses("Replica", 1)
+        self._set_ingresses("Ingress", _INGRESSES)
 
     def drain_ingress(self) -> None:
-        """Drain one ingress and wait until it is gone."""
-        self._set("Ingress", _INGRESSES - 1)
+        """Drain one ingress, and wait until its process has ended."""
+        self._set_ingresses("Ingress", _INGRESSES - 1)
         self.deploy()
 
-    def _set(self, deployment: str, replicas: int) -> None:
+    def _set_ingresses(self, deployment: str, replicas: int) -> None:
         for values in self._application["deployments"]:
             if values["name"] == deployment:
                 values["num_replicas"] = replicas
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def cluster_processes() -> list[int]:
-    """Return the ids of all child processes: those of the cluster."""
+    """Return the ids of all child processes, which are those of the cluster."""
     return [child.pid for child in psutil.Process().children(recursive=True)]
 
 

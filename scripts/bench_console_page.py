@@ -1,4 +1,4 @@
-"""Measure the console's page in Chromium: frame rate of its lanes, CPU, longest task, memory.
+"""Measure the console page in Chromium: frame rate of its lanes, CPU, longest task, memory.
 
 A stand-in for the service sends made-up frames once a second, as a scheduler does. The lanes move
 by `requestAnimationFrame`; a frame counts if the picture was drawn anew in it.
@@ -71,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     model = MadeUp(applications=options.applications, replicas=options.replicas)
     with StandIn(models=(model,)) as service:
         service.second = 120
-        found = asyncio.run(_measure(program, service.url, options.seconds))
+        found = asyncio.run(_measure_page(program, service.url, options.seconds))
     verdict = "met" if found["fps"] >= WANTED_FPS else "MISSED"
     print(
         f"{options.applications:,} applications, {options.replicas} replicas,"
@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _measure(program: str, url: str, seconds: float) -> dict[str, Any]:
+async def _measure_page(program: str, url: str, seconds: float) -> dict[str, Any]:
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
         page = await browser.new_page(viewport={"width": 1440, "height": 900})
@@ -100,11 +100,11 @@ async def _measure(program: str, url: str, seconds: float) -> dict[str, Any]:
         await page.wait_for_timeout(_WARM_UP_S * 1000)
         session = await page.context.new_cdp_session(page)
         await session.send("Performance.enable")
-        before = await _metrics(session)
+        before = await _page_metrics(session)
         used = _cpu_seconds()
-        found = await _counted(page, seconds)
+        found = await _page_counts(page, seconds)
         used = _cpu_seconds() - used
-        after = await _metrics(session)
+        after = await _page_metrics(session)
         pieces = await page.evaluate(_PIECES)
         await browser.close()
     return {
@@ -124,12 +124,12 @@ def _cpu_seconds() -> float:
     return sum(sum(one.cpu_times()[:2]) for one in browser)
 
 
-async def _counted(page: Page, seconds: float) -> dict[str, Any]:
+async def _page_counts(page: Page, seconds: float) -> dict[str, Any]:
     found: dict[str, Any] = await page.evaluate(_COUNT, seconds)
     return found
 
 
-async def _metrics(session: CDPSession) -> dict[str, float]:
+async def _page_metrics(session: CDPSession) -> dict[str, float]:
     told = await session.send("Performance.getMetrics")
     return {one["name"]: one["value"] for one in told["metrics"]}
 

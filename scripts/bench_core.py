@@ -141,7 +141,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
         if not 1 <= size <= MOST_APPLICATIONS:
             parser.error(f"--sizes {size}: from 1 to {MOST_APPLICATIONS:,} are possible")
     try:
-        options.option = dict(map(_option, options.option))
+        options.option = dict(map(_parse_option, options.option))
         for policy in options.policy:
             parse_options(policy_path(policy), options.option)
     except (ConfigError, ValueError) as error:
@@ -149,7 +149,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     return options
 
 
-def _option(text: str) -> tuple[str, object]:
+def _parse_option(text: str) -> tuple[str, object]:
     """Return a policy option and its value, converted to a number where possible."""
     name, equals, value = text.partition("=")
     if not equals:

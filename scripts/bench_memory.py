@@ -24,7 +24,8 @@ SCHEDULER = (
     Case(200_000, 0),
 )
 """Cases at the scheduler: 200,000 waiting inferences in few and in many applications, and idle
-applications at the default limit and at four times that."""
+applications at the default limit and at four times that.
+"""
 INGRESS = (Case(20_000, 1), Case(2_000, 10), Case(50_000, 0))
 """Cases at the ingress: as many inferences as `ingress.max_outstanding` allows, and idle
 applications."""
@@ -50,16 +51,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     found = {}
     try:
         parts: tuple[tuple[str, Measure, list[Any]], ...] = (
-            ("scheduler", measure_scheduler, [_scaled(case, scale) for case in SCHEDULER]),
-            ("ingress", measure_ingress, [_scaled(case, scale) for case in INGRESS]),
+            ("scheduler", measure_scheduler, [_scaled_cases(case, scale) for case in SCHEDULER]),
+            ("ingress", measure_ingress, [_scaled_cases(case, scale) for case in INGRESS]),
             ("bodies", measure_bodies, [bodies // scale for bodies in BODIES]),
         )
         for name, measure, cases in parts:
             if options.only not in (None, name):
                 continue
-            taken = [_apart(measure, case) for case in cases]
+            taken = [_run_in_process(measure, case) for case in cases]
             found[name] = taken
-            rows = [list(taken[0]), *(_row(one) for one in taken)]
+            rows = [list(taken[0]), *(_table_row(one) for one in taken)]
             print(f"\n{name}\n{text_table(rows, numbers_from=0)}")
     except JustitiaError as error:
         print(error, file=sys.stderr)
@@ -68,23 +69,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _scaled(case: Case, scale: int) -> Case:
+def _scaled_cases(case: Case, scale: int) -> Case:
     return Case(case.applications // scale, case.inferences)
 
 
-def _apart(measure: Measure, case: Any) -> dict[str, Any]:
-    """Run one case in its own process."""
+def _run_in_process(measure: Measure, case: Any) -> dict[str, Any]:
+    """Run one case in a process of its own."""
     spawning = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=spawning) as process:
-        return process.submit(_run, measure, case).result()
+        return process.submit(_run_case, measure, case).result()
 
 
-def _run(measure: Measure, case: Any) -> dict[str, Any]:
+def _run_case(measure: Measure, case: Any) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as directory:
         return asdict(asyncio.run(measure(case, Path(directory))))
 
 
-def _row(taken: dict[str, Any]) -> list[str]:
+def _table_row(taken: dict[str, Any]) -> list[str]:
     return [f"{value:,.0f}" if value >= 100 else f"{value:.3g}" for value in taken.values()]
 
 

@@ -14,7 +14,7 @@ import httpx
 from justitia_ray.errors import JustitiaError
 from justitia_ray.lab.outlook import Told
 from justitia_ray.units import Seconds
-from scripts.bench.outlook import CELLS, Cell, play, rows, table
+from scripts.bench.outlook import CELLS, Cell, play, score_rows, table
 from scripts.bench.output import print_machine, progress_printer, write_json
 from tests.harness.local_cluster import LocalCluster, read_serve_config
 
@@ -31,9 +31,11 @@ class OutlookCluster(LocalCluster):
         self.values = read_serve_config(_FILE)
         [application] = self.values["applications"]
         self.model: str = application["args"]["model"]["name"]
-        self.values["applications"] = [self._application(application, cell) for cell in cells]
+        self.values["applications"] = [
+            self._application_values(application, cell) for cell in cells
+        ]
 
-    def _application(self, template: dict[str, Any], cell: Cell) -> dict[str, Any]:
+    def _application_values(self, template: dict[str, Any], cell: Cell) -> dict[str, Any]:
         application = copy.deepcopy(template)
         application |= {"name": cell.name, "route_prefix": f"/{cell.name}"}
         args = application["args"]
@@ -62,9 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 for cell in cells:
                     say(f"{cell.name}, repeat {repeat + 1}: {cell.about}")
                     told = asyncio.run(
-                        _play(cluster, cell, options.calls, options.seed + repeat, f"{repeat}-")
+                        _play_cell(
+                            cluster, cell, options.calls, options.seed + repeat, f"{repeat}-"
+                        )
                     )
-                    scored = rows(told)
+                    scored = score_rows(told)
                     print(f"\n{table(scored)}\n", flush=True)
                     found[cell.name].append([row.as_json() for row in scored])
     except JustitiaError as error:
@@ -75,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _play(
+async def _play_cell(
     cluster: OutlookCluster, cell: Cell, calls: int, seed: int, prefix: str
 ) -> list[Told]:
     url = f"http://127.0.0.1:{cluster.port}/{cell.name}"

@@ -104,7 +104,7 @@ def measure(data: Data, options: argparse.Namespace) -> dict[str, Any]:
     print(f"\n{OURS}: spread, training\n\n{coverage_table(trials)}")
     print(f"\nMilliseconds a prediction, features included\n\n{latency_table(latencies)}\n")
     if options.spread:
-        return _judged(trials, latencies)
+        return _print_verdicts(trials, latencies)
     curve = measure_curve(data, min(options.sets, CURVE_SETS), options.seed, say)
     print(f"\nMean relative error of {OURS} by training samples\n\n{curve_table(curve)}\n")
     drifts = {
@@ -115,13 +115,13 @@ def measure(data: Data, options: argparse.Namespace) -> dict[str, Any]:
     for name, drift in drifts.items():
         print(f"  {drift_line(name, drift)}")
     return {
-        **_judged(trials, latencies),
+        **_print_verdicts(trials, latencies),
         "curve": {size: [asdict(trial) for trial in of] for size, of in curve.items()},
         "drift": {name: asdict(drift) for name, drift in drifts.items()},
     }
 
 
-def _judged(trials: Sequence[Trial], latencies: Sequence[Latency]) -> dict[str, Any]:
+def _print_verdicts(trials: Sequence[Trial], latencies: Sequence[Latency]) -> dict[str, Any]:
     judged = verdicts(trials, latencies)
     print()
     for verdict in judged:

@@ -35,7 +35,7 @@ DENSITIES, QUICK_DENSITIES = (2.0, 3.0), (3.0,)
 COUNT, QUICK_COUNT = 300, 60
 PARTS = ("cost", "beside", "simulated", "live")
 COST, QUICK_COST = (15, 200), (3, 5)
-"""Repeats, and calls in each repeat."""
+"""Number of repeats, and of calls in each repeat, for a full and a quick run."""
 _FILE = Path("deployments/local-fake.yaml")
 
 
@@ -85,7 +85,7 @@ def simulate(
 
 
 def play(size: LiveSize, seeds: tuple[int, ...], data_dir: Path | None) -> LivePlays:
-    """Start the arms, measure, and stop them.
+    """Start the arms, measure, and stop the arms.
 
     Raises:
         JustitiaError: If an arm does not come up, or a call fails.
@@ -97,7 +97,7 @@ def play(size: LiveSize, seeds: tuple[int, ...], data_dir: Path | None) -> LiveP
 def measure(
     running: RunningArms, size: LiveSize, seeds: tuple[int, ...], data_dir: Path | None
 ) -> LivePlays:
-    """Play on running arms, print the tables and return the figures."""
+    """Run the loads on running arms, print the tables, and return the figures."""
     load_before = os.getloadavg()
     plays = asyncio.run(play_arms(running, size, seeds, data_dir, progress_printer()))
     load_after = os.getloadavg()

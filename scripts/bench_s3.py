@@ -48,15 +48,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     about = machine(("torch", "transformers", "tokenizers"))
     print(f"justitia_ray {__version__}: {', '.join(f'{k} {v}' for k, v in about.items())}")
     print(f"seed {SEED}; machine load (1 min) {os.getloadavg()[0]:.1f}", flush=True)
-    texts = inputs(options.data)
+    texts = shuffled_inputs(options.data)
     found: dict[str, Any] = {"about": about, "seed": SEED, "paper": PAPER, "weights": "random"}
     if options.weights is not None:
         found["weights"] = options.weights
-    found["full_size"] = full_size(texts, options.weights, quick=options.quick)
+    found["full_size"] = measure_full_size(texts, options.weights, quick=options.quick)
     print(report(found["full_size"], found["weights"]), flush=True)
     if options.data is not None:
         variants = list(VARIANTS.items())[: 1 if options.quick else None]
-        found["errors"] = {name: errors(options.data, config) for name, config in variants}
+        found["errors"] = {
+            name: out_of_fold_errors(options.data, config) for name, config in variants
+        }
         print(error_table(found["errors"]))
     if options.json is not None:
         options.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
@@ -74,7 +76,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def inputs(data_dir: Path | None) -> list[str]:
+def shuffled_inputs(data_dir: Path | None) -> list[str]:
     """Return the inputs of all classes, shuffled; without a directory, Python's own texts."""
     names = [name for name in CLASSES if data_dir is not None] or ["MRS", "CC", "KBQAV"]
     texts = [item.text for name in names for item in load_inputs(data_dir, name)[:60]]
@@ -82,7 +84,7 @@ def inputs(data_dir: Path | None) -> list[str]:
     return texts
 
 
-def full_size(texts: Sequence[str], weights: str | None, *, quick: bool) -> dict[str, Any]:
+def measure_full_size(texts: Sequence[str], weights: str | None, *, quick: bool) -> dict[str, Any]:
     """Return times, memory and size of DistilBERT as the papers use it.
 
     Times are CPU times of one thread, so other load on the machine does not count.
@@ -132,7 +134,7 @@ def full_size(texts: Sequence[str], weights: str | None, *, quick: bool) -> dict
     }
 
 
-def errors(data_dir: Path, config: S3Config) -> dict[str, Any]:
+def out_of_fold_errors(data_dir: Path, config: S3Config) -> dict[str, Any]:
     """Return the out-of-fold errors of a small model with random weights."""
     found = predict_out_of_fold(S3, data_dir, config)
     return {

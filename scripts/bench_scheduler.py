@@ -12,7 +12,7 @@ from scripts.bench.scheduler import OUTPUT_TOKENS, PROMPT_TOKENS, SEATS, Load, R
 from scripts.bench.statistics import Verdict, spread
 
 JUDGED = (2, 8)
-"""Numbers of ingresses and replicas of the load that has targets."""
+"""(ingresses, replicas) of the load that has targets."""
 _LEAST_PER_S, _MOST_DECISION_S = 2_500.0, 1e-4
 
 
@@ -121,7 +121,7 @@ def verdicts(readings: dict[Load, list[Reading]]) -> list[Verdict]:
 def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the command line's options."""
     parser = argparse.ArgumentParser(prog="scripts/bench_scheduler", description=__doc__)
-    positive = _positive
+    positive = _positive_int
     parser.add_argument("--ingresses", nargs="+", type=positive, default=[1, 2, 8], metavar="N")
     parser.add_argument("--replicas", nargs="+", type=positive, default=[1, 8, 32], metavar="N")
     parser.add_argument(
@@ -164,7 +164,7 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     return options
 
 
-def _positive(text: str) -> int:
+def _positive_int(text: str) -> int:
     """Parse an integer of at least 1."""
     number = int(text)
     if number < 1:

@@ -14,7 +14,7 @@ from scripts.bench.output import print_machine, progress_printer, write_json
 from scripts.bench.serve import Bench
 from scripts.bench.serve_arms import BenchArms, RunningArms, release_arm
 from scripts.bench.serve_loads import SETTINGS, Load, Setting, arms_of
-from scripts.bench.serve_report import burn_table, cpu_table, document, rows, table, verdicts
+from scripts.bench.serve_report import cpu_table, document, idle_cpu_table, rows, table, verdicts
 from tests.harness.local_front import environment
 
 _ENGINES = {
@@ -73,7 +73,7 @@ def run_setting(
     *,
     haproxy: bool,
 ) -> Mapping[str, Any]:
-    """Start the arms of these loads, measure, print the report and return it for the JSON file."""
+    """Start the arms of these loads, measure, print the report, and return it for the JSON file."""
     say = progress_printer()
     arms = arms_of(loads)
     front = "HAProxy" if haproxy else "Serve's proxy"
@@ -95,7 +95,7 @@ def measure(
     seed: int,
     say: Callable[[str], None],
 ) -> Mapping[str, Any]:
-    """Measure running arms, print the report and return it for the JSON file."""
+    """Measure running arms, print the report, and return it for the JSON file."""
     bench = Bench(loads, running, repeats, setting.warm_up_calls, burn_s, seed, say)
     load_before = os.getloadavg()
     measured = asyncio.run(bench.run())
@@ -105,7 +105,7 @@ def measure(
     print(
         f"\n{describe(setting, loads, repeats, seed)}\n"
         f"Machine load (1 min) {load_before[0]:.1f} before, {load_after[0]:.1f} after.\n\n"
-        f"{table(found)}\n\n{cpu_table(measured)}\n\n{burn_table(measured)}\n"
+        f"{table(found)}\n\n{cpu_table(measured)}\n\n{idle_cpu_table(measured)}\n"
     )
     for verdict in judged:
         print(verdict)

@@ -64,7 +64,10 @@ def table(figures: Sequence[Sequence[StoreFigures]]) -> str:
     for kind, text in KINDS.items():
         for percent in (50, 99):
             of = {
-                mode: [1000 * percentile(getattr(_of(r, mode), kind), percent) for r in figures]
+                mode: [
+                    1000 * percentile(getattr(_durations_ms(r, mode), kind), percent)
+                    for r in figures
+                ]
                 for mode in MODES
             }
             price = [s - b for b, s in zip(*(of[mode] for mode in MODES), strict=True)]
@@ -74,12 +77,14 @@ def table(figures: Sequence[Sequence[StoreFigures]]) -> str:
         ("openings_per_s", f"openings a second, {CALLERS} callers"),
         ("saves", "saves"),
     ):
-        rates = {mode: [float(getattr(_of(r, mode), name)) for r in figures] for mode in MODES}
+        rates = {
+            mode: [float(getattr(_durations_ms(r, mode), name)) for r in figures] for mode in MODES
+        }
         rows.append([text, *(spread(values).format(0) for values in rates.values()), ""])
     return text_table(rows, numbers_from=1)
 
 
-def _of(repeat: Sequence[StoreFigures], mode: str) -> StoreFigures:
+def _durations_ms(repeat: Sequence[StoreFigures], mode: str) -> StoreFigures:
     return next(figures for figures in repeat if figures.mode == mode)
 
 

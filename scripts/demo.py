@@ -1,4 +1,4 @@
-"""Play one seeded load of agent applications under fcfs and under justitia, on real engines."""
+"""Run one seeded load of agent applications under fcfs and under justitia, on real engines."""
 
 import argparse
 import asyncio
@@ -25,10 +25,10 @@ from scripts.bench.demo import (
     Headroom,
     PolicyRun,
     closing_table,
-    draw,
+    completion_ratios,
+    draw_figure,
     fair_sharing_jcts,
     measure_headroom,
-    ratios,
     summarise,
     table,
 )
@@ -59,10 +59,10 @@ def main() -> int:
         from tests.harness.local_cluster import LocalApp
 
         print("Starting Ray and two vLLM engines on the CPU: a minute or two.", flush=True)
-        show = ProgressLine(started).show
+        show = ProgressLine(started).print_progress
         with LocalApp(Path("deployments/local-cpu.yaml"), on_progress=show) as app:
             print(f"\r  up after {time.monotonic() - started:.0f} s at {app.url}" + " " * 40)
-            headroom, runs = asyncio.run(run_all(app, load.warm_up, load.applications))
+            headroom, runs = asyncio.run(run_all_policies(app, load.warm_up, load.applications))
     except JustitiaError as error:
         print(f"scripts/demo: {error}", file=sys.stderr)
         return 1
@@ -79,8 +79,8 @@ class ProgressLine:
         self._started = started
         self._told_at = started
 
-    def show(self, running: str) -> None:
-        """Show the running applications after the seconds since the start."""
+    def print_progress(self, running: str) -> None:
+        """Print the running applications after the seconds since the start."""
         now = time.monotonic()
         line = f"  {now - self._started:5.0f} s  running: {running}"
         if sys.stdout.isatty():
@@ -90,10 +90,10 @@ class ProgressLine:
             print(line, flush=True)
 
 
-async def run_all(
+async def run_all_policies(
     app: Any, warm_up: list[PlannedApplication], load: list[PlannedApplication]
 ) -> tuple[Headroom, list[PolicyRun]]:
-    """Warm up, measure the headroom, then play the load under each policy."""
+    """Warm up, measure the headroom, then run the load under each policy."""
     async with JustitiaClient.connect(app.url) as client:
         transport = HttpTransport(app.url)
         try:
@@ -107,17 +107,17 @@ async def run_all(
             runs = []
             for policy in POLICIES:
                 await asyncio.to_thread(app.configure, policy=policy)
-                runs.append(await play_under(policy, load, client, transport))
+                runs.append(await run_load(policy, load, client, transport))
         finally:
             await transport.aclose()
     return headroom, runs
 
 
-async def play_under(
+async def run_load(
     policy: str, load: list[PlannedApplication], client: JustitiaClient, transport: HttpTransport
 ) -> PolicyRun:
-    """Play the load under the policy in force, with progress output."""
-    before = await status(transport)
+    """Run the load under the policy in force, with progress output."""
+    before = await service_status(transport)
     if before["policy"] != policy:
         raise JustitiaError(f"the running scheduler is under {before['policy']}, not {policy}")
     replicas = ", ".join(sorted(before["replicas"]))
@@ -128,14 +128,14 @@ async def play_under(
     started = time.monotonic()
     latest = LoadProgress(len(load))
 
-    def note(progress: LoadProgress) -> None:
+    def note_progress(progress: LoadProgress) -> None:
         nonlocal latest
         latest = progress
 
-    async def show() -> None:
+    async def show_repeatedly() -> None:
         while True:
             await asyncio.sleep(2.0 if sys.stdout.isatty() else 5.0)
-            now = await status(transport)
+            now = await service_status(transport)
             line = (
                 f"  {time.monotonic() - started:5.0f} s  arrived {latest.arrived:3}/{latest.total}"
                 f"  done {latest.ended - latest.failed:3}  failed {latest.failed}"
@@ -145,13 +145,13 @@ async def play_under(
             if not sys.stdout.isatty():
                 print()
 
-    shown = asyncio.create_task(show())
+    shown = asyncio.create_task(show_repeatedly())
     try:
-        records = await play(load, client, on_progress=note)
+        records = await play(load, client, on_progress=note_progress)
     finally:
         shown.cancel()
     wall_s = time.monotonic() - started
-    kv, kv_before = (await status(transport))["kv"], before["kv"]
+    kv, kv_before = (await service_status(transport))["kv"], before["kv"]
     held, there = (kv[key] - kv_before[key] for key in ("used_token_s", "capacity_token_s"))
     print(f"\r  all ended after {wall_s:.1f} s" + " " * 60)
     for failure in [record for record in records if record.error][:5]:
@@ -161,8 +161,8 @@ async def play_under(
     )
 
 
-async def status(transport: HttpTransport) -> dict[str, Any]:
-    """Return the application's /v1/status."""
+async def service_status(transport: HttpTransport) -> dict[str, Any]:
+    """Return the application's `/v1/status`."""
     answer = await transport.request("GET", "/v1/status", {})
     found: dict[str, Any] = json.loads(answer.body)
     return found
@@ -173,7 +173,7 @@ def report(
 ) -> None:
     """Print the table; write the figure and the JSON."""
     fcfs, justitia = runs
-    compared = ratios(justitia, fcfs)
+    compared = completion_ratios(justitia, fcfs)
     summary = summarise(runs)
     window_s = max(record.arrived_at_s for record in fcfs.records)
     overload = fcfs.wall_s / window_s
@@ -205,7 +205,7 @@ def report(
         f"KV memory held, mean: fcfs {fcfs.kv_utilization:.0%},"
         f" justitia {justitia.kv_utilization:.0%};"
         f" preemptions {fcfs.preemptions} and {justitia.preemptions}.\n"
-        f"Memory, not CPU, is scarce: {headroom.describe()}\n"
+        f"Memory, not CPU, is scarce: {headroom.sentence()}\n"
         f"One run each on {machine['cpus']} cores, seed {options.seed}: a demonstration, not a"
         f" benchmark. {total_s:.0f} s in all."
     )
@@ -213,7 +213,7 @@ def report(
         f"{len(fcfs.records)} applications, {overload:.1f}x overload, 2 vLLM CPU replicas,"
         f" random weights, seed {options.seed}"
     )
-    draw(runs, title, options.figure)
+    draw_figure(runs, title, options.figure)
     print(f"Figure: {options.figure}")
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)
@@ -233,7 +233,7 @@ def parse_arguments() -> argparse.Namespace:
         action="store_true",
         help="40 applications, three quarters as long, instead of 72",
     )
-    # seed 3: its draws come closest to the mix above, at both sizes
+    # seed 3's draws come closest to the mix above, at both sizes
     parser.add_argument("--seed", type=int, default=3, help="seed of the load (default 3)")
     parser.add_argument("--data", type=Path, help="inputs and recorded runs (or JUSTITIA_DATA)")
     parser.add_argument("--json", type=Path, help="file for the summary")

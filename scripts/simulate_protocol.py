@@ -12,14 +12,14 @@ from tests.harness.simulation.run import SearchResult, SimulationRun, run_plan, 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Search or replay; return 1 if a rule was broken."""
+    """Run many simulations or replay one; return 1 if a rule was broken."""
     options = parse_arguments(arguments)
     if options.replay is not None:
-        return replay(options)
-    return look(options)
+        return replay_seed(options)
+    return run_search(options)
 
 
-def look(options: argparse.Namespace) -> int:
+def run_search(options: argparse.Namespace) -> int:
     """Run many simulations; print each failure, and the number of faults injected."""
     about = print_machine(("ray",))
     result, told = SearchResult(), 0
@@ -41,24 +41,24 @@ def look(options: argparse.Namespace) -> int:
             "seed": options.seed,
             "jobs": options.jobs,
             **asdict(result),
-            "struck": dict(result.struck),  # `asdict` would turn a Counter into one of pairs
+            "struck": dict(result.struck),  # `asdict` would turn a Counter into a Counter of pairs
             "per_minute": round(result.per_minute, 1),
         },
     )
     return 1 if result.findings else 0
 
 
-def replay(options: argparse.Namespace) -> int:
-    """Replay one simulation and print it."""
+def replay_seed(options: argparse.Namespace) -> int:
+    """Replay the simulation of one seed, and print it."""
     plan = draw_plan(options.replay)
     if options.shrink:
         plan = shrink(plan).plan
     simulated = run_plan(plan, traced=options.verbose)
-    show(simulated)
+    print_simulation(simulated)
     return 1 if simulated.failures else 0
 
 
-def show(simulated: SimulationRun) -> None:
+def print_simulation(simulated: SimulationRun) -> None:
     """Print the plan, the events and the failures of a simulation."""
     plan = simulated.plan
     print(

@@ -10,7 +10,7 @@ from scripts.bench.trace import CallTrace, trace_granted_submission, trace_infer
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Trace and print; return 0."""
+    """Trace both, and print the counts; return 0."""
     parser = argparse.ArgumentParser(prog="scripts/trace_inference", description=__doc__)
     parser.add_argument(
         "--stream", action="store_true", help="trace a stream instead of a whole answer"
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (f"{kind}, from the call to its answer", trace_inference(stream=options.stream)),
     ):
         print(f"\n{title}\n{table(trace)}")
-        service = len(trace.functions_of_the_service)
+        service = len(trace.service_functions)
         print(f"{service} functions of the service: no lambda, comprehension or engine's")
         if options.verbose:
             for (file, name), count in sorted(trace.calls.items()):

@@ -1,4 +1,4 @@
-"""Play the demo's load on a real engine, simulate it, and print the errors of the simulation."""
+"""Run the demo's load on a real engine, simulate it, and print the errors of the simulation."""
 
 import argparse
 import os
@@ -30,31 +30,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     data = ["--data", str(options.data)] if options.data else []
     seed = ["--seed", str(options.seed)]
     size = ["--count", str(options.count), "--window-s", str(options.window_s)]
-    run("workload", "--suite", "demo", *data, *seed, *size, "--out", str(workload))
+    run_justitia("workload", "--suite", "demo", *data, *seed, *size, "--out", str(workload))
     try:
         app = LocalApp(Path("deployments/local-cpu.yaml"), num_replicas=1)
         # A stream chunk costs this machine as much as a token, and only the engine is to be timed.
         args: dict[str, Any] = app.values["applications"][0]["args"]
         args.setdefault("replica", {})["chunk_interval_s"] = CHUNK_INTERVAL_S
         with app:
-            run("calibrate", "--url", app.url, "--out", str(profile))
+            run_justitia("calibrate", "--url", app.url, "--out", str(profile))
             for policy in POLICIES:
                 app.configure(policy=policy)
                 live = ["--url", app.url, "--workload", str(workload)]
-                run("replay", *live, "--out", str(options.out / f"live-{policy}"))
+                run_justitia("replay", *live, "--out", str(options.out / f"live-{policy}"))
     except JustitiaError as error:
         print(f"scripts/validate_sim: {error}", file=sys.stderr)
         return 1
     policies = [word for policy in POLICIES for word in ("--policy", policy)]
     rules = ["--engine-profile", str(profile), "--admission", "peak"]
     simulated = options.out / "simulated"
-    run("simulate", "--workload", str(workload), *policies, *rules, "--out", str(simulated))
+    run_justitia(
+        "simulate", "--workload", str(workload), *policies, *rules, "--out", str(simulated)
+    )
     report(options, about)
     return 0
 
 
-def run(*arguments: str) -> None:
-    """Run a `justitia` command as a user would; exit if it fails."""
+def run_justitia(*arguments: str) -> None:
+    """Run a `justitia` command as a user would; exit if the command fails."""
     print(f"$ justitia {' '.join(arguments)}", flush=True)
     if status := justitia(arguments):
         raise SystemExit(status)
@@ -67,7 +69,7 @@ def report(options: argparse.Namespace, about: dict[str, str]) -> None:
     print(f"\n{'policy':<10}{'':<20}{'live':>10}{'simulated':>11}{'error':>8}")
     for policy in POLICIES:
         (live,) = read_results(options.out / f"live-{policy}").runs.values()
-        pairs = zip(MEASURES, measures(live), measures(simulated[policy]), strict=True)
+        pairs = zip(MEASURES, figures_of_run(live), figures_of_run(simulated[policy]), strict=True)
         for name, real, modelled in pairs:
             error = modelled / real - 1
             rows.append([policy, name, real, modelled, error])
@@ -76,7 +78,7 @@ def report(options: argparse.Namespace, about: dict[str, str]) -> None:
     print("One run each: the machine's own spread is in the error.")
 
 
-def measures(result: RunResult) -> list[float]:
+def figures_of_run(result: RunResult) -> list[float]:
     """Return the figures of a run in the order of `MEASURES`."""
     jcts = [a.jct_s for a in result.applications if a.jct_s is not None]
     firsts = [

@@ -1,4 +1,4 @@
-"""Write the third-party modules of the console's page, from pinned packages of npm.
+"""Write the third-party modules of the console page, from pinned packages of npm.
 
 Each file is the file of its package, but for what a browser needs to load it without a build step
 and without an import map: bare names of imports become relative paths, uPlot's script gets the
@@ -99,15 +99,15 @@ def as_module(text: str, appended: str) -> str:
     """
     text = re.sub(r"\n?//# sourceMappingURL=\S+\s*$", "", text).rstrip("\n") + "\n"
 
-    def relative(found: re.Match[str]) -> str:
+    def relative_import(found: re.Match[str]) -> str:
         if found[1] not in _PATHS:
             raise ValueError(f"no module is written for the import of {found[1]!r}")
         return f'from"{_PATHS[found[1]]}"'
 
-    return re.sub(r'\bfrom"([^"./][^"]*)"', relative, text) + appended
+    return re.sub(r'\bfrom"([^"./][^"]*)"', relative_import, text) + appended
 
 
-def fetched(package: Package) -> dict[str, str]:
+def fetch_files(package: Package) -> dict[str, str]:
     """Return the files of a package as they are written, by their names.
 
     Raises:
@@ -142,7 +142,7 @@ def main() -> int:
     files: dict[str, str] = {}
     table = []
     for package in PACKAGES:
-        written = fetched(package)
+        written = fetch_files(package)
         files |= written
         table.append(
             {

@@ -35,7 +35,7 @@ _UNREAD = (
     *("default", "deprecated", "description", "discriminator", "examples", "format", "title"),
     "maxItems",  # set by an environment variable of the engine
 )
-"""Keywords that forbid nothing, or nothing with certainty."""
+"""Keywords of JSON Schema that forbid nothing, or nothing with certainty."""
 
 
 class LenientSchema(GenerateJsonSchema):
@@ -43,26 +43,30 @@ class LenientSchema(GenerateJsonSchema):
 
     def int_schema(self, schema: core_schema.IntSchema) -> JsonSchemaValue:
         """Allow strings of digits, floats without a fraction, and booleans."""
-        return _any_of(super().int_schema(schema), _text(_DIGITS), {"type": "boolean"})
+        return _any_of_schemas(
+            super().int_schema(schema), _text_pattern(_DIGITS), {"type": "boolean"}
+        )
 
     def float_schema(self, schema: core_schema.FloatSchema) -> JsonSchemaValue:
         """Allow strings of numbers, and booleans."""
-        return _any_of(super().float_schema(schema), _text(_NUMBER), {"type": "boolean"})
+        return _any_of_schemas(
+            super().float_schema(schema), _text_pattern(_NUMBER), {"type": "boolean"}
+        )
 
     def bool_schema(self, schema: core_schema.BoolSchema) -> JsonSchemaValue:
         """Allow the words and numbers for true and false."""
-        return _any_of(super().bool_schema(schema), {"enum": [0, 1]}, _text(_TRUTH))
+        return _any_of_schemas(super().bool_schema(schema), {"enum": [0, 1]}, _text_pattern(_TRUTH))
 
     def generator_schema(self, schema: core_schema.GeneratorSchema) -> JsonSchemaValue:
         """Allow all iterables: objects (their names) and strings (their characters)."""
-        return _any_of(super().generator_schema(schema), {"type": ["object", "string"]})
+        return _any_of_schemas(super().generator_schema(schema), {"type": ["object", "string"]})
 
 
-def _any_of(*schemas: JsonSchemaValue) -> JsonSchemaValue:
+def _any_of_schemas(*schemas: JsonSchemaValue) -> JsonSchemaValue:
     return {"anyOf": list(schemas)}
 
 
-def _text(pattern: str) -> JsonSchemaValue:
+def _text_pattern(pattern: str) -> JsonSchemaValue:
     return {"type": "string", "pattern": pattern}
 
 
@@ -83,33 +87,33 @@ def request_models() -> dict[str, type[BaseModel]]:
 
 def request_schemas() -> dict[str, Any]:
     """Return the schemas of the installed vLLM, by path."""
-    return {path: _schema(model) for path, model in request_models().items()}
+    return {path: _model_schema(model) for path, model in request_models().items()}
 
 
-def _schema(model: type[BaseModel]) -> Any:
+def _model_schema(model: type[BaseModel]) -> Any:
     schema = model.model_json_schema(schema_generator=LenientSchema)
     for name, filled_in in _FILLED_IN.items():
         if (definition := schema.get("$defs", {}).get(name)) is not None:
             definition["required"] = [
                 field for field in definition.get("required", ()) if field not in filled_in
             ]
-    return _stripped(schema)
+    return _without_descriptions(schema)
 
 
-def _stripped(schema: Any) -> Any:
+def _without_descriptions(schema: Any) -> Any:
     """Return a schema without descriptive keywords, and with `oneOf` relaxed to `anyOf`."""
     if isinstance(schema, list):
-        return [_stripped(part) for part in schema]
+        return [_without_descriptions(part) for part in schema]
     if not isinstance(schema, dict):
         return schema
     kept = {}
     for keyword, value in schema.items():
         if keyword in ("properties", "$defs"):
-            kept[keyword] = {name: _stripped(part) for name, part in value.items()}
+            kept[keyword] = {name: _without_descriptions(part) for name, part in value.items()}
         elif keyword == "oneOf":
-            kept["anyOf"] = _stripped(value)
+            kept["anyOf"] = _without_descriptions(value)
         elif keyword not in _UNREAD:
-            kept[keyword] = _stripped(value)
+            kept[keyword] = _without_descriptions(value)
     return kept
 
 
@@ -121,7 +125,7 @@ def vllm_version() -> str:
     return found
 
 
-def text_of_schemas() -> str:
+def schemas_as_text() -> str:
     """Return the text of the schema file."""
     return json.dumps(request_schemas(), separators=(",", ":"), sort_keys=True) + "\n"
 
@@ -134,7 +138,7 @@ def main() -> None:
     )
     check = parser.parse_args().check
     installed = schema_file(vllm_version())
-    text = text_of_schemas()
+    text = schemas_as_text()
     if not check:
         installed.parent.mkdir(exist_ok=True)
         installed.write_text(text, encoding="utf-8")

@@ -42,7 +42,7 @@ _FIRST = ("name", "log_encoding", "model", "models")
 
 def settings_table(schema: type[BaseModel]) -> str:
     """Return a table with a row for every key of a schema and of its sections."""
-    rows = [f"| `{key}` | {default} | {text} |" for key, default, text in _settings(schema)]
+    rows = [f"| `{key}` | {default} | {text} |" for key, default, text in _setting_rows(schema)]
     head = "| key | default | meaning, and the reason of the default |\n|---|---|---|"
     return "\n".join([head, *rows])
 
@@ -105,7 +105,7 @@ TABLES: dict[str, tuple[Path, Callable[[], str]]] = {
     "commands": (SETTINGS_PAGE, commands_table),
     "values": (CHART_PAGE, parameters_table),
 }
-"""Page and text of each table, by the name in the page's marker comments."""
+"""(page, text) of each table, by the name in the page's marker comments."""
 
 
 def with_tables(text: str, page: Path) -> str:
@@ -126,8 +126,8 @@ def with_tables(text: str, page: Path) -> str:
     return text
 
 
-def _settings(schema: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield key, default and description of every key of a section and of its subsections."""
+def _setting_rows(schema: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield (key, default, description) of every key of a section and of its subsections."""
     names = list(schema.model_fields)
     if schema is AppArgs:
         names = [*_FIRST, *(name for name in names if name not in _FIRST)]
@@ -135,12 +135,12 @@ def _settings(schema: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, 
         field = schema.model_fields[name]
         section = _section_of(field.annotation)
         if section is not None:
-            yield from _settings(section, f"{prefix}{name}.")
+            yield from _setting_rows(section, f"{prefix}{name}.")
             continue
         default = (
             "required"
             if field.is_required()
-            else _written(field.get_default(call_default_factory=True))
+            else _default_as_yaml(field.get_default(call_default_factory=True))
         )
         yield f"{prefix}{name}", default, " ".join((field.description or "").split())
 
@@ -153,14 +153,14 @@ def _section_of(annotation: Any) -> type[BaseModel] | None:
     return None
 
 
-def _written(default: object) -> str:
+def _default_as_yaml(default: object) -> str:
     """Return a default as written in YAML."""
     if default is None:
         return "`null`"
     return f"`{list(default) if isinstance(default, tuple) else default}`"
 
 
-def generated() -> dict[Path, str]:
+def generated_texts() -> dict[Path, str]:
     """Return the text that each page, and each generated file of the chart, should have."""
     pages = sorted({page for page, _ in TABLES.values()})
     texts = {page: with_tables(page.read_text(encoding="utf-8"), page) for page in pages}
@@ -175,7 +175,7 @@ def main() -> int:
     )
     check = parser.parse_args().check
     status = 0
-    for file, text in generated().items():
+    for file, text in generated_texts().items():
         if file.is_file() and file.read_text(encoding="utf-8") == text:
             continue
         if check:

@@ -1,4 +1,4 @@
-"""Benchmark code that measures a running service from outside: load, CPU time, reports.
+"""Shared code of the benchmarks, which measure a running service from outside.
 
 Nothing in this package imports Ray.
 """

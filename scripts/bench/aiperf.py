@@ -1,4 +1,4 @@
-"""aiperf as a player of scripts/bench_agents: replays recorded sessions with their tool gaps.
+"""aiperf as a player for `scripts/bench_agents`: replays recorded sessions with tool gaps.
 
 The results of a play are read from aiperf's export, one line per request. Sessions start at their
 first turn; when a session ends, its lane plays the next one until the time is over.
@@ -16,13 +16,15 @@ from justitia_ray.errors import ConfigError, JustitiaError
 from justitia_ray.units import Seconds, Tokens
 from scripts.bench.agents_player import Play, TurnSample
 from scripts.bench.load import Target
-from scripts.bench.tools import tool
+from scripts.bench.tools import tool_path
 
 TRACES = Path("sessions/weka_32")
 TRACES_SCALE = 1 / 32
 """Ratio of the lengths in `TRACES` to the recorded lengths."""
 _STARTS_WITHIN_S: Seconds = 240.0
-"""Time aiperf may take to start its processes and load its data beside engines on two cores."""
+"""Seconds that aiperf may take to start its processes and load its data beside engines on two
+cores.
+"""
 _OUTPUT_CHARACTERS = 800
 _OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 """Environment variables under which aiperf mistakes a tokenizer directory for a hub name."""
@@ -38,7 +40,7 @@ class TraceFacts:
 
 @dataclass(frozen=True, slots=True)
 class AiperfPlan:
-    """Parameters of an aiperf play, equal for every arm of a pair."""
+    """Parameters of an aiperf run, equal for every arm of a pair."""
 
     traces: Path
     agents: int
@@ -47,11 +49,11 @@ class AiperfPlan:
     longest_gap_s: Seconds
     seed: int
     tokenizer: str
-    """Directory of the model, which holds the tokenizer."""
+    """Directory of the model, which contains the tokenizer."""
 
 
 def scaled_traces(source: Path, factor: float, directory: Path) -> dict[str, TraceFacts]:
-    """Write the traces with their lengths multiplied; return the facts of each, by its id.
+    """Write the traces with their lengths multiplied; return each trace's facts by its id.
 
     Raises:
         ConfigError: If there is none, or the factor leaves no whole blocks.
@@ -61,7 +63,7 @@ def scaled_traces(source: Path, factor: float, directory: Path) -> dict[str, Tra
         trace = json.loads(file.read_text(encoding="utf-8"))
         if trace["block_size"] * factor < 1:
             raise ConfigError(f"--scale: blocks of {file} would have less than one token")
-        _multiply(trace, factor)
+        _scale_lengths(trace, factor)
         (directory / file.name).write_text(json.dumps(trace), encoding="utf-8")
         own = [request for request in trace["requests"] if "in" in request]
         calls = [one for top in trace["requests"] for one in top.get("requests", (top,))]
@@ -73,12 +75,12 @@ def scaled_traces(source: Path, factor: float, directory: Path) -> dict[str, Tra
     return facts
 
 
-def _multiply(part: dict[str, Any], factor: float) -> None:
+def _scale_lengths(part: dict[str, Any], factor: float) -> None:
     for key in ("block_size", "tool_tokens", "system_tokens", "in", "out"):
         if key in part:
             part[key] = max(1, round(part[key] * factor))
     for request in part.get("requests", ()):
-        _multiply(request, factor)
+        _scale_lengths(request, factor)
 
 
 def play_aiperf(
@@ -90,7 +92,7 @@ def play_aiperf(
     directory: Path,
     headers: Mapping[str, str],
 ) -> Play:
-    """Run aiperf once; with several targets it keeps each session on one of them.
+    """Run aiperf once; with several servers, aiperf keeps each session on one of them.
 
     Args:
         targets: Where the arm answers.
@@ -121,8 +123,7 @@ def play_aiperf(
         "extra-inputs": json.dumps(
             {
                 "cache_salt": salt,
-                # aiperf counts an answer without text as an error. The greedy answer of a random
-                # model may end at once, or repeat an incomplete character or a special token.
+                # A random model's answer may have no text, which aiperf counts as an error.
                 "temperature": 1,
                 "ignore_eos": True,
                 "skip_special_tokens": False,
@@ -133,7 +134,7 @@ def play_aiperf(
         "ui": "none",
         "artifact-dir": str(directory),
     }
-    command = [str(tool("aiperf")), "profile", "--streaming", "--unsafe-override"]
+    command = [str(tool_path("aiperf")), "profile", "--streaming", "--unsafe-override"]
     command += ["--use-server-token-count", "--no-gpu-telemetry", "--no-server-metrics"]
     command += ["--allow-dataset-wrap"]
     for name, value in options.items():
@@ -163,7 +164,7 @@ def play_aiperf(
 
 
 def read_export(records: Iterable[Mapping[str, Any]], facts: Mapping[str, TraceFacts]) -> Play:
-    """Return the play that an aiperf export describes.
+    """Return the run that an aiperf export describes.
 
     A session has ended when its last recorded turn is answered; the calls of its sub-agents belong
     to it. The calls with which aiperf warms up the lanes are excluded.
@@ -200,9 +201,9 @@ def read_export(records: Iterable[Mapping[str, Any]], facts: Mapping[str, TraceF
                 int(about["turn_index"]),
                 sent_at_s,
                 answered_at_s,
-                _value(metrics, "usage_prompt_tokens"),
-                _value(metrics, "usage_prompt_cache_read_tokens"),
-                _value(metrics, "usage_completion_tokens"),
+                _metric_value(metrics, "usage_prompt_tokens"),
+                _metric_value(metrics, "usage_prompt_cache_read_tokens"),
+                _metric_value(metrics, "usage_completion_tokens"),
             )
         )
         last = facts[session.rpartition("#")[0]].last_turn
@@ -212,5 +213,5 @@ def read_export(records: Iterable[Mapping[str, Any]], facts: Mapping[str, TraceF
     return Play(completion_s, tuple(turns), tuple(errors))
 
 
-def _value(metrics: Mapping[str, Any], name: str) -> int:
+def _metric_value(metrics: Mapping[str, Any], name: str) -> int:
     return int(metrics.get(name, {}).get("value") or 0)

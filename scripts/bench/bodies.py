@@ -1,4 +1,4 @@
-"""Memory of an ingress under mixed large bodies, and their effect on a small body; no Ray.
+"""Memory of an ingress under mixed large bodies, and the delay of a small body; no Ray.
 
 The HTTP application, the room for bodies, the token counter and its tokenizer are the real ones; a
 body that fits the context is answered at once. The measurement runs in its own process, because
@@ -70,8 +70,8 @@ class BodiesTaken:
     seconds: float
 
 
-class _AtOnce(Attempts):
-    """Answers each inference whose prompt fits the context, without a queue."""
+class _ImmediateAnswers(Attempts):
+    """Answers each inference whose prompt fits the context at once, without a queue."""
 
     def __init__(self, max_model_len: Tokens | None) -> None:
         self._max_model_len = max_model_len
@@ -84,18 +84,18 @@ class _AtOnce(Attempts):
 
 
 class _AnsweringGateway(Gateway):
-    """Gateway that counts the tokens of every inference, which is then answered at once."""
+    """Gateway that counts the tokens of every inference, and then answers at once."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
-        self.attempts = _AtOnce(self.max_model_len)
+        self.attempts = _ImmediateAnswers(self.max_model_len)
 
     async def check_served(self, path: str) -> None:
         """Accept every path."""
 
 
-class _Memory:
-    """Memory of the process above its value at the start, sampled in a thread."""
+class _MemorySampler:
+    """Samples in a thread the process's memory above its value at the start."""
 
     def __init__(self) -> None:
         gc.collect()
@@ -103,14 +103,14 @@ class _Memory:
         self._begin = self._process.memory_info().rss
         self.peak_mb = 0.0
         self._ended = threading.Event()
-        self._watcher = threading.Thread(target=self._watch, daemon=True)
+        self._watcher = threading.Thread(target=self._sample_repeatedly, daemon=True)
         self._watcher.start()
 
     def now_mb(self) -> float:
         """Return the current memory above the start, in MB."""
         return float((self._process.memory_info().rss - self._begin) / 2**20)
 
-    def _watch(self) -> None:
+    def _sample_repeatedly(self) -> None:
         while not self._ended.wait(_BEAT_S):
             self.peak_mb = max(self.peak_mb, self.now_mb())
 
@@ -123,27 +123,27 @@ class _Memory:
 async def measure_bodies(bodies: int, _: Path) -> BodiesTaken:
     """Send mixed bodies, 20 at a time, and repeatedly a small chat of another tenant."""
     give_memory_back()
-    app = _app()
-    await _ask(app, CHAT, _chat("a " * 3_000), "warm")
+    app = _ingress_app()
+    await _post_body(app, CHAT, _chat_body("a " * 3_000), "warm")
     draw = random.Random(5)
     texts = {
         kind: " ".join(draw.choices(words.split(), k=400_000)) for kind, words in _WORDS.items()
     }
-    memory, began_at = _Memory(), time.perf_counter()
+    memory, began_at = _MemorySampler(), time.perf_counter()
     statuses: Counter[int] = Counter()
     sent_bytes, left = 0, bodies
 
-    async def send() -> None:
+    async def send_bodies() -> None:
         nonlocal sent_bytes, left
         while left:
             left -= 1
-            path, body = await asyncio.to_thread(_mixed, draw, texts)
+            path, body = await asyncio.to_thread(_mixed_bodies, draw, texts)
             sent_bytes += len(body)
-            statuses[await _ask(app, path, body, "large")] += 1
+            statuses[await _post_body(app, path, body, "large")] += 1
 
     probes: list[Seconds] = []
-    probing = asyncio.create_task(_probe(app, probes))
-    await asyncio.gather(*(send() for _ in range(_AT_ONCE)))
+    probing = asyncio.create_task(_probe_latency(app, probes))
+    await asyncio.gather(*(send_bodies() for _ in range(_AT_ONCE)))
     probing.cancel()
     seconds = time.perf_counter() - began_at
     memory.end()
@@ -163,7 +163,7 @@ async def measure_bodies(bodies: int, _: Path) -> BodiesTaken:
     )
 
 
-def _app() -> Any:
+def _ingress_app() -> Any:
     config = AppConfig.parse(
         {
             "model": {"name": "m", "path": "random:tiny-llama"},
@@ -186,7 +186,7 @@ def _app() -> Any:
     return build_http_app(models, specs, Door(None, DEFAULT_TENANT), finder)
 
 
-async def _ask(app: Any, path: str, body: bytes, tenant: str) -> int:
+async def _post_body(app: Any, path: str, body: bytes, tenant: str) -> int:
     headers = [
         (b"content-length", str(len(body)).encode()),
         (TENANT_HEADER.encode(), tenant.encode()),
@@ -198,21 +198,21 @@ async def _ask(app: Any, path: str, body: bytes, tenant: str) -> int:
     return status
 
 
-async def _probe(app: Any, probes: list[Seconds]) -> None:
-    body = _chat("b " * 1_500)
+async def _probe_latency(app: Any, probes: list[Seconds]) -> None:
+    body = _chat_body("b " * 1_500)
     while True:
         began_at = time.perf_counter()
-        await _ask(app, CHAT, body, "small")
+        await _post_body(app, CHAT, body, "small")
         probes.append(time.perf_counter() - began_at)
         await asyncio.sleep(_PROBE_PAUSE_S)
 
 
-def _chat(text: str) -> bytes:
+def _chat_body(text: str) -> bytes:
     return json.dumps({"messages": [{"role": "user", "content": text}], "max_tokens": 1}).encode()
 
 
-def _mixed(draw: random.Random, texts: dict[str, str]) -> tuple[str, bytes]:
-    """Return a kind and a body of 1 kB to 16 MB: a prompt, token ids, a chat, or tools."""
+def _mixed_bodies(draw: random.Random, texts: dict[str, str]) -> tuple[str, bytes]:
+    """Yield (kind, body) of 1 kB to 16 MB: a prompt, token ids, a chat, or tools."""
     size = round(_LEAST_BYTES * (_MOST_BYTES / _LEAST_BYTES) ** draw.random())
     kind = draw.choice(tuple(texts))
     width = len(texts[kind][:10_000].encode()) / 10_000

@@ -1,4 +1,4 @@
-"""Player of a workload as plain chat calls over HTTP, without application headers.
+"""Runs a workload as plain chat calls over HTTP, without application headers.
 
 A call that can repeat the whole conversation of an earlier call sends those messages and the answer
 again, as agents do. Answers name the application to which the service assigned the call.
@@ -21,7 +21,7 @@ from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 from justitia_ray.units import ApplicationId, InferenceId, Seconds, Tokens
 
 _TOKENS_PER_MESSAGE: Tokens = 4
-"""Tokens that the fake engine counts for each message beside its words."""
+"""Tokens that the fake engine counts for each message in addition to its words."""
 
 Message = dict[str, str]
 
@@ -35,7 +35,7 @@ class Placed:
     repeating: int = 0
     """Number of calls that repeat the conversation of an earlier call."""
     right: int = 0
-    """Number of repeating calls assigned to the application of that earlier call."""
+    """Number of repeating calls that were assigned to the application of that earlier call."""
     wrong: int = 0
     """Number of calls assigned to another application's calls."""
 
@@ -50,16 +50,16 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class PlayedChats:
-    """Result of a play: completion times of applications and assignment of their calls."""
+    """Result of a run: completion times of applications, and assignment of their calls."""
 
     completed: tuple[tuple[str, Seconds], ...]
-    """Class and completion time of each application that ended."""
+    """(class, completion time) of each application that ended."""
     failures: tuple[str, ...]
     placed: Placed
 
 
 @dataclass(slots=True)
-class _Said:
+class _Message:
     """Messages of a call, and its answer."""
 
     messages: list[Message]
@@ -68,7 +68,7 @@ class _Said:
 
 
 class ChatPlayer:
-    """Player of applications as chats.
+    """Runs applications as chats.
 
     Args:
         transport: The way to the service.
@@ -92,10 +92,10 @@ class ChatPlayer:
         self._failures: list[str] = []
 
     async def play(self, applications: Sequence[WorkloadApplication]) -> PlayedChats:
-        """Play an open load to its end; an application that fails does not stop the others."""
+        """Run an open load to its end; an application that fails does not stop the others."""
         ends = await play_load(
             applications,
-            self._play_application,
+            self._run_application,
             arrived_at_s=lambda planned: planned.arrived_at_s / self._speed,
         )
         return PlayedChats(
@@ -108,56 +108,60 @@ class ChatPlayer:
             self._placed,
         )
 
-    async def _play_application(
+    async def _run_application(
         self, planned: WorkloadApplication, clock: LoadClock
     ) -> Seconds | None:
         """Return when the last inference was answered; None if one failed."""
-        agent = _Agent(planned, self._name)
+        agent = _RunningChat(planned, self._name)
         runs: dict[InferenceId, asyncio.Task[None]] = {}
 
-        async def run(inference: WorkloadInference) -> None:
+        async def run_inference(inference: WorkloadInference) -> None:
             for name in inference.after:
                 await runs[name]
             earlier = [agent.said[name].ended_at_s for name in inference.after]
             since_s = max(earlier, default=planned.arrived_at_s / self._speed)
             await clock.wait_until(since_s + inference.delay_s / self._speed)
-            await self._call(agent, inference, clock)
+            await self._send_call(agent, inference, clock)
 
         try:
             async with asyncio.TaskGroup() as group:
                 # Start tasks only after all are registered, so that each finds its predecessors.
                 for inference in planned.inferences:
-                    runs[inference.inference_id] = group.create_task(run(inference))
+                    runs[inference.inference_id] = group.create_task(run_inference(inference))
             if self._has_headers:
-                path = f"/v1/applications/{self._id_of(planned)}/close"
-                json_object(await self._post(path, {}, {}))
+                path = f"/v1/applications/{self._application_of(planned)}/close"
+                json_object(await self._post_chat(path, {}, {}))
         except* (JustitiaError, ConnectionError) as errors:
             self._failures.append(f"{planned.application_id}: {errors.exceptions[0]}")
         if len(agent.said) < len(planned.inferences):
             return None
         return max(said.ended_at_s for said in agent.said.values())
 
-    async def _call(self, agent: "_Agent", inference: WorkloadInference, clock: LoadClock) -> None:
+    async def _send_call(
+        self, agent: "_RunningChat", inference: WorkloadInference, clock: LoadClock
+    ) -> None:
         body = {
             "model": self._model,
             "messages": agent.messages(inference),
-            # The fake engine generates all of them; to the service it is only an upper limit.
+            # The fake engine generates all of them; to the service the number is an upper limit.
             "max_tokens": inference.output_tokens,
         }
         planned = agent.planned
         headers = {}
         if self._has_headers:
             headers = {
-                APPLICATION_HEADER: self._id_of(planned),
+                APPLICATION_HEADER: self._application_of(planned),
                 CLASS_HEADER: planned.application_class,
             }
-        response = await self._post(CHAT, body, headers)
+        response = await self._post_chat(CHAT, body, headers)
         text = json_object(response)["choices"][0]["message"]["content"]
-        agent.said[inference.inference_id] = _Said(agent.messages(inference), text, clock.now_s())
-        self._note_place(agent, inference, response.headers[APPLICATION_HEADER])
+        agent.said[inference.inference_id] = _Message(
+            agent.messages(inference), text, clock.now_s()
+        )
+        self._record_assignment(agent, inference, response.headers[APPLICATION_HEADER])
 
-    def _note_place(
-        self, agent: "_Agent", inference: WorkloadInference, found: ApplicationId
+    def _record_assignment(
+        self, agent: "_RunningChat", inference: WorkloadInference, found: ApplicationId
     ) -> None:
         own, placed = agent.planned.application_id, self._placed
         is_known = found in self._owners
@@ -165,34 +169,34 @@ class ChatPlayer:
         follows = bool(inference.after)
         placed.calls += 1
         placed.following += follows
-        placed.repeating += agent.earlier(inference) is not None
+        placed.repeating += agent.repeated_call(inference) is not None
         placed.right += is_known and follows and owner == own
         placed.wrong += owner != own
 
-    async def _post(
+    async def _post_chat(
         self, path: str, body: Mapping[str, Any], headers: Mapping[str, str]
     ) -> Response:
         typed = {"content-type": "application/json", **headers}
         return await self._transport.request("POST", path, typed, json.dumps(body).encode())
 
-    def _id_of(self, planned: WorkloadApplication) -> ApplicationId:
+    def _application_of(self, planned: WorkloadApplication) -> ApplicationId:
         return f"{self._name}-{planned.application_id}"
 
 
 @dataclass(slots=True)
-class _Agent:
-    """Application that is being played, and the conversation so far."""
+class _RunningChat:
+    """Application that is running, and its conversation so far."""
 
     planned: WorkloadApplication
     play: str
-    """Name of the play."""
-    said: dict[InferenceId, _Said] = field(default_factory=dict)
+    """Name of the run."""
+    said: dict[InferenceId, _Message] = field(default_factory=dict)
     by_id: dict[InferenceId, WorkloadInference] = field(init=False)
 
     def __post_init__(self) -> None:
         self.by_id = {one.inference_id: one for one in self.planned.inferences}
 
-    def earlier(self, inference: WorkloadInference) -> WorkloadInference | None:
+    def repeated_call(self, inference: WorkloadInference) -> WorkloadInference | None:
         """Return the call whose conversation this call repeats; None for a new conversation."""
         return goes_on_from(inference, self.by_id)
 
@@ -201,7 +205,7 @@ class _Agent:
 
         The first message is shared by all applications of the class; no two questions are equal.
         """
-        earlier = self.earlier(inference)
+        earlier = self.repeated_call(inference)
         if earlier is None:
             so_far = [{"role": "system", "content": self.planned.application_class}]
         else:

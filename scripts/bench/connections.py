@@ -1,4 +1,4 @@
-"""Measurement of waiting callers behind Serve's proxy: memory, drain of an ingress, disconnects.
+"""Measurement of callers that wait behind Serve's proxy: memory, drain of an ingress, disconnects.
 
 One call with as many choices as the engines have seats occupies all of them, so that all other
 callers wait.
@@ -20,7 +20,7 @@ from justitia_ray.units import Seconds, Tokens
 from scripts.bench.load import Target
 
 _OPENED_TOGETHER = 200
-"""Number of connections opened at once; some kernels limit a listener's backlog to about this."""
+"""Number of connections opened at once; some kernels limit a listener's backlog to about 60."""
 _WITHIN_S: Seconds = 600.0
 _POLL_S: Seconds = 0.02
 _DISCONNECT_WITHIN_S: Seconds = 1.0
@@ -48,21 +48,13 @@ class Disconnects:
 
     callers: int
     idle_after_s: Seconds
-    """Time from the last disconnect until the scheduler holds nothing of these callers."""
+    """Seconds from the last disconnect until the scheduler holds nothing of these callers."""
 
 
 class WaitingLoad:
     """Load of waiting calls on one application."""
 
     def __init__(self, target: Target, model: str, seats: int, longest: Tokens) -> None:
-        """Make a load for one application.
-
-        Args:
-            target: The application.
-            model: Its model.
-            seats: Sequences that all its engines run at once; there is one engine.
-            longest: Output of a call that does not end by itself while it is measured.
-        """
         self._target = target
         self._model = model
         self._seats = seats
@@ -81,13 +73,13 @@ class WaitingLoad:
         Raises:
             JustitiaError: If they do not come to wait, or some have no answer after ten minutes.
         """
-        blocker = await self._take_every_seat()
+        blocker = await self._occupy_all_seats()
         before = memory_mb(pids())
         waiting: list[asyncio.Task[str]] = []
         while len(waiting) < callers:
             more = min(_OPENED_TOGETHER, callers - len(waiting))
-            waiting += [asyncio.create_task(self._call()) for _ in range(more)]
-            await self._until("waiting", len(waiting), waiting)
+            waiting += [asyncio.create_task(self._call_to_end()) for _ in range(more)]
+            await self._wait_for_count("waiting", len(waiting), waiting)
         held = memory_mb(pids())
         draining = asyncio.create_task(asyncio.to_thread(drain))
         await asyncio.sleep(_DISCONNECT_WITHIN_S)  # give the proxy time to learn of the change
@@ -95,7 +87,7 @@ class WaitingLoad:
         answers = Counter(await asyncio.wait_for(asyncio.gather(*waiting), _WITHIN_S))
         await asyncio.gather(blocker, return_exceptions=True)
         await draining
-        await self._until("in_flight", 0)
+        await self._wait_for_count("in_flight", 0)
         return WaitingCallers(callers, before, held, dict(answers))
 
     async def disconnect_callers(self, callers: int, seed: int) -> Disconnects:
@@ -107,42 +99,46 @@ class WaitingLoad:
         rng = random.Random(seed)
         await asyncio.gather(
             *(
-                self._call_and_leave(rng.random() < 0.5, rng.uniform(0.0, _DISCONNECT_WITHIN_S))
+                self._call_and_disconnect(
+                    rng.random() < 0.5, rng.uniform(0.0, _DISCONNECT_WITHIN_S)
+                )
                 for _ in range(callers)
             )
         )
         left_at = time.monotonic()
-        await self._until("waiting", 0)
-        await self._until("in_flight", 0)
+        await self._wait_for_count("waiting", 0)
+        await self._wait_for_count("in_flight", 0)
         return Disconnects(callers, time.monotonic() - left_at)
 
-    async def _take_every_seat(self) -> "asyncio.Task[None]":
-        async def block() -> None:
+    async def _occupy_all_seats(self) -> "asyncio.Task[None]":
+        async def occupy_seats() -> None:
             async with self._target.open() as connection:
-                body = self._body(max_tokens=self._longest, n=self._seats)
+                body = self._completion_body(max_tokens=self._longest, n=self._seats)
                 await connection.post(self._target.completions, body)
 
-        blocker = asyncio.create_task(block())
-        await self._until("in_flight", 1)
+        blocker = asyncio.create_task(occupy_seats())
+        await self._wait_for_count("in_flight", 1)
         return blocker
 
-    async def _call(self) -> str:
+    async def _call_to_end(self) -> str:
         try:
             async with self._target.open() as connection:
-                reply = await connection.post(self._target.completions, self._body(max_tokens=1))
+                reply = await connection.post(
+                    self._target.completions, self._completion_body(max_tokens=1)
+                )
                 return str(reply.status)
         except (OSError, JustitiaError) as error:
             return type(error).__name__
 
-    async def _call_and_leave(self, stream: bool, after_s: Seconds) -> None:
+    async def _call_and_disconnect(self, stream: bool, after_s: Seconds) -> None:
         try:
             async with asyncio.timeout(after_s), self._target.open() as connection:
-                body = self._body(max_tokens=self._longest, stream=stream)
+                body = self._completion_body(max_tokens=self._longest, stream=stream)
                 await connection.post(self._target.completions, body)
         except TimeoutError:
             return
 
-    async def _until(
+    async def _wait_for_count(
         self, name: str, count: int, callers: Sequence["asyncio.Task[str]"] = ()
     ) -> None:
         """Wait until a counter of the scheduler's status reaches `count`, or falls to it if 0."""
@@ -162,7 +158,7 @@ class WaitingLoad:
             await asyncio.sleep(_POLL_S)
         raise JustitiaError(f"{name} is {found} and not {count}: too late")
 
-    def _body(self, **fields: object) -> bytes:
+    def _completion_body(self, **fields: object) -> bytes:
         values = {"model": self._model, "prompt": [100, 101, 102], "ignore_eos": True, **fields}
         return json.dumps(values).encode()
 

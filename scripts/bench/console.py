@@ -1,4 +1,4 @@
-"""CPU time that the console costs a scheduler, under the same load watched and not, in turns.
+"""CPU time that the console costs a scheduler: windows with and without viewers, in turns.
 
 The scheduler is the service's own, in this process and without Ray. Replicas report all their
 leases four times a second, as real ones do; applications run a call, hold their context while a
@@ -39,7 +39,7 @@ class Reading:
     """CPU time of the whole scheduler in the window without viewers."""
     watched: float
     console: float
-    """CPU time of recording, looks and frames alone, in the window with viewers."""
+    """CPU time of recording and frames alone, in the window with viewers."""
     frames_per_s: float
     frame_bytes: int
     """Mean size of an operator's frame with the changes of a second."""
@@ -47,7 +47,7 @@ class Reading:
 
 
 @dataclass(slots=True)
-class _Running:
+class _RunningCall:
     application_id: ApplicationId
     prompt_tokens: Tokens
     output_tokens: Tokens
@@ -62,7 +62,7 @@ class _Load:
     applications: int
     replicas: int
     random: random.Random
-    running: list[dict[LeaseId, _Running]] = field(default_factory=list)
+    running: list[dict[LeaseId, _RunningCall]] = field(default_factory=list)
     tools: deque[tuple[Seconds, ApplicationId]] = field(default_factory=deque)
     calls: int = 0
     events: int = 0
@@ -79,16 +79,16 @@ class _Load:
             self.report(index)
 
     def apply(self, event: ev.Event) -> None:
-        """Handle an event as the scheduler does, and start what it grants."""
+        """Handle an event as the scheduler does, and start what the core grants."""
         driver = self.service.term.driver
         handle, granted = driver.core.handle, list[Action]()
 
-        def handled(event: ev.Event, now: Seconds) -> list[Action]:
+        def handle_and_count(event: ev.Event, now: Seconds) -> list[Action]:
             actions = handle(event, now)
             granted.extend(actions)
             return actions
 
-        driver.core.handle = handled  # type: ignore[method-assign]
+        driver.core.handle = handle_and_count  # type: ignore[method-assign]
         try:
             driver.apply(event)
         finally:
@@ -98,7 +98,7 @@ class _Load:
             if isinstance(action, Grant):
                 inference = driver.core.state.inferences[action.request_id]
                 index = int(action.replica_id.removeprefix("replica-"))
-                self.running[index][action.lease_id] = _Running(
+                self.running[index][action.lease_id] = _RunningCall(
                     inference.application_id,
                     inference.prompt_tokens,
                     self.random.randint(*_OUTPUTS),
@@ -156,8 +156,8 @@ class _Load:
 
 
 @dataclass(slots=True)
-class _Told:
-    """What the viewers of a window were told, and what it took."""
+class _ViewerCosts:
+    """Frames that the viewers of a window got, and the time to make them."""
 
     frames: int = 0
     sizes: list[int] = field(default_factory=list)
@@ -169,18 +169,18 @@ class _Told:
         observer = driver.observer
         assert observer is not None
 
-        def timed(event: ev.Event, actions: Sequence[Action], now: Seconds) -> None:
+        def timed_observe(event: ev.Event, actions: Sequence[Action], now: Seconds) -> None:
             began_at = time.thread_time()
             observer(event, actions, now)
             self.cpu_s += time.thread_time() - began_at
 
-        driver.observer = timed
+        driver.observer = timed_observe
 
 
 async def measure(
     applications: int, replicas: int, tenants: int, window_s: Seconds, repeats: int
 ) -> list[Reading]:
-    """Return a reading for each pair of windows, one watched and one not.
+    """Return a reading for each pair of windows, one with viewers and one without.
 
     Args:
         applications: Number of live applications.
@@ -199,13 +199,13 @@ async def measure(
     viewers: list[ClientId | None] = [None, *(f"team-{n}" for n in range(tenants))]
     readings = []
     for _ in range(repeats):
-        cpu = [await _window(load, window_s, [], _Told())]
-        told = _Told()
+        cpu = [await _run_window(load, window_s, [], _ViewerCosts())]
+        told = _ViewerCosts()
         whole = service.console.frame(None, None, None)
         assert whole is not None
         told.time_observer(service)
         before = load.events
-        cpu.append(await _window(load, window_s, viewers, told))
+        cpu.append(await _run_window(load, window_s, viewers, told))
         whole = service.console.frame(None, None, None)
         assert whole is not None
         service.console.stop()
@@ -228,11 +228,11 @@ async def measure(
     return readings
 
 
-async def _window(
-    load: _Load, seconds: Seconds, viewers: Sequence[ClientId | None], told: _Told
+async def _run_window(
+    load: _Load, seconds: Seconds, viewers: Sequence[ClientId | None], told: _ViewerCosts
 ) -> float:
-    """Run the load for a time, with these viewers; return the CPU time as a part of a core."""
-    watching = [asyncio.create_task(_watch(load.service, one, told)) for one in viewers]
+    """Run the load for a time with these viewers; return the CPU time as a part of a core."""
+    watching = [asyncio.create_task(_request_frames(load.service, one, told)) for one in viewers]
     began_at, cpu_s = time.perf_counter(), time.process_time()
     await load.run(seconds)
     took_s, cpu_s = time.perf_counter() - began_at, time.process_time() - cpu_s
@@ -242,7 +242,9 @@ async def _window(
     return cpu_s / took_s
 
 
-async def _watch(service: SchedulerService, tenant: ClientId | None, told: _Told) -> None:
+async def _request_frames(
+    service: SchedulerService, tenant: ClientId | None, told: _ViewerCosts
+) -> None:
     """Ask for frames once a second, as an ingress does for its viewers of one tenant."""
     has: tuple[int, int] | tuple[None, None] = (None, None)
     while True:

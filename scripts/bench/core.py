@@ -1,4 +1,4 @@
-"""Measurements of scripts/bench_core: time per event at several sizes, memory, a linear scan.
+"""Measurements of `scripts/bench_core`: time per event at several sizes, memory, a linear scan.
 
 The garbage collector stays on, as in the service; its pauses are counted separately.
 """
@@ -72,7 +72,7 @@ class LinearScan:
 
 
 class LinearLoad:
-    """Steady load like `core_load`: each client has ten waiting, and ends at one grant in ten."""
+    """Steady load like `core_load`: each client has ten waiting, and ends at 1 grant in 10."""
 
     def __init__(
         self, clients: int, seed: int, clock_ns: Callable[[], int] = time.perf_counter_ns
@@ -83,7 +83,7 @@ class LinearLoad:
         self.timings = {kind: Timings() for kind in (ARRIVAL, SUBMIT, GRANT)}
         self._random = random.Random(seed)
         for number in range(clients):
-            prompts = [self._prompt() for _ in range(WAITING_EACH)]
+            prompts = [self._draw_prompt() for _ in range(WAITING_EACH)]
             self.queue.add(f"client-{number}", self._random.uniform(0, 1000), prompts)
         self._named = clients
 
@@ -99,30 +99,30 @@ class LinearLoad:
                     continue
                 self.queue.serve(client, _OUTPUT_TOKENS)
                 if self._random.random() >= _LAST_GRANT:
-                    self._submit(SUBMIT, client)
+                    self._submit_timed(SUBMIT, client)
                     continue
                 ended.add(client)
                 self.queue.leave(client)
-                self._arrive()
+                self._add_arrival()
 
     def forget(self) -> None:
         """Drop all timings."""
         self.timings = {kind: Timings() for kind in self.timings}
 
-    def _arrive(self) -> None:
+    def _add_arrival(self) -> None:
         self._named += 1
         name = f"client-{self._named}"
-        self._submit(ARRIVAL, name)
+        self._submit_timed(ARRIVAL, name)
         for _ in range(WAITING_EACH - 1):
-            self._submit(SUBMIT, name)
+            self._submit_timed(SUBMIT, name)
 
-    def _submit(self, kind: str, client: str) -> None:
-        prompt_tokens = self._prompt()
+    def _submit_timed(self, kind: str, client: str) -> None:
+        prompt_tokens = self._draw_prompt()
         started = self._clock_ns()
         self.queue.submit(client, prompt_tokens)
         self.timings[kind].add(self._clock_ns() - started, 1)
 
-    def _prompt(self) -> int:
+    def _draw_prompt(self) -> int:
         return self._random.randint(50, 400)
 
 
@@ -130,7 +130,7 @@ CLOCKS: dict[str, Callable[[], int]] = {
     "wall": time.perf_counter_ns,
     "cpu": time.thread_time_ns,
 }
-"""Clocks for timing. `cpu` excludes other processes on a busy machine; reading it costs more."""
+"""Clocks for timing: `cpu` excludes other processes on a busy machine, but costs more to read."""
 
 LINEAR = "linear scan"
 """Name of the linear scan in reports."""
@@ -141,7 +141,7 @@ class Plan:
     """Sizes and repeats of a measurement."""
 
     sizes: tuple[int, ...]
-    """Numbers of live applications to measure at."""
+    """Numbers of live applications at which to measure."""
     repeats: int
     """Number of timed windows for each policy and size."""
     steps: int
@@ -150,7 +150,7 @@ class Plan:
     """Number of pulls of a one-seat replica after each pull of a full one."""
     warm_up_steps: int
     memory_applications: int
-    """Number of live applications when the memory of the policy with a target is measured."""
+    """Live applications at which the memory of the policy with a target is measured."""
     clock: str = "wall"
     """Key of `CLOCKS`."""
 
@@ -271,7 +271,7 @@ def measure_core(
         load.build()
         gc.collect()  # collect garbage of earlier measurements outside the timed windows
         say(f"{size:,} live applications, {load.waiting():,} waiting inferences")
-        with _pauses_counted() as pauses[size]:
+        with _collection_pauses() as pauses[size]:
             for policy in policies:
                 load.change_policy(policy, options)
                 load.run(plan.warm_up_steps, plan.completions)
@@ -334,11 +334,11 @@ def _live_bytes(load: CoreLoad) -> int:
 
 
 @contextmanager
-def _pauses_counted() -> Iterator[Pauses]:
+def _collection_pauses() -> Iterator[Pauses]:
     found = Pauses()
     started = 0
 
-    def note(phase: str, info: dict[str, Any]) -> None:
+    def record_pause(phase: str, info: dict[str, Any]) -> None:
         nonlocal started
         if phase == "start":
             started = time.perf_counter_ns()
@@ -346,8 +346,8 @@ def _pauses_counted() -> Iterator[Pauses]:
             found.ms[info["generation"]].append((time.perf_counter_ns() - started) / 1e6)
             found.freed += info["collected"]
 
-    gc.callbacks.append(note)
+    gc.callbacks.append(record_pause)
     try:
         yield found
     finally:
-        gc.callbacks.remove(note)
+        gc.callbacks.remove(record_pause)

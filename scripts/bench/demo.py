@@ -1,4 +1,4 @@
-"""Figures of scripts/demo: one load under several policies, and the throughput the engines lack."""
+"""Figures of `scripts/demo`: one load under several policies, and the unused throughput."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
 @dataclass(frozen=True, slots=True)
 class PolicyRun:
-    """Play of a load under one policy."""
+    """A run of the load under one policy."""
 
     policy: str
     records: tuple[ApplicationRecord, ...]
@@ -34,7 +34,7 @@ class PolicyRun:
         """Number of failed applications."""
         return sum(record.outcome == "failed" for record in self.records)
 
-    def of_class(self, application_class: str | None) -> list[ApplicationRecord]:
+    def records_of_class(self, application_class: str | None) -> list[ApplicationRecord]:
         """Return the records of a class; None returns all."""
         return [r for r in self.records if application_class in (None, r.application_class)]
 
@@ -54,9 +54,9 @@ def summarise(runs: Sequence[PolicyRun]) -> dict[str, dict[str, Any]]:
             "output_tokens": sum(r.output_tokens for r in run.records),
             "classes": {
                 name: {
-                    "applications": len(run.of_class(name)),
-                    "mean_jct_s": mean_jct(run.of_class(name)),
-                    "p90_jct_s": percentile([r.jct_s for r in run.of_class(name)], 0.9),
+                    "applications": len(run.records_of_class(name)),
+                    "mean_jct_s": mean_jct(run.records_of_class(name)),
+                    "p90_jct_s": percentile([r.jct_s for r in run.records_of_class(name)], 0.9),
                 }
                 for name in classes_of(run.records)
             },
@@ -80,7 +80,7 @@ def fair_sharing_jcts(run: PolicyRun) -> list[Seconds]:
     ended_at = [record.arrived_at_s for record in run.records]
 
     def share_until(instant: Seconds) -> None:
-        """Serve until `instant`, departure by departure."""
+        """Serve the open applications in equal shares until `instant`, departure by departure."""
         nonlocal now
         while active := [(s.finish, int(name)) for name, s in clock.sessions().items() if s.active]:
             finish, index = min(active)
@@ -149,7 +149,7 @@ def table(runs: Sequence[PolicyRun]) -> str:
     lines = [header, "-" * len(header)]
     for name in [*classes_of(runs[0].records), None]:
         for run in runs:
-            records = run.of_class(name)
+            records = run.records_of_class(name)
             failed = sum(record.outcome == "failed" for record in records)
             lines.append(
                 f"{name or 'all':<8} {run.policy:<10} {len(records):>5} {mean_jct(records):>11.2f}"
@@ -158,7 +158,7 @@ def table(runs: Sequence[PolicyRun]) -> str:
     return "\n".join(lines)
 
 
-def draw(runs: Sequence[PolicyRun], title: str, file: Path) -> None:
+def draw_figure(runs: Sequence[PolicyRun], title: str, file: Path) -> None:
     """Write a figure: mean JCT by class, and the distribution of completion times."""
     from matplotlib.figure import Figure
 
@@ -168,13 +168,13 @@ def draw(runs: Sequence[PolicyRun], title: str, file: Path) -> None:
     width = 0.8 / len(runs)
     for index, run in enumerate(runs):
         places = [place + (index - (len(runs) - 1) / 2) * width for place in range(len(names) + 1)]
-        means = [mean_jct(run.of_class(name)) for name in [*names, None]]
+        means = [mean_jct(run.records_of_class(name)) for name in [*names, None]]
         bars = by_class.bar(places, means, width, label=run.policy)
         by_class.bar_label(bars, fmt="%.1f", fontsize=8)
         times = sorted(record.jct_s for record in run.records)
         shares = [(rank + 1) / len(times) for rank in range(len(times))]
         distribution.step(times, shares, where="post", label=run.policy)
-    counts = {name: len(runs[0].of_class(name)) for name in names}
+    counts = {name: len(runs[0].records_of_class(name)) for name in names}
     labels = [*(f"{name} ({counts[name]})" for name in names), "all"]
     by_class.set_xticks(range(len(labels)), labels)
     by_class.set(ylabel="mean completion time of an application (s)")
@@ -189,8 +189,8 @@ def draw(runs: Sequence[PolicyRun], title: str, file: Path) -> None:
     figure.savefig(file, dpi=120)
 
 
-def ratios(ours: PolicyRun, other: PolicyRun) -> Mapping[str, float]:
-    """Compare two plays of one load, application by application.
+def completion_ratios(ours: PolicyRun, other: PolicyRun) -> Mapping[str, float]:
+    """Return the ratios of completion times of two runs, application by application.
 
     Returns:
         `mean_jct_ratio` and `worst_ratio`, ours over the other; `no_later_share`, of all
@@ -216,7 +216,7 @@ def mean_jct(records: Sequence[ApplicationRecord]) -> Seconds:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Return the least value that a share of at least `share` of the values does not exceed."""
+    """Return the smallest value that at least `share` of the values do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, -(-int(share * 1000) * len(ordered) // 1000) - 1)]
 
@@ -237,7 +237,7 @@ class Headroom:
     wide_sequences: int
     wide_tokens_per_s: float
 
-    def describe(self) -> str:
+    def sentence(self) -> str:
         """Return one sentence that describes the headroom."""
         factor = self.wide_tokens_per_s / self.narrow_tokens_per_s
         return (
@@ -248,7 +248,7 @@ class Headroom:
 
 
 async def measure_headroom(client: JustitiaClient, transport: Transport) -> Headroom:
-    """Measure an idle service, all replicas at once; this takes some seconds.
+    """Measure an idle service, all replicas at once; the measurement takes some seconds.
 
     Each batch is one call with that number of choices, so that call overhead does not count.
     """

@@ -1,4 +1,4 @@
-"""Baseline of scripts/bench_serve: the same HTTP application and engines without the queue.
+"""Baseline of `scripts/bench_serve`: the same HTTP application and engines without the queue.
 
 The ingress calls the Replica deployment through Serve's own router (power of two choices): there is
 no scheduler, no lease and no queue; calls that the engine cannot run yet wait inside it. Everything
@@ -50,14 +50,9 @@ _UNBOUNDED = 100_000
 
 
 class DirectCalls(ReplicaCalls):
-    """Calls to a replica that Serve's router chooses, over its handle."""
+    """Calls to a replica that Serve's router chooses, over a deployment handle."""
 
     def __init__(self, replicas: DeploymentHandle) -> None:
-        """Wrap a handle of the Replica deployment.
-
-        Args:
-            replicas: Handle of the DirectReplica deployment.
-        """
         self._replicas = replicas
         self._streams = replicas.options(stream=True)
 
@@ -70,7 +65,7 @@ class DirectCalls(ReplicaCalls):
         """Yield (status, headers), then the chunks of a call."""
         items: asyncio.Queue[StreamItem | Exception | None] = asyncio.Queue(_QUEUED_CHUNKS)
 
-        async def pump() -> None:
+        async def pump_items() -> None:
             response = self._streams.parts.remote(path, body)
             try:
                 async for item in response:
@@ -83,7 +78,7 @@ class DirectCalls(ReplicaCalls):
                 response.cancel()
             await items.put(None)
 
-        task = in_fresh_context(pump())
+        task = in_fresh_context(pump_items())
         try:
             while (item := await items.get()) is not None:
                 if isinstance(item, Exception):
@@ -106,7 +101,7 @@ class DirectGateway(Gateway):
         """
         section = config.ingress
         idle = QueueClient(
-            None, lambda _: None, _nothing, section.max_outstanding, section.submit_interval_s
+            None, lambda _: None, _do_nothing, section.max_outstanding, section.submit_interval_s
         )
         specs = ApplicationSpecCache(0.0, 0)
         super().__init__(config, idle, calls, Estimates(None, config.prediction), counter, specs)
@@ -167,7 +162,7 @@ class DirectReplica(EngineReplica):
         self._engine.check()
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return no statistics: there is no queue to scale by."""
+        """Return no statistics, because there is no queue to scale by."""
         return {}
 
     async def __del__(self) -> None:
@@ -177,7 +172,7 @@ class DirectReplica(EngineReplica):
     async def whole(self, path: str, body: bytes) -> Answer:
         """Run a call to its end and return status, headers and body."""
         status, headers, chunks = 200, dict[str, str](), list[bytes]()
-        async for item in self._run(path, body):
+        async for item in self._run_call(path, body):
             if isinstance(item, ResponseHead):
                 status, headers = item.status, dict(item.headers)
             else:
@@ -186,12 +181,12 @@ class DirectReplica(EngineReplica):
 
     async def parts(self, path: str, body: bytes) -> AsyncGenerator[StreamItem]:
         """Run a call; yield (status, headers), then its chunks."""
-        async with aclosing(self._run(path, body)) as items:
+        async with aclosing(self._run_call(path, body)) as items:
             async for item in items:
                 yield (item.status, dict(item.headers)) if isinstance(item, ResponseHead) else item
 
-    async def _run(self, path: str, body: bytes) -> AsyncGenerator[ResponseHead | bytes]:
-        name = uuid.uuid4().hex  # stands for the lease id, under which the engine counts tokens
+    async def _run_call(self, path: str, body: bytes) -> AsyncGenerator[ResponseHead | bytes]:
+        name = uuid.uuid4().hex  # replaces the lease id, under which the engine counts tokens
         try:
             async with aclosing(
                 self._engine.call(EngineCall(name, 0, path, _HEADERS, body))
@@ -227,7 +222,7 @@ class DirectIngress(Ingress):
         )
 
     async def reconfigure(self, user_config: dict[str, Any] | None) -> None:
-        """Ignore the settings: there is no scheduler to configure."""
+        """Ignore the settings, because there is no scheduler to configure."""
 
     async def __del__(self) -> None:
         """Close the token counter; Serve calls this when the replica is idle."""
@@ -265,5 +260,5 @@ class _NoScheduler(SchedulerCalls):
         return None
 
 
-async def _nothing() -> None:
+async def _do_nothing() -> None:
     return None

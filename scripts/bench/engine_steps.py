@@ -42,7 +42,7 @@ class StepGrid:
         (64, 1_024),
         (128, 256),
     )
-    """Batches to decode: number of sequences and the context of each."""
+    """Batches to decode: (number of sequences, context of each)."""
     decoded: Tokens = 64
     """Tokens that each sequence decodes."""
     repeats: int = 2
@@ -53,19 +53,21 @@ class StepRow:
     """Measured iteration times of one setting."""
 
     kind: str
-    """`prefill` (nothing cached), `extend` (the context cached), `cached` (all of it cached, but
-    for what vLLM computes anyway) or `decode` (time of `steps` iterations)."""
+    """`prefill` (nothing cached), `extend` (the context cached), `cached` (all cached but the
+    tokens that vLLM computes anyway) or `decode` (time of `steps` iterations).
+    """
     repeat: int
     sequences: int
     context_tokens: Tokens
-    """Context of each sequence: cached tokens, or for `decode` the tokens before the first
-    output."""
+    """Context of each sequence: cached tokens, or for `decode` the tokens before the first output.
+    """
     new_tokens: Tokens
     """New tokens of each sequence; for `decode` per iteration."""
     steps: int
     """Number of decode iterations; 0 if the engine chose the number."""
     seconds: Seconds
-    """Time from sending to the last answer; for `decode` minus the time of a one-token output."""
+    """Seconds from sending to the last answer; for `decode` minus the time of a one-token output.
+    """
     cached_tokens: Tokens
     """Cached tokens of all sequences, from the answers' usage."""
 
@@ -77,27 +79,29 @@ async def measure_steps(target: Target, model: str, grid: StepGrid, seed: int) -
         CallFailed: If a call fails.
     """
     probe = _Probe(target, model, random.Random(seed))
-    await probe.time([probe.draw(64)], 8)  # warm up: compilation on the first call
+    await probe.time_prompts([probe.random_prompt(64)], 8)  # warm up: compilation on the first call
     rows: list[StepRow] = []
     for repeat in range(grid.repeats):
         for tokens in grid.prompts:
-            prompt = probe.draw(tokens)
-            seconds, cached = await probe.time([prompt], 1)
+            prompt = probe.random_prompt(tokens)
+            seconds, cached = await probe.time_prompts([prompt], 1)
             rows.append(StepRow("prefill", repeat, 1, 0, tokens, 0, seconds, cached))
-            seconds, cached = await probe.time([prompt], 1)
+            seconds, cached = await probe.time_prompts([prompt], 1)
             rows.append(StepRow("cached", repeat, 1, cached, tokens - cached, 0, seconds, cached))
         for context in grid.contexts:
-            prompt = probe.draw(context)
-            await probe.time([prompt], 1)
+            prompt = probe.random_prompt(context)
+            await probe.time_prompts([prompt], 1)
             for tokens in grid.added:
-                seconds, cached = await probe.time([prompt + probe.draw(tokens)], 1)
+                seconds, cached = await probe.time_prompts(
+                    [prompt + probe.random_prompt(tokens)], 1
+                )
                 new = context + tokens - cached
                 rows.append(StepRow("extend", repeat, 1, cached, new, 0, seconds, cached))
         for sequences, context in grid.decodes:
-            prompts = [probe.draw(context) for _ in range(sequences)]
-            await probe.time(prompts, 1)
-            short, _ = await probe.time(prompts, 1)
-            long, cached = await probe.time(prompts, 1 + grid.decoded)
+            prompts = [probe.random_prompt(context) for _ in range(sequences)]
+            await probe.time_prompts(prompts, 1)
+            short, _ = await probe.time_prompts(prompts, 1)
+            long, cached = await probe.time_prompts(prompts, 1 + grid.decoded)
             rows.append(
                 StepRow("decode", repeat, sequences, context, 1, grid.decoded, long - short, cached)
             )
@@ -112,11 +116,11 @@ class _Probe:
         self._model = model
         self._rng = rng
 
-    def draw(self, tokens: Tokens) -> list[int]:
+    def random_prompt(self, tokens: Tokens) -> list[int]:
         """Return a prompt of random tokens that is not in the prefix cache."""
         return self._rng.choices(range(_FIRST_TOKEN_ID, _LAST_TOKEN_ID + 1), k=tokens)
 
-    async def time(
+    async def time_prompts(
         self, prompts: Sequence[list[int]], output_tokens: Tokens
     ) -> tuple[Seconds, Tokens]:
         """Send all prompts at once; return the time to the last answer, and the cached tokens."""
@@ -133,10 +137,10 @@ class _Probe:
             for prompt in prompts
         ]
         began_at = time.perf_counter()
-        cached = await asyncio.gather(*(self._call(body) for body in bodies))
+        cached = await asyncio.gather(*(self._complete(body) for body in bodies))
         return time.perf_counter() - began_at, sum(cached)
 
-    async def _call(self, body: bytes) -> Tokens:
+    async def _complete(self, body: bytes) -> Tokens:
         async with self._target.open() as connection:
             reply = await connection.post(self._target.completions, body)
         if reply.status != 200:

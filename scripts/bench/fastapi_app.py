@@ -1,4 +1,4 @@
-"""Competitor in scripts/bench_serve: a plain FastAPI application on Ray Serve.
+"""Competitor in `scripts/bench_serve`: a plain FastAPI application on Ray Serve.
 
 Its FastAPI ingress passes each completion to a deployment of engines by a Serve handle. It has no
 queue, no order and no continuation; calls that the engine cannot run yet wait inside it.
@@ -24,7 +24,7 @@ app = FastAPI()
 
 
 class EngineDeployment:
-    """Deployment of one engine, called by a Serve handle."""
+    """Deployment of one engine, called through a deployment handle."""
 
     async def __init__(self, config: dict[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
         """Start the engine.

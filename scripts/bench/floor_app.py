@@ -1,4 +1,4 @@
-"""Lower bound for scripts/bench_serve: the fake engine inside the HTTP server's own process.
+"""Lower bound for `scripts/bench_serve`: the fake engine in the HTTP server's own process.
 
 No service between callers and engines can be cheaper. On Serve it is an application behind the same
 proxy as the others; run as a program it is a server that LiteLLM's proxy stands in front of. Not
@@ -34,7 +34,7 @@ async def start_engine(config: dict[str, Any]) -> Engine:
 def engine_app(engine: Engine) -> AsgiApp:
     """Return an ASGI application that passes every POST to the engine unchanged."""
 
-    async def answer(scope: Any, receive: Receive, send: Send) -> None:
+    async def answer_post(scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
         body = b""
@@ -43,7 +43,7 @@ def engine_app(engine: Engine) -> AsgiApp:
         body += message.get("body", b"")
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         if scope["method"] != "POST":  # a health check of the server
-            await send(_start(200, {"content-length": "0"}))
+            await send(_send_head(200, {"content-length": "0"}))
             await send({"type": "http.response.body"})
             return
         call = EngineCall(uuid.uuid4().hex, 0, path, {}, body)
@@ -52,7 +52,7 @@ def engine_app(engine: Engine) -> AsgiApp:
         finally:
             engine.release(call.lease_id)
 
-    return answer
+    return answer_post
 
 
 async def _send_answer(engine: Engine, call: EngineCall, send: Send) -> None:
@@ -62,18 +62,18 @@ async def _send_answer(engine: Engine, call: EngineCall, send: Send) -> None:
         assert isinstance(head, ResponseHead)
         is_stream = head.headers["content-type"].startswith("text/event-stream")
         if is_stream:
-            await send(_start(head.status, head.headers))
+            await send(_send_head(head.status, head.headers))
         async for item in items:
             assert isinstance(item, bytes)
             if not is_stream:
                 length = {"content-length": str(len(item))}
-                await send(_start(head.status, {**head.headers, **length}))
+                await send(_send_head(head.status, {**head.headers, **length}))
             await send({"type": "http.response.body", "body": item, "more_body": is_stream})
     if is_stream:
         await send({"type": "http.response.body"})
 
 
-def _start(status: int, headers: Any) -> Message:
+def _send_head(status: int, headers: Any) -> Message:
     pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
     return {"type": "http.response.start", "status": status, "headers": pairs}
 
@@ -120,7 +120,7 @@ def build(args: dict[str, Any]) -> Application:
 
 
 async def serve_engine(port: int, config: dict[str, Any]) -> None:
-    """Serve on a port of the loopback address until the process ends."""
+    """Serve the engine on a loopback port until the process ends."""
     app = engine_app(await start_engine(config))
     options = uvicorn.Config(app, "127.0.0.1", port, log_level="warning", lifespan="off")
     await uvicorn.Server(options).serve()

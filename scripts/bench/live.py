@@ -1,4 +1,4 @@
-"""Plays of scripts/bench_live: nine classes of agents, one large among small ones, calibrations."""
+"""Loads of `scripts/bench_live`: nine classes, one large application among small ones."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,27 +17,30 @@ from scripts.bench.live_session import ARMS, FCFS, JUSTITIA, SRJF, Arm, LiveRun,
 
 MICE = ("KBQAV", "CC", "ALFWI")
 """Classes of the small applications ("mice"), as in the simulated experiment (Justitia v1, Sec.
-V-C)."""
+V-C).
+"""
 LENGTH_SCALE = 1.0
 """Factor on recorded lengths; prompts of DM are cut to the model's context of 2,048 tokens. At a
 third of the lengths, call overhead would cost these engines more than tokens, and memory would not
-be scarce."""
+be scarce.
+"""
 GAP_SCALE = 0.3
 """Factor on tool times; at full length the last applications would wait only for their tools."""
 SC_SAMPLES = 8
-"""Samples of SC, each a call: 40 in the paper, but here 13 of 100 applications are of SC."""
+"""Samples of class SC, each a call: the paper has 40, but here 13 of 100 applications are SC."""
 MOST_FAN_OUT = 20
 """Most calls in a stage; DM with its 40 scoring calls would otherwise take half of the time."""
 _CALIBRATION_SEED = 1000
-"""Offset from the first seed, so that the profile is fitted on draws that are not predicted."""
+"""Offset of the calibration's seed, so that the profile is fitted on other draws than it predicts.
+"""
 _MICE_LOAD = 0.8
-"""Share of the engines that small applications fill; above it fair sharing starves the large
-one."""
+"""Share of the engines that small applications fill; above it fair sharing starves the large one.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Size of a play."""
+    """Size of a run."""
 
     mix: Mapping[str, int]
     """Number of applications by class, equal for every seed."""
@@ -46,7 +49,7 @@ class Size:
     elephant: str
     """Class of the large application ("elephant")."""
     mice_s: Seconds
-    """Time during which small applications arrive, in seconds."""
+    """Seconds during which small applications arrive."""
 
     @property
     def applications(self) -> int:
@@ -71,12 +74,12 @@ QUICK = Size(
 
 
 def nine_classes(seed: int, size: Size, data_dir: Path | None) -> list[PlannedApplication]:
-    """Draw the load of one seed."""
-    return _draw(seed, size.mix, size.window_s, data_dir)
+    """Draw the load of nine classes for one seed."""
+    return _draw_load(seed, size.mix, size.window_s, data_dir)
 
 
 def calibration(seed: int, size: Size, data_dir: Path | None) -> list[PlannedApplication]:
-    """Draw the load that the profile is fitted on and the predictor learns from."""
+    """Draw the load on which the profile is fitted and from which the predictor learns."""
     return nine_classes(seed + _CALIBRATION_SEED, size, data_dir)
 
 
@@ -103,7 +106,7 @@ class ElephantLoad:
 def elephant_and_mice(
     seed: int, size: Size, data_dir: Path | None, mouse_takes_s: Seconds
 ) -> ElephantLoad:
-    """Draw one large application and small ones that nearly fill the engines.
+    """Draw one large application, and small ones that nearly fill the engines.
 
     Args:
         seed: Of the draws.
@@ -112,10 +115,10 @@ def elephant_and_mice(
         mouse_takes_s: Of all engines together, if they serve nothing but mice.
     """
     every_s = mouse_takes_s / _MICE_LOAD
-    [elephant] = _draw(seed, {size.elephant: 1}, 1.0, data_dir)
+    [elephant] = _draw_load(seed, {size.elephant: 1}, 1.0, data_dir)
     count = max(1, round(size.mice_s / every_s))
     decks = {name: -(-count // len(MICE)) for name in MICE}
-    mice = _draw(seed, decks, 1.0, data_dir)[:count]
+    mice = _draw_load(seed, decks, 1.0, data_dir)[:count]
     return ElephantLoad(
         [
             replace(elephant, number=0, arrived_at_s=0.0),
@@ -136,7 +139,7 @@ def calibration_elephant(
     return elephant_and_mice(seed + _CALIBRATION_SEED, size, data_dir, mouse_takes_s)
 
 
-def _draw(
+def _draw_load(
     seed: int, mix: Mapping[str, int], window_s: Seconds, data_dir: Path | None
 ) -> list[PlannedApplication]:
     return nine_class_plan(
@@ -162,22 +165,23 @@ _ELEPHANT = "elephant"
 
 @dataclass(frozen=True, slots=True)
 class Plays:
-    """All plays of a benchmark run."""
+    """All runs of a benchmark."""
 
     calibration: tuple[LiveRun, ...]
-    """Plays that the model is fitted on: one load under each of `CALIBRATION_ARMS`."""
+    """Runs on which the model is fitted: one load under each of `CALIBRATION_ARMS`."""
     calibration_elephant: LiveRun
-    """Calibration play with a large application among small ones: shorter calls, less
-    concurrency."""
+    """Calibration run with a large application among small ones: shorter calls, less concurrency.
+    """
     history: tuple[Observation, ...]
-    """Observations for the predictor: from the first play for every class; if applications are to
-    be known individually, also from the play before each seed's."""
+    """Observations for the predictor: from the first run for every class; with `--known` also from
+    the run before each seed's.
+    """
     runs: dict[int, list[LiveRun]]
-    """Plays by seed, in the order of execution."""
+    """Runs by seed, in the order of execution."""
     elephant_load: ElephantLoad
     elephant_runs: list[LiveRun]
     model: LiveModel
-    """Engine model fitted on the calibration plays."""
+    """Engine model fitted on the calibration runs."""
 
 
 async def play_all(
@@ -191,7 +195,7 @@ async def play_all(
     *,
     known: bool = False,
 ) -> Plays:
-    """Play the calibrations, every seed under every arm, and the elephant.
+    """Run the calibrations, every seed under every arm, and the large application's load.
 
     The predictor must know the same at the start of every run. So each run has classes of its own,
     which are taught what was seen in the calibration; what a run teaches stays with its classes.
@@ -213,12 +217,12 @@ async def play_all(
         ConnectionError: If the service does not answer.
     """
 
-    async def run(
+    async def run_arm(
         name: str, arm: Arm, load: Sequence[PlannedApplication], *, each: bool = False
     ) -> LiveRun:
         own = own_classes(load) if each else {}
-        played = await session.play(arm, load, _suffix(name, arm), own)
-        say(_line(name, played))
+        played = await session.play(arm, load, _class_suffix(name, arm), own)
+        say(_progress_line(name, played))
         if played.failed == len(load) or (name.startswith(_CALIBRATION) and played.failed):
             error = next(one.record.error for one in played.played if one.record.error)
             raise ResponseError(200, f"{name}, {arm.name}: {played.failed} failed, one of: {error}")
@@ -227,35 +231,35 @@ async def play_all(
     status = await session.status()
     load = calibration(seeds[0], size, data_dir)
     first, *others = CALIBRATION_ARMS
-    played_first = await run(_CALIBRATION, first, load)
+    played_first = await run_arm(_CALIBRATION, first, load)
     history = tuple(as_history(played_first.played))
     names = [f"seed {seed}" for seed in seeds]
     await session.teach(
         history,
-        [_suffix(_CALIBRATION, arm) for arm in others]
-        + [_suffix(_CALIBRATION_ELEPHANT, SRJF)]
-        + [_suffix(name, arm) for name in names for arm in arms]
-        + [_suffix(_ELEPHANT, arm) for arm in ELEPHANT_ARMS],
+        [_class_suffix(_CALIBRATION, arm) for arm in others]
+        + [_class_suffix(_CALIBRATION_ELEPHANT, SRJF)]
+        + [_class_suffix(name, arm) for name in names for arm in arms]
+        + [_class_suffix(_ELEPHANT, arm) for arm in ELEPHANT_ARMS],
     )
     start_from, replicas = start(status), len(status["replicas"])
-    calibrations = (played_first, *[await run(_CALIBRATION, arm, load) for arm in others])
+    calibrations = (played_first, *[await run_arm(_CALIBRATION, arm, load) for arm in others])
     mice = [one for one in played_first.played if one.record.application_class in MICE]
-    takes_s = fit_model(calibrations, history, start_from, replicas).takes_s(mice)
+    takes_s = fit_model(calibrations, history, start_from, replicas).total_time_s(mice)
     tried = calibration_elephant(seeds[0], size, data_dir, takes_s)
-    calibrated = await run(_CALIBRATION_ELEPHANT, SRJF, tried.applications)
+    calibrated = await run_arm(_CALIBRATION_ELEPHANT, SRJF, tried.applications)
     model = fit_model([*calibrations, calibrated], history, start_from, replicas)
     say(f"engine profile fitted: {model.fit.residual:.0%} of a call's time is unexplained")
     runs: dict[int, list[LiveRun]] = {}
     for name, seed in zip(names, seeds, strict=True):
         load = nine_classes(seed, size, data_dir)
         if known:
-            before = await run(f"{name} before", SRJF, load, each=True)
+            before = await run_arm(f"{name} before", SRJF, load, each=True)
             lessons = tuple(as_history(before.played))
-            await session.teach(lessons, [_suffix(name, arm) for arm in arms])
+            await session.teach(lessons, [_class_suffix(name, arm) for arm in arms])
             history += lessons
-        runs[seed] = [await run(name, arm, load, each=known) for arm in shuffled(arms, seed)]
-    elephant = elephant_and_mice(seeds[0], size, data_dir, model.takes_s(mice))
-    elephant_runs = [await run(_ELEPHANT, arm, elephant.applications) for arm in ELEPHANT_ARMS]
+        runs[seed] = [await run_arm(name, arm, load, each=known) for arm in shuffled(arms, seed)]
+    elephant = elephant_and_mice(seeds[0], size, data_dir, model.total_time_s(mice))
+    elephant_runs = [await run_arm(_ELEPHANT, arm, elephant.applications) for arm in ELEPHANT_ARMS]
     return Plays(calibrations, calibrated, history, runs, elephant, elephant_runs, model)
 
 
@@ -266,12 +270,12 @@ def own_classes(load: Sequence[PlannedApplication]) -> dict[tuple[str, str], str
     }
 
 
-def _suffix(load: str, arm: Arm) -> str:
+def _class_suffix(load: str, arm: Arm) -> str:
     """Return the suffix for the class names of a run."""
     return f".{load.replace(' ', '-')}.{arm.name}"
 
 
-def _line(load: str, run: LiveRun) -> str:
+def _progress_line(load: str, run: LiveRun) -> str:
     jcts = [one.record.jct_s for one in run.played if one.record.outcome == "completed"]
     mean = f"{sum(jcts) / len(jcts):.1f} s" if jcts else "–"
     failed = f", {run.failed} FAILED" if run.failed else ""

@@ -1,4 +1,4 @@
-"""The simulator's model of the engines that played a load, and its prediction of a play.
+"""The simulator's model of the engines that ran a load, and its prediction of a run.
 
 A shared machine varies in speed: the same load cost its engines between 20 and 31 s of CPU time
 within minutes. A speedometer beside the engines measures the speed during a play, so that the
@@ -26,10 +26,11 @@ REPORT_INTERVAL_S: Seconds = 0.25
 _PACE_ROUNDS = 6
 _PACE_TOLERANCE = 0.01
 _LEAST_SLOPE, _MOST_SLOPE = 0.5, 4.0
-"""Allowed slopes of completion time over iteration time; above 1 where work waits."""
+"""Allowed slopes of completion time over iteration time; above 1 where inferences wait."""
 _ANSWER_SHARE = 0.5
 """Share of the overhead outside lease and queue that falls on the answer; the other part precedes
-the queue. A call's recorded times do not separate the two."""
+the queue. A call's recorded times do not separate the two.
+"""
 _UNDISTURBED = 0.1
 """Share of calls assumed to have met no other call in the front end."""
 _MOST_FRONT_END_S: Seconds = 0.2
@@ -38,14 +39,14 @@ _FRONT_END_ROUNDS = 10
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The simulator's prediction of one play."""
+    """The simulator's prediction of one run."""
 
     usual: RunResult
-    """Result at the machine speed of the play that the model was fitted on."""
+    """Result at the machine speed of the run that the model was fitted on."""
     slowness: float
     """Ratio of the machine's iteration times to those during the fit."""
     result: RunResult
-    """Result at the machine speed measured during the play."""
+    """Result at the machine speed measured during the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,47 +59,48 @@ class LiveModel:
     call_latency_s: Seconds
     """Seconds of a call outside queue, front end, engine and `dispatch_s`."""
     dispatch_s: Seconds
-    """Time between the grant of a lease and the prompt's arrival in the engine, in seconds."""
+    """Seconds between the grant of a lease and the prompt's arrival in the engine."""
     front_end_s: Seconds
-    """Time for which each call occupies the front end, in each direction (seconds)."""
+    """Seconds for which each call occupies the front end, in each direction."""
     hold_up_s: Seconds
-    """Time for which a call blocks all engines on its arrival, and again at its end (seconds)."""
+    """Seconds for which a call blocks all engines on its arrival, and again at its end."""
     fit: ResidenceFit
     pace: float
     """Factor on the fitted times that makes the mean completion times of the fitted loads right on
-    average."""
+    average.
+    """
     usual_reading_s: Seconds | None
-    """Speedometer reading at that pace, in seconds; None without a speedometer."""
+    """Speedometer reading at `pace`, in seconds; None without a speedometer."""
 
     def predict(self, run: LiveRun, history: Sequence[Observation]) -> Prediction:
-        """Simulate a play under its policy.
+        """Simulate a run under its policy.
 
         Args:
             run: What came, how long it was, which costs the service predicted, and how fast the
                 machine was meanwhile.
             history: What the service knew of the stages of each class.
         """
-        usual = self._simulate(run, history)
+        usual = self._simulate_run(run, history)
         slowness = _slowness(run, self.usual_reading_s)
         if slowness == 1.0:
             return Prediction(usual, 1.0, usual)
-        return Prediction(usual, slowness, self._paced(slowness)._simulate(run, history))
+        return Prediction(usual, slowness, self._at_pace(slowness)._simulate_run(run, history))
 
-    def takes_s(self, played: Sequence[PlayedApplication]) -> Seconds:
-        """Return the time all engines need per application if all arrive at once."""
+    def total_time_s(self, played: Sequence[PlayedApplication]) -> Seconds:
+        """Return the seconds that all engines need per application if all arrive at once."""
         at_once = [replace(one, arrived_at_s=0.0) for one in as_workload(played)]
-        return simulate(at_once, self._settings(FCFS, played, ())).makespan_s / len(at_once)
+        return simulate(at_once, self._run_settings(FCFS, played, ())).makespan_s / len(at_once)
 
-    def _simulate(self, run: LiveRun, history: Sequence[Observation]) -> RunResult:
+    def _simulate_run(self, run: LiveRun, history: Sequence[Observation]) -> RunResult:
         load = as_workload(run.played, self.call_latency_s)
-        result = simulate(load, self._settings(run.arm, run.played, history))
+        result = simulate(load, self._run_settings(run.arm, run.played, history))
         planned = {one.name: one.record.application_class for one in run.played}
-        # simulated under an individual class, reported under the planned one
+        # simulated under an individual class, reported under the planned class
         for row in result.applications:
             row.application_class = planned[row.application_id]
         return result
 
-    def _settings(
+    def _run_settings(
         self, arm: Arm, played: Sequence[PlayedApplication], history: Sequence[Observation]
     ) -> RunSettings:
         return RunSettings(
@@ -120,7 +122,7 @@ class LiveModel:
             hold_up_s=self.hold_up_s,
         )
 
-    def _paced(self, by: float) -> "LiveModel":
+    def _at_pace(self, by: float) -> "LiveModel":
         """Return the model with all times multiplied by a factor."""
         return replace(
             self,
@@ -139,7 +141,7 @@ def fit_model(
     start: EngineProfile,
     replicas: int,
 ) -> LiveModel:
-    """Fit a model on plays in which all engines were busy; deterministic.
+    """Fit a model on runs in which all engines were busy; deterministic.
 
     Args:
         plays: At least one; none that predictions are to be tried on. Policies that put different
@@ -158,7 +160,7 @@ def fit_model(
         [calls_at_replicas(run.played, slow) for run, slow in zip(plays, slowness, strict=True)]
     )
     rows = [row for run in plays for one in run.played for row in one.inferences]
-    ways_s = sorted(map(_on_its_ways_s, rows))
+    ways_s = sorted(map(_transit_s, rows))
     alone_s = ways_s[int(_UNDISTURBED * len(ways_s))]
     model = LiveModel(
         engine=replace(start, iteration=fit.cost, speedup=1.0),
@@ -174,18 +176,18 @@ def fit_model(
     meetings_s = (statistics.fmean(ways_s) - alone_s) / 2
     model = _with_front_end(model, plays, history, meetings_s)
 
-    def error(pace: float) -> float:
+    def log_error_at(pace: float) -> float:
         """Return the logarithm of predicted over measured completion time at a pace."""
         return statistics.fmean(
-            _lateness(run, model._paced(pace * slow)._simulate(run, history))
+            _lateness(run, model._at_pace(pace * slow)._simulate_run(run, history))
             for run, slow in zip(plays, slowness, strict=True)
         )
 
-    return model._paced(_zero_of(error))
+    return model._at_pace(_find_zero(log_error_at))
 
 
 def reading_s(run: LiveRun) -> Seconds | None:
-    """Return the speedometer reading of a play; None without one while an application was open.
+    """Return the speedometer reading of a run; None without one while an application was open.
 
     The result is a geometric mean, weighted by the number of open applications.
     """
@@ -228,7 +230,7 @@ def _with_front_end(
     for _ in range(_FRONT_END_ROUNDS):
         middle = (low + high) / 2
         tried = replace(model, front_end_s=middle)
-        passed = [tried._simulate(run, history).front_end_s for run in plays]
+        passed = [tried._simulate_run(run, history).front_end_s for run in plays]
         if statistics.fmean(passed) < passing_s:
             low = middle
         else:
@@ -239,7 +241,7 @@ def _with_front_end(
 def calls_at_replicas(
     played: Sequence[PlayedApplication], slowness: float = 1.0
 ) -> list[CallAtReplica]:
-    """Return the intervals of a play's calls at their replicas, for calls that report them.
+    """Return the intervals of a run's calls at their replicas, for calls that report them.
 
     Args:
         played: The play.
@@ -249,7 +251,7 @@ def calls_at_replicas(
     for row in (row for one in played for row in one.inferences):
         if row.replica is None:
             continue
-        ended_at_s = row.finished_at_s - _ANSWER_SHARE * _on_its_ways_s(row)
+        ended_at_s = row.finished_at_s - _ANSWER_SHARE * _transit_s(row)
         calls.append(
             CallAtReplica(
                 row.replica,
@@ -267,13 +269,13 @@ def _dispatch_s(row: RecordedInference) -> Seconds:
     return max(0.0, row.leased_s - row.ran_s)
 
 
-def _on_its_ways_s(row: RecordedInference) -> Seconds:
+def _transit_s(row: RecordedInference) -> Seconds:
     """Return how long a call was under way without a lease, to the queue or back, in seconds."""
     took_s = row.finished_at_s - row.submitted_at_s
     return max(0.0, took_s - row.waited_s - row.ran_s - _dispatch_s(row))
 
 
-def _zero_of(error: Callable[[float], float]) -> float:
+def _find_zero(error: Callable[[float], float]) -> float:
     """Return an approximate zero of an increasing function of the pace, by log-space secants.
 
     The function is not smooth, because batches form differently whenever times change; the best of

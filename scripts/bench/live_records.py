@@ -1,4 +1,4 @@
-"""Records of a live play as the client saw it: rows, workload, observations."""
+"""Records of a live run as the client saw it: rows, workload, observations."""
 
 import json
 import time
@@ -44,10 +44,11 @@ class RecordedInference:
     waited_s: Seconds
     """Time in the scheduler's queue, from submission to lease (seconds)."""
     ran_s: Seconds
-    """Time at the replica, from the payload's arrival to the whole answer (seconds)."""
+    """Seconds at the replica, from the payload's arrival to the whole answer."""
     leased_s: Seconds
-    """Time at the replica from the lease's arrival to the whole answer; equal to `ran_s` if the
-    payload came first."""
+    """Seconds at the replica from the lease's arrival to the whole answer; equal to `ran_s` if the
+    payload came first.
+    """
 
 
 @dataclass(slots=True)
@@ -89,18 +90,18 @@ class Recorder:
         self._started_at = clock()
         self.applications: dict[ApplicationId, RecordedApplication] = {}
         self.left_open: dict[ApplicationId, str | None] = {}
-        """Applications whose end the service has not confirmed, with their tenants."""
+        """Tenant of each application whose end the service has not confirmed."""
 
     async def request(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> Response:
-        """Send a request and record what it states about an application; see `Transport`."""
+        """Send a request, and record what it says about an application; see `Transport`."""
         if path == _APPLICATIONS:
-            return await self._open(method, headers, body)
+            return await self._record_opening(method, headers, body)
         if path in _INFERENCES:
-            return await self._infer(method, path, headers, body)
+            return await self._record_inference(method, path, headers, body)
         if path.endswith("/close"):
-            await self._ask_lateness(path.removesuffix("/close"), headers)
+            await self._request_lateness(path.removesuffix("/close"), headers)
         answer = await self._transport.request(method, path, headers, body)
         if is_success(answer.status) and (method == "DELETE" or path.endswith("/close")):
             self.left_open.pop(_application_of(path), None)
@@ -109,14 +110,16 @@ class Recorder:
     def stream(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes = b""
     ) -> AbstractAsyncContextManager[StreamedResponse]:
-        """Forward a streamed call without recording it: the agents here make none."""
+        """Forward a streamed call without recording it; recorded agents make none."""
         return self._transport.stream(method, path, headers, body)
 
     async def aclose(self) -> None:
         """Close the transport."""
         await self._transport.aclose()
 
-    async def _open(self, method: str, headers: Mapping[str, str], body: bytes) -> Response:
+    async def _record_opening(
+        self, method: str, headers: Mapping[str, str], body: bytes
+    ) -> Response:
         asked = json.loads(body)
         planned_class = asked["application_class"]
         known_class = self._own_classes.get((planned_class, asked.get("input", "")), planned_class)
@@ -133,7 +136,7 @@ class Recorder:
             self.left_open[opened.application_id] = asked.get("tenant")
         return answer
 
-    async def _infer(
+    async def _record_inference(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> Response:
         opened = self.applications.get(headers.get(APPLICATION_HEADER, ""))
@@ -160,7 +163,7 @@ class Recorder:
             )
         return answer
 
-    async def _ask_lateness(self, application: str, headers: Mapping[str, str]) -> None:
+    async def _request_lateness(self, application: str, headers: Mapping[str, str]) -> None:
         opened = self.applications.get(_application_of(application))
         if opened is None:
             return
@@ -179,7 +182,7 @@ def _application_of(path: str) -> ApplicationId:
 
 @dataclass(frozen=True, slots=True)
 class PlayedApplication:
-    """Application of a play: its plan, its outcome and its recording."""
+    """Application of a run: its plan, its outcome and its recording."""
 
     planned: PlannedApplication
     record: ApplicationRecord
@@ -193,7 +196,7 @@ class PlayedApplication:
 
     @property
     def known_class(self) -> str:
-        """Class that the service knew it by, less the suffix, or was to know it by."""
+        """Class under which the service was to know the application, without the suffix."""
         recorded = self.recorded
         return self.record.application_class if recorded is None else recorded.known_class
 
@@ -215,7 +218,7 @@ class PlayedApplication:
 def as_workload(
     played: Sequence[PlayedApplication], call_latency_s: Seconds = 0.0
 ) -> list[WorkloadApplication]:
-    """Return a play as a workload for the simulator: same arrivals, sizes, order, tool times.
+    """Return a run as a workload for the simulator: same arrivals, sizes, order, tool times.
 
     Args:
         played: Those that are not whole are left out.
@@ -228,7 +231,7 @@ def as_workload(
 def as_result(
     played: Sequence[PlayedApplication], kv_utilization: float | None, preemptions: int
 ) -> RunResult:
-    """Return the rows of a play in the format of a simulation result."""
+    """Return the rows of a run in the format of a simulation result."""
     result = RunResult(kv_utilization=kv_utilization, preemptions=preemptions)
     for one in played:
         record, recorded = one.record, one.recorded
@@ -251,7 +254,7 @@ def as_result(
                 outcome=(Outcome.FINISHED if is_done else Outcome.FAILED).value,
             )
         )
-        result.inferences += [_row(one.name, number, row) for number, row in enumerate(rows)]
+        result.inferences += [_result_row(one.name, number, row) for number, row in enumerate(rows)]
         if recorded is not None and recorded.lateness is not None:
             result.lateness[one.name] = recorded.lateness
     ends = [a.finished_at_s for a in result.applications if a.finished_at_s is not None]
@@ -276,10 +279,10 @@ def _workload_application(one: PlayedApplication, latency_s: Seconds) -> Workloa
         since = max((rows[i].finished_at_s for i in before), default=one.record.arrived_at_s)
         inferences.append(
             WorkloadInference(
-                _name(number),
+                _inference_name(number),
                 row.prompt_tokens,
                 row.output_tokens,
-                tuple(_name(i) for i in before),
+                tuple(_inference_name(i) for i in before),
                 max(0.0, row.submitted_at_s - since) + latency_s,
             )
         )
@@ -300,10 +303,10 @@ def _predecessors(rows: Sequence[RecordedInference], number: int) -> list[int]:
     return [i for i in ended if rows[i].finished_at_s > latest_start]
 
 
-def _row(application_id: str, number: int, row: RecordedInference) -> InferenceResult:
+def _result_row(application_id: str, number: int, row: RecordedInference) -> InferenceResult:
     return InferenceResult(
         application_id=application_id,
-        inference_id=_name(number),
+        inference_id=_inference_name(number),
         replica=row.replica,
         submitted_at_s=row.submitted_at_s,
         dispatched_at_s=row.submitted_at_s + row.waited_s,
@@ -317,7 +320,7 @@ def _row(application_id: str, number: int, row: RecordedInference) -> InferenceR
 def _observation(one: PlayedApplication) -> Observation:
     rows = one.inferences
     position, members = StagePosition(), list[list[RecordedInference]]()
-    for kind, number in _happenings(rows):
+    for kind, number in _submissions_and_ends(rows):
         if kind == "submit":
             stage = position.submit()
             while len(members) <= stage:
@@ -332,11 +335,11 @@ def _observation(one: PlayedApplication) -> Observation:
         sum(d for _, d in calls),
         None,
     )
-    gaps = [*map(_gap_s, members, members[1:]), 0.0]
-    return Observation(one.known_class, sample, tuple(map(_served, members, gaps)))
+    gaps = [*map(_gap_before_s, members, members[1:]), 0.0]
+    return Observation(one.known_class, sample, tuple(map(_served_inference, members, gaps)))
 
 
-def _happenings(rows: Sequence[RecordedInference]) -> list[tuple[str, int]]:
+def _submissions_and_ends(rows: Sequence[RecordedInference]) -> list[tuple[str, int]]:
     """Return submissions and ends in time order; at one instant, ends come first."""
     moments = [(row.submitted_at_s, 1, "submit", i) for i, row in enumerate(rows)]
     moments += [(row.finished_at_s, 0, "finish", i) for i, row in enumerate(rows)]
@@ -347,12 +350,14 @@ def _stage_of(members: Sequence[Sequence[RecordedInference]], row: RecordedInfer
     return next(stage for stage, rows in enumerate(members) if any(r is row for r in rows))
 
 
-def _gap_s(rows: Sequence[RecordedInference], following: Sequence[RecordedInference]) -> Seconds:
+def _gap_before_s(
+    rows: Sequence[RecordedInference], following: Sequence[RecordedInference]
+) -> Seconds:
     ended_at = max(row.finished_at_s for row in rows)
     return max(0.0, min(row.submitted_at_s for row in following) - ended_at)
 
 
-def _served(rows: Sequence[RecordedInference], gap_s: Seconds) -> StageServed:
+def _served_inference(rows: Sequence[RecordedInference], gap_s: Seconds) -> StageServed:
     return StageServed(
         len(rows),
         len(rows),
@@ -364,5 +369,5 @@ def _served(rows: Sequence[RecordedInference], gap_s: Seconds) -> StageServed:
     )
 
 
-def _name(number: int) -> InferenceId:
+def _inference_name(number: int) -> InferenceId:
     return str(number)

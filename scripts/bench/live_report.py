@@ -1,4 +1,4 @@
-"""Figures of scripts/bench_live by arm and seed and over the seeds, as files and as text."""
+"""Figures of `scripts/bench_live` by arm and seed and over the seeds, as files and as text."""
 
 import json
 import statistics
@@ -29,10 +29,11 @@ from scripts.bench.statistics import Spread, paired_ratios, spread
 REFERENCES = ("vtc", "fcfs", "justitia")
 MOST_ERROR = 0.15
 """Largest acceptable relative error of the simulated mean completion time; above it the model is
-wrong."""
+wrong.
+"""
 
 Outcomes = Mapping[str, RunResult]
-"""Results by the name of the arm."""
+"""Simulation result of each arm, by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,9 @@ class SeedFigures:
     classes: dict[str, dict[str, dict[str, float | int | None]]]
     """Applications, live mean and p90, and simulated mean, by class and arm."""
     machine: dict[str, dict[str, Any]]
-    """Decisions, CPU time by role, seconds, failed applications, slowness of the machine and the
-    result simulated without that slowness, by arm."""
+    """By arm: decisions, CPU time by role, seconds, failed applications, slowness of the machine,
+    and the result simulated without that slowness.
+    """
 
     @property
     def arms(self) -> list[str]:
@@ -55,13 +57,13 @@ class SeedFigures:
 
     def error(self, arm: str) -> float | None:
         """Return the relative error of the simulated mean completion time."""
-        return self._off(arm, self.simulated[arm]["mean_jct_s"])
+        return self._error_of(arm, self.simulated[arm]["mean_jct_s"])
 
     def error_at_usual_speed(self, arm: str) -> float | None:
         """Return the relative error of the simulation that ignores the machine's slowness."""
-        return self._off(arm, self.machine[arm]["simulated_at_usual_speed_jct_s"])
+        return self._error_of(arm, self.machine[arm]["simulated_at_usual_speed_jct_s"])
 
-    def _off(self, arm: str, simulated: float | None) -> float | None:
+    def _error_of(self, arm: str, simulated: float | None) -> float | None:
         return off_by(simulated, self.live[arm]["mean_jct_s"])
 
     def document(self) -> dict[str, Any]:
@@ -93,10 +95,10 @@ def seed_figures(
     classes = {
         name: {
             arm: {
-                "applications": len(_of(live[arm], name)),
-                "mean_jct_s": mean_jct_s(_of(live[arm], name)),
-                "p90_jct_s": _p90(_of(live[arm], name)),
-                "simulated_mean_jct_s": mean_jct_s(_of(simulated[arm], name)),
+                "applications": len(_column(live[arm], name)),
+                "mean_jct_s": mean_jct_s(_column(live[arm], name)),
+                "p90_jct_s": _p90_s(_column(live[arm], name)),
+                "simulated_mean_jct_s": mean_jct_s(_column(simulated[arm], name)),
             }
             for arm in live
         }
@@ -123,7 +125,7 @@ def over_seeds(seeds: Sequence[SeedFigures]) -> dict[str, dict[str, Any]]:
     table: dict[str, dict[str, Any]] = {}
     for arm in [name for name in seeds[0].live if all(name in s.live for s in seeds)]:
         row = {
-            name: _spread([s.live[arm][name] for s in seeds])
+            name: _formatted_spread([s.live[arm][name] for s in seeds])
             for name in (
                 "mean_jct_s",
                 "p90_jct_s",
@@ -133,23 +135,27 @@ def over_seeds(seeds: Sequence[SeedFigures]) -> dict[str, dict[str, Any]]:
                 "preemptions",
             )
         }
-        row["simulated_mean_jct_s"] = _spread([s.simulated[arm]["mean_jct_s"] for s in seeds])
-        row["error"] = _spread([s.error(arm) for s in seeds])
-        row["slowness"] = _spread([s.machine[arm]["slowness"] for s in seeds])
-        row["error_at_usual_speed"] = _spread([s.error_at_usual_speed(arm) for s in seeds])
+        row["simulated_mean_jct_s"] = _formatted_spread(
+            [s.simulated[arm]["mean_jct_s"] for s in seeds]
+        )
+        row["error"] = _formatted_spread([s.error(arm) for s in seeds])
+        row["slowness"] = _formatted_spread([s.machine[arm]["slowness"] for s in seeds])
+        row["error_at_usual_speed"] = _formatted_spread(
+            [s.error_at_usual_speed(arm) for s in seeds]
+        )
         for percent in ("p50_s", "p99_s"):
-            row[f"decision_{percent}"] = _spread(
+            row[f"decision_{percent}"] = _formatted_spread(
                 [s.machine[arm]["decisions"][percent] for s in seeds]
             )
         for other in REFERENCES:
             for kind, part in (("", "live"), ("simulated_", "simulated")):
                 over = f"{kind}mean_jct_over_{other}"
-                row[over] = None  # the reference is absent where only some arms are played
+                row[over] = None  # the reference is absent where only some arms are run
                 if other in seeds[0].live:
                     ours, theirs = (
                         [getattr(s, part)[a]["mean_jct_s"] for s in seeds] for a in (arm, other)
                     )
-                    row[over] = _spread(paired_ratios(ours, theirs))
+                    row[over] = _formatted_spread(paired_ratios(ours, theirs))
         table[arm] = {name: None if s is None else asdict(s) for name, s in row.items()}
     return table
 
@@ -159,10 +165,10 @@ def order_of(table: Mapping[str, Mapping[str, Any]], figure: str) -> list[str]:
 
     The control repeats the policy of `vtc`, so the order of those two is noise.
     """
-    return sorted(_judged(table), key=lambda arm: table[arm][figure]["median"])
+    return sorted(_without_control(table), key=lambda arm: table[arm][figure]["median"])
 
 
-def printed(table: Mapping[str, Mapping[str, Any]]) -> str:
+def seeds_table(table: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the table over the seeds as text: median (minimum to maximum)."""
     heads = (
         *("arm", "mean JCT s", "p90 JCT s", *(f"over {other}" for other in REFERENCES)),
@@ -175,18 +181,18 @@ def printed(table: Mapping[str, Mapping[str, Any]]) -> str:
         lines.append(
             (
                 arm,
-                _shown(row["mean_jct_s"], 1),
-                _shown(row["p90_jct_s"], 1),
-                *(_shown(row[f"mean_jct_over_{other}"], 2) for other in REFERENCES),
-                _shown(row["no_later_than_vtc"], 2),
-                _shown(row["worst_ratio_to_vtc"], 2),
-                _shown(row["kv_utilization"], 2),
-                _shown(row["preemptions"], 0),
+                _formatted(row["mean_jct_s"], 1),
+                _formatted(row["p90_jct_s"], 1),
+                *(_formatted(row[f"mean_jct_over_{other}"], 2) for other in REFERENCES),
+                _formatted(row["no_later_than_vtc"], 2),
+                _formatted(row["worst_ratio_to_vtc"], 2),
+                _formatted(row["kv_utilization"], 2),
+                _formatted(row["preemptions"], 0),
                 "/".join("–" if t is None else f"{1e6 * t['median']:.0f}" for t in times),
-                _shown(row["simulated_mean_jct_s"], 1),
-                _shown(row["error"], 2),
-                _shown(row["slowness"], 2),
-                _shown(row["error_at_usual_speed"], 2),
+                _formatted(row["simulated_mean_jct_s"], 1),
+                _formatted(row["error"], 2),
+                _formatted(row["slowness"], 2),
+                _formatted(row["error_at_usual_speed"], 2),
             )
         )
     return text_table(lines, numbers_from=1)
@@ -200,7 +206,7 @@ def class_table(seeds: Sequence[SeedFigures]) -> str:
     for name in names:
         having = [s.classes[name] for s in seeds if name in s.classes]
         counts = sum(int(next(iter(c.values()))["applications"] or 0) for c in having)
-        cells = [_middle([c[arm]["mean_jct_s"] for c in having]) for arm in arms]
+        cells = [_median_of([c[arm]["mean_jct_s"] for c in having]) for arm in arms]
         lines.append((name, str(counts), *("–" if c is None else f"{c:.1f}" for c in cells)))
     return text_table(lines, numbers_from=1)
 
@@ -222,12 +228,12 @@ def cpu_line(seeds: Sequence[SeedFigures]) -> str:
 
 
 def control_in(arms: Iterable[str]) -> str | None:
-    """Return the name of the control arm; None if it or `vtc` was not played."""
+    """Return the name of the control arm; None if the control or `vtc` was not run."""
     return CONTROL.name if {VTC.name, CONTROL.name} <= set(arms) else None
 
 
 def noise_line(table: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return an explanation of the control arm; empty if it was not played."""
+    """Return an explanation of the control arm; empty if the control was not run."""
     control = control_in(table)
     if control is None:
         return ""
@@ -246,7 +252,9 @@ def off_beyond_limit(
         table: Over the seeds, by arm; the control is left out.
         elephants: Figures of the elephant's plays, by arm.
     """
-    errors = {arm: table[arm]["error"]["median"] for arm in _judged(table) if table[arm]["error"]}
+    errors = {
+        arm: table[arm]["error"]["median"] for arm in _without_control(table) if table[arm]["error"]
+    }
     errors |= {f"elephant, {arm}": found["error"] for arm, found in elephants.items()}
     return [
         f"{name} {error:+.0%}"
@@ -255,36 +263,36 @@ def off_beyond_limit(
     ]
 
 
-def _judged(table: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return the arms of a table without the control, whose policy is already among them."""
+def _without_control(table: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return the arms of a table without the control, whose policy another arm has already."""
     control = control_in(table)
     return [arm for arm in table if arm != control]
 
 
-def _shown(found: Mapping[str, float] | None, digits: int) -> str:
+def _formatted(found: Mapping[str, float] | None, digits: int) -> str:
     return "–" if found is None else Spread(**found).format(digits)
 
 
-def _spread(values: Sequence[float | int | None]) -> Spread | None:
+def _formatted_spread(values: Sequence[float | int | None]) -> Spread | None:
     known = [float(value) for value in values if value is not None]
     return spread(known) if len(known) == len(values) and known else None
 
 
-def _middle(values: Sequence[float | int | None]) -> float | None:
+def _median_of(values: Sequence[float | int | None]) -> float | None:
     known = [value for value in values if value is not None]
     return statistics.median(known) if known else None
 
 
-def _of(run: RunResult, application_class: str) -> list[ApplicationResult]:
+def _column(run: RunResult, application_class: str) -> list[ApplicationResult]:
     return [a for a in run.applications if a.application_class == application_class]
 
 
-def _p90(rows: Sequence[ApplicationResult]) -> float | None:
+def _p90_s(rows: Sequence[ApplicationResult]) -> float | None:
     return percentile([row.jct_s for row in rows if row.jct_s is not None], 90)
 
 
 def elephant_figures(live: RunResult, prediction: Prediction) -> dict[str, Any]:
-    """Return the figures of the large application's play under one arm.
+    """Return the figures of the large application's run under one arm.
 
     Args:
         live: The rows of the play, the elephant's first.
@@ -297,7 +305,7 @@ def elephant_figures(live: RunResult, prediction: Prediction) -> dict[str, Any]:
     """
     elephant = live.applications[0].application_id
     lateness = live.lateness.get(elephant)
-    measured, simulated = (_times(of, elephant) for of in (live, prediction.result))
+    measured, simulated = (_formatted_ratio(of, elephant) for of in (live, prediction.result))
     return {
         **measured,
         **{f"simulated_{name}": value for name, value in simulated.items()},
@@ -309,9 +317,9 @@ def elephant_figures(live: RunResult, prediction: Prediction) -> dict[str, Any]:
 
 
 def elephant_line(arm: str, found: dict[str, Any]) -> str:
-    """Return the figures under one arm as a sentence."""
+    """Return the figures of the large application under one arm as a sentence."""
     times = ", ".join(
-        f"{what} {_seconds(found[name])} ({_seconds(found[f'simulated_{name}'])})"
+        f"{what} {_formatted_s(found[name])} ({_formatted_s(found[f'simulated_{name}'])})"
         for what, name in (
             ("its time", "elephant_jct_s"),
             ("that of mice", "mice_jct_s"),
@@ -321,12 +329,12 @@ def elephant_line(arm: str, found: dict[str, Any]) -> str:
     off = "–" if found["error"] is None else f"{found['error']:+.0%}"
     return (
         f"Elephant under {arm}, live (simulated): {times}, off by {off}; lag"
-        f" {_seconds(found['lag_s'])}, bound {_seconds(found['bound_s'])}; machine slower"
+        f" {_formatted_s(found['lag_s'])}, bound {_formatted_s(found['bound_s'])}; machine slower"
         f" {found['slowness']:.2f}."
     )
 
 
-def _times(result: RunResult, elephant: str) -> dict[str, Seconds | None]:
+def _formatted_ratio(result: RunResult, elephant: str) -> dict[str, Seconds | None]:
     rows = result.applications
     return {
         "elephant_jct_s": mean_jct_s([row for row in rows if row.application_id == elephant]),
@@ -335,13 +343,13 @@ def _times(result: RunResult, elephant: str) -> dict[str, Seconds | None]:
     }
 
 
-def _seconds(value: Seconds | None) -> str:
+def _formatted_s(value: Seconds | None) -> str:
     return "–" if value is None else f"{value:.1f} s"
 
 
 LIVE = "live.json"
 _Compared: TypeAlias = tuple[dict[str, RunResult], dict[str, Prediction]]
-"""Rows of each play, and the simulator's prediction of it, by arm."""
+"""By arm: the rows of each run, and the simulator's prediction of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,7 +370,7 @@ def write_all(
     about: Mapping[str, Any],
     say: Callable[[str], None],
 ) -> Written:
-    """Simulate every play, and write `live.json` and the rows of every run.
+    """Simulate every run, and write `live.json` and the rows of every run.
 
     `OUT/seed-N/live`, `OUT/seed-N/simulated`, the two of `OUT/elephant`, `OUT/calibration/live` and
     `OUT/calibration/elephant` are result directories as `justitia simulate` writes them, with an
@@ -385,9 +393,9 @@ def write_all(
 
     def simulated(name: str, seed: int, runs: Sequence[LiveRun]) -> _Compared:
         """Simulate the runs of one load; write the measured and the simulated rows."""
-        live = _in_order(live_results(runs))
+        live = _in_arm_order(live_results(runs))
         predictions = {run.arm.name: model.predict(run, plays.history) for run in runs}
-        said = _in_order({arm: p.result for arm, p in predictions.items()})
+        said = _in_arm_order({arm: p.result for arm, p in predictions.items()})
         for kind, results in (("live", live), ("simulated", said)):
             write_results(out / name / kind, results, {"seed": seed, **about})
         return live, predictions
@@ -453,7 +461,7 @@ def report(written: Written, model: LiveModel) -> str:
     missed = off_beyond_limit(written.table, elephants)
     same = "the same" if written.live_order == written.simulated_order else "NOT the same"
     lines = [
-        printed(written.table),
+        seeds_table(written.table),
         *([noise] if (noise := noise_line(written.table)) else []),
         "",
         "Mean completion time of each class, s, median over the seeds:",
@@ -475,6 +483,6 @@ def report(written: Written, model: LiveModel) -> str:
     return "\n".join(lines)
 
 
-def _in_order(results: Mapping[str, RunResult]) -> dict[str, RunResult]:
-    """Return results in the order of `ARMS`, regardless of the order of play."""
+def _in_arm_order(results: Mapping[str, RunResult]) -> dict[str, RunResult]:
+    """Return results in the order of `ARMS`, regardless of the order of execution."""
     return {arm.name: results[arm.name] for arm in ARMS if arm.name in results}

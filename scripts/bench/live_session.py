@@ -1,4 +1,4 @@
-"""Sessions of scripts/bench_live: one load on a live service under one policy after another."""
+"""Sessions of `scripts/bench_live`: one load on a live service under one policy after another."""
 
 import asyncio
 import json
@@ -40,11 +40,10 @@ GUARD = Arm(
     "justitia-guarded",
     (("backfill", 8), ("clock", "served"), ("guard_iterations", 300), ("order", "sgps")),
 )
-"""Arm with bounded delay: shortest first as long as no application ends much later than under
-VTC."""
+"""Arm with bounded delay: shortest first while no application ends much later than under VTC."""
 FCFS, VTC, SRJF = Arm("fcfs", "fcfs"), Arm("vtc", "vtc"), Arm("srjf", "srjf")
 CONTROL = Arm("vtc-again", VTC.policy, VTC.options)
-"""Control arm: the policy of `VTC` again; its distance from `VTC` is the measurement noise."""
+"""Control arm: the policy of `VTC` again, whose distance from `VTC` is the measurement noise."""
 ARMS = (FCFS, Arm("app-fcfs", "app-fcfs"), VTC, CONTROL, SRJF, NOMINAL, JUSTITIA, GUARD)
 
 
@@ -55,7 +54,7 @@ def shuffled(arms: Sequence[Arm], seed: int) -> list[Arm]:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """Events handled by the scheduling core, by duration."""
+    """Number of events that the scheduling core handled, by duration."""
 
     count: int
     p50_s: Seconds | None
@@ -96,12 +95,12 @@ _POLL_S: Seconds = 0.25
 _IDLE_WITHIN_S: Seconds = 60.0
 _SAMPLES_A_CALL = 200
 TABLE_COPIED_S: Seconds = 11.0
-"""Time until the ingress has the predictor's new tables, which it copies every 10 s."""
+"""Seconds until the ingress has the predictor's new tables, which it copies every 10 s."""
 
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
-    """Play of one load under one arm."""
+    """Run of one load under one arm."""
 
     arm: Arm
     played: tuple[PlayedApplication, ...]
@@ -110,10 +109,10 @@ class LiveRun:
     preemptions: int
     decisions: Decisions
     cpu_s: Mapping[str, Seconds]
-    """CPU time by the role of the process, in seconds."""
+    """CPU time in seconds, by the role of the process."""
     wall_s: Seconds
     speed: tuple[tuple[Seconds, Seconds], ...] = ()
-    """Readings of the machine's speed: seconds since the start, CPU seconds of a fixed task."""
+    """(seconds since the start, CPU seconds of a fixed task) of each speed reading."""
 
     @property
     def failed(self) -> int:
@@ -122,7 +121,7 @@ class LiveRun:
 
 
 class Session:
-    """Running service on which loads are played.
+    """Running service on which loads are run.
 
     Args:
         url: Where the service is.
@@ -159,7 +158,7 @@ class Session:
         class_suffix: str = "",
         own_classes: Mapping[tuple[str, str], str] | None = None,
     ) -> LiveRun:
-        """Put an arm in force, play a load, and wait until the service is idle.
+        """Put an arm in force, run a load, and wait until the service is idle.
 
         Args:
             arm: The policy.
@@ -186,7 +185,7 @@ class Session:
         wall_s = self._clock() - started
         after = await self.status()
         cpu_after = self._cpu_s(after.get("pid"))
-        await self._end(recorder.left_open)
+        await self._cancel_open_applications(recorder.left_open)
         await self.until_idle()
         played = tuple(
             PlayedApplication(
@@ -225,7 +224,9 @@ class Session:
             await self._calls.call("POST", "/v1/predictor/samples", {"samples": part})
         await asyncio.sleep(TABLE_COPIED_S)
 
-    async def _end(self, left_open: Mapping[ApplicationId, str | None]) -> None:
+    async def _cancel_open_applications(
+        self, left_open: Mapping[ApplicationId, str | None]
+    ) -> None:
         """Cancel applications whose close was not confirmed; they would stay open for minutes."""
         for name, tenant in sorted(left_open.items()):
             headers = {} if tenant is None else {TENANT_HEADER: tenant}

@@ -23,7 +23,7 @@ class Reply:
     status: int
     body: bytes
     chunks: int
-    """Number of chunks in which the body was sent; 1 if it was not chunked."""
+    """Number of chunks in which the body was sent; 1 if the body was not chunked."""
     sent_at: Seconds
     first_byte_at: Seconds
     """Arrival time of the first byte of the body (monotonic seconds)."""
@@ -49,7 +49,7 @@ class HttpConnection:
         """Whether the host closed the connection with its last answer."""
 
     async def __aenter__(self) -> "HttpConnection":
-        await self._open()
+        await self._open_connection()
         return self
 
     async def __aexit__(
@@ -58,11 +58,11 @@ class HttpConnection:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._close()
+        await self._close_connection()
 
     async def get(self, path: str) -> Reply:
-        """Send a GET and return its answer; raises like `post`."""
-        return await self._ask(b"GET", path, b"", {})
+        """Send a GET and return its answer; raises the errors of `post`."""
+        return await self._send_request(b"GET", path, b"", {})
 
     async def post(
         self, path: str, body: bytes, headers: Mapping[str, str] = MappingProxyType({})
@@ -72,26 +72,26 @@ class HttpConnection:
         Raises:
             ConnectionError: If the service closes the connection before the answer is complete.
         """
-        return await self._ask(b"POST", path, body, headers)
+        return await self._send_request(b"POST", path, body, headers)
 
-    async def _open(self) -> None:
+    async def _open_connection(self) -> None:
         self._reader, self._writer = await asyncio.open_connection(
             self._host, self._port, limit=_LONGEST_HEAD_BYTES
         )
         self._has_ended = False
 
-    async def _close(self) -> None:
+    async def _close_connection(self) -> None:
         writer, self._reader, self._writer = self._writer, None, None
         if writer is not None:
             writer.close()
             await writer.wait_closed()
 
-    async def _ask(
+    async def _send_request(
         self, method: bytes, path: str, body: bytes, headers: Mapping[str, str]
     ) -> Reply:
         if self._has_ended:
-            await self._close()
-            await self._open()
+            await self._close_connection()
+            await self._open_connection()
         reader, writer = self._reader, self._writer
         if reader is None or writer is None:
             raise ConnectionError("the connection is not open: use `async with`")
@@ -142,7 +142,8 @@ def _parse_head(head: bytes) -> tuple[int, dict[str, str]]:
 
 
 _FIRST_TOKEN_ID, _LAST_TOKEN_ID = 100, 2000
-"""Token ids that are ordinary words in every tokenizer in use; the smallest has 2,048 ids."""
+"""Range of token ids that are ordinary words in every tokenizer in use; the smallest has 2,048 ids.
+"""
 _END_OF_STREAM = b"data: [DONE]\n\n"
 
 
@@ -160,7 +161,9 @@ class Shape:
 
     def __str__(self) -> str:
         kind = "streams" if self.stream else "unary calls"
-        return f"{kind}, {_range(self.prompt_tokens)} -> {_range(self.output_tokens)} tokens"
+        return (
+            f"{kind}, {_draw_from(self.prompt_tokens)} -> {_draw_from(self.output_tokens)} tokens"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +180,7 @@ class Sample:
     """Times and sizes of one call."""
 
     ttft_s: Seconds
-    """Time from sending to the first byte of the body; a unary call's body comes at once."""
+    """Seconds from sending to the first byte of the body; a unary call's body comes at once."""
     latency_s: Seconds
     ended_at: Seconds
     output_tokens: Tokens
@@ -186,7 +189,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Address at which an application answers."""
+    """Address at which an application answers, with the credential of its callers."""
 
     port: int
     route_prefix: str
@@ -195,7 +198,7 @@ class Target:
     """API key or token sent with every call; empty for none."""
 
     def open(self) -> HttpConnection:
-        """Return a new connection, to be entered."""
+        """Return a new connection, to be used as a context manager."""
         return HttpConnection(self.host, self.port, self.credential)
 
     @property
@@ -265,7 +268,7 @@ async def run_closed_loop(
     samples: list[Sample] = []
     seeds = [rng.getrandbits(32) for _ in range(concurrency)]
 
-    async def caller(connection: HttpConnection, own: random.Random) -> None:
+    async def run_caller(connection: HttpConnection, own: random.Random) -> None:
         while left:
             call = left.popleft()
             if most_think_s:
@@ -277,7 +280,7 @@ async def run_closed_loop(
         try:
             async with asyncio.TaskGroup() as group:
                 for connection, seed in zip(connections, seeds, strict=True):
-                    group.create_task(caller(connection, random.Random(seed)))
+                    group.create_task(run_caller(connection, random.Random(seed)))
         except* CallFailed as failures:
             raise failures.exceptions[0] from None
     return samples
@@ -295,5 +298,5 @@ def _check_reply(reply: Reply, call: Call) -> None:
         raise CallFailed(f"{made} tokens came where {call.output_tokens} were asked for")
 
 
-def _range(ends: tuple[int, int]) -> str:
+def _draw_from(ends: tuple[int, int]) -> str:
     return str(ends[0]) if ends[0] == ends[1] else f"{ends[0]}-{ends[1]}"

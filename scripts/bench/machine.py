@@ -1,4 +1,4 @@
-"""Machine under a benchmark: description, current speed, CPU time by role."""
+"""The machine under a benchmark: its description, current speed, CPU time by role."""
 
 import os
 import platform
@@ -44,7 +44,7 @@ SHARED = ""
 """Application name for processes that all applications share: proxy, controller, raylet, GCS."""
 
 Role = tuple[str, str]
-"""Application and role of a process, e.g. `("direct", "ingress")`."""
+"""(application, role) of a process, for example `("direct", "ingress")`."""
 
 _REPLICA_TITLE = "ray::ServeReplica:"
 _PROXY_TITLES = ("ray::ProxyActor", "ray::HAProxyManager")
@@ -55,7 +55,7 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class ProcessEntry:
-    """Process as read from /proc."""
+    """A process as read from /proc."""
 
     pid: int
     parent: int
@@ -74,7 +74,9 @@ def processes(proc: Path = Path("/proc")) -> list[ProcessEntry]:
             title = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
-        fields = stat[stat.rindex(")") + 2 :].split()  # proc(5): the third field and the following
+        fields = stat[
+            stat.rindex(")") + 2 :
+        ].split()  # proc(5): the third field and the fields after it
         ticks = int(fields[11]) + int(fields[12])
         found.append(ProcessEntry(int(entry.name), int(fields[1]), title, ticks / _TICKS_PER_S))
     return found
@@ -95,26 +97,26 @@ def cpu_by_role(
     table = {process.pid: process for process in read()}
     roles: dict[int, Role | None] = {root: None}
 
-    def role_of(pid: int) -> Role | None:
+    def process_role(pid: int) -> Role | None:
         if pid not in roles:
             process = table.get(pid)
             if process is None:
                 roles[pid] = None
             else:
-                above = role_of(process.parent)
+                above = process_role(process.parent)
                 inside = above is not None or process.parent == root
-                roles[pid] = _role(process, above, known) if inside else None
+                roles[pid] = _role_by_title(process, above, known) if inside else None
         return roles[pid]
 
     totals: dict[Role, Seconds] = {}
     for process in table.values():
-        role = role_of(process.pid)
+        role = process_role(process.pid)
         if role is not None:
             totals[role] = totals.get(role, 0.0) + process.cpu_s
     return totals
 
 
-def _role(process: ProcessEntry, above: Role | None, known: Mapping[int, Role]) -> Role:
+def _role_by_title(process: ProcessEntry, above: Role | None, known: Mapping[int, Role]) -> Role:
     if process.pid in known:
         return known[process.pid]
     if process.title.startswith(_REPLICA_TITLE):
@@ -129,14 +131,14 @@ def _role(process: ProcessEntry, above: Role | None, known: Mapping[int, Role]) 
 
 
 INTERVAL_S: Seconds = 0.25
-"""Interval between two readings; each takes some milliseconds of one core."""
+"""Seconds between two readings; each reading takes some milliseconds of one core."""
 _NUMBERS = 6_000
-"""Count of numbers to sort: exercises branches, and more memory than the first-level cache."""
+"""Count of numbers to sort: sorting them uses branches, and more than the first-level cache."""
 _SEED = 1
 
 
 class Speedometer:
-    """Thread that measures the machine's speed while the object is entered.
+    """Thread that measures the machine's speed inside the block.
 
     Args:
         clock: Tells the instants of readings, in seconds.
@@ -151,7 +153,9 @@ class Speedometer:
         self._numbers = random.Random(_SEED).sample(range(10 * _NUMBERS), _NUMBERS)
         self._readings: list[tuple[Seconds, Seconds]] = []
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._read, name="speedometer", daemon=True)
+        self._thread = threading.Thread(
+            target=self._read_repeatedly, name="speedometer", daemon=True
+        )
 
     def __enter__(self) -> "Speedometer":
         self._thread.start()
@@ -166,7 +170,7 @@ class Speedometer:
         """Readings so far: time, and CPU time of the fixed task (both in seconds)."""
         return tuple(self._readings)
 
-    def _read(self) -> None:
+    def _read_repeatedly(self) -> None:
         while True:
             began_s = time.thread_time()
             sorted(self._numbers)

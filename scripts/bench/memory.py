@@ -50,7 +50,7 @@ class Taken:
     applications: int
     waiting: int
     memory_mb: float
-    """Memory of the scheduler above that of an empty one, in MB."""
+    """Memory of the scheduler above that of an empty scheduler, in MB."""
     bytes_each: float
     """Bytes per waiting inference, or per application if no inference waits."""
     redis_mb: float
@@ -58,14 +58,15 @@ class Taken:
     """Mean time of a submission in a batch, in µs."""
     change_gap_s: float
     """Longest gap of the event loop while settings change, in seconds: everything is reordered and
-    saved. Decisions due in that time are delayed by as much."""
+    saved. Decisions due in that time are delayed by as much.
+    """
     restart_s: float
-    """Time until another scheduler has loaded the state and become leader, in seconds."""
+    """Seconds until another scheduler has loaded the state and become leader."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakenAtIngress:
-    """Cost of outstanding inferences or open applications at an ingress's queue client."""
+    """Cost of pending inferences or open applications at an ingress's queue client."""
 
     applications: int
     outstanding: int
@@ -73,8 +74,8 @@ class TakenAtIngress:
     bytes_each: float
 
 
-class _Gaps:
-    """Longest time the event loop ran without turning, in CPU time of its thread.
+class _LoopGaps:
+    """Longest time that the event loop ran without turning, in CPU time of its thread.
 
     Wall-clock time would include the load of other processes on the machine.
     """
@@ -82,14 +83,14 @@ class _Gaps:
     def __init__(self) -> None:
         self.longest_s: Seconds = 0.0
 
-    async def watch(self) -> None:
+    async def watch_gaps(self) -> None:
         while True:
             at = time.thread_time()
             await asyncio.sleep(_BEAT_S)
             self.longest_s = max(self.longest_s, time.thread_time() - at)
 
 
-class _Calls:
+class _DirectCalls:
     """Scheduler service with the interface that a queue client calls."""
 
     def __init__(self, service: SchedulerService) -> None:
@@ -101,7 +102,7 @@ class _Calls:
 
 
 async def measure_scheduler(case: Case, directory: Path) -> Taken:
-    """Measure a scheduler that takes a case.
+    """Measure a scheduler that has the applications and inferences of a case.
 
     Args:
         case: How much.
@@ -110,30 +111,30 @@ async def measure_scheduler(case: Case, directory: Path) -> Taken:
     Raises:
         StoreError: If Redis does not start, or does not take the state.
     """
-    config = _config(directory, case)
+    config = _scheduler_config(directory, case)
     redis = EmbeddedRedis(directory)
     await asyncio.to_thread(redis.start)
     store = SchedulerStore(redis.url, config.store_name)
-    service = SchedulerService(Term(config, store, _unexpected))
+    service = SchedulerService(Term(config, store, _raise_unexpected))
     await service.term.begin()
     await service.configure({})
-    gaps = _Gaps()
-    watching = asyncio.create_task(gaps.watch())
+    gaps = _LoopGaps()
+    watching = asyncio.create_task(gaps.watch_gaps())
     try:
-        before = _memory()
+        before = _resident_bytes()
         at = time.perf_counter()
-        await _submit(service, case)
+        await _submit_all(service, case)
         submission_s = (time.perf_counter() - at) / max(1, case.applications + case.waiting)
-        await _next_saves(service)
-        memory = _memory() - before
+        await _wait_for_saves(service)
+        memory = _resident_bytes() - before
         status = service.inspector.status()
         if (status.applications, status.waiting) != (case.applications, case.waiting):
             raise RuntimeError(f"the scheduler has not taken {case}: {status}")
         gaps.longest_s = 0.0
         await service.configure({"policy_options": {"backfill": 1}})
-        await _next_saves(service)
+        await _wait_for_saves(service)
         change_gap_s = gaps.longest_s
-        redis_mb = _memory_of_children() / 2**20
+        redis_mb = _resident_bytes_of_children() / 2**20
     finally:
         watching.cancel()
         with suppress(asyncio.CancelledError):
@@ -141,7 +142,7 @@ async def measure_scheduler(case: Case, directory: Path) -> Taken:
         await service.term.end()
     at = time.perf_counter()
     follower = SchedulerService(
-        Term(config, SchedulerStore(redis.url, config.store_name), _unexpected)
+        Term(config, SchedulerStore(redis.url, config.store_name), _raise_unexpected)
     )
     await follower.term.begin()
     restart_s = time.perf_counter() - at
@@ -160,27 +161,29 @@ async def measure_scheduler(case: Case, directory: Path) -> Taken:
 
 
 async def measure_ingress(case: Case, directory: Path) -> TakenAtIngress:
-    """Measure a queue client with a case outstanding, without the scheduler's own memory.
+    """Measure a queue client with the inferences of a case, without the scheduler's own memory.
 
     Args:
         case: How much.
         directory: Empty, for the scheduler's Redis.
     """
-    config = _config(directory, case)
+    config = _scheduler_config(directory, case)
     redis = EmbeddedRedis(directory)
     await asyncio.to_thread(redis.start)
     service = SchedulerService(
-        Term(config, SchedulerStore(redis.url, config.store_name), _unexpected)
+        Term(config, SchedulerStore(redis.url, config.store_name), _raise_unexpected)
     )
     await service.term.begin()
     await service.configure({})
-    # submit before the client does, so that its own submissions are known
-    await _submit(service, case)
-    client = QueueClient(_Calls(service), _unexpected, _nothing, max(1, case.waiting), 0.0)
+    # submit before the client does, so that the client's own submissions are known
+    await _submit_all(service, case)
+    client = QueueClient(
+        _DirectCalls(service), _raise_unexpected, _nothing, max(1, case.waiting), 0.0
+    )
     client.start()
-    before = _memory()
+    before = _resident_bytes()
     tickets = []
-    for opening, items in _load(case, client.session.ingress_id):
+    for opening, items in _draw_applications(case, client.session.ingress_id):
         if not items:
             await client.open_application(opening)
         for i, item in enumerate(items):
@@ -188,7 +191,7 @@ async def measure_ingress(case: Case, directory: Path) -> TakenAtIngress:
         if len(tickets) % _BATCH == 0:
             await asyncio.sleep(0)
     await asyncio.sleep(2 * _BEAT_S)
-    memory = _memory() - before
+    memory = _resident_bytes() - before
     await client.stop()
     await service.term.end()
     await asyncio.to_thread(redis.stop)
@@ -200,7 +203,7 @@ async def measure_ingress(case: Case, directory: Path) -> TakenAtIngress:
     )
 
 
-def _config(directory: Path, case: Case) -> AppConfig:
+def _scheduler_config(directory: Path, case: Case) -> AppConfig:
     ample = {
         "max_waiting_inferences": 2 * case.waiting + 1,
         "max_open_applications": 2 * case.applications + 1,
@@ -214,7 +217,9 @@ def _config(directory: Path, case: Case) -> AppConfig:
     )
 
 
-def _load(case: Case, ingress_id: str) -> list[tuple[ApplicationArrived, list[InferenceSubmitted]]]:
+def _draw_applications(
+    case: Case, ingress_id: str
+) -> list[tuple[ApplicationArrived, list[InferenceSubmitted]]]:
     """Return each application and its inferences, with ids as long as those of real ingresses."""
     numbers = iter(range(1, 2 + case.applications + 2 * case.waiting))
     load = []
@@ -246,10 +251,10 @@ def _load(case: Case, ingress_id: str) -> list[tuple[ApplicationArrived, list[In
     return load
 
 
-async def _submit(service: SchedulerService, case: Case) -> None:
+async def _submit_all(service: SchedulerService, case: Case) -> None:
     epoch = service.term.epoch
     batch: list[Submission] = []
-    for opening, items in _load(case, "ingress-0123456789ab"):
+    for opening, items in _draw_applications(case, "ingress-0123456789ab"):
         batch += [opening, *items]
         if len(batch) >= _BATCH:
             await service.submit_many("ingress-0123456789ab", epoch, 0, tuple(batch))
@@ -258,26 +263,26 @@ async def _submit(service: SchedulerService, case: Case) -> None:
     await service.submit_many("ingress-0123456789ab", epoch, 0, tuple(batch))
 
 
-async def _next_saves(service: SchedulerService) -> None:
+async def _wait_for_saves(service: SchedulerService) -> None:
     """Wait for two saves, because one may have begun before the last change."""
     saves = service.inspector.status().saves
-    while service.inspector.status().saves < saves + 2:  # noqa: ASYNC110  # no event to wait for
+    while service.inspector.status().saves < saves + 2:  # noqa: ASYNC110
         await asyncio.sleep(_BEAT_S)
 
 
-def _memory() -> int:
+def _resident_bytes() -> int:
     gc.collect()
     return int(psutil.Process().memory_info().rss)
 
 
-def _memory_of_children() -> int:
+def _resident_bytes_of_children() -> int:
     children = psutil.Process().children(recursive=True)
     return sum(int(child.memory_info().rss) for child in children)
 
 
 async def _nothing() -> None:
-    """Do nothing: no other scheduler takes over."""
+    """Do nothing, because no other scheduler takes over."""
 
 
-def _unexpected(what: Any) -> None:
+def _raise_unexpected(what: Any) -> None:
     raise RuntimeError(f"nothing was to end: {what}")

@@ -25,9 +25,9 @@ HORIZONS: tuple[tuple[str, Seconds, Seconds], ...] = (
     ("5 to 20 s", 5.0, 20.0),
     ("more than 20 s", 20.0, float("inf")),
 )
-"""Bins of the reported figures by the p50 of the expectation: name, lower and upper bound."""
+"""Bins of the reported figures by the expectation's p50: (name, lower bound, upper bound)."""
 _ASKS_AFTER_S: Seconds = 0.02
-"""Time from a call to its first query, in seconds; its application must be known by then."""
+"""Seconds from a call to its first query; its application must be known by then."""
 _ASKS_AGAIN_S: Seconds = 0.25
 _LATER = 1.5
 """Factor between the waiting times at two successive queries of a call."""
@@ -35,7 +35,7 @@ _LATER = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Engine that is short of one resource, and calls that keep it short."""
+    """Engine that is short of one resource, and calls that keep the resource short."""
 
     name: str
     about: str
@@ -80,7 +80,7 @@ async def play(
     told: list[Told] = []
     began_at = time.monotonic()
 
-    async def call(name: str, tokens: Tokens) -> None:
+    async def call_and_query(name: str, tokens: Tokens) -> None:
         head = {
             "x-justitia-application": name,
             "x-justitia-class": f"of-{tokens}",
@@ -89,7 +89,7 @@ async def play(
         body = {"model": model, "prompt": PROMPT, "max_tokens": tokens, "ignore_eos": True}
         sent_at = time.monotonic()
         answering = asyncio.create_task(http.post("/v1/completions", json=body, headers=head))
-        asked = [one async for one in _ask(http, name, answering)]
+        asked = [one async for one in _query_expected_starts(http, name, answering)]
         answer = await answering
         if answer.status_code != 200:
             raise JustitiaError(f"a call failed: {answer.status_code}, {answer.text[:200]}")
@@ -110,14 +110,14 @@ async def play(
     async with asyncio.TaskGroup() as group:
         for number in range(calls):
             await asyncio.sleep(rng.expovariate(1 / cell.gap_s))
-            group.create_task(call(f"{prefix}{cell.name}-{number}", rng.choice(LENGTHS)))
+            group.create_task(call_and_query(f"{prefix}{cell.name}-{number}", rng.choice(LENGTHS)))
     return sorted(told, key=lambda one: one.at)
 
 
-async def _ask(
+async def _query_expected_starts(
     http: httpx.AsyncClient, name: str, answering: "asyncio.Task[httpx.Response]"
 ) -> AsyncIterator[tuple[Seconds, Quantiles]]:
-    """Yield how long a call has waited by the scheduler's clock, and its expected start.
+    """Yield (seconds that a call has waited, its expected start) by the scheduler's clock.
 
     The scheduler's clock excludes the network time of the query.
     """
@@ -139,7 +139,7 @@ async def _ask(
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ScoreRow:
     """Scores of the expectations, beside scores of the last hour's waiting times."""
 
     name: str
@@ -161,8 +161,8 @@ class Row:
         }
 
 
-def rows(told: Sequence[Told]) -> list[Row]:
-    """Return the scores of all expectations and of each horizon; empty horizons are omitted.
+def score_rows(told: Sequence[Told]) -> list[ScoreRow]:
+    """Return the scores of all expectations and of each bin; empty bins are omitted.
 
     Args:
         told: As `play` returns it, all with what came.
@@ -178,11 +178,11 @@ def rows(told: Sequence[Told]) -> list[Row]:
         own = score((said, came) for said, _, came in within)
         by_hour = score((hour, came) for _, hour, came in within)
         if own is not None and by_hour is not None:
-            found.append(Row(name, own, by_hour))
+            found.append(ScoreRow(name, own, by_hour))
     return found
 
 
-def table(scored: Sequence[Row]) -> str:
+def table(scored: Sequence[ScoreRow]) -> str:
     """Return the scores as a Markdown table."""
     lines = [
         "| said | told | p10 to p90 | before | after | by the last hour | pinball loss, s | by the"

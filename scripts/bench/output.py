@@ -1,4 +1,4 @@
-"""Output shared by benchmarks: machine description, progress lines, the JSON file."""
+"""Output that the benchmarks share: machine description, progress lines, the JSON file."""
 
 import json
 import time
@@ -29,7 +29,7 @@ def progress_printer() -> Callable[[str], None]:
 
 
 def write_json(file: Path | None, values: Mapping[str, Any]) -> None:
-    """Write a result with the release's version and print the path; without a file do nothing."""
+    """Write a result with the release's version, and print the path; without a file do nothing."""
     if file is None:
         return
     file.parent.mkdir(parents=True, exist_ok=True)

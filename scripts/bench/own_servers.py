@@ -20,7 +20,7 @@ import yaml
 from justitia_ray.config import AppConfig
 from justitia_ray.errors import JustitiaError
 from justitia_ray.units import Seconds
-from scripts.bench.tools import tool
+from scripts.bench.tools import tool_path
 from tests.harness.local_front import free_port
 
 _UP_WITHIN_S: Seconds = 300.0
@@ -45,7 +45,7 @@ def vllm_server(config: AppConfig, engines: int) -> Iterator[OwnServer]:
     """
     if engines != 1:
         raise JustitiaError(f"vLLM's own server has one engine, not {engines}")
-    with _running("scripts.bench.vllm_server", config) as (port, pid):
+    with _serve_module("scripts.bench.vllm_server", config) as (port, pid):
         yield OwnServer(port, {pid: "replica"})
 
 
@@ -59,7 +59,8 @@ def litellm_proxy(config: AppConfig, engines: int) -> Iterator[OwnServer]:
     name = config.model.name
     with ExitStack() as stack:
         servers = [
-            stack.enter_context(_running("scripts.bench.floor_app", config)) for _ in range(engines)
+            stack.enter_context(_serve_module("scripts.bench.floor_app", config))
+            for _ in range(engines)
         ]
         models = [
             {
@@ -83,7 +84,9 @@ def litellm_proxy(config: AppConfig, engines: int) -> Iterator[OwnServer]:
         command += ["--host", "127.0.0.1", "--port", str(port), "--num_workers", "1"]
         # The proxy would otherwise fetch prices from the network.
         environment = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR"}
-        pid = stack.enter_context(_process(command, port, "/health/liveliness", environment))
+        pid = stack.enter_context(
+            _running_process(command, port, "/health/liveliness", environment)
+        )
         yield OwnServer(port, {pid: "proxy"} | {engine: "replica" for _, engine in servers})
 
 
@@ -99,14 +102,14 @@ def vllm_router(policy: str, ports: Sequence[int]) -> Iterator[OwnServer]:
         JustitiaError: If it does not come up.
     """
     port = free_port()
-    command = [str(tool("vllm-router")), "--host", "127.0.0.1", "--port", str(port)]
+    command = [str(tool_path("vllm-router")), "--host", "127.0.0.1", "--port", str(port)]
     command += ["--policy", policy, "--prometheus-port", str(free_port()), "--log-level", "error"]
     command += ["--worker-urls", *(f"http://127.0.0.1:{server}" for server in ports)]
-    with _process(command, port, "/readiness", {}) as pid:
+    with _running_process(command, port, "/readiness", {}) as pid:
         yield OwnServer(port, {pid: "router"})
 
 
-# Passed as text, because Ray puts the directory of a driver's file before the application's path.
+# Passed as text: Ray would put the directory of a driver's file before the application's path.
 _CLUSTER = """
 import json, signal, sys
 import ray
@@ -148,30 +151,30 @@ def release_cluster(code: Path, application: Mapping[str, Any]) -> Iterator[OwnS
     path = f"{application['route_prefix']}/v1/models"
     with (
         TemporaryDirectory(prefix="justitia-release-") as directory,
-        _process(command, port, path, {"PYTHONPATH": str(code)}, directory) as pid,
+        _running_process(command, port, path, {"PYTHONPATH": str(code)}, directory) as pid,
     ):
         yield OwnServer(port, {pid: "ray"})
 
 
 @contextmanager
-def _running(module: str, config: AppConfig) -> Iterator[tuple[int, int]]:
+def _serve_module(module: str, config: AppConfig) -> Iterator[tuple[int, int]]:
     """Run a module of this project that serves a configuration; yield its port and process id."""
     port = free_port()
     values = json.dumps(config.model_dump(mode="json"))
     command = [sys.executable, "-m", module, "--port", str(port), "--config", values]
-    with _process(command, port, "/health", {}) as pid:
+    with _running_process(command, port, "/health", {}) as pid:
         yield port, pid
 
 
 @contextmanager
-def _process(
+def _running_process(
     command: list[str],
     port: int,
     path: str,
     environment: Mapping[str, str],
     cwd: str | None = None,
 ) -> Iterator[int]:
-    """Run a server while the block lasts; yield its process id once it answers at `path`.
+    """Run a server inside the block; yield its process id once it answers at `path`.
 
     All processes it has started end with it, even if it never answers.
     """
@@ -189,7 +192,7 @@ def _process(
             _wait_until_up(command, process, f"http://127.0.0.1:{port}{path}", said)
             yield process.pid
         finally:
-            started = _descendants(process.pid)
+            started = _descendant_ids(process.pid)
             process.terminate()
             try:
                 process.wait(_ENDS_WITHIN_S)
@@ -201,7 +204,7 @@ def _process(
                     left.kill()
 
 
-def _descendants(pid: int) -> list[psutil.Process]:
+def _descendant_ids(pid: int) -> list[psutil.Process]:
     try:
         found: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:

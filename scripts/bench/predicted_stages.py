@@ -17,7 +17,7 @@ from justitia_ray.sim.suites.recorded import load_runs
 from justitia_ray.sim.workload import WorkloadInference
 
 TRAINED_SHARE = 0.8
-"""Share of a class's runs that the table is trained on; the others are predicted."""
+"""Share of a class's runs on which the table is trained; the others are predicted."""
 
 Run = tuple[WorkloadInference, ...]
 
@@ -35,7 +35,7 @@ class StageErrors:
     """|predicted − true| seconds of each gap."""
     gaps_of_class: list[float] = field(default_factory=list)
     turns: list[bool] = field(default_factory=list)
-    """For each stage reached, whether the table predicted correctly that another follows or not."""
+    """For each stage reached, whether the table's prediction that another follows was correct."""
     turns_of_class: list[bool] = field(default_factory=list)
 
 
@@ -58,16 +58,16 @@ def measure_stages(
         for number in range(sets):
             random.Random(f"{seed}/{number}/{name}").shuffle(runs)
             split = round(TRAINED_SHARE * len(runs))
-            foretell(errors, runs[:split], runs[split:])
+            add_errors(errors, runs[:split], runs[split:])
         found.append(errors)
     return found
 
 
-def foretell(errors: StageErrors, learned: Sequence[Run], held_out: Sequence[Run]) -> None:
+def add_errors(errors: StageErrors, learned: Sequence[Run], held_out: Sequence[Run]) -> None:
     """Add the errors of a table trained on some runs and tested on others."""
     table, name = StageTable(), errors.application_class
     for run in learned:
-        table.observe_stages(name, _served(run))
+        table.observe_stages(name, _served_inferences(run))
     mean_length = fmean(call.output_tokens for run in learned for call in run)
     known_gaps = [gap_s for run in learned for _, gap_s in stages_of(run)[:-1]]
     mean_gap_s = fmean(known_gaps) if known_gaps else 0.0
@@ -91,7 +91,7 @@ def foretell(errors: StageErrors, learned: Sequence[Run], held_out: Sequence[Run
                 errors.gaps_of_class.append(abs(mean_gap_s - gap_s))
 
 
-def _served(run: Run) -> list[StageServed]:
+def _served_inferences(run: Run) -> list[StageServed]:
     return [
         StageServed(
             len(calls),

@@ -1,4 +1,4 @@
-"""Measurements of the application cost models, and their tables, for scripts/bench_predictor."""
+"""Measurements of the application cost models, and their tables, for `scripts/bench_predictor`."""
 
 import random
 import statistics
@@ -28,11 +28,10 @@ from scripts.bench.statistics import Verdict
 SEVEN = ("ALFWI", "CC", "DM", "EV", "FV", "KBQAV", "PE")
 """Classes whose recorded runs can be matched to inputs; the target is a mean over them."""
 APART = "CG"
-"""Class with a heavy tail: unpredictable retries."""
+"""Class with a heavy tail, because its retries are unpredictable."""
 OURS = "mlp"
 S3, BASELINE = "s3", "median"
-"""Kinds of trials without a model of their own class: one model of all classes, and the median cost
-of the training samples."""
+"""Kinds of trials without a model per class: S3 with one model for all, and the median cost."""
 BATCH = 16
 CURVE = (5, 10, 20, 50, 100)
 """Numbers of training samples in the learning curve."""
@@ -49,7 +48,7 @@ Data = Mapping[str, Sequence[Sample]]
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Model tested on applications outside its training set."""
+    """A model tested on applications outside its training set."""
 
     application_class: str
     kind: str
@@ -61,7 +60,7 @@ class Trial:
     covered: float
     """Share of the tests whose cost lay between p10 and p90."""
     train_cpu_s: Seconds
-    """CPU time of this process for training; load of other processes does not count."""
+    """CPU seconds of this process for training; load of other processes does not count."""
     tested_on: int
     pinball: float
     """Mean pinball loss of p10, cost and p90, relative to the quantiles of the training costs."""
@@ -92,7 +91,8 @@ class Drift:
     """Mean relative error of the last WINDOW applications of the run."""
     frozen: float
     """Mean relative error of the last WINDOW applications with a model not trained since the
-    switch."""
+    switch.
+    """
     trainings: int
     noticed_after: int | None
     """Applications from the switch to the drift alarm; None without an alarm."""
@@ -124,11 +124,11 @@ def measure_errors(
         for number in range(seed, seed + sets):
             training, test = training_set(samples, name, number)
             for kind in kinds:
-                trial, models[name, kind] = _trained(name, kind, number, training, test)
+                trial, models[name, kind] = _train_model(name, kind, number, training, test)
                 trials.append(trial)
             quantiles = class_quantiles([sample.kv_token_time for sample in training])
             answers = [quantiles] * len(test)
-            trials.append(_trial(name, BASELINE, number, training, answers, test, 0.0))
+            trials.append(_run_trial(name, BASELINE, number, training, answers, test, 0.0))
         say(f"errors: {name}")
     return trials, models
 
@@ -148,7 +148,7 @@ def measure_s3(data: Data, sets: int, seed: int, say: Callable[[str], None]) -> 
         train_cpu_s = time.process_time() - started
         for name, (training, test) in parts.items():
             predictions = model.predict(name, [sample.input_text or "" for sample in test])
-            trials.append(_trial(name, S3, number, training, predictions, test, train_cpu_s))
+            trials.append(_run_trial(name, S3, number, training, predictions, test, train_cpu_s))
         say(f"errors: S3, set {number}")
     return trials
 
@@ -162,7 +162,7 @@ def measure_curve(
         for number in range(seed, seed + sets):
             for size, trials in curve.items():
                 training, test = training_set(samples, name, number, size)
-                trials.append(_trained(name, OURS, number, training, test)[0])
+                trials.append(_train_model(name, OURS, number, training, test)[0])
         say(f"learning curve: {name}")
     return curve
 
@@ -238,17 +238,17 @@ def measure_drift(first: Sequence[Sample], then: Sequence[Sample], kind: str, se
     )
 
 
-def _trained(
+def _train_model(
     name: str, kind: str, number: int, training: Sequence[Sample], test: Sequence[Sample]
 ) -> tuple[Trial, TrainedModel]:
     started = time.process_time()
     model = train(training, kind=kind, seed=number)
     train_cpu_s = time.process_time() - started
     predictions = model.predict([sample.features for sample in test if sample.features])
-    return _trial(name, kind, number, training, predictions, test, train_cpu_s), model
+    return _run_trial(name, kind, number, training, predictions, test, train_cpu_s), model
 
 
-def _trial(
+def _run_trial(
     name: str,
     kind: str,
     number: int,
@@ -289,7 +289,7 @@ PAPER = "the paper's MLP over its nine classes 53.0 %, 2.16 ms, about 1 min on a
 
 @dataclass(frozen=True, slots=True)
 class OverSeven:
-    """Mean of a figure over the seven classes: mean, minimum and maximum over training sets."""
+    """A figure's mean over the seven classes: mean, minimum and maximum over training sets."""
 
     mean: float
     low: float
@@ -310,7 +310,7 @@ def over_seven(trials: Sequence[Trial], kind: str, figure: str) -> OverSeven:
     return OverSeven(statistics.fmean(means), min(means), max(means))
 
 
-def of_class(trials: Sequence[Trial], name: str, kind: str, figure: str) -> float:
+def class_mean(trials: Sequence[Trial], name: str, kind: str, figure: str) -> float:
     """Return a figure of one class, averaged over the training sets."""
     return statistics.fmean(
         getattr(trial, figure)
@@ -326,7 +326,7 @@ def error_table(trials: Sequence[Trial], figure: str) -> str:
     seven = [name for name in names if name in SEVEN]
     rows = [["class", *kinds]]
     rows += [
-        [name, *(f"{of_class(trials, name, kind, figure):.1%}" for kind in kinds)]
+        [name, *(f"{class_mean(trials, name, kind, figure):.1%}" for kind in kinds)]
         for name in [*seven, *(name for name in names if name not in SEVEN)]
     ]
     rows.insert(
@@ -360,18 +360,18 @@ def coverage_table(trials: Sequence[Trial]) -> str:
                 f"{of[0].trained_on}",
             ]
         )
-    rows.append(["all", f"{tests_of(ours)}", f"{held_share(ours):.0%}", *[""] * 5])
+    rows.append(["all", f"{test_count(ours)}", f"{share_within_bounds(ours):.0%}", *[""] * 5])
     return text_table(rows, numbers_from=1)
 
 
-def tests_of(trials: Sequence[Trial]) -> int:
+def test_count(trials: Sequence[Trial]) -> int:
     """Return the number of tests of all trials."""
     return sum(trial.tested_on for trial in trials)
 
 
-def held_share(trials: Sequence[Trial]) -> float:
+def share_within_bounds(trials: Sequence[Trial]) -> float:
     """Return the share of all tests between p10 and p90; each test has equal weight."""
-    return sum(trial.covered * trial.tested_on for trial in trials) / tests_of(trials)
+    return sum(trial.covered * trial.tested_on for trial in trials) / test_count(trials)
 
 
 def latency_table(latencies: Sequence[Latency]) -> str:
@@ -396,7 +396,7 @@ def curve_table(curve: Mapping[int, Sequence[Trial]]) -> str:
     names = list(dict.fromkeys(t.application_class for ts in curve.values() for t in ts))
     rows = [["samples", *names, "mean of seven"]]
     for size, trials in curve.items():
-        errors = [of_class(trials, name, OURS, "mean_error") for name in names]
+        errors = [class_mean(trials, name, OURS, "mean_error") for name in names]
         seven = over_seven(trials, OURS, "mean_error")
         rows.append([str(size), *(f"{error:.1%}" for error in errors), f"{seven.mean:.1%}"])
     return text_table(rows, numbers_from=1)
@@ -423,21 +423,21 @@ def verdicts(trials: Sequence[Trial], latencies: Sequence[Latency]) -> list[Verd
     worse = [
         name
         for name in names
-        if of_class(trials, name, OURS, "mean_error")
-        > of_class(trials, name, BASELINE, "mean_error")
+        if class_mean(trials, name, OURS, "mean_error")
+        > class_mean(trials, name, BASELINE, "mean_error")
     ]
     latency = next(found for found in latencies if found.kind == OURS)
     ours = [trial for trial in trials if trial.kind == OURS]
     train_s = max(trial.train_cpu_s for trial in ours)
-    held = held_share(ours)
+    held = share_within_bounds(ours)
     tested = {trial.application_class: trial.tested_on for trial in ours}
     outside = [
         name
         for name, tests in tested.items()
         if tests >= LEAST_TESTS
-        and abs(of_class(ours, name, OURS, "covered") - COVERED) > binomial_reach(tests)
+        and abs(class_mean(ours, name, OURS, "covered") - COVERED) > binomial_reach(tests)
     ]
-    dearer = [name for name in tested if of_class(ours, name, OURS, "pinball") >= 1]
+    dearer = [name for name in tested if class_mean(ours, name, OURS, "pinball") >= 1]
     return [
         Verdict(
             f"mean error over the seven <= {MOST_ERROR:.0%}", error <= MOST_ERROR, f"{error:.1%}"

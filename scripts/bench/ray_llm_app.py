@@ -1,4 +1,4 @@
-"""Competitor in scripts/bench_serve: ingress and server of `ray.serve.llm` with the fake engine.
+"""Competitor in `scripts/bench_serve`: ingress and server of `ray.serve.llm` on the fake engine.
 
 `ray.serve.llm` accepts any class with the interface of its engines. Its OpenAI ingress, its server
 and its batching of stream chunks (over 50 ms) are unchanged. pyarrow and jsonref are required:

@@ -1,4 +1,4 @@
-"""Simulated part of scripts/bench_recognition: one load under several ways of recognition."""
+"""Simulated part of `scripts/bench_recognition`: one load under several ways of recognition."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,8 +17,9 @@ from justitia_ray.units import Seconds
 
 ORACLE = "oracle"
 MIXES = {"paper": "paper", "recorded": "recorded", "agents": "ALFWI=22,FV=22,KBQAV=5,CC=5"}
-"""Mixes by name. In the first two, the paper's, one application in four is an agent that resends
-the whole conversation; in the last, four in five are."""
+"""Mixes of classes by name: in the first two, the paper's, one application in four is an agent that
+resends the whole conversation; in the last, four in five are.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +47,17 @@ def ways(predictions: Sequence[str] = (ORACLE, LEARNED)) -> tuple[Way, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Completion times of one play."""
+    """Completion times of one run."""
 
     mean_s: Seconds
     p90_s: Seconds
     worst_s: Seconds
     by_class: dict[str, Seconds]
-    """Mean completion time by class, in seconds."""
+    """Mean completion time in seconds, by class."""
 
 
 def times_of(completed: Sequence[tuple[str, Seconds]]) -> Times:
-    """Return the figures of (class, completion time) pairs; at least one is required."""
+    """Return the figures of (class, completion time) pairs, of which there is at least one."""
     jcts = [jct_s for _, jct_s in completed]
     p90_s = percentile(jcts, 90)
     assert p90_s is not None

@@ -1,4 +1,4 @@
-"""Side calls of a conversation: how often does timing identify their application?
+"""Side calls of a conversation: how often timing identifies their application.
 
 A client without session ids requests titles and the like in calls that repeat nothing of the
 conversation. Only the API key and the recent calls under that key are known. Recorded sessions of
@@ -26,14 +26,14 @@ SESSIONS = (1, 2, 4, 8)
 """Numbers of concurrent sessions under one key."""
 WITHIN_S = (0.1, 1.0, 5.0, 30.0)
 _IDLE_S: Seconds = 600.0
-"""Gap after which an application counts as ended; a later call starts another."""
+"""Gap in seconds after which an application counts as ended; a later call starts another."""
 
 
 class Timeline:
     """Calls of one application, each after the one before."""
 
     def __init__(self, calls: Sequence[tuple[Seconds, Seconds, bool]]) -> None:
-        """Make a timeline of calls: begin, end, and whether the call ends a turn."""
+        """Make a timeline of calls: (begin, end, whether the call ends a turn)."""
         self._begins = [begin for begin, _, _ in calls]
         self._ends = [end for _, end, _ in calls]
         self.length_s = self._ends[-1]
@@ -43,12 +43,12 @@ class Timeline:
         }
 
     def quiet_s(self, at: Seconds) -> Seconds:
-        """Return the time since the last call in flight ended; infinite before the first call."""
+        """Return the seconds since the last call in flight ended; infinite before the first."""
         last = bisect_right(self._begins, at) - 1
         return inf if last < 0 else max(0.0, at - self._ends[last])
 
     def since_s(self, at: Seconds) -> Seconds:
-        """Return the time since the last begin or end of a call; infinite before the first call."""
+        """Return the seconds since the last begin or end of a call; infinite before the first."""
         last = bisect_right(self._begins, at) - 1
         if last < 0:
             return inf
@@ -56,34 +56,34 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
-    """Kind of call that repeats nothing of a conversation."""
+class SideCallKind:
+    """Kind of call that repeats nothing of a conversation, such as a call for a title."""
 
     name: str
     lags_s: tuple[Seconds, ...]
-    """Offsets of these calls from the event that triggers them, in seconds; negative is before
-    it."""
+    """Seconds of these calls after the event that triggers them; negative is before it."""
     follows: str
-    """Event that triggers these calls: `session` (its first call begins) or `turn` (a turn
-    ends)."""
+    """Event that triggers these calls: `session` (its first call begins) or `turn` (a turn ends).
+    """
 
-    def places(self, timelines: Sequence[Timeline]) -> list[tuple[Timeline, Seconds]]:
-        """Return the events that trigger such calls, each with its timeline."""
+    def trigger_times(self, timelines: Sequence[Timeline]) -> list[tuple[Timeline, Seconds]]:
+        """Return the events that trigger calls of this kind, each with its timeline."""
         return [(one, at) for one in timelines for at in one.moments[self.follows]]
 
 
 KINDS = (
-    # The first call of a session looks like the others but belongs to no open application.
-    Kind("first of a session", (-1e-6,), "session"),
+    # A session's first call also repeats nothing, but belongs to no open application.
+    SideCallKind("first of a session", (-1e-6,), "session"),
     # Measured for OpenCode in `tests/e2e/harnesses`, where a header identifies the session.
-    Kind("title", (-0.25, -0.59, -0.98, -1.13, -1.39, -1.64), "session"),
+    SideCallKind("title", (-0.25, -0.59, -0.98, -1.13, -1.39, -1.64), "session"),
     # Assumed: a client that stores a memory of each turn.
-    Kind("after a turn", (0.02, 0.1, 0.5), "turn"),
+    SideCallKind("after a turn", (0.02, 0.1, 0.5), "turn"),
 )
 
 Rule = tuple[str, Seconds]
-"""Rule that assigns a call: `only` chooses the only application with a call in flight within that
-time; `latest` chooses the one with the most recent begin or end of a call within it."""
+"""Rule that assigns a call: `only` takes the only application with a call in flight within that
+time; `latest` takes the one with the most recent begin or end of a call within it.
+"""
 RULES: tuple[Rule, ...] = tuple(product(("only", "latest"), WITHIN_S))
 
 
@@ -129,8 +129,8 @@ def timelines_of(turns: Sequence[dict[str, Any]]) -> list[Timeline]:
     return [Timeline(one) for one in found if one and one[-1][1]]
 
 
-def judge(
-    timelines: Sequence[Timeline], kind: Kind, sessions: int, draws: int = 5_000
+def assigned_shares(
+    timelines: Sequence[Timeline], kind: SideCallKind, sessions: int, draws: int = 5_000
 ) -> dict[Rule, Joins]:
     """Return the shares of one kind's calls that each rule assigns, and assigns correctly.
 
@@ -141,7 +141,7 @@ def judge(
         draws: Calls that are judged.
     """
     random = Random(f"{kind.name} {sessions}")
-    places = kind.places(timelines)
+    places = kind.trigger_times(timelines)
     weights = [*accumulate(one.length_s for one in timelines)]
     joined: Counter[Rule] = Counter()
     right: Counter[Rule] = Counter()
@@ -165,7 +165,7 @@ def judge(
     return {rule: Joins(joined[rule] / draws, right[rule] / draws) for rule in RULES}
 
 
-def together(judged: Sequence[tuple[int, Joins]]) -> Joins:
+def mean_shares(judged: Sequence[tuple[int, Joins]]) -> Joins:
     """Return the mean over kinds of calls, weighted by each kind's number of calls."""
     calls = sum(number for number, _ in judged)
     return Joins(
@@ -175,18 +175,20 @@ def together(judged: Sequence[tuple[int, Joins]]) -> Joins:
 
 
 def beside_table(
-    timelines: Sequence[Timeline], kinds: Sequence[Kind] = KINDS, draws: int = 5_000
+    timelines: Sequence[Timeline], kinds: Sequence[SideCallKind] = KINDS, draws: int = 5_000
 ) -> str:
     """Return a table of each rule's results, by kind of call and number of sessions per key."""
-    numbers = [len(kind.places(timelines)) for kind in kinds]
-    found = [[judge(timelines, kind, count, draws) for count in SESSIONS] for kind in kinds]
+    numbers = [len(kind.trigger_times(timelines)) for kind in kinds]
+    found = [
+        [assigned_shares(timelines, kind, count, draws) for count in SESSIONS] for kind in kinds
+    ]
     rows = [["calls", "joins", "within s", *(f"{count} of a key" for count in SESSIONS)]]
     for rule in RULES:
         name, within_s = rule
         for kind, judged in zip(kinds, found, strict=True):
             rows.append([kind.name, name, f"{within_s:g}", *(str(one[rule]) for one in judged)])
         all_kinds = [
-            together([(n, judged[rule]) for n, judged in zip(numbers, column, strict=True)])
+            mean_shares([(n, judged[rule]) for n, judged in zip(numbers, column, strict=True)])
             for column in zip(*found, strict=True)
         ]
         rows.append(["all", name, f"{within_s:g}", *map(str, all_kinds)])

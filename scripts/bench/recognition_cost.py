@@ -36,7 +36,7 @@ _HARNESS = {
 }
 
 
-class _Here:
+class _LocalDirectory:
     """Link to a directory in this process; the connection's cost is measured elsewhere."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ def long_chat(seed: int) -> dict[str, Any]:
 
 def measure_cost(repeats: int, calls: int) -> dict[str, list[float]]:
     """Return the CPU microseconds per call, by kind of call, one for each repeat."""
-    return asyncio.run(_measure(repeats, calls))
+    return asyncio.run(_cpu_microseconds(repeats, calls))
 
 
 def cost_table(costs: Mapping[str, list[float]]) -> str:
@@ -70,48 +70,48 @@ def cost_table(costs: Mapping[str, list[float]]) -> str:
     return text_table(rows, numbers_from=1)
 
 
-async def _measure(repeats: int, calls: int) -> dict[str, list[float]]:
-    plain = ApplicationFinder(RecognitionSection(), _Here())
+async def _cpu_microseconds(repeats: int, calls: int) -> dict[str, list[float]]:
+    plain = ApplicationFinder(RecognitionSection(), _LocalDirectory())
     rules = (*RecognitionSection().rules, CONVERSATION)
-    by_conversation = ApplicationFinder(RecognitionSection(rules=rules), _Here())
+    by_conversation = ApplicationFinder(RecognitionSection(rules=rules), _LocalDirectory())
     fields = long_chat(1)
     message = {"role": "assistant", "content": "yes"}
     whole = json.dumps({"choices": [{"index": 0, "message": message}]}).encode()
     delta = {"choices": [{"index": 0, "delta": {"content": "word "}}]}
     chunks = [f"data: {json.dumps(delta)}\n\n".encode()] * _CHUNKS + [b"data: [DONE]\n\n"]
 
-    def context(headers: Mapping[str, str]) -> RequestContext:
+    def request_context(headers: Mapping[str, str]) -> RequestContext:
         return read_context(ANYBODY, [(k.encode(), v.encode()) for k, v in headers.items()])
 
-    harness = context(_HARNESS)
-    unnamed = context({k: v for k, v in _HARNESS.items() if "session" not in k})
+    harness = request_context(_HARNESS)
+    unnamed = request_context({k: v for k, v in _HARNESS.items() if "session" not in k})
 
-    async def by_header() -> None:
+    async def recognise_by_header() -> None:
         await plain.find(harness, CHAT, fields)
 
-    async def asked() -> None:
+    async def recognise_request() -> None:
         await by_conversation.find(unnamed, CHAT, fields)
 
-    async def answered() -> None:
+    async def note_answer() -> None:
         found = await by_conversation.find(unnamed, CHAT, fields)
         await found.read_answer((200, {}, whole))
 
-    async def streamed() -> None:
+    async def note_stream() -> None:
         found = await by_conversation.find(unnamed, CHAT, fields)
 
-        async def answer() -> Any:
+        async def chat_answer() -> Any:
             yield 200, {}
             for chunk in chunks:
                 yield chunk
 
-        async for _ in found.reading(answer(), stream=True):
+        async for _ in found.reading(chat_answer(), stream=True):
             pass
 
     kinds: dict[str, Callable[[], Awaitable[None]]] = {
-        "headers of a harness": by_header,
-        f"conversation of {BODY_BYTES // 1000} kB": asked,
-        "the same with its answer, whole": answered,
-        f"the same with its answer, in {_CHUNKS} events": streamed,
+        "headers of a harness": recognise_by_header,
+        f"conversation of {BODY_BYTES // 1000} kB": recognise_request,
+        "the same with its answer, whole": note_answer,
+        f"the same with its answer, in {_CHUNKS} events": note_stream,
     }
     costs: dict[str, list[float]] = {name: [] for name in kinds}
     for _ in range(repeats):

@@ -1,4 +1,4 @@
-"""Live part of scripts/bench_recognition: nine classes as plain chats, sent to three services."""
+"""Live part of `scripts/bench_recognition`: nine classes as plain chats, sent to three services."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -27,12 +27,13 @@ BY_CONVERSATION = Arm("conversation", rules=(*DEFAULT_RULES, CONVERSATION))
 HEADER = Arm("header")
 ARMS = (PLAIN, BY_CONVERSATION, HEADER)
 """Arms: the service called without headers; with the recognition rule, also without; with headers.
-Each has its own scheduler and predictor, which learns from its calls."""
+Each has its own scheduler and predictor, which learns from its calls.
+"""
 
 SPEED = 6.0
 """Factor by which engine iterations and tool times are faster than in the paper."""
 CONTEXT: Tokens = 8_192
-"""Context of the model in tokens; no recorded inference is longer."""
+"""Context length of the model in tokens; no recorded inference is longer."""
 FAKE: Mapping[str, float] = {
     "kv_tokens": CONTEXT,
     "max_model_len": CONTEXT,
@@ -41,14 +42,14 @@ FAKE: Mapping[str, float] = {
 }
 REPLICAS = 2
 _GAP_S: Seconds = 1.2
-"""Mean time between arrivals before the speed-up: the paper's 3x density."""
+"""Mean seconds between arrivals before the speed-up: the paper's 3x density."""
 _EXPORTED_WITHIN_S: Seconds = 20.0
 _POLL_S: Seconds = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class LiveSize:
-    """Size of a live play."""
+    """Size of a live run."""
 
     mix: Mapping[str, int]
     """Number of applications by class, equal for every seed."""
@@ -59,8 +60,8 @@ class LiveSize:
 FULL, QUICK = LiveSize(live.FULL.mix), LiveSize(live.QUICK.mix)
 
 
-def chats(size: LiveSize, seed: int, data_dir: Path | None) -> list[WorkloadApplication]:
-    """Draw the load of one seed."""
+def draw_chats(size: LiveSize, seed: int, data_dir: Path | None) -> list[WorkloadApplication]:
+    """Draw the chats of one seed."""
     count = sum(size.mix.values())
     options = SuiteOptions(
         count=count,
@@ -75,13 +76,13 @@ def chats(size: LiveSize, seed: int, data_dir: Path | None) -> list[WorkloadAppl
 
 @dataclass(slots=True)
 class LivePlays:
-    """Plays of all arms, in the order of seeds."""
+    """Runs of all arms, in the order of seeds."""
 
     times: dict[str, list[Times]] = field(default_factory=dict)
     placed: dict[str, Placed] = field(default_factory=dict)
     """Correctness of the service's assignment of calls, by arm."""
     recognised: dict[str, dict[str, int]] = field(default_factory=dict)
-    """Calls by the rule that the service counted them under, by arm."""
+    """Number of calls by the rule under which the service counted them, by arm."""
 
 
 async def play_arms(
@@ -91,7 +92,7 @@ async def play_arms(
     data_dir: Path | None,
     say: Callable[[str], None],
 ) -> LivePlays:
-    """Play each seed's load on every arm in changing order, after an uncounted warm-up load.
+    """Run each seed's load on every arm in changing order, after an uncounted warm-up load.
 
     Raises:
         JustitiaError: If a call fails, or the service does not tell how calls were recognised.
@@ -99,10 +100,10 @@ async def play_arms(
     found = LivePlays()
     model = running.config.model.name
     for repeat, seed in enumerate((min(seeds) - 1, *seeds), -1):
-        load = chats(size, seed, data_dir)
+        load = draw_chats(size, seed, data_dir)
         for arm in order_of(ARMS, max(0, repeat)):
             target = running.targets[arm.name]
-            before = await _counted(arm.name)
+            before = await _current_counts(arm.name)
             transport = HttpTransport(f"http://127.0.0.1:{target.port}{target.route_prefix}")
             player = ChatPlayer(
                 transport, model, SPEED, has_headers=arm is HEADER, name=f"{arm.name}-{seed}"
@@ -122,19 +123,15 @@ async def play_arms(
             found.times.setdefault(arm.name, []).append(times)
             found.placed.setdefault(arm.name, Placed()).add(played.placed)
             rules = found.recognised.setdefault(arm.name, {})
-            for rule, count in (
-                await _counted_since(arm.name, before, played.placed.calls)
-            ).items():
+            for rule, count in (await _new_counts(arm.name, before, played.placed.calls)).items():
                 rules[rule] = rules.get(rule, 0) + count
     return found
 
 
-async def _counted_since(
-    application: str, before: Mapping[str, int], calls: int
-) -> Mapping[str, int]:
-    """Return the calls a service has counted since `before`, by rule; wait for the late export."""
+async def _new_counts(application: str, before: Mapping[str, int], calls: int) -> Mapping[str, int]:
+    """Return the calls that a service counted since `before`, by rule; wait for the late export."""
     for _ in range(round(_EXPORTED_WITHIN_S / _POLL_S)):
-        now = await _counted(application)
+        now = await _current_counts(application)
         counted = {rule: count - before.get(rule, 0) for rule, count in now.items()}
         if sum(counted.values()) >= calls:
             return {rule: count for rule, count in counted.items() if count}
@@ -144,8 +141,8 @@ async def _counted_since(
     )
 
 
-async def _counted(application: str) -> dict[str, int]:
-    """Return the calls a service has counted so far, by rule, over all its ingresses."""
+async def _current_counts(application: str) -> dict[str, int]:
+    """Return the calls that a service has counted, by rule, over all its ingresses."""
     found: dict[str, int] = {}
     async with httpx.AsyncClient() as http:
         for node in ray.nodes():

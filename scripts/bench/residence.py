@@ -37,7 +37,7 @@ _LEAST_ITERATION_S: Seconds = 1e-5
 
 @dataclass(frozen=True, slots=True)
 class CallAtReplica:
-    """Answered call; times are on one clock, in seconds."""
+    """Answered call; its times are on one clock, in seconds."""
 
     replica: ReplicaId
     arrived_at_s: Seconds
@@ -54,7 +54,7 @@ class ResidenceFit:
     call_latency_s: Seconds
     """Seconds of a call at its replica outside the engine's iterations."""
     hold_up_s: Seconds
-    """Time for which a call blocks every engine on arrival, and again at its end (seconds)."""
+    """Seconds for which a call blocks every engine on arrival, and again at its end."""
     residual: float
     """Root mean square relative error of a call's time at its replica."""
 
@@ -95,7 +95,7 @@ def fit_residence(plays: Sequence[Sequence[CallAtReplica]]) -> ResidenceFit:
 
 
 def _rows_of_play(calls: Sequence[CallAtReplica]) -> Floats:
-    """Return the regressors of each call of one play, over its interval: `[n, 7]`."""
+    """Return the regressors of each call of one run, over its interval: `[n, 7]`."""
     replicas = sorted({call.replica for call in calls})
     by_replica = [[c for c in calls if c.replica == name] for name in replicas]
     passed = np.sort([t for c in calls for t in (c.arrived_at_s, c.finished_at_s)])

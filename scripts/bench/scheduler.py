@@ -1,4 +1,4 @@
-"""Measurement of scripts/bench_scheduler: one scheduler process between light fakes.
+"""Measurement of `scripts/bench_scheduler`: one scheduler process between light fakes.
 
 The scheduler is the actor's own class in its own process, with store, metrics and log but without
 Ray. Fake ingresses and replicas use the real connections: an ingress keeps a fixed number of
@@ -50,19 +50,19 @@ OUTPUT_TOKENS: Tokens = 4
 SEATS = 256
 _KV_TOKENS: Tokens = 1_000_000
 _START_S: Seconds = 120.0
-"""Longest wait for a process to start, in seconds; it imports Ray."""
+"""Longest wait in seconds for a process to start, which imports Ray."""
 _STOP_S: Seconds = 20.0
 _MARK, _STOP = "mark", "stop"
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Load, and the length of its measurement."""
+    """Callers, processes and open applications of a load, and the length of its measurement."""
 
     ingresses: int
     replicas: int
     callers: int
-    """Concurrent applications of one inference each, over all ingresses, that wait or run."""
+    """Concurrent applications of one inference each that wait or run, over all ingresses."""
     standing: int
     """Additional applications that are open and idle."""
     warm_up_s: Seconds
@@ -80,7 +80,7 @@ class Reading:
     busy: float
     """Share of one core that the scheduler used."""
     fakes_cpu_ms: tuple[float, float]
-    """CPU time of all ingresses, and of all replicas, per inference (ms)."""
+    """CPU ms per inference of all ingresses, and of all replicas."""
     decision_p50_s: Seconds
     decision_p99_s: Seconds
     """99th percentile of wall-clock decision times, rounded up to a step of the histogram."""
@@ -119,10 +119,10 @@ def measure(load: Load, profile: Path | None = None) -> Reading:
         for process in fakes:
             process.receive()
         time.sleep(load.warm_up_s)
-        before = [process.ask(_MARK) for process in (scheduler, *fakes)]
+        before = [process.send_question(_MARK) for process in (scheduler, *fakes)]
         began = time.monotonic()
         time.sleep(load.window_s)
-        after = [process.ask(_MARK) for process in (scheduler, *fakes)]
+        after = [process.send_question(_MARK) for process in (scheduler, *fakes)]
         elapsed_s = time.monotonic() - began
     cpu_s = [late["cpu_s"] - early["cpu_s"] for early, late in zip(before, after, strict=True)]
     (first, *_), (last, *_) = before, after
@@ -130,7 +130,7 @@ def measure(load: Load, profile: Path | None = None) -> Reading:
     if not inferences:
         raise RuntimeError(f"no inference in {elapsed_s:.1f} s of {load}: {last}")
     each = [1e3 * seconds / inferences for seconds in cpu_s]
-    durations = _difference(first["decisions"], last["decisions"])
+    durations = _count_increases(first["decisions"], last["decisions"])
     return Reading(
         inferences_per_s=inferences / elapsed_s,
         cpu_ms=each[0],
@@ -142,7 +142,7 @@ def measure(load: Load, profile: Path | None = None) -> Reading:
     )
 
 
-def _difference(
+def _count_increases(
     before: Iterable[tuple[Seconds, int]], after: Iterable[tuple[Seconds, int]]
 ) -> list[tuple[Seconds, int]]:
     """Return the increase of each count of decisions between two readings, by upper bound."""
@@ -168,7 +168,9 @@ class _Process:
     def __init__(self, run: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_begin, args=(run, theirs, *arguments), daemon=True)
+        self._process = context.Process(
+            target=_start_process, args=(run, theirs, *arguments), daemon=True
+        )
 
     def __enter__(self) -> "_Process":
         self._process.start()
@@ -182,8 +184,8 @@ class _Process:
             self._process.kill()
             self._process.join()
 
-    def ask(self, question: str) -> Any:
-        """Send a question to the process and return its answer."""
+    def send_question(self, question: str) -> Any:
+        """Send a question to the process, and return the answer."""
         self._pipe.send(question)
         return self.receive()
 
@@ -201,7 +203,7 @@ class _Process:
             raise RuntimeError(f"{self._process.name} has ended; see above") from None
 
 
-def _begin(run: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+def _start_process(run: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
     asyncio.run(run(*arguments))
 
 
@@ -211,7 +213,7 @@ def _write_errors_to(log: str) -> None:
         os.dup2(lines.fileno(), 2)
 
 
-async def _answer(
+async def _answer_questions(
     pipe: Connection, mark: Callable[[], Coroutine[Any, Any, dict[str, Any]]]
 ) -> None:
     """Answer each question with this process's figures, until `_STOP`."""
@@ -229,7 +231,7 @@ async def _run_scheduler(
     profiler = cProfile.Profile() if profile is not None else None
     marks = 0
 
-    async def mark() -> dict[str, Any]:
+    async def read_figures() -> dict[str, Any]:
         nonlocal marks
         marks += 1
         status = await actor.status()
@@ -244,13 +246,13 @@ async def _run_scheduler(
             "decisions": [tuple(step) for step in status["decisions"]["at_most_s"]],
         }
 
-    await _answer(pipe, mark)
+    await _answer_questions(pipe, read_figures)
     if profiler is not None and profile is not None:
         pstats.Stats(profiler).dump_stats(profile)
     await actor.retire()
 
 
-async def _dial(offer: Offer, role: str, name: str) -> Link:
+async def _dial_scheduler(offer: Offer, role: str, name: str) -> Link:
     keyring = Keyring()
     keyring.add(offer.key)
     return await Dialer(Peer(role, name), keyring, SCHEDULER_METHODS).dial(
@@ -258,7 +260,7 @@ async def _dial(offer: Offer, role: str, name: str) -> Link:
     )
 
 
-async def _nothing() -> dict[str, Any]:
+async def _do_nothing() -> dict[str, Any]:
     return {}
 
 
@@ -269,7 +271,7 @@ async def _run_ingresses(
     pipe: Connection, offer: Offer, count: int, callers: int, standing: int
 ) -> None:
     ingresses = [
-        FakeIngress(await _dial(offer, "ingress", f"i{number}"), f"i{number}", callers)
+        FakeIngress(await _dial_scheduler(offer, "ingress", f"i{number}"), f"i{number}", callers)
         for number in range(count)
     ]
     for ingress in ingresses:
@@ -278,14 +280,17 @@ async def _run_ingresses(
 
 
 async def _run_replicas(pipe: Connection, offer: Offer, count: int) -> None:
-    pullers = [_puller(await _dial(offer, "replica", f"r{n}"), f"r{n}") for n in range(count)]
+    pullers = [
+        _make_puller(await _dial_scheduler(offer, "replica", f"r{n}"), f"r{n}")
+        for n in range(count)
+    ]
     await _until_stopped(pipe, [puller.run() for puller in pullers])
 
 
 async def _until_stopped(pipe: Connection, work: list[Coroutine[Any, Any, None]]) -> None:
     tasks = [asyncio.create_task(part) for part in work]
     pipe.send("ready")
-    answering = asyncio.create_task(_answer(pipe, _nothing))
+    answering = asyncio.create_task(_answer_questions(pipe, _do_nothing))
     await asyncio.wait([*tasks, answering], return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         if task.done():
@@ -318,16 +323,18 @@ class FakeIngress:
         self._epoch = mail.epoch
         for first in range(0, standing, BATCH):
             numbers = range(first, min(standing, first + BATCH))
-            await self._call("submit_many", tuple(self._opened(f"idle-{n}") for n in numbers))
+            await self._call_scheduler(
+                "submit_many", tuple(self._opened_application(f"idle-{n}") for n in numbers)
+            )
 
     async def run(self) -> None:
         """Submit without end: a new application after each grant."""
         for _ in range(self._callers):
-            self._submit()
+            self._submit_next()
         await asyncio.gather(self._keep_submitting(), self._keep_polling())
 
-    def _submit(self) -> None:
-        opened = self._opened(str(next(self._numbers)))
+    def _submit_next(self) -> None:
+        opened = self._opened_application(str(next(self._numbers)))
         name = opened.application_id
         self._unsent.append(opened)
         self._unsent.append(
@@ -338,7 +345,7 @@ class FakeIngress:
         self._unsent.append(ApplicationClosed(name))
         self._has_unsent.set()
 
-    def _opened(self, name: str) -> ApplicationArrived:
+    def _opened_application(self, name: str) -> ApplicationArrived:
         cost = kv_token_time(PROMPT_TOKENS, OUTPUT_TOKENS)
         application_id = f"{self._ingress_id}-{name}"
         return ApplicationArrived(application_id, "class", "tenant", 1.0, cost, self._ingress_id)
@@ -349,24 +356,24 @@ class FakeIngress:
             batch, self._unsent = self._unsent[:BATCH], self._unsent[BATCH:]
             if not self._unsent:
                 self._has_unsent.clear()
-            self._take(await self._call("submit_many", tuple(batch)))
+            self._take_grants(await self._call_scheduler("submit_many", tuple(batch)))
 
     async def _keep_polling(self) -> None:
         while True:
-            self._take(await self._call("poll_grants"))
+            self._take_grants(await self._call_scheduler("poll_grants"))
 
-    async def _call(self, method: str, *arguments: Any) -> IngressMail:
+    async def _call_scheduler(self, method: str, *arguments: Any) -> IngressMail:
         mail: IngressMail = await self._link.call(
             method, self._ingress_id, self._epoch, self._cursor.ack, *arguments
         )
         return mail
 
-    def _take(self, mail: IngressMail) -> None:
+    def _take_grants(self, mail: IngressMail) -> None:
         if mail.epoch != self._epoch or mail.forgotten:
             raise RuntimeError(f"{self._ingress_id} is not known any more: {mail}")
         for message in self._cursor.fresh(mail.messages):
             if isinstance(message, Grant):
-                self._submit()
+                self._submit_next()
             elif isinstance(message, Refuse | RefuseApplication):
                 raise RuntimeError(f"{self._ingress_id} was refused: {message}")
 
@@ -384,7 +391,7 @@ class _InstantLeases(LeaseTable):
             self.news.set()
 
 
-class _Meters:
+class _IdleEngine:
     """Engine with only the attributes that pulls read."""
 
     def progress(self, lease_id: str) -> Progress:
@@ -400,8 +407,8 @@ class _Meters:
         """Report a healthy engine."""
 
 
-def _puller(link: Link, replica_id: str) -> Puller:
-    engine = cast(Engine, _Meters())
+def _make_puller(link: Link, replica_id: str) -> Puller:
+    engine = cast(Engine, _IdleEngine())
     return Puller(
         replica_id,
         link,

@@ -31,7 +31,7 @@ class Measured:
 
 
 class Bench:
-    """Runner of the loads."""
+    """Runs the loads on every arm, repeat by repeat."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Bench:
         seed: int,
         say: Callable[[str], None],
     ) -> None:
-        """Make a runner; `run` sends the calls.
+        """Prepare the loads; `run` sends the calls.
 
         Args:
             loads: What to call.
@@ -71,7 +71,7 @@ class Bench:
         """
         measured = Measured()
         for arm in arms_of(self._loads):
-            await self._warm_up(arm)
+            await self._warm_up_arms(arm)
         for repeat in range(self._repeats):
             self._say(f"repeat {repeat + 1} of {self._repeats}")
             burn = await self._measure_burn()
@@ -81,12 +81,12 @@ class Bench:
                     measured.add_block(load.name, name, block)
         return measured
 
-    async def _warm_up(self, arm: Arm) -> None:
+    async def _warm_up_arms(self, arm: Arm) -> None:
         rng = random.Random(self._seed)
         for load in self._loads:
             if arm in load.all_arms and load.callers > 1 and not load.by_vllm:
                 calls = make_calls(load.shape, self._warm_up_calls, rng, self._model)
-                await run_closed_loop(self._target(arm), calls, load.callers, load.pause_s, rng)
+                await run_closed_loop(self._target_of(arm), calls, load.callers, load.pause_s, rng)
 
     async def _measure_burn(self) -> dict[Role, float]:
         """Return the CPU time of all processes without calls, in seconds per second."""
@@ -101,23 +101,25 @@ class Bench:
     async def _run_load(
         self, load: Load, repeat: int, burn: Mapping[Role, float]
     ) -> dict[str, Block]:
-        """Return a block for each arm."""
+        """Return a block for each arm of a load."""
         arms = order_of(load.all_arms, repeat)
         if load.callers == 1 and not load.by_vllm:
-            return await self._call_in_turn(load, arms, repeat)
+            return await self._call_arms_in_turn(load, arms, repeat)
         return {arm.name: await self._call_one_arm(load, arm, repeat, burn) for arm in arms}
 
-    async def _call_in_turn(self, load: Load, arms: Sequence[Arm], repeat: int) -> dict[str, Block]:
-        rng = self._rng(load, repeat)
+    async def _call_arms_in_turn(
+        self, load: Load, arms: Sequence[Arm], repeat: int
+    ) -> dict[str, Block]:
+        rng = self._repeat_rng(load, repeat)
         samples: dict[str, list[Sample]] = {arm.name: [] for arm in arms}
         async with AsyncExitStack() as stack:
             connections = {
-                arm: await stack.enter_async_context(self._target(arm).open()) for arm in arms
+                arm: await stack.enter_async_context(self._target_of(arm).open()) for arm in arms
             }
             for i, call in enumerate(make_calls(load.shape, load.calls, rng, self._model)):
                 for arm in arms if i % 2 == 0 else reversed(arms):
                     await asyncio.sleep(load.pause_s)
-                    path = self._target(arm).completions
+                    path = self._target_of(arm).completions
                     samples[arm.name].append(await make_call(connections[arm], path, call))
         return {name: Block(tuple(taken), 1) for name, taken in samples.items()}
 
@@ -125,7 +127,7 @@ class Bench:
         self, load: Load, arm: Arm, repeat: int, burn: Mapping[Role, float]
     ) -> Block:
         before, client_s, began_at = self._arms.read_cpu(), time.process_time(), time.monotonic()
-        samples = await self._call(load, arm, self._rng(load, repeat))
+        samples = await self._call_arm(load, arm, self._repeat_rng(load, repeat))
         await asyncio.sleep(load.settle_s)
         elapsed_s = time.monotonic() - began_at
         used = {"client": time.process_time() - client_s}
@@ -140,8 +142,8 @@ class Bench:
             {role: 1e3 * cpu_s / load.calls for role, cpu_s in used.items()},
         )
 
-    async def _call(self, load: Load, arm: Arm, rng: random.Random) -> list[Sample]:
-        target = self._target(arm)
+    async def _call_arm(self, load: Load, arm: Arm, rng: random.Random) -> list[Sample]:
+        target = self._target_of(arm)
         if not load.by_vllm:
             calls = make_calls(load.shape, load.calls, rng, self._model)
             return await run_closed_loop(target, calls, load.callers, load.pause_s, rng)
@@ -156,9 +158,9 @@ class Bench:
             rng.getrandbits(31),
         )
 
-    def _target(self, arm: Arm) -> Target:
+    def _target_of(self, arm: Arm) -> Target:
         return self._arms.targets[arm.name]
 
-    def _rng(self, load: Load, repeat: int) -> random.Random:
+    def _repeat_rng(self, load: Load, repeat: int) -> random.Random:
         """Return a generator with the same numbers for every arm of a repeat."""
         return random.Random(f"{self._seed} {load.name} {repeat}")

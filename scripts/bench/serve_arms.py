@@ -1,4 +1,4 @@
-"""Arms of scripts/bench_serve: variants of the service, competitors and the lower bound.
+"""Arms of `scripts/bench_serve`: variants of the service, competitors and the lower bound.
 
 Arms that are Serve applications share one Ray cluster; the others are separate processes. All share
 the machine; measurements alternate between them, and only one is called at a time.
@@ -29,7 +29,7 @@ from tests.harness.ray_code import repository_environment
 from tests.harness.token_issuer import running_issuer
 
 _DECLARED_CPUS = 64
-"""CPUs declared to Ray: it places by declared CPUs, and the arms declare more than there are."""
+"""CPUs declared to Ray, which places by them; the arms declare more than the machine has."""
 _AMPLE = 10**15
 """Quota limit that no benchmark reaches."""
 _SERVICE = "justitia_ray.serve.app:build"
@@ -41,9 +41,9 @@ class Arm:
 
     name: str
     import_path: str | None = _SERVICE
-    """Import path of a Serve application's builder; None: `server` runs the arm."""
+    """Import path of a Serve application's builder; None if `server` runs the arm."""
     engines: str = "Replica"
-    """Name of the deployment of engines."""
+    """Name of the deployment that has the engines."""
     server: Callable[[AppConfig, int], AbstractContextManager[OwnServer]] | None = None
     chunk_interval_s: Seconds | None = None
     """`replica.chunk_interval_s` in place of the file's; None keeps the file's."""
@@ -57,9 +57,9 @@ class Arm:
     engine_metrics: bool | None = None
     """Whether vLLM's own metrics are exported; None keeps the file's setting."""
     tracing_ratio: float | None = None
-    """Share of traced applications, sent to a local receiver; None: tracing is off."""
+    """Share of traced applications, sent to a local receiver; None if tracing is off."""
     credential: Literal["key", "token"] | None = None
-    """Kind of credential sent with calls: API key or JSON Web Token; None: access is open."""
+    """Kind of credential sent with calls: API key or JSON Web Token; None if access is open."""
     rules: tuple[str, ...] = ()
     """Recognition rules of applications, in place of the file's."""
     policy_options: tuple[tuple[str, float], ...] = ()
@@ -71,7 +71,7 @@ class Arm:
     quotas: tuple[str, ...] = ()
     """Units that every tenant's quota counts; the quota is never reached."""
     code: Path | None = None
-    """Worktree of another release of the project; it runs on its own cluster."""
+    """Worktree of another release of the project, which runs on its own cluster."""
 
 
 JUSTITIA = Arm("justitia")
@@ -222,13 +222,13 @@ def scheduler_roles(
 
 @dataclass(slots=True)
 class RunningArms:
-    """Running arms: the address of each and the CPU time it has used."""
+    """The address of each running arm, and the CPU time that the arm has used."""
 
     config: AppConfig
     """Settings of the application that the arms are variants of."""
     targets: dict[str, Target] = field(default_factory=dict)
     roles: dict[int, Role] = field(default_factory=dict)
-    """Arm and role by process id, for processes whose titles do not show them."""
+    """(arm, role) by process id, for processes whose titles do not show them."""
 
     def add_server(self, arm: Arm, server: OwnServer, path: str) -> None:
         """Add an arm that runs beside the cluster and answers at a path."""

@@ -15,7 +15,7 @@ class Block:
     samples: tuple[Sample, ...]
     callers: int
     cpu_ms: dict[str, float] = field(default_factory=dict)
-    """CPU time per call of each role in ms, without idle use; `client` is the caller."""
+    """CPU ms per call by role, without idle use; `client` is the caller."""
 
     @property
     def cpu_ms_per_call(self) -> float:
@@ -34,7 +34,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Figure of a block, and the way two arms are compared by it."""
+    """Figure of a block, and the way in which two arms are compared by it."""
 
     name: str
     of: Callable[[Block], float]
@@ -61,7 +61,7 @@ def _calls_per_s(block: Block) -> float:
     return len(samples) / time_s
 
 
-def _chunks(block: Block) -> float:
+def _chunks_per_call(block: Block) -> float:
     return sum(sample.chunks for sample in block.samples) / len(block.samples)
 
 
@@ -73,6 +73,6 @@ TOKENS = Figure("tokens/s", _tokens_per_s, "ratio", is_better_when_less=False)
 CALLS = Figure("calls/s", _calls_per_s, "ratio", is_better_when_less=False)
 CPU = Figure("CPU ms a call", lambda block: block.cpu_ms_per_call, "ratio")
 ADDED_CPU = Figure("CPU ms a call", lambda block: block.cpu_ms_per_call, "added")
-CHUNKS = Figure("chunks a call", _chunks, "ratio")
+CHUNKS = Figure("chunks a call", _chunks_per_call, "ratio")
 FIRST_TOKEN = (FIRST_TOKEN_P50, FIRST_TOKEN_P99)
 LATENCY = (LATENCY_P50, LATENCY_P99)

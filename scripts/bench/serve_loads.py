@@ -1,4 +1,4 @@
-"""Loads of scripts/bench_serve, and the settings under which they run."""
+"""Loads of `scripts/bench_serve`, and the settings under which they run."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,8 +41,10 @@ class Load:
     calls: int
     """Calls to each arm in each repeat."""
     pause_s: Seconds
-    """Pause before each call. With one caller it lets the last call's work finish; with several it
-    is an upper limit, drawn for each call to desynchronise them from the engine's iterations."""
+    """Seconds of pause before each call. With one caller the last call's work can finish; with
+    several it is an upper limit, drawn for each call to desynchronise them from the engine's
+    iterations.
+    """
     arms: tuple[Arm, ...]
     baseline: Arm
     """Arm that the others are compared with."""
@@ -50,7 +52,7 @@ class Load:
     by_vllm: bool = False
     """Whether `vllm bench serve` sends the calls."""
     settle_s: Seconds = 0.0
-    """Wait from the last call to the CPU reading; later work is attributed to no arm."""
+    """Seconds from the last call to the CPU reading; later work is attributed to no arm."""
 
     @property
     def all_arms(self) -> tuple[Arm, ...]:
@@ -153,8 +155,7 @@ _SATURATED_UNARY = Shape(False, (64, 192), (64, 128))
 _SATURATED_STREAM = Shape(True, (64, 192), (64, 128))
 _RIVALS = (DIRECT, FASTAPI, RAY_LLM, LITELLM)
 
-# An interval of 30 ms at 30 ms per iteration makes 1,000 chunks a second for 32 streams: more than
-# two cores carry with or without the queue.
+# At 30 ms an iteration, 32 streams would make 1,000 chunks a second, more than two cores carry.
 _JOIN_S = 0.1
 _OURS = replace(JUSTITIA, chunk_interval_s=_JOIN_S)
 _THEIRS = replace(DIRECT, chunk_interval_s=_JOIN_S)
@@ -177,7 +178,7 @@ _COUNTED = Arm("counted", quotas=("inferences",))
 
 
 def path_loads(*, quick: bool) -> tuple[Load, ...]:
-    """Return loads on engines that are never full: they measure the cost of the call path."""
+    """Return loads on engines that are never full, which measure the cost of the call path."""
     arms = (JUSTITIA, *_RIVALS)
     return (
         Load(IDLE_STREAM, _IDLE_STREAM, 1, 20 if quick else 60, 0.03, arms, FLOOR, FIRST_TOKEN),
@@ -224,7 +225,7 @@ def queue_loads(
     callers: int = 112,
     saturating_calls: tuple[int, int] = (448, 672),
 ) -> tuple[Load, ...]:
-    """Return loads on full engines: they measure the cost of the queue.
+    """Return loads on full engines, which measure the cost of the queue.
 
     Args:
         quick: Fewer calls.
@@ -301,8 +302,9 @@ def gpu_loads(*, quick: bool) -> tuple[Load, ...]:
 
 
 _REPORT_S = 1.0
-"""Interval of Ray's reports while the cost of metrics is measured, in seconds. At the default of 10
-s, Ray's agent would report one arm's calls while another arm is called."""
+"""Seconds between Ray's reports while the cost of metrics is measured. At the default of 10 s,
+Ray's agent would report one arm's calls while another arm is called.
+"""
 _OFTEN = {"RAY_metrics_report_interval_ms": str(round(1e3 * _REPORT_S))}
 _SETTLE_S = 1.5 * _REPORT_S
 

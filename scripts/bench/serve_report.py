@@ -1,4 +1,4 @@
-"""Report of scripts/bench_serve: paired comparison of arms, verdicts, CPU by role."""
+"""Report of `scripts/bench_serve`: paired comparison of arms, verdicts, CPU by role."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -67,7 +67,7 @@ class Target:
     bound: float
     """Upper bound, or lower bound where larger is better."""
     against: str | None = None
-    """Arm to compare with; None: the bound applies to the figure itself."""
+    """Arm to compare with; None if the bound applies to the figure itself."""
     arm: str = "justitia"
 
     def judge(self, measured: Measured) -> Verdict | None:
@@ -91,7 +91,7 @@ class Target:
         return Verdict(target, met, f"{found.format(digits)}{unit}")
 
 
-def _ahead_of(*rivals: str) -> tuple[Target, ...]:
+def _targets_over_competitors(*rivals: str) -> tuple[Target, ...]:
     """Return the targets relative to competitors: CPU per call and time to first token."""
     return tuple(
         target
@@ -119,7 +119,7 @@ TARGETS: Mapping[str, tuple[Target, ...]] = {
         Target(CPU_UNARY, CALLS, 600.0),
         Target(IDLE_STREAM, FIRST_TOKEN_P50, 3.5, "floor"),
         Target(CONCURRENT, FIRST_TOKEN_P50, 5.0, "floor"),
-        *_ahead_of("direct", "fastapi", "ray-llm", "litellm", "release"),
+        *_targets_over_competitors("direct", "fastapi", "ray-llm", "litellm", "release"),
         Target(CPU_STREAM, CPU, 1.0, "release", "joined"),
     ),
     "fake": _queue_targets(0.97),
@@ -192,11 +192,11 @@ def cpu_table(measured: Measured) -> str:
     for load, arms in measured.blocks.items():
         for arm, blocks in arms.items():
             if any(block.cpu_ms for block in blocks):
-                lines.append((load, arm, *(_cpu_of(blocks, role) for role in _ROLES)))
+                lines.append((load, arm, *(_cpu_of_role(blocks, role) for role in _ROLES)))
     return text_table(lines)
 
 
-def burn_table(measured: Measured) -> str:
+def idle_cpu_table(measured: Measured) -> str:
     """Return a table of the CPU use of idle arms: ms per second, median, by role.
 
     The row without an arm is the processes shared by all arms.
@@ -222,17 +222,19 @@ def document(
             for burn in measured.burn
         ],
         "blocks": {
-            load: {arm: [_block(block) for block in blocks] for arm, blocks in arms.items()}
+            load: {
+                arm: [_block_document(block) for block in blocks] for arm, blocks in arms.items()
+            }
             for load, arms in measured.blocks.items()
         },
     }
 
 
-def _cpu_of(blocks: Sequence[Block], role: str) -> str:
+def _cpu_of_role(blocks: Sequence[Block], role: str) -> str:
     return f"{spread([block.cpu_ms.get(role, 0.0) for block in blocks]).median:.2f}"
 
 
-def _block(block: Block) -> dict[str, Any]:
+def _block_document(block: Block) -> dict[str, Any]:
     return {
         "callers": block.callers,
         "cpu_ms_a_call": block.cpu_ms,

@@ -1,4 +1,4 @@
-"""Cost of `durability`: a scheduler on an embedded Redis, called like ingresses call it.
+"""Cost of `durability`: a scheduler on an embedded Redis, called as ingresses call it.
 
 Ray is left out: its calls cost the same in every mode and would mask the difference.
 """
@@ -31,34 +31,26 @@ _ROOM = 10**9
 
 @dataclass(slots=True)
 class StoreFigures:
-    """Times of calls in one repeat in seconds, by kind of measurement."""
+    """Seconds of the calls in one repeat, by kind of measurement."""
 
     mode: str
     open_alone: list[float] = field(default_factory=list)
     """Times to open an application on an idle service, in seconds."""
     open_together: list[float] = field(default_factory=list)
-    """Times to open an application while all callers open theirs, in seconds."""
+    """Seconds to open an application while all callers open theirs."""
     new_batch: list[float] = field(default_factory=list)
-    """Times from a batch of new one-inference applications to the last of their grants."""
+    """Seconds from a batch of new one-inference applications to the last of their grants."""
     known_batch: list[float] = field(default_factory=list)
-    """Times of batches of inferences of an open application, in seconds."""
+    """Seconds of batches of inferences of an open application."""
     openings_per_s: float = 0.0
     """Openings per second while all callers open applications."""
     saves: int = 0
 
 
 class StoreBench:
-    """Runner of the measurements in every mode, in random order."""
+    """Runs the measurements in every mode, in random order."""
 
     def __init__(self, server: EmbeddedRedis, live: int, calls: int, seed: int) -> None:
-        """Make a runner.
-
-        Args:
-            server: A Redis that runs.
-            live: Applications that are open throughout.
-            calls: Of each kind in a repeat.
-            seed: Of the order of modes.
-        """
         self._server = server
         self._live = live
         self._calls = calls
@@ -69,31 +61,35 @@ class StoreBench:
         """Measure every mode once."""
         modes = list(MODES)
         self._lots.shuffle(modes)
-        return [await self._measure(mode) for mode in modes]
+        return [await self._measure_mode(mode) for mode in modes]
 
-    async def _measure(self, mode: str) -> StoreFigures:
+    async def _measure_mode(self, mode: str) -> StoreFigures:
         found = StoreFigures(mode)
-        async with self._serving(mode) as desk:
+        async with self._serving_service(mode) as desk:
             for number in range(self._live):
-                await desk.open(f"live-{number}")
+                await desk.open_application(f"live-{number}")
             for number in range(self._calls):
-                found.open_alone.append(await _timed(desk.open(f"alone-{number}")))
+                found.open_alone.append(await _timed_s(desk.open_application(f"alone-{number}")))
             numbers = iter(range(self._calls * 4))
 
-            async def caller() -> None:
+            async def open_and_submit() -> None:
                 for number in numbers:
-                    found.open_together.append(await _timed(desk.open(f"together-{number}")))
+                    found.open_together.append(
+                        await _timed_s(desk.open_application(f"together-{number}"))
+                    )
 
-            took_s = await _timed(asyncio.gather(*(caller() for _ in range(CALLERS))))
+            took_s = await _timed_s(asyncio.gather(*(open_and_submit() for _ in range(CALLERS))))
             found.openings_per_s = len(found.open_together) / took_s
             for number in range(self._calls):
-                found.new_batch.append(await _timed(desk.batch(f"new-{number}", new=True)))
-                found.known_batch.append(await _timed(desk.batch(f"known-{number}", new=False)))
+                found.new_batch.append(await _timed_s(desk.submit_batch(f"new-{number}", new=True)))
+                found.known_batch.append(
+                    await _timed_s(desk.submit_batch(f"known-{number}", new=False))
+                )
             found.saves = desk.service.inspector.status().saves
         return found
 
     @asynccontextmanager
-    async def _serving(self, mode: str) -> AsyncIterator["_Service"]:
+    async def _serving_service(self, mode: str) -> AsyncIterator["_Service"]:
         config = AppConfig.parse(
             {
                 "model": {"name": "bench", "path": "none"},
@@ -107,7 +103,7 @@ class StoreBench:
         await service.configure({})
         desk = _Service(service)
         try:
-            await desk.open(desk.known)
+            await desk.open_application(desk.known)
             yield desk
         finally:
             await desk.stop()
@@ -122,38 +118,38 @@ class _Service:
         self.known = "known"
         self._epoch = 0
         self._read = 0
-        self._replica = asyncio.ensure_future(self._pull())
+        self._replica = asyncio.ensure_future(self._pull_repeatedly())
 
     async def stop(self) -> None:
         self._replica.cancel()
         await asyncio.gather(self._replica, return_exceptions=True)
 
-    async def open(self, name: str) -> None:
-        opened = await self.service.open_application(_arrival(name))
+    async def open_application(self, name: str) -> None:
+        opened = await self.service.open_application(_arrival_event(name))
         self._epoch = opened.epoch
 
-    async def batch(self, name: str, *, new: bool) -> None:
+    async def submit_batch(self, name: str, *, new: bool) -> None:
         """Submit a batch and wait for all of its grants."""
         items: list[ApplicationArrived | InferenceSubmitted] = []
         for number in range(BATCH):
             application = f"{name}-{number}" if new else self.known
             if new:
-                items.append(_arrival(application))
+                items.append(_arrival_event(application))
             items.append(
                 InferenceSubmitted(f"{name}-{number}", application, "0", _INGRESS, 20, 10, 10)
             )
         mail = await self.service.submit_many(_INGRESS, self._epoch, self._read, tuple(items))
-        granted = self._grants(mail)
+        granted = self._await_grants(mail)
         while granted < BATCH:
             mail = await self.service.poll_grants(_INGRESS, self._epoch, self._read)
-            granted += self._grants(mail)
+            granted += self._await_grants(mail)
 
-    def _grants(self, mail: IngressMail) -> int:
+    def _await_grants(self, mail: IngressMail) -> int:
         new = [message for number, message in mail.messages if number > self._read]
         self._read = max((number for number, _ in mail.messages), default=self._read)
         return sum(isinstance(message, Grant) for message in new)
 
-    async def _pull(self) -> None:
+    async def _pull_repeatedly(self) -> None:
         read, epoch, finished = 0, 0, tuple[LeaseFinished, ...]()
         for number in itertools.count(1):
             mail = await self.service.pull(
@@ -184,11 +180,11 @@ def embedded_server(directory: Path) -> EmbeddedRedis:
     return EmbeddedRedis(directory)
 
 
-def _arrival(name: str) -> ApplicationArrived:
+def _arrival_event(name: str) -> ApplicationArrived:
     return ApplicationArrived(name, "bench", "tenant", 1.0, 1_000.0, _INGRESS)
 
 
-async def _timed(work: Awaitable[object]) -> float:
+async def _timed_s(work: Awaitable[object]) -> float:
     began = time.perf_counter()
     await work
     return time.perf_counter() - began

@@ -1,4 +1,4 @@
-"""Third-party programs, each in its own virtual environment under out/tools."""
+"""Third-party programs, each in its own virtual environment under `out/tools`."""
 
 import subprocess
 import sys
@@ -10,8 +10,8 @@ _ROOT = Path(__file__).parents[2]
 _VERSIONS = {"aiperf": "0.13.0", "vllm-router": "0.1.17"}
 
 
-def tool(name: str) -> Path:
-    """Return the path of a program; install it on first use.
+def tool_path(name: str) -> Path:
+    """Return the path of a program, which is installed on first use.
 
     Raises:
         JustitiaError: If it cannot be installed.
@@ -21,13 +21,17 @@ def tool(name: str) -> Path:
     program = home / "bin" / name
     if not program.exists():
         uv = Path(sys.executable).with_name("uv")
-        _run([str(uv), "venv", "--quiet", "--clear", "--python", sys.executable, str(home)])
+        _run_installer(
+            [str(uv), "venv", "--quiet", "--clear", "--python", sys.executable, str(home)]
+        )
         python = str(home / "bin" / "python")
-        _run([str(uv), "pip", "install", "--quiet", "--python", python, f"{name}=={version}"])
+        _run_installer(
+            [str(uv), "pip", "install", "--quiet", "--python", python, f"{name}=={version}"]
+        )
     return program
 
 
-def _run(command: list[str]) -> None:
+def _run_installer(command: list[str]) -> None:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:

@@ -37,7 +37,7 @@ _CHECKS = frozenset(
         str(Path(simulation.__path__[0], "use_recorder.py")),
     }
 )
-"""Files that watch the service in a simulation: what they call is not a part of the inference."""
+"""Files that watch the service in a simulation: their calls are not a part of the inference."""
 _KV_TOKENS = 10_000
 _ENGINE = ("engine_model", "serve/engines")
 
@@ -54,22 +54,22 @@ class CallTrace:
         return sorted({file for file, _ in self.calls})
 
     @property
-    def functions_of_the_service(self) -> set[tuple[str, str]]:
-        """File and name of each function but lambdas, comprehensions, and those of the engine."""
+    def service_functions(self) -> set[tuple[str, str]]:
+        """(file, name) of the functions, without lambdas, comprehensions and the engine's."""
         return {
             (file, name)
             for file, name in self.calls
-            if not name.endswith(">") and _folder(file) not in _ENGINE
+            if not name.endswith(">") and _folder_of(file) not in _ENGINE
         }
 
     def by_folder(self) -> dict[str, tuple[int, int, int]]:
         """Return distinct files, distinct functions and calls of each folder."""
-        folders = sorted({_folder(file) for file in self.files})
+        folders = sorted({_folder_of(file) for file in self.files})
         return {
             folder: (
-                sum(_folder(file) == folder for file in self.files),
-                sum(_folder(file) == folder for file, _ in self.calls),
-                sum(count for (file, _), count in self.calls.items() if _folder(file) == folder),
+                sum(_folder_of(file) == folder for file in self.files),
+                sum(_folder_of(file) == folder for file, _ in self.calls),
+                sum(count for (file, _), count in self.calls.items() if _folder_of(file) == folder),
             )
             for folder in folders
         }
@@ -80,7 +80,7 @@ class CallTrace:
         names: dict[str, str | None] = {}
         depth_in_checks = 0
 
-        def record(frame: FrameType, event: str, argument: Any) -> None:
+        def record_call(frame: FrameType, event: str, argument: Any) -> None:
             nonlocal depth_in_checks
             path = frame.f_code.co_filename
             if depth_in_checks or path in _CHECKS:
@@ -96,7 +96,7 @@ class CallTrace:
                 self.calls[file, frame.f_code.co_qualname] += 1
 
         before = sys.getprofile()
-        sys.setprofile(record)
+        sys.setprofile(record_call)
         try:
             yield
         finally:
@@ -144,7 +144,7 @@ def trace_inference(*, stream: bool = False) -> CallTrace:
         faults=(),
     )
     trace = CallTrace()
-    with _tracing(Callers, "_submit_once", trace):
+    with _recording_second_call(Callers, "_submit_once", trace):
         simulated = run_plan(plan)
     if simulated.failures:
         raise RuntimeError(f"the inference failed: {simulated.failures[0]}")
@@ -152,23 +152,23 @@ def trace_inference(*, stream: bool = False) -> CallTrace:
 
 
 @contextmanager
-def _tracing(owner: type, method: str, trace: CallTrace) -> Iterator[None]:
+def _recording_second_call(owner: type, method: str, trace: CallTrace) -> Iterator[None]:
     """Record from begin to end of an asynchronous method's second call, with concurrent work."""
     original: Callable[..., Any] = getattr(owner, method)
     calls = 0
 
-    async def traced(*arguments: Any) -> Any:
+    async def traced_method(*arguments: Any) -> Any:
         nonlocal calls
         calls += 1
         with trace.recording() if calls == 2 else nullcontext():
             return await original(*arguments)
 
-    setattr(owner, method, traced)
+    setattr(owner, method, traced_method)
     try:
         yield
     finally:
         setattr(owner, method, original)
 
 
-def _folder(file: str) -> str:
+def _folder_of(file: str) -> str:
     return str(Path(file).parent)

@@ -1,4 +1,4 @@
-"""`vllm bench serve` as the caller of a load of scripts/bench_serve.
+"""`vllm bench serve` as the caller of a load of `scripts/bench_serve`.
 
 The command requires a distribution named `vllm`, which the CPU build is not. This module, run as a
 program, therefore passes the options to the function behind the command.
@@ -70,10 +70,10 @@ async def run_vllm_bench(
             last = said.decode(errors="replace").strip().splitlines()[-3:]
             raise CallFailed(f"vllm bench serve: {' '.join(last)}")
         result = json.loads((Path(directory) / "result.json").read_text(encoding="utf-8"))
-    return _samples(result, calls)
+    return _parse_samples(result, calls)
 
 
-def _samples(result: dict[str, Any], calls: int) -> list[Sample]:
+def _parse_samples(result: dict[str, Any], calls: int) -> list[Sample]:
     if result["completed"] != calls:
         raise CallFailed(f"vllm bench serve: {result['completed']} of {calls} calls were answered")
     samples = []

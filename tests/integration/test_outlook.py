@@ -9,7 +9,7 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from scripts.bench.outlook import CELLS, Cell, play, rows, table
+from scripts.bench.outlook import CELLS, Cell, play, score_rows, table
 from tests.harness.bodies import COMPLETIONS, completion
 from tests.harness.service import ENDLESS, MODEL, SEATS, Service, Serving
 
@@ -97,7 +97,7 @@ async def test_predicted_starts_are_accurate_on_fake_engines(serving: Serving, c
         async with service.http() as http:
             told = await play(http, MODEL, cell, _CALLS, seed=11)
         await service.until_idle()
-    scored = rows(told)
+    scored = score_rows(told)
     logging.getLogger(__name__).warning("%s: told, and what came:\n%s", cell.name, table(scored))
     own, by_hour = scored[0].own, scored[0].by_hour
 

@@ -20,7 +20,7 @@ async def main(base_url: str, model: str, max_tokens: int) -> str:
     key = os.environ.get("JUSTITIA_API_KEY", "unused")
     async with AsyncOpenAI(base_url=base_url, api_key=key, default_headers=headers) as client:
 
-        async def ask(prompt: str) -> str:
+        async def ask_model(prompt: str) -> str:
             answer = await client.chat.completions.create(
                 model=model,
                 messages=[{"role": "user", "content": prompt}],
@@ -30,7 +30,7 @@ async def main(base_url: str, model: str, max_tokens: int) -> str:
 
         outcome, said = "not passed", f"Complete this, code only:\n{TASK}"
         for _ in range(3):
-            code = await ask(said)
+            code = await ask_model(said)
             run = await run_python(code + TEST)
             if run.outcome == "passed":
                 outcome = "passed"

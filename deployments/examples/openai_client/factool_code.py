@@ -21,7 +21,7 @@ async def main(base_url: str, model: str, max_tokens: int) -> str:
     key = os.environ.get("JUSTITIA_API_KEY", "unused")
     async with AsyncOpenAI(base_url=base_url, api_key=key, default_headers=headers) as client:
 
-        async def ask(prompt: str, temperature: float = 0.0) -> str:
+        async def ask_model(prompt: str, temperature: float = 0.0) -> str:
             answer = await client.chat.completions.create(
                 model=model,
                 messages=[{"role": "user", "content": prompt}],
@@ -30,11 +30,11 @@ async def main(base_url: str, model: str, max_tokens: int) -> str:
             )
             return answer.choices[0].message.content or ""
 
-        listed = await ask(f"Write three calls that test this function, one a line:\n{TASK}")
+        listed = await ask_model(f"Write three calls that test this function, one a line:\n{TASK}")
         calls = [line.strip() for line in listed.splitlines() if line.startswith("double(")]
         calls = calls[:3] or ["double(3)"]
         solutions = await asyncio.gather(
-            *(ask(f"Implement this, code only:\n{TASK}", temperature=0.7) for _ in range(3))
+            *(ask_model(f"Implement this, code only:\n{TASK}", temperature=0.7) for _ in range(3))
         )
         shown = "\n" + "\n".join(f"print({call})" for call in calls)
         own, *others = await asyncio.gather(*(run_python(c + shown) for c in (CODE, *solutions)))

@@ -18,7 +18,7 @@ async def main(base_url: str, model: str, max_tokens: int) -> str:
     key = os.environ.get("JUSTITIA_API_KEY", "unused")
     async with AsyncOpenAI(base_url=base_url, api_key=key, default_headers=headers) as client:
 
-        async def ask(prompt: str) -> str:
+        async def ask_model(prompt: str) -> str:
             answer = await client.chat.completions.create(
                 model=model,
                 messages=[{"role": "user", "content": prompt}],
@@ -26,16 +26,16 @@ async def main(base_url: str, model: str, max_tokens: int) -> str:
             )
             return answer.choices[0].message.content or ""
 
-        listed = await ask(f"List the claims of this text, one a line:\n{RESPONSE}")
+        listed = await ask_model(f"List the claims of this text, one a line:\n{RESPONSE}")
         claims = [line.strip("-* ") for line in listed.splitlines() if line.strip()][:4]
 
-        async def check(claim: str) -> str:
-            query = await ask(f"Write a search query for evidence on: {claim}")
+        async def check_claim(claim: str) -> str:
+            query = await ask_model(f"Write a search query for evidence on: {claim}")
             words = set(query.lower().split())
             found = max(EVIDENCE, key=lambda text: len(words & set(text.lower().split())))
-            return await ask(f"Claim: {claim}\nEvidence: {found}\nTrue or false, and why?")
+            return await ask_model(f"Claim: {claim}\nEvidence: {found}\nTrue or false, and why?")
 
-        verdicts = await asyncio.gather(*(check(claim) for claim in claims))
+        verdicts = await asyncio.gather(*(check_claim(claim) for claim in claims))
         await client.post(f"/applications/{application}/close", cast_to=object)
     return "\n".join(verdicts)
 

@@ -19,7 +19,7 @@ async def main(base_url: str, model: str, max_tokens: int) -> str:
     key = os.environ.get("JUSTITIA_API_KEY", "unused")
     async with AsyncOpenAI(base_url=base_url, api_key=key, default_headers=headers) as client:
 
-        async def ask(prompt: str) -> str:
+        async def ask_model(prompt: str) -> str:
             answer = await client.chat.completions.create(
                 model=model,
                 messages=[{"role": "user", "content": prompt}],
@@ -27,10 +27,10 @@ async def main(base_url: str, model: str, max_tokens: int) -> str:
             )
             return answer.choices[0].message.content or ""
 
-        listed = await ask(f"List the calculations, one a line, as 'a * b = c':\n{SOLUTION}")
+        listed = await ask_model(f"List the calculations, one a line, as 'a * b = c':\n{SOLUTION}")
         calculations = [line for line in listed.splitlines() if "=" in line][:9] or ["4 * 12 = 48"]
         asked = "Write a Python expression that is True if this holds, and nothing else: "
-        snippets = await asyncio.gather(*(ask(asked + line) for line in calculations))
+        snippets = await asyncio.gather(*(ask_model(asked + line) for line in calculations))
         runs = await asyncio.gather(*(run_python(f"print({text.strip()})") for text in snippets))
         held = sum(run.output == "True\n" for run in runs)
         await client.post(f"/applications/{application}/close", cast_to=object)

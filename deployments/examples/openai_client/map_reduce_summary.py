@@ -18,7 +18,7 @@ async def main(base_url: str, model: str, max_tokens: int) -> str:
     key = os.environ.get("JUSTITIA_API_KEY", "unused")
     async with AsyncOpenAI(base_url=base_url, api_key=key, default_headers=headers) as client:
 
-        async def ask(prompt: str) -> str:
+        async def ask_model(prompt: str) -> str:
             answer = await client.chat.completions.create(
                 model=model,
                 messages=[{"role": "user", "content": prompt}],
@@ -28,8 +28,8 @@ async def main(base_url: str, model: str, max_tokens: int) -> str:
 
         starts = range(0, len(DOCUMENT), PART_CHARS)
         parts = [DOCUMENT[start : start + PART_CHARS] for start in starts]
-        summaries = await asyncio.gather(*(ask(f"Summarise:\n{part}") for part in parts))
-        summary = await ask("Write one summary of these:\n" + "\n".join(summaries))
+        summaries = await asyncio.gather(*(ask_model(f"Summarise:\n{part}") for part in parts))
+        summary = await ask_model("Write one summary of these:\n" + "\n".join(summaries))
         await client.post(f"/applications/{application}/close", cast_to=object)
     return summary
 

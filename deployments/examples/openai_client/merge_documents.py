@@ -19,7 +19,7 @@ async def main(base_url: str, model: str, max_tokens: int) -> str:
     key = os.environ.get("JUSTITIA_API_KEY", "unused")
     async with AsyncOpenAI(base_url=base_url, api_key=key, default_headers=headers) as client:
 
-        async def ask(prompt: str, temperature: float = 0.0) -> str:
+        async def ask_model(prompt: str, temperature: float = 0.0) -> str:
             answer = await client.chat.completions.create(
                 model=model,
                 messages=[{"role": "user", "content": prompt}],
@@ -28,17 +28,17 @@ async def main(base_url: str, model: str, max_tokens: int) -> str:
             )
             return answer.choices[0].message.content or ""
 
-        async def score(merge: str) -> float:
+        async def score_merge(merge: str) -> float:
             prompt = f"Documents:\n{DOCUMENTS}\nMerge:\n{merge}\nHow good, from 0 to 10?"
-            answers = await asyncio.gather(*(ask(prompt, temperature=1.0) for _ in range(5)))
+            answers = await asyncio.gather(*(ask_model(prompt, temperature=1.0) for _ in range(5)))
             found = (re.search(r"\d+(\.\d+)?", answer) for answer in answers)
             return statistics.fmean([float(mark[0]) for mark in found if mark] or [0.0])
 
         merge_all = f"Merge into one, say nothing twice:\n{DOCUMENTS}"
-        merges = await asyncio.gather(*(ask(merge_all, temperature=1.0) for _ in range(2)))
-        scores = await asyncio.gather(*(score(merge) for merge in merges))
+        merges = await asyncio.gather(*(ask_model(merge_all, temperature=1.0) for _ in range(2)))
+        scores = await asyncio.gather(*(score_merge(merge) for merge in merges))
         best = merges[scores.index(max(scores))]
-        improved = await ask(f"Documents:\n{DOCUMENTS}\nImprove this merge:\n{best}")
+        improved = await ask_model(f"Documents:\n{DOCUMENTS}\nImprove this merge:\n{best}")
         await client.post(f"/applications/{application}/close", cast_to=object)
     return improved
 

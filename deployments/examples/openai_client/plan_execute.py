@@ -22,7 +22,7 @@ async def main(base_url: str, model: str, max_tokens: int) -> str:
     key = os.environ.get("JUSTITIA_API_KEY", "unused")
     async with AsyncOpenAI(base_url=base_url, api_key=key, default_headers=headers) as client:
 
-        async def ask(prompt: str) -> str:
+        async def ask_model(prompt: str) -> str:
             answer = await client.chat.completions.create(
                 model=model,
                 messages=[{"role": "user", "content": prompt}],
@@ -30,7 +30,7 @@ async def main(base_url: str, model: str, max_tokens: int) -> str:
             )
             return answer.choices[0].message.content or ""
 
-        planned = await ask(f"{PLAN}\nRequest: {REQUEST}")
+        planned = await ask_model(f"{PLAN}\nRequest: {REQUEST}")
         try:
             plan = [(str(task["task"]), task["dep"]) for task in json.loads(planned)]
             tasks = [(name, [d for d in dep if 0 <= d < i]) for i, (name, dep) in enumerate(plan)]
@@ -38,13 +38,13 @@ async def main(base_url: str, model: str, max_tokens: int) -> str:
             tasks = TASKS
         running: list[asyncio.Task[str]] = []
 
-        async def carry_out(task: str, needs: list[int]) -> str:
+        async def run_subtask(task: str, needs: list[int]) -> str:
             known = [await running[need] for need in needs]
-            return await ask(f"Request: {REQUEST}\nKnown: {known}\nCarry out: {task}")
+            return await ask_model(f"Request: {REQUEST}\nKnown: {known}\nCarry out: {task}")
 
-        running += [asyncio.create_task(carry_out(*task)) for task in tasks]
+        running += [asyncio.create_task(run_subtask(*task)) for task in tasks]
         results = await asyncio.gather(*running)
-        response = await ask(f"Request: {REQUEST}\nResults: {results}\nAnswer the user.")
+        response = await ask_model(f"Request: {REQUEST}\nResults: {results}\nAnswer the user.")
         await client.post(f"/applications/{application}/close", cast_to=object)
     return response
 

@@ -22,7 +22,7 @@ async def main(base_url: str, model: str, max_tokens: int) -> str:
     key = os.environ.get("JUSTITIA_API_KEY", "unused")
     async with AsyncOpenAI(base_url=base_url, api_key=key, default_headers=headers) as client:
 
-        async def ask(prompt: str) -> str:
+        async def ask_model(prompt: str) -> str:
             answer = await client.chat.completions.create(
                 model=model,
                 messages=[{"role": "user", "content": prompt}],
@@ -33,7 +33,7 @@ async def main(base_url: str, model: str, max_tokens: int) -> str:
         search = PassageSearch(PASSAGES)
         verdict, said = "UNKNOWN", f"{RULES}\nClaim: {CLAIM}\n"
         for _ in range(4):
-            answer = await ask(said)
+            answer = await ask_model(said)
             if finish := re.search(r"Finish\[(.*?)\]", answer):
                 verdict = finish[1]
                 break

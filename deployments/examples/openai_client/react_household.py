@@ -20,7 +20,7 @@ async def main(base_url: str, model: str, max_tokens: int) -> str:
     key = os.environ.get("JUSTITIA_API_KEY", "unused")
     async with AsyncOpenAI(base_url=base_url, api_key=key, default_headers=headers) as client:
 
-        async def ask(prompt: str) -> str:
+        async def ask_model(prompt: str) -> str:
             answer = await client.chat.completions.create(
                 model=model,
                 messages=[{"role": "user", "content": prompt}],
@@ -31,7 +31,7 @@ async def main(base_url: str, model: str, max_tokens: int) -> str:
         text = opening(seed=1)
         game, said = Household(text), f"{RULES}\n{text}\n>"
         for _ in range(10):
-            command = (await ask(said)).strip().partition("\n")[0]
+            command = (await ask_model(said)).strip().partition("\n")[0]
             said += f" {command}\n{game.act(command)}\n>"
             if game.is_done:
                 break

@@ -20,7 +20,7 @@ async def main(base_url: str, model: str, max_tokens: int) -> str:
     key = os.environ.get("JUSTITIA_API_KEY", "unused")
     async with AsyncOpenAI(base_url=base_url, api_key=key, default_headers=headers) as client:
 
-        async def ask(prompt: str, temperature: float = 0.0) -> str:
+        async def ask_model(prompt: str, temperature: float = 0.0) -> str:
             answer = await client.chat.completions.create(
                 model=model,
                 messages=[{"role": "user", "content": prompt}],
@@ -29,7 +29,7 @@ async def main(base_url: str, model: str, max_tokens: int) -> str:
             )
             return answer.choices[0].message.content or ""
 
-        attempts = await asyncio.gather(*(ask(PROMPT, temperature=0.7) for _ in range(5)))
+        attempts = await asyncio.gather(*(ask_model(PROMPT, temperature=0.7) for _ in range(5)))
         numbers = [n for text in attempts for n in re.findall(r"Answer: (-?[\d.]+)", text)[-1:]]
         votes = Counter(numbers).most_common(1)
         await client.post(f"/applications/{application}/close", cast_to=object)

@@ -1,4 +1,4 @@
-"""Many applications, one for each Ray task: every question is a separate vote.
+"""Many applications, one for each Ray task: every task asks one question and takes a vote.
 
 The client takes a Serve handle in place of a URL; the agent is the same as over HTTP.
 """
@@ -18,7 +18,7 @@ TENANT = "team-a"
 
 
 async def vote(app: str, model: str, question: str, max_tokens: int) -> str:
-    """Ask several times at once and return the most frequent answer."""
+    """Ask the question several times at once, and return the most frequent answer."""
     ingress = serve.get_deployment_handle("Ingress", app)
     async with (
         JustitiaClient.from_handle(ingress, model=model, tenant=TENANT) as client,
@@ -31,14 +31,14 @@ async def vote(app: str, model: str, question: str, max_tokens: int) -> str:
 
 
 @ray.remote(num_cpus=0.1)
-def answer(app: str, model: str, question: str, max_tokens: int) -> str:
-    """Run one application."""
+def answer_question(app: str, model: str, question: str, max_tokens: int) -> str:
+    """Answer a question in an application of its own."""
     return asyncio.run(vote(app, model, question, max_tokens))
 
 
 def main(app: str, model: str, max_tokens: int) -> list[str]:
-    """Answer all questions and return the answers in order."""
-    tasks = [answer.remote(app, model, question, max_tokens) for question in QUESTIONS]
+    """Answer all questions, and return the answers in order."""
+    tasks = [answer_question.remote(app, model, question, max_tokens) for question in QUESTIONS]
     answers: list[str] = ray.get(tasks)
     return answers
 

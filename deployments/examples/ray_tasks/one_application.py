@@ -1,4 +1,4 @@
-"""Ray tasks as a single application: each summarises a part under the application's id.
+"""Ray tasks in one application: each task summarises a part under the application's id.
 
 Tasks on any node of the cluster reach the service over a Serve handle, without HTTP.
 """
@@ -16,8 +16,10 @@ PART_CHARS = 600
 TENANT = "team-a"
 
 
-def call(app: str, application: str, method: str, path: str, fields: Mapping[str, object]) -> str:
-    """Call the service's Ingress on behalf of an application and return its answer's text."""
+def call_service(
+    app: str, application: str, method: str, path: str, fields: Mapping[str, object]
+) -> str:
+    """Call the service's Ingress on behalf of an application, and return the answer's text."""
     ingress = serve.get_deployment_handle("Ingress", app)
     headers = {
         "x-justitia-application": application,
@@ -32,25 +34,27 @@ def call(app: str, application: str, method: str, path: str, fields: Mapping[str
 
 
 @ray.remote(num_cpus=0.1)
-def ask(app: str, application: str, model: str, prompt: str, max_tokens: int) -> str:
-    """Run one inference of the application."""
+def run_inference(app: str, application: str, model: str, prompt: str, max_tokens: int) -> str:
+    """Run one inference of the application, and return its text."""
     messages = [{"role": "user", "content": prompt}]
     fields = {"model": model, "messages": messages, "max_tokens": max_tokens}
-    answer = json.loads(call(app, application, "POST", "/v1/chat/completions", fields))
+    answer = json.loads(call_service(app, application, "POST", "/v1/chat/completions", fields))
     return str(answer["choices"][0]["message"]["content"])
 
 
 def main(app: str, model: str, max_tokens: int) -> str:
-    """Summarise the document and return the summary."""
+    """Summarise the document's parts in tasks, and return the summary of the summaries."""
     application = f"mrs-{uuid.uuid4()}"
     opening = {"application_id": application, "application_class": "MRS", "input": DOCUMENT}
-    call(app, application, "POST", "/v1/applications", opening)
+    call_service(app, application, "POST", "/v1/applications", opening)
     starts = range(0, len(DOCUMENT), PART_CHARS)
     parts = [f"Summarise:\n{DOCUMENT[start : start + PART_CHARS]}" for start in starts]
-    summaries = ray.get([ask.remote(app, application, model, part, max_tokens) for part in parts])
+    summaries = ray.get(
+        [run_inference.remote(app, application, model, part, max_tokens) for part in parts]
+    )
     final = "Write one summary of these:\n" + "\n".join(summaries)
-    summary: str = ray.get(ask.remote(app, application, model, final, max_tokens))
-    call(app, application, "POST", f"/v1/applications/{application}/close", {})
+    summary: str = ray.get(run_inference.remote(app, application, model, final, max_tokens))
+    call_service(app, application, "POST", f"/v1/applications/{application}/close", {})
     return summary
 
 

@@ -17,7 +17,7 @@ from justitia_ray.sim.result_files import read_results
 from justitia_ray.sim.suites.papers import MIXES
 from justitia_ray.units import Seconds
 from scripts import bench_live
-from scripts.bench.live import FULL, QUICK, Plays, Size, calibration, nine_classes, play_all
+from scripts.bench.live import FULL, QUICK, Plays, Size, calibration, nine_class_applications, play_all
 from scripts.bench.live_records import as_result
 from scripts.bench.live_report import report, write_all
 from scripts.bench.live_session import (
@@ -288,7 +288,7 @@ def test_option_replaces_the_window_of_arrivals(options: list[str], size: Size) 
 def test_half_the_window_halves_the_arrival_times(data_dir: Path) -> None:
     half = replace(SIZE, window_s=SIZE.window_s / 2)
 
-    for draw in (nine_classes, calibration):
+    for draw in (nine_class_applications, calibration):
         usual, denser = (draw(1, size, data_dir) for size in (SIZE, half))
         assert [one.text for one in usual] == [one.text for one in denser]
         expected = [one.arrived_at_s / 2 for one in usual]

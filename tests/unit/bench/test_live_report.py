@@ -12,7 +12,7 @@ from scripts.bench.live_report import (
     off_beyond_limit,
     order_of,
     over_seeds,
-    printed,
+    seeds_table,
     seed_figures,
 )
 from scripts.bench.live_session import CONTROL, FCFS, JUSTITIA, VTC, Arm
@@ -58,7 +58,7 @@ def test_mean_completion_times_are_divided_by_that_of_justitia() -> None:
     over = {"median": 25 / 16, "low": 10 / 8, "high": 15 / 8}
     assert pytest.approx(over) == table["fcfs"]["mean_jct_over_justitia"]
     assert pytest.approx(over) == table["fcfs"]["simulated_mean_jct_over_justitia"]
-    head, fcfs, *_ = printed(table).splitlines()
+    head, fcfs, *_ = seeds_table(table).splitlines()
     assert "  over vtc  " in head
     assert "  over fcfs  " in head
     assert "  over justitia  " in head
@@ -72,7 +72,7 @@ def test_single_arm_has_no_ratios() -> None:
 
     assert row["mean_jct_over_fcfs"] is None
     assert 0.8 == pytest.approx(row["mean_jct_over_vtc"]["median"])
-    assert "–" in printed(over_seeds(seeds))
+    assert "–" in seeds_table(over_seeds(seeds))
     assert (
         over_seeds([seed_with_two_applications(1, {VTC: (4.0, 16.0)})])["vtc"][
             "mean_jct_over_justitia"

@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from justitia_ray.sim.workload import WorkloadInference
-from scripts.bench.predicted_stages import Run, StageErrors, foretell, stage_table
-from scripts.bench.predictor import SEVEN, Latency, Trial, held_share, verdicts
+from scripts.bench.predicted_stages import Run, StageErrors, add_errors, stage_table
+from scripts.bench.predictor import SEVEN, Latency, Trial, share_within_bounds, verdicts
 
 
 def create_trial(name: str, kind: str, number: int, error: float) -> Trial:
@@ -38,7 +38,7 @@ def test_share_of_held_bounds_counts_every_test_once() -> None:
     few = replace(create_trial("EV", "mlp", 0, 0.2), covered=0.2, tested_on=5)
     many = replace(few, covered=1.0, tested_on=95)
 
-    assert pytest.approx(0.96) == held_share([few, many])
+    assert pytest.approx(0.96) == share_within_bounds([few, many])
 
 
 @pytest.mark.parametrize(("covered", "met"), [(0.85, True), (0.86, False), (0.74, False)])
@@ -90,7 +90,7 @@ def test_stages_of_repeated_runs_are_predicted_without_error() -> None:
     The table adds one application of the class's mean, 20: (30 · 10 + 20)/31 is 11, rounded up.
     """
     errors = StageErrors("FV")
-    foretell(errors, [_run_of_turns(10, 30)] * 30, [_run_of_turns(10, 30)])
+    add_errors(errors, [_run_of_turns(10, 30)] * 30, [_run_of_turns(10, 30)])
 
     assert [1, 0] == errors.lengths
     assert [10, 10] == errors.lengths_of_class
@@ -101,7 +101,7 @@ def test_stages_of_repeated_runs_are_predicted_without_error() -> None:
 def test_deviations_from_the_learned_stages_are_errors() -> None:
     """A turn beyond those of earlier runs is not predicted, nor is its gap."""
     errors = StageErrors("FV")
-    foretell(errors, [_run_of_turns(10, 30)] * 30, [_run_of_turns(10, 30, 30, gap_s=3.0)])
+    add_errors(errors, [_run_of_turns(10, 30)] * 30, [_run_of_turns(10, 30, 30, gap_s=3.0)])
 
     assert [True, False, True] == errors.turns
     assert [2.0, 3.0] == errors.gaps

@@ -11,13 +11,13 @@ from justitia_ray.errors import ConfigError
 from scripts.bench.recognition_beside import (
     KINDS,
     Joins,
-    Kind,
+    SideCallKind,
     Timeline,
     beside_table,
-    judge,
+    assigned_shares,
     read_timelines,
     timelines_of,
-    together,
+    mean_shares,
 )
 
 LATEST, ONLY = ("latest", 1.0), ("only", 1.0)
@@ -51,14 +51,14 @@ def test_application_is_quiet_since_its_last_end_and_new_since_its_last_event() 
 
 
 def test_single_session_of_a_key_gets_all_its_calls() -> None:
-    found = judge([BUSY], MEMORY, sessions=1, draws=100)
+    found = assigned_shares([BUSY], MEMORY, sessions=1, draws=100)
 
     assert Joins(1.0, 1.0) == found[LATEST] == found[ONLY]
 
 
 def test_first_call_of_a_session_is_wrongly_joined_to_a_busy_session() -> None:
     """The text of the first call repeats no other call."""
-    found = judge([BUSY], FIRST, sessions=2, draws=100)
+    found = assigned_shares([BUSY], FIRST, sessions=2, draws=100)
 
     assert Joins(1.0, 0.0) == found[ONLY]
     assert 0.0 == found[LATEST].right
@@ -66,8 +66,8 @@ def test_first_call_of_a_session_is_wrongly_joined_to_a_busy_session() -> None:
 
 def test_call_beside_two_busy_sessions_joins_none_or_the_latest() -> None:
     """In 99.5 of 100 s the call of the other session began more than 0.5 s before."""
-    late = Kind("late", (0.5,), "turn")
-    found = judge([BUSY], late, sessions=2, draws=4_000)
+    late = SideCallKind("late", (0.5,), "turn")
+    found = assigned_shares([BUSY], late, sessions=2, draws=4_000)
 
     assert Joins(0.0, 0.0) == found[ONLY]
     assert 1.0 == found[LATEST].joined
@@ -75,7 +75,7 @@ def test_call_beside_two_busy_sessions_joins_none_or_the_latest() -> None:
 
 
 def test_kinds_of_sessions_are_weighted_by_their_calls() -> None:
-    found = together([(1, Joins(1.0, 0.0)), (3, Joins(0.5, 0.5))])
+    found = mean_shares([(1, Joins(1.0, 0.0)), (3, Joins(0.5, 0.5))])
 
     assert Joins(0.625, 0.375) == found
     assert "60.0% of 62%" == str(found)

@@ -23,7 +23,7 @@ MOST_UNARY_FUNCTIONS = 377
 
 def test_unary_call_executes_few_functions() -> None:
     """Background work during the call counts: reports, the checkpoint, pings."""
-    functions = trace_inference().functions_of_the_service
+    functions = trace_inference().service_functions
     folders = {file.rpartition("/")[0] for file, _ in functions}
 
     assert MOST_UNARY_FUNCTIONS >= len(functions)
