@@ -17,7 +17,15 @@ from justitia_ray.sim.result_files import read_results
 from justitia_ray.sim.suites.papers import MIXES
 from justitia_ray.units import Seconds
 from scripts import bench_live
-from scripts.bench.live import FULL, QUICK, Plays, Size, calibration, nine_class_applications, play_all
+from scripts.bench.live import (
+    FULL,
+    QUICK,
+    Plays,
+    Size,
+    calibration,
+    nine_classes,
+    play_all,
+)
 from scripts.bench.live_records import as_result
 from scripts.bench.live_report import report, write_all
 from scripts.bench.live_session import (
@@ -280,15 +288,15 @@ def test_report_reads_the_result_file(
 @pytest.mark.parametrize(("options", "size"), [([], FULL), (["--quick"], QUICK)])
 def test_option_replaces_the_window_of_arrivals(options: list[str], size: Size) -> None:
     """A faster machine needs more arrivals per second; the rest of the load is unchanged."""
-    assert size == bench_live.size_of(bench_live.parse_arguments(options))
+    assert size == bench_live.chosen_size(bench_live.parse_arguments(options))
     given = bench_live.parse_arguments([*options, "--window-s", "2.5"])
-    assert replace(size, window_s=2.5) == bench_live.size_of(given)
+    assert replace(size, window_s=2.5) == bench_live.chosen_size(given)
 
 
 def test_half_the_window_halves_the_arrival_times(data_dir: Path) -> None:
     half = replace(SIZE, window_s=SIZE.window_s / 2)
 
-    for draw in (nine_class_applications, calibration):
+    for draw in (nine_classes, calibration):
         usual, denser = (draw(1, size, data_dir) for size in (SIZE, half))
         assert [one.text for one in usual] == [one.text for one in denser]
         expected = [one.arrived_at_s / 2 for one in usual]

@@ -12,8 +12,8 @@ from scripts.bench.live_report import (
     off_beyond_limit,
     order_of,
     over_seeds,
-    seeds_table,
     seed_figures,
+    seeds_table,
 )
 from scripts.bench.live_session import CONTROL, FCFS, JUSTITIA, VTC, Arm
 from tests.unit.bench.live_fakes import live_run, played_application, recorded_inference

@@ -13,11 +13,11 @@ from scripts.bench.recognition_beside import (
     Joins,
     SideCallKind,
     Timeline,
-    beside_table,
     assigned_shares,
+    beside_table,
+    mean_shares,
     read_timelines,
     timelines_of,
-    mean_shares,
 )
 
 LATEST, ONLY = ("latest", 1.0), ("only", 1.0)

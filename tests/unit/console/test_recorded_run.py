@@ -4,7 +4,12 @@ import pytest
 
 from justitia_ray.protocol.console import Bar, BarKind
 from justitia_ray.sim.settings import RunSettings
-from tests.harness.console.recorded import RecordedRun, constant_engine, nine_class_applications, record_run
+from tests.harness.console.recorded import (
+    RecordedRun,
+    constant_engine,
+    nine_class_applications,
+    record_run,
+)
 
 REPLICAS = 2
 
@@ -12,7 +17,9 @@ REPLICAS = 2
 @pytest.fixture(scope="module")
 def recorded_run() -> RecordedRun:
     """Return a recorded run of 30 applications of the nine classes on two engines under load."""
-    return record_run(nine_class_applications(30), RunSettings(constant_engine(), replicas=REPLICAS), ("t1",))
+    return record_run(
+        nine_class_applications(30), RunSettings(constant_engine(), replicas=REPLICAS), ("t1",)
+    )
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 
 from justitia_ray.client.transport import Response, StreamedResponse
 from tests.eventually import eventually
-from tests.harness.answers import Answer, StreamedAnswer, difference, unary_answer
+from tests.harness.answers import Answer, StreamedAnswer, describe_difference, unary_answer
 from tests.harness.chaos.callers import Callers
 from tests.harness.chaos.load import PlannedApplication
 from tests.harness.chaos.records import Ending, RunRecords
@@ -47,7 +47,7 @@ def join_events(*events: dict[str, Any]) -> tuple[Answer, list[str]]:
     streamed = StreamedAnswer()
     for event in events:
         streamed.add_event(event)
-    return streamed.whole_answer(), streamed.flaws
+    return streamed.joined_answer(), streamed.flaws
 
 
 def test_unary_and_streamed_answers_are_read_alike() -> None:
@@ -94,8 +94,8 @@ def test_protocol_violation_of_a_stream_is_reported(
 )
 def test_difference_is_reported_without_the_text(found: Answer, told: str) -> None:
     """A missing chunk, a repeated one, and wrong usage are all wrong answers."""
-    assert difference(RIGHT, found).startswith(told)
-    assert "w1" not in difference(RIGHT, found)
+    assert describe_difference(RIGHT, found).startswith(told)
+    assert "w1" not in describe_difference(RIGHT, found)
 
 
 ANSWER = {

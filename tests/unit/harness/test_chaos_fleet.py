@@ -266,7 +266,9 @@ def test_started_and_stopped_replicas_are_counted() -> None:
         pids=PIDS,
         faults=[injected_fault(FaultKind.DRAINING_KILLED, 3.5, pid=3)],
     )
-    found = measure_fleet(LIMITS, records, [], [ReplicaLoading(1, 0.0, 1.0), ReplicaLoading(2, 1.0, None)])
+    found = measure_fleet(
+        LIMITS, records, [], [ReplicaLoading(1, 0.0, 1.0), ReplicaLoading(2, 1.0, None)]
+    )
 
     assert (1, 3, 1, 1, ()) == (
         found.fewest,

@@ -18,7 +18,6 @@ from tests.harness.chaos.records import (
 )
 from tests.harness.chaos.recovery import (
     OVER_AFTER_S,
-    elsewhere_s,
     fault_windows,
     had_no_effect,
     is_over,
