@@ -22,6 +22,7 @@ from tests.harness.chaos.recovery import (
     had_no_effect,
     is_over,
     recovery_s,
+    rerun_elsewhere_s,
 )
 from tests.harness.chaos.report import ChaosResult, FaultOutcome, result_document
 from tests.unit.harness.made_up import (
