@@ -218,6 +218,8 @@ class LeaseProgress(NamedTuple):
     """Prompt tokens that its sequences found in the engine's cache; None until each has its first
     token.
     """
+    recomputed_tokens: Tokens = 0
+    """Tokens that the engine computed again after it had preempted its sequences."""
 
 
 class LeaseFinished(NamedTuple):
@@ -237,6 +239,8 @@ class LeaseFinished(NamedTuple):
     cached_tokens: Tokens | None = None
     """Prompt tokens that its sequences found in the engine's cache; None: no sequence had a token.
     """
+    recomputed_tokens: Tokens = 0
+    """Tokens that the engine computed again after it had preempted its sequences."""
 
 
 class LeaseRun(NamedTuple):

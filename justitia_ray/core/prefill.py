@@ -32,6 +32,9 @@ class Prefill:
     """Amount that its tag has paid; never falls."""
     forgiven: KvTokenTime = 0
     """Amount that its tenant has paid, but not its tag; never falls."""
+    recomputed: KvTokenTime = 0
+    """Part of `forgiven` for what engines computed again after preemptions."""
+    recomputed_tokens: Tokens = 0
     expected_tokens: Tokens = 0
     """Prompt tokens that it would have to compute where the context lies that it continues."""
     lost_tokens: Tokens = 0
@@ -87,7 +90,7 @@ def place_prefill(
     prefill, own = inference.prefill, application.own_contexts
     assert prefill is not None
     whole = _cost(cost, inference, inference.prompt_tokens)
-    prefill.most = max(0, whole - prefill.paid - prefill.forgiven)
+    prefill.most = max(0, whole - _metered(prefill))
     prefill.expected_tokens = _expected_tokens(application, inference)
     prefill.lost_tokens = 0
     if missing is not None and own is not None and application.reuse > 0:
@@ -98,7 +101,12 @@ def place_prefill(
 
 
 def pay_prefill(
-    cost: PrefillCost, application: "Application", inference: "Inference", *, is_cached: bool
+    cost: PrefillCost,
+    application: "Application",
+    inference: "Inference",
+    *,
+    is_cached: bool,
+    recomputed_tokens: Tokens = 0,
 ) -> PrefillPaid:
     """Meter the prompt tokens that engines have computed for an inference; return what is new.
 
@@ -107,6 +115,8 @@ def pay_prefill(
         application: Application of the inference.
         inference: The inference, with the tokens of the report.
         is_cached: Whether its replica caches the prompt.
+        recomputed_tokens: Tokens that the engine has computed again after preemptions; only the
+            tenant pays for them.
     """
     prefill, tokens = inference.prefill, inference.begun_computed_tokens
     assert prefill is not None
@@ -122,10 +132,17 @@ def pay_prefill(
     prefill.expected = prefill.most = prefill.charged = 0
     if is_cached and inference.output_tokens and prefill.context is None:
         prefill.context = own.begin(_prompt(inference))
+    again: KvTokenTime = 0
+    if recomputed_tokens > prefill.recomputed_tokens:
+        held = (inference.prompt_tokens + inference.output_tokens) // inference.choices
+        again = _cost_of(cost, held, recomputed_tokens - prefill.recomputed_tokens)
+        prefill.recomputed_tokens = recomputed_tokens
+        prefill.recomputed += again
+        prefill.forgiven += again
     whole = _cost(cost, inference, tokens)
-    new = whole - prefill.paid - prefill.forgiven
+    new = whole - _metered(prefill)
     if new <= 0:
-        return PrefillPaid(was_expected=was_expected) if was_expected else NOTHING_PAID
+        return PrefillPaid(0, again, was_expected) if again or was_expected else NOTHING_PAID
     spared = min(prefill.lost_tokens, tokens - prefill.expected_tokens, own.forgivable)
     spared = max(0, spared)
     forgiven = min(new, whole - _cost(cost, inference, tokens - spared))
@@ -133,7 +150,7 @@ def pay_prefill(
     prefill.lost_tokens, prefill.computed_tokens = 0, tokens
     prefill.paid += new - forgiven
     prefill.forgiven += forgiven
-    return PrefillPaid(new - forgiven, forgiven, was_expected)
+    return PrefillPaid(new - forgiven, forgiven + again, was_expected)
 
 
 def paid_before(
@@ -142,13 +159,14 @@ def paid_before(
     """Return prefill of a resubmitted inference without the part that is booked already."""
     prefill = inference.prefill
     assert prefill is not None
-    forgiven = min(new.paid, application.forgiven_before)
+    again = min(new.forgiven, application.forgiven_before)
+    forgiven = min(new.paid, application.forgiven_before - again)
     paid = min(new.paid - forgiven, application.paid_before)
-    application.forgiven_before -= forgiven
+    application.forgiven_before -= again + forgiven
     application.paid_before -= paid
     prefill.paid -= forgiven
     prefill.forgiven += forgiven
-    return new._replace(paid=new.paid - forgiven - paid)
+    return new._replace(paid=new.paid - forgiven - paid, forgiven=new.forgiven - again)
 
 
 def leave_answer(inference: "Inference") -> None:
@@ -171,9 +189,17 @@ def _expected_tokens(application: "Application", inference: "Inference") -> Toke
     return max(1, uncached - there)
 
 
+def _metered(prefill: Prefill) -> KvTokenTime:
+    """Return the amount paid and forgiven for computing the prompt the first time."""
+    return prefill.paid + prefill.forgiven - prefill.recomputed
+
+
 def _cost(cost: PrefillCost, inference: "Inference", computed_tokens: Tokens) -> KvTokenTime:
     """Return the cost of computing tokens of an inference, prompt after prompt."""
-    each = inference.prompt_tokens // inference.choices
+    return _cost_of(cost, inference.prompt_tokens // inference.choices, computed_tokens)
+
+
+def _cost_of(cost: PrefillCost, each: Tokens, computed_tokens: Tokens) -> KvTokenTime:
     if computed_tokens <= each or not each:
         return cost.of(computed_tokens, max(each, computed_tokens))
     whole, rest = divmod(computed_tokens, each)

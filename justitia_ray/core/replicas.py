@@ -468,7 +468,13 @@ class Replicas:
         is_cached = (
             lease is not None and self._state.replicas[lease.replica_id].capacity.caches_prefixes
         )
-        new = pay_prefill(cost, application, inference, is_cached=is_cached)
+        new = pay_prefill(
+            cost,
+            application,
+            inference,
+            is_cached=is_cached,
+            recomputed_tokens=report.recomputed_tokens,
+        )
         application.pending_prefill -= new.was_expected
         return paid_before(application, inference, new) if inference.resubmitted else new
 

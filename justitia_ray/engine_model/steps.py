@@ -36,6 +36,10 @@ class EngineSequence:
     """Prompt tokens found in the cache at its first admission (vLLM's `num_cached_tokens`); None
     before."""
     preemptions: int = 0
+    lost: Tokens = 0
+    """Tokens that it had computed when it was last preempted; 0 once it is admitted again."""
+    recomputed: Tokens = 0
+    """Tokens that were lost by preemptions, and not found in the cache afterwards."""
     holding: Holding = field(default_factory=Holding)
 
     @property
@@ -217,6 +221,8 @@ class StepScheduler(Generic[SequenceT]):
             return False
         pool.hold(sequence.holding, found)
         sequence.computed = found.blocks * self.block_size
+        sequence.recomputed += max(0, sequence.lost - sequence.computed)
+        sequence.lost = 0
         return True
 
     def _extend_running(self, sequence: SequenceT, tokens: Tokens) -> bool:
@@ -241,7 +247,7 @@ class StepScheduler(Generic[SequenceT]):
 
     def _preempt(self, sequence: SequenceT) -> None:
         self._release(sequence)
-        sequence.computed = 0
+        sequence.lost, sequence.computed = sequence.computed, 0
         sequence.preemptions += 1
         self.preemptions += 1
         if self._by_priority:

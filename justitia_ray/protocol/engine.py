@@ -99,6 +99,8 @@ class Progress:
     """Prompt tokens found in the prefix cache, over all sequences of the lease; None until each has
     generated a token. The final progress covers the sequences with a token; None if none had one.
     """
+    recomputed_tokens: Tokens = 0
+    """Tokens that the engine has computed again after it had preempted sequences of the lease."""
 
 
 class Steps(NamedTuple):

@@ -192,7 +192,13 @@ class CoreLink:
     ) -> None:
         """Report ended inferences of a replica; if `whole`, also the progress of all others."""
         last = tuple(
-            ev.LeaseFinished(s.lease_id, s.prompt_tokens, s.made, Outcome.FINISHED)
+            ev.LeaseFinished(
+                s.lease_id,
+                s.prompt_tokens,
+                s.made,
+                Outcome.FINISHED,
+                recomputed_tokens=s.recomputed_tokens,
+            )
             for s in finished
         )
         for sequence in finished:

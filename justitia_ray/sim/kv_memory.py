@@ -29,6 +29,8 @@ class SimulatedSequence:
     since: int = 0
     computed: bool = False
     """Whether the prompt is computed: the sequence then gains a token per iteration."""
+    recomputed_tokens: Tokens = 0
+    """Tokens computed again after the sequence was swapped out."""
 
     def made_by(self, iteration: int) -> Tokens:
         """Return the output tokens made by an iteration."""

@@ -148,6 +148,8 @@ class Server:
             if self.profile.overflow == "recompute":
                 sequence.prefill_tokens = sequence.prompt_tokens + sequence.made
                 sequence.computed = False
+                if sequence.made:  # its prompt had been computed
+                    sequence.recomputed_tokens += sequence.prefill_tokens
             self.admit(sequence)
 
     def may_swap_in(self) -> bool:
@@ -214,11 +216,23 @@ class Server:
     def progress(self) -> list[LeaseProgress]:
         """Return the progress of each lease at the present boundary."""
         reports = [
-            LeaseProgress(s.lease_id, s.prompt_tokens, s.made_by(self.iteration), running=True)
+            LeaseProgress(
+                s.lease_id,
+                s.prompt_tokens,
+                s.made_by(self.iteration),
+                running=True,
+                recomputed_tokens=s.recomputed_tokens,
+            )
             for s in self.running.values()
         ]
         reports += [
-            LeaseProgress(s.lease_id, s.prompt_tokens, s.made, running=True)
+            LeaseProgress(
+                s.lease_id,
+                s.prompt_tokens,
+                s.made,
+                running=True,
+                recomputed_tokens=s.recomputed_tokens,
+            )
             for s in self.swapped.values()
         ]
         return reports

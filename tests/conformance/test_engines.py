@@ -360,7 +360,10 @@ async def test_priority_in_the_body_is_ignored(engine: Engine) -> None:
 
 @pytest.mark.slow
 async def test_kv_overflow_preempts_the_last_in_priority(engine: Engine) -> None:
-    """The call with the lowest priority is preempted, recomputed, and still answered whole."""
+    """The call with the lowest priority is preempted, recomputed, and still answered whole.
+
+    It has about 1,024 tokens then; the other call takes 256 of them before it ends.
+    """
     before = engine.preemptions()
     last = leased({"prompt": ids(980, 7), "max_tokens": 300}, priority=2)
     first = leased({"prompt": ids(980, 8), "max_tokens": 300}, priority=1)
@@ -369,7 +372,10 @@ async def test_kv_overflow_preempts_the_last_in_priority(engine: Engine) -> None
 
     assert order == [1, 2]
     assert before < engine.preemptions()
-    assert (980, 300) == counted_tokens(engine.release(last.lease_id))
+    used = engine.release(last.lease_id)
+    assert (980, 300) == counted_tokens(used)
+    assert 200 <= used.recomputed_tokens <= 1_280
+    assert engine.release(first.lease_id).recomputed_tokens == 0
 
 
 @pytest.mark.parametrize(

@@ -116,6 +116,7 @@ class _Lease:
             sum(sequence.read_tokens(now) for sequence in self.sequences),
             self.progress.output_tokens,
             self._cached_tokens(),
+            sum(sequence.recomputed for sequence in self.sequences),
         )
 
     @property
@@ -125,6 +126,7 @@ class _Lease:
             prompt_tokens=sum(sequence.prompt_tokens for sequence in self.sequences),
             output_tokens=sum(sequence.generated for sequence in self.sequences),
             cached_tokens=self._cached_tokens() if is_known else None,
+            recomputed_tokens=sum(sequence.recomputed for sequence in self.sequences),
         )
 
     def _cached_tokens(self) -> Tokens | None:

@@ -239,7 +239,12 @@ class VllmEngine:
         """
         self.check()
         meter = self._meters[call.lease_id] = LeaseMeter(
-            call.priority, call.earlier, call.tenant, self._gauges.prefills, call.hold
+            call.priority,
+            call.earlier,
+            call.tenant,
+            self._gauges.prefills,
+            call.hold,
+            self._gauges.recomputations,
         )
         context = copy_context()
         context.run(CURRENT_METER.set, meter)

@@ -24,6 +24,7 @@ from justitia_ray.protocol.engine import Hold, Output, Progress
 from justitia_ray.serve.engines.cache_salts import CacheSalts
 from justitia_ray.serve.engines.grammar_checks import GrammarChecks
 from justitia_ray.serve.engines.prefills import Prefills
+from justitia_ray.serve.engines.recomputations import Recomputations, RecomputedTokens
 from justitia_ray.serve.engines.vllm_releases import retryable_error, validation_error
 from justitia_ray.units import Seconds, Tokens
 
@@ -191,12 +192,16 @@ class LeaseMeter:
         tenant: str = "",
         prefills: Prefills | None = None,
         hold: Hold | None = None,
+        recomputations: Recomputations | None = None,
     ) -> None:
         self.priority = priority
         self.tenant = tenant
         self.hold = hold
         self.tape = StreamTape(earlier)
         self._prefills = prefills
+        self._recomputations = recomputations or Recomputations()
+        self._recomputed: dict[str, RecomputedTokens] = {}
+        """Tokens computed again for sequences that were preempted, by request id."""
         self._sequences: dict[str, tuple[Tokens, Any]] = {}
         self._reading: dict[str, Any] = {}
         """vLLM's states of sequences without a token at the last check, by request id."""
@@ -231,7 +236,21 @@ class LeaseMeter:
             output_tokens=sum(stats.num_generation_tokens for _, stats in self._sequences.values())
             + sum(not state.is_prefilling for state in self._read_once.values()),
             cached_tokens=sum(self._cached.values()) if is_known else None,
+            recomputed_tokens=self._recomputed_tokens(),
         )
+
+    def _recomputed_tokens(self) -> Tokens:
+        """Return the tokens computed again for all sequences, with preemptions since the last call.
+
+        vLLM counts a preemption with the next token of its sequence.
+        """
+        for name, (prompt, stats) in self._sequences.items():
+            preemptions = getattr(stats, "num_preemptions", 0)  # release 0.26 does not count them
+            if preemptions:
+                recomputed = self._recomputed.setdefault(name, RecomputedTokens())
+                held = prompt + stats.num_generation_tokens
+                recomputed.note(preemptions, held, self._recomputations)
+        return sum(one.tokens for one in self._recomputed.values())
 
     def _store_cached_counts(self) -> None:
         """Store the cached prompt tokens of sequences that have their first token."""
@@ -261,7 +280,9 @@ class LeaseMeter:
                 prefills.note_read(name, computed, stats.first_token_ts - stats.scheduled_ts)
             else:
                 prompt_tokens += prefills.take_left(name, prompt, now)
-        return Progress(prompt_tokens, progress.output_tokens, cached_tokens)
+        return Progress(
+            prompt_tokens, progress.output_tokens, cached_tokens, progress.recomputed_tokens
+        )
 
 
 CURRENT_METER: ContextVar[LeaseMeter | None] = ContextVar("justitia_current_meter", default=None)
@@ -380,6 +401,7 @@ class EngineGauges:
 
     def __init__(self) -> None:
         self.prefills = Prefills()
+        self.recomputations = Recomputations()
         self.steps = 0
         """Number of engine iterations so far, including iterations that scheduled no request."""
         self.kv_usage = 0.0
@@ -404,6 +426,11 @@ class EngineGauges:
                 gauges.steps += 1
                 if scheduler_stats is not None:
                     gauges.kv_usage = scheduler_stats.kv_cache_usage
+                    cache = scheduler_stats.prefix_cache_stats
+                    if cache.preempted_requests:
+                        gauges.recomputations.note_step(
+                            cache.preempted_queries, cache.preempted_hits
+                        )
                     gauges.prefills.note_step(
                         scheduler_stats.num_running_reqs,
                         scheduler_stats.num_waiting_reqs,

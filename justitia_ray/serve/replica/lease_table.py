@@ -152,7 +152,12 @@ class LeaseTable:
             is_running = lease.task is not None
             progress.append(
                 LeaseProgress(
-                    lease_id, used.prompt_tokens, used.output_tokens, is_running, used.cached_tokens
+                    lease_id,
+                    used.prompt_tokens,
+                    used.output_tokens,
+                    is_running,
+                    used.cached_tokens,
+                    used.recomputed_tokens,
                 )
             )
         return tuple(progress)
@@ -206,6 +211,7 @@ class LeaseTable:
             used.output_tokens,
             outcome,
             cached_tokens=used.cached_tokens,
+            recomputed_tokens=used.recomputed_tokens,
         )
         self.news.set()
 

@@ -38,6 +38,11 @@ class TurnCall:
         """Prompt tokens that were found in the GPU's or the host's memory, 0 before the start."""
         return self.sequence.found_tokens if self.sequence else 0
 
+    @property
+    def recomputed_tokens(self) -> Tokens:
+        """Tokens that its engine computed again after preemptions."""
+        return self.sequence.recomputed if self.sequence else 0
+
 
 class Start(NamedTuple):
     """A turn that starts in an engine now."""

@@ -96,6 +96,7 @@ class CoreArm(SessionArm):
                 call.turn.output_tokens,
                 Outcome.FINISHED,
                 cached_tokens=call.cached_tokens,
+                recomputed_tokens=call.recomputed_tokens,
             )
             for call in calls
         )
@@ -109,6 +110,7 @@ class CoreArm(SessionArm):
                 call.sequence.generated,
                 running=True,
                 cached_tokens=call.cached_tokens if call.sequence.generated else None,
+                recomputed_tokens=call.recomputed_tokens,
             )
             for lease_id, call in leased.items()
             if call.sequence is not None

@@ -112,6 +112,17 @@ def test_preempted_sequence_reuses_its_computed_blocks() -> None:
 
     # the first took one of 49 freed blocks: its token and the generated one are computed
     assert 2 == step[last]
+    assert (last.recomputed, first.recomputed) == (1, 0)
+
+
+def test_sequence_without_a_cache_computes_all_of_its_tokens_again() -> None:
+    engine = Engine(100, caching=False)
+    last, first = engine.add(range(49), 9, priority=2), engine.add(range(50, 100), 3, priority=1)
+    while not last.finished:
+        engine.step()
+
+    assert (last.recomputed, last.preemptions) == (49, 1)
+    assert first.recomputed == 0
 
 
 def test_long_prompt_is_computed_in_chunks_beside_decoding_sequences() -> None:

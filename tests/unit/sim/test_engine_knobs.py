@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from justitia_ray.sim.settings import RunSettings
-from justitia_ray.sim.simulation import simulate
+from justitia_ray.sim.simulation import Simulation, simulate
 from tests.unit.sim.small_run import app, engine, times
 
 
@@ -68,6 +68,17 @@ def test_recompute_pays_for_prompt_and_tokens_again(overflow: str, end: float) -
     assert {"a/0": (0.0, 4.5, 6.5), "a/1": (0.0, 4.5, end)} == times(
         [app("a", (4, 3), (3, 2))], profile
     )
+
+
+@pytest.mark.parametrize(("overflow", "recomputed"), [("swap", 0), ("recompute", 4)])
+def test_scheduler_is_told_what_was_computed_again(overflow: str, recomputed: int) -> None:
+    """The tenant pays for the prompt of 3 tokens and the one made, at 0.5 / 1 · M = 5 each."""
+    profile = engine(10, overflow=overflow, per_prefill_token_s=0.5)
+    run = Simulation([app("a", (4, 3), (3, 2))], RunSettings(profile, with_prefill=True))
+    run.run(lambda ended: None)
+    counters = run._core.state.counters
+
+    assert (counters.forgiven, counters.prefill) == (5 * recomputed, 5 * (7 + recomputed))
 
 
 def test_peak_admission_starts_when_the_peak_fits_between_two_ends() -> None:

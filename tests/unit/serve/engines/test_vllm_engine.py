@@ -11,6 +11,7 @@ from justitia_ray.config import EngineSection
 from justitia_ray.errors import ConfigError
 from justitia_ray.protocol.engine import Progress
 from justitia_ray.serve.engines import vllm_engine
+from justitia_ray.serve.engines.recomputations import Recomputations
 from justitia_ray.serve.engines.vllm_args import VllmValue, checked_vllm_args, parse_vllm_args
 from justitia_ray.serve.engines.vllm_engine import VllmEngine
 from justitia_ray.serve.engines.vllm_requests import LeaseMeter
@@ -170,7 +171,7 @@ def state(request_id: str, prompt_len: int, *, generates: bool) -> Any:
     return SimpleNamespace(
         request_id=request_id,
         prompt_len=prompt_len,
-        stats=SimpleNamespace(num_generation_tokens=0),
+        stats=SimpleNamespace(num_generation_tokens=0, num_preemptions=0),
         detokenizer=serving,
         logprobs_processor=serving,
         is_prefilling=True,
@@ -213,3 +214,39 @@ def test_cached_tokens_are_reported_once_every_sequence_has_a_token() -> None:
     # the second sequence continued after 8 tokens
     second.is_prefilling, second.num_cached_tokens = False, 48
     assert Progress(80, 0, 72) == meter.read_progress()
+
+
+def test_tokens_of_a_preempted_sequence_are_counted_again_as_far_as_the_cache_lost_them() -> None:
+    """Two sequences were admitted again in one step: 400 tokens, of which 100 were cached."""
+    recomputations = Recomputations()
+    meter, other = (LeaseMeter(0, recomputations=recomputations) for _ in range(2))
+    first, second = (state(name, 90, generates=True) for name in ("a", "b"))
+    meter.add_sequence(first)
+    other.add_sequence(second)
+    recomputations.note_step(400, 100)
+    assert meter.read_progress().recomputed_tokens == 0
+    first.stats.num_preemptions, first.stats.num_generation_tokens = 1, 10
+    second.stats.num_preemptions, second.stats.num_generation_tokens = 1, 210
+
+    assert meter.read_progress().recomputed_tokens == 75
+    assert meter.read_progress().recomputed_tokens == 75
+    assert other.read_final(0.0).recomputed_tokens == 225
+
+
+def test_every_preemption_of_a_sequence_counts() -> None:
+    """Without a prefix cache the engine finds nothing."""
+    meter, running = LeaseMeter(0), state("a", 90, generates=True)
+    meter.add_sequence(running)
+    running.stats.num_preemptions, running.stats.num_generation_tokens = 2, 10
+
+    assert meter.read_progress().recomputed_tokens == 200
+    running.stats.num_preemptions, running.stats.num_generation_tokens = 3, 30
+    assert meter.read_progress().recomputed_tokens == 320
+
+
+def test_release_without_a_count_of_preemptions_reports_none() -> None:
+    meter, running = LeaseMeter(0), state("a", 90, generates=True)
+    meter.add_sequence(running)
+    del running.stats.num_preemptions
+
+    assert meter.read_progress().recomputed_tokens == 0

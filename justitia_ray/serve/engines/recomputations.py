@@ -1,0 +1,57 @@
+"""Tokens that vLLM computes again after preemptions, by sequence.
+
+vLLM counts the preemptions of each sequence, and reports with each step how many tokens the
+sequences had that it admitted again, and how many of them were still in its prefix cache. It does
+not report both together, so a sequence has the mean share of its step.
+"""
+
+from justitia_ray.units import Tokens
+
+
+class Recomputations:
+    """Divides the tokens that were computed again among the preempted sequences."""
+
+    def __init__(self) -> None:
+        self._tokens: Tokens = 0
+        """Tokens of sequences that were admitted again and are not divided yet."""
+        self._missed: Tokens = 0
+        """Number of these that were not in the cache."""
+        self._share = 1.0
+        """Last share of them that was missed; 1 without a cache."""
+
+    def note_step(self, tokens: Tokens, found: Tokens) -> None:
+        """Record the sequences that were admitted again in a step.
+
+        Args:
+            tokens: Their tokens of prompts and answers.
+            found: Number of these that were in the cache.
+        """
+        self._tokens += tokens
+        self._missed += tokens - found
+        if self._tokens:
+            self._share = self._missed / self._tokens
+
+    def take(self, held: Tokens) -> Tokens:
+        """Return the tokens computed again for a preempted sequence that holds so many now."""
+        missed = round(held * self._share)
+        if self._tokens:
+            missed = min(missed, self._missed)
+            self._tokens = max(0, self._tokens - held)
+            self._missed = min(self._missed - missed, self._tokens)
+        return missed
+
+
+class RecomputedTokens:
+    """Tokens computed again for one sequence, from its growing count of preemptions."""
+
+    __slots__ = ("_preemptions", "tokens")
+
+    def __init__(self) -> None:
+        self._preemptions = 0
+        self.tokens: Tokens = 0
+
+    def note(self, preemptions: int, held: Tokens, of_all: Recomputations) -> None:
+        """Record the count of preemptions, and the tokens that the sequence holds now."""
+        while self._preemptions < preemptions:
+            self._preemptions += 1
+            self.tokens += of_all.take(held)
