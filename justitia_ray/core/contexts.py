@@ -8,9 +8,10 @@ first that were freed first: the idle contexts still there are those used last, 
 the memory that no lease has. An error here costs prefills and nothing else.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Protocol, TypeVar
 
 from justitia_ray.units import ApplicationId, Seconds, Tokens
 
@@ -19,6 +20,26 @@ _LOOKED_AT = 16
 """Number of least recently used contexts of which the shortest is dropped above `_MOST`."""
 _MOST_OF_ONE = 8
 """Maximum number of contexts of one application."""
+
+
+class _Prompted(Protocol):
+    """A context with the length of its prompt."""
+
+    prompt_tokens: Tokens
+
+
+PromptedT = TypeVar("PromptedT", bound=_Prompted)
+
+
+def longest_within(contexts: Iterable[PromptedT], prompt_tokens: Tokens) -> PromptedT | None:
+    """Return the longest context that a prompt may begin with; of equal ones the last; or None."""
+    longest = None
+    for context in contexts:
+        if context.prompt_tokens <= prompt_tokens and (
+            longest is None or context.prompt_tokens >= longest.prompt_tokens
+        ):
+            longest = context
+    return longest
 
 
 @dataclass(slots=True, eq=False)
@@ -79,19 +100,29 @@ class Contexts:
 
     def continued_by(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context | None:
         """Return the longest context of an application that a prompt may begin with, or None."""
-        longest = None
-        for context in self._of.get(application_id, ()):
-            if context.prompt_tokens <= prompt_tokens and (
-                longest is None or context.prompt_tokens >= longest.prompt_tokens
-            ):
-                longest = context
-        return longest
+        return longest_within(self._of.get(application_id, ()), prompt_tokens)
+
+    def found_instead(
+        self, application_id: ApplicationId, prompt_tokens: Tokens, found: Tokens, missed: Context
+    ) -> Context | None:
+        """Return the longest other context that a prompt with these cached tokens may continue.
+
+        None if none fits: the engine finds most of a context that a prompt continues.
+        """
+        others = (
+            context
+            for context in self._of.get(application_id, ())
+            if context is not missed and found >= min(context.tokens, prompt_tokens) / 2 > 0
+        )
+        return longest_within(others, prompt_tokens)
 
     def hold(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context | None:
         """Add a lease to the context that its prompt continues; return the context or None."""
         context = self.continued_by(application_id, prompt_tokens)
-        if context is None:
-            return None
+        return None if context is None else self.hold_this(application_id, context)
+
+    def hold_this(self, application_id: ApplicationId, context: Context) -> Context:
+        """Add a lease to a known context; return the context."""
         if context in self._idle:
             self._take(context)
             context.is_live = True
@@ -102,9 +133,12 @@ class Contexts:
     def begin(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context:
         """Return the context of a lease whose prompt was computed, a new one if necessary."""
         context = self.hold(application_id, prompt_tokens)
-        if context is None:
-            context = Context(prompt_tokens, prompt_tokens, leases=1)
-            self._know(application_id, context)
+        return self.add(application_id, prompt_tokens) if context is None else context
+
+    def add(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context:
+        """Return a new context of a lease whose prompt was computed and continues no other."""
+        context = Context(prompt_tokens, prompt_tokens, leases=1)
+        self._know(application_id, context)
         return context
 
     def release(

@@ -45,15 +45,22 @@ def note_first_token(
     contexts, name, context = replica.contexts, application.application_id, lease.context
     found = inference.found_before(replica.capacity.block_size)
     if context is not None and found is not None:
-        if found >= min(context.tokens, _prompt(inference)) / 2:
+        prompt = _prompt(inference)
+        if found >= min(context.tokens, prompt) / 2:
             application.reuse = min(_MOST_REUSE, application.reuse + 1)
+        elif (other := contexts.found_instead(name, prompt, found, context)) is not None:
+            application.reuse = min(_MOST_REUSE, application.reuse + 1)
+            lease.context, lease.begun_with = contexts.hold_this(name, other), other.tokens
+            contexts.release(name, context, None, replica.unleased_tokens)
         else:
             if application.reuse > 0:  # the context was evicted, with all that were used before it
                 contexts.forget_before(context)
             application.reuse = max(NO_REUSE, application.reuse - 1)
             contexts.forget(name, context)
             context.leases -= 1
-            lease.context = None
+            # Its other contexts are not those of this prompt: a new one.
+            lease.context = contexts.add(name, prompt)
+            lease.begun_with = lease.context.tokens
     if lease.context is None:
         lease.context = contexts.begin(name, _prompt(inference))
         lease.begun_with = lease.context.tokens

@@ -2,12 +2,13 @@
 
 An application that has computed a context once expects to compute only what its next prompt adds.
 What it has to compute beyond that is a *miss*. Its tag pays for misses that it may have caused
-itself; see "The cost of a miss" in README.md.
+itself; see "The cost of prefill" in README.md.
 """
 
 from dataclasses import dataclass
 from typing import Self
 
+from justitia_ray.core.contexts import longest_within
 from justitia_ray.units import Tokens
 
 _MOST = 8
@@ -39,9 +40,8 @@ class OwnContexts:
         """Computed tokens that its tag has paid for, less those that were forgiven."""
 
     def continued_by(self, prompt_tokens: Tokens) -> OwnContext | None:
-        """Return the longest context that a prompt may begin with; None if there is none."""
-        fitting = (one for one in self._contexts if one.prompt_tokens <= prompt_tokens)
-        return max(fitting, key=lambda one: one.prompt_tokens, default=None)
+        """Return the longest context that a prompt may begin with, or None."""
+        return longest_within(self._contexts, prompt_tokens)
 
     def begin(self, prompt_tokens: Tokens) -> OwnContext:
         """Record that a prompt was computed; return its context."""
