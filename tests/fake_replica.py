@@ -18,6 +18,8 @@ class HeldLease:
     made: Tokens = 0
     cached: Tokens | None = None
     """Prompt tokens found in the cache, reported with the first token."""
+    recomputed: Tokens = 0
+    """Tokens computed again after preemptions."""
 
     @property
     def read_tokens(self) -> Tokens:
@@ -49,9 +51,14 @@ class FakeReplica:
             held.running = True
 
     def make(self, lease_id: LeaseId, tokens: Tokens) -> None:
-        """Make up to `tokens` tokens under a running lease, and end the lease if it is complete."""
+        """Make up to `tokens` tokens under a running lease, and end the lease if it is complete.
+
+        An even number of tokens after the first comes with a preemption.
+        """
         held = self.held[lease_id]
         if held.running:
+            if held.made and not tokens % 2:
+                held.recomputed += held.prompt + held.made
             held.made = min(held.output, held.made + tokens)
             if held.made == held.output:
                 self.end(lease_id, Outcome.FINISHED)
@@ -61,7 +68,12 @@ class FakeReplica:
         held = self.held.pop(lease_id)
         self.ended.append(
             ev.LeaseFinished(
-                lease_id, held.prompt, held.made, outcome, cached_tokens=held.known_cached
+                lease_id,
+                held.prompt,
+                held.made,
+                outcome,
+                cached_tokens=held.known_cached,
+                recomputed_tokens=held.recomputed,
             )
         )
 
@@ -70,7 +82,12 @@ class FakeReplica:
         held = self.held.pop(lease_id, None)
         if held is not None:
             end = ev.LeaseFinished(
-                lease_id, held.read_tokens, held.made, None, cached_tokens=held.known_cached
+                lease_id,
+                held.read_tokens,
+                held.made,
+                None,
+                cached_tokens=held.known_cached,
+                recomputed_tokens=held.recomputed,
             )
             self.ended.append(end)
         return held
@@ -84,7 +101,14 @@ class FakeReplica:
             self.capacity,
             max(0, self.capacity.kv_tokens - used),
             tuple(
-                ev.LeaseProgress(name, held.prompt, held.made, held.running, held.known_cached)
+                ev.LeaseProgress(
+                    name,
+                    held.prompt,
+                    held.made,
+                    held.running,
+                    held.known_cached,
+                    held.recomputed,
+                )
                 for name, held in self.held.items()
             )
             if whole
