@@ -475,7 +475,7 @@ class ReplicaWithoutServe(EngineReplica):
         self._on_engine_died = on_engine_died
         self._leaving = None
         self._pulling = self._listener = self._exporter = None
-        self._tracer = self._spans = self._crashes = None
+        self._tracer = self._spans = self._crashes = self._holds = None
         self.callers: dict[LeaseId, Caller] = {}
         """Process that sends each lease's payload."""
 
