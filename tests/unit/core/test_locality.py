@@ -239,39 +239,39 @@ def test_turn_of_a_sub_agent_goes_to_its_context() -> None:
     assert "r0" == best_replica(5100, other, agent)
 
 
-def agent_and_sub_agent() -> CoreDriver:
+def core_with_two_contexts() -> CoreDriver:
     """Return a core with two idle contexts of one application: 4,010 and 310 tokens."""
-    driver = a_core()
+    driver = core_with_replica()
     for name, prompt in (("a1", 4000), ("sub", 300)):
         driver.submit(name, prompt=prompt)
-        first_token(driver, name, found=0)
+        report_first_token(driver, name, found=0)
         driver.end(name, prompt)
     return driver
 
 
-def of_both(driver: CoreDriver) -> list[int]:
+def context_lengths(driver: CoreDriver) -> list[int]:
     contexts = driver.core.state.replicas["r0"].contexts
     return sorted(context.tokens for context in contexts.of("a"))
 
 
 def test_missed_turn_leaves_the_other_contexts_of_its_application_as_they_are() -> None:
     """The agent's context was evicted; the sub-agent's is no beginning of the agent's prompt."""
-    driver = agent_and_sub_agent()
+    driver = core_with_two_contexts()
     driver.submit("a2", prompt=4100)
-    first_token(driver, "a2", found=16)
+    report_first_token(driver, "a2", found=16)
     driver.end("a2", 4100)
 
-    assert of_both(driver) == [310, 4110]
+    assert context_lengths(driver) == [310, 4110]
 
 
 def test_turn_continues_the_context_that_the_engine_found() -> None:
     """The sub-agent's prompt has become longer than the agent's: 310 tokens of it were cached."""
-    driver = agent_and_sub_agent()
+    driver = core_with_two_contexts()
     driver.submit("sub2", prompt=4200)
-    first_token(driver, "sub2", found=310)
+    report_first_token(driver, "sub2", found=310)
     driver.end("sub2", 4200)
 
-    assert of_both(driver) == [4010, 4210]
+    assert context_lengths(driver) == [4010, 4210]
     assert driver.core.state.replicas["r0"].contexts.tokens == 4010 + 4210
 
 

@@ -286,23 +286,23 @@ def test_tenant_pays_what_a_preemption_lets_compute_again_and_the_tag_does_not(
     fairness: str,
 ) -> None:
     """1,000 tokens were lost and 200 of them found: no fault of the application's."""
-    driver = a_core(fairness=fairness)
-    turns = Turns(driver)
-    turns.open(cost=10**7)
-    turns.start(1000, 0)
+    driver = core_with_replicas(fairness=fairness)
+    turns = TurnRunner(driver)
+    turns.open_application(cost=10**7)
+    turns.start_turn(1000, 0)
     before = driver.account().attained
     again = ev.LeaseProgress(turns.lease, 1000, 1, True, 0, recomputed_tokens=800)
     for _ in range(2):
         driver.handle(ev.ReplicaReported("r0", (again,), ()))
 
     assert driver.account().attained == before
-    assert turns.usage() == (h(1000), PRICE * 1800)
+    assert turns.tenant_usage() == (cost_without_prefill(1000), PRICE * 1800)
     assert driver.core.state.counters.forgiven == PRICE * 800
     ended = ev.LeaseFinished(
         turns.lease, 1000, 1, Outcome.FINISHED, cached_tokens=0, recomputed_tokens=2900
     )
     driver.handle(ev.ReplicaReported("r0", (), (ended,)))
-    assert turns.usage() == (h(1000), PRICE * 3900)
+    assert turns.tenant_usage() == (cost_without_prefill(1000), PRICE * 3900)
     assert driver.application().unfinished_forgiven == 0
 
 
@@ -310,9 +310,9 @@ def test_tokens_computed_again_read_the_answer_too() -> None:
     cost = PrefillCost(1, 0.5)
     driver = CoreDriver(SchedulerCore("justitia", timeouts=PATIENT, prefill_cost=cost))
     driver.pull("r0", kv=KV, caches=True)
-    turns = Turns(driver)
-    turns.open()
-    turns.start(100, 0)
+    turns = TurnRunner(driver)
+    turns.open_application()
+    turns.start_turn(100, 0)
     again = ev.LeaseProgress(turns.lease, 100, 60, True, 0, recomputed_tokens=40)
     driver.handle(ev.ReplicaReported("r0", (again,), ()))
 
@@ -320,13 +320,13 @@ def test_tokens_computed_again_read_the_answer_too() -> None:
 
 
 def test_recomputation_is_counted_once_over_a_restart() -> None:
-    driver = a_core()
-    turns = Turns(driver)
-    turns.open(cost=10**7)
-    turns.start(1000, 0)
+    driver = core_with_replicas()
+    turns = TurnRunner(driver)
+    turns.open_application(cost=10**7)
+    turns.start_turn(1000, 0)
     again = ev.LeaseProgress(turns.lease, 1000, 1, True, 0, recomputed_tokens=800)
     driver.handle(ev.ReplicaReported("r0", (again,), ()))
-    before, counted = driver.account().attained, turns.usage()
+    before, counted = driver.account().attained, turns.tenant_usage()
     usage = driver.core.state.usage.take_changed(everything=True)
     old = driver.hand_over(new_core(prefix="2-"), ["r0"])
     driver.core.state.usage.restore(usage)
@@ -334,8 +334,8 @@ def test_recomputation_is_counted_once_over_a_restart() -> None:
     driver.pull("r0", [again], kv=KV, caches=True)
 
     assert driver.account().attained == before
-    assert turns.usage() == counted
-    turns.end(1000, 0)
+    assert turns.tenant_usage() == counted
+    turns.end_turn(1000, 0)
     assert driver.application().unfinished_forgiven == 0
 
 

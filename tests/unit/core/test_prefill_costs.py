@@ -10,7 +10,7 @@ from justitia_ray.core.snapshot import restore
 from justitia_ray.cost import PrefillCost, kv_token_time
 from justitia_ray.errors import StoreError
 from tests.core_driver import PATIENT, CoreDriver
-from tests.unit.core.test_prefill import Turns
+from tests.unit.core.test_prefill import TurnRunner
 
 _FIRST, _SECOND = PrefillCost(100), PrefillCost(150, 0.5)
 
@@ -20,100 +20,100 @@ def new_core(prefix: str = "1-", **options: Any) -> SchedulerCore:
     return SchedulerCore("justitia", timeouts=PATIENT, lease_prefix=prefix, **options)
 
 
-def a_driver(**options: Any) -> CoreDriver:
+def driver_with_replica(**options: Any) -> CoreDriver:
     driver = CoreDriver(new_core(**options))
     driver.pull("r0", kv=10_000, caches=True)
     return driver
 
 
-def measured(driver: CoreDriver, cost: PrefillCost, release: str = "1.0") -> None:
+def measure(driver: CoreDriver, cost: PrefillCost, release: str = "1.0") -> None:
     driver.handle(ev.PrefillMeasured(cost, release))
 
 
 def test_application_keeps_the_cost_of_its_arrival() -> None:
     """A change during its life would charge its prompts in two units."""
-    driver = a_driver()
-    turns = Turns(driver)
-    turns.open("early")
-    measured(driver, _FIRST)
-    turns.open("late")
+    driver = driver_with_replica()
+    turns = TurnRunner(driver)
+    turns.open_application("early")
+    measure(driver, _FIRST)
+    turns.open_application("late")
 
-    assert turns.run(1000, name="early") == kv_token_time(1000, 1)
-    assert turns.run(1000, name="late") == 100 * 1000 + kv_token_time(1000, 1)
+    assert turns.run_turn(1000, name="early") == kv_token_time(1000, 1)
+    assert turns.run_turn(1000, name="late") == 100 * 1000 + kv_token_time(1000, 1)
     assert driver.core.ledger.fair_share.clock.virtual_time > 0
 
 
 def test_prompt_that_is_computed_when_the_cost_becomes_known_is_free() -> None:
-    driver = a_driver()
-    turns = Turns(driver)
-    turns.open()
-    turns.start(1000, 0)
-    measured(driver, _FIRST)
-    turns.end(1000, 0)
+    driver = driver_with_replica()
+    turns = TurnRunner(driver)
+    turns.open_application()
+    turns.start_turn(1000, 0)
+    measure(driver, _FIRST)
+    turns.end_turn(1000, 0)
 
     assert driver.account().attained == kv_token_time(1000, 1)
 
 
 def test_second_replica_with_another_measurement_changes_nothing() -> None:
-    driver = a_driver()
-    measured(driver, _FIRST)
-    measured(driver, _SECOND)
+    driver = driver_with_replica()
+    measure(driver, _FIRST)
+    measure(driver, _SECOND)
 
     assert driver.core.state.prefill_cost == _FIRST
 
 
 def test_restarted_scheduler_uses_the_stored_cost() -> None:
-    driver = a_driver()
-    turns = Turns(driver)
-    turns.open("early")
-    measured(driver, _FIRST)
-    turns.open("late")
+    driver = driver_with_replica()
+    turns = TurnRunner(driver)
+    turns.open_application("early")
+    measure(driver, _FIRST)
+    turns.open_application("late")
     driver.hand_over(new_core("2-"), ["r0"])
-    measured(driver, _SECOND)
+    measure(driver, _SECOND)
     driver.pull("r0", kv=10_000, caches=True)
-    turns.open("new")
+    turns.open_application("new")
 
     costs = {name: one.prefill_cost for name, one in driver.core.state.applications.items()}
     assert costs == {"early": None, "late": _FIRST, "new": _FIRST}
-    assert turns.run(1000, name="early") == kv_token_time(1000, 1)
-    assert turns.run(1000, name="late") == 100 * 1000 + kv_token_time(1000, 1)
+    assert turns.run_turn(1000, name="early") == kv_token_time(1000, 1)
+    assert turns.run_turn(1000, name="late") == 100 * 1000 + kv_token_time(1000, 1)
 
 
 def test_new_release_uses_the_earlier_cost_until_it_has_measured() -> None:
-    driver = a_driver()
-    turns = Turns(driver)
-    measured(driver, _FIRST)
-    turns.open("old")
-    turns.start(1000, 0, name="old")
+    driver = driver_with_replica()
+    turns = TurnRunner(driver)
+    measure(driver, _FIRST)
+    turns.open_application("old")
+    turns.start_turn(1000, 0, name="old")
     lease = turns.lease
     old = driver.hand_over(new_core("2-"), ["r0"])
     driver.resubmit(old.state.inferences[turns.request], lease)
-    turns.open("between")
-    measured(driver, _SECOND, "2.0")
-    turns.open("new")
+    turns.open_application("between")
+    measure(driver, _SECOND, "2.0")
+    turns.open_application("new")
     first = ev.LeaseProgress(lease, 1000, 1, running=True, cached_tokens=0)
     driver.pull("r0", [first], kv=10_000, caches=True)
-    turns.end(1000, 0)
+    turns.end_turn(1000, 0)
 
     assert driver.account("old").attained == 100 * 1000 + kv_token_time(1000, 1)
-    assert turns.run(1000, name="between") == 100 * 1000 + kv_token_time(1000, 1)
-    assert turns.run(1000, name="new") == _SECOND.of(1000, 1000) + kv_token_time(1000, 1)
+    assert turns.run_turn(1000, name="between") == 100 * 1000 + kv_token_time(1000, 1)
+    assert turns.run_turn(1000, name="new") == _SECOND.of(1000, 1000) + kv_token_time(1000, 1)
 
 
 def test_ratios_of_classes_follow_the_cost_of_a_new_release() -> None:
     """They are prefill for each token·iteration, so a dearer token raises them."""
-    driver = a_driver()
-    measured(driver, _FIRST)
+    driver = driver_with_replica()
+    measure(driver, _FIRST)
     driver.core.state.prefill_ratios.observe("class", 1000, 400)
-    measured(driver, _SECOND, "2.0")
+    measure(driver, _SECOND, "2.0")
     driver.open("a", 500)
 
     assert driver.application().predicted_prefill == 300
 
 
 def test_configured_cost_wins_over_a_measurement() -> None:
-    driver = a_driver(measures_prefill=False, prefill_cost=_FIRST)
-    measured(driver, _SECOND)
+    driver = driver_with_replica(measures_prefill=False, prefill_cost=_FIRST)
+    measure(driver, _SECOND)
     driver.hand_over(new_core("2-", measures_prefill=False, prefill_cost=_FIRST))
 
     assert driver.core.state.prefill_cost == _FIRST
@@ -123,14 +123,14 @@ def test_configured_cost_wins_over_a_measurement() -> None:
 
 @pytest.mark.parametrize("record", [[1, 2], [1, -1, "1.0"], [1, 2, 3], ["1", 2, "1.0"], {}])
 def test_damaged_record_is_refused(record: object) -> None:
-    stored = a_driver().record()
+    stored = driver_with_replica().record()
 
     with pytest.raises(StoreError, match="clock"):
         restore(new_core("2-"), stored["clock"] | {"measured_prefill": record}, {})
 
 
 def test_damaged_cost_of_an_application_is_refused() -> None:
-    driver = a_driver()
+    driver = driver_with_replica()
     driver.open("a")
     stored = driver.record()
     stored["applications"]["a"]["prefill_cost"] = [1, "x"]

@@ -116,8 +116,11 @@ def test_preempted_sequence_reuses_its_computed_blocks() -> None:
 
 
 def test_sequence_without_a_cache_computes_all_of_its_tokens_again() -> None:
-    engine = Engine(100, caching=False)
-    last, first = engine.add(range(49), 9, priority=2), engine.add(range(50, 100), 3, priority=1)
+    engine = EngineDriver(100, caching=False)
+    last, first = (
+        engine.add_sequence(range(49), 9, priority=2),
+        engine.add_sequence(range(50, 100), 3, priority=1),
+    )
     while not last.finished:
         engine.step()
 
