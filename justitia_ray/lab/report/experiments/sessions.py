@@ -190,7 +190,8 @@ SESSIONS = Experiment(
         "(2606.00866, without its order of host memory) and `gittins` (the order of Hermes, "
         "2506.14851). Each of them gets its best of up to four settings in every cell, by the "
         "mean; ours has one. Sessions end before the first turn that exceeds a replica's memory; "
-        "sub-agents, 1.3 % of the turns, are left out. The H200 was measured; the two H100 were not."
+        "sub-agents, 1.3 % of the turns, are left out. The H200 was measured; the two H100 were "
+        "not."
     ),
     arms=_arms,
     measure=measure_each(_figures),
