@@ -47,7 +47,16 @@ ARMS: Mapping[str, ArmKind] = {
     "pinned": ArmKind(PinnedArm, "fcfs"),
     "lmetric": ArmKind(LMetricArm, "fcfs"),
     "cache-ttl": ArmKind(
-        CacheTtlArm, "priority", _grid({"ttl_s": 2.0}, {"ttl_s": 10.0}, {"ttl_s": 30.0}, {})
+        CacheTtlArm,
+        "priority",
+        _grid(
+            {"ttl_s": 2.0},
+            {"ttl_s": 10.0},
+            {"ttl_s": 30.0},
+            {},
+            {"ttl_s": 10.0, "placed": "lmetric"},
+            {"placed": "lmetric"},
+        ),
     ),
     "thunder-agent": ArmKind(
         ThunderAgentArm,

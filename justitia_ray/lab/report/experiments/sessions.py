@@ -188,7 +188,7 @@ SESSIONS = Experiment(
         "schedulers from their papers, none the authors' code: `lmetric` (arXiv 2603.15202), "
         "`cache-ttl` (2511.02230), `thunder-agent` (2602.13692), `concur` (2601.22705), `mori` "
         "(2606.00866, without its order of host memory) and `gittins` (the order of Hermes, "
-        "2506.14851). Each of them gets its best of up to four settings in every cell, by the "
+        "2506.14851). Each of them gets its best of up to six settings in every cell, by the "
         "mean; ours has one. Sessions end before the first turn that exceeds a replica's memory; "
         "sub-agents, 1.3 % of the turns, are left out. The H200 was measured; the two H100 were "
         "not."

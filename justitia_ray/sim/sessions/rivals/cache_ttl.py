@@ -11,9 +11,11 @@ paper's text weighs these terms; the exact form of the second here is ours.
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import count
+from typing import Literal
 
-from justitia_ray.sim.sessions.arm import NEVER, Start, TurnCall
+from justitia_ray.sim.sessions.arm import NEVER, SessionArm, Start, TurnCall
 from justitia_ray.sim.sessions.replica import SessionReplica
+from justitia_ray.sim.sessions.rivals.lmetric import LMetricArm
 from justitia_ray.sim.sessions.rivals.pinned import PinnedArm
 from justitia_ray.sim.sessions.trace import Session
 from justitia_ray.units import Seconds
@@ -23,13 +25,14 @@ _LEAST_GAPS, _MOST_GAPS = 10, 200
 _SMOOTHING = 0.05
 
 
-class CacheTtlArm(PinnedArm):
-    """Pins prompts through tool calls, on sticky replicas that serve the oldest session first.
+class CacheTtlArm(SessionArm):
+    """Pins prompts through tool calls, on replicas that serve the oldest session first.
 
     Args:
         replicas: The replicas.
         sessions: All sessions of the run; not used.
         ttl_s: Fixed time to live; None: computed for each turn.
+        placed: `pinned`, as in the paper, or `lmetric`.
     """
 
     def __init__(
@@ -37,11 +40,15 @@ class CacheTtlArm(PinnedArm):
         replicas: Sequence[SessionReplica],
         sessions: Sequence[Session],
         ttl_s: Seconds | None = None,
+        placed: Literal["pinned", "lmetric"] = "pinned",
     ) -> None:
-        super().__init__(replicas, sessions)
+        kind = PinnedArm if placed == "pinned" else LMetricArm
+        self._placer: SessionArm = kind(replicas, sessions)
         self._fixed_s = ttl_s
         self._count = count()
         self._arrival: dict[str, int] = {}
+        self._held_on: dict[str, SessionReplica] = {}
+        """Replica with the pin of a session."""
         self._expires: dict[str, Seconds] = {}
         """End of the pins of sessions that wait for a tool."""
         self._tool_since: dict[str, Seconds] = {}
@@ -51,8 +58,8 @@ class CacheTtlArm(PinnedArm):
         """Smoothed time of a turn beyond what it takes alone."""
 
     def open(self, session: Session, now: Seconds) -> None:
-        """Pin a session to a replica, behind all older ones."""
-        super().open(session, now)
+        """Register a session behind all older ones."""
+        self._placer.open(session, now)
         self._arrival[session.name] = next(self._count)
 
     def submit(self, call: TurnCall, now: Seconds) -> Iterable[Start]:
@@ -64,7 +71,8 @@ class CacheTtlArm(PinnedArm):
             self._gaps.append(now - since)
         if self._expires.pop(name, None) is not None:
             self._plan_wake()
-        return [Start(self.replica_of(call.session), call, self._arrival[name])]
+        starts = self._placer.submit(call, now)
+        return [start._replace(priority=self._arrival[name]) for start in starts]
 
     def hold(self, replica: SessionReplica, call: TurnCall, now: Seconds) -> None:
         """Pin the prompt of a turn that calls a tool."""
@@ -73,18 +81,19 @@ class CacheTtlArm(PinnedArm):
         ttl_s = self._ttl_s(replica, call) if turn.calls_tool else 0.0
         if turn.calls_tool:
             self._tool_since[name] = now
+        if self._held_on.get(name) is not replica or ttl_s <= 0:
+            self._release(name, now)
         if ttl_s <= 0:
-            replica.holds.drop(name)
             return
         replica.holds.add(name, call.content, turn.prompt_tokens, self._arrival[name])
-        self._expires[name] = now + ttl_s
+        self._held_on[name], self._expires[name] = replica, now + ttl_s
         self._plan_wake()
 
     def wake(self, now: Seconds) -> Iterable[Start]:
         """Release the pins whose time is over."""
         for name in [name for name, at in self._expires.items() if at <= now]:
             del self._expires[name]
-            self._replicas[self._of[name]].release(name, now)
+            self._release(name, now)
         self._plan_wake()
         return ()
 
@@ -94,8 +103,13 @@ class CacheTtlArm(PinnedArm):
         self._expires.pop(name, None)
         self._tool_since.pop(name, None)
         self._plan_wake()
-        self.replica_of(session).release(name, now)
-        return super().close(session, now)
+        self._release(name, now)
+        return self._placer.close(session, now)
+
+    def _release(self, name: str, now: Seconds) -> None:
+        held_on = self._held_on.pop(name, None)
+        if held_on is not None:
+            held_on.release(name, now)
 
     def _plan_wake(self) -> None:
         self.wakes_at = min(self._expires.values(), default=NEVER)
