@@ -105,7 +105,7 @@ class Said:
         """Time at which the wait reaches the next bin; inf in the last bin."""
         if self.bin == _BINS - 1:
             return math.inf
-        return self.at + self.expected_s * _ratio(self.bin)
+        return self.at + self.expected_s * _end_ratio(self.bin)
 
     @property
     def late_at(self) -> Seconds:
@@ -165,10 +165,10 @@ class Calibration:
     def quantiles(self, expected_s: Seconds) -> Quantiles:
         """Return the quantiles of an expectation of this length."""
         expected_s = max(expected_s, LEAST_S)
-        lasted, ended = self._read(_horizon(expected_s))
-        of_ended = _shares(ended)
+        lasted, ended = self._interpolated_counts(_doublings(expected_s))
+        of_ended = _shares_by_bin(ended)
         p50 = expected_s * _ratio_at(of_ended, 0.5)
-        rows = _shared(_horizon(p50))
+        rows = _neighbouring_rows(_doublings(p50))
         low = sum(share * self._low[row] for row, share in rows)
         high = 1 - sum(share * self._high[row] for row, share in rows)
         p10 = expected_s * _ratio_at(of_ended, low)
@@ -179,28 +179,28 @@ class Calibration:
     def say(self, expected_s: Seconds, now: Seconds) -> Said:
         """Return an expectation with its quantiles; `settle` or `forget` ends it."""
         expected_s = max(expected_s, LEAST_S)
-        number = self._table(expected_s).add_expectation()
+        number = self._table_for(expected_s).add_expectation()
         said = Said(now, expected_s, self.quantiles(expected_s), number)
-        self._watch(said)
+        self._watch_until_due(said)
         return said
 
     def settle(self, said: Said, now: Seconds) -> None:
         """Record that the expected event has happened now."""
         self.note_time(now)
-        self._end(said)
-        table = self._table(said.expected_s)
+        self._note_over(said)
+        table = self._table_for(said.expected_s)
         table.ended[said.bin] += table.weight(said.number)
         is_early = now - said.at < said.quantiles.p10
-        self._move(self._low, said, is_miss=is_early)
+        self._move_levels(self._low, said, is_miss=is_early)
         if not said.is_late:
-            self._move(self._high, said, is_miss=False)
+            self._move_levels(self._high, said, is_miss=False)
         fell = Fell.LATE if said.is_late else Fell.EARLY if is_early else Fell.WITHIN
-        self.fell[_band(said.quantiles.p50), fell] += 1
+        self.fell[_band_of(said.quantiles.p50), fell] += 1
 
     def forget(self, said: Said) -> None:
         """Drop an expectation whose event will not happen, for a reason unrelated to its length."""
-        self._end(said)
-        table = self._table(said.expected_s)
+        self._note_over(said)
+        table = self._table_for(said.expected_s)
         for column in range(said.bin + 1):
             table.lasted[column] -= table.weight(said.number)
 
@@ -213,14 +213,14 @@ class Calibration:
                 continue
             if not said.is_late and said.late_at <= said.next_bin_at:
                 said.is_late = True
-                self._move(self._high, said, is_miss=True)
+                self._move_levels(self._high, said, is_miss=True)
             else:
                 said.bin += 1
-                table = self._table(said.expected_s)
+                table = self._table_for(said.expected_s)
                 table.lasted[said.bin] += table.weight(said.number)
-            self._watch(said)
+            self._watch_until_due(said)
 
-    def _end(self, said: Said) -> None:
+    def _note_over(self, said: Said) -> None:
         said.is_over = True
         self._over += said.is_watched
         if self._over > max(_COMPACT_ABOVE, len(self._due) // 2):
@@ -228,22 +228,22 @@ class Calibration:
             heapq.heapify(self._due)
             self._over = 0
 
-    def _watch(self, said: Said) -> None:
+    def _watch_until_due(self, said: Said) -> None:
         at = said.next_bin_at if said.is_late else min(said.next_bin_at, said.late_at)
         said.is_watched = at < math.inf
         if said.is_watched:
             heapq.heappush(self._due, (at, next(self._pushes), said))
 
-    def _table(self, expected_s: Seconds) -> _LifeTable:
-        return self._tables[round(_horizon(expected_s))]
+    def _table_for(self, expected_s: Seconds) -> _LifeTable:
+        return self._tables[round(_doublings(expected_s))]
 
-    def _move(self, levels: list[float], said: Said, *, is_miss: bool) -> None:
+    def _move_levels(self, levels: list[float], said: Said, *, is_miss: bool) -> None:
         """Move the levels for the length of an expectation's p50."""
         change = -_GAIN * (1 - _MISSES) if is_miss else _GAIN * _MISSES
-        for row, share in _shared(_horizon(said.quantiles.p50)):
+        for row, share in _neighbouring_rows(_doublings(said.quantiles.p50)):
             levels[row] = min(max(levels[row] + share * change, _LEAST_LEVEL), _MOST_LEVEL)
 
-    def _read(self, horizon: float) -> tuple[list[float], list[float]]:
+    def _interpolated_counts(self, horizon: float) -> tuple[list[float], list[float]]:
         """Return the numbers that lasted to each bin and ended in it, from tables near a length."""
         lasted, ended = [*_PRIOR_LASTED], [*_PRIOR_ENDED]
         for row, table in enumerate(self._tables):
@@ -256,27 +256,27 @@ class Calibration:
         return lasted, ended
 
 
-def _band(ahead_s: Seconds) -> str:
+def _band_of(ahead_s: Seconds) -> str:
     return next(name for name, up_to_s in HORIZONS.items() if ahead_s <= up_to_s)
 
 
-def _horizon(time_s: Seconds) -> float:
+def _doublings(time_s: Seconds) -> float:
     """Return the number of doublings from `LEAST_S` to a time."""
     return min(max(0.0, math.log2(max(time_s, LEAST_S) / LEAST_S)), _HORIZONS - 1.0)
 
 
-def _shared(horizon: float) -> list[tuple[int, float]]:
+def _neighbouring_rows(horizon: float) -> list[tuple[int, float]]:
     """Return the two rows next to a length, each with its share."""
     below = int(horizon)
     share = horizon - below
     return [(below, 1 - share), (below + 1, share)] if below + 1 < _HORIZONS else [(below, 1.0)]
 
 
-def _ratio(end_of_bin: float) -> float:
+def _end_ratio(end_of_bin: float) -> float:
     return float(2 ** (_LEAST_LOG + _STEP * end_of_bin))
 
 
-def _shares(ended: list[float]) -> list[float]:
+def _shares_by_bin(ended: list[float]) -> list[float]:
     """Return the share of ended waits in each bin."""
     total = sum(ended)
     return [weight / total for weight in ended]
@@ -301,12 +301,12 @@ def _ratio_at(shares: list[float], level: float) -> float:
     reached = 0.0
     for column, share in enumerate(shares[:-1]):
         if reached + share >= level:
-            return _ratio(column - 1 + (level - reached) / share) if column else 0.0
+            return _end_ratio(column - 1 + (level - reached) / share) if column else 0.0
         reached += share
-    return _ratio(_BINS - 2)
+    return _end_ratio(_BINS - 2)
 
 
-def _prior() -> tuple[list[float], list[float]]:
+def _prior_counts() -> tuple[list[float], list[float]]:
     """Return the prior numbers that lasted to each bin, and ended in it."""
     ends = [_LEAST_LOG + _STEP * column for column in range(_BINS - 1)]
     below = [0.5 * math.erfc(-end / _PRIOR_DEVIATION / math.sqrt(2)) for end in ends]
@@ -314,4 +314,4 @@ def _prior() -> tuple[list[float], list[float]]:
     return lasted, [now - after for now, after in zip(lasted, [*lasted[1:], 0.0], strict=True)]
 
 
-_PRIOR_LASTED, _PRIOR_ENDED = _prior()
+_PRIOR_LASTED, _PRIOR_ENDED = _prior_counts()

@@ -50,10 +50,10 @@ def reached_cap(
         ),
         ("seconds", caps.seconds, now - application.arrived_at),
     )
-    return next(_exhausted(used), None)
+    return next(_exhausted_limits(used), None)
 
 
-def _exhausted(
+def _exhausted_limits(
     used: tuple[tuple[str, float | None, float], ...],
 ) -> Iterator[LimitStanding]:
     for unit, limit, amount in used:

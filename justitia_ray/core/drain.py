@@ -166,7 +166,7 @@ class Drain:
         """
         self._all.depart(now, left)
         if tenant is not None:
-            known = self._of(tenant)
+            known = self._tenant_entry(tenant)
             # The tenants of the shared entry are not counted apart.
             known.departures.depart(now, left if known.name == _OTHER else left_of_tenant)
 
@@ -190,8 +190,8 @@ class Drain:
                 equal parts for each waiting tenant; otherwise the tenant's own.
             is_again: Whether the caller was refused before.
         """
-        self._advance(now)
-        known = self._of(tenant)
+        self._advance_to(now)
+        known = self._tenant_entry(tenant)
         name = known.name
         outstanding = len(known.slots)
         departures = self._all if is_whole else known.departures
@@ -224,8 +224,8 @@ class Drain:
         """
         if not self._changes:
             return False
-        self._advance(now)
-        known = self._of(tenant)
+        self._advance_to(now)
+        known = self._tenant_entry(tenant)
         if known.kept:
             before = known.kept_of_whole
             known.give_up_one()
@@ -240,12 +240,12 @@ class Drain:
         """Return the places reserved against a tenant's new callers."""
         if not self._changes:
             return Places()
-        self._advance(now)
-        known = self._of(tenant)
+        self._advance_to(now)
+        known = self._tenant_entry(tenant)
         others = self._kept_of_whole - known.kept_of_whole
         return Places(len(known.kept), others, len(known.slots))
 
-    def _advance(self, now: Seconds) -> None:
+    def _advance_to(self, now: Seconds) -> None:
         while self._changes and self._changes[0][0] <= now:
             known = self._tenants[heapq.heappop(self._changes)[1]]
             before = known.kept_of_whole
@@ -258,9 +258,9 @@ class Drain:
             del self._sharing_until[other]
         return len(self._sharing_until) + (name not in self._sharing_until)
 
-    def _of(self, tenant: ClientId) -> _Tenant:
+    def _tenant_entry(self, tenant: ClientId) -> _Tenant:
         """Return a tenant's entry: its top node's, or the shared one if the table is full."""
-        top = _top(tenant)
+        top = _top_node(tenant)
         known = self._tenants.get(top)
         if known is None and len(self._tenants) >= _MAXIMUM_TENANTS:
             top = _OTHER
@@ -298,7 +298,7 @@ class TenantQuota:
 
     def count_of(self, tenant: str) -> int:
         """Return the count of all tenants below a tenant's top node."""
-        return self._by_tenant.get(_top(tenant), 0)
+        return self._by_tenant.get(_top_node(tenant), 0)
 
     def admits(self, tenant: str, now: Seconds, *, is_retry: bool | None) -> bool:
         """Return whether there is room for a tenant's call.
@@ -357,7 +357,7 @@ class TenantQuota:
     def arrive(self, tenant: str) -> None:
         """Count one more. Restored items may exceed the quota."""
         self.total += 1
-        top = _top(tenant)
+        top = _top_node(tenant)
         self._by_tenant[top] = self._by_tenant.get(top, 0) + 1
 
     def depart(self, tenant: str, now: Seconds) -> None:
@@ -366,7 +366,7 @@ class TenantQuota:
         Raises:
             KeyError: If the tenant has none.
         """
-        top = _top(tenant)
+        top = _top_node(tenant)
         left = self._by_tenant[top] - 1
         self.total -= 1
         if left:
@@ -376,5 +376,5 @@ class TenantQuota:
         self._drain.depart(now, self.total, tenant, left)
 
 
-def _top(tenant: str) -> str:
+def _top_node(tenant: str) -> str:
     return tenant.partition(SEPARATOR)[0]

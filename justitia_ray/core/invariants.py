@@ -282,7 +282,7 @@ def accounts_are_of_live_applications(core: SchedulerCore) -> Findings:
     odd = tuple(fair_share.accounts.keys() ^ core.state.applications.keys())
     yield not odd, odd, "either live or with an account, not both"
     sessions = fair_share.sessions()
-    owed = {n for tenant in _tenants(core).values() for n in tenant.members if tenant.owes(n)}
+    owed = {n for tenant in _tenant_leaves(core).values() for n in tenant.members if tenant.owes(n)}
     for application_id, account in fair_share.accounts.items():
         session = sessions.get(application_id)
         ids = (application_id,)
@@ -316,7 +316,7 @@ def gps_owes_what_was_charged(core: SchedulerCore) -> Findings:
         scale += sum(account.charged for account in fair_share.accounts.values())
         owed = clock.backlog()
         detail = f"GPS owes {owed}, charged and not attained is {charged}"
-        yield _equal(owed, charged, scale), accounts, detail
+        yield _are_equal(owed, charged, scale), accounts, detail
 
 
 def idle_applications_are_withdrawn(core: SchedulerCore) -> Findings:
@@ -363,8 +363,8 @@ def applications_are_in_their_states(core: SchedulerCore) -> Findings:
 
 def active_weight_is_the_sum(core: SchedulerCore) -> Findings:
     """The clock's running sum of active weights holds, and a session is active while F > V."""
-    tenants = _tenants(core).values()
-    branches = [branch.clock for branch in _branches(core).values()]
+    tenants = _tenant_leaves(core).values()
+    branches = [branch.clock for branch in _kept_branches(core).values()]
     leaves = [tenant.gps for tenant in tenants]
     for clock in (*_top_clocks(core), *branches, *leaves):
         total: float = 0
@@ -374,13 +374,13 @@ def active_weight_is_the_sum(core: SchedulerCore) -> Findings:
             yield session.active == (ahead > 0), (session_id,), detail
             total += session.weight if session.active else 0
         summed = clock.active_weight
-        yield _equal(summed, total, 1 + total), (), f"kept {summed}, summed {total}"
+        yield _are_equal(summed, total, 1 + total), (), f"kept {summed}, summed {total}"
 
 
 def tenants_are_owed_the_same_at_both_levels(core: SchedulerCore) -> Findings:
     """At the last update the root, GPS inside a tenant and its reference server owe the same."""
     fair_share = core.ledger.fair_share
-    for path, branch in _branches(core).items():
+    for path, branch in _kept_branches(core).items():
         above = fair_share.clock if branch.parent is None else branch.parent.clock
         if path == BEYOND and isinstance(fair_share, TenantShare):
             above = fair_share.nodes.beyond
@@ -390,8 +390,8 @@ def tenants_are_owed_the_same_at_both_levels(core: SchedulerCore) -> Findings:
         scale = 1 + session.finish * session.weight + branch.clock.virtual_time * (1 + weights)
         scale += above.virtual_time + sum(a.charged for a in fair_share.accounts.values())
         owed = branch.clock.backlog()
-        yield _equal(by_parent, owed, scale), (path,), f"{by_parent}; children {owed}"
-    for name, tenant in _tenants(core).items():
+        yield _are_equal(by_parent, owed, scale), (path,), f"{by_parent}; children {owed}"
+    for name, tenant in _tenant_leaves(core).items():
         clock = fair_share.clock if tenant.parent is None else tenant.parent.clock
         root = clock.session(tenant.name)
         by_root = tenant.server.weight * max(0, root.finish - tenant.server.since)
@@ -400,12 +400,12 @@ def tenants_are_owed_the_same_at_both_levels(core: SchedulerCore) -> Findings:
         scale += clock.virtual_time
         scale += sum(fair_share.accounts[name].charged for name in tenant.live)
         for where, owed in (("GPS", tenant.gps.backlog()), ("server", tenant.server.total)):
-            yield _equal(by_root, owed, scale), (name,), f"{by_root}; {where} {owed}"
+            yield _are_equal(by_root, owed, scale), (name,), f"{by_root}; {where} {owed}"
         agreed = root.released or root.weight == tenant.server.weight
         yield agreed, (name,), f"{root.weight=}, inside {tenant.server.weight}"
 
 
-def _tenants(core: SchedulerCore) -> dict[ClientId, Tenant]:
+def _tenant_leaves(core: SchedulerCore) -> dict[ClientId, Tenant]:
     fair_share = core.ledger.fair_share
     return fair_share.nodes.kept_leaves() if isinstance(fair_share, TenantShare) else {}
 
@@ -416,7 +416,7 @@ def _top_clocks(core: SchedulerCore) -> tuple[VirtualClock, ...]:
     return (share.clock, share.nodes.beyond) if isinstance(share, TenantShare) else (share.clock,)
 
 
-def _branches(core: SchedulerCore) -> dict[ClientId, Branch]:
+def _kept_branches(core: SchedulerCore) -> dict[ClientId, Branch]:
     fair_share = core.ledger.fair_share
     return fair_share.nodes.kept_branches() if isinstance(fair_share, TenantShare) else {}
 
@@ -501,7 +501,7 @@ def counters_sum_what_waits(core: SchedulerCore) -> Findings:
     counted = core.state.counters
     for name in ("waiting_kv_tokens", "waiting_kv_token_time"):
         told, true = getattr(counted, name), getattr(walked, name)
-        yield _equal(told, true, max(1, true)), (), f"{name} is {told}, not {true}"
+        yield _are_equal(told, true, max(1, true)), (), f"{name} is {told}, not {true}"
 
 
 RULES: tuple[Rule, ...] = (
@@ -553,7 +553,7 @@ def check(core: SchedulerCore) -> None:
         check_rule(rule, core)
 
 
-def _equal(one: float, other: float, scale: float) -> bool:
+def _are_equal(one: float, other: float, scale: float) -> bool:
     if isinstance(one, int | Fraction) and isinstance(other, int | Fraction):
         return one == other
     return abs(one - other) <= RELATIVE_TOLERANCE * scale

@@ -58,9 +58,9 @@ class KeptEnds:
         self, application_id: ApplicationId, request_id: RequestId, ingress_id: IngressId
     ) -> None:
         """Keep the end of an inference that is counted."""
-        self._ends(application_id).inferences[request_id] = ingress_id
+        self._ends_of(application_id).inferences[request_id] = ingress_id
         self._application_of[request_id] = application_id
-        self._add((ingress_id, application_id, request_id))
+        self._keep_end((ingress_id, application_id, request_id))
 
     def add_application(
         self,
@@ -76,10 +76,10 @@ class KeptEnds:
             unfinished: Service booked for its inferences that have not ended in this scheduler.
         """
         for ingress_id in openers:
-            ends = self._ends(application_id)
+            ends = self._ends_of(application_id)
             ends.openers[ingress_id] = None
             ends.unfinished = unfinished
-            self._add((ingress_id, application_id, None))
+            self._keep_end((ingress_id, application_id, None))
 
     def is_counted(self, application_id: ApplicationId, request_id: RequestId) -> bool:
         """Return whether the end of an inference is counted, as far as the kept ends tell."""
@@ -99,7 +99,7 @@ class KeptEnds:
         ends = self._of.get(application_id, _Ends())
         openers, unfinished = list(ends.openers), ends.unfinished
         for ingress_id in openers:
-            self._drop((ingress_id, application_id, None))
+            self._drop_end((ingress_id, application_id, None))
         return openers, unfinished
 
     # --- durable state
@@ -128,14 +128,14 @@ class KeptEnds:
         for request_id in told.request_ids:
             application_id = self._application_of.get(request_id)
             if application_id is not None:
-                self._drop((told.ingress_id, application_id, request_id))
+                self._drop_end((told.ingress_id, application_id, request_id))
         for application_id in told.application_ids:
-            self._drop((told.ingress_id, application_id, None))
+            self._drop_end((told.ingress_id, application_id, None))
 
     def forget_ingress(self, ingress_id: IngressId) -> None:
         """Drop the kept ends of a lost ingress. O(n)."""
         for key in [key for key in self._kept if key[0] == ingress_id]:
-            self._drop(key)
+            self._drop_end(key)
 
     def names(self) -> Iterator[ApplicationId]:
         """Yield the applications with kept ends."""
@@ -170,16 +170,16 @@ class KeptEnds:
 
     # --- internals
 
-    def _ends(self, application_id: ApplicationId) -> _Ends:
+    def _ends_of(self, application_id: ApplicationId) -> _Ends:
         return self._of.setdefault(application_id, _Ends())
 
-    def _add(self, key: _Key) -> None:
+    def _keep_end(self, key: _Key) -> None:
         self._kept[key] = self._new[key] = None
         self._changed[key[1]] = None
         if len(self._kept) > _MOST:
-            self._drop(next(iter(self._kept)))
+            self._drop_end(next(iter(self._kept)))
 
-    def _drop(self, key: _Key) -> None:
+    def _drop_end(self, key: _Key) -> None:
         if key not in self._kept:
             return
         ingress_id, application_id, request_id = key

@@ -54,7 +54,7 @@ class KvShares:
         self.limits_nodes = any(node.kv_share != _NOTHING for node in tree.described.values())
         self._keepers = {}
         for path, node in tree.described.items():
-            if _kept(node.kv_share) > 0:
+            if _reserved_fraction(node.kv_share) > 0:
                 for one in ancestors(path):
                     parent = one.rpartition(SEPARATOR)[0]
                     self._keepers.setdefault(parent, {})[one] = None
@@ -159,8 +159,8 @@ class KvShares:
             return 0.0
         kept, kept_at_most, of_others = 0.0, 0.0, self.held("")
         for name, share in self._of_tiers.items():
-            if name != tier and _kept(share) > 0:
-                held, at_most = self.held_by_tier(name), _kept(share) * total
+            if name != tier and _reserved_fraction(share) > 0:
+                held, at_most = self.held_by_tier(name), _reserved_fraction(share) * total
                 kept += max(0.0, at_most - held)
                 kept_at_most += at_most
                 of_others -= held
@@ -168,16 +168,16 @@ class KvShares:
 
     def _kept_below(self, path: ClientId, total: Tokens) -> float:
         """Return the KV that a node, or the nodes below it, reserve against others now."""
-        own = _kept(self._tree.node(path).kv_share) * total - self.held(path)
+        own = _reserved_fraction(self._tree.node(path).kv_share) * total - self.held(path)
         below = sum(self._kept_below(child, total) for child in self._keepers.get(path, ()))
         return max(0.0, own, below)
 
     def _kept_at_most(self, path: ClientId, total: Tokens) -> float:
         """Return the KV that a node, or the nodes below it, reserve while they hold nothing."""
-        own = _kept(self._tree.node(path).kv_share) * total
+        own = _reserved_fraction(self._tree.node(path).kv_share) * total
         return max(own, sum(self._kept_at_most(one, total) for one in self._keepers.get(path, ())))
 
 
-def _kept(share: KvShare) -> float:
+def _reserved_fraction(share: KvShare) -> float:
     """Return the fraction of the memory that a node reserves while it does not use it."""
     return share.guaranteed * (1 - share.lends)

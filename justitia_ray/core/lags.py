@@ -101,13 +101,13 @@ class CurrentLags:
             return None
         if not application.waiting or not self._ledger.promises_by_tag:
             return Lag(late.work, late.seconds, None, None)
-        walk = self._walked()
+        walk = self._recent_walk()
         passed = max(0, late.work - (history.served - walk.served))
         bound = max(0, passed + walk.rest((tag, application.sequence)))
         left_s = self._seconds_for(bound - max(0, late.work))
         return Lag(late.work, late.seconds, bound, max(0.0, late.seconds) + left_s)
 
-    def _walked(self) -> "_Walk":
+    def _recent_walk(self) -> "_Walk":
         walk, size = self._walk, len(self._state.applications) + len(self._state.leases)
         kept_s = min(_KEPT_S, size * _KEPT_S_EACH)
         if walk is None or size <= _ALWAYS_ANEW or self._state.now - walk.made_at > kept_s:

@@ -33,10 +33,10 @@ class DecayingFit:
         Earlier coefficients may be open: if their values are proportional in all samples, one
         stands for all.
         """
-        rows = self._eliminated()
+        rows = self._eliminated_rows()
         return None if rows is None else rows[-1][-1] / rows[-1][-2]
 
-    def _eliminated(self) -> list[list[float]] | None:
+    def _eliminated_rows(self) -> list[list[float]] | None:
         """Return equations of which the last has only the last coefficient; None: it is open."""
         if self._weight < _LEAST_WEIGHT:
             return None

@@ -63,7 +63,7 @@ class Ingresses:
         state.ingresses[ingress_id] = state.now
         if ingress_id in self.suspect:
             self.suspect.discard(ingress_id)
-            self._readmit(ingress_id)
+            self._readmit_inferences(ingress_id)
 
     def lease_expired(self, inference: Inference) -> None:
         """Suspect the ingress of an inference whose lease expired, if it was silent since.
@@ -109,7 +109,7 @@ class Ingresses:
         self.suspect.discard(ingress_id)
         return self.inferences_of(ingress_id)
 
-    def _readmit(self, ingress_id: IngressId) -> None:
+    def _readmit_inferences(self, ingress_id: IngressId) -> None:
         back: dict[ApplicationId, list[Inference]] = {}
         for inference in self.inferences_of(ingress_id):
             application = self._state.applications[inference.application_id]

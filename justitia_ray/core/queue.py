@@ -231,7 +231,7 @@ class Queue:
             return
         client = self._policy.client(application)
         if self._unscheduled:
-            self._schedule(client, application_id)
+            self._reschedule(client, application_id)
         self._applications[application_id] = application
         self._by_tier.setdefault(application.tier, {})[application_id] = application
         members = self._members.get(client)
@@ -246,7 +246,7 @@ class Queue:
         application_id = application.application_id
         client = self._policy.client(application)
         if self._unscheduled:
-            self._schedule(client, application_id)
+            self._reschedule(client, application_id)
         if self._applications.pop(application_id, None) is not None:
             del self._by_tier[application.tier][application_id]
             self._members[client].drop(application_id)
@@ -306,7 +306,7 @@ class Queue:
     def first(self) -> Application | None:
         """Return the first application in order, or None if none may be granted."""
         client = self.first_client()
-        return None if client is None else self._head(client)
+        return None if client is None else self._first_of(client)
 
     def claim_first(self) -> Application | None:
         """Return the application to grant next, after charging for what it overtakes; or None."""
@@ -334,7 +334,7 @@ class Queue:
             if members.lets_pass:
                 yield from map(self._applications.__getitem__, members)
             else:
-                yield self._head(client)
+                yield self._first_of(client)
 
     def in_order(self) -> Iterator[Application]:
         """Yield the applications that may be granted, in the order of their current keys.
@@ -468,7 +468,7 @@ class Queue:
         for application in applications:
             self.touch(application)
 
-    def _schedule(self, client: ClientId, application_id: ApplicationId) -> None:
+    def _reschedule(self, client: ClientId, application_id: ApplicationId) -> None:
         """Remove an application from the unscheduled ones."""
         unscheduled = self._unscheduled.get(client)
         if unscheduled is not None:
@@ -476,7 +476,7 @@ class Queue:
             if not unscheduled:
                 del self._unscheduled[client]
 
-    def _head(self, client: ClientId) -> Application:
+    def _first_of(self, client: ClientId) -> Application:
         application_id = self._members[client].first()
         assert application_id is not None
         return self._applications[application_id]

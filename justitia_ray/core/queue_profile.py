@@ -56,7 +56,7 @@ class QueueProfile:
         self.made_at: Seconds = state.now
         first = list(islice(ledger.queue.in_order(), MAXIMUM_PLACES))
         self._places = {one.application_id: place for place, one in enumerate(first)}
-        self._keys = [_key(ledger, one) for one in first]
+        self._keys = [_order_key(ledger, one) for one in first]
         self._ahead = [NOTHING, *accumulate(map(demand_of, first), Demand.plus)]
         self.is_whole = len(first) == len(ledger.queue)
         """Whether the walk has visited the whole queue."""
@@ -136,7 +136,7 @@ def _to_come(state: State, application: Application) -> Demand:
     return Demand(to_come, 0, to_come)
 
 
-def _key(ledger: Ledger, application: Application) -> tuple[object, ...]:
+def _order_key(ledger: Ledger, application: Application) -> tuple[object, ...]:
     policy = ledger.policy
     client = policy.client(application)
     return policy.key(client, application), policy.application_key(application)

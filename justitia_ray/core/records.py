@@ -50,12 +50,12 @@ class RecordReader:
     def flag(self, name: str) -> bool:
         """Return a field that is true or false."""
         value = self.value(name)
-        return value if type(value) is bool else self._refuse(name, "true or false")
+        return value if type(value) is bool else self._refuse_value(name, "true or false")
 
     def integer(self, name: str) -> int:
         """Return a field that is a whole number of at least 0."""
         value = self.value(name)
-        return value if _is_count(value) else self._refuse(name, "an integer >= 0")
+        return value if _is_count(value) else self._refuse_value(name, "an integer >= 0")
 
     def integer_or_none(self, name: str) -> int | None:
         """Return a field that is null, or a whole number of at least 0."""
@@ -65,7 +65,7 @@ class RecordReader:
         """Return a field that is a finite number."""
         value: float = self.value(name)
         if type(value) not in (int, float) or not isfinite(value):
-            self._refuse(name, "a finite number")
+            self._refuse_value(name, "a finite number")
         return value
 
     def number_or_none(self, name: str) -> float | None:
@@ -75,17 +75,17 @@ class RecordReader:
     def positive(self, name: str) -> float:
         """Return a field that is a finite number above 0."""
         value = self.number(name)
-        return value if value > 0 else self._refuse(name, "a finite number > 0")
+        return value if value > 0 else self._refuse_value(name, "a finite number > 0")
 
     def not_negative(self, name: str) -> float:
         """Return a field that is a finite number of at least 0."""
         value = self.number(name)
-        return value if value >= 0 else self._refuse(name, "a finite number >= 0")
+        return value if value >= 0 else self._refuse_value(name, "a finite number >= 0")
 
     def text(self, name: str) -> str:
         """Return a field that is a text."""
         value = self.value(name)
-        return value if isinstance(value, str) else self._refuse(name, "a text")
+        return value if isinstance(value, str) else self._refuse_value(name, "a text")
 
     def text_or_none(self, name: str) -> str | None:
         """Return a field that is null or a text."""
@@ -94,7 +94,7 @@ class RecordReader:
     def mapping(self, name: str) -> dict[str, Any]:
         """Return a field that is an object."""
         value = self.value(name)
-        return value if isinstance(value, dict) else self._refuse(name, "an object")
+        return value if isinstance(value, dict) else self._refuse_value(name, "an object")
 
     def table(self, name: str, read: Callable[["RecordReader", str], Entry]) -> dict[str, Entry]:
         """Return a field that is an object with arbitrary names, each entry read by `read`."""
@@ -108,16 +108,16 @@ class RecordReader:
     def items(self, name: str) -> list[Any]:
         """Return a field that is a list of items of any kind."""
         value = self.value(name)
-        return value if isinstance(value, list) else self._refuse(name, "a list")
+        return value if isinstance(value, list) else self._refuse_value(name, "a list")
 
     def integers(self, name: str) -> tuple[int, ...]:
         """Return a field that is a list of whole numbers of at least 0."""
         value = self.items(name)
         if not all(map(_is_count, value)):
-            self._refuse(name, "a list of integers >= 0")
+            self._refuse_value(name, "a list of integers >= 0")
         return tuple(value)
 
-    def _refuse(self, name: str, allowed: str) -> NoReturn:
+    def _refuse_value(self, name: str, allowed: str) -> NoReturn:
         shown = repr(self.value(name))
         shown = shown if len(shown) <= 80 else f"{shown[:77]}..."
         raise ValueError(f"{self._prefix}{name} is {shown}: {allowed} is allowed")

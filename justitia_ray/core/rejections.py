@@ -31,10 +31,10 @@ class Rejections:
         if event.resubmitted or quota.admits(event.tenant, state.now, is_retry=is_retry):
             self._rejected.pop(name, None)
             return True
-        self._reject(event, is_again=is_retry is True)
+        self._reject_application(event, is_again=is_retry is True)
         return False
 
-    def _reject(self, event: ev.ApplicationArrived, *, is_again: bool) -> None:
+    def _reject_application(self, event: ev.ApplicationArrived, *, is_again: bool) -> None:
         state, name = self._state, event.application_id
         state.counters.rejected_applications += self._rejected.pop(name, None) is None
         wait_s = state.open_applications.next_slot(event.tenant, state.now, is_again=is_again)

@@ -102,7 +102,7 @@ class Suspects:
 
     def is_open(self, inference: Inference) -> bool:
         """Return whether an inference is kept apart from other suspects."""
-        return bool(self._suspicion(inference).open)
+        return bool(self._suspicion_of(inference).open)
 
     @property
     def open_count(self) -> int:
@@ -122,7 +122,7 @@ class Suspects:
         new = [
             (inference, ran_s)
             for inference, ran_s in ran
-            if failure_id not in self._suspicion(inference).ran_s
+            if failure_id not in self._suspicion_of(inference).ran_s
         ]
         if not self.deaths_allowed or not new:
             return None
@@ -130,7 +130,7 @@ class Suspects:
         self._members[failure_id] = self._members.get(failure_id, frozenset()) | members
         shapes = self._shapes.setdefault(failure_id, {})
         for inference, ran_s in new:
-            shapes[call_name(inference.request_id)] = self._shape(inference)
+            shapes[call_name(inference.request_id)] = self._call_shape(inference)
             suspicion = self.known.setdefault(call_name(inference.request_id), Suspicion())
             suspicion.inference = inference
             suspicion.ran_s[failure_id] = ran_s
@@ -143,7 +143,7 @@ class Suspects:
         if len(guilty) != 1:
             return None
         self.convicted.append(guilty[0])
-        for name in list(self._suspicion(guilty[0]).ran_s):
+        for name in list(self._suspicion_of(guilty[0]).ran_s):
             self._forget_death(name)
         return guilty[0]
 
@@ -180,7 +180,7 @@ class Suspects:
 
     def note_running(self, inference: Inference) -> None:
         """Start the time that clears a suspect, when its payload has reached a replica."""
-        suspicion = self._suspicion(inference)
+        suspicion = self._suspicion_of(inference)
         if names := suspicion.open:
             suspicion.watched = inference.lease_id
             longest_s = max(suspicion.ran_s[name] for name in names)
@@ -250,7 +250,7 @@ class Suspects:
         self, replicas: Sequence[KnownReplica], inference: Inference
     ) -> Sequence[KnownReplica]:
         """Return the replicas with the least expected harm first, then in the given order."""
-        if self._suspicion(inference).open:
+        if self._suspicion_of(inference).open:
             return sorted(replicas, key=lambda replica: len(replica.leases))
         watched = self._replicas_of(s for s in self.known.values() if s.open)
         return sorted(replicas, key=lambda replica: replica.replica_id in watched)
@@ -287,11 +287,11 @@ class Suspects:
 
     # --- internals
 
-    def _suspicion(self, inference: Inference) -> Suspicion:
+    def _suspicion_of(self, inference: Inference) -> Suspicion:
         return self.known.get(call_name(inference.request_id)) or Suspicion()
 
     def _is_guilty(self, inference: Inference) -> bool:
-        name, suspicion = call_name(inference.request_id), self._suspicion(inference)
+        name, suspicion = call_name(inference.request_id), self._suspicion_of(inference)
         *before_s, last_s = (suspicion.ran_s[failure_id] for failure_id in suspicion.open)
         needed = self.deaths_allowed
         if before_s and last_s < min(before_s) / 2:
@@ -316,7 +316,7 @@ class Suspects:
         self, failure_id: FailureId, newcomer: Inference, excepted: set[CallName]
     ) -> bool:
         """Return whether a call of this shape ran in a death and disappeared before this one."""
-        shape = self._shape(newcomer)
+        shape = self._call_shape(newcomer)
         for name, known_shape in self._shapes.get(failure_id, {}).items():
             if known_shape != shape or name in excepted:
                 continue
@@ -328,7 +328,7 @@ class Suspects:
                 return True  # its ingress has sent nothing since
         return False
 
-    def _shape(self, inference: Inference) -> _Shape:
+    def _call_shape(self, inference: Inference) -> _Shape:
         tenant = self._state.applications[inference.application_id].tenant
         return tenant, inference.max_output_tokens, inference.choices
 

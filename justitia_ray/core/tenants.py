@@ -164,7 +164,7 @@ class TenantTree:
 
     def __post_init__(self) -> None:
         for path, node in self.described.items():
-            self._check(path, node)
+            self._check_node(path, node)
         self._check_guaranteed()
 
     def node(self, path: ClientId) -> TenantNode:
@@ -207,7 +207,7 @@ class TenantTree:
         deadlines = (node.deadline_s for _, node in self.nodes(tenant))
         return min((one for one in deadlines if one is not None), default=None)
 
-    def _check(self, path: str, node: TenantNode) -> None:
+    def _check_node(self, path: str, node: TenantNode) -> None:
         share, where = node.kv_share, f"tenants.{path}"
         _refuse_above(f"{where}.kv_share: guaranteed", share.guaranteed, "`max`", share.most)
         _refuse_above(f"{where}: weight", node.weight, "max_weight", node.max_weight)

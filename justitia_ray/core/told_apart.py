@@ -28,7 +28,7 @@ class ToldApart:
         self._known: dict[ClientId, None] = {}
         self._below: dict[ClientId, int] = {}
         for tenant in known:
-            self._add(tenant)
+            self._add_name(tenant)
 
     def name_of(self, tenant: ClientId) -> ClientId:
         """Return the name under which a tenant is counted."""
@@ -42,10 +42,10 @@ class ToldApart:
             return tenant
         if is_full:
             return self._other
-        self._add(tenant)
+        self._add_name(tenant)
         return tenant
 
-    def _add(self, tenant: ClientId) -> None:
+    def _add_name(self, tenant: ClientId) -> None:
         self._known[tenant] = None
         top = tenant.partition(SEPARATOR)[0]
         if tenant != top:

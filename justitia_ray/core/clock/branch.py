@@ -97,17 +97,17 @@ class BranchClock(VirtualClock):
         self._found.clear()
         super().serve(amount)
 
-    def _depart(self, session_id: ApplicationId, session: GpsSession) -> None:
+    def _end_departure(self, session_id: ApplicationId, session: GpsSession) -> None:
         self._legs.append((self._virtual_time, self._active_weight))
-        super()._depart(session_id, session)
+        super()._end_departure(session_id, session)
 
     def _place(self, session_id: ApplicationId, session: GpsSession) -> None:
         self._found.clear()
         super()._place(session_id, session)
 
-    def _deactivate(self, session: GpsSession) -> None:
+    def _count_inactive(self, session: GpsSession) -> None:
         self._found.clear()
-        super()._deactivate(session)
+        super()._count_inactive(session)
 
 
 class Branch:
@@ -158,7 +158,7 @@ class Branch:
 
     def to_parent(self, level: VirtualTime) -> VirtualTime:
         """Return V of the parent at which V of this node will reach a level."""
-        return self._after(self.since, self.clock.until(level))
+        return self._parent_level_after(self.since, self.clock.until(level))
 
     def look(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
         """Spend the share received until the parent's V was `now`; `idle`: nothing more is owed.
@@ -171,7 +171,9 @@ class Branch:
             return []
         course = self.clock.serve_noting(inf if idle else self.weight * (now - since))
         self.since = now
-        return self._pass(lambda level: min(now, self._after(since, course.served_until(level))))
+        return self._pass_finishes(
+            lambda level: min(now, self._parent_level_after(since, course.served_until(level)))
+        )
 
     def charge(self, child: Node, amount: KvTokenTime, sequence: int) -> None:
         """Increase the charge of a child."""
@@ -184,7 +186,7 @@ class Branch:
             The applications of siblings that this finished.
         """
         self.clock.refund(child.name, amount)
-        return self._pass(lambda level: self.since)
+        return self._pass_finishes(lambda level: self.since)
 
     def reweigh_all(self, weight: float) -> None:
         """Change φ; called after an update. Debts are kept."""
@@ -205,11 +207,11 @@ class Branch:
         self._upcoming.drop(name)
         self.stale[name] = None
 
-    def _after(self, since: VirtualTime, served: KvTokenTime) -> VirtualTime:
+    def _parent_level_after(self, since: VirtualTime, served: KvTokenTime) -> VirtualTime:
         """Return V of the parent when the share has served `served` since `since`."""
         return since + served / self.weight if served else since
 
-    def _pass(self, to_parent: Callable[[VirtualTime], VirtualTime]) -> list[Finished]:
+    def _pass_finishes(self, to_parent: Callable[[VirtualTime], VirtualTime]) -> list[Finished]:
         """Update the children that V has passed a finish of; return the finished applications."""
         level, found, due = self.clock.virtual_time, [], []
         while (name := self._upcoming.first()) is not None and (

@@ -107,15 +107,15 @@ class ServedShare:
         """Open an account with a predicted cost: charge max(2, Ĉ) (rule 6)."""
         charge = max(MINIMUM_CHARGE, cost)
         account = self.accounts[application_id] = Account(weight, sequence, charge)
-        self._charge(application_id, account, charge)
+        self._charge_application(application_id, account, charge)
 
     def deliver(
         self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
     ) -> list[ApplicationId]:
         """Book one report's service (rules 1 and 2); return the applications charged again."""
-        return self._deliver(deliveries, self.clock)
+        return self._book_deliveries(deliveries, self.clock)
 
-    def _deliver(
+    def _book_deliveries(
         self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]], clock: VirtualClock
     ) -> list[ApplicationId]:
         """Book the service of applications that are under one clock."""
@@ -129,7 +129,7 @@ class ServedShare:
             if moved is not None:
                 moved[application_id] = None
             while account.attained > account.charged:
-                self._charge(application_id, account, account.charged)
+                self._charge_application(application_id, account, account.charged)
                 account.charged *= 2
                 account.settlements += 1
                 recharged.append(application_id)
@@ -149,11 +149,11 @@ class ServedShare:
         if account.withdrawn or not amount:
             return
         if amount > 0:
-            self._charge(application_id, account, amount)
+            self._charge_application(application_id, account, amount)
         else:
             if self._moved is not None:
                 self._note_move(application_id)
-            self._refund(application_id, -amount)
+            self._refund_application(application_id, -amount)
 
     def miss(self, application_id: ApplicationId, amount: KvTokenTime) -> KvTokenTime:
         """Charge and serve the prefill of an application that its tag does not pay.
@@ -169,7 +169,7 @@ class ServedShare:
             account.withdrawn = True
             if self._moved is not None:
                 self._note_move(application_id)
-            self._refund(application_id, account.charged - account.attained)
+            self._refund_application(application_id, account.charged - account.attained)
 
     def resume(self, application_id: ApplicationId) -> bool:
         """Charge the refund of a tool gap again (rule 5); return whether there was one."""
@@ -177,7 +177,7 @@ class ServedShare:
         if not account.withdrawn:
             return False
         account.withdrawn = False
-        self._charge(application_id, account, account.charged - account.attained)
+        self._charge_application(application_id, account, account.charged - account.attained)
         return True
 
     def expect(self, application_id: ApplicationId, remaining: KvTokenTime) -> bool:
@@ -191,7 +191,7 @@ class ServedShare:
             return False
         account.charged += missing
         if not account.withdrawn:
-            self._charge(application_id, account, missing)
+            self._charge_application(application_id, account, missing)
         return True
 
     def settle(self, application_id: ApplicationId) -> VirtualTime:
@@ -199,7 +199,7 @@ class ServedShare:
         self.withdraw(application_id)
         self._note_move(application_id)
         del self.accounts[application_id]
-        return self._release(application_id)
+        return self._release_application(application_id)
 
     def reweigh(self, application_id: ApplicationId, weight: float) -> None:
         """Change the weight of an account: refund, take the new weight, charge."""
@@ -207,7 +207,7 @@ class ServedShare:
         was_withdrawn = account.withdrawn
         self.withdraw(application_id)
         account.weight = weight
-        self._reweigh(application_id, weight)
+        self._reweigh_application(application_id, weight)
         if not was_withdrawn:
             self.resume(application_id)
 
@@ -298,19 +298,21 @@ class ServedShare:
         if self._moved is not None:
             self._moved[application_id] = None
 
-    def _charge(self, application_id: ApplicationId, account: Account, amount: KvTokenTime) -> None:
+    def _charge_application(
+        self, application_id: ApplicationId, account: Account, amount: KvTokenTime
+    ) -> None:
         if self._moved is not None:
             self._note_move(application_id)
         self.clock.charge(application_id, amount, account.weight, account.sequence)
 
-    def _refund(self, application_id: ApplicationId, amount: KvTokenTime) -> None:
+    def _refund_application(self, application_id: ApplicationId, amount: KvTokenTime) -> None:
         self.clock.refund(application_id, amount)
 
-    def _reweigh(self, application_id: ApplicationId, weight: float) -> None:
+    def _reweigh_application(self, application_id: ApplicationId, weight: float) -> None:
         self._note_move(application_id)
         self.clock.reweigh(application_id, weight)
 
-    def _release(self, application_id: ApplicationId) -> VirtualTime:
+    def _release_application(self, application_id: ApplicationId) -> VirtualTime:
         """Release the session of an application that has ended; return its final tag."""
         final = self.clock.session(application_id).finish
         self.clock.release(application_id)

@@ -74,9 +74,9 @@ class PrefixSums:
             node.amount = amount
         else:
             below, node = node, _Node(place, rank, amount)
-            node.left, node.right = _split(below, place)
+            node.left, node.right = _split_at(below, place)
         node.sum_up()
-        self._hang(node, place, path)
+        self._attach_subtree(node, place, path)
 
     def remove(self, place: Place) -> None:
         """Remove the amount at a place.
@@ -91,7 +91,7 @@ class PrefixSums:
             node = node.left if place < node.place else node.right
         if node is None:
             raise KeyError(place)
-        self._hang(_join(node.left, node.right), place, path)
+        self._attach_subtree(_join_subtrees(node.left, node.right), place, path)
 
     def up_to(self, place: Place) -> KvTokenTime:
         """Return the sum of the amounts at this place and before it."""
@@ -127,7 +127,7 @@ class PrefixSums:
         for above in reversed(path):
             above.sum_up()
 
-    def _hang(self, node: _Node | None, place: Place, path: list[_Node]) -> None:
+    def _attach_subtree(self, node: _Node | None, place: Place, path: list[_Node]) -> None:
         """Attach a subtree at the end of a path, and update the sums along the path."""
         if not path:
             self._root = node
@@ -139,27 +139,27 @@ class PrefixSums:
             above.sum_up()
 
 
-def _split(node: _Node | None, place: Place) -> tuple[_Node | None, _Node | None]:
+def _split_at(node: _Node | None, place: Place) -> tuple[_Node | None, _Node | None]:
     """Return the subtrees before a place and after it."""
     if node is None:
         return None, None
     if node.place < place:
-        node.right, after = _split(node.right, place)
+        node.right, after = _split_at(node.right, place)
         node.sum_up()
         return node, after
-    before, node.left = _split(node.left, place)
+    before, node.left = _split_at(node.left, place)
     node.sum_up()
     return before, node
 
 
-def _join(before: _Node | None, after: _Node | None) -> _Node | None:
+def _join_subtrees(before: _Node | None, after: _Node | None) -> _Node | None:
     if before is None or after is None:
         return after if before is None else before
     if before.rank > after.rank:
-        before.right = _join(before.right, after)
+        before.right = _join_subtrees(before.right, after)
         before.sum_up()
         return before
-    after.left = _join(before, after.left)
+    after.left = _join_subtrees(before, after.left)
     after.sum_up()
     return after
 
@@ -222,7 +222,7 @@ class ReferenceServer:
 
     def advance(self, now: VirtualTime, share: KvTokenTime) -> list[ApplicationId]:
         """Spend the share received until V = `now`; return the applications served."""
-        served = self._spend(share, at_once=False)
+        served = self._spend_in_order(share, at_once=False)
         self.since = now
         return served
 
@@ -232,7 +232,7 @@ class ReferenceServer:
         """Add work of an application, and set its tag."""
         remaining = self.remaining(application_id) + amount
         self._take_out(application_id)
-        self._put((tag, sequence, application_id), remaining)
+        self._set_remaining((tag, sequence, application_id), remaining)
 
     def refund(
         self, application_id: ApplicationId, tag: VirtualTime, amount: KvTokenTime
@@ -247,10 +247,10 @@ class ReferenceServer:
         if remaining > taken:
             sequence = self._owed[application_id][0][1]
             self._take_out(application_id)
-            self._put((tag, sequence, application_id), remaining - taken)
+            self._set_remaining((tag, sequence, application_id), remaining - taken)
         elif remaining:
-            self._finish(application_id, self.since)
-        return self._spend(amount - taken, at_once=True)
+            self._finish_application(application_id, self.since)
+        return self._spend_in_order(amount - taken, at_once=True)
 
     def move(self, application_id: ApplicationId, tag: VirtualTime) -> None:
         """Change the tag of an application; a finished one is ignored."""
@@ -267,9 +267,9 @@ class ReferenceServer:
             return
         (place, remaining), (earlier, work) = self._owed[source], self._owed[target]
         moved = min(amount, remaining)
-        self._put(earlier, work + moved)
+        self._set_remaining(earlier, work + moved)
         self._take_out(source)
-        self._put(place, remaining - moved)
+        self._set_remaining(place, remaining - moved)
 
     def forget(self, application_id: ApplicationId) -> None:
         """Drop the finish time of an application."""
@@ -279,11 +279,11 @@ class ReferenceServer:
     def restore(self, place: Place, remaining: KvTokenTime, finished: VirtualTime | None) -> None:
         """Restore an application from a snapshot."""
         if remaining > 0:
-            self._put(place, remaining)
+            self._set_remaining(place, remaining)
         elif finished is not None:
             self._finished[place[2]] = finished
 
-    def _spend(self, amount: KvTokenTime, *, at_once: bool) -> list[ApplicationId]:
+    def _spend_in_order(self, amount: KvTokenTime, *, at_once: bool) -> list[ApplicationId]:
         served: list[ApplicationId] = []
         spent: KvTokenTime = 0
         while amount > 0 and (first := self._work.first()) is not None:
@@ -295,13 +295,15 @@ class ReferenceServer:
                 break
             amount -= remaining
             spent += remaining
-            self._finish(place[2], self.since if at_once else self.since + spent / self.weight)
+            self._finish_application(
+                place[2], self.since if at_once else self.since + spent / self.weight
+            )
         return served
 
     def _finish_at(self, place: Place) -> VirtualTime:
         return self.since + self._work.up_to(place) / self.weight
 
-    def _put(self, place: Place, remaining: KvTokenTime) -> None:
+    def _set_remaining(self, place: Place, remaining: KvTokenTime) -> None:
         """Set remaining work; an application without any is finished with those before it."""
         if remaining > 0:
             self._finished.pop(place[2], None)
@@ -311,7 +313,7 @@ class ReferenceServer:
         else:
             self._note_finished(place[2], self._finish_at(place))
 
-    def _finish(self, application_id: ApplicationId, at: VirtualTime) -> None:
+    def _finish_application(self, application_id: ApplicationId, at: VirtualTime) -> None:
         self._take_out(application_id)
         self._note_finished(application_id, at)
 

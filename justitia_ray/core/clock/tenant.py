@@ -107,7 +107,7 @@ class Tenant:
             return []
         share = self.server.share(now, idle=idle)
         self.gps.serve(share)
-        self._served(self.server.advance(now, share))
+        self._note_served(self.server.advance(now, share))
         return self.take_finished()
 
     def take_finished(self) -> list[Finished]:
@@ -133,25 +133,25 @@ class Tenant:
         self.gps.charge(application_id, amount, weight, sequence)
         tag = self.gps.session(application_id).finish
         self.server.charge(application_id, tag, sequence, amount)
-        self._served([application_id])
+        self._note_served([application_id])
 
     def refund(self, application_id: ApplicationId, amount: KvTokenTime) -> None:
         """Refund a charge; service given in excess goes to other applications of the tenant."""
         session = self.gps.session(application_id)
         self.gps.refund(application_id, amount)
         served = self.server.refund(application_id, session.finish, amount)
-        self._served([application_id, *served])
+        self._note_served([application_id, *served])
 
     def reweigh(self, application_id: ApplicationId, weight: float) -> None:
         """Change an application's weight inside the tenant; debts are kept."""
         self.gps.reweigh(application_id, weight)
         self.server.move(application_id, self.gps.session(application_id).finish)
-        self._served([application_id])
+        self._note_served([application_id])
 
     def transfer(self, source: ApplicationId, target: ApplicationId, amount: KvTokenTime) -> None:
         """Move work of an application to the place of another one, which it has overtaken."""
         self.server.transfer(source, target, amount)
-        self._served([source, target])
+        self._note_served([source, target])
 
     def debt(self, application_id: ApplicationId) -> KvTokenTime:
         """Return the refund after which GPS and the reference server owe an application nothing."""
@@ -160,7 +160,7 @@ class Tenant:
     def end(self, application_id: ApplicationId) -> None:
         """Drop an application as soon as neither server owes it anything."""
         self.live.discard(application_id)
-        self._served([application_id])
+        self._note_served([application_id])
 
     def rename(self, application_id: ApplicationId, name: ApplicationId) -> None:
         """Transfer the debt to an ended application to another name, at the same place."""
@@ -168,7 +168,7 @@ class Tenant:
         place = session.finish, session.weight, session.sequence
         self.gps.refund(application_id, self.gps.owed(application_id))
         self.server.refund(application_id, session.finish, remaining)
-        self._served([application_id])
+        self._note_served([application_id])
         self.restore(name, *place, remaining, None, live=False)
 
     def after_charge(
@@ -202,7 +202,7 @@ class Tenant:
             self.live.add(application_id)
         self.gps.restore_session(application_id, finish, weight, sequence, released=False)
         self.server.restore((finish, sequence, application_id), remaining, finished)
-        self._served([application_id])
+        self._note_served([application_id])
 
     def carry(self, application_id: ApplicationId) -> None:
         """Make this application the carrier, as in the snapshot."""
@@ -225,7 +225,7 @@ class Tenant:
             changed[carrier] = None
         return list(changed)
 
-    def _served(self, application_ids: list[ApplicationId]) -> None:
+    def _note_served(self, application_ids: list[ApplicationId]) -> None:
         """Mark records as changed; release ended applications without reference work."""
         for application_id in application_ids:
             self._changed[application_id] = None

@@ -120,7 +120,7 @@ class TenantShare(ServedShare):
     def take_changed(self) -> list[ApplicationId]:
         """Return the applications whose records changed or were dropped since the last call."""
         for node in self.nodes.forgotten():
-            self._drop(node)
+            self._drop_subtree(node)
         changed, self._changed = self._changed, {}
         return list(changed)
 
@@ -142,8 +142,8 @@ class TenantShare(ServedShare):
         debt = self._take_over(application_id, tenant)
         charge = max(MINIMUM_CHARGE, cost)
         account = self.accounts[application_id] = Account(weight, sequence, charge)
-        self._join(application_id, tenant, weight)
-        self._charge(application_id, account, charge + debt)
+        self._join_leaf(application_id, tenant, weight)
+        self._charge_application(application_id, account, charge + debt)
 
     def deliver(
         self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
@@ -156,8 +156,8 @@ class TenantShare(ServedShare):
         for application_id, amount in deliveries:
             is_beyond = top(self.nodes.leaf_of(application_id)).name == BEYOND
             (without if is_beyond else with_quota).append((application_id, amount))
-        recharged = self._deliver(with_quota, self.clock) if with_quota else []
-        return recharged + (self._deliver(without, self.nodes.beyond) if without else [])
+        recharged = self._book_deliveries(with_quota, self.clock) if with_quota else []
+        return recharged + (self._book_deliveries(without, self.nodes.beyond) if without else [])
 
     def miss(self, application_id: ApplicationId, amount: KvTokenTime) -> KvTokenTime:
         """Charge an application's tenant, at all levels, for prefill that its tag does not pay.
@@ -169,7 +169,7 @@ class TenantShare(ServedShare):
         name = f"{tenant.path}|misses"  # no caller can use it
         self.nodes.path_of[name] = tenant.path
         account = self.accounts[application_id]
-        self._charge(name, Account(account.weight, account.sequence, amount), amount)
+        self._charge_application(name, Account(account.weight, account.sequence, amount), amount)
         self.served += amount
         self.nodes.clock_of(top(tenant)).serve(amount)
         return amount
@@ -186,13 +186,13 @@ class TenantShare(ServedShare):
             if account.weight != weight:
                 self.reweigh(application_id, weight)
             return
-        was_withdrawn, tenant = account.withdrawn, self._look(application_id)
+        was_withdrawn, tenant = account.withdrawn, self._updated_tenant(application_id)
         self.withdraw(application_id)
-        self._release(application_id)
+        self._release_application(application_id)
         self._leave_behind(application_id, tenant)
         account.weight, account.withdrawn = weight, False
-        self._join(application_id, leaf, weight)
-        self._charge(application_id, account, account.charged - account.attained)
+        self._join_leaf(application_id, leaf, weight)
+        self._charge_application(application_id, account, account.charged - account.attained)
         if was_withdrawn:
             self.withdraw(application_id)
 
@@ -202,21 +202,21 @@ class TenantShare(ServedShare):
         Only the places in the reference server change: tags inside the tenant, the total debt of
         each server, and keys of other tenants stay.
         """
-        tenant = self._look(source)
+        tenant = self._updated_tenant(source)
         tenant.transfer(source, target, amount)
-        self._freeze(tenant)
-        self._note(tenant)
+        self._store_final_keys(tenant)
+        self._note_changes(tenant)
 
     def grow(self, tree: TenantTree) -> None:
         """Use the weights of another tree; debts are kept."""
         before, self.nodes.weights = self.nodes.weights, tree
         for branch in list(self.nodes.branches.values()):
-            self._weigh(branch, self.nodes.branch_weight(branch.path))
+            self._set_weight(branch, self.nodes.branch_weight(branch.path))
         for leaf in list(self.nodes.leaves.values()):
             asked = leaf.weight
             if leaf.live and before.node(described_by(leaf.path)).weight is not None:
-                asked = self._asked(leaf)
-            self._weigh(leaf, self.nodes.leaf_weight(leaf, asked))
+                asked = self._requested_weight(leaf)
+            self._set_weight(leaf, self.nodes.leaf_weight(leaf, asked))
 
     # --- keys
 
@@ -272,7 +272,7 @@ class TenantShare(ServedShare):
             self.nodes.beyond.start(reader.number("above"))
         for path in sorted(state):
             fields = RecordReader(state, (path,), None).record(path, NODE_FIELDS)
-            parent = self._branch(path.rpartition(SEPARATOR)[0], looks=False)
+            parent = self._branch_of(path.rpartition(SEPARATOR)[0], looks=False)
             inner_time = fields["virtual_time"]
             self.nodes.add_branch(path, parent, fields["since"], fields["weight"], inner_time)
             self._restored[path] = fields["finish"], fields["sequence"]
@@ -326,39 +326,41 @@ class TenantShare(ServedShare):
 
     # --- changes of the clocks
 
-    def _charge(self, application_id: ApplicationId, account: Account, amount: KvTokenTime) -> None:
-        tenant = self._look(application_id)
+    def _charge_application(
+        self, application_id: ApplicationId, account: Account, amount: KvTokenTime
+    ) -> None:
+        tenant = self._updated_tenant(application_id)
         node: Node = tenant
         for branch in tenant.up:
             branch.charge(node, amount, account.sequence)
             node = branch
         self.nodes.clock_of(node).charge(node.name, amount, node.weight, account.sequence)
         tenant.charge(application_id, amount, account.weight, account.sequence)
-        self._freeze(tenant)
-        self._note(tenant)
+        self._store_final_keys(tenant)
+        self._note_changes(tenant)
 
-    def _refund(self, application_id: ApplicationId, amount: KvTokenTime) -> None:
-        tenant = self._look(application_id)
+    def _refund_application(self, application_id: ApplicationId, amount: KvTokenTime) -> None:
+        tenant = self._updated_tenant(application_id)
         tenant.refund(application_id, amount)
-        self._freeze(tenant)
+        self._store_final_keys(tenant)
         node: Node = tenant
         for branch in tenant.up:
-            self._complete(branch.refund(node, amount), branch.parent)
+            self._store_keys_above(branch.refund(node, amount), branch.parent)
             branch.place(node)
             node = branch
         self.nodes.clock_of(node).refund(node.name, amount)
-        self._note(tenant)
+        self._note_changes(tenant)
 
-    def _reweigh(self, application_id: ApplicationId, weight: float) -> None:
+    def _reweigh_application(self, application_id: ApplicationId, weight: float) -> None:
         """Change the weight of an application inside its tenant, and the weight of the tenant."""
-        tenant = self._look(application_id)
+        tenant = self._updated_tenant(application_id)
         tenant.reweigh(application_id, weight)
-        self._freeze(tenant)
-        self._weigh(tenant, self.nodes.leaf_weight(tenant, weight))
-        self._note(tenant)
+        self._store_final_keys(tenant)
+        self._set_weight(tenant, self.nodes.leaf_weight(tenant, weight))
+        self._note_changes(tenant)
 
-    def _release(self, application_id: ApplicationId) -> VirtualTime:
-        tenant = self._look(application_id)
+    def _release_application(self, application_id: ApplicationId) -> VirtualTime:
+        tenant = self._updated_tenant(application_id)
         final = self.keys.key(tenant, application_id)
         tenant.end(application_id)
         if not tenant.live:
@@ -367,13 +369,13 @@ class TenantShare(ServedShare):
             branch.live -= 1
             if not branch.live:
                 self.nodes.clock_of(branch).release(branch.name)
-        self._note(tenant)
+        self._note_changes(tenant)
         return final
 
-    def _join(self, application_id: ApplicationId, path: ClientId, weight: float) -> None:
+    def _join_leaf(self, application_id: ApplicationId, path: ClientId, weight: float) -> None:
         """Add a live application to a leaf; the caller charges it there next."""
         leaf = self.nodes.leaves.get(path) or self._add_leaf(path, None, weight)
-        self._weigh(leaf, self.nodes.leaf_weight(leaf, weight), notes=False)
+        self._set_weight(leaf, self.nodes.leaf_weight(leaf, weight), notes=False)
         leaf.live.add(application_id)
         for branch in leaf.up:
             branch.live += 1
@@ -386,24 +388,24 @@ class TenantShare(ServedShare):
             ended = next(name for name in names if name not in self.nodes.path_of)
             self.nodes.path_of[ended] = tenant.path
             tenant.rename(application_id, ended)
-            self._note(tenant)
+            self._note_changes(tenant)
 
     def _take_over(self, application_id: ApplicationId, path: ClientId) -> KvTokenTime:
         """Refund the debt to an ended application with this id; return its amount."""
         if application_id not in self.nodes.path_of:
             return 0
-        tenant = self._look(application_id)
-        self._note(tenant)
+        tenant = self._updated_tenant(application_id)
+        self._note_changes(tenant)
         if application_id not in tenant:
             return 0
         if (top(tenant).name == BEYOND) != (ancestors(path)[0] == BEYOND):
             self._leave_behind(application_id, tenant)
             return 0
         debt = tenant.debt(application_id)
-        self._refund(application_id, debt)
+        self._refund_application(application_id, debt)
         return debt
 
-    def _weigh(self, node: Node, weight: float, *, notes: bool = True) -> None:
+    def _set_weight(self, node: Node, weight: float, *, notes: bool = True) -> None:
         """Change the weight of a node; debts are kept.
 
         Args:
@@ -422,18 +424,18 @@ class TenantShare(ServedShare):
         if not notes:
             return
         if isinstance(node, Tenant):
-            self._note(node)
+            self._note_changes(node)
         else:
             self._note_path(node)
 
-    def _freeze(self, tenant: Tenant) -> None:
+    def _store_final_keys(self, tenant: Tenant) -> None:
         """Store the final keys of applications that the last change has finished, at all levels."""
         for _, application_id, at in tenant.take_finished():
             for branch in tenant.up:
                 at = branch.to_parent(at)
                 tenant.above[application_id].append(at)
 
-    def _complete(self, finished: list[Finished], branch: Branch | None) -> None:
+    def _store_keys_above(self, finished: list[Finished], branch: Branch | None) -> None:
         """Store the final keys, above a branch, of applications just finished below it."""
         if branch is not None:
             for tenant, application_id, _ in finished:
@@ -451,10 +453,10 @@ class TenantShare(ServedShare):
         """Add a leaf, and the branches above it; `since` is None except in a restore."""
         parent = self.nodes.branches.get(path)
         if parent is None and SEPARATOR in path:
-            parent = self._branch(path.rpartition(SEPARATOR)[0], looks=since is None)
+            parent = self._branch_of(path.rpartition(SEPARATOR)[0], looks=since is None)
         return self.nodes.add_leaf(path, parent, since, weight, inner_time)
 
-    def _branch(self, path: ClientId, *, looks: bool) -> Branch | None:
+    def _branch_of(self, path: ClientId, *, looks: bool) -> Branch | None:
         """Return the branch of a path, made from the leaf there if necessary; None: the root.
 
         Args:
@@ -476,7 +478,7 @@ class TenantShare(ServedShare):
         leaf = self.nodes.leaves.get(path)
         clock = self.nodes.clock_below(parent, path)
         if leaf is not None and path not in clock:
-            self._drop(leaf)
+            self._drop_subtree(leaf)
             leaf = None
         if leaf is not None and looks:
             self._look_at(leaf)
@@ -497,22 +499,22 @@ class TenantShare(ServedShare):
             leaf.note_all()
             self._branched[ancestors(path)[0]] = None
             if leaf.live:
-                self._weigh(leaf, self._asked(leaf))
+                self._set_weight(leaf, self._requested_weight(leaf))
             branch.place(leaf)
-            self._note(leaf)
-            self._weigh(branch, self.nodes.branch_weight(path))
+            self._note_changes(leaf)
+            self._set_weight(branch, self.nodes.branch_weight(path))
         return branch
 
-    def _asked(self, leaf: Tenant) -> float:
+    def _requested_weight(self, leaf: Tenant) -> float:
         """Return the weight that the newest live application of a tenant requested."""
         last = max(leaf.live, key=lambda name: self.accounts[name].sequence)
         return self.accounts[last].weight
 
-    def _drop(self, node: Node) -> None:
+    def _drop_subtree(self, node: Node) -> None:
         """Remove a node whose session the clock above has dropped, and all nodes below it."""
         self._changed.update(dict.fromkeys(self.nodes.drop(node)))
 
-    def _look(self, application_id: ApplicationId) -> Tenant:
+    def _updated_tenant(self, application_id: ApplicationId) -> Tenant:
         """Update the tenant of an application, and all nodes above it, to the root's V."""
         tenant = self.nodes.leaf_of(application_id)
         self._look_at(tenant)
@@ -525,13 +527,13 @@ class TenantShare(ServedShare):
         for branch in reversed(node.up):
             finished = branch.look(clock.virtual_time, idle=not clock.is_active(branch.name))
             if finished:
-                self._complete(finished, branch.parent)
+                self._store_keys_above(finished, branch.parent)
             clock = branch.clock
         finished = node.look(clock.virtual_time, idle=not clock.is_active(node.name))
         if finished:
-            self._complete(finished, node.parent)
+            self._store_keys_above(finished, node.parent)
 
-    def _note(self, tenant: Tenant) -> None:
+    def _note_changes(self, tenant: Tenant) -> None:
         """Record the applications whose keys and records changed."""
         self._note_path(tenant)
         if self.nodes.looked_at:

@@ -70,32 +70,32 @@ class TreeKeys:
         now = clock.virtual_time
         levels: list[VirtualTime] = []
         for branch in reversed(leaf.up):
-            share = _share(clock, branch, now)
+            share = _share_received(clock, branch, now)
             levels.append(now)
             clock, now = branch.clock, branch.clock.after(share)
-        idle = not _owes(clock, leaf, now)
+        idle = not _still_owes(clock, leaf, now)
         tag, finish = leaf.after_charge(application_id, amount, now, idle=idle)
         child: Node = leaf
         for branch in leaf.up:
-            served = _until(branch.clock, now, finish, child, amount)
+            served = _service_until(branch.clock, now, finish, child, amount)
             now = levels.pop()
             finish, child = now + served / branch.weight, branch
         return tag, finish
 
 
-def _owes(clock: VirtualClock, node: Node, now: VirtualTime) -> bool:
+def _still_owes(clock: VirtualClock, node: Node, now: VirtualTime) -> bool:
     """Return whether a clock will still owe a node service when its V is `now`."""
     return node.name in clock and clock.session(node.name).finish > now
 
 
-def _share(clock: VirtualClock, branch: Branch, now: VirtualTime) -> KvTokenTime:
+def _share_received(clock: VirtualClock, branch: Branch, now: VirtualTime) -> KvTokenTime:
     """Return the service that a branch received since its last update, when V above it is `now`."""
-    if not _owes(clock, branch, now):
+    if not _still_owes(clock, branch, now):
         return float("inf")
     return branch.weight * (now - branch.since)
 
 
-def _until(
+def _service_until(
     clock: VirtualClock,
     now: VirtualTime,
     level: VirtualTime,

@@ -144,7 +144,7 @@ class VirtualClock:
             self._virtual_time = finish
             amount = max(0, amount - until_departure)
             heapq.heappop(self._departures)
-            self._depart(session_id, self._sessions[session_id])
+            self._end_departure(session_id, self._sessions[session_id])
 
     def refund(self, session_id: ApplicationId, amount: KvTokenTime) -> None:
         """Refund `amount` of an earlier charge.
@@ -169,7 +169,7 @@ class VirtualClock:
             return
         session.released = True
         if not session.active:
-            self._forget(session_id)
+            self._forget_session(session_id)
 
     def reweigh(self, session_id: ApplicationId, weight: float) -> None:
         """Change the weight of a session; the service that GPS owes it stays the same.
@@ -220,20 +220,20 @@ class VirtualClock:
                 ]
                 heapq.heapify(self._departures)
         elif session.active:
-            self._depart(session_id, session)
+            self._end_departure(session_id, session)
 
-    def _depart(self, session_id: ApplicationId, session: GpsSession) -> None:
-        self._deactivate(session)
+    def _end_departure(self, session_id: ApplicationId, session: GpsSession) -> None:
+        self._count_inactive(session)
         if session.released:
-            self._forget(session_id)
+            self._forget_session(session_id)
 
-    def _deactivate(self, session: GpsSession) -> None:
+    def _count_inactive(self, session: GpsSession) -> None:
         session.active = False
         self._active_count -= 1
         # An empty set has weight 0: this keeps rounding errors from adding up over busy periods.
         self._active_weight = self._active_weight - session.weight if self._active_count else 0
 
-    def _forget(self, session_id: ApplicationId) -> None:
+    def _forget_session(self, session_id: ApplicationId) -> None:
         del self._sessions[session_id]
         self._forgotten.append(session_id)
 

@@ -76,7 +76,7 @@ class LagAccounts:
         """Charge an application before the scheduler's accounts charge it."""
         cost = _true_cost(application)
         if self._shadow is None and cost != application.predicted_kv_token_time:
-            self._shadow = _copy(self.share)
+            self._shadow = _copied_accounts(self.share)
         if self._shadow is not None:
             self._shadow.arrive(
                 application.application_id, cost, application.share_weight, application.sequence
@@ -138,7 +138,7 @@ def _true_cost(application: Application) -> KvTokenTime:
     return application.predicted_kv_token_time
 
 
-def _copy(share: ServedShare) -> ServedShare:
+def _copied_accounts(share: ServedShare) -> ServedShare:
     """Return independent copies of accounts."""
     copy = ServedShare(VirtualClock(share.clock.virtual_time))
     for name, session in share.clock.sessions().items():
@@ -207,10 +207,10 @@ class LagMeter:
         start, claim = standing.last_start, standing.claim
         if application.waiting:
             start, claim = (self.history.served, self._state.now), replace(claim)
-            self._bound.promise(claim, self._key(application))
+            self._bound.promise(claim, self._tag_key(application))
         if start is None:
             return None
-        return self._lag(standing, start, claim, self._accounts.tag(name))
+        return self._lag_at(standing, start, claim, self._accounts.tag(name))
 
     # --- the events of the ledger
 
@@ -235,7 +235,7 @@ class LagMeter:
             self._bound.forget(nothing_known=False)
         self.history.begin(self.virtual_time)
         self._accounts.arrive(application)
-        self._stand(application.application_id)
+        self._standing_of(application.application_id)
 
     def losing_credit(self, application_id: ApplicationId) -> None:
         """Count an application's credit, which others receive now, as an exception."""
@@ -266,7 +266,7 @@ class LagMeter:
     def raised(self, application_id: ApplicationId) -> None:
         """Count an application's work in flight as an exception, because GPS owes it later."""
         if self._accounts.are_own:
-            self._bound.exceptions += self._stand(application_id).in_flight
+            self._bound.exceptions += self._standing_of(application_id).in_flight
 
     def settled(self, application_id: ApplicationId, final_tag: VirtualTime) -> Lag | None:
         """Remove an application whose account was closed (rule 3); return its lag.
@@ -278,14 +278,14 @@ class LagMeter:
         self._note_service(0, final_tag)
         if standing is None or standing.last_start is None:
             return None
-        return self._lag(standing, standing.last_start, standing.claim, final_tag)
+        return self._lag_at(standing, standing.last_start, standing.claim, final_tag)
 
     def enqueuing(self, application: Application, inference: Inference) -> None:
         """Extend the path of an application without waiting inferences; called before one joins."""
         self.leave_flight(inference)
         name = application.application_id
         self.history.begin(self.virtual_time)
-        standing = self._stand(name)
+        standing = self._standing_of(name)
         if application.waiting:
             return
         if standing.last_start is not None:
@@ -301,7 +301,7 @@ class LagMeter:
         order.
         """
         self.losing_credit(application_id)
-        self._stand(application_id).claim = Claim(proven=False)
+        self._standing_of(application_id).claim = Claim(proven=False)
 
     def dispatched(
         self, application: Application, inference: Inference, *, passing: bool, nothing_waits: bool
@@ -314,13 +314,13 @@ class LagMeter:
             passing: Whether it overtook a waiting inference that is before it in order.
             nothing_waits: Whether no other inference waits.
         """
-        standing = self._stand(application.application_id)
-        if self._promising is None:
-            self._enter(standing, inference)
+        standing = self._standing_of(application.application_id)
+        if self._order_with_bound is None:
+            self._enter_flight(standing, inference)
         else:
-            key = self._key(application)
+            key = self._tag_key(application)
             self._bound.promise(standing.claim, key)
-            work = self._enter(standing, inference)
+            work = self._enter_flight(standing, inference)
             if passing:
                 self._bound.exceptions += work
             else:
@@ -333,13 +333,15 @@ class LagMeter:
     def adopted(self, inference: Inference) -> None:
         """Count an inference with a lease of an earlier scheduler as started out of order."""
         self.history.begin(self.virtual_time)
-        self._bound.exceptions += self._enter(self._stand(inference.application_id), inference)
+        self._bound.exceptions += self._enter_flight(
+            self._standing_of(inference.application_id), inference
+        )
 
     def leave_flight(self, inference: Inference) -> None:
         """Remove an inference that ended, waits or is suspended from the work in flight."""
         work = self._in_flight.pop(inference.request_id, 0)
         self._bound.in_flight -= work
-        self._stand(inference.application_id).in_flight -= work
+        self._standing_of(inference.application_id).in_flight -= work
 
     def served(self, deliveries: Sequence[Delivery], recharged: Sequence[ApplicationId]) -> None:
         """Book the service in the shadow, and update the work in flight.
@@ -349,22 +351,22 @@ class LagMeter:
         charges = [(delivery.application_id, delivery.tag_amount) for delivery in deliveries]
         if self._accounts.are_own:
             for name in set(recharged):
-                self._bound.exceptions += self._stand(name).in_flight
+                self._bound.exceptions += self._standing_of(name).in_flight
         self._accounts.deliver(charges)
         for delivery in deliveries:
             inference = self._state.inferences.get(delivery.request_id)
             if inference is None:  # stopped: it has no work left
                 continue
-            self._weigh(self._stand(delivery.application_id), inference)
+            self._reweigh_flight(self._standing_of(delivery.application_id), inference)
         self._note_service(sum((amount for _, amount in charges), start=0))
 
     # --- internals
 
     @property
-    def _promising(self) -> Order | None:
+    def _order_with_bound(self) -> Order | None:
         return self._by_tag if self._accounts.are_own else None
 
-    def _stand(self, application_id: ApplicationId) -> _Standing:
+    def _standing_of(self, application_id: ApplicationId) -> _Standing:
         standing = self._standings.get(application_id)
         if standing is None:
             served = self.history.served
@@ -373,10 +375,10 @@ class LagMeter:
         return standing
 
     def _charged_anew(self, application_id: ApplicationId) -> None:
-        standing = self._stand(application_id)
+        standing = self._standing_of(application_id)
         standing.claim, standing.due_from = Claim(), self.history.served
 
-    def _key(self, application: Application) -> Key:
+    def _tag_key(self, application: Application) -> Key:
         return (self._accounts.tag(application.application_id), application.sequence)
 
     def _note_service(self, amount: KvTokenTime, *settled: VirtualTime) -> None:
@@ -386,14 +388,14 @@ class LagMeter:
         if history.is_long(len(self._standings)):
             history.keep_only([*settled, *map(self._accounts.tag, self._standings)])
 
-    def _enter(self, standing: _Standing, inference: Inference) -> KvTokenTime:
+    def _enter_flight(self, standing: _Standing, inference: Inference) -> KvTokenTime:
         """Count an inference as in flight; return the most service that it can receive."""
         if not self._in_flight:
             self.history.rise_from(self._state.now)
         self._in_flight[inference.request_id] = 0
-        return self._weigh(standing, inference)
+        return self._reweigh_flight(standing, inference)
 
-    def _weigh(self, standing: _Standing, inference: Inference) -> KvTokenTime:
+    def _reweigh_flight(self, standing: _Standing, inference: Inference) -> KvTokenTime:
         work = most_left(inference)
         change = work - self._in_flight[inference.request_id]
         self._in_flight[inference.request_id] = work
@@ -401,7 +403,7 @@ class LagMeter:
         self._bound.in_flight += change
         return work
 
-    def _lag(
+    def _lag_at(
         self,
         standing: _Standing,
         start: Start,
@@ -413,7 +415,7 @@ class LagMeter:
         if late is None:
             return None
         work, seconds, report = late
-        bound = None if self._promising is None else claim.bound
+        bound = None if self._order_with_bound is None else claim.bound
         if bound is None:
             return Lag(work, seconds, None, None)
         bound += report

@@ -104,7 +104,8 @@ class MeteredPolicy(ClientPolicy):
         if inference.request_id in charged:
             self.charge(application, 0)
         else:
-            charged[inference.request_id] = self._worth(inference)  # tokens made before this policy
+            # tokens made before this policy
+            charged[inference.request_id] = self._cost_so_far(inference)
             self.charge(application, inference.cost(self._cost, 0))
         return (self.client(application),)
 
@@ -130,7 +131,7 @@ class MeteredPolicy(ClientPolicy):
         """
         charged = self._charged.get(application.application_id, {})
         before = charged.pop(inference.request_id, None)
-        due = 0 if before is None else max(0, self._worth(inference) - before)
+        due = 0 if before is None else max(0, self._cost_so_far(inference) - before)
         self.charge(application, due)
         return (self.client(application),)
 
@@ -150,7 +151,7 @@ class MeteredPolicy(ClientPolicy):
         """
         self._charged = RecordReader(counted, ("charged",), None).table("charged", number_table)
 
-    def _worth(self, inference: Inference) -> KvTokenTime:
+    def _cost_so_far(self, inference: Inference) -> KvTokenTime:
         return inference.cost(self._cost, inference.output_tokens)
 
 

@@ -63,9 +63,9 @@ class JustitiaPolicy(Order):
         self, application: Application, inference: Inference, grant_sequence: int
     ) -> int:
         """Return F as an integer of the same rank, so that the engine uses the same order."""
-        return self._rank(application, self.fair_share.tag(application.application_id))
+        return self._rank_of_tag(application, self.fair_share.tag(application.application_id))
 
-    def _rank(self, application: Application, tag: VirtualTime) -> int:
+    def _rank_of_tag(self, application: Application, tag: VirtualTime) -> int:
         """Return a tag as an integer of the same rank, behind all others if it is beyond quota."""
         rank = rank_preserving_integer(tag)
         return _APART + (rank >> 11) if self._is_apart(application) else rank

@@ -103,7 +103,7 @@ class TreeOrder(LazyHeap):
 
     def in_order(self) -> Iterator[str]:
         """Yield the names in the order of their current keys: each O(depth · log n)."""
-        for _, name in self._walk(self._branch(self._top)):
+        for _, name in self._in_order_below(self._branch_at(self._top)):
             yield name
 
     def key(self, name: str) -> Key:
@@ -123,7 +123,7 @@ class TreeOrder(LazyHeap):
         if order is None:
             order = self._leaves[tenant] = self._members(tenant)
         order.put(name, key)
-        self._mark(self._nodes.leaves.get(tenant))
+        self._mark_changed(self._nodes.leaves.get(tenant))
 
     def drop(self, name: str) -> None:
         """Remove an application; an unknown one is ignored."""
@@ -133,11 +133,11 @@ class TreeOrder(LazyHeap):
         self._leaves[tenant].drop(name)
         if not len(self._leaves[tenant]):
             del self._leaves[tenant]
-        self._mark(self._nodes.leaves.get(tenant))
+        self._mark_changed(self._nodes.leaves.get(tenant))
 
     def least(self) -> str | None:
         """Return the application with the smallest key, whichever is first; None if empty."""
-        first = self._catch_up(self._branch(self._top)).first
+        first = self._catch_up(self._branch_at(self._top)).first
         return None if first is None else first.name
 
     def first(self) -> str | None:
@@ -150,18 +150,18 @@ class TreeOrder(LazyHeap):
         if path == self._top:
             return False
         self._hidden[path] = None
-        self._mark(self._nodes.node(path))
+        self._mark_changed(self._nodes.node(path))
         return True
 
     def show_hidden(self) -> None:
         """Include the hidden nodes again."""
         hidden, self._hidden = self._hidden, {}
         for path in hidden:
-            self._mark(self._nodes.node(path))
+            self._mark_changed(self._nodes.node(path))
 
     def first_leaf(self) -> LazyHeap | None:
         """Return the order of the first tenant; None if nothing waits."""
-        first = self._catch_up(self._branch(self._top)).first
+        first = self._catch_up(self._branch_at(self._top)).first
         return None if first is None else first.leaf
 
     def _catch_up(self, branch: Branch) -> _Level:
@@ -207,18 +207,18 @@ class TreeOrder(LazyHeap):
         key = (self._tree_keys.key_in(branch, name), self._application(name).sequence)
         return _First(key, name, leaf)
 
-    def _mark(self, node: Branch | Tenant | None) -> None:
+    def _mark_changed(self, node: Branch | Tenant | None) -> None:
         """Mark a node, and all above it, as possibly having another first application."""
         while node is not None and node.parent is not None:
             node.parent.stale[node.name] = None
             node = node.parent
 
-    def _branch(self, path: ClientId) -> Branch:
+    def _branch_at(self, path: ClientId) -> Branch:
         branch = self._nodes.branches.get(path)
         assert branch is not None
         return branch
 
-    def _walk(self, branch: Branch) -> Iterator[tuple[Key, ApplicationId]]:
+    def _in_order_below(self, branch: Branch) -> Iterator[tuple[Key, ApplicationId]]:
         """Yield the applications below a branch in order, with their keys there."""
         heads = self._catch_up(branch).heads
         begun = []
@@ -241,7 +241,7 @@ class TreeOrder(LazyHeap):
     ) -> Iterator[tuple[Key, ApplicationId]]:
         """Yield the applications below a child in order, with their keys in the branch above."""
         if isinstance(child, Branch):
-            names: Iterator[str] = (name for _, name in self._walk(child))
+            names: Iterator[str] = (name for _, name in self._in_order_below(child))
         else:
             names = self._leaves[child.path].in_order()
         for name in names:

@@ -202,14 +202,16 @@ class VtcPolicy(ClientPolicy):
         client = self.client(application)
         made = inference.output_tokens
         bill = Bill(
-            self._worth(inference, made)
-            - self._worth(inference, 0),  # tokens made before this policy
+            # without the tokens made before this policy
+            self._cost_so_far(inference, made) - self._cost_so_far(inference, 0),
             self.predicted_tokens(application, inference),
             made,
             self.counters.see(client, application).weight,
         )
         bills[inference.request_id] = bill
-        self._charge(application, bill, self._worth(inference, max(made, bill.predicted_tokens)))
+        self._charge_up_to(
+            application, bill, self._cost_so_far(inference, max(made, bill.predicted_tokens))
+        )
         return (client,)
 
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
@@ -226,7 +228,7 @@ class VtcPolicy(ClientPolicy):
                 weight = self.counters.see(self.client(application), application).weight
                 bill = bills[delivery.request_id] = Bill(charged, 0, g, weight)
             bill.output_tokens = max(bill.output_tokens, g)
-            self._charge(application, bill, worth)
+            self._charge_up_to(application, bill, worth)
             changed[self.client(application)] = None
         return list(changed)
 
@@ -243,11 +245,11 @@ class VtcPolicy(ClientPolicy):
         client = self.client(application)
         made = max(bill.output_tokens, inference.output_tokens)
         if made < bill.predicted_tokens:
-            refund = bill.charged - self._worth(inference, made)
+            refund = bill.charged - self._cost_so_far(inference, made)
             self.counters.see(client, application).value -= refund / bill.weight
         else:
             # Above 0 only after a restart, when a last report was wrongly taken for booked.
-            self._charge(application, bill, self._worth(inference, made))
+            self._charge_up_to(application, bill, self._cost_so_far(inference, made))
         if made:
             self.produced(client, made, inference.choices)
         return (client,)
@@ -304,10 +306,10 @@ class VtcPolicy(ClientPolicy):
             waiting.append(first)
         return min(map(self.counters.level, waiting), default=None)
 
-    def _worth(self, inference: Inference, output_tokens: Tokens) -> KvTokenTime:
+    def _cost_so_far(self, inference: Inference, output_tokens: Tokens) -> KvTokenTime:
         return inference.cost(self._cost, output_tokens)
 
-    def _charge(self, application: Application, bill: Bill, worth: KvTokenTime) -> None:
+    def _charge_up_to(self, application: Application, bill: Bill, worth: KvTokenTime) -> None:
         """Charge up to h = `worth`; a counter falls by refunds only."""
         due = worth - bill.charged
         if due > 0:

@@ -154,13 +154,13 @@ def test_long_wait_that_is_forgotten_does_not_affect_the_quantiles() -> None:
     calibration = learn_outcomes([1.0] * 50)
     said = calibration.say(10.0, 1_000.0)
     calibration.note_time(1_015.0)
-    lasted = list(calibration._table(10.0).lasted)
+    lasted = list(calibration._table_for(10.0).lasted)
     calibration.forget(said)
 
     assert said.bin > 0
     assert all(
         after < before
         for after, before in zip(
-            calibration._table(10.0).lasted[: said.bin + 1], lasted[: said.bin + 1], strict=True
+            calibration._table_for(10.0).lasted[: said.bin + 1], lasted[: said.bin + 1], strict=True
         )
     )

@@ -387,6 +387,6 @@ def test_tenants_beyond_the_table_share_one_drain_rate() -> None:
         quota.depart(last[second % 2], float(second * 4))
         quota.arrive(last[second % 2])
 
-    rate = quota._drain._of("new").departures.rate(400.0)
+    rate = quota._drain._tenant_entry("new").departures.rate(400.0)
 
     assert rate == pytest.approx(0.25, rel=0.2)

@@ -92,13 +92,13 @@ class Flights:
         rate = service / (until - since)
         self._first[name] = (until, rate)
         self._by_end.put(name, (until, sequence))
-        self._count(until, rate)
+        self._add_rate(until, rate)
 
     def end(self, name: ApplicationId) -> None:
         """End the flight of an application's first inference, if there is one."""
         if (flight := self._first.pop(name, None)) is not None:
             self._by_end.drop(name)
-            self._discount(*flight)
+            self._subtract_rate(*flight)
 
     @property
     def gathers(self) -> bool:
@@ -122,7 +122,7 @@ class Flights:
         if self._gathers_until == self.next_change:
             self._set_off()
         elif self._cohorts and self._cohorts[0].until == self.next_change:
-            self._discount(*heapq.heappop(self._cohorts))
+            self._subtract_rate(*heapq.heappop(self._cohorts))
         else:
             name = self._by_end.first()
             assert name is not None
@@ -154,7 +154,7 @@ class Flights:
             self._gathered, self._gathered_rate = gathering["service"], gathering["rate"]
             self._gathers_until = gathering["until"]
         for cohort in cohorts:
-            self._fly(cohort)
+            self._add_cohort(cohort)
         self._find_next()
 
     def _set_off(self) -> None:
@@ -163,20 +163,20 @@ class Flights:
         self._gathered = self._gathered_rate = 0
         self._gathers_until = math.inf
         if rate:
-            self._fly(_Cohort(since + service / rate, rate))
+            self._add_cohort(_Cohort(since + service / rate, rate))
         else:
             self._find_next()
 
-    def _fly(self, cohort: _Cohort) -> None:
+    def _add_cohort(self, cohort: _Cohort) -> None:
         heapq.heappush(self._cohorts, cohort)
-        self._count(*cohort)
+        self._add_rate(*cohort)
 
-    def _count(self, until: Seconds, rate: float) -> None:
+    def _add_rate(self, until: Seconds, rate: float) -> None:
         self.rate += rate
         self._rate_to_end += rate * until
         self._find_next()
 
-    def _discount(self, until: Seconds, rate: float) -> None:
+    def _subtract_rate(self, until: Seconds, rate: float) -> None:
         self.rate -= rate
         self._rate_to_end -= rate * until
         if not self._first and not self._cohorts:  # exactly 0, whatever the rounding

@@ -128,25 +128,25 @@ class ForetoldVtc:
     def arrived(self, application: Application, now: Seconds) -> None:
         """Create a shadow with the expected stages, unless there are none or one exists."""
         if application.application_id not in self._stages:
-            self._begin(application)
-            self._renew(application, now)
+            self._begin_shadow(application)
+            self._renew_shadow(application, now)
 
     def reweighed(self, application: Application, now: Seconds) -> None:
         """Update the weight of an application; each submission also does this."""
         if application.application_id in self._stages:
-            self._renew(application, now)
+            self._renew_shadow(application, now)
 
     def submitted(self, application: Application, inference: Inference, now: Seconds) -> None:
         """Count an inference that is about to wait, by its predicted length; may be repeated."""
         name = application.application_id
         self.pace.leave(inference.request_id)
         if name not in self._stages:
-            self._begin(application)
+            self._begin_shadow(application)
         stages = self._stages[name]
         stages.expect(application.expected_stages)
         call = call_of(inference, inference.expected_output)
         stages.begin(inference.stage, inference.request_id, call)
-        self._renew(application, now)
+        self._renew_shadow(application, now)
 
     def dispatched(self, inference: Inference, now: Seconds) -> None:
         """Record that an inference was leased."""
@@ -162,7 +162,7 @@ class ForetoldVtc:
         """Raise the level by the service of a report, and measure the pace."""
         self._found = None
         self._may_renew += len(deliveries)
-        self._advance(self.pace.observe(deliveries, now), now)
+        self._advance_shadows(self.pace.observe(deliveries, now), now)
 
     def ended(self, application: Application, inference: Inference, now: Seconds) -> None:
         """Count the true sizes of an inference; one without output is dropped."""
@@ -173,7 +173,7 @@ class ForetoldVtc:
         made = inference.output_tokens
         call = call_of(inference, made) if made else None
         stages.end(inference.stage, inference.request_id, call)
-        self._renew(application, now)
+        self._renew_shadow(application, now)
 
     def application_ended(self, application: Application, now: Seconds) -> None:
         """Drop the application's deadline; its shadow runs until VTC would have finished it."""
@@ -183,7 +183,7 @@ class ForetoldVtc:
             return
         stages.expect_no_more()
         if name in self.clock.shadows and stages.has_calls:
-            self._renew(application, now)
+            self._renew_shadow(application, now)
             self.clock.release(name)
         else:
             self.clock.remove(name)
@@ -231,9 +231,9 @@ class ForetoldVtc:
         for heap, reached in ((self._by_level, self.clock.level), (self._by_time, now)):
             while (name := heap.first()) is not None and heap.key(name)[0] <= reached:
                 heap.drop(name)
-                self._candidates[name] = self._candidate(name)
+                self._candidates[name] = self._candidate_of(name)
         found = []
-        for name in self._close():
+        for name in self._close_candidates():
             if waits is not None and not waits(name):
                 continue
             deadline = self.deadline(name, now)
@@ -319,23 +319,23 @@ class ForetoldVtc:
         path = _with_margin(self.critical_path(name))
         return now >= deadline - path.seconds(self.pace.iteration_s)
 
-    def _begin(self, application: Application) -> None:
+    def _begin_shadow(self, application: Application) -> None:
         """Start with the expected stages; an ended application of this id is dropped."""
         self.clock.remove(application.application_id)
         self._stages[application.application_id] = KnownStages(application.expected_stages)
 
-    def _advance(self, amount: KvTokenTime, now: Seconds) -> None:
+    def _advance_shadows(self, amount: KvTokenTime, now: Seconds) -> None:
         """Let service flow, with the current KV memory."""
         kv_tokens = self._kv_tokens()
         if kv_tokens is not None:
             self.clock.kv_tokens = kv_tokens
         self.clock.advance(amount, now)
 
-    def _renew(self, application: Application, now: Seconds) -> None:
+    def _renew_shadow(self, application: Application, now: Seconds) -> None:
         """Update the shadow to the stages as currently known."""
         self._found = None
         name = application.application_id
-        self._advance(0, now)
+        self._advance_shadows(0, now)
         if not (stages := self._stages[name].all()):
             return
         if name in self.clock.shadows:
@@ -366,21 +366,21 @@ class ForetoldVtc:
         self._may_renew = 0
         for name in moved:
             if name in self._stages and name in self.clock.shadows:
-                self._place(name, self._rates)
+                self._sort_candidate(name, self._rates)
 
-    def _lead(self, name: ApplicationId) -> CriticalPath:
+    def _urgent_before_start(self, name: ApplicationId) -> CriticalPath:
         """Return how long before the start of its last inference an application is urgent."""
         path, tail = _with_margin(self._stages[name].path()), self.clock.shadows[name].stages[-1]
         return CriticalPath(path.iterations - tail.output_tokens, path.gap_s)
 
-    def _candidate(self, name: ApplicationId) -> _Candidate:
+    def _candidate_of(self, name: ApplicationId) -> _Candidate:
         shadow = self.clock.shadows[name]
         if shadow.is_through:
             return _Candidate(shadow, 0, CriticalPath(math.inf, 0))
         level = shadow.level_of_end() if shadow.density else 0
-        return _Candidate(shadow, level, self._lead(name))
+        return _Candidate(shadow, level, self._urgent_before_start(name))
 
-    def _close(self) -> list[ApplicationId]:
+    def _close_candidates(self) -> list[ApplicationId]:
         """Return the candidates that may be urgent, as X does not delay their last start enough."""
         if (kv_per_s := self.pace.kv_per_s) is None:
             return []
@@ -393,9 +393,9 @@ class ForetoldVtc:
                 found.append(name)
         return found
 
-    def _place(self, name: ApplicationId, rates: _Rates) -> None:
+    def _sort_candidate(self, name: ApplicationId, rates: _Rates) -> None:
         """Sort an application by a level or time before which it is not urgent, within the band."""
-        shadow, lead = self.clock.shadows[name], self._lead(name)
+        shadow, lead = self.clock.shadows[name], self._urgent_before_start(name)
         spare_s = rates.least_s(-lead.iterations) - lead.gap_s
         self._candidates.pop(name, None)
         if shadow.density and not shadow.is_through:

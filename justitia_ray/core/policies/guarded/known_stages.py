@@ -142,23 +142,23 @@ class KnownStages:
 
     def begin(self, stage: int, request_id: RequestId, call: Call) -> None:
         """Add a call to its stage, or replace it there."""
-        self._reach(stage)
+        self._extend_to(stage)
         self.submitted[stage].begin(request_id, call)
-        self._renew(stage)
+        self._update_stage(stage)
 
     def end(self, stage: int, request_id: RequestId, call: Call | None) -> None:
         """Record that a call has ended, with its true sizes; None if it produced nothing."""
-        self._reach(stage)
+        self._extend_to(stage)
         self.submitted[stage].remove(request_id)
         if call is not None:
             self.submitted[stage].end(call)
-        self._renew(stage)
+        self._update_stage(stage)
 
     def all(self) -> Sequence[ExpectedStage]:
         """Return every stage, as submitted or otherwise as expected."""
         if self._all is None:
             count = max(len(self._expected), len(self.submitted))
-            self._all = [self._stage(number) for number in range(count)]
+            self._all = [self._known_stage(number) for number in range(count)]
         return self._all
 
     def path(self) -> CriticalPath:
@@ -166,7 +166,7 @@ class KnownStages:
         if self._path is None:
             present = len(self.submitted) - 1
             longest: float = max([stage.iterations for stage in self.submitted], default=0)
-            if present >= 0 and self._missing(present) > 0:
+            if present >= 0 and self._missing_calls(present) > 0:
                 longest = max(longest, self._expected[present].output_tokens)
             to_come = self._expected[present + 1 :]
             gaps = self._expected[max(0, present) : -1]
@@ -176,24 +176,24 @@ class KnownStages:
             )
         return self._path
 
-    def _reach(self, stage: int) -> None:
+    def _extend_to(self, stage: int) -> None:
         while len(self.submitted) <= stage:
             self.submitted.append(_Submitted())
             self._all = None
 
-    def _renew(self, stage: int) -> None:
+    def _update_stage(self, stage: int) -> None:
         self._path = None
         if self._all is not None:
-            self._all[stage] = self._stage(stage)
+            self._all[stage] = self._known_stage(stage)
 
-    def _stage(self, number: int) -> ExpectedStage:
+    def _known_stage(self, number: int) -> ExpectedStage:
         expected = self._expected[number] if number < len(self._expected) else UNKNOWN_STAGE
         if number >= len(self.submitted):
             return expected
         stage = self.submitted[number].sums()
         if not stage.inferences:
             return expected
-        if (missing := self._missing(number)) > 0:
+        if (missing := self._missing_calls(number)) > 0:
             of_all = expected.inferences
             stage = ExpectedStage(
                 stage.inferences + missing,
@@ -204,7 +204,7 @@ class KnownStages:
             )
         return stage if stage.gap_s == expected.gap_s else stage._replace(gap_s=expected.gap_s)
 
-    def _missing(self, number: int) -> float:
+    def _missing_calls(self, number: int) -> float:
         """Return the number of calls still expected at a stage; 0 once one of them has ended.
 
         Calls that belong together are submitted one by one; otherwise the shadow would complete a

@@ -78,7 +78,7 @@ class Pace:
                 iterating_s += now - told_at
                 told[delivery.request_id] = now
         if told:
-            self._count(service, max(0.0, now - self._since), iterations, iterating_s)
+            self._add_period(service, max(0.0, now - self._since), iterations, iterating_s)
         self._since = now
         return service
 
@@ -94,9 +94,9 @@ class Pace:
         """
         for name, value in read_fields(state, _SUMS).items():
             setattr(self, f"_{name}", value)
-        self._divide()
+        self._update_rates()
 
-    def _count(
+    def _add_period(
         self, service: KvTokenTime, busy_s: Seconds, iterations: float, iterating_s: Seconds
     ) -> None:
         keep = 0.5 ** (busy_s / HALF_LIFE_S)
@@ -104,9 +104,9 @@ class Pace:
         self._busy_s = keep * self._busy_s + busy_s
         self._iterations = keep * self._iterations + iterations
         self._iterating_s = keep * self._iterating_s + iterating_s
-        self._divide()
+        self._update_rates()
 
-    def _divide(self) -> None:
+    def _update_rates(self) -> None:
         if self._service > 0 and self._busy_s > 0:
             self.kv_per_s = self._service / self._busy_s
         if self._iterations > 0 and self._iterating_s > 0:

@@ -71,9 +71,9 @@ class Guard:
 
     def urgent(self) -> list[ApplicationId]:
         """Return the urgent applications that wait, the earliest deadline first."""
-        return self._foretold.urgent(self._now(), self._waits)
+        return self._foretold.urgent(self._now(), self._has_waiting)
 
-    def _waits(self, name: ApplicationId) -> bool:
+    def _has_waiting(self, name: ApplicationId) -> bool:
         return len(self._application(name).waiting) > 0
 
 
@@ -217,12 +217,12 @@ class PassingOrder(LazyHeap):
         if name in self._aside:  # the accounts record its other changes
             del self._aside[name]
         else:
-            self._move(name)
+            self._note_moved(name)
 
     def drop(self, name: str) -> None:
         """Remove an application; its remaining charge still counts."""
         super().drop(name)
-        self._move(name)
+        self._note_moved(name)
 
     def set_aside(self, name: str) -> None:
         """Remove a waiting application that returns soon, without a change of its slack."""
@@ -236,7 +236,7 @@ class PassingOrder(LazyHeap):
         if not len(self):
             return None
         self._catch_up()
-        for name, wanted in self._urgent():
+        for name, wanted in self._urgent_applications():
             if self._slack.allows(name, wanted):
                 self._let_pass = (name, wanted)
                 return name
@@ -261,7 +261,9 @@ class PassingOrder(LazyHeap):
     def in_order(self) -> Iterator[str]:
         """Yield the applications in the order of service if nothing changed. O(N log N)."""
         self._catch_up()
-        passing = [name for name, wanted in self._urgent() if self._slack.allows(name, wanted)]
+        passing = [
+            name for name, wanted in self._urgent_applications() if self._slack.allows(name, wanted)
+        ]
         if self._shortest:
             passing += filter(self.__contains__, self._slack.passing())
         passed = dict.fromkeys(passing)
@@ -277,7 +279,7 @@ class PassingOrder(LazyHeap):
             return None
         return self._let_pass[1]
 
-    def _urgent(self) -> Iterator[tuple[ApplicationId, KvTokenTime]]:
+    def _urgent_applications(self) -> Iterator[tuple[ApplicationId, KvTokenTime]]:
         """Yield the urgent applications that wait, with the slack that each needs."""
         if self._guard is None or not (urgent := self._guard.urgent()):
             return
@@ -290,7 +292,7 @@ class PassingOrder(LazyHeap):
         inference = self._application(name).waiting.first
         return inference.cost(self._cost, inference.expected_output)
 
-    def _move(self, name: ApplicationId) -> None:
+    def _note_moved(self, name: ApplicationId) -> None:
         self._moved[name] = None
         if len(self._moved) > _MOST_MOVED:
             self._catch_up()
@@ -367,7 +369,7 @@ class TenantOrder(PassingOrder):
             self._catch_up()
         for _ in range(min(_CAUGHT_UP, len(self._moved))):
             self._put_in_slack(self._moved.popitem()[0])
-        for name, wanted in self._urgent():
+        for name, wanted in self._urgent_applications():
             self._catch_up()
             if self._is_booked(name) or self._slack.allows(name, wanted):
                 self._let_pass = (name, -inf if self._is_booked(name) else wanted)

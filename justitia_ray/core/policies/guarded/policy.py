@@ -119,7 +119,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
             return rank_preserving_integer(max(0, deadline)) - _RANKS
         if self._guards and (order := self._order_in.get(application.leaf)) is not None:
             name = order.least() or name
-        return self._rank(application, self.fair_share.tag(name))
+        return self._rank_of_tag(application, self.fair_share.tag(name))
 
     # --- events for the guard
 
@@ -134,14 +134,14 @@ class GuardedPolicy(JustitiaPolicy, Policy):
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Pass a lease to the guard."""
-        if (shadow := self._shadow(application)) is not None:
+        if (shadow := self._shadow_of(application)) is not None:
             shadow.dispatched(inference, self.context.now())
         return ()
 
     def adopted(self, application: Application, inference: Inference) -> None:
         """Pass an inference that already runs to the guard."""
         self.submitted(application, inference)
-        if (shadow := self._shadow(application)) is not None:
+        if (shadow := self._shadow_of(application)) is not None:
             shadow.adopted(inference, self.context.now())
 
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
@@ -156,7 +156,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Pass the true sizes of an ended inference to the guard."""
-        if (shadow := self._shadow(application)) is not None:
+        if (shadow := self._shadow_of(application)) is not None:
             shadow.ended(application, inference, self.context.now())
         if (order := self._order_in.get(application.leaf)) is not None:
             order.inference_ended(application.application_id, inference.request_id)
@@ -164,7 +164,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
 
     def application_ended(self, application: Application) -> None:
         """Pass an application's end to the guard, and drop a tenant without other applications."""
-        if (shadow := self._shadow(application)) is not None:
+        if (shadow := self._shadow_of(application)) is not None:
             shadow.application_ended(application, self.context.now())
         if self._tenants is None:
             return
@@ -187,7 +187,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
     def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
         """Return an application's state in the guard's shadow, and its booked inferences."""
         application = self.context.application(application_id)
-        shadow = self._shadow(application)
+        shadow = self._shadow_of(application)
         guarded = None if shadow is None else shadow.application_state(application_id)
         if self._tenants is None:
             return guarded
@@ -224,7 +224,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
             order = self._tenant_order(application.leaf)
             order.restore_booked(application.application_id, map(str, booked))
 
-    def _shadow(self, application: Application) -> ForetoldVtc | None:
+    def _shadow_of(self, application: Application) -> ForetoldVtc | None:
         """Return the shadow that may contain an application, or None."""
         if self._tenants is None:
             return self._foretold

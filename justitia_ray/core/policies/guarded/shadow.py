@@ -195,19 +195,19 @@ class ShadowClock:
     ) -> None:
         """Add an application with at least one stage, which it enters now."""
         shadow = self.shadows[name] = Shadow(weight, sequence, [*stages], self.level)
-        self._enter(name, shadow, 0)
+        self._enter_stage(name, shadow, 0)
 
     def put_back(self, name: ApplicationId, shadow: Shadow) -> None:
         """Restore an application's saved schedule at the present V; `owed` includes its debt."""
         self.shadows[name] = shadow
-        self._fly(name, shadow)
-        self._place(name, shadow)
+        self._start_flight(name, shadow)
+        self._sort_application(name, shadow)
 
     def remove(self, name: ApplicationId) -> None:
         """Remove an application and its debt at once; an unknown one is ignored."""
         shadow = self.shadows.pop(name, None)
         if shadow is not None:
-            self._displace(name, shadow)
+            self._remove_from_order(name, shadow)
             self.flights.end(name)
             self.owed = max(0, self.owed - shadow.owed)
 
@@ -232,21 +232,21 @@ class ShadowClock:
             if shadow.last_started_at is None:
                 shadow.last_started_at = self._now
             shadow.at = len(stages)
-            self._place(name, shadow)
+            self._sort_application(name, shadow)
         elif had_left:
-            self._enter(name, shadow, shadow.at)
+            self._enter_stage(name, shadow, shadow.at)
         else:
-            self._owe(name, shadow)
+            self._set_debt(name, shadow)
             if shadow.last_started_at is not None:
                 self._await_next(shadow, shadow.last_started_at)
-            self._place(name, shadow)
+            self._sort_application(name, shadow)
 
     def advance(self, amount: KvTokenTime, now: Seconds) -> None:
         """Serve `amount` evenly since the last call up to `now`, which is not earlier."""
         self._now = now if self._now == -math.inf else min(self._now, now)
-        lacking = self._settle()
+        lacking = self._process_events()
         while amount > 0 or self._now < now:
-            short = self._short()
+            short = self._service_until_cohort()
             if short == 0 and amount > self.flights.rate * (now - self._now):
                 self.flights.open(self._now, self.pace.iteration_s)
             until = min(self._by_time.least_value(), self.flights.next_change, now)
@@ -262,14 +262,14 @@ class ShadowClock:
                 if short:
                     self.flights.open(self._now, self.pace.iteration_s)
                 else:
-                    self._reach()
+                    self._rise_to_level()
             else:
                 self._now = until
                 self.owed -= part
                 if gained > 0:
                     self._start_what_fits()  # before the events at that time
             amount -= part
-            lacking = self._settle()
+            lacking = self._process_events()
 
     def ends_at(self, name: ApplicationId, now: Seconds) -> Seconds | None:
         """Return when an application ends at the present pace; None if unknown.
@@ -324,7 +324,7 @@ class ShadowClock:
             return self._starting_lasting.total / self._starting.total
         return self._lasting.total / self.density.total
 
-    def _start(self, service: KvTokenTime) -> None:
+    def _start_inferences(self, service: KvTokenTime) -> None:
         """Start inferences of the stages in which some start as X rises."""
         if service:
             self.owed += service
@@ -332,13 +332,13 @@ class ShadowClock:
             self.flights.open(self._now, iteration_s)
             self.flights.gather(service, self._mean_length() * iteration_s)
 
-    def _short(self) -> KvTokenTime | None:
+    def _service_until_cohort(self) -> KvTokenTime | None:
         """Return the service until a cohort starts to gather; None if none will, or one does."""
         if not self._starting.total or self.flights.gathers:
             return None
         return max(0, self.owed - self._in_flight())
 
-    def _settle(self) -> KvTokenTime:
+    def _process_events(self) -> KvTokenTime:
         """Process all events of the present time; return the service missing to the next level."""
         while True:
             while self.flights.next_change <= self._now:
@@ -349,7 +349,7 @@ class ShadowClock:
             lacking = self._start_what_fits()
             if lacking > 0:
                 return lacking
-            self._reach()
+            self._rise_to_level()
 
     def _start_what_fits(self) -> KvTokenTime:
         """Raise X by the work that may start; return the service missing to the next level."""
@@ -364,28 +364,28 @@ class ShadowClock:
         if lacking > 0 and room > 0 and starting:
             # rounding must not carry X past an event at a level
             self.level = min(self.level + room / starting, level)
-            self._start(room)
+            self._start_inferences(room)
         return lacking
 
-    def _reach(self) -> None:
+    def _rise_to_level(self) -> None:
         """Raise X to the next level, and process the event there."""
         level = self._by_level.least_value()
-        self._start((level - self.level) * self._starting.total)
+        self._start_inferences((level - self.level) * self._starting.total)
         self.level = level
         self._place_first(self._by_level)
 
     def _place_first(self, heap: LazyHeap) -> None:
         name = heap.first() or ""
-        self._place(name, self.shadows[name])
+        self._sort_application(name, self.shadows[name])
 
-    def _enter(self, name: ApplicationId, shadow: Shadow, at: int) -> None:
+    def _enter_stage(self, name: ApplicationId, shadow: Shadow, at: int) -> None:
         """Let an application enter a stage at the current level."""
         shadow.at, shadow.entered, shadow.owed, shadow.last_started_at = at, self.level, 0, None
         shadow.first_since, shadow.first_iteration_s = self._now, self.pace.iteration_s
-        self._owe(name, shadow)
-        self._place(name, shadow)
+        self._set_debt(name, shadow)
+        self._sort_application(name, shadow)
 
-    def _owe(self, name: ApplicationId, shadow: Shadow) -> None:
+    def _set_debt(self, name: ApplicationId, shadow: Shadow) -> None:
         """Set the debt for the first inference of its stage, in place of the earlier one."""
         stage = shadow.stages[shadow.at]
         levels = stage.compute_tokens / (max(1, stage.inferences) * shadow.weight)
@@ -394,9 +394,9 @@ class ShadowClock:
         shadow.owed = owed
         length_s = stage.mean_output_tokens * shadow.first_iteration_s
         shadow.first_until = shadow.first_since + length_s
-        self._fly(name, shadow)
+        self._start_flight(name, shadow)
 
-    def _fly(self, name: ApplicationId, shadow: Shadow) -> None:
+    def _start_flight(self, name: ApplicationId, shadow: Shadow) -> None:
         """Start the flight of the first inference of its stage, unless it has ended."""
         since, until = shadow.first_since, shadow.first_until
         if until > max(since, self._now):
@@ -410,17 +410,17 @@ class ShadowClock:
         shadow.last_started_at = started_at
         shadow.ready_at = started_at + stage.output_tokens * self.pace.iteration_s + stage.gap_s
 
-    def _place(self, name: ApplicationId, shadow: Shadow) -> None:
+    def _sort_application(self, name: ApplicationId, shadow: Shadow) -> None:
         """Sort an application by the level and the time of its next event."""
         self._moved[name] = None
-        self._displace(name, shadow)
+        self._remove_from_order(name, shadow)
         if shadow.at >= len(shadow.stages):
             self._forget_released(name, shadow)
             return
         ratio, level = shadow.ratio(), shadow.level_of_last
         if level > self.level:
             shadow.last_started_at = None
-            self._ask(shadow, ratio)
+            self._add_requester(shadow, ratio)
             shadow.starting = self._starting.add(ratio)
             shadow.starting_lasting = self._starting_lasting.add(shadow.lasting)
             self._by_level.put(name, (level, shadow.sequence))
@@ -431,19 +431,19 @@ class ShadowClock:
             self._forget_released(name, shadow)
             return
         if (level := shadow.level_of_next) > self.level:
-            self._ask(shadow, ratio)
+            self._add_requester(shadow, ratio)
             self._by_level.put(name, (level, shadow.sequence))
         if shadow.ready_at > self._now:
             self._by_time.put(name, (shadow.ready_at, shadow.sequence))
         elif level <= self.level:
-            self._enter(name, shadow, shadow.at + 1)
+            self._enter_stage(name, shadow, shadow.at + 1)
 
-    def _ask(self, shadow: Shadow, ratio: float) -> None:
+    def _add_requester(self, shadow: Shadow, ratio: float) -> None:
         """Add an application to those that request more as X rises."""
         shadow.density = self.density.add(ratio)
         shadow.lasting = self._lasting.add(ratio * shadow.stages[shadow.at].mean_output_tokens)
 
-    def _displace(self, name: ApplicationId, shadow: Shadow) -> None:
+    def _remove_from_order(self, name: ApplicationId, shadow: Shadow) -> None:
         self._by_level.drop(name)
         self._by_time.drop(name)
         shadow.density = self.density.take(shadow.density)

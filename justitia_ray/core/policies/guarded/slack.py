@@ -155,7 +155,7 @@ class Slack:
         fall: KvTokenTime
         if entry is None:
             entry = self._entries[name] = Entry(name, key, weight)
-            self._insert(entry)
+            self._insert_entry(entry)
             fall = max(0, weight * (finish - self._virtual_time) - remaining)
         elif (weight, remaining, binds, waits) == (
             entry.weight, entry.remaining, entry.binds, entry.waits
@@ -216,7 +216,7 @@ class Slack:
             return None
         if self._answer is None:
             search = Search()
-            for line in self._lines():
+            for line in self._group_lines():
                 search.look(*line)
                 if search.known < 0:
                     break
@@ -238,7 +238,7 @@ class Slack:
             return []
         found: list[Entry] = []
         least: KvTokenTime = inf
-        for group, *after_group in self._lines():
+        for group, *after_group in self._group_lines():
             for block, *after in group.lines(*after_group):
                 for entry, slack in block.slacks(*after):
                     if entry.waits and entry.remaining <= least:
@@ -265,7 +265,7 @@ class Slack:
                 return False
         search = Search()
         own = entry.block
-        for group, *after_group in self._lines():
+        for group, *after_group in self._group_lines():
             if group is not own.group:
                 search.note(group, group.bound(*after_group), *after_group)
                 continue
@@ -287,7 +287,7 @@ class Slack:
         """
         least: KvTokenTime = inf
         bounds: dict[Group, KvTokenTime] = {}
-        for group, *after in self._lines():
+        for group, *after in self._group_lines():
             least = bounds[group] = min(least, group.bound(*after))
         number = count()
         ahead = [(rank, next(number), one) for rank, one in choices_of(self._groups)]
@@ -312,7 +312,7 @@ class Slack:
             least = min(least, entry.due_at - owed)
         return least
 
-    def _lines(self) -> list[tuple[Group, KvTokenTime, float]]:
+    def _group_lines(self) -> list[tuple[Group, KvTokenTime, float]]:
         """Return each group in order of tags, with the line of everything after it."""
         if self._groups_found is None:
             self._sum_up(inf)
@@ -351,7 +351,7 @@ class Slack:
         if not group.blocks:
             self._groups.remove(group)
 
-    def _insert(self, entry: Entry) -> None:
+    def _insert_entry(self, entry: Entry) -> None:
         if not self._groups:
             self._groups.append(Group([Block([])]))
         group = nearest(self._groups, entry.key)

@@ -144,24 +144,24 @@ class Block(Span):
         self._find_last()
         self._sum_up()
         self._find_least()
-        self._choose()
+        self._choose_first()
 
     def insert(self, entry: Entry) -> None:
         """Insert an application without remaining work, not binding."""
         insort(self.entries, entry, key=key_of)
         entry.block = self
         self._find_last()
-        self._count(entry, 1)
+        self._count_weight(entry, 1)
 
     def remove(self, entry: Entry) -> None:
         """Remove an application."""
         del self.entries[bisect_left(self.entries, entry.key, key=key_of)]
         self._find_last()
-        self._count(entry, -1)
+        self._count_weight(entry, -1)
         self.offset -= entry.remaining
         self.least -= entry.remaining
         if entry is self.choice:
-            self._choose()
+            self._choose_first()
 
     def change(
         self, entry: Entry, weight: float, remaining: KvTokenTime, *, binds: bool, waits: bool
@@ -173,9 +173,9 @@ class Block(Span):
         """
         more, was_bound, rank = remaining - entry.remaining, entry.binds, entry.rank
         if weight != entry.weight:
-            self._count(entry, -1)
+            self._count_weight(entry, -1)
             entry.weight = weight
-            self._count(entry, 1)
+            self._count_weight(entry, 1)
         self.offset += more
         if more < 0:
             self.least += more
@@ -184,9 +184,9 @@ class Block(Span):
         if more or binds != was_bound:
             self._bound, self.is_exact = None, False
         if binds and not was_bound:
-            self._bind(entry)
+            self._extend_bound(entry)
         if entry is self.choice and not (waits and entry.rank <= rank):
-            self._choose()
+            self._choose_first()
         elif waits:
             self.smallest = min(self.smallest, remaining)
             if self.choice is None or entry.rank < self.choice.rank:
@@ -238,7 +238,7 @@ class Block(Span):
         self, after: KvTokenTime, weight: float
     ) -> Iterator[tuple[Entry, KvTokenTime | None]]:
         """Yield its applications in order, each with its slack, or None if it does not bind."""
-        bound = iter(reversed(self._slacks()))
+        bound = iter(reversed(self._bound_slacks()))
         for entry in self.entries:
             if entry.binds:
                 own, finish = next(bound)
@@ -250,7 +250,7 @@ class Block(Span):
         if self.entries:
             self.last = self.entries[-1].key
 
-    def _slacks(self) -> list[tuple[KvTokenTime, VirtualTime]]:
+    def _bound_slacks(self) -> list[tuple[KvTokenTime, VirtualTime]]:
         return self._sum_up() if self._bound is None else self._bound
 
     def _sum_up(self) -> list[tuple[KvTokenTime, VirtualTime]]:
@@ -268,17 +268,17 @@ class Block(Span):
         return bound
 
     def _find_least(self) -> None:
-        bound, weight = self._slacks(), self.at_weight
+        bound, weight = self._bound_slacks(), self.at_weight
         self.least = min([own + weight * finish for own, finish in bound], default=inf)
         self.lowest, self.highest = (bound[-1][1], bound[0][1]) if bound else (0, 0)
         self.is_exact = True
 
-    def _choose(self) -> None:
+    def _choose_first(self) -> None:
         waiting = [entry for entry in self.entries if entry.waits]
         self.choice = min(waiting, key=rank_of, default=None)
         self.smallest = min([entry.remaining for entry in waiting], default=inf)
 
-    def _count(self, entry: Entry, times: int) -> None:
+    def _count_weight(self, entry: Entry, times: int) -> None:
         """Add or subtract the weight of an application at its tag."""
         finish = entry.key[0]
         self.offset -= times * entry.weight * finish
@@ -287,7 +287,7 @@ class Block(Span):
         if times > 0 and self.least < inf:
             self.least -= entry.weight * max(0, finish - self.lowest)
 
-    def _bind(self, entry: Entry) -> None:
+    def _extend_bound(self, entry: Entry) -> None:
         """Extend the bound to an application that binds from now on."""
         finish = entry.key[0]
         own = self.at_weight * finish

@@ -150,7 +150,7 @@ def test_heap_entries_are_renewed_for_reported_inferences(monkeypatch: pytest.Mo
         foretold.arrived(_create_application(str(number), FOUR), 0.0)
     foretold.urgent(0.0)
     placed: list[str] = []
-    place = foretold._place
+    place = foretold._sort_candidate
 
     def record_heap_entry(name: str, rates: Any) -> None:
         placed.append(name)
