@@ -63,11 +63,11 @@ def build(args: dict[str, Any]) -> Application:
         user_config={},
         logging_config=_log_settings(parsed),
     )
-    parts = [_parts(place) for place in placed]
+    parts = [_deployments_of_model(place) for place in placed]
     return ingress.bind(parsed.model_dump(), parts, load_prompt_counter)
 
 
-def _parts(place: PlacedModel) -> tuple[Application, Application]:
+def _deployments_of_model(place: PlacedModel) -> tuple[Application, Application]:
     """Return the engine deployment and the predictor deployment of one model."""
     values = place.config.model_dump()
     # The Ingress already writes an access line for each request.
@@ -79,7 +79,7 @@ def _parts(place: PlacedModel) -> tuple[Application, Application]:
         graceful_shutdown_timeout_s=600,  # longer than the longest generation
         health_check_period_s=2,  # finds hung engines; dead ones end their process
         logging_config=quiet,
-        **_scaled(place.config),
+        **_autoscaling_options(place.config),
     ).bind(values, build_engine)
     predictor = serve.deployment(
         Predictor,
@@ -91,7 +91,7 @@ def _parts(place: PlacedModel) -> tuple[Application, Application]:
     return replicas, predictor
 
 
-def _scaled(config: AppConfig) -> dict[str, Any]:
+def _autoscaling_options(config: AppConfig) -> dict[str, Any]:
     """Return the autoscaling options of a model's engines; empty: the file's settings apply."""
     section = config.autoscaling
     if section is None or section.external:

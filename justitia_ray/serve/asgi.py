@@ -67,7 +67,7 @@ async def call_asgi(
         return {"type": "http.disconnect"}
 
     async def run() -> None:
-        await app({**_scope(method, path, headers), **(more or {})}, receive, messages.put)
+        await app({**_asgi_scope(method, path, headers), **(more or {})}, receive, messages.put)
 
     task = asyncio.create_task(run(), context=context)
     # Otherwise an application that raises before its last message would block its caller forever.
@@ -81,7 +81,7 @@ async def call_asgi(
         raise EngineError(f"the engine ended {path} without a complete answer") from error
     finally:
         gone.set()
-        await _unless_cancelled(asyncio.create_task(_end(task)))
+        await _unless_cancelled(asyncio.create_task(_end_task(task)))
 
 
 async def _unless_cancelled(task: asyncio.Task[None]) -> None:
@@ -100,7 +100,7 @@ async def _unless_cancelled(task: asyncio.Task[None]) -> None:
         raise cancelled
 
 
-async def _end(task: asyncio.Task[None]) -> None:
+async def _end_task(task: asyncio.Task[None]) -> None:
     """Wait for a task that was told to end, cancel it after a timeout, and drop its exception."""
     done, _ = await asyncio.wait([task], timeout=_GOODBYE_S)
     if not done:
@@ -110,7 +110,7 @@ async def _end(task: asyncio.Task[None]) -> None:
         task.exception()  # retrieved, so that asyncio does not report it
 
 
-def _scope(
+def _asgi_scope(
     method: str, path: str, headers: Iterable[tuple[bytes, bytes]]
 ) -> MutableMapping[str, Any]:
     raw_path, _, query = path.partition("?")

@@ -61,8 +61,8 @@ def end_detached(name: str, namespace: str, unsaved_event: str) -> bool:
 
 def is_older(version: str) -> bool:
     """Return whether a package version is older than this process's."""
-    return _parts(version) < _parts(__version__)
+    return _version_numbers(version) < _version_numbers(__version__)
 
 
-def _parts(version: str) -> tuple[int, ...]:
+def _version_numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".") if part.isdigit())

@@ -205,7 +205,7 @@ def haproxy_missing(environment: Mapping[str, str], *, strict: bool = True) -> s
     """
     if sys.platform != "linux":
         return f"ray[serve] brings HAProxy for Linux only, and this is {sys.platform}"
-    for variable, named in _named(environment):
+    for variable, named in _binary_variables(environment):
         if Path(named).is_file() and os.access(named, os.X_OK):
             return None
         told = f"{variable} is {named!r}: the path of a file that can be executed is allowed"
@@ -219,7 +219,7 @@ def haproxy_missing(environment: Mapping[str, str], *, strict: bool = True) -> s
     return None
 
 
-def _named(environment: Mapping[str, str]) -> list[tuple[str, str]]:
+def _binary_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the variables that name HAProxy's binary, with their values; the first one applies."""
     variables = ((name, environment.get(name, "")) for name in (_BINARY, _WRAPPED))
     return [(name, path) for name, path in variables if path and Path(path).name != WRAPPER.name]
@@ -227,7 +227,7 @@ def _named(environment: Mapping[str, str]) -> list[tuple[str, str]]:
 
 def _haproxy_binary(environment: Mapping[str, str]) -> Path:
     """Return the HAProxy that the environment names, or the installed one."""
-    named = _named(environment)
+    named = _binary_variables(environment)
     found = Path(named[0][1]) if named else _installed_haproxy()
     assert found is not None, "haproxy_missing was asked before"
     return found

@@ -77,14 +77,16 @@ class RayMetrics:
 
     def _metric_for(self, kind: Callable[..., Any], metric: Metric) -> Any:
         """Return Ray's metric for one of the table, created on first use."""
-        return self._made.get(metric.name) or self._make(kind, metric.name, metric, metric.labels)
+        return self._made.get(metric.name) or self._make_metric(
+            kind, metric.name, metric, metric.labels
+        )
 
     def _histogram_series(self, metric: Metric, suffix: str, labels: tuple[str, ...]) -> Any:
         """Return Ray's gauge for a series of a histogram, created on first use."""
         name = metric.name + suffix
-        return self._made.get(name) or self._make(Gauge, name, metric, labels)
+        return self._made.get(name) or self._make_metric(Gauge, name, metric, labels)
 
-    def _make(
+    def _make_metric(
         self, kind: Callable[..., Any], name: str, metric: Metric, labels: tuple[str, ...]
     ) -> Any:
         # Ray raises an error for any other character.
@@ -134,7 +136,7 @@ class Exporter:
 
     def start(self) -> None:
         """Export until `end`, in the running event loop, from its next turn on."""
-        self._exporting = asyncio.get_running_loop().create_task(self._run())
+        self._exporting = asyncio.get_running_loop().create_task(self._export_periodically())
 
     def end(self) -> None:
         """Stop, and export a last time so that no counts are lost; further calls do nothing."""
@@ -143,7 +145,7 @@ class Exporter:
             self._exporting = None
             self.export()
 
-    async def _run(self) -> None:
+    async def _export_periodically(self) -> None:
         while True:
             self.export()
             await asyncio.sleep(self._interval_s)

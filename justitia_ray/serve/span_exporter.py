@@ -153,18 +153,18 @@ def read_headers(section: TracingSection) -> dict[str, str]:
         text = os.environ.get(section.headers_env)
         if text is None:
             raise ConfigError(f"{where} is not set on this node")
-        headers |= _parsed(text.split(","), where)
+        headers |= _parse_headers(text.split(","), where)
     if section.headers_file is not None:
         where = f"tracing.headers_file: {section.headers_file}"
         try:
             text = Path(section.headers_file).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"{where} cannot be read: {error}") from error
-        headers |= _parsed(text.splitlines(), where)
+        headers |= _parse_headers(text.splitlines(), where)
     return headers
 
 
-def _parsed(pairs: list[str], where: str) -> dict[str, str]:
+def _parse_headers(pairs: list[str], where: str) -> dict[str, str]:
     headers = {}
     for number, pair in enumerate(pairs, 1):
         if not pair.strip():

@@ -33,11 +33,11 @@ class AccountsActor:
 
     async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
         """Set the tree of tenants; see `AccountsService.configure`."""
-        return await (await self._started()).configure(tenants)
+        return await (await self._started_service()).configure(tenants)
 
     async def exchange(self, told: Exchange) -> Answer:
         """Book usage and claims, and answer them; see `AccountsService.exchange`."""
-        return await (await self._started()).exchange(told)
+        return await (await self._started_service()).exchange(told)
 
     async def version(self) -> str:
         """Return the package version that this actor runs."""
@@ -57,14 +57,14 @@ class AccountsActor:
             await asyncio.to_thread(self._redis.stop)
         flush_lines()
 
-    async def _started(self) -> AccountsService:
+    async def _started_service(self) -> AccountsService:
         if self._service is not None:
             return self._service
         if self._starting is None or self._starting.done():
-            self._starting = asyncio.create_task(self._start())
+            self._starting = asyncio.create_task(self._start_service())
         return await asyncio.shield(self._starting)
 
-    async def _start(self) -> AccountsService:
+    async def _start_service(self) -> AccountsService:
         service = await self._make_service()
         await service.begin()
         self._service = service
@@ -95,9 +95,9 @@ class AccountsActor:
     def _step_down(self, reason: str) -> None:
         """End this actor for good; a scheduler that needs accounts starts another."""
         log_event(logger, logging.WARNING, "accounts.step_down", reason=reason)
-        asyncio.get_running_loop().create_task(self._end())
+        asyncio.get_running_loop().create_task(self._end_process())
 
-    async def _end(self) -> None:
+    async def _end_process(self) -> None:
         try:
             await self.retire()
         except JustitiaError as error:

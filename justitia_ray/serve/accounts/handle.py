@@ -54,7 +54,7 @@ class AccountsLink:
                 self._actor = self._find(self._config)
             epoch: Epoch = await self._actor.configure.remote(dict(tenants))
         except (RayError, ValueError) as error:
-            raise _unreachable(error) from None
+            raise _unreachable_error(error) from None
         return epoch
 
     async def exchange(self, told: Exchange) -> Answer:
@@ -67,7 +67,7 @@ class AccountsLink:
         try:
             answer: Answer = await self._actor.exchange.remote(told)
         except RayError as error:
-            raise _unreachable(error) from None
+            raise _unreachable_error(error) from None
         return answer
 
 
@@ -82,7 +82,7 @@ def end_accounts(application: str, namespace: str) -> bool:
     return end_detached(f"{ACCOUNTS_PREFIX}{application}", namespace, "accounts.killed_unsaved")
 
 
-def _unreachable(error: Exception) -> AdmissionError:
+def _unreachable_error(error: Exception) -> AdmissionError:
     if isinstance(error, RayActorError):
         return AdmissionError("the accounts are being started again")
     cause = error.cause if isinstance(error, RayTaskError) else error

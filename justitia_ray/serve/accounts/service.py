@@ -80,7 +80,7 @@ class AccountsService:
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"accounts: the stored record is damaged ({error})") from error
         log_event(logger, logging.INFO, "accounts.in_office", epoch=epoch)
-        self._looking = asyncio.create_task(self._look())
+        self._looking = asyncio.create_task(self._expire_periodically())
 
     async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
         """Set the quotas of a tree of tenants; return the term.
@@ -101,7 +101,7 @@ class AccountsService:
         if told.accounts != self.book.epoch:
             return Answer(self.book.epoch)
         answer = self.book.exchange(told, self._wall())
-        await self._stored()
+        await self._wait_until_stored()
         self._check_lead()
         return answer if self.trouble is None else replace(answer, is_stored=False)
 
@@ -130,7 +130,7 @@ class AccountsService:
         if self._lost is not None:
             raise SchedulerSuperseded(self._lost)
 
-    async def _stored(self) -> None:
+    async def _wait_until_stored(self) -> None:
         """Wait until the present state is saved, unless the store is unreachable."""
         if self.trouble is None:
             await asyncio.shield(self._save_soon())
@@ -144,7 +144,7 @@ class AccountsService:
         if self._next is not None and not self._next.done():
             return self._next
         if self._saving is None or self._saving.done():
-            self._saving = asyncio.create_task(self._save())
+            self._saving = asyncio.create_task(self._save_changes())
             return self._saving
         self._next = asyncio.create_task(self._save_after(self._saving))
         return self._next
@@ -152,9 +152,9 @@ class AccountsService:
     async def _save_after(self, before: "asyncio.Task[None]") -> None:
         await asyncio.wait({before})
         self._saving, self._next = self._next, None
-        await self._save()
+        await self._save_changes()
 
-    async def _save(self) -> None:
+    async def _save_changes(self) -> None:
         names, epoch = self.book.take_changed(), self.book.epoch
         everything, self._everything = self._everything, False
         if not (names or everything):
@@ -191,7 +191,7 @@ class AccountsService:
             except StoreError as error:
                 self.trouble = str(error)
 
-    async def _look(self) -> None:
+    async def _expire_periodically(self) -> None:
         """Periodically expire old records, and retry a failing store, until cancelled."""
         waited_s = 0.0
         while True:

@@ -84,7 +84,7 @@ def _ask_parser(question: str, environment: dict[str, str]) -> str | None:
     return f"vllm_args: vLLM's parser does not run here: {last}"
 
 
-def _answer() -> int:
+def _check_input() -> int:
     vllm_args, has_adapters = json.loads(sys.stdin.read())
     adapters = {"adapter": "/adapter"} if has_adapters else {}
     try:
@@ -96,4 +96,4 @@ def _answer() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_answer())
+    sys.exit(_check_input())

@@ -45,16 +45,16 @@ class CacheSalts:
         """
         scope = cache_scope(self._isolation, tenant)
         if own is None:
-            return self._digest(scope) if scope else None
+            return self._digest_of(scope) if scope else None
         if len(own) > _LONGEST:
             raise RequestError(
                 f"cache_salt is {shown_short(own)}: at most {_LONGEST} characters are allowed",
                 "cache_salt",
             )
-        self._note(scope, own, now)
-        return self._digest(scope, own)
+        self._note_salt(scope, own, now)
+        return self._digest_of(scope, own)
 
-    def _note(self, scope: str, own: str, now: Seconds) -> None:
+    def _note_salt(self, scope: str, own: str, now: Seconds) -> None:
         while self._used:
             oldest, its_salts = next(iter(self._used.items()))
             if now - next(reversed(its_salts.values())) < _IDLE_S:
@@ -75,7 +75,7 @@ class CacheSalts:
         self._used.move_to_end(scope)
 
     @staticmethod
-    def _digest(*parts: str) -> str:
+    def _digest_of(*parts: str) -> str:
         """Return a digest that reveals no part; each part is prefixed with its length."""
         framed = b"".join(b"%d:%b" % (len(raw), raw) for raw in (part.encode() for part in parts))
         return hashlib.sha256(framed).hexdigest()

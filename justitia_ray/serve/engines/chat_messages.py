@@ -51,21 +51,21 @@ def template_messages(
         RequestError: If vLLM refuses a message with any template.
         NotRendered: If a message contains something that only the engine can tokenize.
     """
-    return [_message(message, parts_stay) for message in messages]
+    return [_checked_message(message, parts_stay) for message in messages]
 
 
-def _message(message: Mapping[str, Any], parts_stay: bool) -> dict[str, Any]:
+def _checked_message(message: Mapping[str, Any], parts_stay: bool) -> dict[str, Any]:
     role, given = message.get("role"), message.get("content")
     if not isinstance(role, str):
         raise RequestError(
             f"messages: role is {shown_short(role)}: a string such as 'user' is needed", "messages"
         )
-    content = _parts(given)
+    content = _content_parts(given)
     if isinstance(given, list):
         _check_parts(role, given)
     if role == "system":
         content = _without_billing_header(content)
-    texts = [text for part in content if (text := _text(part)) is not None]
+    texts = [text for part in content if (text := _part_text(part)) is not None]
     as_list = parts_stay and role != "tool"
     rendered: dict[str, Any] = {
         "role": role,
@@ -91,7 +91,7 @@ def _message(message: Mapping[str, Any], parts_stay: bool) -> dict[str, Any]:
     return rendered
 
 
-def _parts(content: Any) -> list[Any]:
+def _content_parts(content: Any) -> list[Any]:
     if content is None:
         return []
     if isinstance(content, str):
@@ -104,7 +104,7 @@ def _parts(content: Any) -> list[Any]:
     return content
 
 
-def _text(part: Any) -> str | None:
+def _part_text(part: Any) -> str | None:
     """Return the text of a part; None if the part is skipped (renderers/chat_utils.py:1907)."""
     if isinstance(part, str):
         return part
@@ -188,11 +188,11 @@ def _tool_calls(calls: Any) -> list[dict[str, Any]]:
                 " a function are allowed",
                 "messages",
             )
-        read.append(call | {"function": function | {"arguments": _arguments(function)}})
+        read.append(call | {"function": function | {"arguments": _call_arguments(function)}})
     return read
 
 
-def _arguments(function: Mapping[str, Any]) -> dict[str, Any]:
+def _call_arguments(function: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tool call's arguments; an empty object if they are not a JSON object."""
     given = function.get("arguments")
     if isinstance(given, str):
@@ -216,12 +216,12 @@ def developers_as_system(messages: list[dict[str, Any]], template: str) -> list[
         (only,) = rules
         system = {name: only[name] for name in only if name != "tools"} | {"role": "system"}
     else:
-        texts = [_joined(one["content"]) for one in rules]
+        texts = [_joined_text(one["content"]) for one in rules]
         system = {"role": "system", "content": "\n\n".join(filter(None, texts))}
     return [system, *(one for one in messages if one["role"] not in ("system", "developer"))]
 
 
-def _joined(content: str | list[dict[str, Any]]) -> str:
+def _joined_text(content: str | list[dict[str, Any]]) -> str:
     return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
 
 
@@ -232,10 +232,10 @@ def template_tools(tools: list[Any] | None) -> list[Any] | None:
     """
     if not tools:
         return None
-    return [_tool(tool) for tool in tools]
+    return [_checked_tool(tool) for tool in tools]
 
 
-def _tool(tool: Any) -> dict[str, Any]:
+def _checked_tool(tool: Any) -> dict[str, Any]:
     function = tool.get("function") if isinstance(tool, dict) else None
     if not isinstance(function, dict):
         raise NotRendered

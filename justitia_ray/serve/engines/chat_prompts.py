@@ -79,9 +79,9 @@ class ChatRenderer:
             tools = None
         arguments = template_arguments(fields, self._options.arguments)
         try:
-            return self._apply(prompt.messages, tools, arguments)
+            return self._apply_template(prompt.messages, tools, arguments)
         except jinja2.TemplateError as error:
-            raise _refusal(error, "messages", "the messages") from None
+            raise _template_refusal(error, "messages", "the messages") from None
 
     def check_items(self, items: Any) -> None:
         """Refuse items of a response's input that the engine cannot turn into messages.
@@ -133,11 +133,11 @@ class ChatRenderer:
         plain = template_arguments({}, self._options.arguments)
         asked = template_arguments({"reasoning_effort": effort}, self._options.arguments)
         try:
-            self._apply(_HELLO, None, plain)
+            self._apply_template(_HELLO, None, plain)
         except (jinja2.TemplateError, NotRendered):
             return None
         try:
-            self._apply(_HELLO, None, asked)
+            self._apply_template(_HELLO, None, asked)
         except jinja2.TemplateError as error:
             return str(error)
         except NotRendered:
@@ -157,13 +157,13 @@ class ChatRenderer:
                     "chat_template",
                 )
 
-    def _apply(
+    def _apply_template(
         self,
         messages: tuple[dict[str, Any], ...],
         tools: list[Any] | None,
         arguments: Mapping[str, Any],
     ) -> str:
-        template = self._template(tools)
+        template = self._template_for(tools)
         refusal: Exception | None = None
         for parts_stay in self._likely_formats(template, tools is not None):
             ready = developers_as_system(
@@ -181,7 +181,7 @@ class ChatRenderer:
             raise refusal
         raise NotRendered
 
-    def _template(self, tools: list[Any] | None) -> str:
+    def _template_for(self, tools: list[Any] | None) -> str:
         try:
             found: str = self._tokenizer.get_chat_template(self._options.template, tools=tools)
         except Exception as error:
@@ -197,7 +197,7 @@ class ChatRenderer:
         return self._formats[has_tools]
 
 
-def _refusal(error: Exception, param: str, what: str) -> RequestError:
+def _template_refusal(error: Exception, param: str, what: str) -> RequestError:
     return RequestError(f"the chat template refuses {what}: {error}", param)
 
 

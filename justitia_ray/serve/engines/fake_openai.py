@@ -103,7 +103,7 @@ def _chat_cuts(messages: Sequence[dict[str, Any]], ends: list[Tokens]) -> tuple[
     return tuple(sorted(ends[n - 1] for n in said if 0 < n < len(roles)))
 
 
-def _tokens(prompt: Prompt) -> list[str]:
+def _prompt_words(prompt: Prompt) -> list[str]:
     return _tokens_and_ends(prompt)[0]
 
 
@@ -126,13 +126,13 @@ def _tokens_and_ends(prompt: Prompt) -> tuple[list[str], list[Tokens]]:
             tokens += [f"\0{role}"] * _TOKENS_PER_MESSAGE
             ends.append(len(tokens))
     else:
-        tokens = _words(prompt)
+        tokens = _prompt_parts(prompt)
     if not tokens:
         raise RequestError("prompt must not be empty", "prompt")
     return tokens, ends
 
 
-def _words(prompt: Prompt) -> list[str]:
+def _prompt_parts(prompt: Prompt) -> list[str]:
     if isinstance(prompt, list):
         return [str(token) for token in prompt]
     return (prompt if isinstance(prompt, str) else prompt.text).split()
@@ -151,7 +151,7 @@ def parse_request(
             f"the fake engine does not serve {path}; allowed: {CHAT}, {COMPLETIONS}"
         )
     read = parse_body(path, body, [served_model_name], max_model_len)
-    prompts = [_tokens(prompt) for prompt in read.prompts]
+    prompts = [_prompt_words(prompt) for prompt in read.prompts]
     if read.keeps is not None:
         prompts = [prompt[-read.keeps :] for prompt in prompts]
     longest = max(map(len, prompts))
@@ -197,7 +197,7 @@ class FakeAnswer:
         # crc32, not hash(): the text must be equal in every process
         self._seeds = [
             zlib.crc32(f"{text}\0{choice}".encode())
-            for text in map(_text, request.body.prompts)
+            for text in map(_seed_text, request.body.prompts)
             for choice in range(request.body.n)
         ]
 
@@ -206,7 +206,9 @@ class FakeAnswer:
         if not self._is_chat:
             return b""
         delta = {"role": "assistant", "content": ""}
-        return b"".join(self._chunk([self._choice(k, None, delta=delta)]) for k in self._sequences)
+        return b"".join(
+            self._chunk_bytes([self._choice_fields(k, None, delta=delta)]) for k in self._sequences
+        )
 
     def tokens(self, sequence: int, start: int, stop: int) -> tuple[int, ...]:
         """Return the token ids of a sequence from position `start` to before `stop`."""
@@ -226,7 +228,9 @@ class FakeAnswer:
             text = text_of_tokens([token])
             content: Any = {"delta": {"content": text}} if self._is_chat else {"text": text}
             finish_reason = "length" if i + 1 == self._request.max_tokens else None
-            events.append(self._chunk([self._choice(sequence, finish_reason, **content)]))
+            events.append(
+                self._chunk_bytes([self._choice_fields(sequence, finish_reason, **content)])
+            )
         return b"".join(events)
 
     def closing(self, cached_tokens: Tokens | None = None) -> bytes:
@@ -236,7 +240,7 @@ class FakeAnswer:
             cached_tokens: Value of `cached_tokens` in `usage`; None: omitted.
         """
         usage = (
-            self._chunk([], usage=self._usage(cached_tokens))
+            self._chunk_bytes([], usage=self._usage_fields(cached_tokens))
             if self._request.include_usage
             else b""
         )
@@ -249,23 +253,25 @@ class FakeAnswer:
             text = text_of_tokens(self.tokens(k, 0, self._request.max_tokens))
             message = {"role": "assistant", "content": text}
             content: Any = {"message": message} if self._is_chat else {"text": text}
-            choices.append(self._choice(k, "length", **content))
+            choices.append(self._choice_fields(k, "length", **content))
         kind = "chat.completion" if self._is_chat else "text_completion"
-        return self._answer(kind, choices, usage=self._usage(cached_tokens))
+        return self._answer_bytes(kind, choices, usage=self._usage_fields(cached_tokens))
 
-    def _choice(self, index: int, finish_reason: str | None, **content: Any) -> dict[str, Any]:
+    def _choice_fields(
+        self, index: int, finish_reason: str | None, **content: Any
+    ) -> dict[str, Any]:
         return {"index": index, **content, "logprobs": None, "finish_reason": finish_reason}
 
-    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
+    def _chunk_bytes(self, choices: list[dict[str, Any]], **more: Any) -> bytes:
         kind = "chat.completion.chunk" if self._is_chat else "text_completion"
-        return b"data: " + self._answer(kind, choices, **more) + b"\n\n"
+        return b"data: " + self._answer_bytes(kind, choices, **more) + b"\n\n"
 
-    def _answer(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> bytes:
+    def _answer_bytes(self, kind: str, choices: list[dict[str, Any]], **more: Any) -> bytes:
         # the fake engine reads no wall clock
         head = {"id": self._response_id, "object": kind, "created": 0, "model": self._model}
         return json.dumps({**head, "choices": choices, **more}).encode()
 
-    def _usage(self, cached_tokens: Tokens | None) -> dict[str, Any]:
+    def _usage_fields(self, cached_tokens: Tokens | None) -> dict[str, Any]:
         prompt_tokens = sum(self._request.prompt_tokens)
         completion_tokens = len(self._sequences) * self._request.max_tokens
         usage: dict[str, Any] = {
@@ -278,14 +284,14 @@ class FakeAnswer:
         return usage
 
 
-def _text(prompt: Prompt) -> str:
+def _seed_text(prompt: Prompt) -> str:
     """Return the text of a prompt on which all generated tokens depend."""
     if isinstance(prompt, Conversation):
         return "\n".join(
             f"{turn['role']}: {text_of(turn.get('content'), 'messages')}"
             for turn in prompt.messages
         )
-    return prompt if isinstance(prompt, str) else " ".join(_words(prompt))
+    return prompt if isinstance(prompt, str) else " ".join(_prompt_parts(prompt))
 
 
 def text_of_tokens(tokens: Iterable[int]) -> str:
@@ -301,18 +307,18 @@ def answer_tokens(path: str, body: bytes, max_model_len: Tokens) -> bytes:
     """
     fields = read_object(body)
     if path == DETOKENIZE_PATH:
-        return json.dumps({"prompt": text_of_tokens(_ids(fields))}).encode()
+        return json.dumps({"prompt": text_of_tokens(_token_ids(fields))}).encode()
     parse = parse_chat if "messages" in fields else parse_completion
     prompts = parse(path, fields, max_model_len).prompts
-    count = sum(len(_tokens(prompt)) for prompt in prompts)
-    words = [word for prompt in prompts for word in _words(prompt)]
+    count = sum(len(_prompt_words(prompt)) for prompt in prompts)
+    words = [word for prompt in prompts for word in _prompt_parts(prompt)]
     # A chat message's frame has tokens but no words.
     tokens = [0] * (count - len(words)) + [zlib.crc32(word.encode()) % VOCABULARY for word in words]
     answer = {"count": count, "max_model_len": max_model_len, "tokens": tokens, "token_strs": None}
     return json.dumps(answer).encode()
 
 
-def _ids(fields: dict[str, Any]) -> list[int]:
+def _token_ids(fields: dict[str, Any]) -> list[int]:
     tokens = fields.get("tokens")
     if not isinstance(tokens, list) or not all(type(token) is int for token in tokens):
         raise RequestError("tokens must be a list of token ids", "tokens")

@@ -132,7 +132,7 @@ class GrammarChecks:
         except (ValueError, RecursionError) as error:
             raise RequestError(f"the grammar or schema is refused: {error}") from None
         digest = hashlib.sha256(raw).digest()
-        result = self._find(digest)
+        result = self._find_result(digest)
         if result is None:
             wait = self._waits.get(digest)
             if wait is None:
@@ -179,7 +179,7 @@ class GrammarChecks:
             if left_s > 0:
                 self._fail_waiting(f"{tries.reason}; another is started in {left_s:.0f} s at most")
                 return
-            worker = self._start()
+            worker = self._start_worker()
         if not worker.ready.done():
             return
         while len(worker.waits) < _AT_ONCE:
@@ -196,9 +196,9 @@ class GrammarChecks:
             threading.Thread(target=worker.send, args=(job,), daemon=True).start()
             if not self._lines[tenant]:
                 del self._lines[tenant]
-        self._watch(worker)
+        self._restart_kill_timer(worker)
 
-    def _watch(self, worker: _Worker) -> None:
+    def _restart_kill_timer(self, worker: _Worker) -> None:
         """Restart the timer that kills a worker that is silent for too long."""
         if worker.watchdog is not None:
             worker.watchdog.cancel()
@@ -210,7 +210,7 @@ class GrammarChecks:
 
     # --- the worker
 
-    def _start(self) -> _Worker:
+    def _start_worker(self) -> _Worker:
         here, there = multiprocessing.Pipe()
         process = multiprocessing.get_context("spawn").Process(
             target=run_worker,
@@ -220,12 +220,16 @@ class GrammarChecks:
         )
         loop = asyncio.get_running_loop()
         worker = self._worker = _Worker(process, here, loop.create_future())
-        reader = threading.Thread(target=self._read, args=(worker, there, loop), daemon=True)
+        reader = threading.Thread(
+            target=self._forward_results, args=(worker, there, loop), daemon=True
+        )
         reader.start()
-        self._watch(worker)
+        self._restart_kill_timer(worker)
         return worker
 
-    def _read(self, worker: _Worker, there: Connection, loop: asyncio.AbstractEventLoop) -> None:
+    def _forward_results(
+        self, worker: _Worker, there: Connection, loop: asyncio.AbstractEventLoop
+    ) -> None:
         """Start the worker and forward its results until it ends; runs in a thread."""
         reason = "it has ended"
         try:
@@ -264,17 +268,17 @@ class GrammarChecks:
         self._waits.pop(wait.digest, None)
         self._spent[wait.tenant] = self._spent.get(wait.tenant, 0.0) + result.took_s
         if result.is_accident:
-            _fail(wait, result.reason)
+            _fail_wait(wait, result.reason)
         else:
             if not wait.done.done():
                 wait.done.set_result(result)
-            self._keep(wait.digest, result)
+            self._keep_result(wait.digest, result)
         if not self._waits:
             self._spent.clear()
         if self._lines:
             self._begin_turns()
         else:
-            self._watch(worker)
+            self._restart_kill_timer(worker)
 
     def _note_end(self, worker: _Worker, reason: str) -> None:
         """Fail the grammars of a worker that has ended; the next grammar starts another worker."""
@@ -290,7 +294,7 @@ class GrammarChecks:
             self._worker_tries.fail(reason, asyncio.get_running_loop().time())
         for wait in worker.waits.values():
             self._waits.pop(wait.digest, None)
-            _fail(wait, reason)
+            _fail_wait(wait, reason)
         if self._lines:
             self._begin_turns()
 
@@ -300,11 +304,11 @@ class GrammarChecks:
         for line in lines.values():
             for wait in line:
                 self._waits.pop(wait.digest, None)
-                _fail(wait, reason)
+                _fail_wait(wait, reason)
 
     # --- cached results
 
-    def _find(self, digest: bytes) -> Result | None:
+    def _find_result(self, digest: bytes) -> Result | None:
         found = self._known.get(digest)
         if found is None:
             return None
@@ -314,14 +318,14 @@ class GrammarChecks:
         self._known.move_to_end(digest)
         return result
 
-    def _keep(self, digest: bytes, result: Result) -> None:
+    def _keep_result(self, digest: bytes, result: Result) -> None:
         if digest in self._known:
-            self._known_bytes -= _size(self._known.pop(digest)[0])
+            self._known_bytes -= _result_bytes(self._known.pop(digest)[0])
         self._known[digest] = (result, asyncio.get_running_loop().time())
-        self._known_bytes += _size(result)
+        self._known_bytes += _result_bytes(result)
         while self._known_bytes > _KNOWN_BYTES or len(self._known) > 10_000:
             _, (oldest, _) = self._known.popitem(last=False)
-            self._known_bytes -= _size(oldest)
+            self._known_bytes -= _result_bytes(oldest)
 
     def stop(self) -> None:
         """Stop the worker."""
@@ -333,10 +337,10 @@ class GrammarChecks:
                 worker.process.kill()
 
 
-def _fail(wait: _Wait, reason: str) -> None:
+def _fail_wait(wait: _Wait, reason: str) -> None:
     if not wait.done.done():
         wait.done.set_exception(EngineError(f"the process that compiles grammars first: {reason}"))
 
 
-def _size(result: Result) -> int:
+def _result_bytes(result: Result) -> int:
     return len(result.checked) + len(result.reason)

@@ -187,7 +187,7 @@ class Forks:
         self._memory_bytes = memory_bytes
         self._forks: dict[Connection, _Fork] = {}
         self._fork_tries = Tries(_PAUSE_S, _LONGEST_PAUSE_S)
-        self._refill()
+        self._refill_spares()
 
     def serve(self) -> None:
         """Run jobs until the pipe is closed."""
@@ -201,37 +201,37 @@ class Forks:
                 for pipe in wait([self._answers, *self._forks], left_s):
                     assert isinstance(pipe, Connection)
                     if pipe is self._answers:
-                        self._begin(msgspec.msgpack.decode(pipe.recv_bytes(), type=Job))
+                        self._begin_job(msgspec.msgpack.decode(pipe.recv_bytes(), type=Job))
                     elif pipe in self._forks:  # else its death was noticed while a job was sent
                         self._forward_result(self._forks[pipe])
                 for fork in busy:
                     if fork.job and time.monotonic() >= fork.began_at + self._timeout_s:
-                        self._kill(fork)
-                        self._expire(fork)
-                self._refill()
+                        self._kill_fork(fork)
+                        self._report_timeout(fork)
+                self._refill_spares()
         except (EOFError, BrokenPipeError, ConnectionResetError):
             for fork in self._forks.values():
                 os.kill(fork.pid, signal.SIGKILL)
 
-    def _begin(self, job: Job) -> None:
+    def _begin_job(self, job: Job) -> None:
         began_at = time.monotonic()
         for fork in [fork for fork in self._forks.values() if fork.job is None]:
-            if self._send(fork, job, began_at):
+            if self._send_job(fork, job, began_at):
                 return
-        extra = self._fork()
+        extra = self._fork_child()
         if extra is None:
-            self._tell(job, self._outcome_without_fork(), began_at)
-        elif not self._send(extra, job, began_at):
-            self._end(extra, _Outcome(reason=_HAS_DIED, is_accident=True))
+            self._send_result(job, self._outcome_without_fork(), began_at)
+        elif not self._send_job(extra, job, began_at):
+            self._end_job(extra, _Outcome(reason=_HAS_DIED, is_accident=True))
 
-    def _send(self, fork: _Fork, job: Job, began_at: Seconds) -> bool:
+    def _send_job(self, fork: _Fork, job: Job, began_at: Seconds) -> bool:
         """Send a job to a fork; return False if the fork is dead."""
         fork.job, fork.began_at = job, began_at
         fork.grammars += 1
         try:
             fork.pipe.send_bytes(job.grammar)
         except OSError:
-            self._kill(fork)
+            self._kill_fork(fork)
             return False
         return True
 
@@ -240,31 +240,31 @@ class Forks:
         try:
             judged = msgspec.msgpack.decode(fork.pipe.recv_bytes(), type=_Outcome)
         except (EOFError, OSError):
-            judged = self._outcome_of_exit(fork, self._kill(fork))
+            judged = self._outcome_of_exit(fork, self._kill_fork(fork))
         if fork.is_ready:
-            self._end(fork, judged)
+            self._end_job(fork, judged)
         elif judged.reason:
             if fork.pipe in self._forks:
-                self._kill(fork)
-            self._fail(fork, judged.reason)
+                self._kill_fork(fork)
+            self._fail_fork(fork, judged.reason)
         else:
             fork.is_ready = True
             self._fork_tries.succeed()
             fork.began_at = time.monotonic()
 
-    def _expire(self, fork: _Fork) -> None:
+    def _report_timeout(self, fork: _Fork) -> None:
         """Report a timeout for a fork that was killed."""
         limit = f"{self._timeout_s:g} s"
         if fork.is_ready:
             reason = f"it takes longer than {limit} to compile (engine.grammar_timeout_s)"
-            self._end(fork, _Outcome(reason=reason))
+            self._end_job(fork, _Outcome(reason=reason))
         else:
-            self._fail(fork, f"it had not begun after {limit}")
+            self._fail_fork(fork, f"it had not begun after {limit}")
 
-    def _fail(self, fork: _Fork, reason: str) -> None:
+    def _fail_fork(self, fork: _Fork, reason: str) -> None:
         """Record that a fork failed to start, and fail its job."""
         self._note_failed_fork(reason)
-        self._end(fork, self._outcome_without_fork())
+        self._end_job(fork, self._outcome_without_fork())
 
     def _outcome_without_fork(self) -> _Outcome:
         return _Outcome(
@@ -280,20 +280,20 @@ class Forks:
             return _Outcome(reason=f"its compiler breaks down, or needs more than {limit}")
         return _Outcome(reason=_HAS_DIED, is_accident=True)
 
-    def _end(self, fork: _Fork, judged: _Outcome) -> None:
+    def _end_job(self, fork: _Fork, judged: _Outcome) -> None:
         """End the job of a fork, if any; kill the fork after `_GRAMMARS_EACH` grammars."""
         if fork.job is not None:
             job, fork.job = fork.job, None
-            self._tell(job, judged, fork.began_at)
+            self._send_result(job, judged, fork.began_at)
         if fork.grammars >= _GRAMMARS_EACH and fork.pipe in self._forks:
-            self._kill(fork)
+            self._kill_fork(fork)
 
-    def _tell(self, job: Job, judged: _Outcome, began_at: Seconds) -> None:
+    def _send_result(self, job: Job, judged: _Outcome, began_at: Seconds) -> None:
         took_s = time.monotonic() - began_at
         result = Result(job.number, judged.checked, judged.reason, took_s, judged.is_accident)
         self._answers.send_bytes(msgspec.msgpack.encode(result))
 
-    def _kill(self, fork: _Fork) -> int:
+    def _kill_fork(self, fork: _Fork) -> int:
         """Kill a fork; return its exit code, which may be from an earlier death."""
         del self._forks[fork.pipe]
         os.kill(fork.pid, signal.SIGKILL)
@@ -301,8 +301,8 @@ class Forks:
         fork.pipe.close()
         return os.waitstatus_to_exitcode(status)
 
-    def _refill(self) -> None:
-        while len(self._forks) < _SPARE and self._fork() is not None:
+    def _refill_spares(self) -> None:
+        while len(self._forks) < _SPARE and self._fork_child() is not None:
             pass
 
     def _note_failed_fork(self, reason: str) -> None:
@@ -311,21 +311,21 @@ class Forks:
         result = Result(NO_JOB, b"", reason, pause_s, is_accident=True)
         self._answers.send_bytes(msgspec.msgpack.encode(result))
 
-    def _fork(self) -> _Fork | None:
+    def _fork_child(self) -> _Fork | None:
         """Fork a child; return None if that fails or a pause after a failure is not over."""
         if time.monotonic() < self._fork_tries.next_at:
             return None
         try:
             here, there = Pipe()
         except OSError as error:
-            self._note_failed_fork(_text(error))
+            self._note_failed_fork(_encodable_text(error))
             return None
         try:
             pid = os.fork()
         except OSError as error:
             here.close()
             there.close()
-            self._note_failed_fork(_text(error))
+            self._note_failed_fork(_encodable_text(error))
             return None
         if pid == 0:
             try:
@@ -343,7 +343,9 @@ class Forks:
         try:
             judge = self._make_judge()
         except Exception as error:
-            pipe.send_bytes(msgspec.msgpack.encode(_Outcome(reason=_text(error), is_accident=True)))
+            pipe.send_bytes(
+                msgspec.msgpack.encode(_Outcome(reason=_encodable_text(error), is_accident=True))
+            )
             return
         pipe.send_bytes(msgspec.msgpack.encode(_Outcome()))
         with open("/proc/self/statm", encoding="ascii") as file:
@@ -355,14 +357,14 @@ class Forks:
                 raw = pipe.recv_bytes()
                 # Ends this fork if the worker dies in the meantime.
                 signal.setitimer(signal.ITIMER_REAL, 2 * self._timeout_s + 1)
-                judged = _judged(judge, raw)
+                judged = _judge_grammar(judge, raw)
                 signal.setitimer(signal.ITIMER_REAL, 0)
                 pipe.send_bytes(msgspec.msgpack.encode(judged))
         except MemoryError:
             os._exit(_NO_MEMORY)
 
 
-def _judged(judge: Judge, raw: bytes) -> _Outcome:
+def _judge_grammar(judge: Judge, raw: bytes) -> _Outcome:
     """Return the outcome of a grammar.
 
     Raises:
@@ -373,12 +375,12 @@ def _judged(judge: Judge, raw: bytes) -> _Outcome:
     except (MemoryError, KeyboardInterrupt, SystemExit):
         raise
     except (OSError, ImportError) as error:  # local files and packages, not the grammar
-        return _Outcome(reason=_text(error), is_accident=True)
+        return _Outcome(reason=_encodable_text(error), is_accident=True)
     except BaseException as error:  # a panic in a Rust compiler is a BaseException
-        return _Outcome(reason=_text(error))
+        return _Outcome(reason=_encodable_text(error))
 
 
-def _text(error: BaseException) -> str:
+def _encodable_text(error: BaseException) -> str:
     """Return the error's text in encodable form: callers' texts may contain lone surrogates."""
     text = str(error) or type(error).__name__
     return text.encode(errors="backslashreplace").decode()

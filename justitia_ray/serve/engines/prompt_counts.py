@@ -63,7 +63,7 @@ class PromptCounter:
                 return PromptCount(len(prompt), ids=array("I", prompt))
             return PromptCount(len(prompt))
         if isinstance(prompt, Conversation):
-            text = self._rendered(prompt, body)
+            text = self._rendered_text(prompt, body)
             if text is None:
                 tokens = yield from self._count_text(prompt.text, most, special=True)
                 return PromptCount(tokens, is_exact=False)
@@ -81,13 +81,13 @@ class PromptCounter:
             return PromptCount(tokens, self._is_exact)
         return PromptCount(tokens, ids=ids.tokens, cuts=tuple(ids.cuts))
 
-    def _rendered(self, prompt: Conversation, body: InferenceBody) -> str | None:
+    def _rendered_text(self, prompt: Conversation, body: InferenceBody) -> str | None:
         """Return the rendered text of a chat; None if only the engine can render it."""
         if self._chats is None:
             return None
         self._chats.check_items(body.fields.get("input"))
         if body.effort_field is not None:
-            self._chats.check_effort(_at(body.fields, body.effort_field), body.effort_field)
+            self._chats.check_effort(_value_at(body.fields, body.effort_field), body.effort_field)
         try:
             return self._chats.render(prompt, body)
         except NotRendered:
@@ -99,22 +99,22 @@ class PromptCounter:
 
     def _count_pair(self, pair: Pair, most: Tokens | None) -> Counting:
         if self._pieces is None:
-            return _estimate(pair.text)
+            return _estimated_tokens(pair.text)
         return (yield from self._pieces.count_pair(pair.first, pair.second, most))
 
     def _count_text(
         self, text: str, most: Tokens | None, *, special: bool, ids: Ids | None = None
     ) -> Counting:
         if self._pieces is None:
-            return _estimate(text)
+            return _estimated_tokens(text)
         return (yield from self._pieces.count(text, most, special=special, ids=ids))
 
 
-def _estimate(text: str) -> Tokens:
+def _estimated_tokens(text: str) -> Tokens:
     return 1 + len(text.encode()) // _BYTES_PER_TOKEN
 
 
-def _at(fields: Mapping[str, Any], place: str) -> Any:
+def _value_at(fields: Mapping[str, Any], place: str) -> Any:
     """Return the value at a dotted path of a body, e.g. `reasoning.effort`; None if absent."""
     found: Any = fields
     for name in place.split("."):

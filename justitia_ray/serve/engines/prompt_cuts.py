@@ -31,15 +31,15 @@ def chat_cuts(text: str, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ..
         return ()
     begin = 0
     for message in messages[:first]:
-        words = _words(message)
+        words = _first_words(message)
         begin = max(begin, text.find(words, begin) + len(words))
-    found = {text.find(_words(messages[first]), begin)}
+    found = {text.find(_first_words(messages[first]), begin)}
     end = len(text)
     for message, role in zip(reversed(messages), reversed(roles), strict=True):
         if role == "assistant":
             found.add(end)
             break
-        end = text.rfind(_words(message), begin, end)
+        end = text.rfind(_first_words(message), begin, end)
         if end < 0:
             break
         if message is messages[-1]:
@@ -47,7 +47,7 @@ def chat_cuts(text: str, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ..
     return tuple(sorted(place for place in found if 0 < place < len(text)))
 
 
-def _words(message: Mapping[str, Any]) -> str:
+def _first_words(message: Mapping[str, Any]) -> str:
     """Return the first `_SOUGHT` characters of a message's text, stripped of white space."""
     try:
         return text_of(message.get("content"), "messages").strip()[:_SOUGHT].rstrip()

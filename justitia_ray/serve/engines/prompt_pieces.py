@@ -98,11 +98,11 @@ class PieceCounter:
                 incomplete if counting stops early. None: ids are not needed.
         """
         if len(text) <= 2 * self._piece:
-            return self._tokens(text, special, ids)
+            return self._count_tokens(text, special, ids)
         total, doubt, begin = 0, 0, 0
         while begin < len(text):
-            end, is_exact = self._cut(text, begin)
-            total += self._tokens(text[begin:end], False, ids)
+            end, is_exact = self._end_of_piece(text, begin)
+            total += self._count_tokens(text[begin:end], False, ids)
             doubt += 0 if is_exact else _DOUBT
             begin = end
             if most is not None and total - doubt > most:
@@ -111,7 +111,7 @@ class PieceCounter:
         if doubt:
             if ids is not None:
                 ids.clear()
-            return self._tokens(text, special, ids)
+            return self._count_tokens(text, special, ids)
         return total + (self._tokenizer.num_special_tokens_to_add() if special else 0)
 
     def count_pair(self, first: str, second: str, most: Tokens | None) -> Counting:
@@ -123,7 +123,7 @@ class PieceCounter:
             total += yield from self.count(second, most, special=False)
         return total + int(self._tokenizer.num_special_tokens_to_add(pair=True))
 
-    def _cut(self, text: str, begin: int) -> tuple[int, bool]:
+    def _end_of_piece(self, text: str, begin: int) -> tuple[int, bool]:
         """Return the end of the piece that starts at `begin`, and whether the cut is exact."""
         end = begin + self._piece
         if end + _SEEN >= len(text):
@@ -131,11 +131,11 @@ class PieceCounter:
         found = [cut.start() for cut in _CUT.finditer(text, end - _SEARCHED, end)]
         for cut in found[-_TRIED:]:
             left, right = text[cut - _SEEN : cut], text[cut : cut + _SEEN]
-            if self._ids(left) + self._ids(right) == self._ids(left + right):
+            if self._token_ids(left) + self._token_ids(right) == self._token_ids(left + right):
                 return cut, True
         return (found[-1] if found else end), False
 
-    def _tokens(self, text: str, special: bool, ids: Ids | None = None) -> Tokens:
+    def _count_tokens(self, text: str, special: bool, ids: Ids | None = None) -> Tokens:
         if self._rust is None:
             return len(self._tokenizer(text, add_special_tokens=special).input_ids)
         has_place = ids is not None and ids.has_place_in(text)
@@ -145,6 +145,6 @@ class PieceCounter:
             ids.add(text, encoded)
         return len(encoded)
 
-    def _ids(self, text: str) -> list[int]:
+    def _token_ids(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer(text, add_special_tokens=False).input_ids
         return ids

@@ -87,7 +87,7 @@ class AccessKeeper:
             tables.append(self._redis.table)
         issuers = [Issuer(**one.model_dump()) for one in section.jwt]
         tokens = TokenVerifier(issuers, _log_failing_issuer) if issuers else None
-        gate = Gate(tables, tokens, _anonymous(section), on_failure=self._note_failure)
+        gate = Gate(tables, tokens, _anonymous_identity(section), on_failure=self._note_failure)
         self.door = Door(gate, section.default_tenant)
 
     async def start(self) -> None:
@@ -124,7 +124,7 @@ class AccessKeeper:
             )
 
 
-def _anonymous(section: AccessSection) -> Identity | None:
+def _anonymous_identity(section: AccessSection) -> Identity | None:
     if section.default_tenant is None:
         return None
     return Identity(

@@ -106,7 +106,7 @@ class Attempts:
         Raises:
             JustitiaError: If the inference cannot run; `protocol.errors` maps it to an HTTP answer.
         """
-        trace = None if self._tracer is None else self._tracer.begin(_facts(path, context))
+        trace = None if self._tracer is None else self._tracer.begin(_call_facts(path, context))
         inference: PendingInference | None = None
         try:
             inference = await self._submitter.submit_inference(context, body)
@@ -118,7 +118,7 @@ class Attempts:
                     trace.note_granted(grant)
                 inference.on_grant = partial(self._replace_attempt, grant, None)
                 try:
-                    headers = _headers(trace, inference)
+                    headers = _replica_headers(trace, inference)
                     answer = await self._calls.unary(grant, path, body.payload, headers)
                 except LEASE_UNUSABLE as error:
                     if trace is not None:
@@ -169,7 +169,7 @@ class Attempts:
             yield status, head
             yield whole
             return
-        trace = None if self._tracer is None else self._tracer.begin(_facts(path, context))
+        trace = None if self._tracer is None else self._tracer.begin(_call_facts(path, context))
         inference: PendingInference | None = None
         delivered, end = Delivered(names=path == RESPONSES), StreamEnd(path)
         try:
@@ -186,7 +186,7 @@ class Attempts:
                 inference.on_grant = partial(self._replace_attempt, grant, delivered)
                 try:
                     resume = delivered.resume()
-                    headers = _headers(trace, inference)
+                    headers = _replica_headers(trace, inference)
                     parts = self._calls.stream(grant, path, body.payload, resume, headers)
                     async with aclosing(parts):
                         async for item in parts:
@@ -225,7 +225,7 @@ class Attempts:
                 raise
             if self._metrics is not None:
                 self._metrics.record_drop(error)
-            raise (error if delivered.status is None else _told(error)) from None
+            raise (error if delivered.status is None else _error_to_report(error)) from None
 
     def _replace_attempt(self, grant: Grant, delivered: Delivered | None, newer: Grant) -> None:
         """Abort an attempt whose inference was granted another lease: it would run twice.
@@ -260,18 +260,18 @@ _SELF_EXPLAINED = (EngineFailed, StreamUnfinished, KillsEngines)
 """Engine errors whose message already explains why the stream ended."""
 
 
-def _facts(path: str, context: RequestContext) -> CallFacts:
+def _call_facts(path: str, context: RequestContext) -> CallFacts:
     traceparent = context.headers.get(TRACEPARENT)
     return CallFacts(path, context.tier, context.application_class, traceparent)
 
 
-def _headers(trace: CallTrace | None, inference: PendingInference) -> dict[str, str]:
+def _replica_headers(trace: CallTrace | None, inference: PendingInference) -> dict[str, str]:
     """Return extra headers for the replica, the trace and the tenant; none is the caller's."""
     tenant, _ = split_key(inference.item.application_id)
     return {TENANT_HEADER: tenant} if trace is None else {**trace.headers, TENANT_HEADER: tenant}
 
 
-def _told(error: JustitiaError) -> JustitiaError:
+def _error_to_report(error: JustitiaError) -> JustitiaError:
     """Return the error to report to the caller of a stream that was cut and cannot continue."""
     if isinstance(error, EngineError) and not isinstance(error, _SELF_EXPLAINED):
         return EngineError(

@@ -134,7 +134,7 @@ class ModelFeed:
             viewer.offer(self._predictor)
         audience.joined.set()
         if audience.task is None:
-            audience.task = asyncio.create_task(self._serve(viewer.tenant, audience))
+            audience.task = asyncio.create_task(self._serve_audience(viewer.tenant, audience))
 
     def leave(self, viewer: Viewer) -> None:
         """Send a viewer nothing more."""
@@ -147,7 +147,7 @@ class ModelFeed:
             if audience.task is not None:
                 audience.task.cancel()
 
-    async def _serve(self, tenant: ClientId | None, audience: _Audience) -> None:
+    async def _serve_audience(self, tenant: ClientId | None, audience: _Audience) -> None:
         time = asyncio.get_running_loop().time
         answered_at = due_at = time()
         while True:
@@ -155,7 +155,7 @@ class ModelFeed:
             is_due = time() >= due_at
             try:
                 async with asyncio.timeout(ANSWER_S):
-                    await self._tell(tenant, audience, is_due=is_due)
+                    await self._send_frames(tenant, audience, is_due=is_due)
                 answered_at = time()
             except TimeoutError:
                 reason = f"the scheduler has not answered within {ANSWER_S:g} s"
@@ -175,7 +175,9 @@ class ModelFeed:
             except TimeoutError:
                 pass
 
-    async def _tell(self, tenant: ClientId | None, audience: _Audience, *, is_due: bool) -> None:
+    async def _send_frames(
+        self, tenant: ClientId | None, audience: _Audience, *, is_due: bool
+    ) -> None:
         """Send what is new to the viewers that are up to date, and whole frames to the others."""
         up_to_date = [one for one in audience.viewers if self.model not in one.behind]
         if is_due and up_to_date:

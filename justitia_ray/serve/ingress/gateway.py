@@ -35,7 +35,7 @@ _ASK_FOR_CACHE_S: Seconds = 60.0
 """Pause between two queries while the engines have no prefix cache: an update may enable it."""
 
 
-async def _nothing(application_ids: tuple[ApplicationId, ...]) -> Mapping[str, Any]:
+async def _no_outlooks(application_ids: tuple[ApplicationId, ...]) -> Mapping[str, Any]:
     return {}
 
 
@@ -67,7 +67,7 @@ class Gateway:
             outlooks: Returns the outlooks of waiting streams; None: they have no outlook.
             tracer: Traces calls; None: calls are not traced.
         """
-        self.outlooks = outlooks or StreamOutlooks(_nothing, config.ingress.keepalive_s)
+        self.outlooks = outlooks or StreamOutlooks(_no_outlooks, config.ingress.keepalive_s)
         self._config = config
         self._queue = queue
         self._calls = calls

@@ -187,7 +187,7 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
         """Return the scheduler's state, with as many of the first applications as requested."""
         most = how_many(applications, "applications")
         if (single := models.single(model)) is not None:
-            return await _status(single, most)
+            return await _model_status(single, most)
         answers = await models.ask_each(lambda m: _status_or_error(m, most))
         return {"ready": all(told["ready"] for told in answers.values()), "models": answers}
 
@@ -195,8 +195,8 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
     async def examination(model: str | None = None) -> dict[str, Any]:
         """Return every part's report of leases, tags and applications: ids, no texts."""
         if (single := models.single(model)) is not None:
-            return await _inspect(single)
-        return {"models": await models.ask_each(_inspect)}
+            return await _inspect_model(single)
+        return {"models": await models.ask_each(_inspect_model)}
 
     add_usage(app, models)
 
@@ -207,7 +207,7 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
         Aliases that are patterns are not listed.
         """
         data = [
-            _card(m, name)
+            _model_card(m, name)
             for m in models
             for name in (*m.config.model.names, *listed_aliases(m.config.model.aliases))
         ]
@@ -217,10 +217,10 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
     @app.get("/v1/models/{name:path}")
     async def model_card(name: str) -> dict[str, Any]:
         """Return one model by one of its names, or by a name that matches an alias pattern."""
-        return _card(models.named(name), name)
+        return _model_card(models.named(name), name)
 
 
-def _card(model: ServedModel, name: str) -> dict[str, Any]:
+def _model_card(model: ServedModel, name: str) -> dict[str, Any]:
     card = {
         "id": name,
         "object": "model",
@@ -255,11 +255,11 @@ async def _not_ready(model: ServedModel) -> str | None:
     return "no replica pulls"
 
 
-async def _inspect(model: ServedModel) -> dict[str, Any]:
+async def _inspect_model(model: ServedModel) -> dict[str, Any]:
     return (await model.inspection.inspect()).model_dump(mode="json")
 
 
-async def _status(model: ServedModel, applications: int) -> dict[str, Any]:
+async def _model_status(model: ServedModel, applications: int) -> dict[str, Any]:
     told = await model.scheduler.status(applications)
     front = read_front().model_dump(include={"kind", "max_connections"})
     return {"model": model.name, **told, "front": front}
@@ -268,7 +268,7 @@ async def _status(model: ServedModel, applications: int) -> dict[str, Any]:
 async def _status_or_error(model: ServedModel, applications: int) -> dict[str, Any]:
     """Return a model's status, or an error: one scheduler must not hide the others."""
     try:
-        return await asyncio.wait_for(_status(model, applications), _ANSWER_S)
+        return await asyncio.wait_for(_model_status(model, applications), _ANSWER_S)
     except TimeoutError:
         reason = f"no answer within {_ANSWER_S:g} s"
     except AdmissionError as error:

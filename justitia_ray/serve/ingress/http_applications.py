@@ -85,9 +85,9 @@ def add_applications(
         model = models.first
         if models.only is not None or body.model is not None:
             model = models.named(body.model)
-            answer = await _open(model, spec)
+            answer = await _open_at_model(model, spec)
         if models.only is None:
-            specs.add_spec(spec, _now())
+            specs.add_spec(spec, _loop_time())
         standings = model.gateway.standings_of(spec.tenant)
         response.headers.update(headers_of_limits(request.url.path, standings))
         return answer
@@ -124,7 +124,7 @@ def add_applications(
         }
         if models.only is not None and known:
             return known[models.only.name]
-        spec = specs.find_spec(key, _now())
+        spec = specs.find_spec(key, _loop_time())
         if known:
             return _combined_view(next(iter(known.values())), known)
         if spec is None or model is not None:
@@ -136,7 +136,7 @@ def add_applications(
         """Close an application to new inferences; it ends once its last inference has ended."""
         key = context_of(request.scope).key_of(application_id)
         await end(key, model, lambda m: m.scheduler.close_application(key))
-        _audit(request, "application.close", key)
+        _audit_if_foreign(request, "application.close", key)
         return {"application_id": split_key(key)[1], "closed": True}
 
     @app.delete("/v1/applications/{application_id:path}")
@@ -144,7 +144,7 @@ def add_applications(
         """Cancel an application with all its queued and running inferences."""
         key = context_of(request.scope).key_of(application_id)
         await end(key, model, lambda m: m.scheduler.cancel_application(key))
-        _audit(request, "application.cancel", key)
+        _audit_if_foreign(request, "application.cancel", key)
         return {"application_id": split_key(key)[1], "cancelled": True}
 
     async def end(
@@ -189,14 +189,14 @@ def _with_tenant_names(view: Json) -> Json:
     return view | {"tenant": tenant, "application_id": application_id}
 
 
-def _audit(request: Request, act: str, key: ApplicationId) -> None:
+def _audit_if_foreign(request: Request, act: str, key: ApplicationId) -> None:
     """Log an operator's action on an application of another tenant."""
     context, tenant = context_of(request.scope), split_key(key)[0]
     if not context.identity.allows_tenant(tenant):
         audit_act(context.identity, act, application_id=key)
 
 
-async def _open(model: ServedModel, spec: ApplicationSpec) -> Json:
+async def _open_at_model(model: ServedModel, spec: ApplicationSpec) -> Json:
     arrival, tag = await model.gateway.submitter.open_application(spec)
     return {
         "application_id": spec.application_id,
@@ -245,5 +245,5 @@ def _combined_view(opened: Json, views: Mapping[str, Json]) -> Json:
     }
 
 
-def _now() -> float:
+def _loop_time() -> float:
     return asyncio.get_running_loop().time()

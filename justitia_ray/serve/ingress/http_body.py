@@ -53,7 +53,7 @@ class BodyReader:
             decoders = decoders_of(encodings, self.max_bytes)
             return await self._read_decoded(held, receive, decoders)
         body: bytes | bytearray = b""
-        async for piece, is_last in _pieces(receive):
+        async for piece, is_last in _received_pieces(receive):
             size_bytes = len(body) + len(piece)
             self._check_size(size_bytes)
             held.note_size(size_bytes)
@@ -72,10 +72,10 @@ class BodyReader:
         body = bytearray()
         read = 0
         made = [0] * len(decoders)
-        async for piece, _ in _pieces(receive):
+        async for piece, _ in _received_pieces(receive):
             read += len(piece)
             self._check_size(read)
-            for step in self._decode(piece, decoders, made):
+            for step in self._decode_piece(piece, decoders, made):
                 body += step
                 held.note_size(len(body) + _kept_bytes(decoders, made))
                 await asyncio.sleep(0)  # a body of 16 MiB takes 0.1 s, and streams run meanwhile
@@ -84,7 +84,9 @@ class BodyReader:
         held.note_size(len(body))
         return bytes(body)
 
-    def _decode(self, data: bytes, decoders: Sequence[Decoder], made: list[int]) -> Iterator[bytes]:
+    def _decode_piece(
+        self, data: bytes, decoders: Sequence[Decoder], made: list[int]
+    ) -> Iterator[bytes]:
         """Yield the decoded output of a piece of the body, in small steps.
 
         Args:
@@ -100,7 +102,7 @@ class BodyReader:
         for step in decoder.decode(data):
             made[-len(decoders)] += len(step)
             self._check_size(made[-len(decoders)])
-            yield from self._decode(step, others, made)
+            yield from self._decode_piece(step, others, made)
 
     def _check_size(self, size_bytes: int) -> None:
         most = self.max_bytes
@@ -137,7 +139,7 @@ def _kept_bytes(decoders: Sequence[Decoder], made: Sequence[int]) -> int:
     return sum(min(d.window_bytes, size) for d, size in zip(decoders, made, strict=True))
 
 
-async def _pieces(receive: Receive) -> AsyncIterator[tuple[bytes, bool]]:
+async def _received_pieces(receive: Receive) -> AsyncIterator[tuple[bytes, bool]]:
     """Yield the pieces of a body as they arrive, each with whether it is the last."""
     more = True
     while more:

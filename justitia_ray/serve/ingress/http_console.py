@@ -135,7 +135,7 @@ class SnapshotStream:
         if self._limit_s is not None and not scope.get(TRUSTED):
             lasts_s = min(LIFE_S, self._limit_s * 0.8)
         sending = asyncio.create_task(_send_lines(viewer, send, line_of(hello), lasts_s))
-        gone = asyncio.create_task(_disconnected(receive))
+        gone = asyncio.create_task(_wait_for_disconnect(receive))
         try:
             await asyncio.wait({sending, gone}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -167,7 +167,7 @@ async def _send_lines(viewer: Viewer, send: Send, hello: bytes, lasts_s: Seconds
     await send({"type": "http.response.body", "body": last, "more_body": False})
 
 
-async def _disconnected(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     """Wait until the viewer is gone."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -64,7 +64,7 @@ class SignsOfLife:
         self._is_sending = False
         self._timer: asyncio.TimerHandle | None = None
         if self._kind is not Keepalive.NONE:
-            self._timer = self._loop.call_at(since + self._quiet_s, self._look)
+            self._timer = self._loop.call_at(since + self._quiet_s, self._keep_alive_if_due)
 
     def begin_wait(self, wait: Wait) -> None:
         """Note that the stream waits for a lease; keepalive comments then describe the wait."""
@@ -93,7 +93,7 @@ class SignsOfLife:
         await asyncio.wait({task})
         if self._task is None:
             return
-        self._rest()
+        self._restart_timer()
         if not task.cancelled():
             task.result()
 
@@ -113,15 +113,15 @@ class SignsOfLife:
 
     # --- timer
 
-    def _look(self) -> None:
+    def _keep_alive_if_due(self) -> None:
         if self._reply.has_ended:
             return
         now = self._loop.time()
         due_at = self.spoke_at + self._quiet_s
         if due_at - now > _SLACK_S:
-            self._timer = self._loop.call_at(due_at, self._look)
+            self._timer = self._loop.call_at(due_at, self._keep_alive_if_due)
         elif self._reply.is_sending or not self.form.is_between_events:
-            self._timer = self._loop.call_at(now + self._early_s, self._look)
+            self._timer = self._loop.call_at(now + self._early_s, self._keep_alive_if_due)
         else:
             self._task = asyncio.create_task(self._send_keepalive())
 
@@ -136,12 +136,12 @@ class SignsOfLife:
             await self._reply.begin(200, {**_EVENTS, **_STREAM_HEAD, **self._reply.early_head})
         is_news = comment is not KEEPALIVE
         await self._reply.send_chunk(self.form.keepalive(self._kind, comment, is_news=is_news))
-        self._rest()
+        self._restart_timer()
 
-    def _rest(self) -> None:
+    def _restart_timer(self) -> None:
         self._task, self._is_sending = None, False
         self.spoke_at = self._loop.time()
-        self._timer = self._loop.call_at(self.spoke_at + self._quiet_s, self._look)
+        self._timer = self._loop.call_at(self.spoke_at + self._quiet_s, self._keep_alive_if_due)
 
 
 def _retrieve_failure(task: asyncio.Task[None]) -> None:

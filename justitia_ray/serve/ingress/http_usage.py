@@ -51,7 +51,7 @@ def add_usage(app: FastAPI, models: ServedModels) -> None:
         The default is today. `format=cloudevents`, or `Accept: application/cloudevents-batch+json`,
         returns a batch of CloudEvents 1.0 of the past days among those requested.
         """
-        wanted = _tenant(context_of(request.scope), tenant)
+        wanted = _visible_tenant(context_of(request.scope), tenant)
         days = days_between(since, until, datetime.now(UTC).date())
         if form not in (None, *_FORMATS):
             raise RequestError(
@@ -81,8 +81,8 @@ def days_between(since: str | None, until: str | None, today: date) -> list[int]
         RequestError: If one is not a date, or they are out of order or too many; names the
             parameter.
     """
-    last = _day(until, "to", today)
-    first = _day(since, "from", last)
+    last = _parse_day(until, "to", today)
+    first = _parse_day(since, "from", last)
     if not 0 <= (last - first).days < _MOST_DAYS:
         raise RequestError(
             f"from is {first.isoformat()}: a day up to `to`, {last.isoformat()}, and at most"
@@ -108,7 +108,7 @@ def usage_rows(model: str, told: Json, tenant: str | None) -> Iterator[Json]:
                 cached = totals.get("cached_prompt_tokens", 0)
                 prefill = totals.get("prefill_token_time", 0)
                 yield {
-                    "day": _text(int(day)),
+                    "day": _day_text(int(day)),
                     "tenant": name,
                     "model": model,
                     **totals,
@@ -136,7 +136,7 @@ def cloud_events(application: str, rows: Iterable[Json]) -> Iterator[Json]:
             }
 
 
-def _tenant(context: RequestContext, named: str | None) -> str | None:
+def _visible_tenant(context: RequestContext, named: str | None) -> str | None:
     """Return the tenant whose usage a caller may see; None, for an operator only: all tenants.
 
     Raises:
@@ -156,7 +156,7 @@ def _tenant(context: RequestContext, named: str | None) -> str | None:
     )
 
 
-def _day(text: str | None, name: str, otherwise: date) -> date:
+def _parse_day(text: str | None, name: str, otherwise: date) -> date:
     if text is None:
         return otherwise
     try:
@@ -168,5 +168,5 @@ def _day(text: str | None, name: str, otherwise: date) -> date:
     return day
 
 
-def _text(day: int) -> str:
+def _day_text(day: int) -> str:
     return datetime.fromtimestamp(day * DAY_S, UTC).date().isoformat()

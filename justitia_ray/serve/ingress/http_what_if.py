@@ -108,11 +108,11 @@ class Estimator:
             raise ConsoleIsBusy("another estimate is being computed", self._lasts_s / 4)
         self._is_busy = True
         try:
-            return await self._run(encode({"history": Raw(history), "asked": asked}))
+            return await self._run_process(encode({"history": Raw(history), "asked": asked}))
         finally:
             self._is_busy = False
 
-    async def _run(self, question: bytes) -> bytes:
+    async def _run_process(self, question: bytes) -> bytes:
         process = await asyncio.create_subprocess_exec(
             "nice",
             "-n",

@@ -45,7 +45,7 @@ class IdempotentAttempt:
         self._linger_s = linger_s
         self._on_growth = on_growth
         self._farewell: asyncio.TimerHandle | None = None
-        self.task = in_fresh_context(self._run(items))
+        self.task = in_fresh_context(self._keep_items(items))
 
     @property
     def failed(self) -> bool:
@@ -87,7 +87,7 @@ class IdempotentAttempt:
                 loop = asyncio.get_running_loop()
                 self._farewell = loop.call_later(self._linger_s, self.task.cancel)
 
-    async def _run(self, items: AsyncGenerator[StreamItem]) -> None:
+    async def _keep_items(self, items: AsyncGenerator[StreamItem]) -> None:
         try:
             async for item in items:
                 self._items.append(item)
@@ -155,12 +155,12 @@ class IdempotentAttempts:
                 f" {self._max_bytes} bytes (ingress.retry_kept_bytes)",
                 self._retry_after(),
             )
-        attempt = IdempotentAttempt(fingerprint, start(), self._linger_s, self._grown)
+        attempt = IdempotentAttempt(fingerprint, start(), self._linger_s, self._drop_beyond_limit)
         self._attempts[key] = attempt
-        attempt.task.add_done_callback(lambda _: self._ended(key, attempt))
+        attempt.task.add_done_callback(lambda _: self._note_attempt_ended(key, attempt))
         return attempt.read()
 
-    def _grown(self, more_bytes: int) -> None:
+    def _drop_beyond_limit(self, more_bytes: int) -> None:
         """Drop answers without readers early while all answers exceed the maximum memory."""
         self._bytes += more_bytes
         if self._bytes <= self._max_bytes:
@@ -169,15 +169,15 @@ class IdempotentAttempts:
             if self._bytes <= self._max_bytes:
                 return
             if attempt.task.done() and not attempt.readers:
-                self._forget(key, attempt)
+                self._forget_attempt(key, attempt)
 
-    def _ended(self, key: str, attempt: IdempotentAttempt) -> None:
+    def _note_attempt_ended(self, key: str, attempt: IdempotentAttempt) -> None:
         if attempt.failed:
-            self._forget(key, attempt)  # so that a retry runs again
+            self._forget_attempt(key, attempt)  # so that a retry runs again
         else:
-            asyncio.get_running_loop().call_later(self._kept_s, self._forget, key, attempt)
+            asyncio.get_running_loop().call_later(self._kept_s, self._forget_attempt, key, attempt)
 
-    def _forget(self, key: str, attempt: IdempotentAttempt) -> None:
+    def _forget_attempt(self, key: str, attempt: IdempotentAttempt) -> None:
         self._bytes -= attempt.kept_bytes
         attempt.kept_bytes = 0
         if self._attempts.get(key) is attempt:

@@ -75,10 +75,10 @@ class InspectionCalls:
     async def inspect(self) -> Inspection:
         """Return the views of all parts; concurrent callers share one inspection."""
         if self._under_way is None or self._under_way.done():
-            self._under_way = asyncio.create_task(self._inspect())
+            self._under_way = asyncio.create_task(self._inspect_once())
         return await asyncio.shield(self._under_way)
 
-    async def _inspect(self) -> Inspection:
+    async def _inspect_once(self) -> Inspection:
         silent: dict[str, str] = {}
         scheduler, seen_by_serve = await asyncio.gather(
             _answer_within(_SCHEDULER_S, "scheduler", self._ask_scheduler(), silent),
@@ -101,12 +101,12 @@ class InspectionCalls:
             model=self._placed.config.model.name,
             scheduler=scheduler,
             replicas={n: a for n, a in zip(known, answers, strict=True) if a is not None},
-            ingress=self._own(seen_by_serve),
+            ingress=self._own_report(seen_by_serve),
             serve=seen_by_serve,
             silent=silent,
         )
 
-    def _own(self, seen_by_serve: ServeReport | None) -> IngressReport:
+    def _own_report(self, seen_by_serve: ServeReport | None) -> IngressReport:
         pending = self._queue_client.pending
         replicas = {} if seen_by_serve is None else seen_by_serve.replicas
         nodes = {replica.node_ip for replica in replicas.values() if replica.node_ip}
@@ -174,8 +174,8 @@ def _seen_by_serve(serve_name: str, placed: PlacedModel) -> ServeReport:
             )
             for replica in deployments[placed.replicas]["replicas"]
         },
-        ingresses=_running(deployments["Ingress"]),
-        predictors=_running(deployments[placed.predictor]),
+        ingresses=_running_replicas(deployments["Ingress"]),
+        predictors=_running_replicas(deployments[placed.predictor]),
         front="haproxy" if behind_haproxy else "serve",
         tls=_asks_for_tls(details.get("http_options")),
         failing={
@@ -197,5 +197,5 @@ def _asks_for_tls(http_options: Mapping[str, Any] | None) -> bool | None:
     return bool(http_options.get("ssl_certfile") and http_options.get("ssl_keyfile"))
 
 
-def _running(deployment: Mapping[str, Any]) -> int:
+def _running_replicas(deployment: Mapping[str, Any]) -> int:
     return sum(replica["state"] == "RUNNING" for replica in deployment["replicas"])

@@ -55,18 +55,18 @@ async def read_fields(kind: type[_Model], raw: bytes) -> _Model:
                 raise _json_error(str(first["ctx"]["error"])) from None
             raise
     try:
-        body = _reader(kind).decode(raw)
+        body = _field_reader(kind).decode(raw)
     except msgspec.ValidationError as error:
-        return kind.model_validate_json(_refused(str(error)))
+        return kind.model_validate_json(_refused_body(str(error)))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _json_error(_flaw(raw, error)) from None
+        raise _json_error(_json_flaw(raw, error)) from None
     await asyncio.sleep(0)
     values = {}
     for name in kind.model_fields:
         value = memoryview(getattr(body, name))
         if value:
             try:
-                values[name] = await _decoded(kind, name, value)
+                values[name] = await _field_value(kind, name, value)
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 reason = str(error).partition(" (byte ")[0]  # drop an offset within the field
                 raise RequestError(f"{name} is not valid JSON: {reason}", name) from None
@@ -74,7 +74,7 @@ async def read_fields(kind: type[_Model], raw: bytes) -> _Model:
 
 
 @cache
-def _reader(kind: type[BaseModel]) -> msgspec.json.Decoder[msgspec.Struct]:
+def _field_reader(kind: type[BaseModel]) -> msgspec.json.Decoder[msgspec.Struct]:
     fields = [(name, msgspec.Raw, _ABSENT) for name in kind.model_fields]
     return msgspec.json.Decoder(
         msgspec.defstruct(kind.__name__, fields, forbid_unknown_fields=True)
@@ -85,7 +85,7 @@ def _json_error(reason: str) -> RequestError:
     return RequestError(f"the body is not valid JSON: {reason}")
 
 
-def _flaw(raw: bytes, error: Exception) -> str:
+def _json_flaw(raw: bytes, error: Exception) -> str:
     """Return why a body is not JSON; names NaN and Infinity, which Python's JSON writers emit."""
     if isinstance(error, RecursionError):
         return "it nests too deep"
@@ -98,18 +98,18 @@ def _flaw(raw: bytes, error: Exception) -> str:
     return str(error)
 
 
-def _refused(reason: str) -> bytes:
+def _refused_body(reason: str) -> bytes:
     """Return a minimal body that the model refuses, with the unknown field of `reason` if any."""
     _, found, name = reason.rpartition("unknown field `")
     return b"{%b:0}" % msgspec.json.encode(name.rstrip("`")) if found else b"[]"
 
 
-async def _decoded(kind: type[BaseModel], name: str, value: memoryview) -> object:
+async def _field_value(kind: type[BaseModel], name: str, value: memoryview) -> object:
     """Return a field's value; an over-long scalar becomes [], which the model refuses."""
     if value[0] == ord('"'):
         return "".join([piece async for piece in _in_steps(text_pieces(value))])
     if value[0] == ord("[") and _takes_lists(kind.model_fields[name].annotation):
-        elements = _elements(kind, name, value)
+        elements = _list_elements(kind, name, value)
         return [element async for element in _in_steps(elements)]
     return msgspec.json.decode(value) if len(value) <= _SCALAR_BYTES else []
 
@@ -182,7 +182,9 @@ def _whole_utf8_bytes(piece: bytes) -> int:
 # --- lists
 
 
-def _elements(kind: type[BaseModel], name: str, value: memoryview) -> Iterator[tuple[object, int]]:
+def _list_elements(
+    kind: type[BaseModel], name: str, value: memoryview
+) -> Iterator[tuple[object, int]]:
     """Yield the elements of a list, each with its number of bytes.
 
     Raises:
@@ -196,7 +198,7 @@ def _elements(kind: type[BaseModel], name: str, value: memoryview) -> Iterator[t
         raise RequestError(reason, name) from None
     containers = 0
     for number in range(most):
-        element = bytes(getattr(found, _element(number)))
+        element = bytes(getattr(found, _element_name(number)))
         if not element:
             return
         if len(element) > _PIECE_BYTES:
@@ -222,13 +224,13 @@ def _most_elements(kind: type[BaseModel], name: str) -> int:
 @cache
 def _list_reader(most: int) -> msgspec.json.Decoder[msgspec.Struct]:
     """Return a decoder that locates the elements of a list, and fails beyond `most` of them."""
-    fields = [(_element(number), msgspec.Raw, _ABSENT) for number in range(most)]
+    fields = [(_element_name(number), msgspec.Raw, _ABSENT) for number in range(most)]
     return msgspec.json.Decoder(
         msgspec.defstruct("List", fields, array_like=True, forbid_unknown_fields=True)
     )
 
 
-def _element(number: int) -> str:
+def _element_name(number: int) -> str:
     return f"element_{number}"
 
 

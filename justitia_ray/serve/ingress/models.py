@@ -37,24 +37,24 @@ class SchedulerCalls:
         Raises:
             AdmissionError: If the scheduler does not answer, as in all these calls.
         """
-        found: dict[str, Any] | None = await self._ask("application", application_id)
+        found: dict[str, Any] | None = await self._call_scheduler("application", application_id)
         return found
 
     async def applications(self, most: int, tenant: str | None) -> dict[str, Any]:
         """Return the first applications in order, of a tenant or of all, and count the others."""
-        found: dict[str, Any] = await self._ask("applications", most, tenant)
+        found: dict[str, Any] = await self._call_scheduler("applications", most, tenant)
         return found
 
     async def close_application(self, application_id: ApplicationId) -> bool:
         """Close an application to new inferences; return whether the scheduler had it."""
-        is_known = bool(await self._ask("close_application", application_id))
+        is_known = bool(await self._call_scheduler("close_application", application_id))
         self.pending.note_closed(application_id)
         self._note_ended(application_id, Refusal.APPLICATION_CLOSED, is_known=is_known)
         return is_known
 
     async def cancel_application(self, application_id: ApplicationId) -> bool:
         """Cancel an application with all its inferences; return whether the scheduler had it."""
-        is_known = bool(await self._ask("cancel_application", application_id))
+        is_known = bool(await self._call_scheduler("cancel_application", application_id))
         self._note_ended(application_id, Refusal.APPLICATION_CANCELLED, is_known=is_known)
         return is_known
 
@@ -65,7 +65,7 @@ class SchedulerCalls:
         ended = [one for one in recent if one[0] not in self.pending.applications]
         if ended:
             with suppress(AdmissionError):  # not repeated if the scheduler is lost
-                await self._ask("restore_ended", ended)
+                await self._call_scheduler("restore_ended", ended)
 
     def _note_ended(self, name: ApplicationId, reason: Refusal, *, is_known: bool) -> None:
         if is_known:
@@ -73,7 +73,7 @@ class SchedulerCalls:
 
     async def status(self, applications: int) -> dict[str, Any]:
         """Return the scheduler's status with the first `applications` applications in order."""
-        found: dict[str, Any] = await self._ask("status", applications)
+        found: dict[str, Any] = await self._call_scheduler("status", applications)
         return found
 
     async def console_frame(
@@ -87,12 +87,12 @@ class SchedulerCalls:
             number: Number of that frame.
         """
         found: tuple[Epoch, int, bytes] | None
-        found = await self._ask("console_frame", tenant, epoch, number)
+        found = await self._call_scheduler("console_frame", tenant, epoch, number)
         return found
 
     async def console_application(self, application_id: ApplicationId) -> bytes | None:
         """Return an application's timeline as JSON; None if the scheduler does not have it."""
-        found: bytes | None = await self._ask("console_application", application_id)
+        found: bytes | None = await self._call_scheduler("console_application", application_id)
         return found
 
     async def console_history(self, lasts_s: Seconds) -> bytes:
@@ -101,15 +101,15 @@ class SchedulerCalls:
         Raises:
             AdmissionError: If nothing can be replayed yet, too.
         """
-        found: bytes = await self._ask("console_history", lasts_s)
+        found: bytes = await self._call_scheduler("console_history", lasts_s)
         return found
 
     async def usage(self, days: Sequence[int]) -> dict[str, Any]:
         """Return the model's usage of these days, see `SchedulerService.usage`."""
-        found: dict[str, Any] = await self._ask("usage", list(days))
+        found: dict[str, Any] = await self._call_scheduler("usage", list(days))
         return found
 
-    async def _ask(self, method: str, *arguments: Any) -> Any:
+    async def _call_scheduler(self, method: str, *arguments: Any) -> Any:
         call = getattr(self.scheduler, method, None)
         if call is None:
             raise AdmissionError(f"the scheduler runs an earlier version, without {method!r}")
@@ -181,7 +181,7 @@ class ServedModels:
         if name is None:
             if self.only is not None:
                 return self.only
-            raise RequestError(f"model is required: one of {self._choice()} is allowed", "model")
+            raise RequestError(f"model is required: one of {self._names()} is allowed", "model")
         if not isinstance(name, str):
             raise RequestError(f"model must be a string, not {type(name).__name__}", "model")
         if name in self._by_name:
@@ -190,7 +190,7 @@ class ServedModels:
         if alias is None:
             are = "is" if len(self._by_name) == 1 else "are"
             raise UnknownModel(
-                f"the model {shown_short(name)} does not exist; {self._choice()} {are} served here",
+                f"the model {shown_short(name)} does not exist; {self._names()} {are} served here",
                 "model",
             )
         return self._by_alias[alias]
@@ -216,5 +216,5 @@ class ServedModels:
         """
         return self._models if name is None else (self.named(name),)
 
-    def _choice(self) -> str:
+    def _names(self) -> str:
         return ", ".join(repr(name) for name in self._by_name)

@@ -80,7 +80,7 @@ def add_predictor(app: FastAPI, models: ServedModels, bodies: BodyReader) -> Non
         """Add samples of the user's past applications to the predictor: features, no texts."""
         asked = models.named(model)
         body = await bodies.read_model(request, HistoryBody)
-        taken = int(await _ask(asked, "take_history", body.samples))
+        taken = int(await _call_predictor(asked, "take_history", body.samples))
         identity = context_of(request.scope).identity
         audit_act(identity, "predictor.samples", after={"taken": taken}, model=asked.name)
         return {"taken": taken}
@@ -96,7 +96,7 @@ def add_predictor(app: FastAPI, models: ServedModels, bodies: BodyReader) -> Non
             raise RequestError("version and release cannot be given together", param="version")
         before = (await predictor_overview(asked))["classes"].get(application_class)
         arguments = (application_class, body.version, body.release)
-        state: dict[str, Any] = await _ask(asked, "roll_back", *arguments)
+        state: dict[str, Any] = await _call_predictor(asked, "roll_back", *arguments)
         audit_act(
             context_of(request.scope).identity,
             "predictor.rollback",
@@ -129,11 +129,11 @@ async def predictor_overview(model: ServedModel) -> dict[str, Any]:
     Raises:
         AdmissionError: If the predictor does not answer.
     """
-    found: dict[str, Any] = await _ask(model, "overview")
+    found: dict[str, Any] = await _call_predictor(model, "overview")
     return found
 
 
-async def _ask(model: ServedModel, method: str, *arguments: Any) -> Any:
+async def _call_predictor(model: ServedModel, method: str, *arguments: Any) -> Any:
     """Call a model's predictor; a failure that is not the caller's fault is an `AdmissionError`."""
     try:
         return await call_remote(model.predictor, method, *arguments)

@@ -63,7 +63,7 @@ class PrefixNames:
         cuts = {min(cut // block, whole) for cut in count.cuts} or _round_lengths(whole)
         lengths = sorted({length for length in cuts | {whole} if length > 0})
         digest = hashlib.blake2b(key=keys[0].secret, digest_size=DIGEST_BYTES)
-        digest.update(_framed(self._scope(body, tenant)))
+        digest.update(_length_prefixed(self._cache_scope(body, tenant)))
         found, begin = [], 0
         for length in lengths[-MAXIMUM_PREFIXES:]:
             digest.update(memoryview(count.ids)[begin : length * block])
@@ -71,7 +71,7 @@ class PrefixNames:
             found.append(Prefix(begin, digest.digest()))
         return pack_prefixes(found)
 
-    def _scope(self, body: InferenceBody, tenant: str) -> Iterable[str]:
+    def _cache_scope(self, body: InferenceBody, tenant: str) -> Iterable[str]:
         """Yield the values that separate blocks of the same text in the engine's cache."""
         if scope := cache_scope(self._isolation, tenant):
             yield scope
@@ -91,5 +91,5 @@ def _round_lengths(most: int) -> set[int]:
     return {last - n * step for n in range(MAXIMUM_PREFIXES - 1)}
 
 
-def _framed(parts: Iterable[str]) -> bytes:
+def _length_prefixed(parts: Iterable[str]) -> bytes:
     return b"".join(b"%d:%b" % (len(raw), raw) for raw in (part.encode() for part in parts))

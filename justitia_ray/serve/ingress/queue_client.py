@@ -84,7 +84,7 @@ class QueueClient:
         """Start to send submissions and to poll for messages."""
         loop, session = asyncio.get_running_loop(), self.session
         for answers in (session.batches(), session.polls()):
-            task = loop.create_task(self._receive(answers))
+            task = loop.create_task(self._process_answers(answers))
             self._receiving.add(task)
             task.add_done_callback(self._receiving.discard)
 
@@ -151,7 +151,7 @@ class QueueClient:
         application = opening or self.pending.applications.get(item.application_id)
         submitted_at = asyncio.get_running_loop().time()
         inference = PendingInference(item, submitted_at, opening, is_last, application)
-        self._send(inference)
+        self._queue_submission(inference)
         self.pending.note_submitted(item)
         return inference
 
@@ -191,7 +191,7 @@ class QueueClient:
         inference.lease_id = None
         request_id = inference.item.request_id
         waits, answer = await self.session.nack_lease(request_id, grant, reason)
-        self._take(answer)
+        self._process_answer(answer)
         if not waits and not inference.answers:
             self._submit_under_new_id(inference)
 
@@ -230,9 +230,9 @@ class QueueClient:
                 # The end was stored and counted; only the answer was lost.
                 is_counted=inference.opening.is_counted or bool(inference.item.is_counted),
             )
-        self._send(inference)
+        self._queue_submission(inference)
 
-    def _send(self, inference: PendingInference) -> None:
+    def _queue_submission(self, inference: PendingInference) -> None:
         """Queue an inference, after the opening of its application and before its closing."""
         self.pending.inferences[inference.item.request_id] = inference
         if inference.opening is not None:
@@ -247,11 +247,11 @@ class QueueClient:
     def _note_standings(self, standings: Mapping[ClientId, tuple[LimitStanding, ...]]) -> None:
         self.standings.note(standings, asyncio.get_running_loop().time())
 
-    async def _receive(self, answers: AsyncGenerator[Answer]) -> None:
+    async def _process_answers(self, answers: AsyncGenerator[Answer]) -> None:
         async for answer in answers:
-            self._take(answer)
+            self._process_answer(answer)
 
-    def _take(self, answer: Answer) -> None:
+    def _process_answer(self, answer: Answer) -> None:
         """Deliver what an answer of the scheduler contains."""
         mail = answer.mail
         if mail is not None:
@@ -284,9 +284,9 @@ class QueueClient:
             if self._on_opening is not None:
                 self._on_opening(message.application_id, False)
         else:
-            self._deliver(message)
+            self._deliver_message(message)
 
-    def _deliver(self, message: Grant | Refuse) -> None:
+    def _deliver_message(self, message: Grant | Refuse) -> None:
         inference = self.pending.inferences.get(message.request_id)
         if inference is not None:
             if isinstance(message, Grant) and self._on_opening is not None:
@@ -302,4 +302,6 @@ class QueueClient:
         """Refuse every inference that waits for a lease: no scheduler will grant one."""
         for request_id, inference in list(self.pending.inferences.items()):
             if inference.lease_id is None and not inference.answers:
-                self._deliver(Refuse(request_id, self.session.ingress_id, Refusal.SUPERSEDED))
+                self._deliver_message(
+                    Refuse(request_id, self.session.ingress_id, Refusal.SUPERSEDED)
+                )

@@ -75,7 +75,7 @@ class ReplicaLinks:
         if known.opening is None:
             if asyncio.get_running_loop().time() < known.not_before:
                 raise ConnectionLost(f"the connection to replica {replica_id} was lost just now")
-            known.opening = asyncio.create_task(self._open(replica_id, known))
+            known.opening = asyncio.create_task(self._open_link(replica_id, known))
         return await asyncio.shield(known.opening)
 
     def abandon(self, replica_id: ReplicaId, first: object, error: Exception) -> None:
@@ -94,7 +94,7 @@ class ReplicaLinks:
             if known.link is not None and not known.link.is_lost:
                 await known.link.close()
 
-    async def _open(self, replica_id: ReplicaId, known: _Known) -> Link:
+    async def _open_link(self, replica_id: ReplicaId, known: _Known) -> Link:
         try:
             link = await self._dial(known.address, replica_id)
         except ConnectionLost:

@@ -136,12 +136,12 @@ class SchedulerSession:
         answer that is returned with it.
         """
         while True:
-            asked, answer = self._terms, Answer()
+            asked, answer = self._present_terms, Answer()
             try:
                 still_waits: bool = await self._scheduler.call(
                     "refuse_lease", request_id, grant.lease_id, reason
                 )
-                if not still_waits and self._terms == asked:
+                if not still_waits and self._present_terms == asked:
                     answer = await self._read_reason(asked)
             except JustitiaError as error:
                 answer = self._note_failure("refuse_lease", error)
@@ -150,7 +150,7 @@ class SchedulerSession:
                 await asyncio.sleep(_RETRY_S)
             else:
                 # If the terms changed, the inference was resubmitted with everything else.
-                return still_waits or self._terms != asked, answer
+                return still_waits or self._present_terms != asked, answer
 
     async def _read_reason(self, asked: _Terms) -> Answer:
         """Read the mail now: an inference that ended by a refusal must not run again.
@@ -159,7 +159,7 @@ class SchedulerSession:
         may arrive before the scheduler's refusal.
         """
         mail: IngressMail = await self._scheduler.call("submit_many", *asked, self._cursor.ack, ())
-        return self._read(mail, asked)
+        return self._read_answer(mail, asked)
 
     # --- batches and mail
 
@@ -179,15 +179,15 @@ class SchedulerSession:
             batch = self._pending.current(batch)
             if not self._unsent:
                 self._has_unsent.clear()
-            asked = self._terms
-            answer = await self._ask("submit_many", tuple(batch))
+            asked = self._present_terms
+            answer = await self._call_scheduler("submit_many", tuple(batch))
             yield answer
             if not answer.accepted:
                 await self._requeue_batch(batch, asked)
 
     async def _requeue_batch(self, batch: list[Submission], asked: _Terms) -> None:
         """Queue a failed batch again, unless everything pending was queued again meanwhile."""
-        if self._terms == asked:
+        if self._present_terms == asked:
             if self._is_given_up():
                 # Everything pending is submitted again if there ever is another leader.
                 batch = self._pending.closings_elsewhere(batch)
@@ -200,35 +200,35 @@ class SchedulerSession:
     async def polls(self) -> AsyncGenerator[Answer]:
         """Long-poll for messages, one call after the other, and yield each answer."""
         while True:
-            asked = self._terms
-            answer = await self._ask("poll_grants")
+            asked = self._present_terms
+            answer = await self._call_scheduler("poll_grants")
             yield answer
-            if not answer.accepted and self._terms == asked:
+            if not answer.accepted and self._present_terms == asked:
                 await asyncio.sleep(_RETRY_S)  # the call failed, or a lower epoch answered
 
-    async def _ask(self, method: str, *arguments: tuple[Submission, ...]) -> Answer:
+    async def _call_scheduler(self, method: str, *arguments: tuple[Submission, ...]) -> Answer:
         """Call the scheduler and read its answer."""
-        asked = self._terms
+        asked = self._present_terms
         try:
             mail: IngressMail = await self._scheduler.call(
                 method, *asked, self._cursor.ack, *arguments
             )
         except JustitiaError as error:
             return self._note_failure(method, error)
-        return self._read(mail, asked)
+        return self._read_answer(mail, asked)
 
     @property
-    def _terms(self) -> _Terms:
+    def _present_terms(self) -> _Terms:
         """Ingress id and epoch for calls made now."""
         return _Terms(self.ingress_id, self.epoch)
 
-    def _read(self, mail: IngressMail, asked: _Terms) -> Answer:
+    def _read_answer(self, mail: IngressMail, asked: _Terms) -> Answer:
         """Apply the epoch or ingress id of an answer; return its mail and new messages."""
         self._superseded_at = None
         if mail.epoch != asked.epoch:
             self._take_epoch(mail)
             return Answer()
-        is_current = asked == self._terms
+        is_current = asked == self._present_terms
         if mail.forgotten:
             if is_current:
                 self._change_ingress_id()

@@ -53,9 +53,9 @@ def deployment_facts(
         running=len(running),
         starting=len(starting),
         stopping=sum(replica["state"] == "STOPPING" for replica in replicas),
-        starting_s=_longest(starting, now),
+        starting_s=_longest_start(starting, now),
         unplaced=len(waiting),
-        unplaced_s=_longest(waiting, now),
+        unplaced_s=_longest_start(waiting, now),
         unchanged_s=max(0.0, now - max([deployed_at, *(r["start_time_s"] for r in running)])),
         needs=", ".join(f"{name} {amount:g}" for name, amount in sorted(needs.items())),
         fitting_nodes=sum(
@@ -68,7 +68,7 @@ def deployment_facts(
     )
 
 
-def _longest(replicas: Sequence[Details], now: float) -> Seconds:
+def _longest_start(replicas: Sequence[Details], now: float) -> Seconds:
     """Return the time since the first of these replicas was started; 0 if none was."""
     begun = [replica["start_time_s"] for replica in replicas if replica["start_time_s"]]
     return max(0.0, now - min(begun)) if begun else 0.0

@@ -168,7 +168,7 @@ class Submitter:
         Raises:
             TooManyApplications: If there is no room for the application.
         """
-        arrival, summary, source = await self._predicted(spec, None, None)
+        arrival, summary, source = await self._predict_application(spec, None, None)
         try:
             tag = await self._queue.open_application(arrival)
         except JustitiaError as error:
@@ -200,7 +200,7 @@ class Submitter:
             key = application_key(tenant, context.application_id)
             application = self._queue.pending.applications.get(key)
         if application is None:
-            application, source = await self._opening(context, tenant, body, size, most)
+            application, source = await self._opened_application(context, tenant, body, size, most)
             opening = application
         stage, inferences = self._queue.pending.next_stage(application.application_id)
         each, remaining = self._predict_inference(
@@ -208,7 +208,9 @@ class Submitter:
         )
         reserved = most
         if self.tenants.described:
-            reserved = self._reserve(application.application_class, tenant, size, each, most)
+            reserved = self._reserved_tokens(
+                application.application_class, tenant, size, each, most
+            )
         item = InferenceSubmitted(
             request_id=uuid.uuid4().hex,
             application_id=application.application_id,
@@ -271,7 +273,7 @@ class Submitter:
         needed = still_needed(expected, usual, prompt_tokens, sequences)
         return length, CHARGE_FACTOR * needed
 
-    def _reserve(
+    def _reserved_tokens(
         self, application_class: str, tenant: str, size: PromptSize, each: Tokens, most: Tokens
     ) -> Tokens:
         """Return the output tokens that quotas reserve for each sequence of an inference.
@@ -288,7 +290,7 @@ class Submitter:
         spread = math.sqrt(estimate.quantile(share) / estimate.kv_token_time)
         return min(most, math.ceil(each * spread))
 
-    async def _opening(
+    async def _opened_application(
         self,
         context: RequestContext,
         tenant: str,
@@ -316,19 +318,21 @@ class Submitter:
             spec = replace(spec, application_id=context.application_id)
             elsewhere = self._specs.find_spec(spec.key, asyncio.get_running_loop().time())
         if elsewhere is not None:
-            arrival, summary, source = await self._predicted(elsewhere, None, None)
+            arrival, summary, source = await self._predict_application(elsewhere, None, None)
             arrival = replace(arrival, reopens=True)  # a call opened it for every model
         else:
             if named_class is None:
                 estimate = self._estimates.classes.estimate(DEFAULT_CLASS, size.total_tokens, most)
-                return self._arrival(spec, estimate), estimate.source
-            arrival, summary, source = await self._predicted(spec, size.total_tokens, most)
+                return self._arrival_event(spec, estimate), estimate.source
+            arrival, summary, source = await self._predict_application(
+                spec, size.total_tokens, most
+            )
         # Another inference may have opened it meanwhile: the first input stays.
         if arrival.application_id not in self._queue.pending.applications:
             self._estimates.inputs.keep_input(arrival.application_id, summary)
         return arrival, source
 
-    async def _predicted(
+    async def _predict_application(
         self, spec: ApplicationSpec, input_tokens: Tokens | None, max_tokens: Tokens | None
     ) -> tuple[ApplicationArrived, InputSummary, Source]:
         """Return an application with its predicted cost, its input's summary and the source.
@@ -344,9 +348,9 @@ class Submitter:
         estimate = await self._estimates.estimate_application(
             spec.application_class, input_tokens, max_tokens, summary
         )
-        return self._arrival(spec, estimate), summary, estimate.source
+        return self._arrival_event(spec, estimate), summary, estimate.source
 
-    def _arrival(self, spec: ApplicationSpec, estimate: Estimate) -> ApplicationArrived:
+    def _arrival_event(self, spec: ApplicationSpec, estimate: Estimate) -> ApplicationArrived:
         tenant, weight = spec.tenant, spec.weight
         if weight is None:
             named = (path for path in reversed(ancestors(tenant)) if path in self.tenant_weights)

@@ -54,16 +54,18 @@ class TokenCounter:
             tenant: Tenant of the request, in whose turn it is counted.
             max_model_len: Context length of the model (tokens); None: unknown.
         """
-        return await self._run(self._size(body, tenant, max_model_len), tenant, len(body.payload))
+        return await self._run_steps(
+            self._prompt_size_steps(body, tenant, max_model_len), tenant, len(body.payload)
+        )
 
     async def text_tokens(self, text: str, tenant: str) -> Tokens:
         """Return the number of tokens of a text, counted in a tenant's turn."""
         if not text:
             return 0
         counting = self._count(text, InferenceBody({"prompt": text}, [text]), None)
-        return (await self._run(counting, tenant, len(text))).tokens
+        return (await self._run_steps(counting, tenant, len(text))).tokens
 
-    async def _run(self, steps: Generator[None, None, T], tenant: str, characters: int) -> T:
+    async def _run_steps(self, steps: Generator[None, None, T], tenant: str, characters: int) -> T:
         if characters > _INLINE_CHARACTERS:
             return await self._threads.run(tenant, steps)
         while True:
@@ -73,7 +75,7 @@ class TokenCounter:
                 result: T = end.value
                 return result
 
-    def _size(
+    def _prompt_size_steps(
         self, body: InferenceBody, tenant: str, max_model_len: Tokens | None
     ) -> Generator[None, None, PromptSize]:
         keeps, names = body.keeps, self.names

@@ -50,12 +50,12 @@ class UnstoredEnds:
         """
         if not item.is_counted:
             ended = replace(item, lease_id=lease_id, outcome=outcome, resubmitted=True)
-            _keep(self._inferences, item.request_id, _End(now, ended))
+            _keep_newest(self._inferences, item.request_id, _End(now, ended))
 
     def add_application(self, arrival: ApplicationArrived, now: Seconds) -> None:
         """Keep the end of an application."""
         ended = replace(arrival, resubmitted=True)
-        _keep(self._applications, arrival.application_id, _End(now, ended))
+        _keep_newest(self._applications, arrival.application_id, _End(now, ended))
 
     def drop_stored(self, told: EndsStored) -> None:
         """Drop the ends that the scheduler has stored."""
@@ -93,7 +93,7 @@ class UnstoredEnds:
         return (end.of for end in self._inferences.values())
 
 
-def _keep(ends: OrderedDict[str, _End[_Item]], name: str, end: _End[_Item]) -> None:
+def _keep_newest(ends: OrderedDict[str, _End[_Item]], name: str, end: _End[_Item]) -> None:
     ends[name] = end
     if len(ends) > _MOST:
         ends.popitem(last=False)

@@ -165,17 +165,17 @@ def comment_of(outlook: Mapping[str, Any], age_s: Seconds) -> bytes:
         said.append(f"position={outlook['position']}{'+' * bool(outlook['position_is_least'])}")
     start = outlook["expected_start_s"]
     if start is not None:
-        said.append(f"start_s={_left(start['p10'], age_s)}..{_left(start['p90'], age_s)}")
+        said.append(f"start_s={_time_left(start['p10'], age_s)}..{_time_left(start['p90'], age_s)}")
     said.append(f"reason={outlook['reason']}")
     if outlook["guaranteed_by_s"] is not None:
-        said.append(f"guaranteed_by_s={_left(outlook['guaranteed_by_s'], age_s)}")
+        said.append(f"guaranteed_by_s={_time_left(outlook['guaranteed_by_s'], age_s)}")
     if outlook.get("context_full_s") is not None:
-        said.append(f"context_full_s={_left(outlook['context_full_s'], age_s)}")
+        said.append(f"context_full_s={_time_left(outlook['context_full_s'], age_s)}")
     if outlook.get("missing_kv_tokens") is not None:
         said.append(f"missing_kv_tokens={outlook['missing_kv_tokens']}")
     return f": {' '.join(said)}\n\n".encode()
 
 
-def _left(seconds: Seconds, age_s: Seconds) -> str:
+def _time_left(seconds: Seconds, age_s: Seconds) -> str:
     left = max(0.0, seconds - age_s)
     return f"{left:.1f}" if left < 10 else f"{left:.0f}"

@@ -100,7 +100,7 @@ def asks_for_tls(path: Path) -> bool:
 def check_values(values: Mapping[str, Any]) -> CheckedFile:
     """Check the values of a Serve configuration file."""
     errors: list[str] = []
-    if _checked(ServeDeploySchema, values, "", errors) is None:
+    if _validate(ServeDeploySchema, values, "", errors) is None:
         return CheckedFile((), tuple(errors))
     errors += _unknown_keys(ServeDeploySchema, values, "")
     found: list[CheckedApplication] = []
@@ -141,7 +141,7 @@ def _check_application(
     application: Mapping[str, Any], key: str, errors: list[str]
 ) -> CheckedApplication | None:
     given = application.get("args", {})
-    args = _checked(AppArgs, given, f"{key}args.", errors)
+    args = _validate(AppArgs, given, f"{key}args.", errors)
     placed = () if args is None else args.each_model()
     settings: AppSettings | None = AppSettings()
     settings_key = f"{key}user_config"
@@ -154,7 +154,7 @@ def _check_application(
         errors += _unknown_keys(DeploymentSchema, deployment, inner)
         if name == "Ingress":
             settings_key = f"{inner}user_config"
-            settings = _checked(AppSettings, user_config or {}, f"{settings_key}.", errors)
+            settings = _validate(AppSettings, user_config or {}, f"{settings_key}.", errors)
         # otherwise the allowed names are not certain
         elif len(allowed) > 1 and name not in allowed:
             errors.append(f"{inner}name: one of {', '.join(allowed)} is allowed (got {name!r})")
@@ -223,18 +223,18 @@ def _scaled_from_outside(application: Mapping[str, Any], key: str, args: AppArgs
         )
 
 
-def _checked(model: type[Model], values: Any, key: str, errors: list[str]) -> Model | None:
+def _validate(model: type[Model], values: Any, key: str, errors: list[str]) -> Model | None:
     """Validate values; on failure append a message for each error and return None."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        errors += [_line(model, item, key) for item in error.errors(include_url=False)]
+        errors += [_error_line(model, item, key) for item in error.errors(include_url=False)]
         return None
 
 
-def _line(model: type[BaseModel], item: Mapping[str, Any], key: str) -> str:
+def _error_line(model: type[BaseModel], item: Mapping[str, Any], key: str) -> str:
     place = item["loc"]
-    name = key.rstrip(".") if not place else key + _path(place)
+    name = key.rstrip(".") if not place else key + _dotted_path(place)
     if item["type"] == "extra_forbidden":
         allowed = _fields_at(model, place[:-1])
         return f"{name}: unknown key; {', '.join(allowed)} are allowed"
@@ -246,7 +246,7 @@ def _line(model: type[BaseModel], item: Mapping[str, Any], key: str) -> str:
     return f"{name or 'file'}: {message} (got {shown})"
 
 
-def _path(place: Sequence[int | str]) -> str:
+def _dotted_path(place: Sequence[int | str]) -> str:
     text = ""
     for part in place:
         text += f"[{part}]" if isinstance(part, int) else f".{part}"

@@ -171,7 +171,7 @@ def shut_down(chosen: Chosen, address: str, wait_s: Seconds) -> ShutdownOutcome:
         ConnectionError: If no Ray cluster runs there.
     """
     outcome = ShutdownOutcome()
-    with _connected(address):
+    with _connected_to_ray(address):
         running, schedulers = find_applications(), find_schedulers()
         applications = {
             serve_name: configs
@@ -185,7 +185,7 @@ def shut_down(chosen: Chosen, address: str, wait_s: Seconds) -> ShutdownOutcome:
         stores = {SchedulerName.of(c): c for cs in applications.values() for c in cs or ()}
         schedulers |= set(stores)
         for scheduler in sorted(schedulers, key=lambda s: (s.namespace, s.actor_name)):
-            _end(scheduler, stores.get(scheduler), outcome)
+            _end_one(scheduler, stores.get(scheduler), outcome)
         left = {(s.namespace, s.application) for s in there - schedulers}
         for namespace, application in sorted({(s.namespace, s.application) for s in schedulers}):
             if (namespace, application) not in left:
@@ -210,7 +210,7 @@ def _in_use(
 
 
 @contextmanager
-def _connected(address: str) -> Iterator[None]:
+def _connected_to_ray(address: str) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
@@ -285,7 +285,7 @@ def _end_accounts(application: str, namespace: str, outcome: ShutdownOutcome) ->
         outcome.left.append(f"the accounts of {application} could not be ended: {error}")
 
 
-def _end(scheduler: SchedulerName, config: AppConfig | None, outcome: ShutdownOutcome) -> None:
+def _end_one(scheduler: SchedulerName, config: AppConfig | None, outcome: ShutdownOutcome) -> None:
     text = f"scheduler {scheduler.application}/{scheduler.model}"
     try:
         if not end_scheduler(scheduler.actor_name, scheduler.namespace):

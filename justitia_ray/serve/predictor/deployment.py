@@ -165,11 +165,11 @@ class EstimateBatch:
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Estimate] = loop.create_future()
         if not self._waiting:
-            loop.call_soon(self._answer)
+            loop.call_soon(self._answer_batch)
         self._waiting.append((request, answer))
         return await answer
 
-    def _answer(self) -> None:
+    def _answer_batch(self) -> None:
         waiting, self._waiting = self._waiting, []
         open_calls = [(request, answer) for request, answer in waiting if not answer.done()]
         try:
@@ -181,7 +181,7 @@ class EstimateBatch:
             # retried one by one, so that only the invalid call gets the error
             for call in open_calls:
                 self._waiting = [call]
-                self._answer()
+                self._answer_batch()
             return
         for (_, answer), estimate in zip(open_calls, estimates, strict=True):
             answer.set_result(estimate)

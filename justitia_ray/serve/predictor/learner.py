@@ -187,8 +187,8 @@ class Learner:
             elif not held and self.learns:
                 self._stop_learning()
             if self.learns:
-                await self._learn()
-            await self._follow()
+                await self._learn_from_store()
+            await self._load_changes()
         except StoreError as error:
             # It is unknown what was saved last, so read it again.
             self._stop_learning()
@@ -222,14 +222,14 @@ class Learner:
     async def _begin_to_learn(self) -> None:
         async with self._versions.changing:
             stored = await self._store.load()
-            predictor = await self._restored(stored, with_histories=True)
+            predictor = await self._restored_predictor(stored, with_histories=True)
             self._training.cancel()
             self.predictor, self._applied = predictor, stored.applied
             self.learns = True
         if self._models_dir is not None:
             await self._versions.bring(self._models_dir, predictor)
 
-    async def _follow(self) -> None:
+    async def _load_changes(self) -> None:
         """Load changes by another replica or a rollback."""
         revision = await self._store.revision()
         if revision == self._revision:
@@ -239,10 +239,10 @@ class Learner:
             if self.learns:
                 await self._versions.follow(stored.models, self.predictor, is_new=False)
             else:
-                self.predictor = await self._restored(stored, with_histories=False)
+                self.predictor = await self._restored_predictor(stored, with_histories=False)
         self._revision = stored.revision
 
-    async def _restored(
+    async def _restored_predictor(
         self, stored: StoredPredictions, *, with_histories: bool
     ) -> LearningPredictor:
         """Return a predictor from the store; it can learn only with its histories.
@@ -297,7 +297,7 @@ class Learner:
         samples = await asyncio.to_thread(readable)
         return samples, unreadable + len(stored) - len(samples)
 
-    async def _learn(self) -> None:
+    async def _learn_from_store(self) -> None:
         """Learn from finished applications in the store, and save the results."""
         while entries := await self._store.read_observed(self._applied, _AT_ONCE):
             samples: dict[str, list[Mapping[str, Any]]] = {}
@@ -318,15 +318,17 @@ class Learner:
                 samples.setdefault(name, []).append(record)
             if unreadable:
                 log_event(logger, logging.ERROR, "predictor.observations_refused", count=unreadable)
-            if not await self._save(entries[-1][0], samples):
+            if not await self._save_results(entries[-1][0], samples):
                 return
             self._metrics.record_learning(sum(map(len, samples.values())))
             await self._versions.withdraw(samples, self.predictor)
             await asyncio.sleep(0)
         if self._ended:
-            await self._save(self._applied, {})
+            await self._save_results(self._applied, {})
 
-    async def _save(self, applied: str, samples: Mapping[str, Sequence[Mapping[str, Any]]]) -> bool:
+    async def _save_results(
+        self, applied: str, samples: Mapping[str, Sequence[Mapping[str, Any]]]
+    ) -> bool:
         """Save the results of new samples, by class, and of trainings.
 
         Args:

@@ -47,7 +47,7 @@ class ModelVersions:
         self._indexes = {name: i for name, i in self._indexes.items() if name in stored}
         for name, index in stored.items():
             if is_new or self._indexes.get(name) != index:
-                await self._serve(name, index, predictor)
+                await self._activate_model(name, index, predictor)
                 self._indexes[name] = index
 
     async def bring(self, path: Path, predictor: LearningPredictor) -> None:
@@ -111,7 +111,7 @@ class ModelVersions:
                 )
             after = before.after_rollback(version, release=release)
             chosen = after.find(after.active)
-            if chosen is not None and await self._model(application_class, chosen) is None:
+            if chosen is not None and await self._valid_model(application_class, chosen) is None:
                 raise RequestError(
                     f"version {chosen.number} of class {application_class} is damaged",
                     param="version",
@@ -138,19 +138,21 @@ class ModelVersions:
         after = before.with_imported(data, version.record | {"reason": "models_dir"})
         if await self._store.save_index(name, before, after, data) is not None:
             self._indexes[name] = after
-            await self._serve(name, after, predictor)
+            await self._activate_model(name, after, predictor)
 
-    async def _serve(self, name: str, index: VersionIndex, predictor: LearningPredictor) -> None:
+    async def _activate_model(
+        self, name: str, index: VersionIndex, predictor: LearningPredictor
+    ) -> None:
         """Activate the index's active model, else the last valid one before it, else none."""
         for version in index.candidates():
-            model = await self._model(name, version)
+            model = await self._valid_model(name, version)
             if model is not None:
                 predictor.serve(name, index, model, version.number)
                 return
         self._models.pop(name, None)
         predictor.serve(name, index, None, NO_MODEL)
 
-    async def _model(self, application_class: str, version: Version) -> TrainedModel | None:
+    async def _valid_model(self, application_class: str, version: Version) -> TrainedModel | None:
         """Return the model of a version; None, logged once, if it is damaged.
 
         Raises:

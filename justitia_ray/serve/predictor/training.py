@@ -104,7 +104,7 @@ class TrainingTurns:
         if self.running is None or self.running.done():
             job = predictor.due_training(self._clock())
             if job is not None:
-                self.running = asyncio.create_task(self._train(predictor, job))
+                self.running = asyncio.create_task(self._train_class(predictor, job))
 
     def cancel(self) -> None:
         """Cancel the running training."""
@@ -118,7 +118,7 @@ class TrainingTurns:
             with suppress(asyncio.CancelledError):
                 await self.running
 
-    async def _train(self, predictor: LearningPredictor, job: TrainingJob) -> None:
+    async def _train_class(self, predictor: LearningPredictor, job: TrainingJob) -> None:
         name = job.application_class
         began = self._clock()
         try:

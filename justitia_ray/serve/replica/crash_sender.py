@@ -38,11 +38,11 @@ def main() -> None:
             os.write(2, text)
             text = b""
             if not has_crashed and order is not None:
-                _send(order)
+                _send_repeatedly(order)
             has_crashed = True
 
 
-def _encryption(order: dict[str, Any]) -> Any:
+def _tls_context(order: dict[str, Any]) -> Any:
     """Return the TLS context for the connection; None without TLS.
 
     The certificates are read when they are needed, because they may be replaced at any time.
@@ -58,11 +58,11 @@ def _encryption(order: dict[str, Any]) -> Any:
     return context
 
 
-def _send(order: dict[str, Any]) -> None:
+def _send_repeatedly(order: dict[str, Any]) -> None:
     ends_at, said = time.monotonic() + _TRIES_S, ""
     while time.monotonic() < ends_at:
         try:
-            said = _ask(order)
+            said = _send_once(order)
         except OSError as error:  # includes `ssl.SSLError`
             said = str(error)
         else:
@@ -73,11 +73,11 @@ def _send(order: dict[str, Any]) -> None:
         os.write(2, f"the scheduler was not told of the crash: {said}\n".encode())
 
 
-def _ask(order: dict[str, Any]) -> str:
+def _send_once(order: dict[str, Any]) -> str:
     """Send the notice; return the first line of the answer."""
     host, _, port = order["address"].rpartition(":")
     address = (host.strip("[]"), int(port))
-    encryption = _encryption(order)
+    encryption = _tls_context(order)
     with socket.create_connection(address, timeout=_TRY_S) as opened:
         way = opened if encryption is None else encryption.wrap_socket(opened)
         way.sendall(base64.b64decode(order["request"]))

@@ -60,7 +60,7 @@ class CrashWatch:
         self._pipe = write_end
         faulthandler.enable(file=write_end, all_threads=False)
         if self._starts == 1:
-            os.register_at_fork(after_in_child=self._release)
+            os.register_at_fork(after_in_child=self._close_pipe)
 
     def take_offer(self, offer: Offer) -> None:
         """Make the sender report to this scheduler, and no other, from now on."""
@@ -84,13 +84,13 @@ class CrashWatch:
 
     def stop(self) -> None:
         """Stop the sender. Calling it twice is safe."""
-        self._release()
+        self._close_pipe()
         if self._sender is not None:
             self._sender.kill()
             self._sender.wait()
             self._sender = None
 
-    def _release(self) -> None:
+    def _close_pipe(self) -> None:
         """Close this end of the pipe; also done in forks, whose crashes are not reported."""
         pipe, self._pipe = self._pipe, None
         if pipe is not None:

@@ -158,7 +158,7 @@ class EngineReplica:
         arrived_at = clock()
         lease = self._leases.held_leases.get(lease_id)
         leased_at = arrived_at if lease is None else lease.armed_at
-        answer = self._answer(caller, lease_id, path, headers, body)
+        answer = self._answer_leased(caller, lease_id, path, headers, body)
         items: list[Any] = [item async for item in answer]
         first, *chunks = items
         ended_at = clock()
@@ -193,7 +193,7 @@ class EngineReplica:
             EngineError: If the engine died; the stream then does not look complete.
         """
         earlier = () if resume is None else resume.outputs
-        answer = self._answer(caller, lease_id, path, headers, body, earlier)
+        answer = self._answer_leased(caller, lease_id, path, headers, body, earlier)
         parts = in_parts(answer, self._engine, lease_id)
         if resume is not None:
             parts = left_out(parts, resume)
@@ -292,7 +292,7 @@ class EngineReplica:
             cached_tokens=self._leases.cached_tokens,
         )
 
-    async def _answer(
+    async def _answer_leased(
         self,
         caller: Caller,
         lease_id: str,

@@ -92,7 +92,7 @@ class LeaseTable:
             elif lease is not None:
                 if lease.task is None:
                     lease.aborted = True
-                    self._finish(lease)
+                    self._finish_lease(lease)
                 elif not lease.aborted:
                     lease.aborted = True
                     lease.task.cancel()
@@ -123,7 +123,7 @@ class LeaseTable:
                 raise UnknownLease(lease_id, self._replica_id) from None
             raise
         finally:
-            self._finish(lease)
+            self._finish_lease(lease)
 
     def note_engine_failed(self, cause: FailureCause) -> None:
         """Record the engine's failure and the running leases, for all later reports."""
@@ -194,7 +194,7 @@ class LeaseTable:
         finally:
             self.parked.pop(lease_id, None)
 
-    def _finish(self, lease: HeldLease) -> None:
+    def _finish_lease(self, lease: HeldLease) -> None:
         used = self._engine.release(lease.lease_id)
         self.prompt_tokens += used.prompt_tokens
         self.output_tokens += used.output_tokens

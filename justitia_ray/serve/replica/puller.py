@@ -104,7 +104,7 @@ class Puller:
         loop = asyncio.get_running_loop()
         while True:
             pulled_at = loop.time()
-            pull = asyncio.create_task(self._send(self._next_pull(pulled_at)))
+            pull = asyncio.create_task(self._send_pull(self._next_pull(pulled_at)))
             pulls.add(pull)
             pull.add_done_callback(pulls.discard)
             news = asyncio.create_task(self._leases.news.wait())
@@ -136,7 +136,9 @@ class Puller:
 
     async def _leave_scheduler(self) -> None:
         while self._leases.unconfirmed:
-            if not await self._send(self._next_pull(asyncio.get_running_loop().time(), wait_s=0.0)):
+            if not await self._send_pull(
+                self._next_pull(asyncio.get_running_loop().time(), wait_s=0.0)
+            ):
                 await asyncio.sleep(_RETRY_S)
         await self._scheduler.call("leave", self._replica_id)
 
@@ -196,7 +198,7 @@ class Puller:
             prefill=self._prefill,
         )
 
-    async def _send(self, pull: Pull) -> bool:
+    async def _send_pull(self, pull: Pull) -> bool:
         """Send one pull; return whether the scheduler was reached."""
         try:
             mail: ReplicaMail = await self._scheduler.call("pull", pull)

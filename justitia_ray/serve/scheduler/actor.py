@@ -29,7 +29,7 @@ from justitia_ray.units import Epoch
 logger = logging.getLogger(__name__)
 
 
-def _forward(method: str) -> Callable[..., Awaitable[Any]]:
+def _forward_to_service(method: str) -> Callable[..., Awaitable[Any]]:
     """Return an actor method that calls the method of `SchedulerService`, once a service leads."""
 
     async def call(actor: "SchedulerActor", *arguments: Any) -> Any:
@@ -38,7 +38,7 @@ def _forward(method: str) -> Callable[..., Awaitable[Any]]:
     return call
 
 
-def _process() -> dict[str, Any]:
+def _process_facts() -> dict[str, Any]:
     return {"version": __version__, "pid": os.getpid()}
 
 
@@ -68,19 +68,19 @@ class SchedulerActor:
         await self.started()
         listening = self._listening
         if listening is None or (listening.done() and listening.exception() is not None):
-            listening = self._listening = asyncio.create_task(self._listen())
+            listening = self._listening = asyncio.create_task(self._start_listening())
         return await asyncio.shield(listening)
 
-    close_application = _forward("close_application")
-    cancel_application = _forward("cancel_application")
-    restore_ended = _forward("restore_ended")
-    application = _forward("application")
-    applications = _forward("applications")
-    console_frame = _forward("console_frame")
-    console_application = _forward("console_application")
-    console_history = _forward("console_history")
-    usage = _forward("usage")
-    configure = _forward("configure")
+    close_application = _forward_to_service("close_application")
+    cancel_application = _forward_to_service("cancel_application")
+    restore_ended = _forward_to_service("restore_ended")
+    application = _forward_to_service("application")
+    applications = _forward_to_service("applications")
+    console_frame = _forward_to_service("console_frame")
+    console_application = _forward_to_service("console_application")
+    console_history = _forward_to_service("console_history")
+    usage = _forward_to_service("usage")
+    configure = _forward_to_service("configure")
 
     async def size(self, question: dict[str, Any]) -> dict[str, Any] | None:
         """Return the wanted number of replicas (`SchedulerService.size`); None before it leads."""
@@ -106,13 +106,13 @@ class SchedulerActor:
         if self._service is None:
             return {"ready": False, "degraded": self._failure, "epoch": 0}
         status = self._service.inspector.status(applications)
-        return {**to_builtins(status), **_process()}
+        return {**to_builtins(status), **_process_facts()}
 
     async def inspect(self) -> dict[str, Any]:
         """Return a `SchedulerReport` as a dict, without waiting, even if it does not lead."""
         if self._service is None:
             return {"ready": False, "degraded": self._failure, "version": __version__}
-        return {**self._service.inspector.report(), **_process()}
+        return {**self._service.inspector.report(), **_process_facts()}
 
     async def retire(self) -> None:
         """Save a last time and stop the embedded Redis, before this actor is killed."""
@@ -127,10 +127,10 @@ class SchedulerActor:
         if self._leading is not None:
             return self._leading
         if self._starting is None or self._starting.done():  # done but not leading: it failed
-            self._starting = asyncio.create_task(self._start())
+            self._starting = asyncio.create_task(self._start_service())
         return await asyncio.shield(self._starting)
 
-    async def _start(self, above: Epoch = 0) -> SchedulerService:
+    async def _start_service(self, above: Epoch = 0) -> SchedulerService:
         try:
             service = self._service = await self._make_service()
             if self._listener is not None:
@@ -143,10 +143,10 @@ class SchedulerActor:
         self._leading = service
         return service
 
-    async def _listen(self) -> Offer:
+    async def _start_listening(self) -> Offer:
         keyring, name = Keyring(), self._config.scheduler_name
         keyring.add(self._key)
-        serve = {method: self._serve(method) for method in SCHEDULER_METHODS}
+        serve = {method: self._handler_of(method) for method in SCHEDULER_METHODS}
         section = self._config.transport
         listener = self._listener = await listen(
             section,
@@ -161,7 +161,7 @@ class SchedulerActor:
             self._service.connected = listener.peers
         return Offer(listener.address, name, self._key)
 
-    def _serve(self, method: str) -> Callable[..., Awaitable[Any]]:
+    def _handler_of(self, method: str) -> Callable[..., Awaitable[Any]]:
         """Return the handler of a method, which waits until a service leads."""
 
         async def serve(_: Caller, *arguments: Any) -> Any:
@@ -198,12 +198,16 @@ class SchedulerActor:
     def _begin_again(self, above: Epoch) -> None:
         """Start a new term with an epoch above one that callers have and the store has lost."""
         before, self._leading = self._leading, None
-        self._starting = asyncio.get_running_loop().create_task(self._replace(before, above))
+        self._starting = asyncio.get_running_loop().create_task(
+            self._replace_service(before, above)
+        )
 
-    async def _replace(self, before: SchedulerService | None, above: Epoch) -> SchedulerService:
+    async def _replace_service(
+        self, before: SchedulerService | None, above: Epoch
+    ) -> SchedulerService:
         if before is not None:
             await before.term.end()
-        return await self._start(above)
+        return await self._start_service(above)
 
     def _step_down(self, reason: str) -> None:
         """End this actor for good, so that Ray does not restart it."""

@@ -122,7 +122,7 @@ class Checkpointer:
                 stored = replace(stored, usage=usage)
             except StoreError as error:
                 self._note_store_trouble(str(error))
-                await self._revive()
+                await self._restart_store()
                 await asyncio.sleep(_RETRY_S)
             else:
                 self._note_store_trouble(None)
@@ -152,11 +152,11 @@ class Checkpointer:
         """Save periodically until cancelled; after a failed save, try to restart the store."""
         try:
             while not self._ends:
-                await self._pause()
+                await self._wait_until_due()
                 if not await self.save_once():
-                    await self._revive()
+                    await self._restart_store()
         finally:
-            self._answer(self._waiting, saved=False)
+            self._answer_waiting(self._waiting, saved=False)
 
     def end(self) -> None:
         """Prevent further saves, because `run` is about to be cancelled.
@@ -195,7 +195,7 @@ class Checkpointer:
         saved = False
         try:
             checkpoint = self._take_checkpoint()
-            if checkpoint is not None and await self._write(checkpoint):
+            if checkpoint is not None and await self._write_changes(checkpoint):
                 checkpoint.on_saved()
                 saved = True
         except StaleEpoch as error:
@@ -204,7 +204,7 @@ class Checkpointer:
             # An unexpected error must not end saving for good.
             logger.exception("scheduler.save_failed")
         finally:
-            self._answer(waiting, saved=saved)
+            self._answer_waiting(waiting, saved=saved)
         self._stalled_s = stalled_s
         if saved:
             self._confirmed_at = began_at
@@ -222,7 +222,7 @@ class Checkpointer:
         """Close the connections to the store."""
         await self._store.aclose()
 
-    async def _pause(self) -> None:
+    async def _wait_until_due(self) -> None:
         """Wait until a save is requested, or the interval has passed."""
         # Not `wait_for`: in Python 3.11 it may swallow the cancellation that ends `run`.
         due = asyncio.get_running_loop().call_later(self._interval_s, self._wanted.set)
@@ -231,14 +231,14 @@ class Checkpointer:
         finally:
             due.cancel()
 
-    def _answer(self, waiting: list["asyncio.Future[bool]"], *, saved: bool) -> None:
+    def _answer_waiting(self, waiting: list["asyncio.Future[bool]"], *, saved: bool) -> None:
         for future in waiting:
             if not future.done():
                 future.set_result(saved)
 
     # --- what to save
 
-    async def _write(self, checkpoint: Checkpoint) -> bool:
+    async def _write_changes(self, checkpoint: Checkpoint) -> bool:
         """Write the changes since the last successful save; return whether they were written.
 
         Raises:
@@ -287,7 +287,7 @@ class Checkpointer:
             again = self._take_checkpoint()  # the settings may have changed meanwhile
             if again is None:
                 return False
-            return await self._write(replace(checkpoint, settings=again.settings))
+            return await self._write_changes(replace(checkpoint, settings=again.settings))
         self.unsaved.clear()
         core.state.usage.note_saved()
         self._saved_replicas = replicas
@@ -297,7 +297,7 @@ class Checkpointer:
         self._note_store_trouble(None)
         return True
 
-    async def _revive(self) -> None:
+    async def _restart_store(self) -> None:
         """Try to restart a failing embedded store."""
         if self.trouble is None or self._start_store is None:
             return

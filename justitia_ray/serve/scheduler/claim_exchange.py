@@ -120,7 +120,7 @@ class ClaimExchange:
                 accounts = accounts or self._connect()
                 began_at = asyncio.get_running_loop().time()
                 async with asyncio.timeout(_ANSWER_S):
-                    await self._exchange(accounts)
+                    await self._exchange_once(accounts)
                 self.meter.record_answer(asyncio.get_running_loop().time() - began_at)
             except (AdmissionError, TimeoutError) as error:
                 self.meter.record_failure()
@@ -139,7 +139,7 @@ class ClaimExchange:
                 await asyncio.sleep(_RETRY_S)
                 continue
             if self._told is None:
-                await self._pause(self._until_next_s())
+                await self._wait_for_change(self._until_next_s())
 
     def _until_next_s(self) -> Seconds:
         """Return the longest time until the next exchange."""
@@ -148,14 +148,14 @@ class ClaimExchange:
         due_in_s = max(0.0, self._all_due_at - asyncio.get_running_loop().time())
         return min(_ASK_AGAIN_S, due_in_s) if self._book.waiting else due_in_s
 
-    async def _pause(self, at_most_s: Seconds) -> None:
+    async def _wait_for_change(self, at_most_s: Seconds) -> None:
         due = asyncio.get_running_loop().call_later(at_most_s, self._book.changed.set)
         try:
             await self._book.changed.wait()
         finally:
             due.cancel()
 
-    async def _exchange(self, accounts: Accounts) -> None:
+    async def _exchange_once(self, accounts: Accounts) -> None:
         """Exchange once; an unanswered exchange is kept and repeated unchanged."""
         while not self._accounts_epoch:
             tree = self._tree
@@ -171,7 +171,7 @@ class ClaimExchange:
             return
         now = asyncio.get_running_loop().time()
         if self._told is None:
-            self._told = self._next(now)
+            self._told = self._next_exchange(now)
             self._book.changed.clear()
         told = self._told
         granted = tuple(
@@ -240,7 +240,7 @@ class ClaimExchange:
         self._greeted = self._accounts_epoch
         return True
 
-    def _next(self, now: Seconds) -> Exchange:
+    def _next_exchange(self, now: Seconds) -> Exchange:
         """Return the next exchange: usage since the last one, and requested claims."""
         uses: list[Use] = []
         asks: list[Ask] = []
@@ -268,7 +268,7 @@ class ClaimExchange:
         for claim, _ in self._book.untold:
             if claim.name not in self._asked:
                 self._asked[claim.name] = claim
-                asks.append(_ask(claim, is_granted=True))
+                asks.append(_ask_of(claim, is_granted=True))
         survivors = None
         if self._began_at is not None and now - self._began_at > self._resubmitted_within_s:
             self._began_at = None
@@ -348,8 +348,8 @@ class ClaimExchange:
         is_again = claim.request_id is None and claim.is_deprioritised
         if claim.asks or more or is_again:
             claim.asks = False
-            yield _ask(claim, is_granted=claim.has_run or bool(more))
+            yield _ask_of(claim, is_granted=claim.has_run or bool(more))
 
 
-def _ask(claim: Claim, *, is_granted: bool) -> Ask:
+def _ask_of(claim: Claim, *, is_granted: bool) -> Ask:
     return Ask(claim.name, claim.tenant, {**claim.wants}, is_granted, {**claim.needs})

@@ -155,9 +155,9 @@ def claim_of_inference(
         if unit is Unit.INFERENCES:
             wants[unit] = needs[unit] = 1.0
             continue
-        least = _amount(unit, item, item.least_output_tokens, None)
+        least = _metered_amount(unit, item, item.least_output_tokens, None)
         likely, held = (
-            _amount(unit, item, output, prefill_cost)
+            _metered_amount(unit, item, output, prefill_cost)
             for output in (expected, max(reserved, expected))
         )
         if unit is Unit.COMPUTED_TOKENS:
@@ -178,12 +178,15 @@ def claim_of_running(
     units = units_of(tree, tenant).intersection(METERED)
     most, expected = inference.max_output_tokens, inference.expected_output
     return (
-        {unit: _amount(unit, inference, max(most, expected), prefill_cost) for unit in units},
-        {unit: _amount(unit, inference, expected, prefill_cost) for unit in units},
+        {
+            unit: _metered_amount(unit, inference, max(most, expected), prefill_cost)
+            for unit in units
+        },
+        {unit: _metered_amount(unit, inference, expected, prefill_cost) for unit in units},
     )
 
 
-def _amount(
+def _metered_amount(
     unit: Unit,
     of: InferenceSubmitted | Inference,
     output_tokens: Tokens,
@@ -237,7 +240,7 @@ def outrun_by(
     used = used_by(inference)
     total = inference.output_tokens + inference.expected_remaining(inference.output_tokens)
     return {
-        unit: max(used[unit], _amount(unit, inference, total, prefill_cost))
+        unit: max(used[unit], _metered_amount(unit, inference, total, prefill_cost))
         for unit in METERED
         if unit in claim.wants and used[unit] > claim.wants[unit]
     }
@@ -322,9 +325,9 @@ class LatelyTold:
         units = claim.wants.keys() | claim.holds.keys()
         claimed = {unit: used for unit, used in use.used.items() if used and unit in units}
         if claimed:
-            self._put(_ReportedEnd(claim.tenant, claimed, use, number, now))
+            self._put_last(_ReportedEnd(claim.tenant, claimed, use, number, now))
             if len(self._told) > _MOST_TOLD:
-                self._forget(next(iter(self._told)))
+                self._forget_end(next(iter(self._told)))
         else:
             # this end is not recorded, so a later report of it must find no earlier one
             self._last.pop(use.name, None)
@@ -333,8 +336,8 @@ class LatelyTold:
         """Record the exchange that reports that a claim, whose end was reported before, is over."""
         place = self._last.get(use.name)
         if place is not None:
-            told = self._forget(place)
-            self._put(_ReportedEnd(told.tenant, told.claimed, use, number, now))
+            told = self._forget_end(place)
+            self._put_last(_ReportedEnd(told.tenant, told.claimed, use, number, now))
 
     def note_stored(self, number: int, now: Seconds) -> None:
         """Forget ends stored some time ago; all exchanges up to this number are stored."""
@@ -342,7 +345,7 @@ class LatelyTold:
             place, oldest = next(iter(self._told.items()))
             if oldest.number > number or now - oldest.at <= _TOLD_KEPT_S:
                 return
-            self._forget(place)
+            self._forget_end(place)
 
     def after(self, number: int) -> list[Use]:
         """Return the ends reported after this exchange, one per name."""
@@ -360,32 +363,32 @@ class LatelyTold:
 
     def renumber(self, after: int, number: int) -> None:
         """Assign a new exchange number to ends reported after the given exchange."""
-        for told in self._after(after):
+        for told in self._ends_after(after):
             told.number = number
 
-    def _after(self, number: int) -> list[_ReportedEnd]:
+    def _ends_after(self, number: int) -> list[_ReportedEnd]:
         return [told for told in self._told.values() if told.number > number]
 
     def _merged_ends(self, number: int) -> list[_ReportedEnd]:
         """Return the ends reported after this exchange, merged by name and tenant."""
         merged: list[_ReportedEnd] = []
         places: dict[ClaimName, int] = {}
-        for told in self._after(number):
+        for told in self._ends_after(number):
             place = places.get(told.use.name)
             if place is None or merged[place].tenant != told.tenant:
                 places[told.use.name] = len(merged)
                 merged.append(told)
                 continue
-            claimed = _sum(merged[place].claimed, told.claimed)
-            use = replace(told.use, used=_sum(merged[place].use.used, told.use.used))
+            claimed = _sum_of_amounts(merged[place].claimed, told.claimed)
+            use = replace(told.use, used=_sum_of_amounts(merged[place].use.used, told.use.used))
             merged[place] = replace(told, claimed=claimed, use=use)
         return merged
 
-    def _put(self, told: _ReportedEnd) -> None:
+    def _put_last(self, told: _ReportedEnd) -> None:
         place = self._last[told.use.name] = next(self._ends)
         self._told[place] = told
 
-    def _forget(self, place: int) -> _ReportedEnd:
+    def _forget_end(self, place: int) -> _ReportedEnd:
         told = self._told.pop(place)
         if self._last.get(told.use.name) == place:
             del self._last[told.use.name]
@@ -414,7 +417,7 @@ def retold(
     return replace(told, number=number, uses=uses, asks=asks)
 
 
-def _sum(one: Amounts, other: Amounts) -> Amounts:
+def _sum_of_amounts(one: Amounts, other: Amounts) -> Amounts:
     return {unit: one.get(unit, 0) + other.get(unit, 0) for unit in one.keys() | other.keys()}
 
 

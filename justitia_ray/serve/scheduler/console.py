@@ -104,14 +104,14 @@ class SchedulerConsole:
             began_at = self._stopwatch()
             encoded = msgspec.json.encode(watch.frame(sight, tenant, since))
             self._encoded[key] = encoded
-            self._spend(self._stopwatch() - began_at)
+            self._delay_next_look(self._stopwatch() - began_at)
         return self._term.epoch, sight.number, encoded
 
     def application(self, application_id: ApplicationId) -> bytes | None:
         """Return an application's timeline as JSON; None if it is unknown."""
-        watch, core = self._watched(), self._term.informed_core()
+        watch, core = self._recording(), self._term.informed_core()
         now = self._term.driver.now()
-        timeline = timeline_of(core, watch, application_id, now, self._trace(application_id))
+        timeline = timeline_of(core, watch, application_id, now, self._trace_of(application_id))
         return None if timeline is None else msgspec.json.encode(timeline)
 
     def history(self, lasts_s: Seconds) -> bytes:
@@ -123,7 +123,7 @@ class SchedulerConsole:
         Raises:
             AdmissionError: If no application was recorded from its arrival on.
         """
-        watch, term = self._watched(), self._term
+        watch, term = self._recording(), self._term
         settings, now = term.driver.settings.model_dump(mode="json"), term.driver.now()
         history = history_of(
             term.driver.core, watch, term.config.model.name, settings, now, lasts_s
@@ -144,7 +144,7 @@ class SchedulerConsole:
 
     # --- internals
 
-    def _watched(self) -> Watch:
+    def _recording(self) -> Watch:
         """Return the recording; begin one if there is none."""
         loop = asyncio.get_running_loop()
         self._asked_at = loop.time()
@@ -168,7 +168,7 @@ class SchedulerConsole:
             self.stop()
 
     def _look_if_due(self) -> tuple[Watch, Sight]:
-        watch, now = self._watched(), self._term.driver.now()
+        watch, now = self._recording(), self._term.driver.now()
         if self._sight is None or now >= self._next_look_at:
             began_at = self._stopwatch()
             status = self._inspector.status()
@@ -178,17 +178,17 @@ class SchedulerConsole:
                 now, strip_of(status), shares_of(status), self._inspector.kv_meter.used_tokens
             )
             self._spent_s, self._next_look_at = 0.0, now + INTERVAL_S - _EARLY_S
-            self._spend(self._stopwatch() - began_at)
+            self._delay_next_look(self._stopwatch() - began_at)
         return watch, self._sight
 
-    def _spend(self, cost_s: Seconds) -> None:
+    def _delay_next_look(self, cost_s: Seconds) -> None:
         """Put the next look off, so that this one's cost is at most a twentieth of the time."""
         self._spent_s += cost_s
         assert self._sight is not None
         least = self._sight.at + _TIMES_ITS_COST * self._spent_s
         self._next_look_at = max(self._next_look_at, least)
 
-    def _trace(self, application_id: ApplicationId) -> Trace | None:
+    def _trace_of(self, application_id: ApplicationId) -> Trace | None:
         if self._sampler is None:
             return None
         context = self._sampler.context(application_id)

@@ -174,9 +174,9 @@ class CoreDriver:
         for action in actions:
             if isinstance(action, EndApplication):
                 self.on_end(action)
-        self._report(event, actions, unstored)
+        self._report_decisions(event, actions, unstored)
         if self.observer is not None:
-            self._show(self.observer, event, actions)
+            self._show_observer(self.observer, event, actions)
 
     def configure(self, settings: dict[str, Any]) -> bool:
         """Apply settings from now on, keeping the queue; return whether they differ.
@@ -211,7 +211,7 @@ class CoreDriver:
             self._timer.cancel()
             self._timer = None
 
-    def _report(
+    def _report_decisions(
         self, event: ev.Event, actions: Sequence[Action], unstored: ApplicationId | None
     ) -> None:
         """Count and log decisions; an error in this is logged once and otherwise ignored."""
@@ -240,7 +240,9 @@ class CoreDriver:
                 logger.exception("decision.not_told")
             self._has_failed = True
 
-    def _show(self, observer: Observer, event: ev.Event, actions: Sequence[Action]) -> None:
+    def _show_observer(
+        self, observer: Observer, event: ev.Event, actions: Sequence[Action]
+    ) -> None:
         """Show an event to the observer; an observer that fails is logged, and sees no more."""
         try:
             observer(event, actions, self.core.state.now)

@@ -143,7 +143,7 @@ class SchedulerLink:
     async def connected(self) -> Link:
         """Return an open connection, waiting for one if needed."""
         if self._search is None or self._search.done():
-            self._search = asyncio.create_task(self._connect())
+            self._search = asyncio.create_task(self._connect_to_leader())
         return await asyncio.shield(self._search)
 
     async def close(self) -> None:
@@ -153,9 +153,9 @@ class SchedulerLink:
         if self._link is not None:
             await self._link.close()
 
-    async def _connect(self) -> Link:
+    async def _connect_to_leader(self) -> Link:
         while True:
-            offer, last = await self._find(), self._link
+            offer, last = await self._find_offer(), self._link
             self._is_superseded = False
             if offer == self._offer and last is not None and not last.is_lost:
                 return last
@@ -179,7 +179,7 @@ class SchedulerLink:
         if is_logged(self._failures):
             log_event(logger, logging.WARNING, "scheduler.unreachable", reason=str(error))
 
-    async def _find(self) -> Offer:
+    async def _find_offer(self) -> Offer:
         """Ask the actor for its address repeatedly until an answer arrives.
 
         Raises:
@@ -191,7 +191,7 @@ class SchedulerLink:
         try:
             while True:
                 if len(questions) < _MOST:
-                    question = asyncio.create_task(self._ask(found))
+                    question = asyncio.create_task(self._ask_actor(found))
                     questions.add(question)
                     question.add_done_callback(questions.discard)
                 await asyncio.wait({found}, timeout=_EVERY_S)
@@ -201,23 +201,23 @@ class SchedulerLink:
             for question in questions:
                 question.cancel()
 
-    async def _ask(self, found: "asyncio.Future[Offer]") -> None:
+    async def _ask_actor(self, found: "asyncio.Future[Offer]") -> None:
         try:
             offer: Offer = await self._scheduler.link.remote()
         except ActorDiedError as error:
-            _fail(found, ConnectionLost(f"the scheduler has ended: {error}"))
+            _fail_future(found, ConnectionLost(f"the scheduler has ended: {error}"))
         except RayActorError:
             return  # the actor is restarting
         except RayTaskError as error:
             known = isinstance(error.cause, JustitiaError)
-            _fail(found, error.cause if known else RemoteFailure(str(error)))
+            _fail_future(found, error.cause if known else RemoteFailure(str(error)))
         except RayError as error:
-            _fail(found, ConnectionLost(str(error)))
+            _fail_future(found, ConnectionLost(str(error)))
         else:
             if not found.done():
                 found.set_result(offer)
 
 
-def _fail(found: "asyncio.Future[Offer]", error: Exception) -> None:
+def _fail_future(found: "asyncio.Future[Offer]", error: Exception) -> None:
     if not found.done():
         found.set_exception(error)

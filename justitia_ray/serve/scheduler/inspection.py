@@ -104,10 +104,10 @@ class SchedulerInspector:
             shares=self._shares.of(core, now),
             working_set=self._working_set.of(core, now),
             quotas=quotas_view(self._term.gate.exchange.known.nodes),
-            size=self._size(core, now),
+            size=self._wanted_size(core, now),
         )
 
-    def _size(self, core: SchedulerCore, now: Seconds) -> dict[str, Any] | None:
+    def _wanted_size(self, core: SchedulerCore, now: Seconds) -> dict[str, Any] | None:
         """Return the wanted number of replicas and why; None until replicas have reported."""
         if core.recovery.holding:
             return None
@@ -118,11 +118,11 @@ class SchedulerInspector:
         """Return a `SchedulerReport` as a dict, at most a second old."""
         now = self._term.driver.now()
         if self._last_report is None or now - self._last_report[0] >= 1.0:
-            self._last_report = (now, _report(self._term, now).model_dump(mode="json"))
+            self._last_report = (now, _scheduler_report(self._term, now).model_dump(mode="json"))
         return self._last_report[1]
 
 
-def _report(term: Term, now: Seconds) -> SchedulerReport:
+def _scheduler_report(term: Term, now: Seconds) -> SchedulerReport:
     config, core, outboxes = term.config, term.driver.core, term.driver.outboxes
     state, fair_share = core.state, core.ledger.fair_share
     accounts, sessions = fair_share.accounts, fair_share.sessions()

@@ -91,7 +91,7 @@ class Term:
             store,
             revive_store,
             self._take_checkpoint,
-            self._lose,
+            self._lose_lead,
             config.store.save_interval_s,
             clock,
         )
@@ -352,7 +352,7 @@ class Term:
         if self.checkpointer.trouble is None:
             self.checkpointer.save_soon()
 
-    def _lose(self, error: StaleEpoch) -> None:
+    def _lose_lead(self, error: StaleEpoch) -> None:
         """Stop serving after losing the lead; callers receive the reason."""
         self.succeeded = error.succeeded
         self.lost = f"this scheduler has lost the lead: {error}; {_ADVICE}"

@@ -113,8 +113,8 @@ def listing(
         "applications": [
             _as_json(application_view(core, one, now), asked[one.application_id]) for one in told
         ],
-        "own": to_builtins(_counts(own)),
-        "others": to_builtins(_counts([one for one in live if one.application_id not in mine])),
+        "own": to_builtins(_sum_counts(own)),
+        "others": to_builtins(_sum_counts([one for one in live if one.application_id not in mine])),
     }
 
 
@@ -127,7 +127,7 @@ def _tenant_of(application: Application) -> str:
     return split_key(application.application_id)[0]
 
 
-def _counts(applications: Sequence[Application]) -> Counts:
+def _sum_counts(applications: Sequence[Application]) -> Counts:
     waiting = sum(one.waiting_count for one in applications)
     running = sum(len(one.in_flight) for one in applications)
     return Counts(len(applications), waiting, running)

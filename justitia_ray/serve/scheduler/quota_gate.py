@@ -102,7 +102,7 @@ class QuotaGate:
     def begin(self, epoch: Epoch) -> None:
         """Claim quotas again for the last scheduler's live applications, if there are quotas."""
         self.exchange.begin(epoch)
-        self._driver.on_end = self._ended
+        self._driver.on_end = self._settle_ended
         self.settings_changed()
 
     def settings_changed(self) -> None:
@@ -119,7 +119,7 @@ class QuotaGate:
             self._claim_again()
         if had and not self.has_quotas:
             for claim in list(self.book.claims.values()):
-                self._decide(claim, Decision(claim.name))
+                self._apply_decision(claim, Decision(claim.name))
             self.book.clear()
             self._refused = LatelyRefused()
         self.exchange.use_tree(self._tree, has_quotas=self.has_quotas)
@@ -178,7 +178,7 @@ class QuotaGate:
             return
         if isinstance(item, ev.InferenceCancelled):
             name = self._requests.get(item.request_id)
-            if name is not None and self._withdraw(name, item.request_id):
+            if name is not None and self._withdraw_held(name, item.request_id):
                 return
         else:
             name = item.application_id
@@ -196,7 +196,7 @@ class QuotaGate:
         if isinstance(item, ev.InferenceSubmitted):
             self._requests[item.request_id] = name
         if claim is None or claim.is_decided:
-            self._advance(name)
+            self._advance_held(name)
 
     async def decided(self, application_id: ApplicationId) -> Decision | Refusal | None:
         """Wait until a held application is admitted or refused; None: admitted.
@@ -215,7 +215,7 @@ class QuotaGate:
         """Refuse the held submissions of a cancelled application."""
         queue = self._queues.pop(application_id, None)
         if queue is not None:
-            self._refuse(application_id, queue, Refusal.APPLICATION_CANCELLED, None)
+            self._refuse_submissions(application_id, queue, Refusal.APPLICATION_CANCELLED, None)
             self._delete_queue(application_id, Refusal.APPLICATION_CANCELLED)
         claim = self.book.claims.get(application_id)
         if claim is not None and application_id not in self._driver.core.state.applications:
@@ -302,7 +302,7 @@ class QuotaGate:
                 return None  # reopened only so that its end is counted
             self._refused.forget(item.application_id)
             name = item.application_id
-            return self._make(
+            return self._make_claim(
                 Claim(name, name, item.tenant, wants, needs, may_have_run=item.resubmitted)
             )
         if not isinstance(item, ev.InferenceSubmitted) or item.request_id in state.inferences:
@@ -336,7 +336,7 @@ class QuotaGate:
             may_have_run=item.resubmitted,
             has_run=item.outcome is not None,
         )
-        return self._make(claim)
+        return self._make_claim(claim)
 
     def _is_of_earlier_run(self, claim: Claim, item: ev.InferenceSubmitted) -> bool:
         """Return whether a claim belongs to an inference that has ended and is submitted again."""
@@ -359,7 +359,7 @@ class QuotaGate:
             None,
         )
 
-    def _make(self, claim: Claim) -> Claim:
+    def _make_claim(self, claim: Claim) -> Claim:
         loop = asyncio.get_running_loop()
         claim.deadline = loop.call_later(self._timeout_s, self._give_up, claim)
         self.book.make(claim)
@@ -377,10 +377,10 @@ class QuotaGate:
         others = [one for _, one in self._queues.get(claim.application_id, ()) if one is not None]
         for one in others:
             if not one.is_decided and (one.deadline is None or one.deadline.when() <= soon):
-                self._decide(one, self._decision_without_accounts(one), advances=False)
+                self._apply_decision(one, self._decision_without_accounts(one), advances=False)
         if not claim.is_decided:
-            self._decide(claim, self._decision_without_accounts(claim), advances=False)
-        self._advance(claim.application_id)
+            self._apply_decision(claim, self._decision_without_accounts(claim), advances=False)
+        self._advance_held(claim.application_id)
 
     def _decision_without_accounts(self, claim: Claim) -> Decision:
         if claim.waits is not None:
@@ -397,17 +397,17 @@ class QuotaGate:
     def _decide_all(self, decisions: Sequence[tuple[Claim, Decision]]) -> None:
         """Record the decisions of an exchange, then admit or refuse what waited for them."""
         for claim, decision in decisions:
-            self._decide(claim, decision, advances=False)
+            self._apply_decision(claim, decision, advances=False)
         for name in dict.fromkeys(claim.application_id for claim, _ in decisions):
-            self._advance(name)
+            self._advance_held(name)
 
-    def _decide(self, claim: Claim, decision: Decision, *, advances: bool = True) -> None:
+    def _apply_decision(self, claim: Claim, decision: Decision, *, advances: bool = True) -> None:
         """Record the decision on a claim, and admit or refuse the submissions that wait for it.
 
         Args:
             claim: The claim.
             decision: The accounts' decision.
-            advances: False: the caller calls `_advance` for its application.
+            advances: False: the caller calls `_advance_held` for its application.
         """
         if decision.waits and not claim.is_decided and not decision.holds:
             claim.asks, claim.waits = True, decision
@@ -428,7 +428,7 @@ class QuotaGate:
             claim.holds = decision.holds
         self._note_of_application(claim, decision)
         if advances and not was_decided:
-            self._advance(claim.application_id)
+            self._advance_held(claim.application_id)
 
     def _note_of_application(self, claim: Claim, decision: Decision) -> None:
         """Record what a decision implies for the claim's application."""
@@ -437,28 +437,28 @@ class QuotaGate:
             return
         if claim.request_id is None:
             if claim.refused is None:
-                self._deprioritise(claim, is_so=decision.is_deprioritised)
+                self._set_deprioritised(claim, is_so=decision.is_deprioritised)
         elif claim.refused is not None:
             application.in_the_way = claim.refused, asyncio.get_running_loop().time()
         else:
             application.in_the_way = None
             if decision.is_deprioritised:
-                self._deprioritise(application, is_so=True)
+                self._set_deprioritised(application, is_so=True)
 
-    def _deprioritise(self, claim: Claim, *, is_so: bool) -> None:
+    def _set_deprioritised(self, claim: Claim, *, is_so: bool) -> None:
         if claim.is_deprioritised != is_so:
             claim.is_deprioritised = is_so
             if claim.name in self._driver.core.state.applications:
                 self._driver.apply(ev.ApplicationDeprioritised(claim.name, is_so))
 
-    def _ended(self, ended: EndApplication) -> None:
+    def _settle_ended(self, ended: EndApplication) -> None:
         claim = self.book.claims.get(ended.application_id)
         if claim is not None and claim.is_decided:
             self.book.settle(claim, {Unit.APPLICATIONS: 1.0}, when_stored=True)
 
     # --- held submissions
 
-    def _advance(self, name: ApplicationId) -> None:
+    def _advance_held(self, name: ApplicationId) -> None:
         """Admit or refuse the held submissions of an application that have been decided.
 
         Inferences may overtake waiting inferences; other submissions keep their order.
@@ -489,7 +489,7 @@ class QuotaGate:
             self.book.settle(claim, claim.unused())
             if isinstance(item, ev.ApplicationArrived):
                 self._refused.note(item, refused, asyncio.get_running_loop().time())
-            self._refuse(name, deque([(item, claim)]), Refusal.QUOTA_EXHAUSTED, refused)
+            self._refuse_submissions(name, deque([(item, claim)]), Refusal.QUOTA_EXHAUSTED, refused)
         if kept:
             self._queues[name] = kept
             return
@@ -503,7 +503,7 @@ class QuotaGate:
             opening.set_result(refusal)
         self._note_resubmitted()
 
-    def _withdraw(self, name: ApplicationId, request_id: RequestId) -> bool:
+    def _withdraw_held(self, name: ApplicationId, request_id: RequestId) -> bool:
         """Drop a held inference that has not run; return whether there was one."""
         queue = self._queues.get(name, deque())
         for place, (item, claim) in enumerate(queue):
@@ -513,7 +513,7 @@ class QuotaGate:
                 del queue[place], self._requests[request_id]
                 self.book.settle(claim, claim.unused())
                 if not place:
-                    self._advance(name)
+                    self._advance_held(name)
                 return True
         return False
 
@@ -561,13 +561,15 @@ class QuotaGate:
             if name not in self._driver.core.state.applications:
                 refused = self._refused.decision(name)
             if refused is not None:
-                self._refuse(name, deque([(item, claim)]), Refusal.QUOTA_EXHAUSTED, refused)
+                self._refuse_submissions(
+                    name, deque([(item, claim)]), Refusal.QUOTA_EXHAUSTED, refused
+                )
                 return
         elif isinstance(item, ev.ApplicationArrived):
             self._refused.forget(item.application_id)
         self._admission.admit_submission(item, quiet)
 
-    def _refuse(
+    def _refuse_submissions(
         self,
         name: ApplicationId,
         items: "deque[tuple[Any, Claim | None]]",

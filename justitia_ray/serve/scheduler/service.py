@@ -84,7 +84,7 @@ class SchedulerService:
         """
         term = await self.term.admit_caller()
         await term.await_settings()
-        if not self._reopen(arrival.application_id):
+        if not self._reopen_application(arrival.application_id):
             return Opened(term.epoch, 0.0, Refusal.APPLICATION_ENDING)
         arrival = replace(arrival, reopens=True)
         term.admit(arrival, None)
@@ -216,7 +216,7 @@ class SchedulerService:
                 term.admit(item, outbox)
         # After the items: a grant in this answer is then no older than the ingress's heartbeat.
         term.driver.apply(ev.IngressHeartbeat(ingress_id), outbox)
-        return await self._ingress_mail(outbox, ack, self._positions(items))
+        return await self._ingress_mail(outbox, ack, self._applications_ahead(items))
 
     async def poll_grants(self, ingress_id: IngressId, epoch: Epoch, ack: int) -> IngressMail:
         """Return the ingress's unread messages; wait for one if there is none."""
@@ -399,7 +399,7 @@ class SchedulerService:
             return None
         name, driver = item.application_id, self.term.driver
         if isinstance(item, ev.ApplicationArrived) and item.reopens and not item.resubmitted:
-            self._reopen(name)
+            self._reopen_application(name)
         reason = self._ended.refusal(name, driver.now())
         if reason is None and not item.resubmitted and name not in driver.core.state.applications:
             reason = self._ended_before.refusal(name, driver.now())
@@ -415,7 +415,7 @@ class SchedulerService:
             return None
         return Refuse(item.request_id, item.ingress_id, reason)
 
-    def _reopen(self, application_id: ApplicationId) -> bool:
+    def _reopen_application(self, application_id: ApplicationId) -> bool:
         """Allow new inferences under an application's id; return whether that is possible at once.
 
         The rest of a stopped application has to end before another one claims its quota; that takes
@@ -475,7 +475,7 @@ class SchedulerService:
             positions=positions,
         )
 
-    def _positions(self, items: tuple[Submission, ...]) -> dict[RequestId, int]:
+    def _applications_ahead(self, items: tuple[Submission, ...]) -> dict[RequestId, int]:
         """Return the number of applications ahead of each new inference."""
         core, positions = self.term.driver.core, dict[RequestId, int]()
         for item in items:

@@ -29,7 +29,7 @@ def shares_view(core: SchedulerCore) -> tuple[NodeShare, ...]:
         found.append(
             NodeShare(
                 node=path,
-                weight=_weight(core, path),
+                weight=_weight_at(core, path),
                 fair_share=fair,
                 guaranteed=settings.kv_share.guaranteed,
                 used=used,
@@ -41,7 +41,7 @@ def shares_view(core: SchedulerCore) -> tuple[NodeShare, ...]:
     return tuple(found)
 
 
-def _node(core: SchedulerCore, path: ClientId) -> tuple[Hierarchy, Node] | None:
+def _node_at(core: SchedulerCore, path: ClientId) -> tuple[Hierarchy, Node] | None:
     share = core.ledger.fair_share
     if not isinstance(share, TenantShare):
         return None
@@ -49,12 +49,12 @@ def _node(core: SchedulerCore, path: ClientId) -> tuple[Hierarchy, Node] | None:
     return None if node is None else (share.nodes, node)
 
 
-def _weight(core: SchedulerCore, path: ClientId) -> float | None:
+def _weight_at(core: SchedulerCore, path: ClientId) -> float | None:
     """Return the weight φ of a node; None if shares are not by tenant."""
-    found = _node(core, path)
+    found = _node_at(core, path)
     return None if found is None else found[1].weight
 
 
 def _fair_share(core: SchedulerCore, path: ClientId) -> float | None:
-    found = _node(core, path)
+    found = _node_at(core, path)
     return None if found is None else found[0].fair_part(found[1])

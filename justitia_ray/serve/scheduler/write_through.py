@@ -65,7 +65,7 @@ class WriteThroughAdmission:
         self.driver.apply(item, quiet)
         if not was_open and name in known:  # the core has admitted it
             loop = asyncio.get_running_loop()
-            deadline = loop.call_later(self._timeout_s, self._expire, name)
+            deadline = loop.call_later(self._timeout_s, self._expire_opening, name)
             self._waiting[name] = _WaitingApplication(deadline)
             self._save_soon()
 
@@ -85,18 +85,18 @@ class WriteThroughAdmission:
     def note_stored(self, names: Iterable[ApplicationId]) -> None:
         """Pass the held submissions of newly stored applications to the core."""
         for name in names:
-            for item in self._release(name, stored=True):
+            for item in self._release_held(name, stored=True):
                 self.driver.apply(item)
 
     def cancel_application(self, application_id: ApplicationId) -> None:
         """Pass the held submissions of a cancelled application to the core, which refuses them."""
-        for item in self._release(application_id, stored=False):
+        for item in self._release_held(application_id, stored=False):
             self.driver.apply(item)
 
     def close(self) -> None:
         """Give up all waiting applications, because nothing will be stored any more."""
         for name in self.unstored():
-            self._release(name, stored=False)
+            self._release_held(name, stored=False)
 
     def _holds_back(self, item: Submission) -> bool:
         name: ApplicationId | None
@@ -114,9 +114,9 @@ class WriteThroughAdmission:
         waiting.held.append(item)
         return True
 
-    def _expire(self, name: ApplicationId) -> None:
+    def _expire_opening(self, name: ApplicationId) -> None:
         """Refuse an application that was not stored in time, as if it had not been opened."""
-        held = self._release(name, stored=False)
+        held = self._release_held(name, stored=False)
         cancelled = {i.request_id for i in held if isinstance(i, ev.InferenceCancelled)}
         refusals = [
             Refuse(item.request_id, item.ingress_id, Refusal.NOT_STORED)
@@ -126,7 +126,7 @@ class WriteThroughAdmission:
         self.driver.outboxes.deliver(refusals, self.driver.core.state, None)
         self.driver.apply(ev.ApplicationCancelled(name), unstored=name)
 
-    def _release(self, name: ApplicationId, *, stored: bool) -> list[Submission]:
+    def _release_held(self, name: ApplicationId, *, stored: bool) -> list[Submission]:
         waiting = self._waiting.pop(name, None)
         if waiting is None:
             return []

@@ -80,7 +80,7 @@ class Connection:
     async def run(self) -> None:
         """Read and write until the connection is lost, then close it."""
         loop = asyncio.get_running_loop()
-        work = (self._read(), self._write(), self._keep_pinging())
+        work = (self._read_frames(), self._write_frames(), self._keep_pinging())
         tasks = [loop.create_task(part) for part in work]
         reason = "this process ends"
         try:
@@ -103,7 +103,7 @@ class Connection:
         if not self._aborted.done():
             self._aborted.set_result(reason)
 
-    async def _read(self) -> str:
+    async def _read_frames(self) -> str:
         try:
             async for frame in self._socket:
                 self._silent_pings = 0
@@ -118,7 +118,7 @@ class Connection:
             return str(error)
         return "the other side has closed it"
 
-    async def _write(self) -> str:
+    async def _write_frames(self) -> str:
         try:
             while True:
                 await self._has_outgoing.wait()

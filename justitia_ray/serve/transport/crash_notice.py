@@ -26,7 +26,7 @@ class _Notice(msgspec.Struct, frozen=True, array_like=True):
 
 def crash_notice(offer: Offer, me: Peer) -> bytes:
     """Return the HTTP request that reports to the offer's process that this process crashed."""
-    proof = _proof(offer.key, me, offer.target)
+    proof = _notice_proof(offer.key, me, offer.target)
     notice = _Notice(offer.key.key_id, me.role, me.name, offer.target, proof)
     body = msgspec.msgpack.encode(notice)
     head = (
@@ -54,11 +54,13 @@ def read_crash_notice(body: bytes, name: str, keyring: Keyring) -> Peer:
     key, peer = keyring.find(notice.key_id), Peer(notice.role, notice.name)
     if key is None:
         raise ConnectionLost(f"{name} does not know key {notice.key_id[:80]!r}")
-    if notice.target != name or not hmac.compare_digest(notice.proof, _proof(key, peer, name)):
+    if notice.target != name or not hmac.compare_digest(
+        notice.proof, _notice_proof(key, peer, name)
+    ):
         raise ConnectionLost(f"the notice of a crash is not signed for {name}")
     return peer
 
 
-def _proof(key: Key, peer: Peer, target: str) -> bytes:
+def _notice_proof(key: Key, peer: Peer, target: str) -> bytes:
     said = msgspec.msgpack.encode((peer.role, peer.name, target))
     return hmac.digest(key.secret, b"crash" + said, "sha256")

@@ -57,7 +57,7 @@ class Dialer:
         for key in self._keyring.keys:
             try:
                 async with asyncio.timeout(HANDSHAKE_S):
-                    return await self._open(address, target, key)
+                    return await self._open_link(address, target, key)
             except UnknownKey as error:
                 reason = error  # the listener may have the previous key
             except (aiohttp.ClientError, OSError, TimeoutError, ConnectionLost) as error:
@@ -67,8 +67,8 @@ class Dialer:
             f"no connection to {target} at {address}: {str(reason) or 'no answer'}"
         )
 
-    async def _open(self, address: str, target: str, key: Key) -> SocketLink:
-        socket = await self._connect(address)
+    async def _open_link(self, address: str, target: str, key: Key) -> SocketLink:
+        socket = await self._open_socket(address)
         try:
             await greet(socket.send_bytes, lambda: receive(socket), self._me, target, key)
         except BaseException:
@@ -76,7 +76,7 @@ class Dialer:
             raise
         return SocketLink(socket, target, self._methods, self._standstill_s)
 
-    async def _connect(self, address: str) -> aiohttp.ClientWebSocketResponse:
+    async def _open_socket(self, address: str) -> aiohttp.ClientWebSocketResponse:
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=self._tls),
             timeout=aiohttp.ClientTimeout(connect=_CONNECT_S),

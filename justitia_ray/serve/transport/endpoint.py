@@ -34,7 +34,7 @@ async def listen(
         keyring,
         methods,
         serve,
-        tls=_tls(section, ssl.Purpose.CLIENT_AUTH),
+        tls=_tls_context(section, ssl.Purpose.CLIENT_AUTH),
         standstill_s=section.standstill_s,
         **options,
     )
@@ -67,10 +67,12 @@ def dialer(
         ConfigError: If a certificate cannot be read.
     """
     standstill_s = section.standstill_s if waits else 0.0
-    return Dialer(me, keyring, methods, _tls(section, ssl.Purpose.SERVER_AUTH), standstill_s)
+    return Dialer(
+        me, keyring, methods, _tls_context(section, ssl.Purpose.SERVER_AUTH), standstill_s
+    )
 
 
-def _tls(section: TransportSection, purpose: ssl.Purpose) -> ssl.SSLContext | None:
+def _tls_context(section: TransportSection, purpose: ssl.Purpose) -> ssl.SSLContext | None:
     tls = section.tls
     if tls is None:
         return None

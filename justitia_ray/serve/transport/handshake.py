@@ -122,13 +122,13 @@ async def greet(send: Send, receive: Receive, me: Peer, target: str, key: Key) -
         WIRE_VERSION, key.key_id, me.role, me.name, target, secrets.token_bytes(_NONCE_BYTES)
     )
     await send(msgspec.msgpack.encode(hello))
-    challenge = _read(await receive(), Challenge)
+    challenge = _decode_message(await receive(), Challenge)
     if challenge.refusal:
         raise (UnknownKey if challenge.unknown_key else ConnectionLost)(challenge.refusal)
-    expected = _proof(key, b"listener", hello, challenge.nonce)
+    expected = _hello_proof(key, b"listener", hello, challenge.nonce)
     if not hmac.compare_digest(challenge.proof, expected):
         raise ConnectionLost(f"{target} does not know the secret of key {key.key_id}")
-    await send(_proof(key, b"caller", hello, challenge.nonce))
+    await send(_hello_proof(key, b"caller", hello, challenge.nonce))
 
 
 async def admit(send: Send, receive: Receive, name: str, keyring: Keyring) -> Peer:
@@ -143,7 +143,7 @@ async def admit(send: Send, receive: Receive, name: str, keyring: Keyring) -> Pe
     Raises:
         ConnectionLost: If the caller is refused; it was sent the reason.
     """
-    hello = _read(await receive(), Hello)
+    hello = _decode_message(await receive(), Hello)
     key = keyring.find(hello.key_id)
     refusal = ""
     if hello.wire_version != WIRE_VERSION:
@@ -156,18 +156,18 @@ async def admit(send: Send, receive: Receive, name: str, keyring: Keyring) -> Pe
         await send(msgspec.msgpack.encode(Challenge(refusal, key is None)))
         raise ConnectionLost(refusal)
     nonce = secrets.token_bytes(_NONCE_BYTES)
-    proof = _proof(key, b"listener", hello, nonce)
+    proof = _hello_proof(key, b"listener", hello, nonce)
     await send(msgspec.msgpack.encode(Challenge(nonce=nonce, proof=proof)))
-    if not hmac.compare_digest(await receive(), _proof(key, b"caller", hello, nonce)):
+    if not hmac.compare_digest(await receive(), _hello_proof(key, b"caller", hello, nonce)):
         raise ConnectionLost(f"the caller does not know the secret of key {key.key_id}")
     return Peer(hello.role, hello.name)
 
 
-def _proof(key: Key, side: bytes, hello: Hello, nonce: bytes) -> bytes:
+def _hello_proof(key: Key, side: bytes, hello: Hello, nonce: bytes) -> bytes:
     return hmac.digest(key.secret, side + msgspec.msgpack.encode((hello, nonce)), "sha256")
 
 
-def _read(data: bytes, kind: type[T]) -> T:
+def _decode_message(data: bytes, kind: type[T]) -> T:
     if len(data) > _MAX_BYTES:
         raise ConnectionLost(f"a message of the handshake is longer than {_MAX_BYTES} bytes")
     try:

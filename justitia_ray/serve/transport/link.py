@@ -106,7 +106,7 @@ class SocketLink:
     ) -> None:
         self._peer = peer
         self._methods = methods
-        self._connection = Connection(socket, self._take, self._lose, standstill_s)
+        self._connection = Connection(socket, self._take_message, self._end_all, standstill_s)
         self._numbers = itertools.count(1)
         self._pending: dict[int, _Pending] = {}
         self._reason = ""
@@ -116,19 +116,19 @@ class SocketLink:
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """Return the answer of a method; see `Link.call`."""
-        number, pending = self._begin(method, arguments)
+        number, pending = self._begin_call(method, arguments)
         try:
             if not pending.is_ended:
                 await pending.wait()
             if pending.error is not None:
                 raise pending.error
-            return self._read(method, pending.items.popleft())
+            return self._decode_answer(method, pending.items.popleft())
         finally:
-            self._end(number, pending)
+            self._end_call(number, pending)
 
     async def stream(self, method: str, *arguments: Any) -> AsyncGenerator[list[Any]]:
         """Yield the items of a method's stream; see `Link.stream`."""
-        number, pending = self._begin(method, arguments)
+        number, pending = self._begin_call(method, arguments)
         try:
             while True:
                 if not pending.items:
@@ -138,14 +138,14 @@ class SocketLink:
                         return
                     await pending.wait()
                     continue
-                items = [self._read(method, raw) for raw in pending.items]
+                items = [self._decode_answer(method, raw) for raw in pending.items]
                 pending.items.clear()
                 if pending.is_paused:
                     pending.is_paused = False
                     self._connection.send(Resume(number))
                 yield items
         finally:
-            self._end(number, pending)
+            self._end_call(number, pending)
 
     def abandon(self, first: object, error: Exception) -> None:
         """End some running calls with an error; see `Link.abandon`. O(running calls)."""
@@ -161,16 +161,16 @@ class SocketLink:
         self._connection.abort("it is closed here")
         await asyncio.wait([self._running])
 
-    def _begin(self, method: str, arguments: tuple[Any, ...]) -> tuple[int, _Pending]:
+    def _begin_call(self, method: str, arguments: tuple[Any, ...]) -> tuple[int, _Pending]:
         if self.is_lost:
-            raise self._lost()
+            raise self._lost_error()
         number, pending = next(self._numbers), _Pending(arguments[0] if arguments else None)
         packed: Any = self._methods[method].pack_arguments(arguments)
         self._connection.send(Call(number, method, packed))
         self._pending[number] = pending
         return number, pending
 
-    def _read(self, method: str, raw: msgspec.Raw) -> Any:
+    def _decode_answer(self, method: str, raw: msgspec.Raw) -> Any:
         try:
             return self._methods[method].read_answer(raw)
         except (msgspec.MsgspecError, KeyError) as error:
@@ -178,11 +178,11 @@ class SocketLink:
                 f"the answer of {self._peer} to {method} cannot be read: {error}"
             ) from None
 
-    def _end(self, number: int, pending: _Pending) -> None:
+    def _end_call(self, number: int, pending: _Pending) -> None:
         if self._pending.pop(number, None) is not None and not pending.is_ended:
             self._connection.send(Cancel(number))
 
-    def _take(self, message: Message) -> None:
+    def _take_message(self, message: Message) -> None:
         pending = self._pending.get(message.id)
         if pending is None:
             return  # an answer to a call that has ended here
@@ -200,13 +200,13 @@ class SocketLink:
         elif isinstance(message, Failure):
             pending.end(_error_of(message, self._peer))
 
-    def _lose(self, reason: str) -> None:
+    def _end_all(self, reason: str) -> None:
         self.is_lost, self._reason = True, reason
         for pending in self._pending.values():
             if not pending.is_ended:
-                pending.end(self._lost())
+                pending.end(self._lost_error())
 
-    def _lost(self) -> ConnectionLost:
+    def _lost_error(self) -> ConnectionLost:
         return ConnectionLost(f"the connection to {self._peer} is lost: {self._reason}")
 
 

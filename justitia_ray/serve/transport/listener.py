@@ -120,7 +120,7 @@ class Listener:
             ConfigError: If none of the ports can be opened.
         """
         # auto_decompress is off, so that data of unauthenticated callers are never decompressed.
-        self._http = web.Server(self._accept, access_log=None, auto_decompress=False)
+        self._http = web.Server(self._accept_connection, access_log=None, auto_decompress=False)
         loop = asyncio.get_running_loop()
         handshake_s, close_s = (None, None) if self._tls is None else (HANDSHAKE_S, CLOSE_S)
         tried: OSError | None = None
@@ -172,7 +172,7 @@ class Listener:
             self._strangers.discard(stranger)
             stranger.force_close()
 
-    async def _accept(self, request: web.BaseRequest) -> web.StreamResponse:
+    async def _accept_connection(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path == CRASH_PATH and self._on_crashed is not None:
             return await self._take_notice(request, self._on_crashed)
         if request.path != PATH:
@@ -280,7 +280,7 @@ class _Served:
         log: logging.Logger,
     ) -> None:
         self._log = log
-        self.connection = connect(self._take, self._lose)
+        self.connection = connect(self._take_message, self._cancel_calls)
         self._caller = Caller(peer)
         self._methods = methods
         self._serve = serve
@@ -289,14 +289,14 @@ class _Served:
         """Numbers of calls that are cancelled when their caller no longer waits."""
         self._paused: dict[int, asyncio.Event] = {}
 
-    def _take(self, message: Message) -> None:
+    def _take_message(self, message: Message) -> None:
         if isinstance(message, Call):
             method = self._methods.get(message.method)
             if method is not None and method.runs:
                 self._working.add(message.id)
-            task = asyncio.get_running_loop().create_task(self._answer(message))
+            task = asyncio.get_running_loop().create_task(self._answer_call(message))
             self._calls[message.id] = task
-            task.add_done_callback(partial(self._forget, message.id))
+            task.add_done_callback(partial(self._forget_call, message.id))
         elif isinstance(message, Cancel):
             if message.id in self._working:
                 self._calls[message.id].cancel()
@@ -308,7 +308,7 @@ class _Served:
             if resumed is not None:
                 resumed.set()
 
-    async def _answer(self, call: Call) -> None:
+    async def _answer_call(self, call: Call) -> None:
         number, send = call.id, self.connection.send
         try:
             method, serve = self._methods[call.method], self._serve[call.method]
@@ -335,12 +335,12 @@ class _Served:
             self._log.exception("call.failed")
             send(Failure(number, type(error).__name__, []))
 
-    def _forget(self, number: int, task: asyncio.Task[None]) -> None:
+    def _forget_call(self, number: int, task: asyncio.Task[None]) -> None:
         del self._calls[number]
         self._working.discard(number)
         self._paused.pop(number, None)
 
-    def _lose(self, _: str) -> None:
+    def _cancel_calls(self, _: str) -> None:
         self._caller.is_lost = True
         for number in self._working:
             self._calls[number].cancel()

@@ -38,13 +38,13 @@ Named = tuple[str, msgspec.Raw]
 Headers = dict[str, str]
 
 
-def _decoders(union: Any) -> Mapping[str, Callable[[msgspec.Raw], Any]]:
+def _decoders_by_name(union: Any) -> Mapping[str, Callable[[msgspec.Raw], Any]]:
     return {kind.__name__: msgspec.msgpack.Decoder(kind).decode for kind in get_args(union)}
 
 
-_SUBMISSIONS = _decoders(Submission)
-_INGRESS_MESSAGES = _decoders(IngressMessage)
-_REPLICA_MESSAGES = _decoders(ReplicaMessage)
+_SUBMISSIONS = _decoders_by_name(Submission)
+_INGRESS_MESSAGES = _decoders_by_name(IngressMessage)
+_REPLICA_MESSAGES = _decoders_by_name(ReplicaMessage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +59,13 @@ class Form:
     """Converts a decoded value back; None: it is the value."""
 
 
-def _named(value: object) -> tuple[str, object]:
+def _with_type_name(value: object) -> tuple[str, object]:
     return type(value).__name__, value
 
 
 _MANY_SUBMISSIONS = Form(
     tuple[Named, ...],
-    lambda items: [_named(item) for item in items],
+    lambda items: [_with_type_name(item) for item in items],
     lambda items: tuple(_SUBMISSIONS[name](raw) for name, raw in items),
 )
 
@@ -95,7 +95,7 @@ _INGRESS_MAIL = Form(
     _IngressMail,
     lambda mail: (
         mail.epoch,
-        [(number, *_named(message)) for number, message in mail.messages],
+        [(number, *_with_type_name(message)) for number, message in mail.messages],
         mail.forgotten,
         mail.addresses,
         mail.standings,
@@ -120,7 +120,7 @@ _REPLICA_MAIL = Form(
     _ReplicaMail,
     lambda mail: (
         mail.epoch,
-        [(number, *_named(message)) for number, message in mail.messages],
+        [(number, *_with_type_name(message)) for number, message in mail.messages],
         mail.backlog_kv_tokens,
     ),
     _unpack_replica_mail,

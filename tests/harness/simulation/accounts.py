@@ -73,7 +73,7 @@ class AccountsWithoutRay(AccountsActor):
     async def _make_service(self) -> AccountsService:
         return self._make()
 
-    async def _end(self) -> None:
+    async def _end_process(self) -> None:
         await self.retire()
         self._on_end()
 

@@ -291,6 +291,6 @@ class SimulatedDialer(Dialer):
         self._connections = connections
         self._process = process
 
-    async def _connect(self, address: str) -> ClientWebSocketResponse:
+    async def _open_socket(self, address: str) -> ClientWebSocketResponse:
         socket: Any = await self._connections.connect(self._process, address)
         return cast(ClientWebSocketResponse, socket)

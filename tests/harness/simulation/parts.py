@@ -194,8 +194,8 @@ class WatchedLeaseTable(LeaseTable):
             self.recorder.payload_started(self._replica_id, lease_id, self._engine)
             yield lease
 
-    def _finish(self, lease: HeldLease) -> None:
-        super()._finish(lease)
+    def _finish_lease(self, lease: HeldLease) -> None:
+        super()._finish_lease(lease)
         if not lease.aborted and lease.outcome is Outcome.FINISHED:
             end = self.unconfirmed[lease.lease_id]
             self.recorder.inference_completed(
@@ -342,18 +342,18 @@ class SchedulerWithoutRay(SchedulerActor):
         """Whether its service takes calls."""
         return self._leading is not None
 
-    async def _start(self, above: Epoch = 0) -> SchedulerService:
-        service = await super()._start(above)
+    async def _start_service(self, above: Epoch = 0) -> SchedulerService:
+        service = await super()._start_service(above)
         cast(WatchedService, service).note_lead()
         return service
 
     async def _make_service(self) -> SchedulerService:
         return self._make()
 
-    async def _listen(self) -> Offer:
+    async def _start_listening(self) -> Offer:
         keyring, name = Keyring(), self._config.scheduler_name
         keyring.add(self._key)
-        serve = {method: self._serve(method) for method in SCHEDULER_METHODS}
+        serve = {method: self._handler_of(method) for method in SCHEDULER_METHODS}
         self._listener = self.listener = Listener(
             name,
             keyring,

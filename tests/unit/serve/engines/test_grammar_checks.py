@@ -266,7 +266,7 @@ def test_machine_that_cannot_fork_costs_no_worker(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(os, "fork", refuse)
     forks = Forks(there, scripted_judge("fine"), 30.0, 200 * _MIB)
-    forks._begin(Job(1, b'{"do": "ok"}'))
+    forks._begin_job(Job(1, b'{"do": "ok"}'))
     notice, result = (msgspec.msgpack.decode(here.recv_bytes(), type=Result) for _ in range(2))
 
     assert (NO_JOB, 0.5) == (notice.number, notice.took_s)

@@ -7,7 +7,7 @@ import pytest
 from justitia_ray.access.identity import Identity, Scope
 from justitia_ray.errors import Forbidden, RequestError
 from justitia_ray.serve.ingress.http_usage import (
-    _tenant,
+    _visible_tenant,
     cloud_events,
     days_between,
     usage_rows,
@@ -93,7 +93,7 @@ def test_callers_see_their_own_tenant_and_operators_all() -> None:
     own = RequestContext(Identity("a", frozenset({Scope.OWN}), "key"))
     operator = RequestContext(Identity("a", frozenset({Scope.OPERATE}), "key"))
 
-    assert ["a", "a/x"] == [_tenant(own, None), _tenant(own, "a/x")]
-    assert [None, "b"] == [_tenant(operator, None), _tenant(operator, "b")]
+    assert ["a", "a/x"] == [_visible_tenant(own, None), _visible_tenant(own, "a/x")]
+    assert [None, "b"] == [_visible_tenant(operator, None), _visible_tenant(operator, "b")]
     with pytest.raises(Forbidden):
-        _tenant(own, "b")
+        _visible_tenant(own, "b")

@@ -352,7 +352,7 @@ async def test_model_published_during_a_read_of_the_store_keeps_serving(
 
     monkeypatch.setattr(store, "load", load_slowly)
     learner._revision = -1
-    await learner._follow()
+    await learner._load_changes()
     await asyncio.gather(*publishing)
 
     assert 2 == learner.predictor.serving("EV")

@@ -175,7 +175,7 @@ async def test_crash_is_reported_after_a_rotation_of_certificates(
         return one
 
     monkeypatch.setattr(crash_sender, "_PAUSE_S", 0.0)
-    monkeypatch.setattr(crash_sender, "_encryption", encryption)
+    monkeypatch.setattr(crash_sender, "_tls_context", encryption)
     system = SimpleNamespace(
         read=lambda *_: pieces.pop(0), write=lambda _, text: errors.append(text)
     )

@@ -35,7 +35,7 @@ class _Leases:
 async def test_tenant_is_sent_with_the_lease_and_not_to_the_engine() -> None:
     engine = _Engine()
     replica: Any = SimpleNamespace(_leases=_Leases(), _engine=engine, _tracer=None, _holds=None)
-    replica._answer = partial(EngineReplica._answer, replica)
+    replica._answer_leased = partial(EngineReplica._answer_leased, replica)
     caller: Any = SimpleNamespace(is_lost=False)
     for headers in ({TENANT_HEADER: "a/b", "content-type": "json"}, {"content-type": "json"}):
         await EngineReplica.unary(replica, caller, "l", "/v1/completions", headers, b"{}")

@@ -209,7 +209,7 @@ async def test_internal_error_does_not_stop_the_checkpoints(
     """A scheduler that stopped saving would lose everything at the next restart, unnoticed."""
     service = await services.start()
     with monkeypatch.context() as patch:
-        patch.setattr(service.term.checkpointer, "_write", None)
+        patch.setattr(service.term.checkpointer, "_write_changes", None)
         assert not await service.term.checkpointer.next_save()
 
     assert await service.term.checkpointer.next_save()

@@ -211,11 +211,11 @@ def test_proof_covers_the_whole_handshake() -> None:
             "nonce": b"m" * 32,
         }.items()
     ]
-    proofs = {handshake._proof(KEY, b"caller", said, b"1") for said in (original, *changed)}
+    proofs = {handshake._hello_proof(KEY, b"caller", said, b"1") for said in (original, *changed)}
     proofs |= {
-        handshake._proof(KEY, b"listener", original, b"1"),
-        handshake._proof(KEY, b"caller", original, b"2"),
-        handshake._proof(OTHER, b"caller", original, b"1"),
+        handshake._hello_proof(KEY, b"listener", original, b"1"),
+        handshake._hello_proof(KEY, b"caller", original, b"2"),
+        handshake._hello_proof(OTHER, b"caller", original, b"1"),
     }
 
     assert 9 == len(proofs)

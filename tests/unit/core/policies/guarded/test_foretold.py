@@ -156,7 +156,7 @@ def test_heap_entries_are_renewed_for_reported_inferences(monkeypatch: pytest.Mo
         placed.append(name)
         place(name, rates)
 
-    monkeypatch.setattr(foretold, "_place", record_heap_entry)
+    monkeypatch.setattr(foretold, "_sort_candidate", record_heap_entry)
     foretold.pace.kv_per_s = 170
     monkeypatch.setattr(foretold.pace, "observe", lambda deliveries, now: 0.0)
 
