@@ -4,6 +4,7 @@ The tests simulate a service with its queue quota, its engines and thousands of 
 virtual time.
 """
 
+import functools
 import heapq
 import math
 import random
@@ -154,9 +155,8 @@ class CallerBurst:
             self._running += 1
             deviation = math.sqrt(math.log(2))
             took_s = self.service_s * self._rng.lognormvariate(-(deviation**2) / 2, deviation)
-            self._schedule_event(
-                self._now + took_s, lambda c=caller, s=steady: self._handle_departure(c, s)
-            )  # type: ignore[misc]
+            departs = functools.partial(self._handle_departure, caller, steady)
+            self._schedule_event(self._now + took_s, departs)
 
     def _handle_departure(self, caller: _Caller, steady: bool) -> None:
         self._running -= 1

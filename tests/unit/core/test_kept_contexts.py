@@ -2,7 +2,7 @@
 
 from justitia_ray.core.contexts import Context
 from justitia_ray.core.kept_contexts import KeptContexts
-from tests.unit.core.test_contexts import lying
+from tests.unit.core.test_contexts import idle_tokens
 
 
 def contexts(*names: str, room: int = 1000) -> KeptContexts:
@@ -18,10 +18,10 @@ def contexts(*names: str, room: int = 1000) -> KeptContexts:
 def test_contexts_of_ended_applications_make_room_first() -> None:
     known = contexts("a", "B", "c", "D")
     known.shrink(250)
-    assert {"a": 100, "c": 100, "D": 50} == lying(known)
+    assert {"a": 100, "c": 100, "D": 50} == idle_tokens(known)
     known.shrink(150)
 
-    assert {"a": 50, "c": 100} == lying(known)
+    assert {"a": 50, "c": 100} == idle_tokens(known)
     assert 150 == known.tokens == known.live_tokens
 
 
@@ -37,7 +37,7 @@ def test_only_what_is_not_left_by_ended_applications_is_displaced() -> None:
 def test_eviction_of_a_live_context_says_nothing_of_other_live_ones() -> None:
     known = contexts("a", "B", "c", "D")
     known.forget_before(known.of("c")[0])
-    assert ["a", "c", "D"] == list(lying(known))
+    assert ["a", "c", "D"] == list(idle_tokens(known))
     known.forget_before(known.of("D")[0])
 
-    assert ["D"] == list(lying(known))
+    assert ["D"] == list(idle_tokens(known))

@@ -285,6 +285,6 @@ async def test_holds_are_kept_from_the_leases() -> None:
     pull = puller._next_pull(0.0)
 
     assert pull.capacity.holds_contexts
-    assert await puller._send(pull)
+    assert await puller._send_pull(pull)
     assert ["1-1"] == list(replica.leases.held_leases)
     assert Hold("a", 2.0) == holds.take("1-1")
