@@ -8,7 +8,7 @@ Isolation = Literal["tenant", "top", "shared"]
 
 
 def cache_scope(isolation: Isolation, tenant: str) -> str:
-    """Return the scope in which a tenant shares the prefix cache; empty: all tenants.
+    """Return the scope in which a tenant's callers share the prefix cache; empty: all tenants.
 
     Args:
         isolation: `engine.cache_isolation`: share within a tenant, within a tree, or with all.
@@ -20,7 +20,7 @@ def cache_scope(isolation: Isolation, tenant: str) -> str:
 
 
 def reads_cache(body: InferenceBody) -> bool:
-    """Return whether a request's prompts may use the prefix cache.
+    """Return whether a request's prompts may be read from the prefix cache.
 
     vLLM does not use it if prompt tokens need log probabilities, and for some inputs without
     generation (`SamplingParams.skip_reading_prefix_cache`, vllm/sampling_params.py:622).

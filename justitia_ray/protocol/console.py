@@ -25,9 +25,9 @@ from justitia_ray.units import (
 )
 
 VERSION = 1
-"""Version of these messages; it rises if a field changes its meaning."""
+"""Version of these messages, increased when a field changes its meaning."""
 INTERVAL_S: Seconds = 1.0
-"""Time between two frames of one model."""
+"""Seconds between two frames of a model."""
 QUEUE_ROWS = 50
 """Maximum number of rows of the queue in a frame."""
 PLANNED = 128
@@ -42,16 +42,16 @@ CONTENT_TYPE = "application/x-ndjson"
 
 
 class BarKind(StrEnum):
-    """What a rectangle of a lane shows."""
+    """Kind of a rectangle in a replica's lane."""
 
     RUN = "run"
-    """KV that the application's leases hold."""
+    """KV held by the application's leases."""
     HELD = "held"
-    """Idle context of a live application, which the engine's prefix cache may still have."""
+    """KV of a live application without leases, which the engine's prefix cache may still hold."""
 
 
 class Bar(NamedTuple):
-    """A rectangle of a lane: KV of one application on one replica over time; a JSON array.
+    """Rectangle in a lane: KV of an application on a replica over time. A JSON array.
 
     A bar that was sent before replaces the earlier one with its id. If the application's KV changes
     much, its bar ends and another one starts.
@@ -65,13 +65,13 @@ class Bar(NamedTuple):
     kind: BarKind
     start: Seconds
     end: Seconds | None
-    """None: it has not ended."""
+    """End; None if the bar has not ended."""
     kv_tokens: Tokens
-    """Height: the KV at the last look; of an ended bar the mean over its time."""
+    """Height of the bar: KV tokens at the last look, or the mean of an ended bar."""
 
 
 class PlannedBar(NamedTuple):
-    """A rectangle ahead of now: the next start of a waiting application, if predictions hold."""
+    """Rectangle in the future: next start of a waiting application, if predictions are right."""
 
     replica_id: ReplicaId
     application: ApplicationId
@@ -81,35 +81,35 @@ class PlannedBar(NamedTuple):
 
 
 class Label(NamedTuple):
-    """Names of an application of a bar or a row; a JSON array."""
+    """Names of an application in a bar or row. A JSON array."""
 
     tenant: ClientId
     application_id: ApplicationId
-    """The caller's id, without the tenant."""
+    """Id that the caller gave, without the tenant."""
     application_class: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaLane:
-    """A replica now. A tenant's frame has only `replica_id`, `kv_tokens` and `state`."""
+    """State of a replica. A tenant's frame has only `replica_id`, `kv_tokens` and `state`."""
 
     replica_id: ReplicaId
     kv_tokens: Tokens
-    """Capacity: the height of the lane."""
+    """KV memory of the replica: the height of the lane."""
     state: str
     """`serving`, `draining`, `silent` or `stalled`."""
     used_kv_tokens: Tokens | None = None
-    """KV in use by the engine's gauge at its last report; None: no report yet."""
+    """KV in use by the engine's gauge at its last report; None before the first report."""
     leased_kv_tokens: Tokens | None = None
-    """KV that running leases hold, as last reported."""
+    """KV held by running leases, as last reported."""
     held_kv_tokens: Tokens | None = None
-    """KV of idle contexts whose applications are live."""
+    """KV of live applications' idle contexts."""
     leases: int | None = None
     running: int | None = None
     sequences: int | None = None
     max_num_seqs: int | None = None
     silent_s: Seconds | None = None
-    """Time since the replica's last call."""
+    """Seconds since the replica's last call."""
 
 
 # --- strip
@@ -117,26 +117,27 @@ class ReplicaLane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strip:
-    """State of one model's queue in a line. Amounts are None in a tenant's frame."""
+    """Summary of a model's queue. Amounts are None in a tenant's frame."""
 
     state: str
     """`ready`, `recovering`, `degraded`, `stalled` or `empty` (no replica is up)."""
     why: str | None = None
-    """Reason in words; None if it is ready."""
+    """Reason for the state in words; None if ready."""
     policy: str
     virtual_time: VirtualTime | None = None
     drain_s: Seconds | None = None
-    """Time in which the replicas would serve all that waits, at the recent rate; None: unknown."""
+    """Seconds in which the replicas would serve all waiting inferences at the recent rate; None:
+    unknown."""
     kv_tokens: Tokens | None = None
     used_kv_tokens: Tokens | None = None
-    """KV in use by the engines' gauges."""
+    """KV in use by the engines' gauges, over all replicas."""
     leased_kv_tokens: Tokens | None = None
     held_kv_tokens: Tokens | None = None
     free_kv_tokens: Tokens | None = None
-    """KV that is neither in use nor held."""
+    """KV that is neither in use nor held by idle contexts."""
     replicas_up: int | None = None
     replicas_wanted: int | None = None
-    """None: nothing sizes the model's replicas, or not yet."""
+    """Wanted number of replicas; None without autoscaling, or before its first decision."""
     wanted_why: str | None = None
     applications: int | None = None
     """Number of live applications, of all tenants."""
@@ -145,7 +146,7 @@ class Strip:
     grants: int | None = None
     suspects: int | None = None
     kv: KvTotals | None = None
-    """Integrals of the KV memory since the scheduler's start."""
+    """KV memory over time since the scheduler's start."""
     store: StoreView | None = None
     version: str | None = None
 
@@ -155,10 +156,10 @@ class Strip:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueRow:
-    """A waiting application in the order of the queue."""
+    """Waiting application, as a row of the queue."""
 
     position: int | None
-    """Number of applications before it; None: it is held back before the order applies."""
+    """Number of applications ahead; None if the application is held back from the queue."""
     application: ApplicationId
     tenant: ClientId
     application_id: ApplicationId
@@ -169,14 +170,14 @@ class QueueRow:
     """Reason as in `outlook` of `GET /v1/applications`, with the node of a limit if any:
     `quota:acme/search`."""
     why: str
-    """The reason in words."""
+    """Reason in words."""
     what_would_help: str
     waiting: int
     running: int
     age_s: Seconds
-    """Time since the application arrived."""
+    """Seconds since the application's arrival."""
     waited_s: Seconds
-    """Time since its oldest waiting inference was submitted."""
+    """Seconds since the application's oldest waiting inference was submitted."""
     predicted_kv_token_time: KvTokenTime
     kv_token_time: KvTokenTime
     virtual_finish_time: VirtualTime
@@ -184,24 +185,24 @@ class QueueRow:
     expected_start_s: Quantiles | None = None
     expected_finish_s: Quantiles | None = None
     guaranteed_by_s: Seconds | None = None
-    """Time by which all its waiting inferences have started, at the present speed; None: nothing
-    is promised."""
+    """Seconds until all its waiting inferences have started, at the present speed; None without a
+    guarantee."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queue:
-    """The first waiting applications in order, and counts of the viewer's live applications."""
+    """First waiting applications in order, and counts of the viewer's live applications."""
 
     rows: tuple[QueueRow, ...]
     waiting: int
-    """Number of applications that wait; more than `rows` if that is full."""
+    """Number of waiting applications, also those that `rows` omits."""
     by_reason: Mapping[str, int]
     """Number of live applications by reason, without the node of a limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ages:
-    """How long what waits has waited: the oldest waiting inference of each application."""
+    """Waiting times over applications, each that of its oldest waiting inference."""
 
     p50_s: Seconds
     p95_s: Seconds
@@ -213,7 +214,7 @@ class Ages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaLeft:
-    """What is left of one quota of a node, over all models."""
+    """Rest of a node's quota, over all models."""
 
     unit: str
     per: str
@@ -227,18 +228,18 @@ class QuotaLeft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareRow(NodeShare):
-    """A node of the tree of tenants; each comes before those below it."""
+    """Row of a node in the tree of tenants; parents precede children."""
 
     quotas: tuple[QuotaLeft, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SharePast:
-    """Parts of the KV memory that nodes used at an earlier time."""
+    """Shares of the KV memory that nodes used at an earlier time."""
 
     at: Seconds
     used: Mapping[ClientId, float]
-    """By node, as `ShareRow.used`; nodes without any are left out."""
+    """Share by node, as `ShareRow.used`; nodes with 0 are missing."""
 
 
 # --- lines of the stream
@@ -246,94 +247,93 @@ class SharePast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hello:
-    """First line of a stream."""
+    """First line of a stream of frames."""
 
     kind: Literal["hello"] = "hello"
     version: int = VERSION
     service_version: str
     tenant: ClientId | None
-    """Tenant whose applications are shown, with all tenants below it; None: all tenants."""
+    """Tenant whose applications are shown, with its descendants; None: all tenants."""
     is_operator: bool
-    """Whether the caller may cancel applications here, ask "what if", and see predictors."""
+    """Whether the viewer may cancel applications, ask "what if", and see predictors."""
     models: tuple[str, ...]
-    """Models that send frames; each has a queue and a scheduler of its own."""
+    """Models with frames in this stream."""
     policies: tuple[str, ...] = ()
-    """Names of policies that "what if" knows."""
+    """Names of policies for "what if" questions."""
     interval_s: Seconds = INTERVAL_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """State of one model, once a second."""
+    """State of a model, sent once a second."""
 
     kind: Literal["frame"] = "frame"
     model: str
     epoch: Epoch
-    """Term of the scheduler; the ids of bars start again in another one."""
+    """Term of the scheduler; ids of bars start again in a new term."""
     number: int
-    """Number of the second since the scheduler began; it may jump."""
+    """Number of the look since the scheduler's start; numbers may be skipped."""
     at: Seconds
-    """Time of the frame."""
+    """Time of the frame, on the scheduler's clock."""
     recorded_from: Seconds
-    """Time from which bars are complete: nothing is recorded before the first viewer came."""
+    """Time from which bars are complete; recording starts with the first viewer."""
     is_whole: bool
-    """Whether `bars` are all of the past, so that a reader drops those that it has; otherwise they
-    are those that are new or have changed since the model's last frame."""
+    """Whether `bars` are all bars of the past, which replace the reader's bars; otherwise they are
+    the bars that have changed since the model's last frame."""
     strip: Strip
     replicas: tuple[ReplicaLane, ...] = ()
     bars: tuple[Bar, ...] = ()
     planned: tuple[PlannedBar, ...] = ()
-    """The order ahead, all of it in each frame."""
+    """Planned bars; each frame replaces all earlier ones."""
     labels: Mapping[ApplicationId, Label] = field(default_factory=dict)
-    """Names of the applications of planned and of new bars; a reader keeps those of earlier bars.
-    """
+    """Labels of applications in planned and new bars; a reader keeps earlier labels."""
     queue: Queue
     ages: Ages | None = None
-    """None: nothing waits."""
+    """Waiting times; None if no inference waits."""
     own: Counts
-    """The viewer's applications: for an operator all."""
+    """Counts of the viewer's applications; for an operator, of all."""
     others: Counts
-    """All other applications."""
+    """Counts of all other applications."""
     shares: tuple[ShareRow, ...] = ()
     shares_past: tuple[SharePast, ...] = ()
-    """Shares of the last 15 minutes, one each five seconds, in a whole frame; else empty."""
+    """In a whole frame, shares of the last 15 minutes, one every five seconds; else empty."""
     left_out: Mapping[str, int] = field(default_factory=dict)
-    """Number of entries left out for their number, by the field's name."""
+    """Numbers of omitted entries by field."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Predictor:
-    """A model's predictor, every ten seconds, for operators."""
+    """State of a model's predictor, sent to operators every ten seconds."""
 
     kind: Literal["predictor"] = "predictor"
     model: str
     overview: Mapping[str, Any] | None = None
-    """As `GET /v1/predictor` answers for the model."""
+    """Answer of `GET /v1/predictor` for the model."""
     error: str | None = None
-    """Why there is no overview."""
+    """Reason for a missing overview."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """A model's scheduler has not answered: its last frame gets older; once a second."""
+    """Sent once a second while a model's scheduler does not answer."""
 
     kind: Literal["trouble"] = "trouble"
     model: str
     reason: str
     since_s: Seconds
-    """Time since the scheduler's last answer, or since the stream's start."""
+    """Seconds since the scheduler's last answer, or since the start of the stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bye:
-    """Last line of a stream that the service ends; without it the connection was lost."""
+    """Last line of a stream that the service ends; without it, the connection was lost."""
 
     kind: Literal["bye"] = "bye"
     reason: str
     code: str
-    """`limit`: the stream has lasted as long as one may. A reader treats other codes alike."""
+    """`limit`: the stream has reached its maximum duration. A reader treats other codes alike."""
     retry_after_s: Seconds | None
-    """When to connect again; None: not with this key."""
+    """Seconds after which to connect again; None: not with this credential."""
 
 
 Line: TypeAlias = Hello | Frame | Predictor | Trouble | Bye
@@ -344,11 +344,11 @@ KINDS: Mapping[str, type[Line]] = {
     "trouble": Trouble,
     "bye": Bye,
 }
-"""Class of a line, by its `kind`."""
+"""Class of a line by its `kind`."""
 
 
 def read_line(line: Mapping[str, Any]) -> Line | None:
-    """Parse a line of the stream; None: a kind that this version does not know.
+    """Parse a line of the stream; None for a kind that this version does not know.
 
     Raises:
         ResponseError: If it is not a line of its kind; the message names the first wrong field.

@@ -23,32 +23,32 @@ from justitia_ray.units import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallSpan:
-    """An inference of an application: queue, prefill and decode one after the other."""
+    """Inference of an application in time: queue, prefill, decode."""
 
     inference_id: InferenceId
     stage: int
     replica_id: ReplicaId | None
-    """Replica of the last lease; None: it has had none."""
+    """Replica of the last lease; None before the first lease."""
     submitted_at: Seconds
     started_at: Seconds | None = None
-    """Time of the last lease: the queue ends, the prefill begins."""
+    """Time of the last lease, where the queue ends and the prefill begins."""
     first_token_at: Seconds | None = None
-    """Time of the report of the first token: decode begins."""
+    """Time at which the first token was reported, where decode begins."""
     ended_at: Seconds | None = None
     outcome: str | None = None
-    """`finished`, `failed`, `cancelled`, `expired`; None: it has not ended."""
+    """`finished`, `failed`, `cancelled` or `expired`; None if it has not ended."""
     attempts: int = 0
-    """Number of leases."""
+    """Number of leases so far."""
     prompt_tokens: Tokens
     cached_prompt_tokens: Tokens | None = None
-    """Prompt tokens found in the engine's cache; the others were computed. None: not known yet."""
+    """Prompt tokens from the engine's prefix cache; None if not known yet."""
     output_tokens: Tokens = 0
     predicted_output_tokens: Tokens = 0
 
 
 @dataclass(frozen=True, slots=True)
 class TimeSpan:
-    """A time between two instants."""
+    """Interval between two times."""
 
     start: Seconds
     end: Seconds
@@ -56,21 +56,21 @@ class TimeSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """Trace of an application in the operator's tracing system."""
+    """Link to an application's trace in the operator's tracing system."""
 
     trace_id: str
-    """32 hexadecimal digits."""
+    """Trace id, 32 hexadecimal digits."""
     url: str | None
-    """Link to the trace; None: `tracing.trace_url` is not set."""
+    """Link to the trace; None without `tracing.trace_url`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeline:
-    """An application at one model."""
+    """Timeline of an application at one model."""
 
     at: Seconds
     recorded_from: Seconds
-    """Time from which calls are recorded; earlier ended calls are only in the sums."""
+    """Time since which calls are recorded; calls that ended earlier count only in the sums."""
     application: ApplicationId
     tenant: ClientId
     application_id: ApplicationId
@@ -84,9 +84,9 @@ class Timeline:
     ended_at: Seconds | None = None
     outcome: str | None = None
     predicted_kv_token_time: KvTokenTime
-    """Predicted cost when it arrived, or as raised since."""
+    """Predicted cost at arrival, or the raised prediction."""
     kv_token_time: KvTokenTime
-    """Service so far: the true cost, once it has ended."""
+    """Service so far; the true cost of an ended application."""
     prompt_tokens: Tokens
     """Prompt tokens of ended calls."""
     cached_prompt_tokens: Tokens
@@ -96,15 +96,15 @@ class Timeline:
     waiting: int = 0
     running: int = 0
     row: QueueRow | None = None
-    """Its place in the queue; None: it does not wait."""
+    """Row in the queue; None if the application does not wait."""
     calls: tuple[CallSpan, ...] = ()
-    """Its recorded calls, in the order of submission."""
+    """Recorded calls in the order of submission."""
     tools: tuple[TimeSpan, ...] = ()
-    """Times in which it had no call: its caller, or a tool, was at work."""
+    """Intervals without a call, while the caller or a tool was working."""
     left_out: int = 0
     """Number of earlier recorded calls that were dropped."""
     trace: Trace | None = None
-    """None: tracing is not configured, or this application is not sampled."""
+    """Trace; None if tracing is off or the application is not sampled."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,47 +121,47 @@ class ConsoleApplication:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """Completion times of some applications, from arrival to end."""
+    """Completion times of applications, from arrival to end."""
 
     applications: int
     mean_s: Seconds | None
-    """None: there are no applications."""
+    """Mean in seconds; None without applications."""
     p90_s: Seconds | None
     worst_s: Seconds | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """Completion times as they are and as they would be, both simulated."""
+    """Simulated completion times with the present and the changed settings."""
 
     before: Times
     after: Times
     mean: float | None
-    """Change as a part of 1: -0.25 is a quarter shorter; None: there is nothing to compare."""
+    """Relative change: -0.25 is a quarter shorter; None without applications."""
     p90: float | None
     worst: float | None
     no_later: float | None
-    """Part of the applications that end no later than before."""
+    """Share of the applications that end no later than before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What a run is simulated with."""
+    """Settings of a simulation."""
 
     policy: str
     weights: Mapping[ClientId, float] = field(default_factory=dict)
-    """Weights of tenants that differ from the present ones."""
+    """Changed weights of tenants."""
     replicas: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfAnswer:
-    """Answer of `POST /v1/console/what-if`: an estimate."""
+    """Answer of `POST /v1/console/what-if`, an estimate."""
 
     model: str
     is_estimate: Literal[True] = True
     start: Seconds
-    """Start of the replayed time."""
+    """Start of the replayed history."""
     end: Seconds
     applications: int
     inferences: int
@@ -170,10 +170,10 @@ class WhatIfAnswer:
     all: Change
     tenants: Mapping[ClientId, Change]
     measured: Times
-    """Completion times of the replayed applications that have really ended, to be compared with
+    """Measured completion times of replayed applications that have ended, for comparison with
     `simulated`."""
     simulated: Times
-    """Completion times of the same applications, simulated as they are."""
+    """Simulated completion times of the same applications with the present settings."""
     notes: tuple[str, ...] = ()
-    """What the estimate leaves out, in words."""
+    """Limits of the estimate, in words."""
     took_s: Seconds

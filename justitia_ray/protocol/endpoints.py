@@ -42,25 +42,26 @@ TENANT_HEADER = "x-justitia-tenant"
 DEADLINE_HEADER = "x-justitia-deadline-s"
 """Longest time in seconds that an inference may wait for its first lease."""
 RETRY_COUNT_HEADER = "x-stainless-retry-count"
-"""Number of earlier tries of a call; OpenAI's and Anthropic's clients send it with every call."""
+"""Number of earlier attempts of a call; OpenAI's and Anthropic's clients send it with every
+call."""
 KEEPALIVE_HEADER = "x-justitia-keepalive"
-"""Form of the keepalives in the call's stream, one of `stream_forms.Keepalive`."""
+"""Form of keepalives in the call's stream, one of `stream_forms.Keepalive`."""
 FINAL_HEADER = "x-justitia-final"
 """`true` on the last inference of an application."""
 
 TIER_HEADER = "x-justitia-tier"
-"""Service tier in which the answer was made."""
+"""Service tier with which the call was served."""
 REPLICA_HEADER = "x-justitia-replica"
 WAITED_HEADER = "x-justitia-waited-s"
 POSITION_HEADER = "x-justitia-position"
 RAN_HEADER = "x-justitia-ran-s"
 LEASED_HEADER = "x-justitia-leased-s"
-"""Set by the replica, like `RAN_HEADER`, if the whole answer is ready before its head is sent, so
-not for streams."""
+"""Header that a replica sets, like `RAN_HEADER`, on answers that are complete before their head is
+sent, so not on streams."""
 
 
 _PARSERS: dict[str, Callable[[str, dict[str, Any], Tokens], InferenceBody]] = {
-    # path: parser of its fields, given the maximum output in tokens
+    # parser of the body by path, given the maximum output in tokens
     CHAT: parse_chat,
     COMPLETIONS: parse_completion,
     RESPONSES: parse_response,
@@ -68,9 +69,9 @@ _PARSERS: dict[str, Callable[[str, dict[str, Any], Tokens], InferenceBody]] = {
 } | dict.fromkeys((EMBEDDINGS, COHERE_EMBED, POOLING, CLASSIFY, *SCORES, *RANKINGS), parse_pooling)
 
 INFERENCE_PATHS = tuple(_PARSERS)
-"""Paths whose requests are queued and scheduled."""
+"""Paths of calls that wait in the queue."""
 UNSCHEDULED_PATHS = ("/tokenize", "/detokenize", COUNT_TOKENS)
-"""Paths that any replica answers at once, because they need no KV memory."""
+"""Paths that any replica answers at once, without KV memory."""
 
 
 def parse_body(
@@ -104,7 +105,7 @@ def parse_body(
 
 
 def read_tier(fields: dict[str, Any]) -> str:
-    """Return the service tier that a body requests; unknown tiers give the default one.
+    """Return the service tier in a body; unknown tiers count as the default tier.
 
     Tiers of other services, e.g. `auto`, `fast` and `scale`, mean the default tier;
     `x-justitia-tier` in the answer says which tier was used.
@@ -114,7 +115,7 @@ def read_tier(fields: dict[str, Any]) -> str:
 
 
 def prompt_text(body: InferenceBody) -> str:
-    """Return the text of a request's prompts, used as input of an application that it opens."""
+    """Return the text of a request's prompts, as the input of the application that it opens."""
     texts = [
         prompt if isinstance(prompt, str) else prompt.text
         for prompt in body.prompts
@@ -124,7 +125,7 @@ def prompt_text(body: InferenceBody) -> str:
 
 
 def name_model(fields: dict[str, Any], body: bytes, models: Sequence[str]) -> bytes:
-    """Return a body that names its model: unchanged, or with the first name added.
+    """Return a body that names its model: unchanged, or with the model's name added.
 
     Args:
         fields: The body's fields; the name is added to them too.

@@ -25,8 +25,8 @@ class EngineCapacity:
     max_model_len: Tokens
     """Maximum length of prompt plus output of one sequence."""
     caches_prefixes: bool = False
-    """Whether prompts with a common prefix share the KV of its whole blocks, also within one step.
-    """
+    """Whether prompts with a common prefix share the KV of its whole blocks, also within one
+    iteration."""
     holds_contexts: bool = False
     """Whether contexts are evicted last while they are held (`Hold`)."""
     host_kv_tokens: Tokens = 0
@@ -34,7 +34,7 @@ class EngineCapacity:
 
 
 class Output(NamedTuple):
-    """Tokens that an engine returned for a sequence in one step, usually one, and why it ended.
+    """Output of an engine step for a sequence: its tokens, and why it ended if it did.
 
     The serving layer turns outputs into chunks, one after the other. Equal outputs give equal
     chunks, so a stream is continued from its outputs.
@@ -59,7 +59,7 @@ class Hold(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EngineCall:
-    """A leased HTTP call to the engine."""
+    """Leased HTTP call to an engine."""
 
     lease_id: LeaseId
     priority: int
@@ -68,23 +68,23 @@ class EngineCall:
     path: str
     """Path of the OpenAI surface, e.g. `/v1/chat/completions`."""
     headers: Mapping[str, str]
-    """Request headers of the caller, with lower-case names."""
+    """Headers of the caller's request, with names in lower case."""
     body: bytes
     earlier: tuple[Output, ...] = ()
-    """Outputs of an earlier attempt on another engine, after which the engine continues."""
+    """Outputs of an earlier attempt on another engine, from which the engine continues."""
     tenant: str = ""
-    """Tenant of the call; determines which prefix-cache entries it shares."""
+    """Tenant of the call, which determines the prefix-cache entries that it shares."""
     hold: Hold | None = None
     """Hold of its context, if the engine is configured for holds (`engine.hold_contexts`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResponseHead:
-    """Status and headers: the first item of every answer."""
+    """Status and headers: first item of every answer."""
 
     status: int
     headers: Mapping[str, str]
-    """Headers with lower-case names, without hop-by-hop headers and content-length."""
+    """Headers with names in lower case, without hop-by-hop headers and content-length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +104,12 @@ class Progress:
 
 
 class Steps(NamedTuple):
-    """Step count of an engine's loop; a step generates a token per sequence or computes prompts."""
+    """Number of steps of an engine's loop; a step computes prompts or generates tokens."""
 
     made: int
     """Steps since the engine's start, including steps that scheduled no sequence."""
     has_work: bool
-    """Whether the engine has running or waiting sequences, and should therefore make steps."""
+    """Whether the engine has sequences, and should therefore make steps."""
 
 
 class Engine(Protocol):
@@ -177,7 +177,7 @@ class Engine(Protocol):
         """
 
     def obstacle(self, lease_id: LeaseId) -> str:
-        """Return why another engine could not continue a stream; empty if it could.
+        """Return why no other engine can continue a stream; empty if one can.
 
         The value is known with the first chunk. A continuation would differ from what the same
         engine would have generated, e.g. with more than one choice, a grammar, or penalties for
@@ -191,10 +191,10 @@ class Engine(Protocol):
         """Return the number of preemptions since the engine's start."""
 
     def steps(self) -> Steps:
-        """Return the engine's steps, as far as they were reported to this process."""
+        """Return the engine's steps as of its last report to this process."""
 
     def suspended(self) -> str:
-        """Return which engine process is suspended by a signal; empty if none is."""
+        """Return the name of an engine process suspended by a signal; empty if none is."""
 
     def check(self) -> None:
         """Check that the engine is running.
@@ -210,7 +210,7 @@ class Engine(Protocol):
         """
 
     def died_by_itself(self) -> bool:
-        """Return whether the engine's own work may have killed it, once `check` has raised."""
+        """Return whether the engine's own work may have killed it, after `check` has raised."""
 
     async def stop(self) -> None:
         """Stop the engine and every process it started. Calling it twice is safe."""

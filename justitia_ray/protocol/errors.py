@@ -57,9 +57,9 @@ from justitia_ray.protocol.refusals import (
 from justitia_ray.units import ApplicationId, Seconds
 
 STATUS: dict[type[JustitiaError], tuple[int, str, str | None]] = {
-    # error: (status, OpenAI's error type, code)
+    # status, OpenAI's error type and code, by error class
     Unauthenticated: (401, "invalid_request_error", "invalid_api_key"),
-    Forbidden: (403, "PermissionDeniedError", None),  # each error carries its own code
+    Forbidden: (403, "PermissionDeniedError", None),  # codes of these errors are their own
     UnknownModel: (404, "NotFoundError", "model_not_found"),
     UnknownApplication: (404, "NotFoundError", "application_not_found"),
     ApplicationIsClosed: (409, "ConflictError", "application_closed"),
@@ -95,12 +95,12 @@ RATE_LIMIT_EXCEEDED = "rate_limit_exceeded"
 """Error code of a spent quota whose period is at most an hour; longer ones have the code in
 `STATUS`."""
 _RETRY_AFTER_S = 5.0
-"""Default `Retry-After` in seconds for refusals that are temporary."""
+"""Default `Retry-After` in seconds of temporary refusals."""
 _NEVER_BY_ITSELF = (QuotaExhausted, ApplicationBudgetExhausted, DeadlineMissed)
-"""Refusals that carry their own retry time, or for which none is known."""
+"""Refusals with a retry time of their own, or without a known one."""
 _TOO_SMALL = ": the call needs more than a quota of its tenant has in a whole period"
 _REFUSALS: dict[Refusal, tuple[type[RequestError | AdmissionError | KillsEngines], str]] = {
-    # refusal: (error, text after the application's id)
+    # error class and text after the application's id, by refusal
     Refusal.UNKNOWN_APPLICATION: (UnknownApplication, " is not open"),
     Refusal.APPLICATION_CLOSED: (ApplicationIsClosed, " is closed and takes no more inferences"),
     Refusal.APPLICATION_CANCELLED: (ApplicationCancelled, " was cancelled"),
@@ -156,7 +156,7 @@ def refusal_error(
     limit: LimitStanding | None = None,
     retry_after_s: Seconds | None = None,
 ) -> RequestError | AdmissionError | KillsEngines:
-    """Return the caller's error for a refusal of the scheduler.
+    """Return the error for a caller whose call the scheduler refused.
 
     Args:
         reason: The refusal.
@@ -198,7 +198,7 @@ def status_of(error: JustitiaError) -> tuple[int, str, str | None]:
 
 
 def dropped_pairs() -> tuple[tuple[str, DropReason], ...]:
-    """Return (code, reason) of every error that drops a call; "" stands for no code."""
+    """Return (code, reason) of each error that drops a call; the code is "" without one."""
     pairs = {(RATE_LIMIT_EXCEEDED, DropReason.QUOTA): None}
     for kind, reason in DROPPED.items():
         code = next(STATUS[base][2] for base in kind.__mro__ if base in STATUS)
@@ -221,7 +221,7 @@ def openai_error(
 
 
 def error_headers(error: JustitiaError, draw: Callable[[], float]) -> dict[str, str]:
-    """Return an error's headers; `draw` as in `refusals.retry_headers`."""
+    """Return the headers of an error; `draw` is as in `refusals.retry_headers`."""
     if isinstance(error, Unauthenticated):
         return {"www-authenticate": "Bearer"}
     if isinstance(error, UnsupportedEncoding):
@@ -260,7 +260,7 @@ def engine_error_in_form(path: str, status: int, body: bytes) -> bytes:
     vLLM answers in OpenAI's form where its own checks of a body fail, and in the form of its web
     framework on a path that it does not serve for this model.
     """
-    said = _engine_error(path, status, body)
+    said = _parse_engine_error(path, status, body)
     if said is None:
         return body
     if has_anthropic_form(path):
@@ -270,7 +270,7 @@ def engine_error_in_form(path: str, status: int, body: bytes) -> bytes:
 
 def engine_error_object(path: str, status: int, body: bytes) -> dict[str, Any]:
     """Return an engine's error on a path in OpenAI's form, whatever form the engine used."""
-    said = _engine_error(path, status, body)
+    said = _parse_engine_error(path, status, body)
     if said is not None:
         return dict(said["error"])
     kind = "BadRequestError" if status < 500 else "InternalServerError"
@@ -279,8 +279,8 @@ def engine_error_object(path: str, status: int, body: bytes) -> dict[str, Any]:
     return error
 
 
-def _engine_error(path: str, status: int, body: bytes) -> dict[str, Any] | None:
-    """Return an engine's answer if it contains an error object; else None."""
+def _parse_engine_error(path: str, status: int, body: bytes) -> dict[str, Any] | None:
+    """Parse an engine's answer with an error object; None if it has no error object."""
     try:
         said = json.loads(body)
     except ValueError:

@@ -32,80 +32,79 @@ _REFUSED = {"use_beam_search": "beam search runs outside the engine's batch"}
 
 
 def parse_chat(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceBody:
-    """Read the fields of a chat; without a limit its output may fill the context.
+    """Parse the fields of a chat; without a limit, its output may fill the context.
 
     Raises:
         RequestError: If a field is malformed or out of range; `param` names it.
         UnsupportedOperation: If a field asks for something that this service refuses.
     """
-    _refuse(fields, _REFUSED)
+    _refuse_fields(fields, _REFUSED)
     messages = objects(fields, "messages", "message")
     for message in messages:
         text_of(message.get("content"), "messages")
     max_tokens = integer(fields, "max_completion_tokens", 1, longest)
-    if max_tokens is None:  # if set, the engine ignores max_tokens
+    if max_tokens is None:  # takes precedence over max_tokens in the engine
         max_tokens = integer(fields, "max_tokens", 1, longest)
     tools = fields.get("tools")
     prompts: list[Prompt] = [
         Conversation(tuple(messages), tools if isinstance(tools, list) else None)
     ]
-    return _openai_body(path, fields, prompts, max_tokens, longest)
+    return _new_body(path, fields, prompts, max_tokens, longest)
 
 
 def parse_completion(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceBody:
-    """Read the fields of a completion; by default it gets 16 output tokens per prompt.
+    """Parse the fields of a completion; by default 16 output tokens per prompt.
 
     Raises:
         RequestError: If a field is malformed or out of range; `param` names it.
         UnsupportedOperation: If a field asks for something that this service refuses.
     """
-    _refuse(fields, _REFUSED)
+    _refuse_fields(fields, _REFUSED)
     prompt = fields.get("prompt")
     if not prompt and fields.get("prompt_embeds"):
-        prompts: list[Prompt] = [""]  # embeddings have no text here: the engine counts them
+        prompts: list[Prompt] = [""]  # embeddings have no text, so only the engine can count them
     elif not prompt or not isinstance(prompt, str | list):
         raise RequestError(
             "prompt must be a string, a list of strings, or token ids, and not empty", "prompt"
         )
     else:
         prompts = texts_or_ids(prompt, "prompt")
-    echoes = boolean(fields, "echo")  # lm-eval requests only the prompt's log probabilities
+    echoes = boolean(fields, "echo")  # lm-eval echoes a prompt for its log probabilities alone
     max_tokens = integer(fields, "max_tokens", 0 if echoes else 1, longest)
     if max_tokens is None:
         max_tokens = USUAL_OUTPUT
-    # The engine generates one token even for max_tokens 0
-    # (vllm/entrypoints/openai/completion/protocol.py:396).
-    body = _openai_body(path, fields, prompts, max(1, max_tokens), longest)
+    # The engine generates a token even for max_tokens 0 (completion/protocol.py:396).
+    body = _new_body(path, fields, prompts, max(1, max_tokens), longest)
     return replace(body, estimated="prompt_embeds" in fields)
 
 
 def texts_or_ids(value: Any, field: str) -> list[Prompt]:
-    """Return the prompts in a text, token ids, or a list of either.
+    """Return the prompts in a text, in token ids, or in a list of either.
 
     Raises:
         RequestError: If the value is anything else.
     """
     if isinstance(value, str):
         return [value]
-    # Like pydantic, vLLM reads 2.0 as an id, but not 2.5.
+    # Like pydantic, vLLM accepts 2.0 as an id, but not 2.5.
     if all(isinstance(part, int | float) and part % 1 == 0 for part in value):
         return [value]
     for part in value:
-        # In a list that can only contain ids, the engine also reads digits in strings.
+        # The engine also accepts digits in strings in a list that can only contain ids.
         is_ids = isinstance(part, list) and part and not isinstance(part[0], list | dict)
         if not (isinstance(part, str) or is_ids):
             raise RequestError(f"{field} must hold strings, or lists of token ids, only", field)
     return list(value)
 
 
-def _refuse(fields: dict[str, Any], reasons: dict[str, str]) -> None:
-    """Raise UnsupportedOperation if the body has one of these fields."""
+def _refuse_fields(fields: dict[str, Any], reasons: dict[str, str]) -> None:
+    """Raise UnsupportedOperation if the body has one of the given fields."""
     for name, why in reasons.items():
         if fields.get(name):
             raise UnsupportedOperation(f"{name} is not supported: {why}", name)
 
 
-def _openai_body(
+def _new_body(
     path: str,
     fields: dict[str, Any],
     prompts: list[Prompt],
@@ -119,7 +118,7 @@ def _openai_body(
             " fits, is allowed",
             "truncate_prompt_tokens",
         )
-    if keeps == -1:  # -1: the context length minus one output token (vllm/renderers/params.py:222)
+    if keeps == -1:  # -1: context length minus one output token (vllm/renderers/params.py:222)
         keeps = longest - 1
     n = integer(fields, "n", 1, _MAX_CHOICES) or 1
     check_sequences(len(prompts), n, MAX_SEQUENCES, "prompt")
@@ -162,14 +161,14 @@ def join_assistant_texts(fields: dict[str, Any]) -> bool:
     given, found = fields.get("input"), False
     for item in given if isinstance(given, list) else ():
         if isinstance(item, dict) and item.get("role") == "assistant" and "type" not in item:
-            texts = [_output_text(part) for part in _listed(item.get("content"))]
+            texts = [_output_text(part) for part in _list_or_empty(item.get("content"))]
             if texts and None not in texts:
                 item["content"] = "".join(filter(None, texts))
                 found = True
     return found
 
 
-def _listed(content: Any) -> list[Any]:
+def _list_or_empty(content: Any) -> list[Any]:
     return content if isinstance(content, list) else []
 
 
@@ -181,22 +180,22 @@ def _output_text(part: Any) -> str | None:
 
 
 def parse_response(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceBody:
-    """Read the fields of a Responses request.
+    """Parse the fields of a Responses request.
 
     Raises:
         RequestError: If a field is malformed or out of range; `param` names it.
         UnsupportedOperation: If a field asks for something that this service refuses.
     """
-    _refuse(fields, _REFUSED_RESPONSES)
+    _refuse_fields(fields, _REFUSED_RESPONSES)
     instructions, given = fields.get("instructions"), fields.get("input")
-    messages = [_message("system", instructions)] if isinstance(instructions, str) else []
+    messages = [_chat_message("system", instructions)] if isinstance(instructions, str) else []
     if isinstance(given, str):
-        messages.append(_message("user", given))
+        messages.append(_chat_message("user", given))
     else:
-        messages += map(_of_item, objects(fields, "input", "item"))
+        messages += map(_message_of_item, objects(fields, "input", "item"))
     return InferenceBody(
         fields,
-        [Conversation(tuple(messages), _response_tools(fields.get("tools")))],
+        [Conversation(tuple(messages), _tools_of_response(fields.get("tools")))],
         stream=boolean(fields, "stream"),
         max_tokens=integer(fields, "max_output_tokens", 1, longest),
         forced_length=fields.get("ignore_eos") is True and "max_output_tokens" in fields,
@@ -206,26 +205,26 @@ def parse_response(path: str, fields: dict[str, Any], longest: Tokens) -> Infere
     )
 
 
-def _of_item(item: dict[str, Any]) -> dict[str, Any]:
-    """Return an input item as a chat message; tool calls and their results become text."""
+def _message_of_item(item: dict[str, Any]) -> dict[str, Any]:
+    """Return an input item as a chat message, with tool calls and their results as text."""
     kind = item.get("type", "message")
     if kind == "function_call":
-        return _message("assistant", f"{item.get('name')}{item.get('arguments')}")
+        return _chat_message("assistant", f"{item.get('name')}{item.get('arguments')}")
     if kind == "function_call_output":
         output = item.get("output")
-        return _message("tool", output if isinstance(output, str) else json.dumps(output))
+        return _chat_message("tool", output if isinstance(output, str) else json.dumps(output))
     role = item.get("role")
     if role is not None and not isinstance(role, str):
         raise RequestError(f"input: role must be a string, not {type(role).__name__}", "input")
-    return _message(role or "assistant", text_of(item.get("content"), "input"))
+    return _chat_message(role or "assistant", text_of(item.get("content"), "input"))
 
 
-def _message(role: str, content: str) -> dict[str, Any]:
+def _chat_message(role: str, content: str) -> dict[str, Any]:
     return {"role": "system" if role == "developer" else role, "content": content}
 
 
-def _response_tools(tools: Any) -> list[Any] | None:
-    """Return tools in the form of chats; tools without a name add nothing to the prompt here."""
+def _tools_of_response(tools: Any) -> list[Any] | None:
+    """Return a request's tools in the form of chats, without tools that have no name."""
     if not isinstance(tools, list):
         return None
     functions = [tool for tool in tools if isinstance(tool, dict) and "name" in tool]
@@ -237,17 +236,20 @@ COUNT_TOKENS = "/v1/messages/count_tokens"
 
 
 def parse_message(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceBody:
-    """Read the fields of an Anthropic Messages request.
+    """Parse the fields of an Anthropic Messages request.
 
     Raises:
         RequestError: If a field is malformed or out of range; `param` names it.
     """
     messages = [
-        {"role": message.get("role", "user"), "content": _text(message.get("content"), "messages")}
+        {
+            "role": message.get("role", "user"),
+            "content": _content_text(message.get("content"), "messages"),
+        }
         for message in objects(fields, "messages", "message")
     ]
     if system := fields.get("system"):
-        messages.insert(0, {"role": "system", "content": _text(system, "system")})
+        messages.insert(0, {"role": "system", "content": _content_text(system, "system")})
     max_tokens = integer(fields, "max_tokens", 1, longest)
     if max_tokens is None:
         raise RequestError(
@@ -255,7 +257,7 @@ def parse_message(path: str, fields: dict[str, Any], longest: Tokens) -> Inferen
         )
     return InferenceBody(
         fields,
-        [Conversation(tuple(messages), _message_tools(fields.get("tools")))],
+        [Conversation(tuple(messages), _tools_of_message(fields.get("tools")))],
         stream=boolean(fields, "stream"),
         max_tokens=max_tokens,
         estimated=True,
@@ -264,27 +266,27 @@ def parse_message(path: str, fields: dict[str, Any], longest: Tokens) -> Inferen
     )
 
 
-def _text(content: Any, field: str) -> str:
+def _content_text(content: Any, field: str) -> str:
     if isinstance(content, str):
         return content
     if content is None:
         return ""
     if not isinstance(content, list) or not all(isinstance(block, dict) for block in content):
         raise RequestError(f"{field}: content must be a string or a list of blocks", field)
-    return "\n".join(_text_of_block(block, field) for block in content)
+    return "\n".join(_block_text(block, field) for block in content)
 
 
-def _text_of_block(block: dict[str, Any], field: str) -> str:
-    """Return the text of a content block, without images, which the engine counts."""
+def _block_text(block: dict[str, Any], field: str) -> str:
+    """Return the text of a content block; images have none, and are counted by the engine."""
     kind = block.get("type")
     if kind == "tool_use":
         return f"{block.get('name')}{json.dumps(block.get('input'))}"
     if kind == "tool_result":
-        return _text(block.get("content"), field)
+        return _content_text(block.get("content"), field)
     return str(block.get("text") or block.get("thinking") or "")
 
 
-def _message_tools(tools: Any) -> list[Any] | None:
+def _tools_of_message(tools: Any) -> list[Any] | None:
     """Return Anthropic's tools in the form of OpenAI's chats."""
     if not isinstance(tools, list):
         return None

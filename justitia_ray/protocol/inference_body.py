@@ -14,16 +14,17 @@ from justitia_ray.errors import ContextLengthExceeded, RequestError, shown_short
 from justitia_ray.units import Tokens
 
 _MAX_DEPTH = 128
-"""Maximum nesting depth of a body. Tool schemas nest some ten levels deep; JSON parsers and writers
-fail at about a thousand, each at a different depth."""
+"""Maximum nesting depth of a body: JSON parsers and writers fail at about a thousand levels, each
+at a different depth; tool schemas have some ten."""
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _INTEGER = TypeAdapter(int)
 _BOOLEAN = TypeAdapter(bool)
-"""vLLM parses requests with pydantic's lax rules: `"5"` and `5.0` are 5, `"true"` is true."""
+"""Texts that vLLM accepts as booleans: pydantic's lax rules read `"true"` as true and `"5"` as
+5."""
 
 
 def read_object(body: bytes) -> dict[str, Any]:
-    """Parse a JSON object that all parsers read alike: finite numbers, no duplicate names, UTF-8.
+    """Parse a JSON object strictly: finite numbers, no duplicate names, UTF-8.
 
     Raises:
         RequestError: If the body is anything else.
@@ -33,10 +34,10 @@ def read_object(body: bytes) -> dict[str, Any]:
         try:
             fields = _STRICT.decode(text)
         except RecursionError:
-            raise _too_deep() from None
+            raise _depth_error() from None
         if isinstance(fields, dict):
             _check_depth(fields)
-        # JSON can escape half a surrogate pair, which cannot be encoded as UTF-8
+        # JSON can escape a lone surrogate, which has no UTF-8 encoding
         if _SURROGATE.search(text):
             json.dumps(fields, ensure_ascii=False).encode()
     except ValueError as error:  # includes UnicodeError
@@ -47,7 +48,7 @@ def read_object(body: bytes) -> dict[str, Any]:
 
 
 def integer(fields: dict[str, Any], name: str, least: int, most: int) -> int | None:
-    """Return an integer field, read as the engine reads it; None if it is missing or null.
+    """Return an integer field by the engine's rules; None if it is missing or null.
 
     Raises:
         RequestError: If the field is not an integer, or out of range.
@@ -66,7 +67,7 @@ def integer(fields: dict[str, Any], name: str, least: int, most: int) -> int | N
 
 
 def boolean(fields: dict[str, Any], name: str) -> bool:
-    """Return a boolean field, read as the engine reads it; False if it is missing or null.
+    """Return a boolean field by the engine's rules; False if it is missing or null.
 
     Raises:
         RequestError: If the field is not a boolean.
@@ -82,7 +83,7 @@ def boolean(fields: dict[str, Any], name: str) -> bool:
 
 
 def objects(fields: dict[str, Any], name: str, what: str) -> list[dict[str, Any]]:
-    """Return a field that is a list of at least one object.
+    """Return a field that must be a list of at least one object.
 
     Args:
         fields: The body's fields.
@@ -101,7 +102,7 @@ def objects(fields: dict[str, Any], name: str, what: str) -> list[dict[str, Any]
 
 
 def _check_depth(fields: dict[str, Any]) -> None:
-    """Refuse an object that is nested too deeply.
+    """Refuse an object that exceeds the maximum nesting depth.
 
     Raises:
         ValueError: If it exceeds `_MAX_DEPTH`.
@@ -111,7 +112,7 @@ def _check_depth(fields: dict[str, Any]) -> None:
     while level:
         depth += 1
         if depth > _MAX_DEPTH:
-            raise _too_deep()
+            raise _depth_error()
         level = [
             child
             for holder in level
@@ -120,11 +121,11 @@ def _check_depth(fields: dict[str, Any]) -> None:
         ]
 
 
-def _too_deep() -> ValueError:
+def _depth_error() -> ValueError:
     return ValueError(f"it nests deeper than {_MAX_DEPTH}")
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _object_without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         seen: set[str] = set()
@@ -135,7 +136,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _finite(digits: str) -> float:
+def _finite_number(digits: str) -> float:
     value = float(digits)
     if not math.isfinite(value):
         raise ValueError(f"{digits[:40]} is too large a number")
@@ -147,15 +148,18 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 _STRICT = json.JSONDecoder(
-    object_pairs_hook=_object, parse_float=_finite, parse_constant=_refuse_constant
+    object_pairs_hook=_object_without_duplicates,
+    parse_float=_finite_number,
+    parse_constant=_refuse_constant,
 )
 
 
 USUAL_OUTPUT: Tokens = 16
-"""Assumed output tokens of a request without a length, if the context length is unknown."""
+"""Assumed output tokens of a request without a limit, if the context length is unknown."""
 MAX_SEQUENCES = 1_024
 """Maximum of prompts times n in a request: four times the sequences that an engine runs at once by
-default. All sequences are one inference, which occupies its replica until the last one ends."""
+default. All sequences are one inference, which occupies its replica until the last sequence
+ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,25 +173,25 @@ class Conversation:
 
     @property
     def text(self) -> str:
-        """Contents of the messages, separated by line breaks."""
+        """Contents of the messages, joined by line breaks."""
         return "\n".join(text_of(one.get("content"), "messages") for one in self.messages)
 
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Pair of texts that the model scores together."""
+    """Pair of texts that the model scores."""
 
     first: str
     second: str
 
     @property
     def text(self) -> str:
-        """The two texts, separated by a line break."""
+        """Both texts, joined by a line break."""
         return f"{self.first}\n{self.second}"
 
 
 Prompt = str | list[int] | Conversation | Pair
-"""A prompt: text, token ids, or messages or a pair that the tokenizer converts to text."""
+"""Prompt as text, as token ids, or as messages or a pair that the tokenizer converts to text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,59 +215,56 @@ class InferenceBody:
 
     fields: dict[str, Any]
     prompts: list[Prompt]
-    """Prompts that the engine reads; at least one."""
+    """Prompts of the request; at least one."""
     stream: bool = False
     n: int = 1
-    """Number of choices per prompt."""
+    """Number of choices for each prompt."""
     max_tokens: Tokens | None = None
     """Maximum output of each choice; None: up to the model's context length."""
     keeps: Tokens | None = None
-    """Number of tokens to which the engine truncates a longer prompt; None: no truncation."""
+    """Number of tokens to which the engine truncates a prompt; None: no truncation."""
     forced_length: bool = False
-    """True if every choice will have exactly `max_tokens` tokens."""
+    """Whether every choice has exactly `max_tokens` tokens."""
     pools: bool = False
-    """True for embeddings and scores: each prompt is computed once and charged as one output token;
-    no text is generated."""
+    """Whether the request is for embeddings or scores: each prompt is computed once and charged as
+    one output token; no text is generated."""
     estimated: bool = False
-    """True if prompt lengths are only estimates, because the engine builds the prompt; the request
+    """Whether prompt lengths are only estimates, because the engine builds the prompt; the request
     is then never refused for its length."""
     prompt_field: str = "prompt"
     """Name of the prompt's field, for error messages."""
     effort_field: str | None = None
     """Path of the reasoning-effort field, e.g. `reasoning.effort`; None if the API has none."""
     payload: bytes = b""
-    """JSON sent to the engine: the original bytes if they name the model."""
+    """JSON that is sent to the engine: the original bytes if they name the model."""
     size: PromptSize | None = None
-    """Size of the prompts; None until they are counted."""
+    """Size of the prompts; None before they are counted."""
     wants_ids: bool = False
-    """Whether counting the prompts must also return their token ids."""
+    """Whether counting must also return the prompts' token ids."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptCount:
-    """Tokens of a prompt, counted before the engine has read it."""
+    """Number of tokens of a prompt, counted before the engine reads it."""
 
     tokens: Tokens
     is_exact: bool = True
-    """Whether the engine will count the same; a request is not refused because of an estimate."""
+    """Whether the engine counts the same; an estimate never leads to a refusal."""
     ids: "array[int] | None" = None
-    """Token ids, if requested and all known."""
+    """Token ids, if they were requested and all are known."""
     cuts: tuple[Tokens, ...] = ()
-    """Token positions after which prompts with a common beginning may diverge, e.g. the end of the
-    system prompt."""
+    """Positions in tokens at which prompts with a common beginning may diverge, such as the end of
+    the system prompt."""
 
 
 Counting: TypeAlias = Generator[None, None, Tokens]
-"""Generator that counts tokens in steps of a few milliseconds, so that other work can run between.
-"""
+"""Generator that counts tokens in steps of a few milliseconds, so that other work can run in
+between."""
 PromptCounting: TypeAlias = Generator[None, None, PromptCount]
 """Generator that counts a prompt in the same way as `Counting`."""
 CountPrompt: TypeAlias = Callable[[Prompt, InferenceBody, Tokens | None], PromptCounting]
-"""Counts the tokens of a prompt in a body, the way the model's engine does if possible.
-
-The third argument is a limit in tokens: counting may stop at a larger count and return it. None: no
-limit.
-"""
+"""Function that counts the tokens of a prompt like the model's engine, if possible. Its third
+argument is a limit in tokens: counting may stop at a larger count and return it. None: no limit."""
 
 
 def output_bound(
@@ -273,7 +274,7 @@ def output_bound(
     *,
     is_exact: bool = True,
 ) -> Tokens:
-    """Return the maximum output tokens of one choice, given the length of its prompt.
+    """Return the maximum output of a choice in tokens, given the length of its prompt.
 
     The engine cuts the requested output to what the context leaves (`get_max_tokens`,
     vllm/entrypoints/serve/utils/api_utils.py:169): only a prompt that leaves no room is refused.
@@ -290,13 +291,13 @@ def output_bound(
     may_refuse = is_exact and not body.estimated
     if body.pools:
         if max_model_len is not None and longest_prompt > max_model_len and may_refuse:
-            raise _too_long(body, longest_prompt, max_model_len)
+            raise _too_long_error(body, longest_prompt, max_model_len)
         return 1
     if max_model_len is None:
         return body.max_tokens if body.max_tokens is not None else USUAL_OUTPUT
     left = max_model_len - longest_prompt
     if left <= 0 and may_refuse:
-        raise _too_long(body, longest_prompt, max_model_len)
+        raise _too_long_error(body, longest_prompt, max_model_len)
     return max(1, left if body.max_tokens is None else min(body.max_tokens, left))
 
 
@@ -315,7 +316,7 @@ def check_sequences(prompts: int, n: int, most: int, field: str) -> None:
 
 
 def text_of(content: Any, field: str) -> str:
-    """Return the text of a message; the engine counts its images and audio.
+    """Return the text of a message; images and audio have none, and are counted by the engine.
 
     Raises:
         RequestError: If the content is not a string, a list of parts or null.
@@ -329,7 +330,7 @@ def text_of(content: Any, field: str) -> str:
     return "\n".join(str(part.get("text", "")) for part in content)
 
 
-def _too_long(
+def _too_long_error(
     body: InferenceBody, longest_prompt: Tokens, max_model_len: Tokens
 ) -> ContextLengthExceeded:
     return ContextLengthExceeded(

@@ -26,14 +26,13 @@ from justitia_ray.units import (
 )
 
 MAX_ENTRIES = 10_000
-"""Maximum entries of each table; 10,000 entries are 2 MB of JSON."""
+"""Maximum number of entries of each table; 10,000 entries are 2 MB of JSON."""
 MAX_LISTED_APPLICATIONS = 1_000
-"""Maximum applications in one status; 1,000 take the scheduler a tenth of a second, mostly for
-lags."""
+"""Maximum number of applications in a status; 1,000 take the scheduler 0.1 s, mostly for lags."""
 
 
 class _InspectionModel(BaseModel):
-    """A part of an inspection; fields of other versions are ignored."""
+    """Part of an inspection; unknown fields, of other versions, are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -43,11 +42,12 @@ class ApplicationFacts(_InspectionModel):
 
     state: str
     ingress_id: IngressId
-    """The ingress that opened the application."""
+    """Ingress that opened the application."""
     finish: VirtualTime
-    """Virtual finish time F in GPS; while withdrawn, excluding what the next submission adds."""
+    """Virtual finish time F in GPS; of a withdrawn application, without the work of its next
+    submission."""
     clock: VirtualTime
-    """Virtual time V that F refers to; with `fairness: tenant` the tenant's own."""
+    """Virtual time V of the clock of F; with `fairness: tenant`, the tenant's clock."""
     active: bool
     """Whether GPS still serves the application (F > V)."""
     withdrawn: bool
@@ -55,9 +55,9 @@ class ApplicationFacts(_InspectionModel):
     attained: KvTokenTime
     age_s: Seconds
     idle_s: Seconds | None
-    """Time without a queued or running inference; None while there is one."""
+    """Seconds without a waiting or running inference; None while there is one."""
     idle_limit_s: Seconds | None = None
-    """Idle time after which the application ends; None: `SilenceLimits.application_s`."""
+    """Seconds after which the idle application ends; None: `SilenceLimits.application_s`."""
     waiting: int
     in_flight: int
 
@@ -83,25 +83,25 @@ class ReplicaFacts(_InspectionModel):
     """State of a replica in the scheduler."""
 
     unclaimed: tuple[LeaseId, ...] = ()
-    """Leases granted by an earlier scheduler that no ingress has claimed yet."""
+    """Leases granted by an earlier scheduler that no ingress has claimed."""
     address: str = ""
-    """Host and port for calls, from its last pull; empty before the first pull."""
+    """Host and port for calls, from the last pull; empty before the first pull."""
     silent_s: Seconds
     draining_s: Seconds | None = None
-    """Time since the replica started to drain; None if it is not draining."""
+    """Seconds since the replica began to drain; None if it does not drain."""
     stalled_s: Seconds | None = None
-    """Time since the replica first reported that its engine makes no steps; None if it does."""
+    """Seconds since the replica first reported a stalled engine; None if the engine makes steps."""
     kv_tokens: Tokens
     block_size: Tokens = 1
     unexplained_kv_tokens: Tokens = 0
-    """KV tokens in use at the last pull that none of the replica's leases accounts for."""
+    """KV tokens in use at the last pull beyond those of the replica's leases."""
     leases: int = 0
     unread: int = 0
-    """Number of messages to the replica that it has not acknowledged."""
+    """Number of unacknowledged messages to the replica."""
     next_unread: int | None = None
     """Number of the first unacknowledged message; None if there is none."""
     free_for_first: bool = False
-    """True if the replica is idle although the first inference in order would fit on it."""
+    """Whether the replica is idle although the first inference in order would fit on it."""
 
 
 class IngressFacts(_InspectionModel):
@@ -118,12 +118,12 @@ class StoreFacts(_InspectionModel):
     trouble: str | None = None
     saves: int = 0
     saved_s_ago: Seconds | None = None
-    """Time since the last save; None before the first."""
+    """Seconds since the last save; None before the first save."""
     save_interval_s: Seconds
 
 
 class SilenceLimits(_InspectionModel):
-    """Limits for ages and silences; exceeding one indicates a fault."""
+    """Limits on ages and silences; a value above its limit is a fault."""
 
     lease_s: Seconds
     replica_s: Seconds
@@ -134,21 +134,21 @@ class SilenceLimits(_InspectionModel):
 
 
 class ScalingFacts(_InspectionModel):
-    """Number of replicas that the scheduler requests, and the settings that apply."""
+    """Number of replicas that the scheduler wants, and the settings for it."""
 
     wanted: int
     asked: int
-    """Requested number of replicas before `minimum` and `maximum` are applied."""
+    """Wanted number of replicas before limiting it to `minimum` and `maximum`."""
     minimum: int
     maximum: int | None
     load_s: Seconds
-    """Time to load a replica, measured or as configured."""
+    """Seconds that a replica takes to load, measured or as configured."""
     asked_s_ago: Seconds | None
-    """Time since the autoscaler last polled; None if never or beyond the timeout."""
+    """Seconds since the autoscaler last polled; None if it never has, or not within the timeout."""
     downscale_delay_s: Seconds | None
-    """Configured delay of a scale-down; None: Serve does not scale."""
+    """Configured delay of a scale-down in seconds; None: Serve does not scale."""
     is_serves: bool
-    """Whether Serve is configured to scale to the requested number."""
+    """Whether Serve is configured to scale to the wanted number."""
 
 
 class SchedulerReport(_InspectionModel):
@@ -163,26 +163,26 @@ class SchedulerReport(_InspectionModel):
     recovering: bool = False
     waiting: int = 0
     held_back: int = 0
-    """Number of applications waiting to be stored; their inferences are omitted until then."""
+    """Number of applications that wait for a store's write; their inferences are missing here."""
     first: RequestId | None = None
-    """The first inference in order; None if no waiting inference may be granted."""
+    """First inference in order; None if no waiting inference can be granted."""
     limits: SilenceLimits | None = None
     store: StoreFacts | None = None
     applications: dict[ApplicationId, ApplicationFacts] = {}
     ended: tuple[ApplicationId, ...] = ()
-    """Ended applications that GPS still serves; they are stored too."""
+    """Ended applications that GPS still serves, which are stored as well."""
     inferences: dict[RequestId, InferenceFacts] = {}
     leases: dict[LeaseId, LeaseFacts] = {}
     replicas: dict[ReplicaId, ReplicaFacts] = {}
     ingresses: dict[IngressId, IngressFacts] = {}
     scaling: ScalingFacts | None = None
-    """None while unknown, and for schedulers that do not size replicas."""
+    """Scaling of the model; None if unknown, or without autoscaling."""
     broken_rules: tuple[str, ...] = ()
     """Violated invariants of the scheduler's state, with details."""
     unchecked_rules: str | None = None
-    """Why the invariants were not checked; None if they were."""
+    """Reason why invariants were not checked; None if they were."""
     left_out: dict[str, int] = {}
-    """Number of entries left out, by table name."""
+    """Number of omitted entries by table."""
 
 
 class HeldLeaseReport(_InspectionModel):
@@ -199,9 +199,9 @@ class ReplicaReport(_InspectionModel):
     epoch: Epoch
     draining: bool
     engine: str | None
-    """Why the engine cannot continue; None if the engine is healthy."""
+    """Reason why the engine cannot continue; None if it is healthy."""
     stalled_s: Seconds | None = None
-    """Time without an engine step although there is work; None if the engine is not stalled."""
+    """Seconds without an engine step although there is work; None if the engine is not stalled."""
     kv_tokens: Tokens
     free_kv_tokens: Tokens
     held: dict[LeaseId, HeldLeaseReport] = {}
@@ -210,26 +210,26 @@ class ReplicaReport(_InspectionModel):
 
 
 class FrontFacts(_InspectionModel):
-    """Serve's HTTP front end: its kind and its connection limits."""
+    """Serve's HTTP front end: kind and connection limits."""
 
     kind: Literal["haproxy", "serve"]
-    """HAProxy, or Serve's own proxy."""
+    """Kind of front end: HAProxy, or Serve's own proxy."""
     max_connections: int | None = None
-    """Connection limit of each HAProxy; None: Serve's proxy, which has no limit."""
+    """Connection limit of each HAProxy; None for Serve's proxy, which has none."""
     wanted_descriptors: int | None = None
-    """File descriptors that HAProxy needs for its limit; with fewer allowed it does not start."""
+    """File descriptors that HAProxy needs for its limit; with fewer it does not start."""
     descriptors: int
-    """Limit of open file descriptors per process on the ingress's machine."""
+    """Limit of open files per process on the ingress's machine."""
     fitting_connections: int
-    """Connections that HAProxy could hold with this descriptor limit."""
+    """Connections that HAProxy can hold with this limit of open files."""
     haproxy_can_run: bool
     splices: bool = False
-    """Whether HAProxy splices bodies; a unary call then runs to its end if its caller disconnects.
-    """
+    """Whether HAProxy splices bodies; a unary call then runs to its end even after its caller
+    disconnects."""
 
 
 class ProxyFacts(_InspectionModel):
-    """Addresses of the cluster to which HTTP calls of a process would go by a proxy."""
+    """Addresses of the cluster that a process would call through an HTTP proxy."""
 
     variable: str
     """Environment variable that names the proxy."""
@@ -245,9 +245,9 @@ class IngressReport(_InspectionModel):
     max_outstanding: int | None = None
     """Maximum number of callers of this model that may wait at each ingress."""
     front: FrontFacts | None = None
-    """HTTP proxy in front of the ingress (HAProxy or Serve's), by its environment."""
+    """Front end before the ingress (HAProxy or Serve's proxy), by its environment."""
     proxied: ProxyFacts | None = None
-    """None: calls to the cluster's nodes go directly."""
+    """Proxied addresses; None if calls to the cluster's nodes are direct."""
     tickets: dict[RequestId, bool] = {}
     """Pending inferences of the ingress, and whether each waits for a lease."""
     left_out: int = 0
@@ -265,28 +265,28 @@ class DeploymentFacts(_InspectionModel):
     """State of a deployment in Ray Serve."""
 
     status: str
-    """Serve's status: `UPDATING` until every replica has the deployed configuration."""
+    """Serve's status, `UPDATING` until every replica has the deployed configuration."""
     target: int
     """Number of replicas that Serve keeps."""
     running: int
     starting: int = 0
     stopping: int = 0
     starting_s: Seconds = 0.0
-    """Time since the first of the starting replicas was created."""
+    """Seconds since the first of the starting replicas was created."""
     unplaced: int = 0
     """Number of starting replicas without a node."""
     unplaced_s: Seconds = 0.0
-    """Time since the first replica without a node was created."""
+    """Seconds since the first replica without a node was created."""
     unchanged_s: Seconds = 0.0
-    """Time since the last deployment, or since the last of the running replicas was created."""
+    """Seconds since the last deployment, or since the latest running replica was created."""
     needs: str = ""
     """Resources that a replica requests, as text."""
     fitting_nodes: int = 0
-    """Number of nodes that offer these resources, free or used."""
+    """Number of nodes with these resources, free or used."""
     failed_starts: int = 0
-    """Number of replicas that ended since the deployment before they ran; 0 once it is complete."""
+    """Number of replicas since the deployment that ended before they ran; 0 once it is complete."""
     failed_log: str | None = None
-    """Log file and node of the last of them."""
+    """Log file and node of the last failed start."""
 
 
 class ServeReport(_InspectionModel):
@@ -299,7 +299,7 @@ class ServeReport(_InspectionModel):
     predictors: int
     """Number of predictor processes that respond."""
     front: Literal["haproxy", "serve"] | None = None
-    """Front end that Serve's controller runs; None: unknown."""
+    """Front end of Serve's controller; None: unknown."""
     tls: bool | None = None
     """Whether Serve's HTTP options name a certificate; None: unknown."""
     failing: dict[str, str] = {}
@@ -309,7 +309,7 @@ class ServeReport(_InspectionModel):
 
 
 class Inspection(_InspectionModel):
-    """Reports of all parts of one model; `silent` names the parts that did not respond."""
+    """Reports of all processes of a model; `silent` names those that did not answer."""
 
     name: str
     model: str
@@ -318,11 +318,11 @@ class Inspection(_InspectionModel):
     ingress: IngressReport
     serve: ServeReport | None = None
     silent: dict[str, str] = {}
-    """Why a part did not respond, by its name: `scheduler`, `serve`, or a replica's id."""
+    """Reason why a process did not answer, by its name: `scheduler`, `serve`, or a replica's id."""
 
 
 def read_inspection(answer: Mapping[str, Any]) -> Inspection:
-    """Parse a service's answer, which may come from another version.
+    """Parse an inspection, which may come from another version of the service.
 
     Raises:
         ResponseError: If it is not an inspection; the message names the first wrong field.

@@ -18,7 +18,7 @@ class Mailbox(Generic[Message]):
     def __init__(self) -> None:
         self._messages: deque[tuple[int, Message]] = deque()
         self._withdrawn: set[int] = set()
-        """Numbers of stored messages that are no longer sent."""
+        """Numbers of stored messages that are not sent any more."""
         self.last = 0
         """Number of the latest message."""
 
@@ -32,12 +32,12 @@ class Mailbox(Generic[Message]):
         self._messages.append((self.last, message))
 
     def withdraw(self, number: int) -> None:
-        """Stop sending a message unless it was acknowledged; the reader may have read it. O(1)."""
+        """Stop sending a message that is not acknowledged; it may have been read already. O(1)."""
         if self._messages and self._messages[0][0] <= number <= self.last:
             self._withdrawn.add(number)
 
     def unread(self, ack: int) -> list[tuple[int, Message]]:
-        """Drop the messages up to number `ack`, which were read, and return the others."""
+        """Drop the messages up to number `ack`, and return the unread ones."""
         while self._messages and self._messages[0][0] <= ack:
             self._withdrawn.discard(self._messages.popleft()[0])
         if not self._withdrawn:
@@ -46,13 +46,13 @@ class Mailbox(Generic[Message]):
 
 
 class Cursor:
-    """Reader's position in a mailbox; ensures that a message sent twice is read once."""
+    """Reader's position in a mailbox, so that a repeated message is read once."""
 
     def __init__(self) -> None:
         self.ack = 0
 
     def fresh(self, messages: Iterable[tuple[int, Message]]) -> list[Message]:
-        """Return the messages not read before, and mark them as read."""
+        """Return the messages that were not read before, and mark them as read."""
         new = []
         for number, message in messages:
             if number > self.ack:
@@ -61,5 +61,5 @@ class Cursor:
         return new
 
     def reset(self) -> None:
-        """Return to the start, because another process now sends the messages."""
+        """Start again from the first message, because another process sends the messages now."""
         self.ack = 0

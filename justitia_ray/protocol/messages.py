@@ -47,7 +47,7 @@ from justitia_ray.units import (
 Submission: TypeAlias = (
     ApplicationArrived | InferenceSubmitted | InferenceCancelled | ApplicationClosed | Resubmitted
 )
-"""Items that an ingress sends in batches, in order."""
+"""Items that an ingress sends in order in a batch."""
 IngressMessage: TypeAlias = (
     Grant | Refuse | RefuseApplication | EndApplication | ForgetApplication | EndsStored
 )
@@ -72,7 +72,7 @@ class ReleaseContexts:
 
 ReplicaMessage: TypeAlias = Grant | Abort | HoldContext | ReleaseContexts
 NOT_TAKEN: Epoch = 0
-"""Returned instead of an epoch if the call came too late and had no effect."""
+"""Returned instead of an epoch by a call that came too late and had no effect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +82,13 @@ class Opened:
     epoch: Epoch
     virtual_finish_time: VirtualTime
     refusal: Refusal | None = None
-    """Why the application was not opened; the virtual finish time is then meaningless."""
+    """Reason why the application was not opened; the virtual finish time then has no meaning."""
     limit: LimitStanding | None = None
     """The limit that caused the refusal, if any."""
     retry_after_s: Seconds | None = None
-    """Time until a retry may succeed; None: unknown."""
+    """Seconds until a retry may succeed; None: unknown."""
     standings: tuple[LimitStanding, ...] = ()
-    """Limits of the tenant, if the application was opened."""
+    """State of the tenant's limits, if the application was opened."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,48 +98,47 @@ class IngressMail:
     epoch: Epoch
     messages: tuple[tuple[int, IngressMessage], ...] = ()
     forgotten: bool = False
-    """True if the ingress was expired with all its pending calls; nothing was accepted.
-
-    The ingress id stays expired: the ingress has to submit everything again under a new id.
-    """
+    """Whether the ingress has expired with all its pending calls, so that nothing was accepted. It
+    has to submit everything again under a new id."""
     addresses: Mapping[ReplicaId, str] = field(default_factory=dict)
-    """Addresses of the replicas in the grants among the messages."""
+    """Addresses of the replicas in the messages' grants."""
     standings: Mapping[ClientId, tuple[LimitStanding, ...]] = field(default_factory=dict)
-    """Limits of the tenants in the grants; empty for a tenant without limits."""
+    """State of the limits of the tenants in the grants; empty for a tenant without limits."""
     positions: Mapping[RequestId, int] = field(default_factory=dict)
     """Number of applications ahead of each inference submitted with this call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """A replica's call for work, which also reports liveness, usage and completions."""
+    """Call of a replica for work, which also reports progress, ends and liveness."""
 
     replica_id: ReplicaId
     epoch: Epoch
     """Epoch of the leader; 0 in the first pull."""
     number: int
-    """Number of the pull, from 1; the scheduler ignores a pull overtaken by a later one."""
+    """Number of the pull, from 1; the scheduler ignores a pull that arrives after a later one."""
     ack: int
     """Number of the last message that the replica has read."""
     capacity: ReplicaCapacity
     free_kv_tokens: Tokens
     progress: tuple[LeaseProgress, ...] | None
     """Progress of all leases that the replica holds, sent every `replica.report_interval_s` and
-    whenever an earlier report may be lost; None in other pulls, which report only ends."""
+    when an earlier report may be lost; None in other pulls, which report only ends."""
     finished: tuple[LeaseFinished, ...]
-    """Ends not yet confirmed by an answer; for a new leader also those of the last minute."""
+    """Ended inferences that no answer has confirmed; to a new leader also those of the last
+    minute."""
     preemptions: int
     wait_s: Seconds
-    """Longest time that the scheduler may hold the call while there is no message."""
+    """Longest time in seconds for which the scheduler may hold the call without a message."""
     draining: bool = False
     address: str = ""
-    """Host and port at which ingresses can call the replica."""
+    """Host and port for calls from ingresses."""
     stalled: bool = False
     """Whether the engine is alive but makes no steps."""
     hangs: bool = False
     """Whether the engine is stalled and none of its processes is suspended by a signal."""
     failure: EngineFailed | None = None
-    """How the engine failed; repeated in every later pull."""
+    """Failure of the engine; repeated in every later pull."""
     prefill: MeasuredPrefill | None = None
     """Cost of computing prompts that the replica has measured; None: it measures none."""
 
@@ -151,4 +150,4 @@ class ReplicaMail:
     epoch: Epoch
     messages: tuple[tuple[int, ReplicaMessage], ...] = ()
     backlog_kv_tokens: Tokens = 0
-    """KV tokens that all waiting inferences would need, as a signal for autoscaling."""
+    """KV tokens that all waiting inferences need."""

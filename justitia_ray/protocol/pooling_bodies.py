@@ -26,26 +26,26 @@ SCORES = ("/score", "/v1/score")
 RANKINGS = ("/rerank", "/v1/rerank", "/v2/rerank")
 
 _MAX_INPUTS = 2_048
-"""Maximum inputs of one embeddings request in OpenAI's API."""
+"""Maximum number of inputs of an embeddings request in OpenAI's API."""
 _SIDES = (
     ("queries", "documents"),
     ("queries", "items"),
     ("data_1", "data_2"),
     ("text_1", "text_2"),
 )
-"""Field names of the two sides of a score in vLLM."""
+"""vLLM's names of the fields with the two sides of a score."""
 _LIMITS = ("truncate_prompt_tokens", "max_tokens_per_query", "max_tokens_per_doc")
 
 
 def parse_pooling(path: str, fields: dict[str, Any], longest: Tokens) -> InferenceBody:
-    """Read the fields of a request without generation.
+    """Parse the fields of a request that generates no text.
 
     Raises:
         RequestError: If the fields contain no allowed input; `param` names the field.
     """
     if fields.get("stream"):
         raise RequestError("stream is not allowed: nothing is generated", "stream")
-    prompts, field = _prompts(path, fields)
+    prompts, field = _input_prompts(path, fields)
     check_sequences(len(prompts), 1, _MAX_INPUTS, field)
     return InferenceBody(
         fields,
@@ -58,11 +58,11 @@ def parse_pooling(path: str, fields: dict[str, Any], longest: Tokens) -> Inferen
     )
 
 
-def _prompts(path: str, fields: dict[str, Any]) -> tuple[list[Prompt], str]:
-    """Return the inputs of a request as prompts, and the name of their field."""
+def _input_prompts(path: str, fields: dict[str, Any]) -> tuple[list[Prompt], str]:
+    """Return the inputs of a request as prompts, with the name of their field."""
     if path in SCORES:
-        first, second = _side_names(fields)
-        return _pairs(fields[first], fields[second]), second
+        first, second = _side_fields(fields)
+        return _text_pairs(fields[first], fields[second]), second
     if path in RANKINGS:
         if not fields.get("query"):
             raise RequestError("query is missing: a text to rank documents by is needed", "query")
@@ -70,19 +70,19 @@ def _prompts(path: str, fields: dict[str, Any]) -> tuple[list[Prompt], str]:
             raise RequestError(
                 "documents is missing: a list of at least one is needed", "documents"
             )
-        return _pairs(fields["query"], fields["documents"]), "documents"
+        return _text_pairs(fields["query"], fields["documents"]), "documents"
     if path == COHERE_EMBED:
         names = [name for name in ("texts", "images", "inputs") if fields.get(name)]
         if not names:
             raise RequestError("texts is missing: a list of at least one text is needed", "texts")
-        return [_plain(part) for name in names for part in _as_list(fields[name])], names[0]
+        return [_input_text(part) for name in names for part in _as_list(fields[name])], names[0]
     field = "messages" if fields.get("messages") else "input"
     given: Any = fields.get(field)
     if isinstance(given, list) and given and all(isinstance(one, list) and one for one in given):
         if isinstance(given[0][0], dict):
-            return [_conversation(messages, field) for messages in given], field
+            return [_read_conversation(messages, field) for messages in given], field
     elif field == "messages" or (isinstance(given, list) and given and isinstance(given[0], dict)):
-        return [_conversation(given, field)], field
+        return [_read_conversation(given, field)], field
     elif not isinstance(given, str) and (
         not isinstance(given, list) or not given or given[0] == []
     ):
@@ -92,7 +92,7 @@ def _prompts(path: str, fields: dict[str, Any]) -> tuple[list[Prompt], str]:
     return texts_or_ids(given, "input"), field
 
 
-def _side_names(fields: dict[str, Any]) -> tuple[str, str]:
+def _side_fields(fields: dict[str, Any]) -> tuple[str, str]:
     for first, second in _SIDES:
         if fields.get(first) and fields.get(second):
             return first, second
@@ -100,15 +100,15 @@ def _side_names(fields: dict[str, Any]) -> tuple[str, str]:
     raise RequestError(f"two sides are needed to score: {allowed}", "queries")
 
 
-def _pairs(first: Any, second: Any) -> list[Prompt]:
-    """Return the pairs to compare: a single first with each second, or first and second in order.
+def _text_pairs(first: Any, second: Any) -> list[Prompt]:
+    """Return the pairs to score: one first text with each second, or both lists in order.
 
     vLLM pairs a single first side with each of the second, and several with as many.
     """
     firsts, seconds = _as_list(first), _as_list(second)
     if len(firsts) == 1:
         firsts = firsts * len(seconds)
-    return [Pair(_plain(a), _plain(b)) for a, b in zip(firsts, seconds, strict=False)]
+    return [Pair(_input_text(a), _input_text(b)) for a, b in zip(firsts, seconds, strict=False)]
 
 
 def _as_list(value: Any) -> list[Any]:
@@ -117,8 +117,8 @@ def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _plain(part: Any) -> str:
-    """Return the text of an input, without images, which the engine counts."""
+def _input_text(part: Any) -> str:
+    """Return the text of an input; images have none, and are counted by the engine."""
     if isinstance(part, str):
         return part
     if isinstance(part, dict):
@@ -128,7 +128,7 @@ def _plain(part: Any) -> str:
     raise RequestError(f"an input must be a text, not {type(part).__name__}")
 
 
-def _conversation(given: Any, field: str) -> Conversation:
+def _read_conversation(given: Any, field: str) -> Conversation:
     messages = objects({field: given}, field, "message")
     return Conversation(
         tuple(

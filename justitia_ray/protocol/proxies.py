@@ -8,25 +8,29 @@ from collections.abc import Iterable, Mapping
 from urllib.parse import urlsplit
 
 _OWN_MACHINE = ("localhost", "127.0.0.1", "::1")
-"""Hosts that this project's clients reach directly, whatever the environment says."""
+"""Hosts that this project's clients call without a proxy, whatever the environment says."""
 
 
 def proxy_variable(url: str, environment: Mapping[str, str]) -> str | None:
-    """Return the variable that sends calls to a URL to a proxy; None if they go directly."""
+    """Return the variable whose proxy applies to a URL; None if calls are direct."""
     parts = urlsplit(url)
     host = (parts.hostname or "").lower()
     if host in _OWN_MACHINE:
         return None
-    excepted = environment.get(_named("no_proxy", environment) or "", "")
-    if any(_excepts(entry.strip().lower(), host, parts.port) for entry in excepted.split(",")):
+    excepted = environment.get(_set_variable("no_proxy", environment) or "", "")
+    if any(
+        _no_proxy_matches(entry.strip().lower(), host, parts.port) for entry in excepted.split(",")
+    ):
         return None
-    return _named(f"{parts.scheme}_proxy", environment) or _named("all_proxy", environment)
+    return _set_variable(f"{parts.scheme}_proxy", environment) or _set_variable(
+        "all_proxy", environment
+    )
 
 
 def proxied_addresses(
     addresses: Iterable[str], environment: Mapping[str, str]
 ) -> tuple[str | None, tuple[str, ...]]:
-    """Return the addresses to which calls would go by a proxy, after the first variable that does.
+    """Return the addresses that are called through a proxy, with the variable that names it.
 
     Args:
         addresses: Addresses of machines.
@@ -35,13 +39,13 @@ def proxied_addresses(
     caught = {
         address: variable
         for address in sorted(addresses)
-        if (variable := proxy_variable(f"http://{_in_url(address)}", environment)) is not None
+        if (variable := proxy_variable(f"http://{_bracketed(address)}", environment)) is not None
     }
     return next(iter(caught.values()), None), tuple(caught)
 
 
 def proxy_hint(url: str, environment: Mapping[str, str]) -> str:
-    """Return the advice for a call to a URL that failed; empty if no proxy is involved."""
+    """Return advice for a failed call to a URL; empty if no proxy applies."""
     variable = proxy_variable(url, environment)
     if variable is None:
         return ""
@@ -49,20 +53,20 @@ def proxy_hint(url: str, environment: Mapping[str, str]) -> str:
     return f" (by the proxy of {variable}; to reach {host} directly, add it to NO_PROXY)"
 
 
-def _named(name: str, environment: Mapping[str, str]) -> str | None:
-    """Return a variable's name in the case in which it applies; None if it is unset or empty."""
-    if name in environment:  # lower case comes first, and when empty hides upper case
+def _set_variable(name: str, environment: Mapping[str, str]) -> str | None:
+    """Return the name of a set proxy variable, in lower or upper case; None if it is not set."""
+    if name in environment:  # lower case has priority, even when empty
         return name if environment[name] else None
     return name.upper() if environment.get(name.upper()) else None
 
 
-def _excepts(entry: str, host: str, port: int | None) -> bool:
+def _no_proxy_matches(entry: str, host: str, port: int | None) -> bool:
     """Return whether an entry of NO_PROXY matches a host and port."""
     if entry == "*":
         return True
     name, colon, number = entry.rpartition(":")
-    if colon and number.isdigit() and ":" not in name:  # a colon may also be part of an address
-        return int(number) == port and _excepts(name, host, port)
+    if colon and number.isdigit() and ":" not in name:  # the colon may be part of an IPv6 address
+        return int(number) == port and _no_proxy_matches(name, host, port)
     if not entry:
         return False
     if entry.startswith("."):
@@ -74,5 +78,5 @@ def _is_address(entry: str) -> bool:
     return ":" in entry or all(part.isdigit() for part in entry.split("."))
 
 
-def _in_url(address: str) -> str:
+def _bracketed(address: str) -> str:
     return f"[{address}]" if ":" in address else address

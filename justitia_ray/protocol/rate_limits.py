@@ -17,7 +17,7 @@ from justitia_ray.core.limits import LimitStanding
 from justitia_ray.units import Seconds
 
 _OPENAI_UNITS = {"requests": "requests", "inferences": "requests", "tokens": "tokens"}
-"""Unit of a limit to its name in OpenAI's and Anthropic's headers."""
+"""Name of a limit's unit in OpenAI's and Anthropic's headers."""
 POLICY_HEADER = "ratelimit-policy"
 LIMIT_HEADER = "ratelimit"
 MOST_BYTES = 2_000
@@ -35,7 +35,7 @@ def limit_headers(
     is_anthropic: bool,
     binding: LimitStanding | None = None,
 ) -> dict[str, str]:
-    """Return the rate-limit headers of an answer; the first of duplicate limits counts.
+    """Return the rate-limit headers of an answer; of duplicate limits, the first is used.
 
     Args:
         standings: Limits of the tenant and of the nodes above it.
@@ -43,36 +43,37 @@ def limit_headers(
         is_anthropic: Whether the path is one of Anthropic's API.
         binding: The limit that refused the call, if any; listed first.
     """
-    named: dict[str, LimitStanding] = {} if binding is None else {_name(binding): binding}
+    named: dict[str, LimitStanding] = {} if binding is None else {_limit_name(binding): binding}
     for standing in standings:
-        named.setdefault(_name(standing), standing)
+        named.setdefault(_limit_name(standing), standing)
     if not named:
         return {}
     headers = {}
     for unit, standing in _tightest(named.values()).items():
-        limit, remaining = str(_whole(standing.limit)), str(_left(standing))
+        limit, remaining = str(_whole_number(standing.limit)), str(_remaining_count(standing))
         if is_anthropic:
             headers[f"anthropic-ratelimit-{unit}-limit"] = limit
             headers[f"anthropic-ratelimit-{unit}-remaining"] = remaining
-            headers[f"anthropic-ratelimit-{unit}-reset"] = _instant(now, standing.reset_s)
+            headers[f"anthropic-ratelimit-{unit}-reset"] = _reset_time(now, standing.reset_s)
         else:
             headers[f"x-ratelimit-limit-{unit}"] = limit
             headers[f"x-ratelimit-remaining-{unit}"] = remaining
             headers[f"x-ratelimit-reset-{unit}"] = duration(standing.reset_s)
-    ordered = sorted(named.items(), key=lambda item: (item[1] is not binding, _part_left(item[1])))
-    return _by_name(ordered, MOST_BYTES - _length(headers)) | headers
+    ordered = sorted(named.items(), key=lambda item: (item[1] is not binding, _share_left(item[1])))
+    return _ietf_headers(ordered, MOST_BYTES - _header_bytes(headers)) | headers
 
 
-def _by_name(ordered: Iterable[tuple[str, LimitStanding]], most_bytes: int) -> dict[str, str]:
-    """Return the IETF draft's two headers, with as many limits as fit in `most_bytes`."""
+def _ietf_headers(ordered: Iterable[tuple[str, LimitStanding]], most_bytes: int) -> dict[str, str]:
+    """Return the IETF draft's two headers with as many limits as fit in `most_bytes`."""
     policies: list[str] = []
     lefts: list[str] = []
-    length = _length({POLICY_HEADER: "", LIMIT_HEADER: ""})
+    length = _header_bytes({POLICY_HEADER: "", LIMIT_HEADER: ""})
     for name, standing in ordered:
-        quoted = _quoted(name)
-        window = "" if standing.period_s is None else f";w={_whole(standing.period_s)}"
-        policy = f"{quoted};q={_whole(standing.limit)}{window}"
-        left = f"{quoted};r={_left(standing)};t={_whole(math.ceil(standing.reset_s))}"
+        quoted = _quoted_string(name)
+        window = "" if standing.period_s is None else f";w={_whole_number(standing.period_s)}"
+        policy = f"{quoted};q={_whole_number(standing.limit)}{window}"
+        reset_s = _whole_number(math.ceil(standing.reset_s))
+        left = f"{quoted};r={_remaining_count(standing)};t={reset_s}"
         length += len(policy) + len(left) + 2 * len(", ")
         if length > most_bytes:
             break
@@ -81,20 +82,20 @@ def _by_name(ordered: Iterable[tuple[str, LimitStanding]], most_bytes: int) -> d
     return {POLICY_HEADER: ", ".join(policies), LIMIT_HEADER: ", ".join(lefts)} if lefts else {}
 
 
-def _length(headers: Mapping[str, str]) -> int:
-    """Return the length of headers in HTTP/1.1: `name: value` and the line end."""
+def _header_bytes(headers: Mapping[str, str]) -> int:
+    """Return the length of headers in bytes, in HTTP/1.1: `name: value` and the line end."""
     return sum(len(name) + len(value) + 4 for name, value in headers.items())
 
 
 def read_limits(headers: Mapping[str, str]) -> tuple[LimitStanding, ...]:
-    """Return the limits in an answer's headers, smallest share left first.
+    """Parse the limits in an answer's headers; the limit with the smallest share left is first.
 
     Args:
         headers: Headers of the answer, with lower-case names.
     """
-    quotas = _items(headers.get(POLICY_HEADER, ""))
+    quotas = _parse_items(headers.get(POLICY_HEADER, ""))
     found = []
-    for name, left in _items(headers.get(LIMIT_HEADER, "")).items():
+    for name, left in _parse_items(headers.get(LIMIT_HEADER, "")).items():
         policy, (scope, _, unit) = quotas.get(name, {}), name.rpartition(":")
         if "q" in policy and "r" in left:
             period = policy.get("w")
@@ -108,14 +109,14 @@ def read_limits(headers: Mapping[str, str]) -> tuple[LimitStanding, ...]:
                     None if period is None else float(period),
                 )
             )
-    return tuple(sorted(found, key=_part_left))
+    return tuple(sorted(found, key=_share_left))
 
 
 def duration(seconds: Seconds) -> str:
-    """Return a time in OpenAI's form, rounded up: `0s`, `250ms`, `1s`, `6m0s`, `24h0m0s`."""
+    """Format seconds in OpenAI's form, rounded up: `0s`, `250ms`, `1s`, `6m0s`, `24h0m0s`."""
     if 0 < seconds < 1:
         return f"{math.ceil(1_000 * seconds)}ms"
-    minutes, rest = divmod(_whole(math.ceil(seconds)), 60)
+    minutes, rest = divmod(_whole_number(math.ceil(seconds)), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
         return f"{hours}h{minutes}m{rest}s"
@@ -123,7 +124,7 @@ def duration(seconds: Seconds) -> str:
 
 
 def _tightest(standings: Iterable[LimitStanding]) -> dict[str, LimitStanding]:
-    """Return, per unit of OpenAI's, the limit with the least left; of equals the later reset."""
+    """Return the limit with the least left for each of OpenAI's units; ties by the later reset."""
     tightest: dict[str, LimitStanding] = {}
     for standing in standings:
         unit = _OPENAI_UNITS.get(standing.unit)
@@ -139,38 +140,38 @@ def _tightness(standing: LimitStanding) -> tuple[float, float]:
     return standing.remaining, -standing.reset_s
 
 
-def _part_left(standing: LimitStanding) -> float:
+def _share_left(standing: LimitStanding) -> float:
     return standing.remaining / standing.limit if standing.limit else 0.0
 
 
-def _left(standing: LimitStanding) -> int:
-    return _whole(math.floor(standing.remaining))
+def _remaining_count(standing: LimitStanding) -> int:
+    return _whole_number(math.floor(standing.remaining))
 
 
-def _whole(value: float) -> int:
-    """Return a value as an integer that a structured field can contain."""
+def _whole_number(value: float) -> int:
+    """Return a value as an integer that fits in a structured field."""
     return int(min(max(0.0, value), _LARGEST))
 
 
-def _instant(now: datetime, reset_s: Seconds) -> str:
-    """Return the time at which a limit is reset, in the form of RFC 3339, in whole seconds."""
+def _reset_time(now: datetime, reset_s: Seconds) -> str:
+    """Return the time of a reset in RFC 3339 form, in whole seconds."""
     whole = now.replace(microsecond=0)
     at = whole + timedelta(seconds=math.ceil(reset_s + now.microsecond / 1e6))
     return at.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _name(standing: LimitStanding) -> str:
-    """Return a limit's name: scope, unit and period in seconds, e.g. `acme/search:tokens/60`."""
-    period = "" if standing.period_s is None else f"/{_whole(standing.period_s)}"
+def _limit_name(standing: LimitStanding) -> str:
+    """Return the name of a limit: scope, unit, period in seconds, as in `acme/search:tokens/60`."""
+    period = "" if standing.period_s is None else f"/{_whole_number(standing.period_s)}"
     return f"{standing.scope}:{standing.unit}{period}"
 
 
-def _quoted(text: str) -> str:
-    """Return a text as a structured-field string."""
+def _quoted_string(text: str) -> str:
+    """Return a text as a structured-field string (RFC 8941)."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-def _items(header: str) -> dict[str, dict[str, int]]:
+def _parse_items(header: str) -> dict[str, dict[str, int]]:
     """Parse a structured-field list of strings with integer parameters."""
     return {
         re.sub(r"\\(.)", r"\1", name): {key: int(n) for key, n in _PARAMETER.findall(rest)}

@@ -11,23 +11,23 @@ from typing import Any, NamedTuple, TypeVar
 T = TypeVar("T")
 
 Place = tuple[str | int, ...]
-"""Path of names and list positions from a body to a value in it."""
+"""Path of field names and list positions to a value in a body."""
 
 _DEEPEST = 8
-"""Number of levels that are reduced; deeper values stay whole."""
+"""Number of levels that are reduced; deeper values are kept whole."""
 _LONGEST_TEXT = 64
-"""Maximum length of a text in a reduced body (characters)."""
+"""Maximum length of a text in a reduced body, in characters."""
 
 
 class ReducedBody(NamedTuple):
-    """Reduced body, with the positions of its list items in the whole body."""
+    """Reduced body, with the positions of its list items in the original body."""
 
     value: Any
     positions: dict[Place, list[int]]
-    """Positions of a list's items in the whole body, by the list's place in the reduced body."""
+    """Positions of a list's items in the original body, by the list's place in the reduced body."""
 
     def whole_place(self, place: Place) -> Place:
-        """Return the place in the whole body for a place in the reduced one."""
+        """Return the place in the original body for a place in the reduced one."""
         return tuple(
             self.positions[place[:depth]][part]
             if isinstance(part, int) and place[:depth] in self.positions
@@ -36,14 +36,14 @@ class ReducedBody(NamedTuple):
         )
 
     def is_small(self, levels: int, characters: int) -> bool:
-        """Return whether the reduced body is within these levels and characters of JSON."""
+        """Return whether the reduced body has at most these levels and characters of JSON."""
         return _has_at_most(self.value, levels) and len(json.dumps(self.value)) <= characters
 
 
 def reduce_body(
     body: Any, is_refused: Callable[[Any], bool], needed: Collection[str]
 ) -> ReducedBody:
-    """Reduce a refused body to a small one that is still refused.
+    """Reduce a refused body to a small body that is still refused.
 
     Of several bad items of one type the first is kept. A list of n items costs some 2 n checks; a
     list whose items are refused only together, up to n log n.
@@ -55,8 +55,8 @@ def reduce_body(
     """
     positions: dict[Place, list[int]] = {}
 
-    def reduce(value: Any, place: Place, is_refused: Callable[[Any], bool]) -> Any:
-        small = _shortened(value, needed)
+    def reduce_value(value: Any, place: Place, is_refused: Callable[[Any], bool]) -> Any:
+        small = _first_items(value, needed)
         if is_refused(small):
             return small
         if len(place) >= _DEEPEST or not isinstance(value, list | dict):
@@ -70,13 +70,15 @@ def reduce_body(
             candidates: Sequence[int] = _first_of_types(items)
             if not are_refused(candidates):
                 candidates = range(len(items))
-            chosen = sorted(_necessary(candidates, are_refused))
+            chosen = sorted(_refused_subset(candidates, are_refused))
             positions[place] = chosen
             kept: Any = [items[i] for i in chosen]
             parts: Sequence[Any] = range(len(kept))
         else:
-            names = _necessary(list(value), lambda some: is_refused(_mixed(small, value, some)))
-            kept = _mixed(small, value, names)
+            names = _refused_subset(
+                list(value), lambda some: is_refused(_merge_fields(small, value, some))
+            )
+            kept = _merge_fields(small, value, names)
             parts = names
         for part in parts:
             whole = kept[part]
@@ -85,10 +87,10 @@ def reduce_body(
                 kept[part] = changed
                 return is_refused(kept)
 
-            kept[part] = reduce(whole, (*place, part), is_refused_with)
+            kept[part] = reduce_value(whole, (*place, part), is_refused_with)
         return kept
 
-    return ReducedBody(reduce(body, (), is_refused), positions)
+    return ReducedBody(reduce_value(body, (), is_refused), positions)
 
 
 def _has_at_most(value: Any, levels: int) -> bool:
@@ -98,19 +100,21 @@ def _has_at_most(value: Any, levels: int) -> bool:
     return levels > 0 and all(_has_at_most(part, levels - 1) for part in parts)
 
 
-def _mixed(small: dict[str, Any], whole: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
+def _merge_fields(
+    small: dict[str, Any], whole: dict[str, Any], names: Sequence[str]
+) -> dict[str, Any]:
     return small | {name: whole[name] for name in names}
 
 
 def _first_of_types(items: list[Any]) -> list[int]:
-    """Return the position of the first item of each type, e.g. a text among token ids."""
+    """Return the position of the first item of each type; lists may mix texts and token ids."""
     first: dict[type, int] = {}
     for position, item in enumerate(items):
         first.setdefault(type(item), position)
     return list(first.values())
 
 
-def _necessary(
+def _refused_subset(
     parts: Sequence[T], is_refused: Callable[[Sequence[T]], bool], beside: Sequence[T] = ()
 ) -> Sequence[T]:
     """Return a small subset of parts that is still refused together with `beside`."""
@@ -119,21 +123,21 @@ def _necessary(
     first, second = parts[: len(parts) // 2], parts[len(parts) // 2 :]
     for half in (first, second):
         if is_refused([*beside, *half]):
-            return _necessary(half, is_refused, beside)
-    of_second = _necessary(second, is_refused, [*beside, *first])
-    return [*_necessary(first, is_refused, [*beside, *of_second]), *of_second]
+            return _refused_subset(half, is_refused, beside)
+    of_second = _refused_subset(second, is_refused, [*beside, *first])
+    return [*_refused_subset(first, is_refused, [*beside, *of_second]), *of_second]
 
 
-def _shortened(value: Any, needed: Collection[str], depth: int = 0) -> Any:
-    """Return a value with only the first item of each list and the needed names of each object."""
+def _first_items(value: Any, needed: Collection[str], depth: int = 0) -> Any:
+    """Return a value with the first item of each list, and the needed names of each object."""
     if isinstance(value, str):
         return value.strip()[:_LONGEST_TEXT] if len(value) > _LONGEST_TEXT else value
     if depth > _DEEPEST:
         return value
     if isinstance(value, list):
-        return [_shortened(item, needed, depth + 1) for item in value[:1]]
+        return [_first_items(item, needed, depth + 1) for item in value[:1]]
     if isinstance(value, dict):
         return {
-            name: _shortened(value[name], needed, depth + 1) for name in value if name in needed
+            name: _first_items(value[name], needed, depth + 1) for name in value if name in needed
         }
     return value

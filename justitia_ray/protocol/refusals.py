@@ -38,15 +38,15 @@ RETRY_AFTER_HEADER = "retry-after"
 RETRY_AFTER_MS_HEADER = "retry-after-ms"
 
 LONGEST_RETRY_S: Seconds = 120.0
-"""Longest `Retry-After` that OpenAI's client obeys."""
+"""Largest `Retry-After` in seconds that OpenAI's client obeys."""
 _JITTER = 0.1
 _SHORTEST_RETRY_MS = 100
 HOUR_S: Seconds = 3_600.0
-"""Longest period of a quota that counts as a rate limit; a longer one counts as a budget."""
+"""Longest period of a quota that counts as a rate limit; longer ones count as budgets."""
 
 
 class DropReason(StrEnum):
-    """Why a call was dropped during or after admission."""
+    """Reason for dropping a call during or after its admission."""
 
     QUEUE_FULL = "queue_full"
     """Too many inferences wait: in total, of the tenant, or at the ingress."""
@@ -65,17 +65,17 @@ class DropReason(StrEnum):
     EXPIRED = "expired"
     """The application was idle for too long."""
     ENDING = "ending"
-    """The scheduler has restarted and has not determined yet whether the application has ended."""
+    """A new scheduler does not know yet whether the application has ended."""
     UNKNOWN = "unknown"
-    """No application of that id is open."""
+    """No application with this id is open."""
     NOT_STORED = "not_stored"
     """Redis did not store the application in time."""
     SUPERSEDED = "superseded"
     """Another scheduler is the leader, and this ingress cannot reach it."""
     NO_REPLICA = "no_replica"
-    """No replica responded."""
+    """No replica answered."""
     ATTEMPTS = "attempts"
-    """The call used up its leases, and no replica completed it."""
+    """The call used up its leases without being completed."""
     ENGINE_KILLER = "engine_killer"
     """Engines died repeatedly while they ran this call, and no other call ran on all of them."""
     ENGINE = "engine"
@@ -100,22 +100,22 @@ DROPPED: dict[type[JustitiaError], DropReason] = {
     KillsEngines: DropReason.ENGINE_KILLER,
     EngineError: DropReason.ENGINE,
 }
-"""Error type to the reason why its call is dropped."""
+"""Reason for dropping a call, by the class of its error."""
 
 
 def drop_reason(error: JustitiaError) -> DropReason | None:
-    """Return why an error dropped its call; None for an error before admission."""
+    """Return the reason for dropping a call; None for an error before its admission."""
     return next((DROPPED[kind] for kind in type(error).__mro__ if kind in DROPPED), None)
 
 
 def is_rate(error: QuotaExhausted) -> bool:
-    """Return whether the spent quota has a known period of at most an hour."""
+    """Return whether an exhausted quota has a known period of at most an hour."""
     period_s = None if error.limit is None else error.limit.get("period_s")
     return period_s is not None and period_s <= HOUR_S
 
 
 def is_spent(error: AdmissionError) -> bool:
-    """Return whether an immediate retry by the client is useless.
+    """Return whether an immediate retry by the client cannot succeed.
 
     That is the case for a spent budget, a quota that is reset later than clients wait, and a missed
     deadline for which no better time is known.
@@ -129,7 +129,7 @@ def is_spent(error: AdmissionError) -> bool:
 
 
 def retry_headers(error: AdmissionError, draw: Callable[[], float]) -> dict[str, str]:
-    """Return the headers that say whether and when to retry a refused call.
+    """Return headers that tell a client whether and when to retry a refused call.
 
     Args:
         error: The refusal.

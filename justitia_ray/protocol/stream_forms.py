@@ -21,16 +21,15 @@ from justitia_ray.protocol.generation_bodies import CHAT, MESSAGES, RESPONSES
 
 
 class Keepalive(StrEnum):
-    """Form of the keepalives in a silent stream."""
+    """Form of keepalives in a silent stream."""
 
     EVENT = "event"
-    """The API's own keepalive event (`ping`, `response.queued`, `keepalive`); a comment if it has
-    none."""
+    """The API's own keepalive event (`ping`, `response.queued`, `keepalive`); a comment where there
+    is none."""
     CHUNK = "chunk"
-    """An event on every API: a chunk without text where the API has no keepalive event. No
-    comments."""
+    """An event on every API: a chunk without text where there is no keepalive event."""
     COMMENT = "comment"
-    """A comment of server-sent events, which clients ignore."""
+    """Comment of server-sent events, which clients ignore."""
     NONE = "none"
     """No keepalives."""
 
@@ -46,11 +45,11 @@ _REPEATED: dict[str, Any] = {
     "tool_choice": "auto",
     "tools": [],
 }
-"""Fields of a request that its response repeats, with their default values."""
+"""Request fields that a response repeats, with default values."""
 
 
 class StreamForm:
-    """Events of one stream as sent to its caller; base class of the APIs' forms.
+    """Changes the events of a stream for its caller; base class for the forms of APIs.
 
     Args:
         path: Path of the endpoint.
@@ -63,11 +62,11 @@ class StreamForm:
         self._payload = payload
         self._clock = clock
         self._last = b""
-        """Last chunk with text that was sent to the caller."""
+        """Last chunk with text sent to the caller."""
 
     @cached_property
-    def _asked(self) -> dict[str, Any]:
-        """Fields of the request that a response repeats; parsed only when needed."""
+    def _repeated_fields(self) -> dict[str, Any]:
+        """Request fields that a response repeats; parsed when first needed."""
         try:
             fields = json.loads(self._payload)
         except ValueError:
@@ -77,11 +76,11 @@ class StreamForm:
 
     @property
     def is_between_events(self) -> bool:
-        """Whether the last chunk ended an event, so that an event may be inserted."""
+        """Whether the last chunk ended an event, so that another event can be inserted."""
         return not self._last or self._last.endswith(b"\n\n")
 
     def passed(self, chunk: bytes) -> bytes:
-        """Return an engine's chunk as it is sent to the caller."""
+        """Return an engine's chunk in the form for the caller."""
         self._last = chunk
         return chunk
 
@@ -96,7 +95,7 @@ class StreamForm:
         """
         if kind is Keepalive.COMMENT:
             return comment
-        event = self._event(kind)
+        event = self._keepalive_event(kind)
         if kind is Keepalive.CHUNK or not is_news:
             return event or comment
         return comment + event
@@ -114,7 +113,7 @@ class StreamForm:
         """
         return b"data: " + json.dumps({"error": error}).encode() + b"\n\n"
 
-    def _event(self, kind: Keepalive) -> bytes:
+    def _keepalive_event(self, kind: Keepalive) -> bytes:
         return b""
 
 
@@ -124,28 +123,28 @@ _CHUNK_START = re.compile(
 
 
 class ChunkForm(StreamForm):
-    """Chats and completions: events have no types; a keepalive is a chunk without text."""
+    """Form of chats and completions: no event types; a keepalive is a chunk without text."""
 
     def __init__(self, path: str, payload: bytes, clock: Callable[[], float] = time.time) -> None:
         super().__init__(path, payload, clock)
         self._start: tuple[bytes, bytes] | None = None
-        """Id and time in the chunks that were inserted before the engine's first one."""
+        """Id and creation time of chunks that were inserted before the engine's first chunk."""
 
     def passed(self, chunk: bytes) -> bytes:
-        """Return an engine's chunk with the id and time of the chunks sent before it."""
+        """Return an engine's chunk with the id and time of earlier inserted chunks."""
         if self._start is not None:
-            chunk = _CHUNK_START.sub(self._as_begun, chunk)
+            chunk = _CHUNK_START.sub(self._with_sent_start, chunk)
         self._last = chunk
         return chunk
 
-    def _as_begun(self, found: re.Match[bytes]) -> bytes:
+    def _with_sent_start(self, found: re.Match[bytes]) -> bytes:
         assert self._start is not None
         text, at = found[0], found.start()
         (name_from, name_to), (time_from, _) = found.span(1), found.span(2)
         name, created = self._start
         return text[: name_from - at] + name + text[name_to - at : time_from - at] + created
 
-    def _event(self, kind: Keepalive) -> bytes:
+    def _keepalive_event(self, kind: Keepalive) -> bytes:
         if kind is not Keepalive.CHUNK:
             return b""
         found = _CHUNK_START.search(self._last)
@@ -161,21 +160,21 @@ class ChunkForm(StreamForm):
             "id": name,
             "object": "chat.completion.chunk" if self.path == CHAT else "text_completion",
             "created": created,
-            "model": self._asked["model"],
+            "model": self._repeated_fields["model"],
             "choices": [{"index": 0, **says, "logprobs": None, "finish_reason": None}],
         }
         return b"data: " + json.dumps(data).encode() + b"\n\n"
 
 
 class MessageForm(StreamForm):
-    """Anthropic's Messages: events are named by their type; `ping` may come anywhere."""
+    """Form of Anthropic's Messages: typed events, `ping` as keepalive."""
 
     def refusal(self, status: int, error: dict[str, Any]) -> bytes:
         """Return the event `error`."""
-        return _named(anthropic_error(status, error.get("message")))
+        return _encode_event(anthropic_error(status, error.get("message")))
 
-    def _event(self, kind: Keepalive) -> bytes:
-        return _named({"type": "ping"})
+    def _keepalive_event(self, kind: Keepalive) -> bytes:
+        return _encode_event({"type": "ping"})
 
 
 _SEQUENCE = re.compile(rb'"sequence_number": ?(\d+)')
@@ -185,7 +184,7 @@ _CREATED = b"event: response.created\n"
 
 
 class ResponseForm(StreamForm):
-    """OpenAI's Responses: numbered events, the first of which contains the response's id.
+    """Form of OpenAI's Responses: numbered events, the first with the response's id.
 
     While an inference waits for its first lease the engine has not created a response. A response
     with status `queued` is then created here, and the engine's events are sent under its id.
@@ -194,25 +193,25 @@ class ResponseForm(StreamForm):
     def __init__(self, path: str, payload: bytes, clock: Callable[[], float] = time.time) -> None:
         super().__init__(path, payload, clock)
         self._name: bytes | None = None
-        """Response id that was sent to the caller; None before the first event."""
+        """Response id sent to the caller; None before the first event."""
         self._created_at = 0
         self._replaces: tuple[tuple[bytes, bytes], ...] | None = None
-        """Pairs of (engine's id or time, replacement sent to the caller); None: not known yet."""
+        """Pairs of the engine's id or time and the one sent to the caller; None: not known yet."""
         self._began_here = False
         self._shift = 0
         """Offset added to the engine's sequence numbers."""
         self._number: int | None = None
-        """Sequence number of the next event; None: the number after the last chunk's."""
+        """Sequence number of the next event; None: one above the last chunk's numbers."""
 
     def passed(self, chunk: bytes) -> bytes:
-        """Return an engine's chunk as it is sent to the caller."""
+        """Return an engine's chunk in the form for the caller."""
         if self._name is None:
             found, created = _RESPONSE.search(chunk), _CREATED_AT.search(chunk)
             if found is not None:
                 self._name = found[2]
                 self._created_at = 0 if created is None else int(created[1])
         if self._shift or self._began_here:
-            chunk = self._numbered(chunk)
+            chunk = self._renumber(chunk)
             if not chunk:
                 return chunk
         self._number = None
@@ -226,25 +225,25 @@ class ResponseForm(StreamForm):
             fallback = "invalid_prompt" if 400 <= status < 500 else "server_error"
             code = "rate_limit_exceeded" if status == 429 else fallback
         told = {"code": code, "message": error.get("message")}
-        begun = self._begin() if self._name is None else b""
-        return begun + self._whole("response.failed", "failed", told)
+        begun = self._created_event() if self._name is None else b""
+        return begun + self._response_event("response.failed", "failed", told)
 
-    def _event(self, kind: Keepalive) -> bytes:
+    def _keepalive_event(self, kind: Keepalive) -> bytes:
         if self._last:
             self._shift += 1
-            return _named({"type": "keepalive", "sequence_number": self._next_number()})
-        begun = self._begin() if self._name is None else b""
+            return _encode_event({"type": "keepalive", "sequence_number": self._next_number()})
+        begun = self._created_event() if self._name is None else b""
         self._shift += 1
-        return begun + self._whole("response.queued", "queued")
+        return begun + self._response_event("response.queued", "queued")
 
-    def _begin(self) -> bytes:
+    def _created_event(self) -> bytes:
         self._name = b"resp_" + uuid.uuid4().hex.encode()
         self._created_at = int(self._clock())
         self._began_here = True
         self._shift += 1
-        return self._whole("response.created", "queued")
+        return self._response_event("response.created", "queued")
 
-    def _whole(self, kind: str, status: str, error: dict[str, Any] | None = None) -> bytes:
+    def _response_event(self, kind: str, status: str, error: dict[str, Any] | None = None) -> bytes:
         assert self._name is not None
         response = {
             "id": self._name.decode(),
@@ -255,20 +254,20 @@ class ResponseForm(StreamForm):
             "incomplete_details": None,
             "output": [],
             "usage": None,
-            **self._asked,
+            **self._repeated_fields,
         }
         number = self._next_number()
-        return _named({"type": kind, "sequence_number": number, "response": response})
+        return _encode_event({"type": kind, "sequence_number": number, "response": response})
 
     def _next_number(self) -> int:
         if self._number is None:
-            numbers = [int(number) for number in _numbers(self._last)]
+            numbers = [int(number) for number in _sequence_numbers(self._last)]
             self._number = max(numbers, default=-1) + 1
         self._number += 1
         return self._number - 1
 
-    def _numbered(self, chunk: bytes) -> bytes:
-        """Return a chunk's events with the sequence numbers and ids that the caller has."""
+    def _renumber(self, chunk: bytes) -> bytes:
+        """Return a chunk's events with the sequence numbers and ids for the caller."""
         if self._began_here and self._replaces is None:
             found, created = _RESPONSE.search(chunk), _CREATED_AT.search(chunk)
             if found is not None:
@@ -283,12 +282,12 @@ class ResponseForm(StreamForm):
                 continue
             for name, known in self._replaces or ():
                 event = event.replace(name, known)
-            events.append(_shifted(event, self._shift))
+            events.append(_shift_number(event, self._shift))
         return b"\n\n".join(events)
 
 
-def _shifted(event: bytes, shift: int) -> bytes:
-    """Return an event with its sequence number shifted; other fields may contain that name too."""
+def _shift_number(event: bytes, shift: int) -> bytes:
+    """Return an event with its sequence number increased by `shift`."""
     found = _SEQUENCE.search(event)
     if found is None or not shift:
         return event
@@ -305,8 +304,8 @@ def _shifted(event: bytes, shift: int) -> bytes:
     return b"\n".join(lines)
 
 
-def _numbers(chunk: bytes) -> list[int]:
-    """Return the sequence numbers of a chunk's events; events such as `[DONE]` have none."""
+def _sequence_numbers(chunk: bytes) -> list[int]:
+    """Return the sequence numbers of a chunk's events; events without a number have none."""
     numbers = []
     for line in chunk.split(b"\n"):
         found = _SEQUENCE.search(line) if line.startswith(b"data:") else None
@@ -316,12 +315,12 @@ def _numbers(chunk: bytes) -> list[int]:
     return numbers
 
 
-def _named(data: dict[str, Any]) -> bytes:
+def _encode_event(data: dict[str, Any]) -> bytes:
     told = json.dumps(data, separators=(",", ":"))
     return f"event: {data['type']}\ndata: {told}\n\n".encode()
 
 
 def stream_form(path: str, payload: bytes, clock: Callable[[], float] = time.time) -> StreamForm:
-    """Return the `StreamForm` for a path; `clock` returns seconds since 1970."""
+    """Return the stream form of a path; `clock` returns seconds since 1970."""
     form = {MESSAGES: MessageForm, RESPONSES: ResponseForm}.get(path, ChunkForm)
     return form(path, payload, clock)

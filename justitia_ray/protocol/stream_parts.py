@@ -2,8 +2,8 @@
 
 The ingress stores in a `Delivered` the outputs that came with the chunks and the number of chunks
 sent to the caller. The engine of the next attempt receives the outputs and produces all chunks
-again, the same ones (see `Engine.call`); `left_out` drops the chunks that the caller has. Chunks
-are counted as the serving layer sends them and never parsed. This module does not use Ray.
+again, the same ones (see `Engine.call`); `without_delivered` drops the chunks that the caller has.
+Chunks are counted as the serving layer sends them and never parsed. This module does not use Ray.
 """
 
 import re
@@ -28,15 +28,15 @@ events. Inside text the quotes would be escaped."""
 
 
 class Part(NamedTuple):
-    """Part of a stream's body on its way from the engine to the ingress."""
+    """Part of a stream on its way from the engine to the ingress."""
 
     body: bytes
     chunks: int
-    """Number of engine chunks joined in this part."""
+    """Number of engine chunks in this part."""
     outputs: tuple[Output, ...]
-    """Engine outputs that came with the chunks: all outputs of these chunks, possibly more."""
+    """Engine outputs that came with the chunks: those of the chunks, possibly more."""
     obstacle: str = ""
-    """Why another replica could not continue the stream, see `Engine.obstacle`."""
+    """Reason why no other replica can continue the stream; see `Engine.obstacle`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,19 +44,19 @@ class Resume:
     """Position at which an interrupted stream continues."""
 
     outputs: tuple[Output, ...]
-    """All known engine outputs of this stream."""
+    """All known outputs of the engine."""
     chunks: int
-    """Number of engine chunks that the caller has."""
+    """Number of engine chunks that the caller has received."""
     size_bytes: int
-    """Total length of those chunks in bytes."""
+    """Total length of these chunks in bytes."""
     event_start: bytes
-    """Id and time of the first event, which must stay the same throughout the stream."""
+    """Id and time in the first event, which must not change."""
     names: tuple[bytes, ...] = ()
-    """Ids in a response so far, in order of first appearance."""
+    """Ids in the response so far, in order of first appearance."""
 
 
 class Delivered:
-    """State of a stream as delivered to its caller, over all attempts.
+    """State of a stream at its caller, over all attempts.
 
     Args:
         names: Whether the stream's events contain ids of their items, as in a response.
@@ -64,17 +64,17 @@ class Delivered:
 
     def __init__(self, *, names: bool = False) -> None:
         self.status: int | None = None
-        """HTTP status of the stream's head; None before the head."""
+        """HTTP status of the stream; None before its head."""
         self.obstacle = ""
-        """Why another replica could not continue the stream; empty if it could."""
-        # Eight bytes per token, because thousands of streams may be open for long.
+        """Reason why no other replica can continue the stream; empty if one can."""
+        # Compact, eight bytes per token: thousands of streams may be open for long.
         self._tokens = array("I")
         self._lengths = array("I")
         self._last: Output | None = None
         self.chunks = 0
-        """Number of engine chunks that the caller has."""
+        """Number of engine chunks that the caller has received."""
         self.is_whole = False
-        """Whether the caller has the whole stream."""
+        """Whether the caller has received the whole stream."""
         self._size_bytes = 0
         self._event_start = b""
         self._names: dict[bytes, None] | None = {} if names else None
@@ -96,11 +96,11 @@ class Delivered:
 
     @property
     def can_move(self) -> bool:
-        """Whether another engine could start the stream, or continue it."""
+        """Whether another engine can start or continue the stream."""
         return not (self.chunks and self.obstacle)
 
     def resume(self) -> Resume | None:
-        """Return the position to continue from; None if the caller has no chunk yet.
+        """Return the position to continue from; None if the caller has received no chunk.
 
         Raises:
             CannotContinue: If the rest could differ from what the caller has.
@@ -112,13 +112,13 @@ class Delivered:
         tokens = iter(self._tokens)
         outputs = [Output(tuple(islice(tokens, length))) for length in self._lengths]
         if self._last is not None:
-            outputs[-1] = self._last  # only the last output can have an end
+            outputs[-1] = self._last  # only the last output can contain an end
         names = tuple(self._names or ())
         return Resume(tuple(outputs), self.chunks, self._size_bytes, self._event_start, names)
 
 
 def joined(parts: Iterable[Part]) -> Part:
-    """Join consecutive parts into one."""
+    """Join consecutive parts."""
     bodies, counts, outputs, obstacles = zip(*parts, strict=True)
     body, together = b"".join(bodies), tuple(output for some in outputs for output in some)
     return Part(body, sum(counts), together, next(filter(None, obstacles), ""))
@@ -127,7 +127,7 @@ def joined(parts: Iterable[Part]) -> Part:
 async def in_parts(
     items: AsyncGenerator[ResponseHead | bytes], engine: Engine, lease_id: LeaseId
 ) -> AsyncGenerator[ResponseHead | Part]:
-    """Yield the head of a call, then each chunk with the outputs that came before it."""
+    """Yield the head of a call, then each chunk with the outputs before it."""
     async with aclosing(items):
         async for item in items:
             if isinstance(item, ResponseHead):
@@ -137,10 +137,10 @@ async def in_parts(
                 yield Part(item, 1, outputs, engine.obstacle(lease_id))
 
 
-async def left_out(
+async def without_delivered(
     items: AsyncGenerator[Head | Part], resume: Resume
 ) -> AsyncGenerator[Head | Part]:
-    """Yield a repeated stream without the chunks that the caller already has.
+    """Yield a repeated stream without the chunks that the caller has received.
 
     Args:
         items: The stream from its start, one chunk per item.
@@ -151,13 +151,13 @@ async def left_out(
             version or configuration.
     """
     chunks = size_bytes = 0
-    renamed = _renaming(resume)
+    rename_all = _renaming(resume)
     async with aclosing(items):
         async for item in items:
             if not isinstance(item, Part):
                 yield item
                 continue
-            body = renamed(item.body)
+            body = rename_all(item.body)
             if chunks >= resume.chunks:
                 yield item._replace(body=body)
                 continue
@@ -168,19 +168,19 @@ async def left_out(
 
 
 def _renaming(resume: Resume) -> Callable[[bytes], bytes]:
-    """Return a function that replaces a new attempt's ids and times by those already sent."""
+    """Return a function that replaces ids and times of a new attempt by those already sent."""
     known: dict[bytes, bytes] = {}
 
-    def rename(found: re.Match[bytes]) -> bytes:
-        """Return the id sent at this position before; a new id stays unchanged."""
+    def rename_id(found: re.Match[bytes]) -> bytes:
+        """Return the id that was sent at this position before; a new id is unchanged."""
         new, place = found[1], len(known)
         if new not in known:
             known[new] = resume.names[place] if place < len(resume.names) else new
         return found[0][: -len(new)] + known[new]
 
-    def renamed(body: bytes) -> bytes:
+    def rename_all(body: bytes) -> bytes:
         if resume.event_start:
             body = _EVENT_START.sub(lambda _: resume.event_start, body)
-        return _NAME.sub(rename, body) if resume.names else body
+        return _NAME.sub(rename_id, body) if resume.names else body
 
-    return renamed
+    return rename_all

@@ -14,7 +14,7 @@ import pytest
 
 from justitia_ray.protocol.engine import Engine, EngineCall, Output, Progress, ResponseHead
 from justitia_ray.protocol.generation_bodies import RESPONSES
-from justitia_ray.protocol.stream_parts import Delivered, Part, in_parts, left_out
+from justitia_ray.protocol.stream_parts import Delivered, Part, in_parts, without_delivered
 from justitia_ray.serve.engines.fake_engine import FakeEngine
 from tests.conformance.test_engines import (
     CHAT,
@@ -61,7 +61,7 @@ async def continued(
     following = under_a_new_lease(call, resume.outputs)
     parts = in_parts(engine.call(following), engine, following.lease_id)
     rest = b""
-    async with aclosing(left_out(parts, resume)) as items:
+    async with aclosing(without_delivered(parts, resume)) as items:
         async for item in items:
             if isinstance(item, ResponseHead):
                 assert 200 == item.status

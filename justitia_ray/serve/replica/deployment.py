@@ -26,7 +26,7 @@ from justitia_ray.protocol.engine import (
     Output,
     ResponseHead,
 )
-from justitia_ray.protocol.stream_parts import Part, Resume, in_parts, left_out
+from justitia_ray.protocol.stream_parts import Part, Resume, in_parts, without_delivered
 from justitia_ray.serve.ray_metrics import Exporter, RayMetrics, new_measures
 from justitia_ray.serve.replica.coalesce import coalesce
 from justitia_ray.serve.replica.crash_watch import CrashWatch
@@ -196,7 +196,7 @@ class EngineReplica:
         answer = self._answer_leased(caller, lease_id, path, headers, body, earlier)
         parts = in_parts(answer, self._engine, lease_id)
         if resume is not None:
-            parts = left_out(parts, resume)
+            parts = without_delivered(parts, resume)
         return coalesce(parts, self._config.replica.chunk_interval_s)
 
     async def aside(self, path: str, headers: Mapping[str, str], body: bytes) -> Answer:

@@ -7,7 +7,7 @@ import pytest
 
 from justitia_ray.errors import CannotContinue
 from justitia_ray.protocol.engine import Output
-from justitia_ray.protocol.stream_parts import Delivered, Part, Resume, joined, left_out
+from justitia_ray.protocol.stream_parts import Delivered, Part, Resume, joined, without_delivered
 
 
 def event(text: str, response: str = "cmpl-a", created: int = 1) -> bytes:
@@ -26,7 +26,7 @@ async def rest_of(delivered: Delivered, *chunks: bytes) -> list[str | Part]:
     """Return the part of a regenerated stream that is sent after `delivered`."""
     resume = delivered.resume()
     assert resume is not None
-    return [item async for item in left_out(again(*chunks), resume)]
+    return [item async for item in without_delivered(again(*chunks), resume)]
 
 
 def test_parts_are_joined_in_order_with_all_they_carry() -> None:

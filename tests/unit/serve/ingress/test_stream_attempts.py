@@ -25,7 +25,7 @@ from justitia_ray.protocol.endpoints import TENANT_HEADER
 from justitia_ray.protocol.engine import EngineCall, ResponseHead
 from justitia_ray.protocol.generation_bodies import CHAT
 from justitia_ray.protocol.inference_body import InferenceBody
-from justitia_ray.protocol.stream_parts import Part, Resume, in_parts, left_out
+from justitia_ray.protocol.stream_parts import Part, Resume, in_parts, without_delivered
 from justitia_ray.serve.engines.fake_engine import FakeEngine
 from justitia_ray.serve.ingress.attempts import Attempts, served_by
 from justitia_ray.serve.ingress.idempotency import IdempotentAttempts
@@ -119,7 +119,7 @@ class CutCalls:
         call = EngineCall(grant.lease_id, 0, path, {}, body, earlier)
         parts = in_parts(self._engine.call(call), self._engine, grant.lease_id)
         if resume is not None:
-            parts = left_out(parts, resume)
+            parts = without_delivered(parts, resume)
         async with aclosing(parts) as items:
             async for item in items:
                 if not left:
