@@ -24,7 +24,7 @@ from justitia_ray.core.policies import (
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.engine_profile import EngineProfile, IterationCost, load_profile
 from justitia_ray.sim.predictions import LEARNED, parse_noise, predictions_of
-from justitia_ray.sim.recognition import APPLICATION, CONVERSATION, WAYS, tally
+from justitia_ray.sim.recognition import APPLICATION, CONVERSATION, WAYS, count_recognised
 from justitia_ray.sim.result_files import check_writable, draw_figures, write_results
 from justitia_ray.sim.results import RunResult, Summary
 from justitia_ray.sim.settings import RunSettings
@@ -170,7 +170,7 @@ def run(options: argparse.Namespace) -> int:
         "settings": {setting.policy: asdict(setting) for setting in settings},
     }
     if options.recognised == CONVERSATION:
-        recognised = tally(applications)
+        recognised = count_recognised(applications)
         about["recognised"] = {name: asdict(of_class) for name, of_class in recognised.items()}
     summary = write_results(options.out, results, about)
     print(_summary_table(summary))

@@ -21,14 +21,14 @@ from justitia_ray.units import KvTokenTime, Seconds
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """State that an autoscaler sees at a decision."""
+    """State of the replicas as an autoscaler sees it."""
 
     now: Seconds
     core: SchedulerCore
     running: int
     """Number of replicas that serve."""
     target: int
-    """Number of replicas that were requested last."""
+    """Number of replicas that the last decision asked for."""
     requests: int
     """Number of waiting and running inferences."""
 
@@ -37,12 +37,12 @@ class Autoscaler(Protocol):
     """Decides the number of replicas."""
 
     def target(self, view: FleetView) -> int:
-        """Return the target number of replicas from now on."""
+        """Return the wanted number of replicas."""
 
 
 @dataclass(frozen=True, slots=True)
 class FixedSize:
-    """An autoscaler with a constant target."""
+    """Autoscaler with a constant number of replicas."""
 
     replicas: int
 
@@ -64,11 +64,11 @@ class FleetReading:
 
 @dataclass(slots=True)
 class ScaledRun:
-    """Result of a run, with the cost and readings of its replicas."""
+    """Result of a run with a changing number of replicas."""
 
     result: RunResult
     replica_s: Seconds = 0.0
-    """Seconds of all replicas together, from start to end of each."""
+    """Sum of the replicas' lifetimes in seconds."""
     readings: list[FleetReading] = field(default_factory=list)
     """Fleet readings of the autoscaler, one for each of its decisions."""
 
@@ -86,7 +86,7 @@ class AutoscaledSimulation(Simulation):
         initial: int,
         every_s: Seconds = 1.0,
     ) -> None:
-        """Create a run with some serving replicas.
+        """Create a run with the given number of serving replicas.
 
         Args:
             applications: The workload.
@@ -109,7 +109,7 @@ class AutoscaledSimulation(Simulation):
         """(time at which it will serve, index) of each loading replica, earliest first."""
         self._draining: list[int] = []
         self._free = list(range(settings.replicas - 1, initial - 1, -1))
-        """Indices of replicas that do not exist; the next to start is last."""
+        """Indices without a replica; the last one is used first."""
         self._since: dict[int, Seconds] = dict.fromkeys(self._serving, 0.0)
         """Start time of each replica that exists."""
         for index in self._free:
@@ -137,7 +137,7 @@ class AutoscaledSimulation(Simulation):
     def _step(self, now: Seconds) -> None:
         while self._loading and self._loading[0][0] <= now:
             _, index = self._loading.pop(0)
-            self._open(index, now)
+            self._start_serving(index, now)
         if now >= self._decides_at:
             self._decide(now)
             self._decides_at = now + self._every_s
@@ -145,7 +145,7 @@ class AutoscaledSimulation(Simulation):
         for index in [one for one in self._draining if self._is_done(one)]:
             self._draining.remove(index)
             self._link.handle(ev.ReplicaLost(str(index)), now)
-            self._end(index, now)
+            self._remove(index, now)
 
     def _decide(self, now: Seconds) -> None:
         state = self._core.state
@@ -163,21 +163,21 @@ class AutoscaledSimulation(Simulation):
             self._loading.append((now + self._load_s, index))
         while len(self._serving) + len(self._loading) > self._target:
             if self._loading:
-                self._end(self._loading.pop()[1], now)
+                self._remove(self._loading.pop()[1], now)
             else:
-                self._drain(self._serving.pop(), now)
+                self._start_drain(self._serving.pop(), now)
 
-    def _open(self, index: int, now: Seconds) -> None:
+    def _start_serving(self, index: int, now: Seconds) -> None:
         self._gate.closed.discard(index)
         self._servers[index].advance(now)
         self._idle.add(index)
         self._serving.append(index)
         server = self._servers[index]
-        if self._take(server, self._link.enter(server, now), now):
+        if self._send(server, self._link.enter(server, now), now):
             server.start_iteration()
-            self._schedule({index}, set(), now, others=True)
+            self._set_next_times({index}, set(), now, others=True)
 
-    def _drain(self, index: int, now: Seconds) -> None:
+    def _start_drain(self, index: int, now: Seconds) -> None:
         self._gate.closed.add(index)
         self._tries.set(index, None)
         self._link.drain(self._servers[index], now)
@@ -187,7 +187,7 @@ class AutoscaledSimulation(Simulation):
         server = self._servers[index]
         return server.is_empty and not server.swapped
 
-    def _end(self, index: int, now: Seconds) -> None:
+    def _remove(self, index: int, now: Seconds) -> None:
         self._idle.discard(index)
         self._scaled.replica_s += now - self._since.pop(index)
         self._free.insert(0, index)

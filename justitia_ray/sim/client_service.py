@@ -23,16 +23,16 @@ from justitia_ray.units import Seconds, Tokens
 
 Floats = NDArray[np.float64]
 ServiceFunction = Callable[[Tokens, Tokens], float]
-"""Function that returns the service of a whole request from its prompt and output tokens."""
+"""Function that returns the service of a request from its prompt and output tokens."""
 
 WINDOW_S: Seconds = 60.0
-"""Window over which service is averaged: 2T with T = 30 s (VTC, Sec. 5.1)."""
+"""Window in seconds over which service is averaged: 2T with T = 30 s (VTC, Sec. 5.1)."""
 TABLE_SPAN_S: Seconds = 600.0
 TABLE_WARM_UP_S: Seconds = 30.0
-"""First sampled instant of a table: half a window, so that no window begins before the run."""
+"""First time of a table in seconds: half a window, so that windows begin within the run."""
 TABLE_STEPS = 20
 _LEAST_LENGTH_S: Seconds = 1e-9
-"""Length used for a request whose first token is its end."""
+"""Assumed length of a request whose first token is its last, in seconds."""
 
 
 def profiled_service(prompt_tokens: Tokens, output_tokens: Tokens) -> float:
@@ -41,7 +41,7 @@ def profiled_service(prompt_tokens: Tokens, output_tokens: Tokens) -> float:
 
 
 def table_instants(span_s: Seconds = TABLE_SPAN_S) -> Floats:
-    """Return the 19 inner instants of 20 equal steps after the warm-up, `[19]`, in seconds.
+    """Return the 19 inner times of 20 equal steps after the warm-up, in seconds.
 
     Args:
         span_s: Time for which clients sent requests.
@@ -51,7 +51,7 @@ def table_instants(span_s: Seconds = TABLE_SPAN_S) -> Floats:
 
 
 def served_requests(result: RunResult) -> list[TimedRequest]:
-    """Return the finished inferences of a run; the client is the application's tenant."""
+    """Return the finished inferences of a run as requests, with the tenant as the client."""
     tenants = {a.application_id: a.tenant for a in result.applications}
     return [
         TimedRequest(
@@ -75,7 +75,7 @@ def tokens_per_s(requests: Sequence[TimedRequest]) -> float:
 
 
 class ClientService:
-    """Service that each client of a run received and requested over time.
+    """Service that each client received and requested over the time of a run.
 
     Instants are in seconds, `[instants]`; results are float64, `[clients, instants]` unless noted
     otherwise, with clients in the order of their names.
@@ -100,8 +100,10 @@ class ClientService:
 
     def rates(self, at: ArrayLike) -> Floats:
         """Return each client's service per second in the window around each instant."""
-        low, high = _window(at)
-        received: Floats = self._owner @ (self._until(high) - self._until(low)) / WINDOW_S
+        low, high = _window_around(at)
+        received: Floats = (
+            self._owner @ (self._received_until(high) - self._received_until(low)) / WINDOW_S
+        )
         return received
 
     def demands(self, at: ArrayLike) -> Floats:
@@ -109,19 +111,19 @@ class ClientService:
 
         A request counts when it arrives.
         """
-        low, high = _window(at)
+        low, high = _window_around(at)
         here = (self._arrived >= low) & (self._arrived <= high)
         asked: Floats = self._owner @ (here * self._worth) / WINDOW_S
         return asked
 
     def accumulated(self, at: ArrayLike, from_s: Seconds) -> Floats:
-        """Return W(from, t) of each client at each instant t."""
-        until = self._until(np.asarray(at, dtype=np.float64))
-        received: Floats = self._owner @ (until - self._until(np.array([from_s])))
+        """Return W(from, t), the service received since `from`, of each client at each time t."""
+        until = self._received_until(np.asarray(at, dtype=np.float64))
+        received: Floats = self._owner @ (until - self._received_until(np.array([from_s])))
         return received
 
     def gaps(self, at: ArrayLike, from_s: Seconds) -> Floats:
-        """Return max over clients i, j of |W_i(from, t) − W_j(from, t)|, `[instants]`."""
+        """Return max over clients i, j of |W_i(from, t) − W_j(from, t)| at each time t."""
         received = self.accumulated(at, from_s)
         spread: Floats = received.max(axis=0) - received.min(axis=0)
         return spread
@@ -145,7 +147,7 @@ class ClientService:
 
         NaN where a window has none.
         """
-        low, high = _window(at)
+        low, high = _window_around(at)
         here = (self._first >= low) & (self._first <= high)
         summed = self._owner @ (here * (self._first - self._arrived))
         count = self._owner @ here
@@ -153,13 +155,13 @@ class ClientService:
         np.divide(summed, count, out=means, where=count > 0)
         return means
 
-    def _until(self, instants: Floats) -> Floats:
+    def _received_until(self, instants: Floats) -> Floats:
         """Return each request's received service at each instant, `[requests, instants]`."""
         share = np.clip((instants - self._first) / self._length, 0.0, 1.0)
         received: Floats = self._worth * share
         return received
 
 
-def _window(at: ArrayLike) -> tuple[Floats, Floats]:
+def _window_around(at: ArrayLike) -> tuple[Floats, Floats]:
     instants = np.asarray(at, dtype=np.float64)
     return instants - WINDOW_S / 2, instants + WINDOW_S / 2

@@ -27,16 +27,16 @@ from justitia_ray.units import ApplicationId, RequestId, Seconds, Tokens, Virtua
 
 
 class GpsHistory:
-    """V over time: linear between two reports, constant while nothing runs."""
+    """Virtual time V over real time: linear between two reports, constant while nothing runs."""
 
     def __init__(self) -> None:
         self._reached: list[VirtualTime] = []
         self._rose: list[tuple[VirtualTime, Seconds, Seconds]] = []
-        """Each rise of virtual time V: V before, time of its start, time of its end."""
+        """Rises of virtual time V: V before, start time, end time."""
         self._last: tuple[VirtualTime, Seconds] = (0.0, 0.0)
 
     def record(self, virtual_time: VirtualTime, now: Seconds) -> None:
-        """Record V at the present time."""
+        """Record V at time `now`."""
         before, since = self._last
         if virtual_time > before:
             self._reached.append(virtual_time)
@@ -44,7 +44,7 @@ class GpsHistory:
         self._last = (virtual_time, now)
 
     def reached_at(self, tag: VirtualTime, end_at: Seconds) -> Seconds:
-        """Return the time at which V reached a tag; `end_at` if rounding kept it below."""
+        """Return the time at which V reached a tag; `end_at` if rounding kept V below it."""
         index = bisect_left(self._reached, tag)
         if index == len(self._reached):
             return end_at
@@ -59,10 +59,10 @@ _CHANGES = (ev.InferenceSubmitted, ev.DeadlinePassed)
 
 
 class CoreLink:
-    """Drives one SchedulerCore, and writes the outcome into the result."""
+    """Drives a `SchedulerCore` in a simulation and writes its decisions into the result."""
 
     def __init__(self, settings: RunSettings, result: RunResult) -> None:
-        """Create a core whose timeouts never expire, with its replicas registered.
+        """Create a core without timeouts, and register its replicas.
 
         Raises:
             ConfigError: If the policy, an option, the prediction or the recognition mode is not
@@ -74,7 +74,8 @@ class CoreLink:
         self.ended = 0
         """Number of applications that have ended."""
         self.changes = 0
-        """Counter that rises whenever a refused inference may fit, or the order may change."""
+        """Counter that rises when a refused inference may fit now, or when the order may have
+        changed."""
         self._result = result
         self._predictions = predictions_of(settings)
         self._recognition = Recognition(settings.recognised)
@@ -89,12 +90,11 @@ class CoreLink:
         )
         self._applications: dict[ApplicationId, ApplicationResult] = {}
         self._to_finish: dict[ApplicationId, int] = {}
-        """Number of unfinished inferences of each application of the workload."""
+        """Number of unfinished inferences by application of the workload."""
         self._to_submit: dict[ApplicationId, int] = {}
-        """Number of unsubmitted inferences of each application that is open in the scheduler."""
+        """Number of inferences to submit by application that is open in the scheduler."""
         self._tags: dict[ApplicationId, VirtualTime] = {}
-        """Final tag F of each fully submitted application, on the clock by which lags are measured.
-        """
+        """Final tag F of each fully submitted application, on the clock for lags."""
         self._gps = GpsHistory()
         self._requests: dict[RequestId, tuple[WorkloadApplication, WorkloadInference, Seconds]] = {}
         capacity = ReplicaCapacity(
@@ -111,10 +111,10 @@ class CoreLink:
         grants = self.handle(ev.ReplicaPulled(server.name, self._capacity, kv_tokens), now)
         self.handle(ev.PullAnswered(server.name), now)
         self.changes += 1
-        return [self._sequence(grant, server, now) for grant in grants]
+        return [self._sequence_of(grant, server, now) for grant in grants]
 
     def drain(self, server: Server, now: Seconds) -> None:
-        """Report that a replica drains: it accepts nothing more."""
+        """Report that a replica drains and accepts no more work."""
         held = self.core.state.replicas[server.name].context_tokens
         free = max(0, self._capacity.kv_tokens - held)
         drains = ev.ReplicaPulled(server.name, self._capacity, free, progress=None, draining=True)
@@ -130,16 +130,16 @@ class CoreLink:
             if isinstance(action, Grant):
                 grants.append(action)
             elif isinstance(action, EndApplication):
-                self._end(action)
+                self._record_end(action)
         return grants
 
     def arrive(self, application: WorkloadApplication, now: Seconds) -> None:
         """Open an application, unless the scheduler recognises it only by its inferences."""
         if self._recognition.is_told:
-            self._open(application, self._applications[application.application_id], now)
+            self._open_application(application, self._applications[application.application_id], now)
 
     def expect(self, application: WorkloadApplication) -> ApplicationResult:
-        """Return the row of an application that will arrive."""
+        """Return the result row of an application that will arrive."""
         row = row_on_arrival(application, application.arrived_at_s, Outcome.EXPIRED)
         row.kv_token_time = application.cost()
         self._applications[application.application_id] = row
@@ -158,7 +158,7 @@ class CoreLink:
         served = self._recognition.served_as(application, inference)
         name = served.application_id
         if name not in self._to_submit:
-            self._open(served, self._applications[application.application_id], now)
+            self._open_application(served, self._applications[application.application_id], now)
         request_id = f"{application.application_id}/{inference.inference_id}"
         self._requests[request_id] = (application, inference, due_at)
         most = self._engine.kv_tokens - inference.prompt_tokens
@@ -169,7 +169,7 @@ class CoreLink:
                 name,
                 inference.inference_id,
                 _INGRESS,
-                self._held_of_prompt(inference),
+                self._kv_of_prompt(inference),
                 foreseen.output_tokens,
                 most,
                 true_output_tokens=inference.output_tokens,
@@ -179,7 +179,7 @@ class CoreLink:
             ),
             now,
         )
-        self._waiting_prompts.put(request_id, (self._held_of_prompt(inference),))
+        self._waiting_prompts.put(request_id, (self._kv_of_prompt(inference),))
         self._to_submit[name] -= 1
         if not self._to_submit[name] and self._recognition.knows_the_last:
             del self._to_submit[name]
@@ -190,7 +190,7 @@ class CoreLink:
     def report(
         self, server: Server, finished: list[SimulatedSequence], now: Seconds, *, whole: bool
     ) -> None:
-        """Report ended inferences of a replica; if `whole`, also the progress of all others."""
+        """Report a replica's ended inferences; if `whole`, also the progress of all others."""
         last = tuple(
             ev.LeaseFinished(
                 s.lease_id,
@@ -212,14 +212,14 @@ class CoreLink:
         self._gps.record(self._virtual_time, now)
 
     def withdraw_idle(self, now: Seconds) -> None:
-        """Report to the core that idle applications submit nothing more at this instant."""
+        """Report to the core that idle applications submit nothing more at this time."""
         replica_id = next(iter(self.core.state.replicas), None)  # any will do: it is empty
         if replica_id is not None and self.core.applications.settled_since_report:
             self.handle(ev.ReplicaReported(replica_id, withdraws=True), now)
             self._gps.record(self._virtual_time, now)
 
     def ask(self, server: Server, now: Seconds) -> list[SimulatedSequence]:
-        """Return the sequences that a replica must admit.
+        """Request work for a replica; return the sequences that it must admit.
 
         Inferences are requested one at a time if KV is reserved for each client, because the next
         in order may be a client's first; and if prompts are computed alone, because that makes one
@@ -229,9 +229,9 @@ class CoreLink:
         alone = engine.prefill == "separate"
         one_by_one = alone or engine.reserved_tokens_per_client > 0
         clients = [s.client for s in server.running.values()] if one_by_one else []
-        grown = self._grown(server)
+        grown = self._unreported_growth(server)
         if not self.core.state.leases:
-            self._gps.record(self._virtual_time, now)  # V has not risen since the last report
+            self._gps.record(self._virtual_time, now)  # V is unchanged since the last report
         left = engine.max_batched_tokens if alone else None
         while (first := self.first()) is not None:
             if left is not None and not admitted:
@@ -244,12 +244,12 @@ class CoreLink:
                 server.name,
                 asks=True,
                 most_prompt_tokens=most,
-                reserved_kv_tokens=self._reserved(server, clients, len(admitted)) + grown,
+                reserved_kv_tokens=self._other_kv_tokens(server, clients, len(admitted)) + grown,
             )
             grants = self.handle(asks, now)
             self.handle(ev.PullAnswered(server.name), now)
             self.changes += bool(grants)
-            granted = [self._sequence(grant, server, now) for grant in grants]
+            granted = [self._sequence_of(grant, server, now) for grant in grants]
             admitted += granted
             if not granted or not one_by_one:
                 break
@@ -261,21 +261,21 @@ class CoreLink:
         """Return the number of iterations until an inference fits, by the last reports."""
         clients = [sequence.client for sequence in server.running.values()]
         clients.append(self.core.state.applications[inference.application_id].tenant)
-        reserved = self._reserved(server, clients, 0) + self._grown(server)
+        reserved = self._other_kv_tokens(server, clients, 0) + self._unreported_growth(server)
         return self.core.iterations_until_fit(inference.request_id, server.name, reserved)
 
     def first(self) -> Inference | None:
-        """Return the inference to be admitted next, or None if none waits."""
+        """Return the next inference to admit; None if none waits."""
         application = self.core.ledger.queue.first()
         return None if application is None else application.waiting.first
 
     def shortest_waiting_prompt(self) -> Tokens | None:
-        """Return the length of the shortest waiting prompt, or None if none waits."""
+        """Return the length of the shortest waiting prompt; None if none waits."""
         name = self._waiting_prompts.first()
         return None if name is None else int(self._waiting_prompts.key(name)[0])
 
     def finish(self, end_at: Seconds) -> None:
-        """Write the time at which V reached each tag, once everything has ended."""
+        """Write the time at which V reached each tag; called after the last end."""
         for name, tag in self._tags.items():
             self._applications[name].gps_finished_at_s = self._gps.reached_at(tag, end_at)
 
@@ -283,7 +283,7 @@ class CoreLink:
     def _virtual_time(self) -> VirtualTime:
         return self.core.lags.virtual_time
 
-    def _sequence(self, grant: Grant, server: Server, now: Seconds) -> SimulatedSequence:
+    def _sequence_of(self, grant: Grant, server: Server, now: Seconds) -> SimulatedSequence:
         application, inference, due_at = self._requests.pop(grant.request_id)
         self._waiting_prompts.drop(grant.request_id)
         row = InferenceResult(
@@ -302,29 +302,31 @@ class CoreLink:
             grant.lease_id,
             application.application_id,
             application.tenant,
-            self._held_of_prompt(inference),
+            self._kv_of_prompt(inference),
             inference.output_tokens,
             row,
             inference.prompt_tokens,
             bool(inference.after),
         )
 
-    def _reserved(self, server: Server, clients: Iterable[str], admitted: int) -> Tokens:
-        """Return the KV that a replica needs besides its leases after one more admission."""
+    def _other_kv_tokens(self, server: Server, clients: Iterable[str], admitted: int) -> Tokens:
+        """Return the KV that a replica needs besides its leases after another admission."""
         unforeseen = admitted + 1 if self._engine.prefill == "separate" else 0
         return server.memory.reserved(clients) + unforeseen
 
-    def _grown(self, server: Server) -> Tokens:
+    def _unreported_growth(self, server: Server) -> Tokens:
         """Return the KV that a replica's sequences have gained since its last report."""
         reported = self.core.state.replicas[server.name].leases.context_tokens
         return server.leased_tokens - reported
 
-    def _held_of_prompt(self, inference: WorkloadInference) -> Tokens:
-        """Return the prompt tokens that count as KV."""
+    def _kv_of_prompt(self, inference: WorkloadInference) -> Tokens:
+        """Return the number of prompt tokens that occupy KV memory."""
         return max(1, inference.prompt_tokens - (not self._engine.last_token_held))
 
-    def _open(self, served: WorkloadApplication, row: ApplicationResult, now: Seconds) -> None:
-        """Open a served application, which recognition may have split from the row's own."""
+    def _open_application(
+        self, served: WorkloadApplication, row: ApplicationResult, now: Seconds
+    ) -> None:
+        """Open an application under its recognised id, which may differ from the workload's."""
         predicted = self._predictions.application_cost(served)
         row.predicted_kv_token_time += predicted
         self.handle(
@@ -356,7 +358,7 @@ class CoreLink:
             row.outcome = Outcome.FINISHED.value
             self.ended += 1
 
-    def _end(self, action: EndApplication) -> None:
+    def _record_end(self, action: EndApplication) -> None:
         self._to_submit.pop(action.application_id, None)
         self._predictions.end_application(action, action.ended_at)
         if not self._recognition.is_told:

@@ -42,7 +42,7 @@ _STRICT_KEYS = ConfigDict(extra="forbid")
 
 @dataclass(frozen=True, slots=True)
 class IterationCost:
-    """Seconds of one iteration: base + Σ coefficient · quantity."""
+    """Seconds of an iteration: a base, plus a coefficient for each quantity."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT_KEYS
 
@@ -50,7 +50,7 @@ class IterationCost:
     per_sequence_s: _Amount = 0.0
     """Time per decoding sequence."""
     per_context_token_s: _Amount = 0.0
-    """Time per KV token that the decoding sequences hold."""
+    """Time per KV token of the decoding sequences, in seconds."""
     per_prefill_token_s: _Amount = 0.0
     """Time per prompt token that is computed."""
     prefill_tile_tokens: _Count = 1
@@ -60,7 +60,7 @@ class IterationCost:
     """Time added to an iteration that computes any prompt token."""
 
     def with_times(self, change: Callable[[Seconds], Seconds]) -> "IterationCost":
-        """Return the cost with `change` applied to all times."""
+        """Return the cost with all times changed by the function `change`."""
         names = [key.name for key in fields(self) if key.name.endswith("_s")]
         times: dict[str, Any] = {name: change(getattr(self, name)) for name in names}
         return replace(self, **times)
@@ -72,12 +72,12 @@ class IterationCost:
 
 @dataclass(frozen=True, slots=True)
 class EngineProfile:
-    """Rules and costs of an engine, the keys of a profile; the defaults are constant iterations."""
+    """Rules and costs of an engine: the keys of a profile. The defaults are constant iterations."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT_KEYS
 
     kv_tokens: _Count
-    """M, KV memory of one replica in tokens."""
+    """KV memory M of a replica, in tokens."""
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "constant"
     block_size: _Count = 1
     max_num_seqs: _Count = 256
@@ -129,19 +129,19 @@ class EngineProfile:
 
 @dataclass(frozen=True, slots=True)
 class FittedRun:
-    """A measured run that a profile was fitted on."""
+    """Measured run on which a profile was fitted."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT_KEYS
 
     file: str
     requests: _Count
     speed: _Factor
-    """Duration of the run's iterations over the fitted duration; below 1 the machine was faster."""
+    """Measured over fitted duration of the run's iterations; below 1, the machine was faster."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """The measured runs that a profile was fitted on, and the error of the fit."""
+    """Measured runs on which a profile was fitted, and the error of the fit."""
 
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT_KEYS
 
@@ -164,7 +164,7 @@ class ProfileFile:
 
 
 @dataclass(frozen=True, slots=True)
-class _Variant:
+class _VariantKeys:
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT_KEYS
 
     speedup: _Factor
@@ -172,25 +172,25 @@ class _Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class _File(EngineProfile):
-    variants: dict[str, _Variant] = field(default_factory=dict)
+class _FileKeys(EngineProfile):
+    variants: dict[str, _VariantKeys] = field(default_factory=dict)
     fitted: Fitted | None = None
 
 
-_FILE = TypeAdapter(_File)
-_KEYS = ["name", *(key.name for key in fields(_File) if key.name != "name")]
+_FILE = TypeAdapter(_FileKeys)
+_KEYS = ["name", *(key.name for key in fields(_FileKeys) if key.name != "name")]
 """Keys of a file in their order."""
 _KINDS = {
-    "": _File,
+    "": _FileKeys,
     "iteration": IterationCost,
-    "variants": _Variant,
+    "variants": _VariantKeys,
     "fitted": Fitted,
     "runs": FittedRun,
 }
 
 
 def shipped_profiles() -> list[str]:
-    """Return the names of the shipped profiles, in order."""
+    """Return the names of the profiles in this package, sorted."""
     directory = files("justitia_ray.sim") / "profiles"
     return sorted(
         entry.name.removesuffix(".yaml")
@@ -210,7 +210,7 @@ def load_profile(name_or_path: str) -> EngineProfile:
 
 
 def load_profile_file(name_or_path: str) -> ProfileFile:
-    """Return the profile that `load_profile` returns, with the data of its fit.
+    """Return the profile as `load_profile` does, with the data of its fit.
 
     Raises:
         ConfigError: As `load_profile`.
@@ -218,7 +218,7 @@ def load_profile_file(name_or_path: str) -> ProfileFile:
     place, _, variant = name_or_path.rpartition(":")
     if not place or Path(name_or_path).exists():
         place, variant = name_or_path, ""
-    content = _parse(place, _read(place))
+    content = _parse_profile(place, _read_profile(place))
     keys = [key.name for key in fields(EngineProfile)]
     profile = EngineProfile(**{key: getattr(content, key) for key in keys})
     if variant:
@@ -253,7 +253,7 @@ def write_profile(path: Path, content: ProfileFile, head: Sequence[str] = ()) ->
         file.write(text)
 
 
-def _read(place: str) -> str:
+def _read_profile(place: str) -> str:
     shipped = shipped_profiles()
     if place in shipped:
         return (files("justitia_ray.sim") / "profiles" / f"{place}.yaml").read_text("utf-8")
@@ -276,7 +276,7 @@ def _read(place: str) -> str:
         raise ConfigError(f"{path}: is not UTF-8 text") from error
 
 
-def _parse(place: str, text: str) -> _File:
+def _parse_profile(place: str, text: str) -> _FileKeys:
     try:
         values = yaml.safe_load(text)
     except yaml.YAMLError as error:

@@ -13,11 +13,11 @@ from justitia_ray.sim.settings import RunSettings
 from justitia_ray.units import Seconds, Tokens
 
 _Standing = tuple[Inference | None, int]
-"""First inference in line, and the link's change counter at that time."""
+"""First waiting inference, and the link's change counter at that time."""
 
 
 class Gate:
-    """Stores the last refusal of each replica, and decides when to request again."""
+    """Avoids requests to the core that would be refused: stores each replica's last refusal."""
 
     def __init__(self, link: CoreLink, settings: RunSettings) -> None:
         self._core = link.core
@@ -29,35 +29,35 @@ class Gate:
         """Whether a computed next try stays valid while nothing on its replica changes."""
         is_exact = settings.report_interval_s == 0
         self.order_moves = is_exact and self._core.ledger.policy.moves_with_service
-        """Whether service alone, once it is reported, may change which inference is first."""
+        """Whether reported service alone may change which inference is first."""
         self._lets_pass = is_exact and (
             options.backfill != 0 or (options.kv_share_cap < 1 and self.order_moves)
         )
-        """Whether an inference behind the first may start between events without a change of the
-        order."""
+        """Whether an inference behind the first may start without a change of the order."""
         self._engine = settings.engine
         self._goes_by_room = self._by_prompt and self._first_only
-        """Whether the KV that a replica holds decides if the first inference may start there."""
+        """Whether the free KV of a replica decides if the first inference may start there."""
         self._each = settings.engine.block_size if self._goes_by_room else 0
-        """Tokens counted for each sequence: the next iteration's, and the waste of partial blocks.
-        """
+        """Tokens counted for each sequence: those of the next iteration, and waste in partial
+        blocks."""
         self._loads: list[Tokens] = [0] * settings.replicas
-        """Upper bound of the KV that each replica holds."""
+        """Upper bound of the KV held by each replica."""
         self._most_load: Tokens = 0
-        """Largest load at which a non-empty replica has room for the first inference."""
+        """Largest KV load of a non-empty replica with room for the first inference."""
         self._refused: dict[int, _Standing] = {}
         self.closed: set[int] = set()
-        """Replicas that get no work: draining or not present."""
+        """Replicas that get no work: draining ones and missing ones."""
         self.standing: _Standing = (None, -1)
-        """State at the last `look`: while it is the same, only replicas that change need to
-        request."""
+        """State at the last `look`; while it is unchanged, only changed replicas need to request
+        work."""
         self._least_behind: Tokens | None = None
-        """Lower bound of the shortest prompt that may overtake the first; None: none may."""
+        """Lower bound of the shortest prompt that may overtake the first inference; None: none
+        may."""
         self._smallest: list[Inference] = []
-        """Smallest inferences that may come first, computed on demand since the last `look`."""
+        """Smallest inferences that may become first; computed when first needed after a `look`."""
 
     def look(self) -> None:
-        """Read the first inference in line, and the shortest prompt that may overtake it."""
+        """Update the first waiting inference, and the shortest prompt that may overtake it."""
         first = self._link.first()
         self.standing = (first, self._link.changes)
         self._least_behind = None
@@ -67,21 +67,21 @@ class Gate:
         self._most_load = self._engine.kv_tokens
         if self._goes_by_room:
             self._most_load -= first.prompt_tokens + self._engine.block_size
-        if self._lets_pass or (self.order_moves and self._falls_back(first)):
+        if self._lets_pass or (self.order_moves and self._order_may_change(first)):
             self._least_behind = self._link.shortest_waiting_prompt()
 
     def note_load(self, server: Server) -> None:
-        """Record the KV that a replica holds; call it whenever that has decreased."""
-        self._loads[server.index] = self._load(server)
+        """Record the KV held by a replica; must be called when it has decreased."""
+        self._loads[server.index] = self._kv_load(server)
 
     def is_worth_asking(self, server: Server) -> bool:
-        """Return whether the core may grant something to a replica in its present state."""
+        """Return whether the core may grant work to a replica in its present state."""
         if self.standing[0] is None or server.index in self.closed:
             return False
         if server.is_empty:
             return True
         return (
-            self._load(server) <= self._most_load
+            self._kv_load(server) <= self._most_load
             and len(server.running) < self._engine.max_num_seqs
             and not server.swapped
             and (
@@ -91,11 +91,11 @@ class Gate:
         )
 
     def has_reason(self, server: Server) -> bool:
-        """Return whether a request pays now, or may pay at any later boundary."""
+        """Return whether a request for a replica may succeed now, or at a later boundary."""
         return self.is_worth_asking(server) or self.watches(server)
 
     def with_reason(self, servers: Sequence[Server]) -> list[Server]:
-        """Return the replicas with a reason to request; `servers` are all replicas by index."""
+        """Return replicas for which a request may succeed; `servers` are all replicas by index."""
         if self.standing[0] is None:
             return []
         if self._least_behind is not None:
@@ -105,7 +105,7 @@ class Gate:
         return [server for server in roomy if self.is_worth_asking(server)]
 
     def watches(self, server: Server) -> bool:
-        """Return whether a replica may get an inference behind the first at any boundary.
+        """Return whether a replica may get an inference behind the first at some boundary.
 
         This is so when service changes the order, or when a later inference may overtake without
         delaying the first.
@@ -120,33 +120,33 @@ class Gate:
         )
 
     def refused(self, server: Server) -> None:
-        """Record that a replica's request was refused."""
+        """Record that a request for a replica was refused."""
         self._refused[server.index] = self.standing
 
     def time_has_come(self, servers: Iterable[Server]) -> None:
-        """Drop refusals at a `next_try` or a change: under `peak` the first may fit now."""
+        """Drop the refusals at a `next_try` or after a change, as the first may fit now."""
         if not self._by_prompt:
             for server in servers:
                 self._refused.pop(server.index, None)
 
     def next_try(self, server: Server, later: Seconds) -> Seconds | None:
-        """Return the next time from `later` on at which a replica must request, without events."""
+        """Return the next time from `later` on for a replica's request, without an event."""
         first = self.standing[0]
         if first is None or server.swapped or not (server.running or server.is_empty):
-            return None  # in the last case, inferences under way will wake the replica
+            return None  # inferences under way will wake the replica
         if server.index in self.closed:
             return None
         watches = self.watches(server)
         if self.is_worth_asking(server) or (watches and (self._by_prompt or self._lets_pass)):
             return server.next_admission(later)
         if self._by_prompt:
-            return None  # room for a prompt appears only when a sequence ends
+            return None  # room appears only when a sequence ends
         candidates = self._may_come_first() if watches else [first]
         wait = max(1, min(self._link.iterations_until_fit(i, server) for i in candidates))
         return server.next_admission(max(later, server.instant_after(wait)))
 
     def _may_come_first(self) -> list[Inference]:
-        """Return the inferences that service alone may put first, without those that fit no sooner.
+        """Return the inferences that service may put first, without those that fit no sooner.
 
         Under `peak` a shorter prompt with a shorter output fits no later; if KV is reserved for
         each client, only inferences of the same client are compared.
@@ -165,11 +165,11 @@ class Gate:
                     self._smallest.append(inference)
         return self._smallest
 
-    def _load(self, server: Server) -> Tokens:
+    def _kv_load(self, server: Server) -> Tokens:
         return server.context_tokens + self._each * len(server.running)
 
-    def _falls_back(self, first: Inference) -> bool:
-        """Return whether unreported service could still change which application is first.
+    def _order_may_change(self, first: Inference) -> bool:
+        """Return whether unreported service may change which application is first.
 
         A policy moves back only the client that it serves. A tenant is assumed to run something.
         """

@@ -15,7 +15,7 @@ from justitia_ray.units import RequestId, Seconds, Tokens
 
 
 class Pace:
-    """End times of the iterations of one run of equal iterations.
+    """End times of a run of iterations of equal composition.
 
     A run continues, with the times it gave, as long as batch and context are unchanged: so the same
     iteration ends at the same time, to the last digit, however often it is computed.
@@ -31,7 +31,7 @@ class Pace:
         self._growth_s: Seconds = 0.0
 
     def prefill_s(self, prompt_tokens: Tokens) -> Seconds:
-        """Return the time that computing some prompt tokens takes, or adds to an iteration."""
+        """Return the seconds that computing prompt tokens takes, or adds to an iteration."""
         if not prompt_tokens:
             return 0.0
         tile = self._cost.prefill_tile_tokens
@@ -46,7 +46,7 @@ class Pace:
         context_tokens: Tokens,
         prefill_s: Seconds = 0.0,
     ) -> None:
-        """Start a run of equal iterations.
+        """Start a run of iterations of equal composition.
 
         Args:
             at: Time of the boundary at which it starts.
@@ -65,14 +65,14 @@ class Pace:
         )
 
     def change(self, at: Seconds, iteration: int, sequences: int, context_tokens: Tokens) -> None:
-        """Start a new run at a boundary of this one, unless all iterations take the same time."""
+        """Start another run at a boundary of this one, unless all iterations take the same time."""
         if self._first_s or not self._is_constant:
             self.start(at, iteration, sequences, context_tokens)
 
     def hold_up(
         self, at: Seconds, iteration: int, sequences: int, context_tokens: Tokens, by_s: Seconds
     ) -> None:
-        """Lengthen the iteration after a boundary by `by_s`; other arguments as `start`."""
+        """Lengthen the iteration after a boundary by `by_s`; other arguments as in `start`."""
         if iteration > self._first:
             self.start(at, iteration, sequences, context_tokens)
         self._first_s += by_s
@@ -86,7 +86,7 @@ class Pace:
         return self._started_at + (self._first_s + length)
 
     def ended_by(self, instant: Seconds, start: int) -> int:
-        """Return the number of iterations that have ended at a time, at least `start`.
+        """Return the number of iterations that have ended at a time; at least `start`.
 
         O(1) if all take the same time, otherwise O(log of their number); uses `at`, so that no
         rounding differs.
@@ -115,13 +115,13 @@ class Pace:
 
 
 class PrefillQueue:
-    """Running sequences with prompt tokens still to be computed, in order."""
+    """Queue of running sequences whose prompts are not fully computed."""
 
     def __init__(self, profile: EngineProfile) -> None:
         self._profile = profile
         self._sequences: dict[RequestId, SimulatedSequence] = {}
         self._last = -profile.admit_every
-        """Number of iterations that had ended at the last prefill."""
+        """Number of ended iterations at the last prefill."""
 
     def __len__(self) -> int:
         return len(self._sequences)
@@ -135,11 +135,11 @@ class PrefillQueue:
         self._sequences.pop(request_id, None)
 
     def next_at(self) -> int:
-        """Return the iteration from which on new prompts are considered."""
+        """Return the iteration from which new prompts are considered."""
         return self._last + self._profile.admit_every
 
     def take_alone(self, iteration: int, running: int) -> tuple[Tokens, list[SimulatedSequence]]:
-        """Remove and return a batch of prompts that is computed now by itself, if one is due.
+        """Remove and return a batch of prompts for an iteration of its own, if one is due.
 
         Args:
             iteration: Number of iterations that have ended.
@@ -158,7 +158,7 @@ class PrefillQueue:
                 break
             batch.append(sequence)
             tokens += sequence.prefill_tokens
-        self._take(batch, iteration)
+        self._remove_sequences(batch, iteration)
         return tokens, batch
 
     def take_with_iteration(
@@ -189,10 +189,10 @@ class PrefillQueue:
                 done.append(sequence)
             if tokens == budget:
                 break
-        self._take(done, iteration)
+        self._remove_sequences(done, iteration)
         return tokens, done
 
-    def _take(self, sequences: Iterable[SimulatedSequence], iteration: int) -> None:
+    def _remove_sequences(self, sequences: Iterable[SimulatedSequence], iteration: int) -> None:
         for sequence in sequences:
             del self._sequences[sequence.request_id]
         self._last = iteration

@@ -10,22 +10,22 @@ from justitia_ray.units import ApplicationId, LeaseId, RequestId, Tokens
 
 @dataclass(slots=True, eq=False)
 class SimulatedSequence:
-    """An inference on a modelled replica: its lengths and its progress."""
+    """Inference on a simulated replica: its lengths and its progress."""
 
     request_id: RequestId
     lease_id: LeaseId
     application_id: ApplicationId
     client: str
-    """Client of the inference, for memory that an engine reserves per client."""
+    """Client of the inference; some engines reserve memory for each client."""
     prompt_tokens: Tokens
     output_tokens: Tokens
     result: InferenceResult
     prefill_tokens: Tokens
-    """Tokens to compute before the sequence decodes: its prompt, less a cached prefix."""
+    """Tokens that are computed before the sequence decodes: the prompt without a cached prefix."""
     follows: bool
-    """Whether the inference follows another one of its application."""
+    """Whether the inference continues an earlier one of its application."""
     made: Tokens = 0
-    """Output tokens made by iteration `since`."""
+    """Number of output tokens up to iteration `since`."""
     since: int = 0
     computed: bool = False
     """Whether the prompt is computed: the sequence then gains a token per iteration."""
@@ -33,29 +33,29 @@ class SimulatedSequence:
     """Tokens computed again after the sequence was swapped out."""
 
     def made_by(self, iteration: int) -> Tokens:
-        """Return the output tokens made by an iteration."""
+        """Return the number of output tokens up to an iteration."""
         return self.made + (iteration - self.since if self.computed else 0)
 
     def context_by(self, iteration: int) -> Tokens:
-        """Return the KV tokens held at an iteration."""
+        """Return the KV tokens held after an iteration."""
         return self.prompt_tokens + self.made_by(iteration)
 
     @property
     def ends_with(self) -> int:
-        """Iteration that makes the sequence's last token, once the prompt is computed."""
+        """Iteration of the sequence's last token, if its prompt is computed."""
         return self.since + self.output_tokens - self.made
 
     def stop(self, iteration: int) -> None:
-        """Stop gaining tokens, and keep those made by an iteration."""
+        """Stop gaining tokens; keep the tokens up to an iteration."""
         self.made, self.since = self.made_by(iteration), iteration
 
     def go_on(self, iteration: int) -> None:
-        """Gain a token per iteration from now on."""
+        """Gain a token in each iteration from now on."""
         self.since, self.computed = iteration, True
 
 
 class KvMemory:
-    """KV memory of one replica: room for sequences, now and in later iterations.
+    """KV memory of a replica: its room for sequences, now and in later iterations.
 
     All sizes are in tokens, in whole blocks.
     """
@@ -69,18 +69,18 @@ class KvMemory:
         return -(-tokens // size) * size
 
     def reserved(self, clients: Iterable[str]) -> Tokens:
-        """Return the KV tokens reserved for these clients."""
+        """Return the KV tokens reserved for the given clients."""
         each = self._profile.reserved_tokens_per_client
         return each * len(set(clients)) if each else 0
 
     @property
     def largest(self) -> Tokens:
-        """Largest KV that an inference may hold at its end, alone on a replica."""
+        """Largest KV of an inference at its end, if it is alone on a replica."""
         room = self._profile.kv_tokens - self._profile.reserved_tokens_per_client
         return room - room % self._profile.block_size
 
     def room(self, sequences: Iterable[SimulatedSequence]) -> Tokens:
-        """Return M less the KV reserved for the sequences' clients."""
+        """Return M without the KV reserved for the sequences' clients."""
         if not self._profile.reserved_tokens_per_client:
             return self._profile.kv_tokens
         return self._profile.kv_tokens - self.reserved(sequence.client for sequence in sequences)
@@ -88,13 +88,13 @@ class KvMemory:
     def held(
         self, sequences: Iterable[SimulatedSequence], iteration: int, more: Tokens = 0
     ) -> Tokens:
-        """Return the KV that sequences hold at an iteration, each with `more` tokens. O(n)."""
+        """Return the KV that sequences hold after an iteration and `more` tokens each. O(n)."""
         return sum(self.blocks(s.context_by(iteration) + more) for s in sequences)
 
     def overflows_at(
         self, sequences: Collection[SimulatedSequence], context: Tokens, iteration: int, last: int
     ) -> int:
-        """Return the first iteration after which the next one would need more than M, or `last`.
+        """Return the first iteration whose successor would need more than M; at most `last`.
 
         Args:
             sequences: Running sequences; each gains a token per iteration.
@@ -119,7 +119,7 @@ class KvMemory:
 
 
 class PrefixCache:
-    """The last context of each application, evicted in LRU order.
+    """Last context of each application, with eviction in LRU order.
 
     An inference that follows another of its application starts with that one's context, if its
     prompt is at least as long, as the turns of an agent do. Contexts are kept in otherwise unused
@@ -134,7 +134,7 @@ class PrefixCache:
     def keep_context(self, sequence: SimulatedSequence) -> None:
         """Keep the context of a finished inference in the cache."""
         if self._profile.prefix_caching:
-            self._drop(sequence.application_id)
+            self._evict(sequence.application_id)
             context = sequence.prompt_tokens + sequence.made
             self._contexts[sequence.application_id] = context
             self._tokens += context
@@ -146,20 +146,20 @@ class PrefixCache:
             sequence: An inference that will start now, after another of its application.
             free_tokens: KV that only this inference wants.
         """
-        self._shrink(free_tokens)
-        held = self._drop(sequence.application_id)
+        self._evict_down_to(free_tokens)
+        held = self._evict(sequence.application_id)
         if held <= sequence.prompt_tokens:
             whole_blocks = held - held % self._profile.block_size
-            # vLLM computes at least one token, from which it decodes.
+            # vLLM computes at least one token, to decode from it.
             cached = min(whole_blocks, sequence.prompt_tokens - 1)
             sequence.prefill_tokens = sequence.prompt_tokens - cached
-        self._shrink(free_tokens - sequence.prompt_tokens)
+        self._evict_down_to(free_tokens - sequence.prompt_tokens)
 
-    def _shrink(self, tokens: Tokens) -> None:
+    def _evict_down_to(self, tokens: Tokens) -> None:
         while self._tokens > tokens and self._contexts:
-            self._drop(next(iter(self._contexts)))
+            self._evict(next(iter(self._contexts)))
 
-    def _drop(self, application_id: ApplicationId) -> Tokens:
+    def _evict(self, application_id: ApplicationId) -> Tokens:
         tokens = self._contexts.pop(application_id, 0)
         self._tokens -= tokens
         return tokens

@@ -34,39 +34,39 @@ TABLE = "table"
 
 
 class InferencePrediction(NamedTuple):
-    """Prediction for an inference on its submission."""
+    """Prediction for a submitted inference."""
 
     output_tokens: Tokens
     """Predicted output length, at least 1."""
     stage: int | None = None
-    """Index of its stage in the application; None: not determined."""
+    """Index of the stage in the application; None: unknown."""
     remaining_kv_token_time: KvTokenTime | None = None
     """Charge of the application from this stage on; None: unchanged."""
     expected_stages: tuple[ExpectedStage, ...] = ()
-    """Stages that the application is now expected to have, from this one on; empty: unchanged."""
+    """Expected stages of the application from this one on; empty: unchanged."""
 
 
 class ExactPredictions:
-    """Predictor of true costs (on an application's arrival) and true lengths (on submission)."""
+    """Predictor that knows the true costs and lengths."""
 
     def application_cost(self, application: WorkloadApplication) -> KvTokenTime:
-        """Return the predicted cost of an arriving application, in token·iterations."""
+        """Return the predicted cost of an arriving application in token·iterations."""
         return application.cost()
 
     def accounts_cost(
         self, application: WorkloadApplication, options: PolicyOptions
     ) -> float | None:
-        """Return the predicted cost in the accounts' unit, or None if that is KV token-time."""
+        """Return the predicted cost in the unit of the accounts; None if that is KV token-time."""
         if options.accounts_cost == "kv_token_time":
             return None
-        return self._cost_in(application, find_cost(options.accounts_cost))
+        return self._cost_by(application, find_cost(options.accounts_cost))
 
     def charge(self, predicted: KvTokenTime) -> KvTokenTime | None:
-        """Return the charge for a predicted cost; None: the cost itself."""
+        """Return the charge for a predicted cost; None if it is the cost."""
         return None
 
     def stages(self, application: WorkloadApplication) -> tuple[ExpectedStage, ...]:
-        """Return the stages that an arriving application will have; empty if unknown."""
+        """Return the expected stages of an arriving application; empty if unknown."""
         return true_stages(application)
 
     def predict_inference(
@@ -76,17 +76,17 @@ class ExactPredictions:
         return InferencePrediction(inference.output_tokens)
 
     def finish_inference(self, application_id: ApplicationId, inference_id: InferenceId) -> None:
-        """Record a finished inference, before the inferences that follow it are submitted."""
+        """Record a finished inference; called before its successors are submitted."""
 
     def end_application(self, action: EndApplication, now: Seconds) -> None:
         """Learn the cost of an ended application."""
 
-    def _cost_in(self, application: WorkloadApplication, function: CostFunction) -> float | None:
+    def _cost_by(self, application: WorkloadApplication, function: CostFunction) -> float | None:
         return application.cost(function)
 
 
 class StagedPredictions(ExactPredictions):
-    """Predictions as the service makes them: from finished applications, refined at each stage.
+    """Predictor like the service's: learns from finished applications, corrects at each stage.
 
     Args:
         costs: Predicts the cost of applications on arrival.
@@ -139,38 +139,38 @@ class StagedPredictions(ExactPredictions):
         return InferencePrediction(length, stage, self._charge_factor * needed, stages)
 
     def finish_inference(self, application_id: ApplicationId, inference_id: InferenceId) -> None:
-        """Advance the application's stage."""
+        """Count a finished inference at the application's stage."""
         self._open[application_id][1].finish(self._stages.pop((application_id, inference_id)))
 
     def end_application(self, action: EndApplication, now: Seconds) -> None:
-        """Learn from an ended application if the ingress would, which excludes cancelled ones."""
+        """Learn from an ended application, except a cancelled one."""
         application, _ = self._open.pop(action.application_id)
         if is_lesson(action):
             self._costs.learn(application, action, now)
 
-    def _cost_in(self, application: WorkloadApplication, function: CostFunction) -> float | None:
+    def _cost_by(self, application: WorkloadApplication, function: CostFunction) -> float | None:
         return self._costs.cost_in(application, function)
 
 
 class CostSource(abc.ABC):
-    """A source of predicted costs and lengths, which learns stages from finished applications."""
+    """Interface of a source of predicted costs and lengths."""
 
     def __init__(self) -> None:
         self.stages = StageTable()
-        """Stages of finished applications."""
+        """Statistics of the stages of finished applications."""
 
     @abc.abstractmethod
     def cost(self, application: WorkloadApplication) -> KvTokenTime:
-        """Return the predicted cost, in token·iterations."""
+        """Return the predicted cost of an application in token·iterations."""
 
     def cost_in(self, application: WorkloadApplication, function: CostFunction) -> float | None:
-        """Return the predicted cost in another unit, or None if it is not predicted."""
+        """Return the predicted cost in another unit; None if there is no such prediction."""
         return None
 
     def known_length(
         self, application: WorkloadApplication, inference: WorkloadInference
     ) -> Tokens | None:
-        """Return the length of an inference if the source knows it; None: use its stage's mean."""
+        """Return the length of an inference if it is known; None: the stage's mean is used."""
         return None
 
     def prior_length(
@@ -185,7 +185,7 @@ class CostSource(abc.ABC):
 
 
 class LearnedCosts(CostSource):
-    """The service's predictor: learning during the run, or with fixed models.
+    """Cost source that is the service's predictor, with learning or with fixed models.
 
     A training takes no simulated time; in the service it takes seconds in another process.
 
@@ -204,12 +204,12 @@ class LearnedCosts(CostSource):
         self._trains = models_dir is None
         self.stages = self._predictor.stages
         if models_dir is None:
-            _check_that_training_can_be_done()
+            _check_training_packages()
         else:
-            self._serve(ModelDirectory(Path(models_dir)))
+            self._load_models(ModelDirectory(Path(models_dir)))
 
     def cost(self, application: WorkloadApplication) -> KvTokenTime:
-        """Return the predictor's estimate; the first prompt stands for the size of the input.
+        """Return the predictor's estimate; the first prompt replaces the input text.
 
         Raises:
             ConfigError: If the service would refuse the name of the application's class.
@@ -219,7 +219,7 @@ class LearnedCosts(CostSource):
                 application.application_class,
                 application.inferences[0].prompt_tokens,
                 None,
-                _features(application),
+                _input_features(application),
             )
         except RequestError as error:
             raise ConfigError(f"application {application.application_id!r}: {error}") from error
@@ -228,22 +228,25 @@ class LearnedCosts(CostSource):
     def prior_length(
         self, application: WorkloadApplication, inference: WorkloadInference
     ) -> Tokens:
-        """Return the class's mean length, or the prior; workloads have no `max_tokens`."""
+        """Return the class's mean length or the prior; workloads have no `max_tokens`."""
         estimate = self._predictor.estimate(
             application.application_class, inference.prompt_tokens, None
         )
         return estimate.output_tokens
 
     def learn(self, application: WorkloadApplication, action: EndApplication, now: Seconds) -> None:
-        """Pass a finished application to the predictor, and run the training that is due."""
+        """Pass a finished application to the predictor, and run a training that is due."""
         sample = Sample(
-            action.kv_token_time, action.inferences, action.output_tokens, _features(application)
+            action.kv_token_time,
+            action.inferences,
+            action.output_tokens,
+            _input_features(application),
         )
         self._predictor.observe_application(application.application_class, sample, action.stages)
         if self._trains:
             train_due(self._predictor, now)
 
-    def _serve(self, models: ModelDirectory) -> None:
+    def _load_models(self, models: ModelDirectory) -> None:
         classes = models.classes()
         if not classes:
             raise ConfigError(f"{models.path}: must hold a model of at least one class, has none")
@@ -256,7 +259,7 @@ class LearnedCosts(CostSource):
 
 
 class TabledCosts(CostSource):
-    """Costs from a table.
+    """Cost source with a table of costs.
 
     Args:
         costs: Token·iterations of each application.
@@ -278,7 +281,7 @@ class TabledCosts(CostSource):
             self.stages.observe_stages(observation.application_class, observation.stages)
 
     def cost(self, application: WorkloadApplication) -> KvTokenTime:
-        """Return the cost in the table.
+        """Return the cost from the table.
 
         Raises:
             ConfigError: If there is none, or it is not above 0.
@@ -299,7 +302,7 @@ class TabledCosts(CostSource):
 
 
 class NoisyCosts(CostSource):
-    """The truth times random factors from [1/λ, λ] (Justitia v2, Sec. V, Fig. 10).
+    """Cost source with true values times random factors in [1/λ, λ] (Justitia v2, Sec. V, Fig. 10).
 
     The paper gives the interval only: factors are uniform in it. An application's cost has one
     factor, each length another; the seed and the ids determine them.
@@ -320,28 +323,28 @@ class NoisyCosts(CostSource):
 
     def cost_in(self, application: WorkloadApplication, function: CostFunction) -> float:
         """Return the noisy cost in another unit."""
-        return application.cost(function) * self._factor(application.application_id)
+        return application.cost(function) * self._random_factor(application.application_id)
 
     def known_length(
         self, application: WorkloadApplication, inference: WorkloadInference
     ) -> Tokens:
-        """Return the noisy length, which may exceed the room on a replica."""
-        factor = self._factor(f"{application.application_id}/{inference.inference_id}")
+        """Return the noisy length, which may exceed a replica's memory."""
+        factor = self._random_factor(f"{application.application_id}/{inference.inference_id}")
         return max(1, round(inference.output_tokens * factor))
 
-    def _factor(self, name: str) -> float:
+    def _random_factor(self, name: str) -> float:
         return random.Random(f"{self._seed}/noise/{name}").uniform(1 / self._noise, self._noise)
 
 
 def true_stages(application: WorkloadApplication) -> tuple[ExpectedStage, ...]:
-    """Return the true stages of an application, which a perfect predictor would expect."""
-    return tuple(_sums(stage, gap_s) for stage, gap_s in stages_of(application.inferences))
+    """Return the true stages of an application."""
+    return tuple(_stage_sums(stage, gap_s) for stage, gap_s in stages_of(application.inferences))
 
 
 def stages_of(
     inferences: Sequence[WorkloadInference],
 ) -> list[tuple[list[WorkloadInference], Seconds]]:
-    """Return inferences by their depth in the graph, with the gap after each stage.
+    """Return the inferences by their depth in the graph, with the gap after each stage.
 
     The scheduler counts the same stages if siblings end together; a branch that runs ahead of
     others opens the next stage for all. The gap is the shortest delay before an inference of the
@@ -353,7 +356,7 @@ def stages_of(
     order = TopologicalSorter({name: waiting[name].after for name in waiting})
     for name in order.static_order():
         if name not in waiting:
-            continue  # the predecessor is served as part of another application
+            continue  # the predecessor is served in another application
         inference = waiting[name]
         depth = max(
             (depths[before] + 1 for before in inference.after if before in depths), default=0
@@ -366,7 +369,7 @@ def stages_of(
     return list(zip(stages, [*gaps, 0.0], strict=True))
 
 
-def _sums(stage: Sequence[WorkloadInference], gap_s: Seconds) -> ExpectedStage:
+def _stage_sums(stage: Sequence[WorkloadInference], gap_s: Seconds) -> ExpectedStage:
     sizes = [(inference.prompt_tokens, inference.output_tokens) for inference in stage]
     return ExpectedStage(
         len(sizes),
@@ -404,7 +407,7 @@ def predictions_of(settings: RunSettings) -> ExactPredictions:
         if noise == 1:
             return ExactPredictions()
         costs = NoisyCosts(noise, settings.seed)
-        # At most λ, the largest possible underestimate: without noise, the truth is charged.
+        # Charge factor at most λ: without noise, the true cost is charged.
         charge_factor = min(charge_factor, noise)
     return StagedPredictions(costs, charge_factor, raises=settings.raises)
 
@@ -430,8 +433,8 @@ def parse_noise(prediction: str) -> float:
     return noise
 
 
-def _check_that_training_can_be_done() -> None:
-    """Raise ConfigError before the run if a package for training is missing."""
+def _check_training_packages() -> None:
+    """Check that the packages for training are installed, before the run."""
     for module in ("sklearn", "torch"):
         if find_spec(module) is None:
             raise ConfigError(
@@ -440,5 +443,5 @@ def _check_that_training_can_be_done() -> None:
             )
 
 
-def _features(application: WorkloadApplication) -> InputFeatures | None:
+def _input_features(application: WorkloadApplication) -> InputFeatures | None:
     return features_of(application.input) if application.input else None

@@ -14,18 +14,19 @@ from justitia_ray.units import ApplicationId, InferenceId, Seconds
 
 APPLICATION, CONVERSATION, INFERENCE = "application", "conversation", "inference"
 WAYS = (APPLICATION, CONVERSATION, INFERENCE)
-"""Ways to find a call's application: by the caller's id; by the conversation's text; or none, so
-that every call is an application of its own."""
+"""Ways to find a call's application: by the caller's id; by the text of the conversation; or not,
+so that every call is an application."""
 NAMELESS_CLASS = "default"
-"""Class of an application that its caller has not named."""
+"""Class of applications that are not named by their callers."""
 IDLE_S: Seconds = 60.0
-"""Time without a call after which a recognised application ends, since no caller closes it."""
+"""Seconds without a call after which a recognised application ends, because its caller does not
+close it."""
 
 
-def goes_on_from(
+def continued_call(
     later: WorkloadInference, by_id: Mapping[InferenceId, WorkloadInference]
 ) -> WorkloadInference | None:
-    """Return the call whose conversation a later call continues, None if there is none.
+    """Return the earlier call whose conversation a call continues; None without one.
 
     The later call must follow only that one, and its prompt must be long enough to repeat that
     call's prompt and output. A workload has lengths and no texts, so no more can be checked.
@@ -42,7 +43,7 @@ def goes_on_from(
 
 
 def first_calls(application: WorkloadApplication) -> dict[InferenceId, InferenceId]:
-    """Return, for each inference, the first call of the conversation that it belongs to.
+    """Return the first call of each inference's conversation.
 
     Several calls that continue the same call are forks of one conversation.
     """
@@ -51,7 +52,7 @@ def first_calls(application: WorkloadApplication) -> dict[InferenceId, Inference
     for one in application.inferences:
         turns = [one]
         while turns[-1].inference_id not in found:
-            earlier = goes_on_from(turns[-1], by_id)
+            earlier = continued_call(turns[-1], by_id)
             if earlier is None:
                 break
             turns.append(earlier)
@@ -62,20 +63,20 @@ def first_calls(application: WorkloadApplication) -> dict[InferenceId, Inference
 
 
 @dataclass(slots=True)
-class Tally:
-    """Number of calls, and of those that are attributed to an earlier call's conversation."""
+class RecognitionCounts:
+    """Number of calls, and of calls that were recognised as part of an earlier conversation."""
 
     calls: int = 0
     following: int = 0
-    """Calls that follow another one of their application."""
+    """Number of calls that follow another call of their application."""
     recognised: int = 0
 
 
-def tally(applications: Iterable[WorkloadApplication]) -> dict[str, Tally]:
-    """Return, by class, how many calls can be recognised by conversation."""
-    found: dict[str, Tally] = {}
+def count_recognised(applications: Iterable[WorkloadApplication]) -> dict[str, RecognitionCounts]:
+    """Return how many calls are recognised by conversation, by class."""
+    found: dict[str, RecognitionCounts] = {}
     for application in applications:
-        of_class = found.setdefault(application.application_class, Tally())
+        of_class = found.setdefault(application.application_class, RecognitionCounts())
         of_class.calls += len(application.inferences)
         of_class.following += sum(bool(one.after) for one in application.inferences)
         firsts = first_calls(application)
@@ -84,7 +85,7 @@ def tally(applications: Iterable[WorkloadApplication]) -> dict[str, Tally]:
 
 
 class Recognition:
-    """Maps each inference of the workload to the application under which it is served.
+    """Maps inferences of the workload to the applications under which they are served.
 
     Args:
         way: One of `WAYS`.
@@ -98,15 +99,14 @@ class Recognition:
             raise ConfigError(f"recognised must be one of {', '.join(WAYS)}, got {way!r}")
         self._way = way
         self.is_told = way == APPLICATION
-        """Whether callers send the application, so that the scheduler has the workload's own ones.
-        """
+        """Whether callers name the application, so that the scheduler has the workload's
+        applications."""
         self.knows_the_last = way != CONVERSATION
-        """Whether an application is closed after its last inference instead of after an idle time.
-        """
+        """Whether an application is closed after its last inference, not after an idle time."""
         self._served: dict[tuple[ApplicationId, InferenceId], WorkloadApplication] = {}
 
     def expect(self, application: WorkloadApplication) -> None:
-        """Register an application of the workload before it arrives."""
+        """Register an application of the workload; called before it arrives."""
         if self.is_told:
             return
         parts: dict[InferenceId, list[WorkloadInference]] = {}

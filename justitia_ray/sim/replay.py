@@ -34,32 +34,32 @@ from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference, ch
 from justitia_ray.units import ApplicationId, InferenceId, Seconds, Tokens
 
 _READY_WITHIN_S: Seconds = 15.0
-"""Timeout of `/readyz`; the service itself gives its scheduler 5 s."""
+"""Timeout in seconds of `/readyz`, above the 5 s that the service gives its scheduler."""
 _TOKEN_IDS = range(10, 250)
-"""Token ids inside every vocabulary, and above the special tokens that most have first."""
+"""Range of token ids in every vocabulary, above most special tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayFailure:
-    """A failed inference, or an application that was not opened."""
+    """Failed inference, or application that could not be opened."""
 
     application_id: ApplicationId
     inference_id: InferenceId | None
-    """Id of the inference; None: the application was not opened."""
+    """Id of the inference; None if the application could not be opened."""
     error: str
 
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Results of one replay."""
+    """Results of a replay."""
 
     policy: str
-    """Policy of the service when the replay began."""
+    """Policy of the service at the start of the replay."""
     run: RunResult
     failures: tuple[ReplayFailure, ...]
     """Failures by application, in the order of the workload."""
     service: dict[str, Any]
-    """The service's model, replicas and settings, for `run.json`."""
+    """Model, replicas and settings of the service, for `run.json`."""
 
     @property
     def failed_applications(self) -> int:
@@ -129,7 +129,7 @@ async def replay_workload(
 def prompt_token_ids(
     application_id: ApplicationId, inference_id: InferenceId, prompt_tokens: Tokens
 ) -> list[int]:
-    """Return a prompt of `prompt_tokens` token ids for any tokenizer, equal in every replay.
+    """Return a prompt of `prompt_tokens` token ids, the same for every replay and tokenizer.
 
     No two inferences start alike, so that an engine with a prefix cache must compute each prompt: a
     workload file does not describe shared prefixes.
@@ -140,11 +140,11 @@ def prompt_token_ids(
 
 @dataclass(frozen=True, slots=True)
 class ServiceFacts:
-    """The service before a replay: model, context, policy, memory, status."""
+    """Facts about the service before a replay: model, context, policy, memory, status."""
 
     model: str
     max_model_len: Tokens | None
-    """Largest sum of prompt and output tokens; None if the service does not report it."""
+    """Maximum prompt plus output tokens; None if the service does not report it."""
     policy: str
     kv_tokens: Tokens
     """KV memory of the largest replica."""
@@ -152,7 +152,7 @@ class ServiceFacts:
 
 
 class LiveService:
-    """HTTP client of a service, without a limit on connections; close it with `aclosing`.
+    """HTTP client of a service without a limit on connections; to be closed with `aclosing`.
 
     Args:
         url: URL of the service.
@@ -168,10 +168,9 @@ class LiveService:
         self._client = JustitiaClient(self._http)
         self._calls = JsonCalls(self._http)
         self._cache_salt = uuid.uuid4().hex
-        """Random cache salt: a replay must not reuse cached prompts of an earlier one, which are
-        equal."""
+        """Random cache salt, because the equal prompts of earlier replays may still be cached."""
         self._queue: str | None = None
-        """Model whose status is requested, if the service has several; otherwise None."""
+        """Model for requests of the status, if the service has several; else None."""
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -192,7 +191,7 @@ class LiveService:
                 f"{self._url}: no answer to /readyz within {_READY_WITHIN_S:g} s"
             ) from error
         if answer.status != 200:
-            reason = _reason(answer.body) or f"/readyz answered with status {answer.status}"
+            reason = _error_reason(answer.body) or f"/readyz answered with status {answer.status}"
             raise ConnectionError(f"{self._url} is not ready: {reason}")
 
     async def facts(self, model: str | None) -> ServiceFacts:
@@ -210,7 +209,7 @@ class LiveService:
         try:
             lengths = {str(m["id"]): m.get("max_model_len") for m in models["data"]}
         except (KeyError, TypeError, AttributeError) as error:
-            raise self._is_other() from error
+            raise self._is_other_model() from error
         if model is None and len(lengths) == 1:
             (model,) = lengths
         if model is None or model not in lengths:
@@ -221,7 +220,7 @@ class LiveService:
         self._queue = model if len(lengths) > 1 else None
         status = await self.status()
         if status.policy is None or not status.replicas:
-            raise self._is_other()
+            raise self._is_other_model()
         kv_tokens = max(replica.kv_tokens for replica in status.replicas.values())
         return ServiceFacts(model, lengths[model], status.policy, kv_tokens, status)
 
@@ -235,11 +234,11 @@ class LiveService:
         answer = await self._calls.call("GET", path_for_model("/v1/status", self._queue))
         return read_answer(SchedulerStatus, answer, "status")
 
-    def _is_other(self) -> ResponseError:
+    def _is_other_model(self) -> ResponseError:
         return ResponseError(200, f"{self._url} does not answer as this service does")
 
     def application(self, planned: WorkloadApplication) -> Application:
-        """Return a client application with the workload's fields; enter it with `async with`.
+        """Return a client application with a planned one's fields, for `async with`.
 
         Raises:
             RequestError: If one of its names cannot be sent in a header.
@@ -256,7 +255,7 @@ class LiveService:
     def generate(
         self, planned: WorkloadApplication, model: str, inference: WorkloadInference
     ) -> AsyncGenerator[dict[str, Any]]:
-        """Run one inference of exactly the planned length, and yield the events of its stream.
+        """Run an inference of exactly the planned length; yield the events of its stream.
 
         Raises:
             ResponseError: If the service answered, or ended the stream, with an error.
@@ -283,17 +282,17 @@ class LiveService:
 
 @dataclass(slots=True)
 class _Played:
-    """A played application: its row, its inferences, its failures."""
+    """Application during a replay: its row, its inferences, its failures."""
 
     result: ApplicationResult
     inferences: list[InferenceResult] = field(default_factory=list)
-    """Rows of the inferences that were sent, in the order of the workload."""
+    """Rows of the sent inferences, in the order of the workload."""
     failures: list[ReplayFailure] = field(default_factory=list)
     lateness: Lateness | None = None
 
 
 class _Player:
-    """Plays the applications of a workload, and measures their inferences."""
+    """Runs the applications of a workload, and measures their inferences."""
 
     def __init__(
         self, service: LiveService, model: str, speed: float, timeout_s: Seconds | None
@@ -304,7 +303,7 @@ class _Player:
         self._timeout_s = timeout_s
 
     async def play_application(self, planned: WorkloadApplication, clock: LoadClock) -> _Played:
-        """Open an application that has arrived, run its inferences, and close it."""
+        """Open an arrived application, run its inferences, and close it."""
         arrived_at_s = planned.arrived_at_s / self._speed
         played = _Played(row_on_arrival(planned, arrived_at_s, Outcome.FAILED))
         try:
@@ -313,20 +312,20 @@ class _Player:
                     played.result.predicted_kv_token_time = opened.predicted_kv_token_time
                 played.result.virtual_finish_time = opened.virtual_finish_time
                 await self._run_inferences(planned, arrived_at_s, played, clock)
-                await _ask_lateness(opened, played)
+                await _request_lateness(opened, played)
         except (JustitiaError, ConnectionError) as error:
             played.failures.append(ReplayFailure(planned.application_id, None, str(error)))
         if not played.failures:
-            _finish(played)
+            _record_finish(played)
         return played
 
     async def _run_inferences(
         self, planned: WorkloadApplication, arrived_at_s: Seconds, played: _Played, clock: LoadClock
     ) -> None:
-        """Run the inferences; skip those whose predecessor failed or was skipped."""
+        """Run an application's inferences; skip those whose predecessor failed or was skipped."""
         runs: dict[InferenceId, asyncio.Task[InferenceResult | None]] = {}
 
-        async def run(inference: WorkloadInference) -> InferenceResult | None:
+        async def run_after_predecessors(inference: WorkloadInference) -> InferenceResult | None:
             rows = [await runs[name] for name in inference.after]
             ends = [row.finished_at_s for row in rows if row and row.finished_at_s is not None]
             if len(ends) < len(rows):
@@ -336,9 +335,9 @@ class _Player:
             return await self._run_inference(planned, inference, played.failures, clock)
 
         async with asyncio.TaskGroup() as group:
-            # All tasks must be registered before the first one starts.
+            # All tasks are registered before the first one starts.
             for inference in planned.inferences:
-                runs[inference.inference_id] = group.create_task(run(inference))
+                runs[inference.inference_id] = group.create_task(run_after_predecessors(inference))
         sent = [run.result() for run in runs.values()]
         played.inferences = [row for row in sent if row is not None]
 
@@ -389,12 +388,12 @@ def _count_tokens(row: InferenceResult, usage: Any) -> None:
         raise ResponseError(200, "the stream ended without usage") from error
 
 
-async def _ask_lateness(opened: Application, played: _Played) -> None:
-    """Request the final tag and the lag, if the service reports them."""
+async def _request_lateness(opened: Application, played: _Played) -> None:
+    """Request an application's final tag and its lag, if the service reports them."""
     try:
         told = await opened.status()
     except (ResponseError, ConnectionError):
-        return  # the service has dropped the application; its answers are complete
+        return  # the service has forgotten the application
     lag, tag = told.get("gps_lag"), told.get("virtual_finish_time")
     if tag is not None:
         played.result.virtual_finish_time = float(tag)
@@ -402,10 +401,10 @@ async def _ask_lateness(opened: Application, played: _Played) -> None:
         played.lateness = Lateness(lag["seconds"], lag["bound_s"])
 
 
-def _finish(played: _Played) -> None:
+def _record_finish(played: _Played) -> None:
     """Write the end of an application whose inferences have all finished."""
     result = played.result
-    result.finished_at_s = max(_ends(played))
+    result.finished_at_s = max(_end_times(played))
     result.jct_s = result.finished_at_s - result.arrived_at_s
     result.kv_token_time = sum(
         kv_token_time(row.prompt_tokens, row.output_tokens) for row in played.inferences
@@ -413,15 +412,15 @@ def _finish(played: _Played) -> None:
     result.outcome = Outcome.FINISHED.value
 
 
-def _ends(played: _Played) -> list[Seconds]:
+def _end_times(played: _Played) -> list[Seconds]:
     return [row.finished_at_s for row in played.inferences if row.finished_at_s is not None]
 
 
 def _run_result(played: Sequence[_Played], before: KvTotals, after: KvTotals) -> RunResult:
     """Return the result of the replay; KV figures are differences of the service's totals."""
-    ends = [end for one in played for end in _ends(one)]
+    ends = [end for one in played for end in _end_times(one)]
     first_s = min((one.result.arrived_at_s for one in played), default=0.0)
-    # A scheduler that has restarted meanwhile has counted from zero.
+    # A restarted scheduler counts from zero.
     there = after.capacity_token_s - before.capacity_token_s
     used = after.used_token_s - before.used_token_s
     preemptions = (after.preemptions or 0) - (before.preemptions or 0)
@@ -437,7 +436,7 @@ def _run_result(played: Sequence[_Played], before: KvTotals, after: KvTotals) ->
     )
 
 
-def _reason(body: bytes) -> str | None:
+def _error_reason(body: bytes) -> str | None:
     try:
         return str(json.loads(body)["reason"])
     except (ValueError, KeyError, TypeError):

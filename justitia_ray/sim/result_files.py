@@ -51,16 +51,16 @@ class StoredResults:
     """Content of a directory of results."""
 
     about: dict[str, Any]
-    """Content of `run.json`: version, and the seed and configuration that the command wrote."""
+    """Content of `run.json`: version, seed and configuration."""
     summary: dict[str, Summary]
-    """Figures of each policy."""
+    """Figures by policy, as in `summary.json`."""
     runs: dict[str, RunResult]
     """Result of each policy, in the order of the runs: the rows, and the figures that the summary
     has. Lateness and KV samples are not stored."""
 
 
 def check_writable(out: Path) -> None:
-    """Check, before an hour of work, that results can be written to a directory.
+    """Check that results can be written to a directory; called before a long run.
 
     Raises:
         ConfigError: If they cannot.
@@ -70,12 +70,12 @@ def check_writable(out: Path) -> None:
         existing = existing.parent
     if not existing.is_dir():
         raise ConfigError(f"--out {out}: must be a directory, but {existing} is a file")
-    probe = existing / _unfinished_name()
+    probe = existing / _temporary_name()
     try:
         probe.mkdir()
         probe.rmdir()
     except OSError as error:
-        raise _unwritable(out, error) from error
+        raise _write_error(out, error) from error
 
 
 def write_results(
@@ -109,7 +109,7 @@ def write_results(
 
 
 def read_results(directory: Path) -> StoredResults:
-    """Read the results that `write_results` wrote.
+    """Read results written by `write_results`.
 
     Raises:
         ConfigError: If a file is missing or wrong; the message names file, line and field.
@@ -140,7 +140,7 @@ def read_results(directory: Path) -> StoredResults:
 
 
 def policy_directory(policy: str) -> str:
-    """Return the directory name of a policy: its own, or a similar one if that is no plain name."""
+    """Return a directory name for a policy: its name, without special characters."""
     if _PLAIN_NAME.fullmatch(policy):
         return policy
     like = re.sub(r"[^A-Za-z0-9_-]+", "-", policy).strip("-")[:60]
@@ -149,15 +149,15 @@ def policy_directory(policy: str) -> str:
 
 @contextmanager
 def writing(out: Path) -> Iterator[Path]:
-    """Yield a directory to write into; leaving it without an error moves its files to `out`.
+    """Yield a temporary directory whose files are moved to `out` after success.
 
     Raises:
         ConfigError: If something cannot be written.
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        # Inside `out` if that exists: it may be a separate file system.
-        unfinished = (out if out.exists() else out.parent) / _unfinished_name()
+        # Inside `out`, which may be on another file system than its parent.
+        unfinished = (out if out.exists() else out.parent) / _temporary_name()
         unfinished.mkdir()
         try:
             yield unfinished
@@ -168,7 +168,7 @@ def writing(out: Path) -> Iterator[Path]:
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
     except OSError as error:
-        raise _unwritable(out, error) from error
+        raise _write_error(out, error) from error
 
 
 def _move_files(source: Path, target: Path) -> None:
@@ -181,11 +181,11 @@ def _move_files(source: Path, target: Path) -> None:
         (source / file).replace(target / file)
 
 
-def _unfinished_name() -> str:
+def _temporary_name() -> str:
     return f".unfinished-{uuid.uuid4().hex}"
 
 
-def _unwritable(out: Path, error: OSError) -> ConfigError:
+def _write_error(out: Path, error: OSError) -> ConfigError:
     return ConfigError(f"--out {out}: cannot be written: {error.strerror or error}")
 
 
@@ -236,12 +236,12 @@ COMPLETION_TIMES = "completion_times"
 RATIOS = "ratios_to_vtc"
 
 _REPEATABLE = {"svg.hashsalt": "justitia_ray"}
-"""Setting without which the ids in an SVG are random."""
+"""Settings for the same SVG in every run; ids would otherwise be random."""
 _NO_DATE = {"Date": None}
 
 
 def draw_figures(out: Path, results: Mapping[str, RunResult]) -> str | None:
-    """Write the figures into the directory, as PNG and SVG; return a message if there are none.
+    """Write the figures as PNG and SVG; return a message if there are none.
 
     `completion_times`: mean and p90 of each policy. `ratios_to_vtc`: the distribution over
     applications of the completion time relative to `vtc`, if `vtc` and another policy were run.
@@ -254,9 +254,9 @@ def draw_figures(out: Path, results: Mapping[str, RunResult]) -> str | None:
         return "no figures: they need matplotlib; pip install 'justitia-ray[figures]'"
     from matplotlib import rc_context
 
-    figures = {COMPLETION_TIMES: _completion_times(results)}
+    figures = {COMPLETION_TIMES: _draw_completion_times(results)}
     if REFERENCE_POLICY in results and len(results) > 1:
-        figures[RATIOS] = _ratios_figure(results)
+        figures[RATIOS] = _draw_ratios(results)
     with writing(out) as unfinished, rc_context(_REPEATABLE):
         for name, figure in figures.items():
             figure.savefig(unfinished / f"{name}.png", dpi=120)
@@ -264,9 +264,9 @@ def draw_figures(out: Path, results: Mapping[str, RunResult]) -> str | None:
     return None
 
 
-def _completion_times(results: Mapping[str, RunResult]) -> "Figure":
+def _draw_completion_times(results: Mapping[str, RunResult]) -> "Figure":
     summary = summarise(results)
-    figure = _figure(height_inches=1.6 + 0.55 * len(results))
+    figure = _new_figure(height_inches=1.6 + 0.55 * len(results))
     axes = figure.subplots()
     for shift, field, label in ((-0.2, "mean_jct_s", "mean"), (0.2, "p90_jct_s", "p90")):
         values = [figures[field] or 0.0 for figures in summary.values()]
@@ -282,8 +282,8 @@ def _completion_times(results: Mapping[str, RunResult]) -> "Figure":
     return figure
 
 
-def _ratios_figure(results: Mapping[str, RunResult]) -> "Figure":
-    figure = _figure(height_inches=4)
+def _draw_ratios(results: Mapping[str, RunResult]) -> "Figure":
+    figure = _new_figure(height_inches=4)
     axes = figure.subplots()
     for policy, run in results.items():
         if policy == REFERENCE_POLICY:
@@ -304,8 +304,8 @@ def _ratios_figure(results: Mapping[str, RunResult]) -> "Figure":
     return figure
 
 
-def _figure(height_inches: float) -> "Figure":
-    """Return a figure without pyplot, which would choose a backend and keep figures open."""
+def _new_figure(height_inches: float) -> "Figure":
+    """Return a figure without pyplot, which would choose a backend and keep every figure open."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(8, height_inches), layout="constrained")

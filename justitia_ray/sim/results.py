@@ -17,7 +17,7 @@ from justitia_ray.units import ApplicationId, InferenceId, KvTokenTime, Seconds,
 
 @dataclass(slots=True)
 class InferenceResult:
-    """A row of `inferences.jsonl`; None where something did not happen or is not known."""
+    """Row of `inferences.jsonl`; fields are None for events that did not happen or are unknown."""
 
     application_id: ApplicationId
     inference_id: InferenceId
@@ -33,7 +33,7 @@ class InferenceResult:
 
 @dataclass(slots=True)
 class ApplicationResult:
-    """A row of `applications.jsonl`."""
+    """Row of `applications.jsonl`."""
 
     application_id: ApplicationId
     application_class: str
@@ -52,7 +52,7 @@ class ApplicationResult:
 def row_on_arrival(
     application: WorkloadApplication, arrived_at_s: Seconds, outcome: Outcome
 ) -> ApplicationResult:
-    """Return the row of an application before it runs, with the outcome in case it never does."""
+    """Return the row of an application before it runs, with the outcome of one that never does."""
     return ApplicationResult(
         application_id=application.application_id,
         application_class=application.application_class,
@@ -70,7 +70,7 @@ def row_on_arrival(
 
 @dataclass(slots=True)
 class Lateness:
-    """Lag of one application behind GPS, and the bound on it, in seconds."""
+    """Lag of an application behind GPS, and its bound, in seconds."""
 
     lag_s: Seconds
     bound_s: Seconds | None
@@ -78,23 +78,23 @@ class Lateness:
 
 @dataclass(slots=True)
 class RunResult:
-    """Results of one run of one policy."""
+    """Result of one run of one policy."""
 
     applications: list[ApplicationResult] = field(default_factory=list)
     """Rows in the order of the workload."""
     inferences: list[InferenceResult] = field(default_factory=list)
     """Rows in the order of the workload."""
     lateness: dict[ApplicationId, Lateness] = field(default_factory=dict)
-    """Known lags behind GPS, by application."""
+    """Lag behind GPS by application, where known."""
     makespan_s: Seconds = 0.0
     """Time from the first arrival to the last end."""
     kv_utilization: float | None = None
-    """Mean share of all replicas' KV memory in use, over the makespan."""
+    """Mean share of all replicas' KV memory that was in use, over the makespan."""
     preemptions: int = 0
     front_end_s: Seconds = 0.0
-    """Mean time that a call took through the front end, one way."""
+    """Mean seconds of a call in the front end, one way."""
     decisions: int = 0
-    """Number of events that the core handled."""
+    """Number of events that the core has handled."""
     kv_samples: list[tuple[Seconds, ApplicationId, Tokens]] = field(default_factory=list)
     """KV that an application holds from a time on, if `sample_kv` is set (Justitia Fig. 3)."""
 
@@ -106,16 +106,16 @@ def mean_jct_s(applications: Iterable[ApplicationResult]) -> Seconds | None:
 
 
 REFERENCE_POLICY = "vtc"
-"""Policy with which the papers compare each application's end."""
+"""Policy to which the papers compare completion times."""
 SAME_INSTANT_S: Seconds = 1e-6
-"""Largest difference between two ends that count as equal: times are sums of floats."""
+"""Largest difference in seconds between ends that count as equal: times are sums of floats."""
 
 Summary: TypeAlias = dict[str, float | int | None]
-"""Figures of one run, by their names in `summary.json`."""
+"""Figures of a run by their names in `summary.json`."""
 
 
 def summarise(results: Mapping[str, RunResult]) -> dict[str, Summary]:
-    """Return the figures of each policy's run; all runs are of one workload.
+    """Return figures of each policy's run on the same workload.
 
     `mean_jct_s`, `p50_jct_s`, `p90_jct_s`, `p99_jct_s`, `max_jct_s`: completion times of the
     finished applications; percentiles are interpolated linearly, as in numpy.
@@ -138,17 +138,17 @@ def summarise(results: Mapping[str, RunResult]) -> dict[str, Summary]:
     `preemptions`: number of times that a running inference lost its memory.
     """
     reference = results.get(REFERENCE_POLICY)
-    return {policy: _summary(run, reference) for policy, run in results.items()}
+    return {policy: _summary_of(run, reference) for policy, run in results.items()}
 
 
 def ratios_to_reference(
     run: RunResult, reference: RunResult
 ) -> list[tuple[ApplicationId, float, Seconds]]:
-    """Return (application, ratio of completion times, JCT in `reference`) in workload order.
+    """Return (application, ratio of completion times, JCT under `reference`) in workload order.
 
     Only applications that finished in both runs are listed, with a reference time above zero.
     """
-    theirs = _finished(reference)
+    theirs = _finished_applications(reference)
     found = []
     for here in run.applications:
         there = theirs.get(here.application_id)
@@ -167,7 +167,7 @@ def percentile(values: Sequence[float], percent: int) -> float | None:
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
-def _summary(run: RunResult, reference: RunResult | None) -> Summary:
+def _summary_of(run: RunResult, reference: RunResult | None) -> Summary:
     jcts = [a.jct_s for a in run.applications if a.jct_s is not None]
     lags: list[Lateness] = list(run.lateness.values())
     tokens = sum(i.output_tokens for i in run.inferences if i.finished_at_s is not None)
@@ -193,20 +193,20 @@ def _summary(run: RunResult, reference: RunResult | None) -> Summary:
 
 
 def _share_no_later(run: RunResult, reference: RunResult) -> float | None:
-    ours, theirs = _finished(run), _finished(reference)
+    ours, theirs = _finished_applications(run), _finished_applications(reference)
     if not theirs:
         return None
     no_later = sum(
-        name in ours and _end(ours[name]) <= _end(there) + SAME_INSTANT_S
+        name in ours and _end_or_infinity(ours[name]) <= _end_or_infinity(there) + SAME_INSTANT_S
         for name, there in theirs.items()
     )
     return no_later / len(theirs)
 
 
-def _finished(run: RunResult) -> dict[ApplicationId, ApplicationResult]:
+def _finished_applications(run: RunResult) -> dict[ApplicationId, ApplicationResult]:
     return {a.application_id: a for a in run.applications if a.jct_s is not None}
 
 
-def _end(application: ApplicationResult) -> Seconds:
+def _end_or_infinity(application: ApplicationResult) -> Seconds:
     assert application.finished_at_s is not None
     return application.finished_at_s

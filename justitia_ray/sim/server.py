@@ -16,11 +16,11 @@ from justitia_ray.sim.kv_memory import KvMemory, SimulatedSequence
 from justitia_ray.units import RequestId, Seconds, Tokens
 
 Rank = Callable[[RequestId], Any]
-"""Function that returns an inference's place in the policy's order: smaller goes first."""
+"""Function that returns an inference's rank in the policy's order; lower ranks are first."""
 
 
 class Server:
-    """The engine of one replica; its state is that of the iteration boundary `at`.
+    """Engine of one simulated replica; its state is that of the iteration boundary `at`.
 
     Args:
         index: Index of the replica.
@@ -38,32 +38,34 @@ class Server:
         self.running: dict[RequestId, SimulatedSequence] = {}
         self.swapped: dict[RequestId, SimulatedSequence] = {}
         self.context_tokens: Tokens = 0
-        """KV of the running sequences, in tokens."""
+        """KV of the running sequences in tokens."""
         self.kv_token_seconds = 0.0
-        """KV held so far, integrated over time, in token·seconds."""
+        """Integral of the held KV over time, in token·seconds."""
         self.memory = KvMemory(profile)
         self._dispatch_s = dispatch_s
         self._sent: deque[tuple[Seconds, SimulatedSequence]] = deque()
-        """(arrival time, sequence) of each inference under way, in the order of sending."""
+        """Inferences on their way to the replica: (arrival time, sequence), in the order of
+        sending."""
         self._sent_tokens: Tokens = 0
-        """KV reserved for the inferences under way, in tokens."""
+        """KV reserved for inferences on their way to the replica, in tokens."""
         self._uncomputed = PrefillQueue(profile)
         self._starting: list[SimulatedSequence] = []
-        """Sequences whose first token comes with the next iteration, or came with a prefill."""
+        """Sequences that get their first token with the next iteration, or got it from a
+        prefill."""
         self._ends = LazyHeap()
-        """Decoding sequences, ordered by the iteration that makes their last token."""
+        """Decoding sequences by the iteration of their last token."""
         self._entered = 0
         self._pace = Pace(profile)
         self._ticks = False
 
     def next_boundary(self, instant: Seconds) -> Seconds:
-        """Return the first boundary at or after a time; the time itself if nothing runs."""
+        """Return the first iteration boundary from a time on; the time itself if nothing runs."""
         if not self.running:
             return max(instant, self.at)
         return self._pace.at(self._pace.first_from(instant, self.iteration))
 
     def next_admission(self, instant: Seconds) -> Seconds:
-        """Return the first boundary from a time on at which new inferences are considered."""
+        """Return the first boundary at or after a time at which new inferences are considered."""
         if not self.running:
             return max(instant, self.at)
         first = self._pace.first_from(instant, self.iteration)
@@ -74,29 +76,29 @@ class Server:
         return not self.running or self.iteration >= self._uncomputed.next_at()
 
     def instant_after(self, iterations: int) -> Seconds:
-        """Return the time of the boundary after some more iterations, if nothing changes."""
+        """Return the time of a later boundary, some iterations ahead, if nothing changes."""
         return self._pace.at(self.iteration + iterations)
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing runs here and nothing is under way to the replica."""
+        """Whether no inference runs here or is on its way here."""
         return not self.running and not self._sent
 
     @property
     def leased_tokens(self) -> Tokens:
-        """KV of the running sequences, and of the prompts under way to the replica."""
+        """KV of the running sequences and of prompts on their way here."""
         return self.context_tokens + self._sent_tokens
 
     def next_change(self) -> Seconds | None:
-        """Return the next boundary at which something changes without a new event; None if none."""
-        by_itself = self._next_change_of_running()
+        """Return the next boundary with a change that needs no event; None without one."""
+        by_itself = self._next_iteration_change()
         if not self._sent:
             return by_itself
         boundary = self.next_boundary(self._sent[0][0])
         return boundary if by_itself is None else min(boundary, by_itself)
 
     def advance(self, instant: Seconds) -> None:
-        """Advance to the last boundary that is not after a time."""
+        """Advance to the last boundary at or before a time."""
         if self.at >= instant:
             return
         if not self.running:
@@ -107,40 +109,40 @@ class Server:
         if passed == 0:
             return
         at = self._pace.at(iteration)
-        gained = self._gaining * passed
+        gained = self._decoding_count * passed
         self.kv_token_seconds += (self.context_tokens + gained / 2) * (at - self.at)
         self.context_tokens += gained
         self.iteration, self.at = iteration, at
 
     def finish(self) -> list[SimulatedSequence]:
-        """Remove and return the sequences that have made all their tokens."""
+        """Remove and return the sequences with all their tokens."""
         finished = []
         while (name := self._ends.first()) is not None:
             if self._ends.key(name)[0] > self.iteration:
                 break
             sequence = self.running[name]
-            self._leave(sequence)
+            self._remove(sequence)
             finished.append(sequence)
         return finished
 
     def swap_out(self, rank: Rank) -> None:
-        """Swap out running sequences until the next iteration fits.
+        """Swap out running sequences until the next iteration fits in memory.
 
         While the next iteration would need more than M, the running inference last in policy order
         is swapped out; it keeps its tokens.
         """
-        if self._next_fits():
+        if self._next_iteration_fits():
             return
         by_order = sorted(self.running.values(), key=lambda s: rank(s.request_id))
-        while by_order and not self._next_fits():
+        while by_order and not self._next_iteration_fits():
             sequence = by_order.pop()
-            self._leave(sequence)
+            self._remove(sequence)
             self._uncomputed.remove_sequence(sequence.request_id)
             self.swapped[sequence.request_id] = sequence
             sequence.result.preemptions += 1
 
     def swap_in(self, rank: Rank) -> None:
-        """Resume swapped-out inferences in policy order, until one does not fit."""
+        """Resume swapped-out inferences in policy order until one does not fit."""
         for sequence in sorted(self.swapped.values(), key=lambda s: rank(s.request_id)):
             if not self._has_room_for(sequence):
                 return
@@ -153,16 +155,16 @@ class Server:
             self.admit(sequence)
 
     def may_swap_in(self) -> bool:
-        """Return whether any swapped-out inference would fit now."""
+        """Return whether any swapped-out inference fits now."""
         return any(self._has_room_for(sequence) for sequence in self.swapped.values())
 
     def send(self, sequence: SimulatedSequence, now: Seconds) -> None:
-        """Send an inference to the replica; KV for its prompt is reserved from now on."""
+        """Send an inference to the replica; KV for its prompt is reserved at once."""
         self._sent.append((now + self._dispatch_s, sequence))
         self._sent_tokens += sequence.prompt_tokens
 
     def receive(self, now: Seconds) -> int:
-        """Admit the inferences that have arrived, if `now` is a boundary; return their number."""
+        """Admit arrived inferences if `now` is a boundary; return their number."""
         arrived = 0
         while self.at == now and self._sent and self._sent[0][0] <= now:
             _, sequence = self._sent.popleft()
@@ -173,23 +175,23 @@ class Server:
 
     def hold_up(self, by_s: Seconds) -> None:
         """Lengthen the iteration after the present boundary."""
-        self._pace.hold_up(self.at, self.iteration, self._gaining, self.context_tokens, by_s)
+        self._pace.hold_up(self.at, self.iteration, self._decoding_count, self.context_tokens, by_s)
         for sequence in self.running.values():
             first_token_at_s = sequence.result.first_token_at_s
             if first_token_at_s is not None and first_token_at_s > self.at:
                 sequence.result.first_token_at_s = first_token_at_s + by_s
 
     def admit(self, sequence: SimulatedSequence) -> None:
-        """Run an inference from this boundary on."""
+        """Run an inference from the present boundary on."""
         self.running[sequence.request_id] = sequence
         self.context_tokens += sequence.prompt_tokens + sequence.made
         if sequence.computed:
-            self._let_go_on(sequence)
+            self._resume(sequence)
         else:
             self._uncomputed.add_sequence(sequence)
 
     def start_iteration(self) -> None:
-        """Start the next iterations, after all admissions of this boundary.
+        """Start the next iterations; called after all admissions at this boundary.
 
         Prompts are computed with the next iteration, in chunks over several, or alone, by the
         profile.
@@ -199,7 +201,7 @@ class Server:
             return
         alone = self.profile.prefill == "separate"
         prefill_s = self._compute_alone() if alone else self._compute_in_iteration()
-        gaining = self._gaining
+        gaining = self._decoding_count
         if alone and prefill_s:
             self.kv_token_seconds += self.context_tokens * prefill_s
             self.at += prefill_s
@@ -238,18 +240,18 @@ class Server:
         return reports
 
     @property
-    def _gaining(self) -> int:
-        """Number of sequences that gain a token per iteration: those whose prompts are computed."""
+    def _decoding_count(self) -> int:
+        """Number of sequences that gain a token in each iteration."""
         return len(self.running) - len(self._uncomputed)
 
-    def _next_change_of_running(self) -> Seconds | None:
+    def _next_iteration_change(self) -> Seconds | None:
         if not self.running:
             return None
         if self._uncomputed:
             prefill = self.iteration + 1
             if self.profile.prefill == "separate":
                 prefill = max(prefill, self._uncomputed.next_at())
-            if not self._gaining or self.profile.prefill != "separate":
+            if not self._decoding_count or self.profile.prefill != "separate":
                 return self._pace.at(prefill)
         first = self._ends.first()
         assert first is not None
@@ -262,43 +264,43 @@ class Server:
         return self._pace.at(overflow)
 
     def _compute_alone(self) -> Seconds:
-        """Compute a batch of prompts now, if one is due; return its duration."""
+        """Compute a batch of prompts in its own iteration, if one is due; return the duration."""
         tokens, batch = self._uncomputed.take_alone(self.iteration, len(self.running))
         if not batch:
             return 0.0
         for sequence in batch:
             sequence.made += 1
             self.context_tokens += 1
-            self._computed(sequence)
+            self._note_computed_prompt(sequence)
         return self._pace.prefill_s(tokens)
 
     def _compute_in_iteration(self) -> Seconds:
-        """Compute prompts with the next iteration; return the time that this adds."""
+        """Compute prompts in the next iteration; return the seconds that this adds."""
         if not self._uncomputed:
             return 0.0
         tokens, done = self._uncomputed.take_with_iteration(self.iteration, len(self.running))
         prefill_s = self._pace.prefill_s(tokens)
         for sequence in done:
-            self._computed(sequence)
+            self._note_computed_prompt(sequence)
         return prefill_s
 
-    def _computed(self, sequence: SimulatedSequence) -> None:
+    def _note_computed_prompt(self, sequence: SimulatedSequence) -> None:
         if sequence.result.first_token_at_s is None:
             self._starting.append(sequence)
-        self._let_go_on(sequence)
+        self._resume(sequence)
 
-    def _let_go_on(self, sequence: SimulatedSequence) -> None:
+    def _resume(self, sequence: SimulatedSequence) -> None:
         sequence.go_on(self.iteration)
         self._entered += 1
         self._ends.put(sequence.request_id, (sequence.ends_with, self._entered))
 
-    def _leave(self, sequence: SimulatedSequence) -> None:
+    def _remove(self, sequence: SimulatedSequence) -> None:
         sequence.stop(self.iteration)
         del self.running[sequence.request_id]
         self._ends.drop(sequence.request_id)
         self.context_tokens -= sequence.prompt_tokens + sequence.made
 
-    def _next_fits(self) -> bool:
+    def _next_iteration_fits(self) -> bool:
         if self.profile.block_size == 1:
             needed = self.context_tokens + len(self.running)
         else:

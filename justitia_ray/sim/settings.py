@@ -24,7 +24,7 @@ class RunSettings:
     `learned`: from finished applications, as the service predicts; `table`: costs from
     `predicted_costs`."""
     seed: int = 0
-    """Seed of the predictions' noise, and of trainings."""
+    """Seed of the predictions' noise and of trainings."""
     report_interval_s: Seconds = 0.0
     """Largest age of a replica's last report on its running inferences; 0: always exact. Ends are
     reported at once. The service's replicas report when they pull, at least every second."""
@@ -38,22 +38,21 @@ class RunSettings:
     """Time that each arriving and each ending call delays every engine while all engines are busy:
     on machines where the serving processes share the engines' cores."""
     sample_kv: bool = False
-    """Whether to record the KV that each application holds."""
+    """Whether to record the KV held by each application."""
     models_dir: str | None = None
-    """Directory of the models that `learned` uses; None: they are trained in the run."""
+    """Directory of models for `learned`; None: models are trained in the run."""
     predicted_costs: Mapping[ApplicationId, KvTokenTime] = field(default_factory=dict)
-    """For `table`: token·iterations of every application."""
+    """Cost of every application in token·iterations, for `table`."""
     history: Sequence[Observation] = ()
-    """For `table`: earlier applications, whose stages are known when the run begins."""
+    """Earlier applications with known stages, for `table`."""
     lengths_are_known: bool = False
-    """For `table`: whether callers force the lengths of outputs, so that they need no prediction.
-    """
+    """Whether callers force output lengths, so that none is predicted; for `table`."""
     raises: bool = True
     """Whether predictions at a later stage may raise charges (not with `oracle`)."""
     charge_factor: float = CHARGE_FACTOR
     """Factor from the predicted cost to the charge; with `noisy:λ` at most λ."""
     with_prefill: bool = False
-    """Whether computing prompts costs, at the price of the engine's profile."""
+    """Whether computing prompts costs, by the engine profile's cost."""
     tenants: TenantTree = field(default_factory=TenantTree)
     """Tree of tenants, for policies with `fairness: tenant`."""
     recognised: str = APPLICATION

@@ -29,14 +29,14 @@ from justitia_ray.units import ApplicationId, InferenceId, Seconds, Tokens
 
 
 class Timetable:
-    """Times at which replicas are processed, the earliest first."""
+    """Times at which replicas are processed, in ascending order."""
 
     def __init__(self, replicas: int) -> None:
         self._names = [str(index) for index in range(replicas)]
         self._instants = LazyHeap()
 
     def set(self, index: int, at: Seconds | None) -> None:
-        """Process a replica at a time instead of the time set before; None: not at all."""
+        """Set or replace the time at which a replica is processed; None removes it."""
         if at is None:
             self._instants.drop(self._names[index])
         else:
@@ -47,16 +47,16 @@ class Timetable:
         self._instants = LazyHeap()
 
     def has(self, index: int) -> bool:
-        """Return whether a time is set for a replica."""
+        """Return whether a replica has a time."""
         return self._names[index] in self._instants
 
     def next(self) -> Seconds:
-        """Return the earliest time; inf if there is none."""
+        """Return the earliest time; inf without one."""
         name = self._instants.first()
         return math.inf if name is None else self._instants.key(name)[0]
 
     def take(self, now: Seconds) -> list[int]:
-        """Remove and return the replicas whose times are due, by index."""
+        """Remove and return the replicas whose times have come, by index."""
         taken = []
         while (name := self._instants.first()) is not None and self._instants.key(name)[0] <= now:
             self._instants.drop(name)
@@ -72,7 +72,7 @@ def simulate(
     settings: RunSettings,
     on_progress: Callable[[int], None] = lambda ended: None,
 ) -> RunResult:
-    """Simulate one policy on these applications; equal arguments give equal results.
+    """Simulate a policy on applications; equal arguments give equal results.
 
     Args:
         applications: Applications that pass `checked_application`, with unique ids.
@@ -87,7 +87,7 @@ def simulate(
 
 
 class Simulation:
-    """A simulated run; it can be run once."""
+    """Simulated run; can be run once."""
 
     def __init__(self, applications: Sequence[WorkloadApplication], settings: RunSettings) -> None:
         self._applications = applications
@@ -105,20 +105,20 @@ class Simulation:
         ]
         self._prefixes = [PrefixCache(settings.engine) for _ in self._servers]
         self._idle = set(range(len(self._servers)))
-        """Replicas that run nothing."""
+        """Replicas without running inferences."""
         self._looked_at: Seconds = 0.0
         """Time of the last report of all replicas."""
         self._changes = Timetable(len(self._servers))
-        """Times at which a replica's state changes without a new event."""
+        """Times at which replicas change without an event."""
         self._tries = Timetable(len(self._servers))
-        """Times at which a replica may get an inference."""
+        """Times at which replicas may get inferences."""
         self._seen_at: Seconds = -1.0
         self._seen_now: set[int] = set()
-        """Replicas that changed or tried at `_seen_at`: their next try is later."""
+        """Replicas that changed or tried at `_seen_at`, whose next try must be later."""
         self._due_at: Seconds = 0.0
-        """Time of the next submission, or at which a policy releases a client."""
+        """Time of the next submission, or of a policy's release of a client."""
         self._passed = 0
-        """Number of calls that have arrived at an engine or ended at this instant."""
+        """Number of calls that arrived at an engine or ended at the present time."""
         self._rows: dict[tuple[ApplicationId, InferenceId], InferenceResult] = {}
         self._kv_held: dict[ApplicationId, Tokens] = {}
 
@@ -129,19 +129,19 @@ class Simulation:
         now = 0.0
         steps = 0
         self._due_at = self._next_due()
-        while (instant := self._next_instant()) is not None:
+        while (instant := self._next_event_at()) is not None:
             now = instant
             self._step(now)
             steps += 1
             if steps % _STEPS_PER_PROGRESS == 0:
                 on_progress(self._link.ended)
         self._link.finish(now)
-        self._sum_up()
+        self._new_result()
         return result
 
-    def _next_instant(self) -> Seconds | None:
+    def _next_event_at(self) -> Seconds | None:
         woken_at, due_at = min(self._changes.next(), self._tries.next()), self._due_at
-        instant = woken_at if woken_at < due_at else min(woken_at, self._boundary_from(due_at))
+        instant = woken_at if woken_at < due_at else min(woken_at, self._next_boundary(due_at))
         return None if instant == math.inf else instant
 
     def _next_due(self) -> Seconds:
@@ -149,8 +149,8 @@ class Simulation:
         coming_at = self._submissions.next_at()
         return coming_at if deadline is None else min(deadline, coming_at)
 
-    def _boundary_from(self, instant: Seconds) -> Seconds:
-        """Return the next boundary of any replica; an idle replica is always at one."""
+    def _next_boundary(self, instant: Seconds) -> Seconds:
+        """Return the next iteration boundary of any replica; an idle replica is always at one."""
         if instant == math.inf or not self._is_exact:
             return instant
         return min(server.next_boundary(instant) for server in self._servers)
@@ -163,27 +163,27 @@ class Simulation:
         if self._due_at <= now or self._changes.next() <= now:
             woken = [self._servers[index] for index in self._changes.take(now)]
             self._gate.time_has_come(woken)
-            self._take_in(woken, now)
+            self._update_and_submit(woken, now)
         elif any(self._gate.has_reason(server) or server.swapped for server in trying):
             self._report([], now)
         else:
             return
         self._gate.look()
         changed, tried = {server.index for server in woken}, {server.index for server in trying}
-        for server in self._at_boundary(changed | tried):
+        for server in self._replicas_at_boundary(changed | tried):
             if server.swapped or self._gate.is_worth_asking(server):
-                (changed if self._let_in(server, now) else tried).add(server.index)
+                (changed if self._resume_or_admit(server, now) else tried).add(server.index)
         for index in changed:
             if self._servers[index].at == now:
                 self._servers[index].start_iteration()
-        changed |= self._hold_up(now)
-        self._schedule(changed, tried, now, others=self._gate.standing != seen)
+        changed |= self._delay_engines(now)
+        self._set_next_times(changed, tried, now, others=self._gate.standing != seen)
         self._due_at = self._next_due()
         if self._settings.sample_kv:
-            self._sample(now)
+            self._sample_kv(now)
 
-    def _take_in(self, woken: list[Server], now: Seconds) -> None:
-        """Report the iterations' results, then submit successors and inferences that are due."""
+    def _update_and_submit(self, woken: list[Server], now: Seconds) -> None:
+        """Report the iterations' results; then submit successors and inferences that are due."""
         if self._core.ledger.options.clock == "nominal":
             self._submissions.open_on_time(now)
         finished = self._report(woken, now)
@@ -198,7 +198,7 @@ class Simulation:
         self._link.withdraw_idle(now)
 
     def _report(self, woken: list[Server], now: Seconds) -> list[Running]:
-        """Report the replicas' ended inferences to the core, and at intervals all progress."""
+        """Report ended inferences of the replicas to the core, and at intervals all progress."""
         finished: list[Running] = []
         indices = {server.index for server in woken}
         looks_at_all = now - self._looked_at >= self._settings.report_interval_s
@@ -210,7 +210,7 @@ class Simulation:
                 continue
             server.advance(now)
             if server.at > now:
-                continue  # the replica is in the middle of a prefill
+                continue  # no boundary: the replica is in the middle of a prefill
             ended = server.finish() if wakes else []
             if ended or looks_at_all:
                 self._link.report(server, ended, now, whole=looks_at_all)
@@ -221,8 +221,8 @@ class Simulation:
         self._passed += len(finished)
         return finished
 
-    def _hold_up(self, now: Seconds) -> set[int]:
-        """Delay the engines by the calls that came and ended; return the delayed replicas."""
+    def _delay_engines(self, now: Seconds) -> set[int]:
+        """Delay engines by the calls that have arrived and ended; return the delayed replicas."""
         by_s, self._passed = self._passed * self._settings.hold_up_s, 0
         if not by_s or not all(server.running for server in self._servers):
             return set()
@@ -231,8 +231,8 @@ class Simulation:
             server.hold_up(by_s)
         return set(range(len(self._servers)))
 
-    def _at_boundary(self, woken: set[int]) -> list[Server]:
-        """Return the replicas that may be at a boundary.
+    def _replicas_at_boundary(self, woken: set[int]) -> list[Server]:
+        """Return the replicas that may be at an iteration boundary.
 
         With delayed reports, a busy replica that has not woken is left out even if its boundary is
         now: it wakes at this instant anyway, and checking each would cost more than it gains.
@@ -241,8 +241,8 @@ class Simulation:
             return self._servers
         return [self._servers[index] for index in sorted(self._idle | woken)]
 
-    def _let_in(self, server: Server, now: Seconds) -> bool:
-        """Resume or admit inferences at a boundary; return whether there are any."""
+    def _resume_or_admit(self, server: Server, now: Seconds) -> bool:
+        """Resume or admit inferences on a replica at a boundary; return whether there were any."""
         server.advance(now)
         if server.at != now:
             return False
@@ -250,17 +250,17 @@ class Simulation:
         admitted = False
         server.swap_in(self._core.place)
         if not server.swapped and server.admits_now() and self._gate.is_worth_asking(server):
-            admitted = self._admit(server, now)
+            admitted = self._request_work(server, now)
             self._gate.look()
             if not admitted or self._settings.engine.prefill != "separate":
                 self._gate.refused(server)
         return admitted or len(server.running) > before
 
-    def _admit(self, server: Server, now: Seconds) -> bool:
-        return self._take(server, self._link.ask(server, now), now)
+    def _request_work(self, server: Server, now: Seconds) -> bool:
+        return self._send(server, self._link.ask(server, now), now)
 
-    def _take(self, server: Server, admitted: list[Running], now: Seconds) -> bool:
-        """Send the admitted inferences to a replica; return whether there are any."""
+    def _send(self, server: Server, admitted: list[Running], now: Seconds) -> bool:
+        """Send the core's granted inferences to a replica; return whether there were any."""
         prefixes = self._prefixes[server.index]
         for sequence in admitted:
             row = sequence.result
@@ -272,8 +272,10 @@ class Simulation:
         self._passed += server.receive(now)
         return bool(admitted)
 
-    def _schedule(self, changed: set[int], tried: set[int], now: Seconds, *, others: bool) -> None:
-        """Set the next times of replicas that changed or tried; of all if the queue changed."""
+    def _set_next_times(
+        self, changed: set[int], tried: set[int], now: Seconds, *, others: bool
+    ) -> None:
+        """Set the next times of replicas that changed or tried; of all after a queue change."""
         later = math.nextafter(now, math.inf)
         if now > self._seen_at:
             self._seen_at, self._seen_now = now, set()
@@ -299,12 +301,12 @@ class Simulation:
     def _next_try(self, server: Server, later: Seconds) -> Seconds | None:
         if not server.swapped:
             return self._gate.next_try(server, later)
-        # The first swapped-out sequence did not fit; service may move a smaller one before it.
+        # The first swapped-out sequence did not fit; service may put a smaller one before it.
         return (
             server.next_boundary(later) if self._gate.order_moves and server.may_swap_in() else None
         )
 
-    def _sample(self, now: Seconds) -> None:
+    def _sample_kv(self, now: Seconds) -> None:
         held: dict[ApplicationId, Tokens] = {}
         for server in self._servers:
             for sequence in server.running.values():
@@ -315,7 +317,7 @@ class Simulation:
                 self._result.kv_samples.append((now, name, held.get(name, 0)))
         self._kv_held = held
 
-    def _sum_up(self) -> None:
+    def _new_result(self) -> None:
         result = self._result
         result.inferences = [
             self._rows[a.application_id, i.inference_id]

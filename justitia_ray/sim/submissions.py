@@ -13,7 +13,7 @@ from justitia_ray.units import ApplicationId, InferenceId, Seconds
 
 
 class FrontEnd:
-    """The front end that calls pass one at a time, on the way to the engines and back.
+    """Front end that every call passes, one at a time, to the engines and back.
 
     Args:
         takes_s: Time that a call occupies it, each way; 0: calls pass at once.
@@ -26,7 +26,7 @@ class FrontEnd:
         self._passing_s: Seconds = 0.0
 
     def passed_at(self, now: Seconds) -> Seconds:
-        """Queue a call, and return the time at which it has passed."""
+        """Queue a call; return the time at which it has passed."""
         self._free_at = max(now, self._free_at) + self._takes_s
         self._passed += 1
         self._passing_s += self._free_at - now
@@ -34,12 +34,12 @@ class FrontEnd:
 
     @property
     def mean_s(self) -> Seconds:
-        """Mean time that calls took to pass."""
+        """Mean time in seconds that calls took to pass."""
         return self._passing_s / self._passed if self._passed else 0.0
 
 
 class InferenceGraph:
-    """Dependencies of arrived applications; returns inferences that have become ready."""
+    """Dependencies of arrived applications, from which inferences become ready."""
 
     def __init__(self) -> None:
         self._open: dict[
@@ -51,7 +51,7 @@ class InferenceGraph:
         ] = {}
 
     def arrive(self, application: WorkloadApplication) -> list[WorkloadInference]:
-        """Return the inferences without predecessors, in order."""
+        """Return the inferences of an application without predecessors, in order."""
         roots = [inference for inference in application.inferences if not inference.after]
         if len(roots) < len(application.inferences):
             order = TopologicalSorter({i.inference_id: i.after for i in application.inferences})
@@ -64,7 +64,7 @@ class InferenceGraph:
     def finish(
         self, application_id: ApplicationId, inference_id: InferenceId
     ) -> list[tuple[WorkloadApplication, WorkloadInference]]:
-        """Return the inferences whose last unfinished predecessor this was, in order."""
+        """Return the inferences for which this was the last unfinished predecessor, in order."""
         if application_id not in self._open:
             return []
         order, by_id = self._open[application_id]
@@ -76,7 +76,7 @@ class InferenceGraph:
 
 
 class Submissions:
-    """Arrivals in order, and inferences that wait for predecessors or a tool."""
+    """Arrivals in order, and inferences that wait for predecessors or tools."""
 
     def __init__(
         self, applications: Iterable[WorkloadApplication], link: CoreLink, front_end: FrontEnd
@@ -86,33 +86,33 @@ class Submissions:
         self._graph = InferenceGraph()
         self._arrivals = deque(sorted(applications, key=lambda a: a.arrived_at_s))
         self._opened = 0
-        """Number of arrivals already opened in the scheduler, before the boundary they wait for."""
+        """Number of arrivals that are open in the scheduler, before the boundary at which they
+        submit."""
         self._dues: list[tuple[Seconds, int, WorkloadApplication, WorkloadInference]] = []
-        """Inferences to be submitted: by time, then in the order in which they were added."""
+        """Inferences to submit, by time and then by insertion."""
         self._dues_known = 0
         self._passing: deque[tuple[Seconds, Seconds, WorkloadApplication, WorkloadInference]]
-        """Inferences in the front end: (time at which it has passed, time at which it was due, …).
-        """
+        """Inferences in the front end: (time of passing, due time, …)."""
         self._passing = deque()
 
     def next_at(self) -> Seconds:
         """Return the time of the next submission; inf if there is none."""
-        return min(self._next_arrival(), self._next_due(), self._next_passed())
+        return min(self._next_arrival_at(), self._next_due_at(), self._next_passed_at())
 
     def submit_due(self, now: Seconds) -> None:
-        """Submit everything due by now, in the order of time; arrivals first."""
-        while (arrival_at := self._next_arrival()) <= now or self._next_due() <= now:
-            if arrival_at <= self._next_due():
-                self._arrive(now)
+        """Submit everything that is due by `now`, in order of time with arrivals first."""
+        while (arrival_at := self._next_arrival_at()) <= now or self._next_due_at() <= now:
+            if arrival_at <= self._next_due_at():
+                self._submit_arrivals(now)
             else:
                 due_at, _, application, inference = heapq.heappop(self._dues)
-                self._send(application, inference, due_at, now)
-        while self._next_passed() <= now:
+                self._submit_due(application, inference, due_at, now)
+        while self._next_passed_at() <= now:
             _, due_at, application, inference = self._passing.popleft()
             self._link.submit(application, inference, due_at, now)
 
     def open_on_time(self, now: Seconds) -> None:
-        """Open applications at their arrival times, which the nominal clock uses."""
+        """Open applications exactly at their arrival times, as the nominal clock needs."""
         for application in self._arrivals:
             if application.arrived_at_s > now:
                 return
@@ -126,7 +126,7 @@ class Submissions:
         for application, inference in following:
             self._submit_after(answered_at, application, inference, now)
 
-    def _arrive(self, now: Seconds) -> None:
+    def _submit_arrivals(self, now: Seconds) -> None:
         application = self._arrivals.popleft()
         if self._opened:
             self._opened -= 1
@@ -147,27 +147,27 @@ class Submissions:
             due_at = since + inference.delay_s
             heapq.heappush(self._dues, (due_at, self._dues_known, application, inference))
         else:
-            self._send(application, inference, since, now)
+            self._submit_due(application, inference, since, now)
 
-    def _send(
+    def _submit_due(
         self,
         application: WorkloadApplication,
         inference: WorkloadInference,
         due_at: Seconds,
         now: Seconds,
     ) -> None:
-        """Submit an inference that is due, through the front end if there is one."""
+        """Submit a due inference, through the front end if there is one."""
         through_at = self._front_end.passed_at(now)
         if through_at > now:
             self._passing.append((through_at, due_at, application, inference))
         else:
             self._link.submit(application, inference, due_at, now)
 
-    def _next_arrival(self) -> Seconds:
+    def _next_arrival_at(self) -> Seconds:
         return self._arrivals[0].arrived_at_s if self._arrivals else math.inf
 
-    def _next_due(self) -> Seconds:
+    def _next_due_at(self) -> Seconds:
         return self._dues[0][0] if self._dues else math.inf
 
-    def _next_passed(self) -> Seconds:
+    def _next_passed_at(self) -> Seconds:
         return self._passing[0][0] if self._passing else math.inf

@@ -20,7 +20,7 @@ _NEEDS = ("arrival_s", "input_tokens", "output_tokens")
 
 @dataclass(frozen=True, slots=True)
 class TraceRow:
-    """Request of a trace; None where the file has no such column, or an empty field."""
+    """Request of a trace; fields are None for missing columns and empty fields."""
 
     where: str
     """File and line, for messages."""
@@ -45,9 +45,9 @@ def read_trace(path: Path) -> Iterator[TraceRow]:
             arrival_s=seconds_of(where, fields, "arrival_s"),
             input_tokens=tokens_of(where, fields, "input_tokens", least=1),
             output_tokens=tokens_of(where, fields, "output_tokens", least=0),
-            client=_text(fields, "client"),
-            application_id=_text(fields, "application_id"),
-            application_class=_text(fields, "application_class"),
+            client=_text_field(fields, "client"),
+            application_id=_text_field(fields, "application_id"),
+            application_class=_text_field(fields, "application_class"),
         )
 
 
@@ -77,7 +77,7 @@ def csv_rows(
         if not any(field.strip() for field in fields):
             continue
         if header is None:
-            header = _header(where, fields, needs, others_allowed=others_allowed)
+            header = _check_header(where, fields, needs, others_allowed=others_allowed)
         elif len(fields) != len(header):
             raise ConfigError(f"{where}: must have {len(header)} fields, got {len(fields)}")
         else:
@@ -113,7 +113,7 @@ def tokens_of(where: str, fields: Mapping[str, str], name: str, *, least: int) -
     return int(text)
 
 
-def _header(
+def _check_header(
     where: str, fields: Sequence[str], needs: Sequence[str], *, others_allowed: bool
 ) -> list[str]:
     names = [field.strip() for field in fields]
@@ -127,5 +127,5 @@ def _header(
     return names
 
 
-def _text(fields: Mapping[str, str], name: str) -> str | None:
+def _text_field(fields: Mapping[str, str], name: str) -> str | None:
     return fields.get(name, "").strip() or None

@@ -38,26 +38,25 @@ _INPUT = ("gen_ai.usage.input_tokens", "gen_ai.usage.prompt_tokens")
 _OUTPUT = ("gen_ai.usage.output_tokens", "gen_ai.usage.completion_tokens")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_PARENTS = 1000
-"""Longest chain of parents; a longer one is taken as a cycle."""
+"""Maximum length of a chain of parents; a longer one counts as a cycle."""
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceSpan:
-    """An inference of a trace."""
+    """Inference in a trace."""
 
     application_id: str
-    """The conversation, or the trace where no conversation is named."""
+    """Conversation of the inference; the trace if no conversation is named."""
     application_class: str
-    """The agent that made the call, else the service, else `trace`."""
+    """Agent that made the call; else the service, else `trace`."""
     tenant: str
-    """Tenant: the user named on the span, else `default`."""
+    """Tenant: the user in the span, else `default`."""
     start_ns: int
     end_ns: int
     """End time, at least 1 ns after the start."""
     input_tokens: int
     output_tokens: int
-    """Output tokens; both counts are 0 if the span has none: the call failed, or was not counted.
-    """
+    """Output tokens; both counts are 0 for a span without counts, such as a failed call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +78,16 @@ def read_inference_spans(path: Path) -> list[InferenceSpan]:
         ConfigError: If the file cannot be read, or an inference lacks its ids, times or counts; the
             message names file, line, field, value and allowed values.
     """
-    spans = [span for record in read_records(path) for span in _spans(record)]
+    spans = [span for record in read_records(path) for span in _spans_of(record)]
     by_id = {(span.trace_id, span.span_id): span for span in spans}
     return [
-        _inference(span, by_id)
+        _inference_of(span, by_id)
         for span in spans
         if span.attributes.get("gen_ai.operation.name") in OPERATIONS
     ]
 
 
-def _inference(span: _Span, by_id: Mapping[tuple[str, str], _Span]) -> InferenceSpan:
+def _inference_of(span: _Span, by_id: Mapping[tuple[str, str], _Span]) -> InferenceSpan:
     start_ns = _instant(span.record, "startTimeUnixNano", span.start)
     end_ns = _instant(span.record, "endTimeUnixNano", span.end)
     if end_ns < start_ns:
@@ -101,7 +100,7 @@ def _inference(span: _Span, by_id: Mapping[tuple[str, str], _Span]) -> Inference
     user = span.attributes.get("user.id") or span.attributes.get("enduser.id")
     return InferenceSpan(
         application_id=application_id,
-        application_class=_agent(span, by_id) or str(span.service or "trace"),
+        application_class=_outermost_agent(span, by_id) or str(span.service or "trace"),
         tenant=str(user or "default"),
         start_ns=start_ns,
         end_ns=max(end_ns, start_ns + 1),
@@ -110,8 +109,8 @@ def _inference(span: _Span, by_id: Mapping[tuple[str, str], _Span]) -> Inference
     )
 
 
-def _agent(span: _Span, by_id: Mapping[tuple[str, str], _Span]) -> str | None:
-    """Return the outermost agent that contains the span, with which the user interacts."""
+def _outermost_agent(span: _Span, by_id: Mapping[tuple[str, str], _Span]) -> str | None:
+    """Return the outermost agent around the span, with which the user interacts."""
     name, at = None, by_id.get((span.trace_id, span.span_id), span)
     for _ in range(_MAX_PARENTS):
         name = at.attributes.get("gen_ai.agent.name") or name
@@ -122,20 +121,22 @@ def _agent(span: _Span, by_id: Mapping[tuple[str, str], _Span]) -> str | None:
     return None if name is None else str(name)
 
 
-def _spans(record: JsonRecord) -> Iterator[_Span]:
+def _spans_of(record: JsonRecord) -> Iterator[_Span]:
     groups = record.value("resourceSpans")
     if groups is None:
         resource = record.value("resource")
-        yield _span(record, record.fields, _attributes(record, resource))
+        yield _parse_span(record, record.fields, _attributes_of(record, resource))
         return
-    for group in _objects(record, "resourceSpans", groups):
-        resource = _attributes(record, group.get("resource"))
-        for scope in _objects(record, "scopeSpans", group.get("scopeSpans", [])):
-            for fields in _objects(record, "spans", scope.get("spans", [])):
-                yield _span(record, fields, resource)
+    for group in _objects_of(record, "resourceSpans", groups):
+        resource = _attributes_of(record, group.get("resource"))
+        for scope in _objects_of(record, "scopeSpans", group.get("scopeSpans", [])):
+            for fields in _objects_of(record, "spans", scope.get("spans", [])):
+                yield _parse_span(record, fields, resource)
 
 
-def _span(record: JsonRecord, fields: Mapping[str, Any], resource: Mapping[str, Any]) -> _Span:
+def _parse_span(
+    record: JsonRecord, fields: Mapping[str, Any], resource: Mapping[str, Any]
+) -> _Span:
     context = fields.get("context")
     ids = context if isinstance(context, dict) else fields
     return _Span(
@@ -145,19 +146,19 @@ def _span(record: JsonRecord, fields: Mapping[str, Any], resource: Mapping[str, 
         parent_id=str(fields.get("parentSpanId") or fields.get("parent_id") or ""),
         start=fields.get("startTimeUnixNano", fields.get("start_time")),
         end=fields.get("endTimeUnixNano", fields.get("end_time")),
-        attributes=_attributes(record, fields),
+        attributes=_attributes_of(record, fields),
         service=resource.get("service.name"),
     )
 
 
-def _objects(record: JsonRecord, name: str, value: object) -> list[dict[str, Any]]:
+def _objects_of(record: JsonRecord, name: str, value: object) -> list[dict[str, Any]]:
     if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
         raise record.error(name, "a list of objects", value)
     return value
 
 
-def _attributes(record: JsonRecord, holder: object) -> Mapping[str, Any]:
-    """Return attributes as a mapping, from a mapping or OTLP's list of pairs."""
+def _attributes_of(record: JsonRecord, holder: object) -> Mapping[str, Any]:
+    """Return attributes as a mapping, from a mapping or from OTLP's list of pairs."""
     attributes = holder.get("attributes") if isinstance(holder, dict) else None
     if attributes is None:
         return {}
@@ -165,7 +166,7 @@ def _attributes(record: JsonRecord, holder: object) -> Mapping[str, Any]:
         return attributes
     return {
         str(pair.get("key")): _value(pair.get("value"))
-        for pair in _objects(record, "attributes", attributes)
+        for pair in _objects_of(record, "attributes", attributes)
     }
 
 
@@ -216,7 +217,7 @@ def import_trace(path: Path, options: SuiteOptions) -> tuple[list[WorkloadApplic
     Raises:
         ConfigError: If the file is wrong, holds no request with output, or another option is set.
     """
-    options.refuse_others("a trace", ("count", "window_s"))
+    options.refuse_unsupported("a trace", ("count", "window_s"))
     if _is_json(path):
         spans = read_inference_spans(path)
         applications = _from_spans(span for span in spans if span.output_tokens > 0)

@@ -16,7 +16,7 @@ from justitia_ray.client.transport import Response, Transport
 from justitia_ray.errors import JustitiaError
 from justitia_ray.protocol.endpoints import APPLICATION_HEADER, CLASS_HEADER
 from justitia_ray.protocol.generation_bodies import CHAT
-from justitia_ray.sim.recognition import goes_on_from
+from justitia_ray.sim.recognition import continued_call
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 from justitia_ray.units import ApplicationId, InferenceId, Seconds, Tokens
 
@@ -198,7 +198,7 @@ class _RunningChat:
 
     def repeated_call(self, inference: WorkloadInference) -> WorkloadInference | None:
         """Return the call whose conversation this call repeats; None for a new conversation."""
-        return goes_on_from(inference, self.by_id)
+        return continued_call(inference, self.by_id)
 
     def messages(self, inference: WorkloadInference) -> list[Message]:
         """Return a call's messages, with as many words as its prompt has tokens where possible.

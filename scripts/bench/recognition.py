@@ -8,7 +8,7 @@ from statistics import fmean
 from justitia_ray.lab.report.experiments.nine_class import GAP_AT_1X_S
 from justitia_ray.lab.report.tasks import PAPER_ENGINE
 from justitia_ray.sim.predictions import LEARNED
-from justitia_ray.sim.recognition import APPLICATION, WAYS, Tally, tally
+from justitia_ray.sim.recognition import APPLICATION, WAYS, RecognitionCounts, count_recognised
 from justitia_ray.sim.results import percentile
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.simulation import simulate
@@ -78,7 +78,7 @@ class SimulatedLoad:
     density: float
     times: dict[str, list[Times]] = field(default_factory=dict)
     """Completion times by the name of the combination."""
-    tallies: list[dict[str, Tally]] = field(default_factory=list)
+    tallies: list[dict[str, RecognitionCounts]] = field(default_factory=list)
 
 
 def simulate_load(
@@ -111,7 +111,7 @@ def simulate_load(
             mix=MIXES[mix],
         )
         applications = build_suite("nine-class", options)
-        found.tallies.append(tally(applications))
+        found.tallies.append(count_recognised(applications))
         for way in chosen:
             settings = RunSettings(
                 PAPER_ENGINE,

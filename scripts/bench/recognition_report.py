@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from justitia_ray.cli.text_table import text_table
-from justitia_ray.sim.recognition import Tally
+from justitia_ray.sim.recognition import RecognitionCounts
 from scripts.bench.recognition import REFERENCE, SimulatedLoad, Times
 from scripts.bench.recognition_live import HEADER, LivePlays
 from scripts.bench.statistics import paired_ratios, spread
@@ -72,11 +72,14 @@ def _class_table(times: Mapping[str, Sequence[Times]]) -> str:
     return text_table(rows, numbers_from=1)
 
 
-def _tally_table(tallies: Sequence[Mapping[str, Tally]]) -> str:
-    totals: dict[str, Tally] = {}
+def _tally_table(tallies: Sequence[Mapping[str, RecognitionCounts]]) -> str:
+    totals: dict[str, RecognitionCounts] = {}
     for tally in tallies:
         for name, counted in tally.items():
-            for total in (totals.setdefault(name, Tally()), totals.setdefault("all", Tally())):
+            for total in (
+                totals.setdefault(name, RecognitionCounts()),
+                totals.setdefault("all", RecognitionCounts()),
+            ):
                 total.calls += counted.calls
                 total.following += counted.following
                 total.recognised += counted.recognised

@@ -8,7 +8,7 @@ import uuid
 from openai import AsyncOpenAI
 
 from justitia_ray.lab.workloads.household import Household
-from justitia_ray.sim.suites.inputs import opening
+from justitia_ray.sim.suites.inputs import household_game
 
 RULES = "Write one command: go to X 1, open X 1, take Y 1 from X 1, put Y 1 in/on X 1."
 
@@ -28,7 +28,7 @@ async def main(base_url: str, model: str, max_tokens: int) -> str:
             )
             return answer.choices[0].message.content or ""
 
-        text = opening(seed=1)
+        text = household_game(seed=1)
         game, said = Household(text), f"{RULES}\n{text}\n>"
         for _ in range(10):
             command = (await ask_model(said)).strip().partition("\n")[0]

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from justitia_ray.lab.workloads.household import Household, installed_games, played
 from justitia_ray.lab.workloads.steps import AgentResult, Chats, Steps, Transcript, Workload
-from justitia_ray.sim.suites.inputs import opening
+from justitia_ray.sim.suites.inputs import household_game
 from justitia_ray.sim.suites.load_plan import Lengths
 
 INSTRUCTION = """\
@@ -94,7 +94,7 @@ def _examples() -> dict[str, tuple[str, ...]]:
     """Return, by kind of task, the first games of a suitable length."""
     found: dict[str, list[str]] = {}
     for seed in range(2_000):
-        text = opening(seed)
+        text = household_game(seed)
         games = found.setdefault(_verb(text), [])
         if len(games) < _SHOTS and len(game := played(text)) in _EXAMPLE_CHARS:
             games.append(game)

@@ -34,17 +34,17 @@ from justitia_ray.units import Tokens
 
 @dataclass(frozen=True, slots=True)
 class ComparedFigure:
-    """A figure of a run, measured and simulated."""
+    """Measured and simulated value of a figure."""
 
     measured: float
     simulated: float
     error: float | None
-    """Simulated over measured, less 1; None if the measured figure is 0."""
+    """Simulated over measured, minus 1; None if the measured value is 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunValidation:
-    """Figures of a run, measured and simulated."""
+    """Measured and simulated figures of a run."""
 
     run: str
     policy: str
@@ -61,7 +61,7 @@ class RunValidation:
     max_accumulated_difference: ComparedFigure
     """Largest difference of accumulated service between two clients, in h units."""
     service_error: float
-    """Σ |simulated − measured| / Σ measured service over clients and time (windows of 60 s)."""
+    """Σ |simulated − measured| / Σ measured service, over clients and windows of 60 s."""
     client_service_per_s: dict[str, ComparedFigure]
     """Mean over time of each client's service, in h units per second."""
 
@@ -127,37 +127,36 @@ def compare(run: MeasuredRun, simulated: Sequence[TimedRequest]) -> RunValidatio
         run=run.name,
         policy=run.policy,
         requests=len(run.requests),
-        tokens_per_s=_compare(tokens_per_s(side) for side in pair),
-        mean_first_token_latency_s=_compare(t.mean() for t in first_token),
-        p90_first_token_latency_s=_compare(np.percentile(t, 90) for t in first_token),
-        mean_latency_s=_compare(t.mean() for t in latency),
-        max_service_difference=_compare(d.max() for d in differences),
-        mean_service_difference=_compare(d.mean() for d in differences),
-        max_accumulated_difference=_compare(s.gaps(at, TABLE_WARM_UP_S).max() for s in service),
+        tokens_per_s=_figure(tokens_per_s(side) for side in pair),
+        mean_first_token_latency_s=_figure(t.mean() for t in first_token),
+        p90_first_token_latency_s=_figure(np.percentile(t, 90) for t in first_token),
+        mean_latency_s=_figure(t.mean() for t in latency),
+        max_service_difference=_figure(d.max() for d in differences),
+        mean_service_difference=_figure(d.mean() for d in differences),
+        max_accumulated_difference=_figure(s.gaps(at, TABLE_WARM_UP_S).max() for s in service),
         service_error=deviation / total if total else 0.0,
         client_service_per_s={
-            client: _compare(r[index].mean() for r in received)
+            client: _figure(r[index].mean() for r in received)
             for index, client in enumerate(service[0].clients)
         },
     )
 
 
-def _compare(values: Iterable[float]) -> ComparedFigure:
+def _figure(values: Iterable[float]) -> ComparedFigure:
     measured, simulated = (float(value) for value in values)
     return ComparedFigure(measured, simulated, simulated / measured - 1 if measured else None)
 
 
 _PACES = (0.99, 1.0, 1.01)
-"""Paces over which the error is averaged: small changes of the times form other batches, and so
-change the simulated throughput by some 0.3 %."""
+"""Speed factors over which the error is averaged: small changes of the times form other batches,
+and change the simulated throughput by some 0.3 %."""
 _DIGITS = 4
-"""Significant digits of a written time: as many as the data support, so that files are the same on
-every machine."""
+"""Significant digits of a written time, so few that files are the same on every machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class FittedProfile:
-    """A fitted profile, and its errors on the runs that it was fitted on."""
+    """Fitted profile, with its errors on the runs it was fitted on."""
 
     profile: EngineProfile
     regression: Regression
@@ -167,7 +166,7 @@ class FittedProfile:
 def calibrate(
     runs: Sequence[MeasuredRun], start: EngineProfile, added_prompt_tokens: Tokens = 0
 ) -> FittedProfile:
-    """Fit the iteration costs of a profile; deterministic.
+    """Fit the iteration costs of a profile; equal runs give equal results.
 
     Args:
         runs: At least one run; keep runs for validation out of it.
@@ -185,14 +184,14 @@ def calibrate(
     logs = [
         math.log(run.tokens_per_s.simulated / run.tokens_per_s.measured)
         for pace in _PACES
-        for run in validate(_at_pace(start, pace), runs, added_prompt_tokens)
+        for run in validate(_with_pace(start, pace), runs, added_prompt_tokens)
     ]
-    profile = _at_pace(start, math.exp(sum(logs) / len(logs)))
+    profile = _with_pace(start, math.exp(sum(logs) / len(logs)))
     rounded = profile.iteration.with_times(lambda time_s: float(f"{time_s:.{_DIGITS}g}"))
     profile = replace(profile, iteration=rounded)
     return FittedProfile(profile, regression, tuple(validate(profile, runs, added_prompt_tokens)))
 
 
-def _at_pace(profile: EngineProfile, factor: float) -> EngineProfile:
+def _with_pace(profile: EngineProfile, factor: float) -> EngineProfile:
     """Return the profile with all times multiplied by a factor."""
     return replace(profile, iteration=profile.iteration.scaled(factor))

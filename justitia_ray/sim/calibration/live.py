@@ -26,7 +26,7 @@ LONG_BATCHES = (1, 4, 8)
 SHORT_PROMPT: Tokens = 16
 OUTPUT: Tokens = 64
 PROBES: tuple[Tokens, ...] = (64, 128, 256, 512, 1024)
-"""Prompt lengths whose prefill is measured: several of each, in sequence, while others decode."""
+"""Prompt lengths whose prefill is measured while other requests decode."""
 PROBES_OF_EACH = 8
 BACKGROUND = 2
 BACKGROUND_OUTPUT: Tokens = 96
@@ -35,7 +35,7 @@ BACKGROUND_OUTPUT: Tokens = 96
 async def measure_live(
     url: str, model: str | None = None, *, network: httpx.AsyncBaseTransport | None = None
 ) -> tuple[list[TimedRequest], Tokens]:
-    """Send the requests to a service twice, and time the second round.
+    """Send the calibration requests to a service twice, and measure the second round.
 
     Args:
         url: URL of the service, which should be idle otherwise.
@@ -68,7 +68,7 @@ async def measure_live(
 
 
 def designed_load(name: str, room: Tokens, longest: Tokens) -> WorkloadApplication:
-    """Return the calibration application, each stage after the one before.
+    """Return the calibration application, with each stage after the previous one.
 
     Args:
         name: Part of the application's id; prompts differ between names.
@@ -104,7 +104,7 @@ def designed_load(name: str, room: Tokens, longest: Tokens) -> WorkloadApplicati
 
 
 def _batches(room: Tokens, longest: Tokens) -> Iterator[tuple[int, Tokens]]:
-    """Yield (number of parallel requests, length of their prompts) of each batch."""
+    """Yield the number of parallel requests and the length of their prompts, by batch."""
     for count in BATCHES:
         if count * (SHORT_PROMPT + OUTPUT) <= room:
             yield count, SHORT_PROMPT

@@ -29,7 +29,7 @@ COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class TimedRequest:
-    """A served request, measured or simulated. Times are from the run's start."""
+    """Measured or simulated request that was served. Times are from the run's start."""
 
     client: str
     arrived_at_s: Seconds
@@ -54,11 +54,11 @@ class MeasuredRun:
     requests: tuple[TimedRequest, ...]
     """Requests that finished; at least one."""
     aborted: int = 0
-    """Number of requests that never finished; they are left out."""
+    """Number of requests that did not finish, which are left out."""
 
 
 def read_run(path: Path, policy: str | None = None) -> MeasuredRun:
-    """Read a run from a CSV file, or a `.gz` of one.
+    """Read a measured run from a CSV file, optionally compressed with gzip.
 
     Args:
         path: The file; in a name such as `vtc__real.csv.gz` the part before `__` is the policy.
@@ -71,7 +71,7 @@ def read_run(path: Path, policy: str | None = None) -> MeasuredRun:
     requests: list[TimedRequest] = []
     aborted = 0
     for where, fields in csv_rows(path, COLUMNS, others_allowed=False):
-        request = _request(where, fields)
+        request = _parse_request(where, fields)
         if request is None:
             aborted += 1
         else:
@@ -106,7 +106,7 @@ def write_run(path: Path, requests: Iterable[TimedRequest]) -> None:
 def as_workload(
     requests: Sequence[TimedRequest], added_prompt_tokens: Tokens = 0
 ) -> list[WorkloadApplication]:
-    """Return the requests as applications of one inference each, their clients as tenants.
+    """Return each request as an application of one inference, with its client as tenant.
 
     Args:
         requests: Only their arrivals and lengths are used.
@@ -129,7 +129,7 @@ def as_workload(
     ]
 
 
-def _request(where: str, fields: Mapping[str, str]) -> TimedRequest | None:
+def _parse_request(where: str, fields: Mapping[str, str]) -> TimedRequest | None:
     arrived_at_s = seconds_of(where, fields, "arrival_s")
     prompt_tokens = tokens_of(where, fields, "prompt_tokens", least=1)
     output_tokens = tokens_of(where, fields, "output_tokens", least=1)

@@ -30,7 +30,7 @@ from justitia_ray.units import Seconds, Tokens
 Floats = NDArray[np.float64]
 
 TILES: tuple[Tokens, ...] = (1, 32, 64, 128, 256)
-"""Tile sizes of a prefill that are tried."""
+"""Tile sizes of prefills among which the best is chosen."""
 _ROUNDS = 60
 _FIELDS = (
     "base_s",
@@ -45,26 +45,26 @@ _NO_SUM: Floats = np.zeros(len(_FIELDS))
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """Fitted coefficients and the remaining error."""
+    """Fitted coefficients, with the remaining error."""
 
     cost: IterationCost
     speeds: tuple[float, ...]
-    """Duration of each run's iterations over the fitted duration; geometric mean 1."""
+    """Measured over fitted duration of each run's iterations; geometric mean 1."""
     residual: float
-    """Root mean square relative error of a request's decode time; every run has equal weight."""
+    """Root mean square relative error of a request's decode time; all runs have equal weight."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Observations:
-    """Observations of one run, one row for each request that decoded."""
+    """Observations of one run: a row for each request that decoded."""
 
     decode_s: Floats
     quantities: Floats
-    """Per request, `[n, 3]`: decode iterations, and Σ running and Σ context over them."""
+    """`[n, 3]` per request: decode iterations, and Σ running and Σ context over them."""
     prefills: Floats
     """Number of prefills during each request's decode time, `[n]`."""
     prefill_tokens: dict[Tokens, Floats]
-    """Prompt tokens of these prefills in whole tiles, `[n]`, by tile size."""
+    """Prompt tokens of these prefills in whole tiles, `[n]`, for each tile size."""
 
 
 def fit_iterations(runs: Sequence[MeasuredRun], added_prompt_tokens: Tokens = 0) -> Regression:
@@ -85,7 +85,7 @@ def fit_iterations(runs: Sequence[MeasuredRun], added_prompt_tokens: Tokens = 0)
 
 
 def _fit(observed: Sequence[_Observations], tile: Tokens) -> Regression:
-    """Fit coefficients and speeds alternately, from each run's normal equations."""
+    """Fit coefficients and speeds in turn, from each run's normal equations."""
     grams, sums = zip(*(_normal_equations(o, tile) for o in observed), strict=True)
     speeds = np.ones(len(observed))
     coefficients = np.zeros(len(_FIELDS))
@@ -100,7 +100,7 @@ def _fit(observed: Sequence[_Observations], tile: Tokens) -> Regression:
             ]
         )
         speeds /= np.exp(np.log(speeds).mean())
-    # Σ (1 − s·x·c)² over a run whose rows weigh 1 together.
+    # Σ (1 − s·x·c)² over a run, whose rows have weight 1 together
     errors = [
         1 - 2 * s * (b @ coefficients) + s * s * (coefficients @ g @ coefficients)
         for s, g, b in zip(speeds, grams, sums, strict=True)
@@ -119,7 +119,7 @@ def _normal_equations(observed: _Observations, tile: Tokens) -> tuple[Floats, Fl
 
 
 def solve_not_negative(gram: Floats, target: Floats) -> Floats:
-    """Solve for non-negative coefficients by dropping the most negative one repeatedly."""
+    """Solve for non-negative coefficients: drop the most negative one until none is negative."""
     scale = np.sqrt(np.diag(gram))
     kept = [column for column in range(len(target)) if scale[column] > 0]
     solution = np.zeros(len(target))
@@ -146,11 +146,11 @@ def _observe(run: MeasuredRun, added: Tokens) -> _Observations:
     prompt = np.array([r.prompt_tokens + added for r in decoded], dtype=np.float64)
     iterations = np.array([r.output_tokens - 1 for r in decoded], dtype=np.float64)
     running, context = integrals(start, end, prompt + 1, iterations)
-    # Iterations are taken as even over a request's time: the mean over time is the mean over them.
+    # Assumes equal iterations over a request's time: time average equals iteration average.
     share = iterations / (end - start)
-    # First tokens of one prefill leave together; the next are at least an iteration later.
+    # First tokens of one prefill come together; the next prefill is an iteration later or more.
     apart_s = float(np.median(1 / share)) / 2
-    times, tokens = _prefills(run.requests, added, apart_s)
+    times, tokens = _find_prefills(run.requests, added, apart_s)
     after = np.searchsorted(times, start + apart_s, side="right")
     before = np.maximum(np.searchsorted(times, end, side="left"), after)
     prefill_tokens = {}
@@ -166,7 +166,7 @@ def _observe(run: MeasuredRun, added: Tokens) -> _Observations:
 
 
 def integrals(start: Floats, end: Floats, held: Floats, gained: Floats) -> tuple[Floats, Floats]:
-    """Integrate the running sequences, and the tokens they hold, over the time of each request.
+    """Integrate running sequences, and their tokens, over the time of each request.
 
     Args:
         start: Start of decoding of each request, `[n]`.
@@ -181,28 +181,30 @@ def integrals(start: Floats, end: Floats, held: Floats, gained: Floats) -> tuple
     at_start, at_end = np.searchsorted(times, start), np.searchsorted(times, end)
     rate = gained / (end - start)
     steps = np.diff(times)
-    running = _steps(len(times), at_start, at_end, np.ones(len(start)))
-    slope = _steps(len(times), at_start, at_end, rate)
-    # A request holds held + rate · (t − start) tokens: sum the values at t = 0 and the slopes.
-    level = _steps(len(times), at_start, at_end, held - rate * start)
+    running = _sum_per_step(len(times), at_start, at_end, np.ones(len(start)))
+    slope = _sum_per_step(len(times), at_start, at_end, rate)
+    # A request holds held + rate · (t − start) tokens.
+    level = _sum_per_step(len(times), at_start, at_end, held - rate * start)
     middles = (times[:-1] + times[1:]) / 2
     sequences = np.concatenate([[0.0], np.cumsum(running[:-1] * steps)])
     tokens = np.concatenate([[0.0], np.cumsum((level[:-1] + slope[:-1] * middles) * steps)])
     return sequences[at_end] - sequences[at_start], tokens[at_end] - tokens[at_start]
 
 
-def _steps(count: int, at_start: NDArray[np.intp], at_end: NDArray[np.intp], by: Floats) -> Floats:
-    """Return the sum of `by` over the running requests, for each step between two times."""
+def _sum_per_step(
+    count: int, at_start: NDArray[np.intp], at_end: NDArray[np.intp], by: Floats
+) -> Floats:
+    """Return the sum of `by` over the running requests between successive times."""
     changes = np.zeros(count)
     np.add.at(changes, at_start, by)
     np.add.at(changes, at_end, -by)
     return np.cumsum(changes)
 
 
-def _prefills(
+def _find_prefills(
     requests: Sequence[TimedRequest], added: Tokens, apart_s: Seconds
 ) -> tuple[Floats, Floats]:
-    """Return the end of each prefill, in order, and the number of prompt tokens it computed.
+    """Return the end of each prefill in order, with the prompt tokens that it computed.
 
     First tokens less than `apart_s` after another belong to the same prefill.
     """

@@ -26,7 +26,7 @@ SUITES: dict[str, Suite] = {
 
 
 def build_suite(name: str, options: SuiteOptions) -> list[WorkloadApplication]:
-    """Return a suite's applications in order of arrival; equal arguments give equal workloads.
+    """Return the applications of a suite in order of arrival; equal arguments give equal suites.
 
     Raises:
         ConfigError: If there is no such suite, it does not support an option that is set, or the
@@ -35,5 +35,5 @@ def build_suite(name: str, options: SuiteOptions) -> list[WorkloadApplication]:
     if name not in SUITES:
         raise ConfigError(f"suite must be one of {', '.join(SUITES)}, got {name!r}")
     suite = SUITES[name]
-    options.refuse_others(f"suite {name}", (*suite.takes, "seed"))
+    options.refuse_unsupported(f"suite {name}", (*suite.takes, "seed"))
     return suite.build(options)

@@ -52,7 +52,7 @@ MAX_OUTPUT_TOKENS: Tokens = 512
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, and the lengths of the recorded answers to it."""
+    """Question with the lengths of the recorded answers to it."""
 
     item_id: str
     text: str
@@ -66,13 +66,13 @@ def load_questions(data_dir: Path) -> list[Question]:
         ConfigError: If the file is missing, empty or wrong; the message names file, line and field.
     """
     path = data_dir / "apps" / "SC.jsonl"
-    questions = [_question(record) for record in read_records(path)]
+    questions = [_parse_question(record) for record in read_records(path)]
     if not questions:
         raise ConfigError(f"{path}: must hold at least one question, is empty")
     return questions
 
 
-def _question(record: JsonRecord) -> Question:
+def _parse_question(record: JsonRecord) -> Question:
     meta = record.value("meta")
     chars = meta.get("recorded_cot_chars") if isinstance(meta, dict) else None
     if (
@@ -92,7 +92,7 @@ def _question(record: JsonRecord) -> Question:
 
 
 _ONE_DOCUMENT = ("CC", "EV", "DM")
-"""Classes whose prompts all contain the same text, so that they are long or short together."""
+"""Classes with one document in all prompts, so that all are long or all are short."""
 
 
 def made_up_run(application_class: str, rng: random.Random, samples: int) -> RecordedRun:
@@ -106,7 +106,7 @@ def made_up_run(application_class: str, rng: random.Random, samples: int) -> Rec
     if application_class in LOOPS:
         return looped_run(LOOPS[application_class], rng)
     if application_class == "PE":
-        return RecordedRun(None, _plan(rng))
+        return RecordedRun(None, _draw_plan(rng))
     if application_class == "SC":
         [stage] = STAGES["SC"]
         prompt_tokens = round(stage.prompt_tokens.draw(rng))
@@ -120,10 +120,10 @@ def made_up_run(application_class: str, rng: random.Random, samples: int) -> Rec
 def _stages(
     stages: Sequence[Stage], rng: random.Random, prompt_z: float | None
 ) -> tuple[RecordedStage, ...]:
-    """Generate stages; `prompt_z` sets the quantile of all prompts (None: each is drawn)."""
+    """Generate stages; `prompt_z` sets the quantile of all prompts (None: drawn for each)."""
     run: list[RecordedStage] = []
     for stage in stages:
-        for name in _rounds(stage, rng):
+        for name in _draw_rounds(stage, rng):
             size = len(run[-1].calls) if stage.fan_out is None else stage.fan_out.draw(rng)
             calls = tuple(
                 (
@@ -140,7 +140,7 @@ def _stages(
     return tuple(run)
 
 
-def _rounds(stage: Stage, rng: random.Random) -> list[str]:
+def _draw_rounds(stage: Stage, rng: random.Random) -> list[str]:
     if not stage.round_weights:
         return [stage.name]
     [rounds] = rng.choices(range(len(stage.round_weights)), stage.round_weights)
@@ -148,7 +148,7 @@ def _rounds(stage: Stage, rng: random.Random) -> list[str]:
 
 
 def looped_run(loop: Loop, rng: random.Random) -> RecordedRun:
-    """Generate a run of turns whose prompts repeat all earlier turns."""
+    """Generate a run of turns in which each prompt repeats all earlier turns."""
     turns: list[RecordedStage] = []
     prompt_tokens = round(loop.first_prompt_tokens.draw(rng))
     for number in range(max(1, round(loop.turns.draw(rng)))):
@@ -161,7 +161,7 @@ def looped_run(loop: Loop, rng: random.Random) -> RecordedRun:
     return RecordedRun(None, tuple(turns))
 
 
-def _plan(rng: random.Random) -> tuple[RecordedStage, ...]:
+def _draw_plan(rng: random.Random) -> tuple[RecordedStage, ...]:
     kinds = rng.choices(
         (CHOOSE_MODEL, LLM_TASK, MODEL),
         (
@@ -176,28 +176,28 @@ def _plan(rng: random.Random) -> tuple[RecordedStage, ...]:
     subtasks = tuple(
         RecordedSubtask(
             needs=(index - 1,) if index else (),
-            calls=((kind, *_call(calls[kind], rng)),) if kind in calls else (),
+            calls=((kind, *_draw_call(calls[kind], rng)),) if kind in calls else (),
             exec_s=0.0 if kind == LLM_TASK else exec_s,
         )
         for index, kind in enumerate(kinds)
     )
     return (
-        RecordedStage(PLAN.planning.name, (_call(PLAN.planning, rng),), 0.0),
+        RecordedStage(PLAN.planning.name, (_draw_call(PLAN.planning, rng),), 0.0),
         RecordedStage("execute_subtasks", (), 0.0, subtasks),
-        RecordedStage(PLAN.response.name, (_call(PLAN.response, rng),), 0.0),
+        RecordedStage(PLAN.response.name, (_draw_call(PLAN.response, rng),), 0.0),
     )
 
 
-def _call(stage: Stage, rng: random.Random) -> tuple[Tokens, Tokens]:
+def _draw_call(stage: Stage, rng: random.Random) -> tuple[Tokens, Tokens]:
     return round(stage.prompt_tokens.draw(rng)), round(stage.output_tokens.draw(rng))
 
 
 CLASSES = ("ALFWI", "CC", "CG", "DM", "EV", "FV", "KBQAV", "MRS", "PE", "SC")
-"""All classes that have runs."""
+"""Names of all classes with runs."""
 
 
 def deal_classes(mix: Mapping[str, int], rng: random.Random) -> Iterator[str]:
-    """Deal classes from shuffled decks, so that every full deck has exactly the mix.
+    """Yield classes from shuffled decks; each deck has exactly the mix.
 
     Difference from the paper, which draws each class independently: of 300 applications, two to
     eleven would then be large, and the load of one seed several times that of another.
@@ -219,7 +219,7 @@ class ApplicationRun:
 def deal_runs(
     application_class: str, seed: int, data_dir: Path | None, samples: int
 ) -> Iterator[ApplicationRun]:
-    """Yield runs of a class without end; equal arguments yield equal runs.
+    """Yield runs of a class endlessly; equal arguments yield equal runs.
 
     Args:
         application_class: The class.
@@ -239,14 +239,16 @@ def deal_runs(
         questions = load_questions(data_dir)
         rng.shuffle(questions)
         for question in cycle(questions):
-            yield ApplicationRun(_sampled(question, samples, rng), question.text)
-    runs = _recorded(data_dir, application_class)
+            yield ApplicationRun(_sampled_answers(question, samples, rng), question.text)
+    runs = _recorded_runs(data_dir, application_class)
     rng.shuffle(runs)
     yield from cycle(runs)
 
 
-def _sampled(question: Question, samples: int, rng: random.Random) -> tuple[WorkloadInference, ...]:
-    """Return `samples` inferences, each as long as a recorded answer drawn at random."""
+def _sampled_answers(
+    question: Question, samples: int, rng: random.Random
+) -> tuple[WorkloadInference, ...]:
+    """Return `samples` inferences with lengths of randomly drawn recorded answers."""
     prompt_tokens = round((TEMPLATE_CHARS + len(question.text)) / CHARS_PER_TOKEN)
     return tuple(
         WorkloadInference(str(number), prompt_tokens, rng.choice(question.answers))
@@ -254,7 +256,7 @@ def _sampled(question: Question, samples: int, rng: random.Random) -> tuple[Work
     )
 
 
-def _recorded(data_dir: Path, application_class: str) -> list[ApplicationRun]:
+def _recorded_runs(data_dir: Path, application_class: str) -> list[ApplicationRun]:
     recorded = load_runs(data_dir, application_class)
     if not recorded:
         raise ConfigError(

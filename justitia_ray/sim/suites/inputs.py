@@ -26,7 +26,7 @@ def data_directory(given: Path | None, *, required: bool) -> Path | None: ...
 
 
 def data_directory(given: Path | None, *, required: bool) -> Path | None:
-    """Return the data directory, None if there is none and none is required.
+    """Return the data directory; None if there is none and `required` is False.
 
     Args:
         given: Value of `--data`; takes precedence over the environment variable.
@@ -50,21 +50,21 @@ def data_directory(given: Path | None, *, required: bool) -> Path | None:
 
 
 _TEXTS_PER_CLASS = 40
-"""Texts of each class, enough for a demo; reading the whole library would take seconds."""
+"""Number of texts per class, enough for a demo; the whole library would take seconds."""
 _DOCUMENTS = 4
-"""Documents to merge, as in the measured runs."""
+"""Number of documents to merge, as in the measured runs."""
 _FUNCTIONS = 200
-"""Functions to read, enough for 40 texts of each class that uses them."""
+"""Number of functions to read, enough for 40 texts of each class that uses them."""
 _FUNCTION_CHARS = 2_000
-"""Longest function to check, in characters; the measured texts have at most 2,089."""
+"""Maximum length of a function to check, in characters; measured texts have at most 2,089."""
 _DOCUMENT_CHARS = 5_000
-"""Shortest long document, in characters. The measured ones had at least 12,000, which few modules
-reach."""
+"""Minimum length of a long document, in characters. Measured ones had at least 12,000, which few
+modules reach."""
 
 
 @functools.cache
 def python_texts(application_class: str) -> tuple[str, ...]:
-    """Return up to 40 texts suitable as inputs of a class.
+    """Return up to 40 texts from Python's library that are suitable as inputs of a class.
 
     SC: questions with a number for an answer. KBQAV: a question and a response that states facts.
     FV: claims. MRS: long documents. DM: four shorter ones. CC: a task and a function for it. CG:
@@ -83,7 +83,7 @@ def python_texts(application_class: str) -> tuple[str, ...]:
         "EV": _solutions,
         "FV": _claims,
         "DM": _document_sets,
-        "CG": _beginnings,
+        "CG": _function_beginnings,
     }
     if application_class not in kinds:
         raise ConfigError(
@@ -92,7 +92,9 @@ def python_texts(application_class: str) -> tuple[str, ...]:
         )
     texts = tuple(islice(kinds[application_class](), _TEXTS_PER_CLASS))
     if not texts:
-        raise ConfigError(f"{_sources()} holds no Python sources to read: give a data directory")
+        raise ConfigError(
+            f"{_library_sources()} holds no Python sources to read: give a data directory"
+        )
     return texts
 
 
@@ -111,8 +113,8 @@ def _statements() -> Iterator[str]:
 
 
 def _documents() -> Iterator[str]:
-    """Yield all docstrings of a module as one text."""
-    for _, source in _modules():
+    """Yield the docstrings of each module as one text."""
+    for _, source in _library_modules():
         text = "\n\n".join(_docstrings(ast.parse(source)))
         if len(text) >= _DOCUMENT_CHARS:
             yield text
@@ -131,25 +133,25 @@ def _functions() -> Iterator[str]:
         code = ast.unparse(function)
         if len(code) <= _FUNCTION_CHARS:
             yield (
-                f"[question]\n{_beginning(function)}\n[entry point]\n{function.name}\n"
+                f"[question]\n{_without_body(function)}\n[entry point]\n{function.name}\n"
                 f"[code]\n{code}"
             )
 
 
-def _beginnings() -> Iterator[str]:
+def _function_beginnings() -> Iterator[str]:
     for _, function, _ in _documented_functions():
-        yield _beginning(function)
+        yield _without_body(function)
 
 
-def _beginning(function: ast.FunctionDef) -> str:
-    """Return a function's declaration and docstring, without its body."""
+def _without_body(function: ast.FunctionDef) -> str:
+    """Return a function's declaration and docstring."""
     text = (ast.get_docstring(function) or "").replace("\n", "\n    ")
     documentation = f"    {text!r}" if '"""' in text else f'    """{text}"""'
     return f"def {function.name}({ast.unparse(function.args)}):\n{documentation}\n"
 
 
 def _solutions() -> Iterator[str]:
-    for module, source in _modules():
+    for module, source in _library_modules():
         body = ast.parse(source).body
         functions = sum(isinstance(node, ast.FunctionDef) for node in body)
         classes = sum(isinstance(node, ast.ClassDef) for node in body)
@@ -170,7 +172,7 @@ def _claims() -> Iterator[str]:
 
 
 def _document_sets() -> Iterator[str]:
-    """Yield the docstrings of four functions of one module as four documents."""
+    """Yield the docstrings of four functions of one module, as four documents."""
     of_module: dict[str, list[str]] = {}
     for module, function, text in _documented_functions():
         texts = of_module.setdefault(module, [])
@@ -192,25 +194,25 @@ def _docstrings(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> Iterator[s
 
 @functools.cache
 def _documented_functions() -> tuple[tuple[str, ast.FunctionDef, str], ...]:
-    """Return module, function and its docstring as one line, for the first 200 functions."""
+    """Return module, function and one-line docstring of the first 200 functions."""
     return tuple(islice(_read_functions(), _FUNCTIONS))
 
 
 def _read_functions() -> Iterator[tuple[str, ast.FunctionDef, str]]:
-    for module, source in _modules():
+    for module, source in _library_modules():
         for node in ast.parse(source).body:
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):
                 text = " ".join((ast.get_docstring(node) or "").split())
-                if 100 <= len(text) <= 1000:  # about as long as recorded inputs
+                if 100 <= len(text) <= 1000:  # similar in length to recorded inputs
                     yield module, node, text
 
 
-def _modules() -> Iterator[tuple[str, str]]:
-    for path in sorted(_sources().glob("*.py")):
+def _library_modules() -> Iterator[tuple[str, str]]:
+    for path in sorted(_library_sources().glob("*.py")):
         yield path.stem, path.read_text(encoding="utf-8", errors="replace")
 
 
-def _sources() -> Path:
+def _library_sources() -> Path:
     return Path(sysconfig.get_path("stdlib"))
 
 
@@ -233,23 +235,23 @@ _TASKS = (
     ),
 )
 _GAMES = 40
-"""Number of household games, equal to the number of texts of the other classes."""
+"""Number of household games, as many as other classes have texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A text that a user submits."""
+    """Text that a user submits."""
 
     item_id: str
     text: str
 
 
 def load_inputs(data_dir: Path | None, application_class: str) -> list[Input]:
-    """Return the inputs of a class, at least one, always in the same order.
+    """Return the inputs of a class, at least one, in a constant order.
 
     Args:
         data_dir: Directory with `apps/CLASS.jsonl`. None: real texts from the Python installation
-            (`python_texts`), and openings of household games from `opening`.
+            (`python_texts`), and openings of household games from `household_game`.
         application_class: The class.
 
     Raises:
@@ -258,7 +260,7 @@ def load_inputs(data_dir: Path | None, application_class: str) -> list[Input]:
     """
     if data_dir is None:
         texts = (
-            [opening(seed) for seed in range(_GAMES)]
+            [household_game(seed) for seed in range(_GAMES)]
             if application_class == "ALFWI"
             else python_texts(application_class)
         )
@@ -272,7 +274,7 @@ def load_inputs(data_dir: Path | None, application_class: str) -> list[Input]:
     return inputs
 
 
-def opening(seed: int) -> str:
+def household_game(seed: int) -> str:
     """Return the opening text of a household game; equal seeds give equal texts."""
     rng = random.Random(f"opening/{seed}")
     room = rng.choice(_ROOMS)

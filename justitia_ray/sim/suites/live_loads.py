@@ -27,8 +27,8 @@ from justitia_ray.sim.suites.recorded import inferences_of
 from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.units import Seconds, Tokens
 
-_GAP_SCALE = 0.3  # tool time is shortened, as lengths are for a tiny model
-_MAX_OUTPUT_TOKENS = 600  # three of 100 measured outputs are longer
+_GAP_SCALE = 0.3  # shorter tool times, in proportion to the lengths for a tiny model
+_MAX_OUTPUT_TOKENS = 600  # 3 % of the measured outputs are longer
 _TENANTS = ("team-a", "team-b", "team-c")
 _DEMO_MIX = {"FV": 0.5, "KBQAV": 0.35, "MRS": 0.15}
 """Mix of the demo, heavy-tailed as agents are.
@@ -44,7 +44,7 @@ _DEMO_WARM_UP = {"FV": 4, "KBQAV": 3, "MRS": 2}
 
 @dataclass(frozen=True, slots=True)
 class DemoLoad:
-    """Load of scripts/demo, and the warm-up from which the predictor learns its first means."""
+    """Load of scripts/demo, with a warm-up from which the predictor learns its first means."""
 
     warm_up: list[PlannedApplication]
     applications: list[PlannedApplication]
@@ -100,19 +100,16 @@ def demo_load(
 
 
 WORDS_PER_TINY_TOKEN = 0.43
-"""Words of our prompts per token of the tiny model's 2,048-entry tokenizer.
-
-Measured by dry runs (`tests/dry_run.py`).
-"""
+"""Words of a prompt per token of the tiny model's 2,048-entry tokenizer, measured by
+`tests/dry_run.py`."""
 
 CONTEXT_TOKENS: Tokens = 2_048
 LONGEST_TOKENS: Tokens = 8_192
-"""Context above the longest recorded inference, prompt and output (DM: 7,519), which needs no
-cutting."""
+"""Context length that fits the longest recorded inference (DM: 7,519 tokens) uncut."""
 _FITTING = CONTEXT_TOKENS / LONGEST_TOKENS
 _LONGEST_OUTPUT: Tokens = CONTEXT_TOKENS // 3
 _MARGIN_TOKENS: Tokens = 64
-"""Room for the chat template, and for words with more tokens than average."""
+"""Tokens for the chat template, and for words with more tokens than average."""
 _TOKENS_PER_WORD_AT_MOST = 3.4
 
 
@@ -216,7 +213,7 @@ DEMO = Suite(
 
 
 LIVE_COUNT = 100
-"""Number of applications in a deck, which has exactly the mix."""
+"""Number of applications in a deck with exactly the mix."""
 LIVE_GAP_S = 1.0
 
 

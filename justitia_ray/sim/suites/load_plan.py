@@ -26,10 +26,10 @@ from justitia_ray.sim.suites.recorded import (
 from justitia_ray.units import Seconds, Tokens
 
 WORDS_PER_TOKEN = 0.75
-"""English text with the usual tokenizers. An estimate, because an agent has no tokenizer."""
+"""Words per token of English text with usual tokenizers; an estimate."""
 
 LEAST_MAX_PROMPT_WORDS = 100
-"""Room for an agent's instruction and a few lines of material."""
+"""Minimum words of a prompt: an agent's instruction and a few lines of material."""
 
 
 class PlannedCall(NamedTuple):
@@ -41,7 +41,7 @@ class PlannedCall(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CallMade:
-    """An inference of an agent, with the token counts of the service."""
+    """Inference of an agent, with the service's token counts."""
 
     stage: str
     index: int
@@ -59,19 +59,19 @@ class PlannedStage:
 
 @dataclass(frozen=True)
 class Lengths:
-    """Lengths of one application."""
+    """Planned lengths of one application."""
 
     steered: bool
-    """True: fan-outs and lengths are the planned ones. False: the answers decide, within limits."""
+    """Whether fan-outs and lengths follow the plan; otherwise the answers decide, within limits."""
     run: RecordedRun
-    """The planned run; its prompts are in words."""
+    """Planned run, with prompts in words."""
     limits: Mapping[str, PlannedCall]
-    """Longest inference of a stage when not steered; repeated stages by their name without a
-    number."""
+    """Longest inference of each stage, as a limit without a plan; repeated stages have their name
+    without a number."""
 
     @cached_property
     def stages(self) -> dict[str, PlannedStage]:
-        """Stages by name, in order; repeated ones as `collapse_1`, `collapse_2` and so on.
+        """Stages by name, in order; repeated ones are `collapse_1`, `collapse_2` and so on.
 
         Inferences of PE's subtasks are the stages `choose_model` and `llm_task`: the n-th subtask
         of a kind has the n-th inference of its stage.
@@ -79,7 +79,7 @@ class Lengths:
         return {
             stage.name: PlannedStage(tuple(PlannedCall(*call) for call in stage.calls), stage.gap_s)
             for planned in self.run.stages
-            for stage in _flat(planned)
+            for stage in _without_subtasks(planned)
         }
 
     @property
@@ -92,7 +92,7 @@ class Lengths:
         return len(self.stages[stage].calls)
 
     def call(self, stage: str, index: int) -> PlannedCall:
-        """Return the lengths of one inference, or its limits when not steered."""
+        """Return the planned lengths of an inference; its limits without a plan."""
         if self.steered:
             return self.stages[stage].calls[index]
         if stage in self.limits:
@@ -106,18 +106,18 @@ class Lengths:
 
 @dataclass(kw_only=True)
 class LengthPlan:
-    """Draws the lengths of applications; equal seeds give equal lengths.
+    """Draws lengths of applications; equal seeds give equal lengths.
 
     Raises:
         ConfigError: If a recorded file is wrong.
     """
 
     seed: int = 0
-    """Seed of all draws. An application's draw depends only on seed, class and number."""
+    """Seed; an application's lengths depend only on seed, class and number."""
     length_scale: float = 1.0
-    """Factor on all lengths, of prompts and of outputs; fan-outs stay."""
+    """Factor on the lengths of prompts and outputs."""
     gap_scale: float = 1.0
-    """Factor on tool time; 0: no tool time."""
+    """Factor on tool time; 0 removes it."""
     steered: bool = True
     """Whether agents follow the plan (a random model) or only its limits (a real one)."""
     max_prompt_words: int = 400
@@ -125,13 +125,13 @@ class LengthPlan:
     of 2,048 entries makes 2 to 3.4 tokens of an English word, so that 400 words are at most some
     1,400 tokens of a 2,048-token context."""
     max_output_tokens: Tokens | None = None
-    """Largest output; None: only the measured maximum bounds it."""
+    """Maximum output in tokens; None: the measured maximum."""
     words_per_token: float = WORDS_PER_TOKEN
-    """Words of a prompt per token of the model's tokenizer."""
+    """Words of a prompt per token of the model."""
     samples: int = 5
     """Samples of an SC vote; 5: as in the measured runs."""
     most_fan_out: int | None = None
-    """Largest number of parallel inferences of a stage that are played, the first ones; None: all.
+    """Maximum number of parallel inferences of a stage, of which the first are used; None: all.
     Subtasks of a plan are not cut."""
     data_dir: Path | None = None
     """Directory with `recorded/CLASS.jsonl`; without a directory or file, runs are generated from
@@ -144,7 +144,7 @@ class LengthPlan:
         }
 
     def draw(self, application_class: str, item_id: str, number: int) -> Lengths:
-        """Return the lengths of an application, of a recorded run on its input if there is one.
+        """Return the lengths of an application, from a recorded run on its input if there is one.
 
         Args:
             application_class: One of `table.WORKLOADS`.
@@ -161,26 +161,29 @@ class LengthPlan:
 
     def of_run(self, application_class: str, run: RecordedRun) -> Lengths:
         """Return the lengths of an application that repeats a run."""
-        planned = replace(run, stages=tuple(self._planned(stage) for stage in run.stages))
-        limits = {name: self._call(*most) for name, most in _most(application_class).items()}
+        planned = replace(run, stages=tuple(self._scale_stage(stage) for stage in run.stages))
+        limits = {
+            name: self._scale_call(*most)
+            for name, most in _maximum_lengths(application_class).items()
+        }
         return Lengths(self.steered, planned, limits)
 
-    def _planned(self, stage: RecordedStage) -> RecordedStage:
+    def _scale_stage(self, stage: RecordedStage) -> RecordedStage:
         return RecordedStage(
             stage.name,
-            tuple(self._call(*call) for call in stage.calls[: self.most_fan_out]),
+            tuple(self._scale_call(*call) for call in stage.calls[: self.most_fan_out]),
             stage.gap_s * self.gap_scale,
             tuple(
                 RecordedSubtask(
                     subtask.needs,
-                    tuple((kind, *self._call(p, d)) for kind, p, d in subtask.calls),
+                    tuple((kind, *self._scale_call(p, d)) for kind, p, d in subtask.calls),
                     subtask.exec_s * self.gap_scale,
                 )
                 for subtask in stage.subtasks
             ),
         )
 
-    def _call(self, prompt_tokens: float, output_tokens: float) -> PlannedCall:
+    def _scale_call(self, prompt_tokens: float, output_tokens: float) -> PlannedCall:
         words = round(prompt_tokens * self.length_scale * self.words_per_token)
         output = max(1, round(output_tokens * self.length_scale))
         if self.max_output_tokens is not None:
@@ -188,8 +191,8 @@ class LengthPlan:
         return PlannedCall(min(words, self.max_prompt_words), output)
 
 
-def _flat(stage: RecordedStage) -> list[RecordedStage]:
-    """Return a stage; for subtasks, one stage for each kind with inferences."""
+def _without_subtasks(stage: RecordedStage) -> list[RecordedStage]:
+    """Return a stage; for subtasks, a stage for each kind that has inferences."""
     if not stage.subtasks:
         return [stage]
     stages = []
@@ -200,7 +203,7 @@ def _flat(stage: RecordedStage) -> list[RecordedStage]:
     return stages
 
 
-def _most(application_class: str) -> dict[str, tuple[float, float]]:
+def _maximum_lengths(application_class: str) -> dict[str, tuple[float, float]]:
     """Return the longest prompt and output of each stage of a class."""
     if application_class in LOOPS:
         loop = LOOPS[application_class]
@@ -214,7 +217,7 @@ def _most(application_class: str) -> dict[str, tuple[float, float]]:
 
 @dataclass(frozen=True, slots=True)
 class PlannedApplication:
-    """An application of a load."""
+    """Application of a load, with its input and planned lengths."""
 
     number: int
     """Index in the order of arrival, from 0."""
@@ -224,7 +227,7 @@ class PlannedApplication:
     """Text that the user submits."""
     tenant: str
     arrived_at_s: Seconds
-    """Time from the start of the load."""
+    """Seconds from the start of the load to the arrival."""
     lengths: Lengths
 
 
@@ -239,7 +242,7 @@ def plan_load(
     arrivals: Sequence[Seconds] | None = None,
     dealt: bool = False,
 ) -> list[PlannedApplication]:
-    """Draw a load, in order of arrival; equal arguments give equal loads.
+    """Draw the applications of a load in order of arrival; equal arguments give equal loads.
 
     Arrivals, classes, inputs and tenants are drawn independently: a change to one leaves the
     others.
@@ -259,25 +262,27 @@ def plan_load(
         ConfigError: If inputs cannot be loaded.
     """
 
-    def rng(purpose: str) -> random.Random:
+    def new_rng(purpose: str) -> random.Random:
         return random.Random(f"{seed}/{purpose}")
 
     def shuffled(application_class: str) -> Iterator[Input]:
-        """Return the inputs of a class in random order, repeated when used up."""
+        """Return the inputs of a class in random order, repeated as needed."""
         inputs = load_inputs(lengths.data_dir, application_class)
-        rng(f"inputs/{application_class}").shuffle(inputs)
+        new_rng(f"inputs/{application_class}").shuffle(inputs)
         return cycle(inputs)
 
     drawn = {name: share for name, share in mix.items() if share > 0}
     inputs = {name: shuffled(name) for name in drawn}
     if dealt:
-        classes = deal_classes({name: int(share) for name, share in drawn.items()}, rng("classes"))
+        classes = deal_classes(
+            {name: int(share) for name, share in drawn.items()}, new_rng("classes")
+        )
     else:
-        classes = iter(rng("classes").choices(list(drawn), list(drawn.values()), k=count))
+        classes = iter(new_rng("classes").choices(list(drawn), list(drawn.values()), k=count))
     if arrivals is None:
-        gaps = rng("arrivals")
+        gaps = new_rng("arrivals")
         arrivals = list(accumulate(gaps.expovariate(rate_per_s) for _ in range(count)))
-    of_tenants = rng("tenants")
+    of_tenants = new_rng("tenants")
     planned = []
     for number, (arrived_at_s, name) in enumerate(zip(arrivals, classes, strict=False)):
         item = next(inputs[name])

@@ -20,7 +20,7 @@ _Z90 = NormalDist().inv_cdf(0.9)
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A measured quantity, by its percentiles."""
+    """Distribution of a measured quantity, by its percentiles."""
 
     median: float
     p10: float
@@ -28,7 +28,7 @@ class Spread:
     max: float
 
     def draw(self, rng: random.Random) -> float:
-        """Draw from the two half log-normals that have these percentiles, cut at the maximum.
+        """Draw a value from two half log-normals with these percentiles, cut at the maximum.
 
         Lengths and counts are skewed to the right, and p90/median differs from median/p10.
         """
@@ -41,17 +41,17 @@ class Spread:
 
 
 def exactly(value: float) -> Spread:
-    """Return the spread of a constant."""
+    """Return the distribution of a constant."""
     return Spread(value, value, value, value)
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage of a class: inferences that run in parallel."""
+    """Stage of a class: inferences that run in parallel."""
 
     name: str
     fan_out: Spread | None
-    """Number of inferences; None: as many as the stage before has."""
+    """Number of inferences; None: the number of the previous stage."""
     prompt_tokens: Spread
     output_tokens: Spread
     gap_s: Spread | None = None
@@ -150,14 +150,14 @@ class Loop:
     first_output_tokens: Spread
     later_output_tokens: Spread
     observation_tokens: Spread
-    """Tokens that a tool's answer adds to the next prompt, besides the turn's own output."""
+    """Tokens of a tool's answer, which the next prompt adds to the turn's output."""
     gap_s: Spread
     """Tool time between turns, in seconds."""
     max_prompt_tokens: float = math.inf
-    """Longest measured prompt of any turn."""
+    """Longest measured prompt of a turn."""
 
 
-# Four fifths of the recordings label a call as first turn, later turn or observation.
+# First turn, later turn or observation: labelled so in four fifths of the recordings.
 LOOPS: dict[str, Loop] = {
     "FV": Loop(
         "thought",
@@ -190,7 +190,7 @@ LOOPS: dict[str, Loop] = {
         6035,
     ),
 }
-"""Statistics of the application classes that run in turns."""
+"""Statistics of application classes that run in turns."""
 
 
 MODEL, CHOOSE_MODEL, LLM_TASK = "model", "choose_model", "llm_task"
@@ -205,13 +205,13 @@ class PlanStages:
     planning: Stage
     subtasks: Spread
     choose_model_share: float
-    """Share of the subtasks in which an inference chooses a model, which then runs."""
+    """Share of subtasks in which an inference chooses a model to run."""
     llm_task_share: float
-    """Share of the subtasks that are an inference; all others only run a model that is no LLM."""
+    """Share of subtasks that are an inference; the others run a model that is no LLM."""
     choose_model: Stage
     llm_task: Stage
     exec_s: Spread
-    """Total time of those models in a run, in seconds."""
+    """Total seconds of models that are no LLM, in a run."""
     response: Stage
 
 

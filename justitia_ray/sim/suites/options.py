@@ -23,18 +23,19 @@ _TRACES = {
     "lmsys": "lmsys_vtc_arrivals.csv",
 }
 _MOONCAKE_STEP_S = 3.0
-"""Resolution to which the Mooncake trace rounds timestamps down; up to 28 requests share one."""
+"""Resolution in seconds of the Mooncake trace's timestamps, which are rounded down; up to 28
+requests share one."""
 
 _Maker = Callable[[int, random.Random], list[float]]
 _MADE: dict[str, _Maker] = {
     "poisson": lambda count, rng: sorted(rng.random() for _ in range(count)),
     "uniform": lambda count, rng: [number / count for number in range(count)],
 }
-"""Generators of times in [0, 1). A Poisson process with a given number of arrivals is the same as
+"""Generators of arrival times in [0, 1). A Poisson process with a given number of arrivals has
 independent uniform times."""
 
 ARRIVALS = (*_TRACES, *_MADE)
-"""Names of all kinds of arrivals."""
+"""Names of the kinds of arrivals."""
 
 
 def arrival_times(
@@ -56,7 +57,7 @@ def arrival_times(
                 f"arrivals {kind!r} are a recorded trace, which needs a data directory; without one"
                 f" allowed are {', '.join(_MADE)}"
             )
-        instants = _traced(data_dir / "arrivals" / _TRACES[kind], count)
+        instants = _times_of_trace(data_dir / "arrivals" / _TRACES[kind], count)
         if kind == "mooncake":
             instants = sorted(at + rng.uniform(0.0, _MOONCAKE_STEP_S) for at in instants)
         first, span = instants[0], instants[-1] - instants[0]
@@ -65,7 +66,7 @@ def arrival_times(
 
 
 def thinned_arrivals(kind: str, count: int, rng: random.Random, data_dir: Path) -> list[Seconds]:
-    """Return `count` times drawn from the whole of a trace, sorted, starting at 0.
+    """Return `count` times drawn from a whole trace, sorted, from 0 on.
 
     The load varies over them as over the trace.
 
@@ -88,7 +89,7 @@ def thinned_arrivals(kind: str, count: int, rng: random.Random, data_dir: Path) 
     return [round(at - drawn[0], 6) for at in drawn]
 
 
-def _traced(path: Path, count: int) -> list[Seconds]:
+def _times_of_trace(path: Path, count: int) -> list[Seconds]:
     instants = sorted(row.arrival_s for row in islice(read_trace(path), count))
     if not instants:
         raise ConfigError(f"{path}: must hold at least one arrival, has none")
@@ -98,7 +99,7 @@ def _traced(path: Path, count: int) -> list[Seconds]:
 
 @dataclass(frozen=True, slots=True)
 class SuiteOptions:
-    """Options of a suite; None: the suite's default.
+    """Options of a suite; None means the suite's default.
 
     `seed` and `data_dir` apply to every suite, the other options only to suites that support them.
 
@@ -109,7 +110,7 @@ class SuiteOptions:
     count: int | None = None
     """Number of applications."""
     window_s: Seconds | None = None
-    """Length of the arrivals in seconds; another window moves arrivals and changes nothing else."""
+    """Window of the arrivals in seconds; only the arrival times depend on it."""
     seed: int = 0
     data_dir: Path | None = None
     """Directory of recorded runs, inputs and arrivals. None: runs are drawn from published
@@ -134,8 +135,8 @@ class SuiteOptions:
         if self.arrivals is not None and self.arrivals not in ARRIVALS:
             raise ConfigError(f"arrivals must be one of {', '.join(ARRIVALS)}, got {self.arrivals}")
 
-    def refuse_others(self, who: str, takes: Sequence[str]) -> None:
-        """Raise ConfigError if an option is set that `who` does not support."""
+    def refuse_unsupported(self, who: str, takes: Sequence[str]) -> None:
+        """Check that the set options are supported by the suite `who`."""
         for name in (field.name for field in fields(self)):
             if name not in {"seed", "data_dir", *takes} and getattr(self, name) is not None:
                 raise ConfigError(f"{who} does not go by {name}; it does by {', '.join(takes)}")
@@ -144,7 +145,7 @@ class SuiteOptions:
 def suite_arrivals(
     options: SuiteOptions, count: int, gap_s: Seconds, *, traced: bool = True
 ) -> list[Seconds]:
-    """Return the arrival times of a suite's applications by its options.
+    """Return the arrival times of a suite's applications.
 
     Args:
         options: `arrivals`, `window_s`, `seed` and `data_dir` are used.
@@ -167,10 +168,10 @@ def suite_arrivals(
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """A kind of workload."""
+    """Kind of workload that the simulator can generate."""
 
     about: str
-    """Description and source, in one line."""
+    """Description and source in one line."""
     build: Callable[[SuiteOptions], list[WorkloadApplication]]
     """Function that returns the suite's applications in order of arrival."""
     takes: tuple[str, ...] = ()

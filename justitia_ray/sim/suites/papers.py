@@ -39,13 +39,13 @@ DEFAULT_GAP_S = 1.2
 """Mean time between arrivals: 300 applications in 6 minutes, the paper's 3x."""
 
 
-def _applications(
+def _applications_at(
     options: SuiteOptions,
     classes: Iterable[str],
     arrivals: Iterable[Seconds],
     tenants: Iterable[str] = repeat("default"),
 ) -> list[WorkloadApplication]:
-    """Return an application for each arrival: the next run of its class."""
+    """Return an application for each arrival, with the next run of its class."""
     samples = options.sc_samples or DEFAULT_SAMPLES
     runs: dict[str, Iterator[ApplicationRun]] = {}
     applications = []
@@ -69,16 +69,16 @@ def build_nine_class(options: SuiteOptions) -> list[WorkloadApplication]:
     and a larger count starts with the same applications.
     """
     mix, tenants = parse_mix(options.mix or "paper"), options.tenants or 1
-    return _applications(
+    return _applications_at(
         options,
-        deal_classes(mix, _rng(options, "classes")),
+        deal_classes(mix, _new_rng(options, "classes")),
         suite_arrivals(options, options.count or NINE_CLASS_COUNT, DEFAULT_GAP_S),
-        _tenants(tenants, _rng(options, "tenants")),
+        _draw_tenants(tenants, _new_rng(options, "tenants")),
     )
 
 
 def parse_mix(text: str) -> dict[str, int]:
-    """Return the number of each class in a deck, from a name of MIXES, or `CLASS=NUMBER,…`.
+    """Return the applications per class in a deck, from a name in MIXES or `CLASS=NUMBER,…`.
 
     Raises:
         ConfigError: If the text is neither, or all numbers are 0.
@@ -100,12 +100,12 @@ def parse_mix(text: str) -> dict[str, int]:
     return mix
 
 
-def _tenants(tenants: int, rng: random.Random) -> Iterator[str]:
+def _draw_tenants(tenants: int, rng: random.Random) -> Iterator[str]:
     while True:
         yield "default" if tenants == 1 else f"t{rng.randrange(tenants)}"
 
 
-def _rng(options: SuiteOptions, purpose: str) -> random.Random:
+def _new_rng(options: SuiteOptions, purpose: str) -> random.Random:
     return random.Random(f"{options.seed}/{purpose}")
 
 
@@ -123,15 +123,15 @@ MOUSE_EVERY_S = 1.0
 
 
 def build_elephant_mice(options: SuiteOptions) -> list[WorkloadApplication]:
-    """Return the elephant, `a0`, and count - 1 mice; a larger count starts with the same ones.
+    """Return the elephant `a0` and `count` - 1 mice; a larger count adds mice at the end.
 
     A window spreads the mice evenly over it; by default one arrives per second.
     """
     mice = (options.count or ELEPHANT_MICE_COUNT) - 1
     every_s = options.window_s / max(1, mice) if options.window_s else MOUSE_EVERY_S
-    rng = _rng(options, "classes")
+    rng = _new_rng(options, "classes")
     classes = [ELEPHANT, *(rng.choice(MICE) for _ in range(mice))]
-    return _applications(options, classes, [round(n * every_s, 6) for n in range(len(classes))])
+    return _applications_at(options, classes, [round(n * every_s, 6) for n in range(len(classes))])
 
 
 ELEPHANT_MICE = Suite(
@@ -142,8 +142,8 @@ ELEPHANT_MICE = Suite(
 
 
 def build_two_dm(options: SuiteOptions) -> list[WorkloadApplication]:
-    """Return two merges drawn by the seed. The paper's replica has 459 KV blocks, 7,344 tokens."""
-    return _applications(options, ["DM", "DM"], [0.0, 0.0])
+    """Return two merges, drawn by the seed; the paper's replica has 459 KV blocks, 7,344 tokens."""
+    return _applications_at(options, ["DM", "DM"], [0.0, 0.0])
 
 
 TWO_DM = Suite("two document merges that arrive together (Justitia Fig. 3)", build_two_dm)

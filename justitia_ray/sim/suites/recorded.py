@@ -31,10 +31,10 @@ from justitia_ray.sim.workload import (
 from justitia_ray.units import InferenceId, Seconds, Tokens
 
 PLAYED_CLASSES = (*STAGES, *LOOPS, "PE")
-"""Classes that have an agent."""
+"""Classes with an agent."""
 
 _Need: TypeAlias = Annotated[int, Field(ge=-1, strict=True)]
-"""Index of a subtask; -1: the plan itself, which all subtasks need."""
+"""Index of a subtask; -1 is the plan, which all subtasks need."""
 
 
 def _without_plan(needs: tuple[int, ...]) -> tuple[int, ...]:
@@ -43,14 +43,14 @@ def _without_plan(needs: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RecordedSubtask:
-    """A subtask of a plan: consecutive inferences, then a tool."""
+    """Subtask of a plan: consecutive inferences, then a tool."""
 
     needs: Annotated[tuple[_Need, ...], Field(alias="dep"), AfterValidator(_without_plan)]
-    """Indices of the earlier subtasks of the stage whose results this one needs."""
+    """Indices of the stage's earlier subtasks whose results this one needs."""
     calls: Annotated[tuple[tuple[str, TokensField, TokensField], ...], Field(alias="llm_calls")]
-    """Kind of each call (`choose_model` or `llm_task`), its prompt and output tokens."""
+    """Calls with their kind (`choose_model` or `llm_task`), prompt and output tokens."""
     exec_s: DurationField
-    """Duration of the tool."""
+    """Seconds that the tool takes."""
 
     @property
     def kind(self) -> str:
@@ -60,22 +60,22 @@ class RecordedSubtask:
 
 @dataclass(frozen=True, slots=True)
 class RecordedStage:
-    """A stage of a run: calls, or subtasks."""
+    """Stage of a run: calls, or subtasks."""
 
     name: str
     calls: Annotated[tuple[tuple[TokensField, TokensField], ...], Field(min_length=1)] = ()
     """Prompt and output tokens of each inference; all may run in parallel."""
     gap_s: Annotated[DurationField, Field(alias="gap_before_s")] = 0.0
-    """Tool time before the stage."""
+    """Seconds of tool time before the stage."""
     subtasks: Annotated[tuple[RecordedSubtask, ...], Field(min_length=1)] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedRun:
-    """A run of an application."""
+    """Recorded run of an application."""
 
     item_id: str | None
-    """Id of its input; None if that is not among the inputs."""
+    """Id of the input; None if it is not among the inputs."""
     stages: Annotated[tuple[RecordedStage, ...], Field(min_length=1)]
 
 
@@ -83,7 +83,7 @@ _RUN = TypeAdapter(RecordedRun)
 
 
 def load_runs(data_dir: Path, application_class: str, *, played: bool = False) -> list[RecordedRun]:
-    """Return the runs in `recorded/CLASS.jsonl`; an empty list if there is no such file.
+    """Return the runs in `recorded/CLASS.jsonl`; none without the file.
 
     Args:
         data_dir: Directory with `recorded/`.
@@ -97,10 +97,10 @@ def load_runs(data_dir: Path, application_class: str, *, played: bool = False) -
     path = data_dir / "recorded" / f"{application_class}.jsonl"
     if not path.exists():
         return []
-    return [_run(record, application_class, played) for record in read_records(path)]
+    return [_parse_run(record, application_class, played) for record in read_records(path)]
 
 
-def _run(record: JsonRecord, application_class: str, played: bool) -> RecordedRun:
+def _parse_run(record: JsonRecord, application_class: str, played: bool) -> RecordedRun:
     try:
         run = _RUN.validate_python(record.fields)
     except ValidationError as error:
@@ -129,7 +129,7 @@ def _run(record: JsonRecord, application_class: str, played: bool) -> RecordedRu
 def _check_playable(
     record: JsonRecord, application_class: str, stages: Sequence[RecordedStage]
 ) -> None:
-    """Raise ConfigError unless the stages are those of the class's agent."""
+    """Check that the stages are those of the class's agent."""
     if application_class in LOOPS:
         for index, stage in enumerate(stages):
             if len(stage.calls) != 1:
@@ -161,7 +161,7 @@ def _check_playable(
 
 
 def inferences_of(run: RecordedRun, *, named: bool = False) -> tuple[WorkloadInference, ...]:
-    """Return the inferences of a run, in the order of the record.
+    """Return the inferences of a run in recorded order.
 
     A stage starts when the one before is done and `gap_s` seconds of tool time are over; its calls
     run in parallel. Subtasks start when those they need are done, run their calls one after the
@@ -173,36 +173,36 @@ def inferences_of(run: RecordedRun, *, named: bool = False) -> tuple[WorkloadInf
         named: Whether inferences are named `STAGE/INDEX`, those of subtasks `KIND/INDEX`, instead
             of `0`, `1`, …
     """
-    dag = _Dag(named=named)
-    done = _Done((), 0)
+    dag = _InferenceGraph(named=named)
+    done = _Instant((), 0)
     for stage in run.stages:
-        start = _Done(done.after, done.delay_s + stage.gap_s)
+        start = _Instant(done.after, done.delay_s + stage.gap_s)
         if stage.subtasks:
             done = dag.add_subtasks(stage.subtasks, start)
         else:
-            done = _Done(tuple(dag.add(stage.name, *call, start) for call in stage.calls), 0)
+            done = _Instant(tuple(dag.add(stage.name, *call, start) for call in stage.calls), 0)
     return tuple(dag.inferences)
 
 
 @dataclass(frozen=True, slots=True)
-class _Done:
-    """A time: a delay after the last of some inferences, or after the arrival if there are none."""
+class _Instant:
+    """A delay after the last of some inferences; after the arrival without inferences."""
 
     after: tuple[InferenceId, ...]
     delay_s: Seconds
 
 
-class _Dag:
+class _InferenceGraph:
     def __init__(self, *, named: bool) -> None:
         self.inferences: list[WorkloadInference] = []
         self._named = named
         self._counts = Counter[str]()
         self._lead_s: dict[InferenceId, dict[InferenceId, Seconds]] = {}
-        """Ancestors of each inference, with the least tool time from their end to its submission.
-        """
+        """Ancestors of each inference, with the minimum tool time between their end and its
+        submission."""
 
     def add(
-        self, stage: str, prompt_tokens: Tokens, output_tokens: Tokens, start: _Done
+        self, stage: str, prompt_tokens: Tokens, output_tokens: Tokens, start: _Instant
     ) -> InferenceId:
         name = f"{stage}/{self._counts[stage]}" if self._named else str(len(self.inferences))
         self._counts[stage] += 1
@@ -213,26 +213,26 @@ class _Dag:
         )
         return name
 
-    def add_subtasks(self, subtasks: Iterable[RecordedSubtask], start: _Done) -> _Done:
-        ends: list[_Done] = []
+    def add_subtasks(self, subtasks: Iterable[RecordedSubtask], start: _Instant) -> _Instant:
+        ends: list[_Instant] = []
         for subtask in subtasks:
             at = self._latest([ends[i] for i in subtask.needs]) if subtask.needs else start
             for call in subtask.calls:
                 name = self.add(*call, at)
-                self._lead_s[name] = self._leads(at)
-                at = _Done((name,), 0.0)
-            ends.append(_Done(at.after, at.delay_s + subtask.exec_s))
+                self._lead_s[name] = self._leads_of(at)
+                at = _Instant((name,), 0.0)
+            ends.append(_Instant(at.after, at.delay_s + subtask.exec_s))
         return self._latest(ends)
 
-    def _leads(self, at: _Done) -> dict[InferenceId, Seconds]:
+    def _leads_of(self, at: _Instant) -> dict[InferenceId, Seconds]:
         leads = dict.fromkeys(at.after, at.delay_s)
         for name in at.after:
             for ancestor, lead_s in self._lead_s.get(name, {}).items():
                 leads[ancestor] = max(leads.get(ancestor, 0.0), lead_s + at.delay_s)
         return leads
 
-    def _latest(self, ends: list[_Done]) -> _Done:
-        """Return the last of several times, as exactly as `after` and one delay can express it.
+    def _latest(self, ends: list[_Instant]) -> _Instant:
+        """Return the latest of several instants, as well as `after` and one delay can express it.
 
         An inference for which another one waited is implied; the part of its delay that may still
         remain is kept. Where delays differ, the longest counts from the last end: the format has
@@ -250,4 +250,4 @@ class _Dag:
             if not leads:
                 last.append(name)
             delay_s = max(delay_s, own_s - max(leads, default=0.0))
-        return _Done(tuple(last), delay_s)
+        return _Instant(tuple(last), delay_s)

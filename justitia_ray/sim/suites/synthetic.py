@@ -24,12 +24,12 @@ HONEST_TENANTS = ("honest1", "honest2")
 SPLITTER = "splitter"
 PROMPT_TOKENS = 470
 OUTPUT_TOKENS = 161
-"""Output of a chunk of a map-reduce summary; prompt and output are the recorded medians."""
+"""Output of a chunk of a map-reduce summary; prompt and output lengths are recorded medians."""
 
 
-def _suite(about: str, *, split: bool) -> Suite:
+def _tenants_suite(about: str, *, split: bool) -> Suite:
     def build(options: SuiteOptions) -> list[WorkloadApplication]:
-        """Return the applications of the tenants; the seed sets their order of arrival."""
+        """Return the tenants' applications; the seed sets their order of arrival."""
         inferences = tuple(
             WorkloadInference(str(number), PROMPT_TOKENS, OUTPUT_TOKENS)
             for number in range(options.count or PIECES)
@@ -50,15 +50,15 @@ def _suite(about: str, *, split: bool) -> Suite:
     return Suite(about, build, ("count",))
 
 
-GAMING = _suite(
+GAMING = _tenants_suite(
     "two tenants with one application each, a third splits its own into 100", split=True
 )
-GAMING_UNSPLIT = _suite("the same, but nobody splits", split=False)
+GAMING_UNSPLIT = _tenants_suite("the same, but nobody splits", split=False)
 
 
 DEFAULT_COUNT = 100
 DEFAULT_GAP_S = 3.0
-"""Mean time between arrivals."""
+"""Mean seconds between arrivals."""
 
 
 _PREFIX = Loop(
@@ -80,7 +80,7 @@ _GAPS = Loop(
     observation_tokens=Spread(150, 50, 400, 800),
     gap_s=Spread(20, 8, 60, 180),
 )
-"""Not recorded: turns of a few seconds, tools of 8 s to a minute, as the model tools took in PE."""
+"""Assumed gaps: turns of a few seconds, tools from 8 s to a minute, as PE's model tools took."""
 
 
 def _agent_loops_suite(about: str, application_class: str, loop: Loop) -> Suite:

@@ -29,7 +29,7 @@ from justitia_ray.units import Seconds, Tokens
 APPLICATION_CLASS = "request"
 TEN_MINUTES: Seconds = 600.0
 ON_OFF_S: Seconds = 60.0
-"""Length of an ON phase, and of an OFF phase."""
+"""Seconds of an ON phase, and of an OFF phase."""
 
 RequestStream = Callable[[random.Random], list[Seconds]]
 """Function that draws the times of one client's requests."""
@@ -37,7 +37,7 @@ RequestStream = Callable[[random.Random], list[Seconds]]
 
 @dataclass(frozen=True, slots=True)
 class RequestClient:
-    """A client: arrivals and lengths of its requests."""
+    """Client with the arrivals and lengths of its requests."""
 
     stream: RequestStream
     prompt_tokens: Tokens = 256
@@ -62,18 +62,18 @@ def evenly(
 
 
 def on_off(stream: RequestStream) -> RequestStream:
-    """Return a stream without the requests in OFF phases; it begins with an ON phase."""
+    """Return a stream without its requests in OFF phases; it begins with an ON phase."""
     return lambda rng: [at for at in stream(rng) if int(at // ON_OFF_S) % 2 == 0]
 
 
 def poisson(per_minute: float) -> RequestStream:
-    """Return a Poisson process whose number of requests is fixed to the expected one."""
+    """Return a Poisson process with exactly its expected number of requests."""
     count = round(per_minute * TEN_MINUTES / 60.0)
     return lambda rng: sorted(rng.uniform(0.0, TEN_MINUTES) for _ in range(count))
 
 
 def increasing(first_per_minute: float, last_per_minute: float) -> RequestStream:
-    """Return a stream whose rate grows linearly.
+    """Return a stream whose rate grows linearly with time.
 
     By t there have been r₀·t + (r₁ − r₀)·t²/2T requests; request k is sent when that is k + phase.
     """
@@ -91,12 +91,12 @@ def increasing(first_per_minute: float, last_per_minute: float) -> RequestStream
 
 
 def in_turn(*streams: RequestStream) -> RequestStream:
-    """Return the streams one after the other; each must start after the one before it."""
+    """Return streams in succession; each must start after the previous one."""
     return lambda rng: [at for stream in streams for at in stream(rng)]
 
 
 def suite(about: str, clients: Sequence[RequestClient], duration_s: Seconds = TEN_MINUTES) -> Suite:
-    """Return a suite of clients named `client1`, `client2`, …, as the VTC paper counts them."""
+    """Return a suite of clients `client1`, `client2`, …, as the VTC paper counts them."""
 
     def build(options: SuiteOptions) -> list[WorkloadApplication]:
         sent = (
@@ -122,7 +122,7 @@ def _request(
     output_tokens: Tokens,
     weight: float = 1.0,
 ) -> WorkloadApplication:
-    """Return the application of one request; `number` is its index in the order of arrival."""
+    """Return an application with one request; `number` is its index in order of arrival."""
     return WorkloadApplication(
         application_id=f"a{number}",
         application_class=APPLICATION_CLASS,
@@ -209,7 +209,7 @@ _TRACE = Path("arrivals") / "lmsys_vtc_arrivals.csv"
 
 
 def build_lmsys(options: SuiteOptions) -> list[WorkloadApplication]:
-    """Return the trace's requests; with a window, the last arrives at its end.
+    """Return the trace's requests; with a window, the last one arrives at its end.
 
     Raises:
         ConfigError: If there is no data directory.

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from justitia_ray.client.transport import Response, StreamedResponse
-from justitia_ray.sim.recognition import Tally
+from justitia_ray.sim.recognition import RecognitionCounts
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 from scripts.bench.chat_player import ChatPlayer, Placed, PlayedChats
 from scripts.bench.recognition import REFERENCE, SimulatedLoad, Times, times_of, ways
@@ -153,7 +153,7 @@ def test_ratios_compare_runs_of_the_same_seed() -> None:
         str(REFERENCE): [times_of([("CC", 1.0)]), times_of([("CC", 10.0)])],
         "other": [times_of([("CC", 2.0)]), times_of([("CC", 40.0)])],
     }
-    load = SimulatedLoad("paper", 3.0, times, [{"CC": Tally(4, 2, 1)}])
+    load = SimulatedLoad("paper", 3.0, times, [{"CC": RecognitionCounts(4, 2, 1)}])
 
     assert "3.00 (2.00 to 4.00)" in simulated_tables(load)
     assert ["all", "4", "2", "1", "25%", "50%"] in [

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from justitia_ray.errors import ConfigError
-from justitia_ray.sim.recognition import IDLE_S, WAYS, first_calls, tally
+from justitia_ray.sim.recognition import IDLE_S, WAYS, count_recognised, first_calls
 from justitia_ray.sim.results import RunResult
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.simulation import simulate
@@ -134,7 +134,7 @@ def test_lags_and_tags_exist_for_served_applications_only() -> None:
 
 def test_calls_are_counted_by_class() -> None:
     """One of three calls follows another and is recognised as part of its conversation."""
-    counted = tally([agent(), app("b", (1, 1))])
+    counted = count_recognised([agent(), app("b", (1, 1))])
 
     assert {"c": (3, 1, 1)} == {
         name: (of.calls, of.following, of.recognised) for name, of in counted.items()

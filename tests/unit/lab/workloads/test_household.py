@@ -19,7 +19,7 @@ from justitia_ray.lab.workloads.household import (
     played,
     solution,
 )
-from justitia_ray.sim.suites.inputs import opening
+from justitia_ray.sim.suites.inputs import household_game
 from tests.unit.lab.workloads.scripted import Scripted, in_turn, run_freely
 from tests.unit.sim.data_directory import REAL, needs_real_data
 
@@ -92,13 +92,13 @@ def test_invalid_command_has_no_effect(command: str) -> None:
 @pytest.mark.parametrize("seed", range(60))
 def test_every_game_of_ours_can_be_won(seed: int) -> None:
     """The same seed is the same game, and a perfect player reaches its goal."""
-    assert opening(seed) == opening(seed)
-    game = Household(opening(seed))
+    assert household_game(seed) == household_game(seed)
+    game = Household(household_game(seed))
     for command in solution(game):
         assert NOTHING != game.act(command)
 
     assert game.is_done
-    assert played(opening(seed)) == played(opening(seed))
+    assert played(household_game(seed)) == played(household_game(seed))
 
 
 @needs_real_data
