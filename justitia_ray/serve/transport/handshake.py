@@ -16,7 +16,7 @@ import msgspec
 
 from justitia_ray.errors import ConnectionLost
 
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 """Version of the messages; a listener refuses any other. `tests/README.md` says when to increase
 it."""
 _NONCE_BYTES = 32

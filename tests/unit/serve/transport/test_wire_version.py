@@ -11,7 +11,7 @@ from justitia_ray.serve.transport import frames, handshake, methods
 from justitia_ray.serve.transport.handshake import WIRE_VERSION
 from tests.unit.serve.transport.test_methods import TYPES
 
-_OF_VERSION_3 = {
+_OF_VERSION_4 = {
     "Answer": "id value",
     "Call": "id method arguments",
     "Cancel": "id",
@@ -22,9 +22,14 @@ _OF_VERSION_3 = {
     "FailureCause": "crash kill",
     "Hello": "wire_version key_id role name target nonce",
     "Item": "id value",
-    "LeaseFinished": "lease_id prompt_tokens output_tokens outcome booked cached_tokens",
-    "LeaseProgress": "lease_id prompt_tokens output_tokens running cached_tokens",
+    "LeaseFinished": (
+        "lease_id prompt_tokens output_tokens outcome booked cached_tokens recomputed_tokens"
+    ),
+    "LeaseProgress": (
+        "lease_id prompt_tokens output_tokens running cached_tokens recomputed_tokens"
+    ),
     "LeaseRun": "lease_id ran_s",
+    "MeasuredPrefill": "cost release",
     "NackReason": "lease connection",
     "Outcome": "finished cancelled failed expired",
     "Output": "tokens finish_reason stop_reason",
@@ -45,7 +50,7 @@ _OF_VERSION_3 = {
     "_ReplicaMail": "epoch messages backlog_kv_tokens",
 }
 """Fields of the types that are encoded by position, and values of the enumerations."""
-_ARGUMENTS_OF_VERSION_3 = {
+_ARGUMENTS_OF_VERSION_4 = {
     "open_application": 1,
     "submit_many": 4,
     "poll_grants": 3,
@@ -102,8 +107,8 @@ def test_positional_message_fields_match_the_wire_version() -> None:
 
     If this test fails, raise `WIRE_VERSION` and record the new fields here.
     """
-    assert (3, _OF_VERSION_3) == (WIRE_VERSION, _shapes())
+    assert (4, _OF_VERSION_4) == (WIRE_VERSION, _shapes())
 
 
 def test_method_argument_counts_match_the_wire_version() -> None:
-    assert _ARGUMENTS_OF_VERSION_3 == {name: len(sent) for name, (sent, _) in TYPES.items()}
+    assert _ARGUMENTS_OF_VERSION_4 == {name: len(sent) for name, (sent, _) in TYPES.items()}
