@@ -139,7 +139,7 @@ class Outlooks:
     def __init__(self, core: SchedulerCore) -> None:
         self.held_by: HeldBy = lambda application: None
         self._core = core
-        self._rate = ServedRate(with_prefill=core.state.prefill_cost is not None)
+        self._rate = ServedRate()
         self.starts = Calibration()
         self.ends = Calibration()
         self._profile: QueueProfile | None = None
@@ -166,8 +166,11 @@ class Outlooks:
             replicas = core.state.replicas.values()
             held = sum(replica.context_tokens for replica in replicas)
             sequences = sum(replica.leases.sequences for replica in replicas)
-            made = core.state.counters.made_tokens
-            self._rate.record(history.served, history.busy_s, held, sequences, made)
+            counters = core.state.counters
+            ended = counters.iterations, counters.iterating_s
+            self._rate.record(
+                history.served, history.busy_s, held, sequences, counters.made_tokens, ended
+            )
         for action in actions:
             if isinstance(action, Grant) and self._said:
                 inference = core.state.inferences.get(action.request_id)
@@ -423,11 +426,11 @@ class Outlooks:
         seats = sum(one.capacity.max_num_seqs for one in replicas)
         of_memory = rate.held_tokens / max(1, self._core.state.kv_tokens())
         of_seats = rate.sequences / max(1, seats)
-        if not of_memory or not of_seats:
+        if not of_memory or not of_seats or not rate.made_per_s:
             return memory_s
         # Inferences of unknown lengths are assumed to be like recent ones.
         later_tokens = demand.later_kv_token_time * rate.sequences / rate.held_tokens
-        seats_s = (demand.tokens + later_tokens) * rate.iteration_s / rate.sequences
+        seats_s = (demand.tokens + later_tokens) / rate.made_per_s
         most = max(of_memory, of_seats)
         return max(memory_s * of_memory / most, seats_s * of_seats / most)
 

@@ -509,6 +509,11 @@ class Replicas:
             if not self._refuse_killer(self._suspects.claim(end.lease_id, inference)):
                 self._inferences.requeue(inference)
             return
+        is_whole = end.outcome is Outcome.FINISHED and inference.attempts == 1
+        if is_whole and not inference.resubmitted:
+            counters = self._state.counters
+            counters.iterations += inference.output_tokens // inference.choices
+            counters.iterating_s += self._state.now - lease.granted_at
         application = self._state.applications[inference.application_id]
         is_counted = self._was_counted(end, inference)
         self._inferences.end(inference, end.outcome, is_counted=is_counted, is_reported=True)

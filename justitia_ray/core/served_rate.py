@@ -19,13 +19,7 @@ _USUAL_USE = 0.7
 class ServedRate:
     """Rate of service and length of an iteration, from growing totals. O(1) a sample."""
 
-    def __init__(self, *, with_prefill: bool = False) -> None:
-        """Start without a measurement.
-
-        Args:
-            with_prefill: Whether prefill is service: then service says nothing about iterations.
-        """
-        self._with_prefill = with_prefill
+    def __init__(self) -> None:
         self._served: KvTokenTime = 0
         """Total service at the last sample."""
         self.busy_s: Seconds = 0
@@ -38,6 +32,10 @@ class ServedRate:
         self._made: float = 0
         self._made_tokens: Tokens = 0
         """Output tokens in all at the last sample."""
+        self._iterations: float = 0
+        self._iterating_s: Seconds = 0
+        self._ended: tuple[int, Seconds] = 0, 0
+        """Iterations and times of ended leases in all at the last sample."""
 
     def record(
         self,
@@ -46,6 +44,7 @@ class ServedRate:
         held_tokens: Tokens,
         sequences: int,
         made_tokens: Tokens,
+        ended: tuple[int, Seconds] = (0, 0),
     ) -> None:
         """Record the totals, and the current use.
 
@@ -55,6 +54,7 @@ class ServedRate:
             held_tokens: KV of all leases.
             sequences: Sequences of all leases, each of which uses a seat.
             made_tokens: Output tokens so far.
+            ended: Iterations of all ended leases so far, and the time of these leases.
         """
         lasted_s = busy_s - self.busy_s
         if lasted_s <= 0:
@@ -65,7 +65,10 @@ class ServedRate:
         self._held_token_s = keep * self._held_token_s + held_tokens * lasted_s
         self._sequence_s = keep * self._sequence_s + sequences * lasted_s
         self._made = keep * self._made + (made_tokens - self._made_tokens)
+        self._iterations = keep * self._iterations + (ended[0] - self._ended[0])
+        self._iterating_s = keep * self._iterating_s + (ended[1] - self._ended[1])
         self._served, self.busy_s, self._made_tokens = served, busy_s, made_tokens
+        self._ended = ended
 
     def kv_per_s(self, kv_tokens: Tokens) -> float:
         """Return the KV token-time served per second, above 0.
@@ -80,14 +83,20 @@ class ServedRate:
 
     @property
     def iteration_s(self) -> Seconds:
-        """Length of an iteration: the mean KV tokens held times seconds, divided by the service.
+        """Length of an iteration: the time of ended leases divided by their iterations.
 
-        With prefill: the mean number of sequences times seconds, divided by the tokens made.
+        A lease that ends between two samples is in none of them, so the sequences that samples
+        show are too few under light load. They are used until the first lease ends.
         """
-        used_s, made = self._held_token_s, self._service
-        if self._with_prefill:
+        used_s, made = self._iterating_s, self._iterations
+        if not made:
             used_s, made = self._sequence_s, self._made
         return used_s / made if made > 0 and used_s > 0 else USUAL_ITERATION_S
+
+    @property
+    def made_per_s(self) -> float:
+        """Output tokens per second, of all sequences; 0 before any measurement."""
+        return self._made / self._served_s if self._served_s > 0 else 0.0
 
     @property
     def held_tokens(self) -> float:

@@ -105,6 +105,11 @@ class Counters:
     """Number of inferences by outcome, without those that an earlier scheduler has counted."""
     made_tokens: Tokens = 0
     """Output tokens of all reports."""
+    iterations: int = 0
+    """Iterations of all leases that this scheduler granted and that finished at the first attempt.
+    """
+    iterating_s: Seconds = 0
+    """Time of these leases, from their grants to the reports of their ends."""
     prefill: KvTokenTime = 0
     """Service booked for computing prompts."""
     forgiven: KvTokenTime = 0

@@ -2,7 +2,9 @@
 
 import pytest
 
+from justitia_ray.core import events as ev
 from justitia_ray.core.served_rate import HALF_LIFE_S, USUAL_ITERATION_S, ServedRate
+from tests.core_driver import CoreDriver
 
 
 def test_rate_is_service_over_busy_time() -> None:
@@ -15,12 +17,48 @@ def test_rate_is_service_over_busy_time() -> None:
     assert rate.iteration_s == pytest.approx(50 / 500)
 
 
-def test_iteration_with_prefill_takes_the_time_of_a_generated_token() -> None:
-    rates = [ServedRate(with_prefill=True) for _ in range(2)]
+def test_iteration_takes_the_time_of_a_generated_token_until_a_lease_ends() -> None:
+    """Service does not count: most of it may be prefill."""
+    rates = [ServedRate() for _ in range(2)]
     for rate, per_iteration in zip(rates, (50, 5000), strict=True):
         rate.record(20 * per_iteration, 2.0, 50, 5, 100)
 
     assert [0.1, 0.1] == [pytest.approx(rate.iteration_s) for rate in rates]
+    rates[0].record(2000, 4.0, 50, 5, 200, (40, 8.0))
+    assert rates[0].iteration_s == pytest.approx(0.2)
+
+
+def test_iteration_is_as_long_under_light_load_as_it_is() -> None:
+    """20 tokens in 1 s, then a second of nothing: most samples find that nothing runs."""
+    driver = CoreDriver()
+    driver.pull("r0", kv=10_000)
+    driver.open("a", 10**6)
+    for number in range(20):
+        request = f"a{number}"
+        driver.submit(request, output=20)
+        lease = driver.lease_of(request)
+        driver.now += 0.9
+        driver.pull("r0", {lease: 18}, kv=10_000)
+        driver.now += 0.1
+        driver.end(request, 10, 20)
+        driver.now += 1.0
+
+    assert driver.core.outlooks.iteration_s == pytest.approx(0.05)
+
+
+def test_cut_and_repeated_leases_say_nothing_about_iterations() -> None:
+    driver = CoreDriver()
+    driver.pull("r0", kv=10_000)
+    driver.open("a", 10**6)
+    driver.submit("cut", output=20)
+    driver.now += 5.0
+    driver.handle(ev.ReplicaLost("r0"))
+    driver.pull("r0", kv=10_000)
+    driver.now += 1.0
+    driver.end("cut", 10, 20)
+
+    counters = driver.core.state.counters
+    assert (counters.iterations, counters.iterating_s) == (0, 0)
 
 
 def test_idle_time_does_not_change_the_rate() -> None:
