@@ -16,9 +16,8 @@ from justitia_ray.core.entities import Outcome, ReplicaCapacity
 from justitia_ray.core.scheduler import SchedulerCore
 from justitia_ray.core.snapshot import restore, snapshot
 from justitia_ray.cost import kv_token_time
-from justitia_ray.engine_model.steps import EngineSequence
 from justitia_ray.sim.sessions.profiles import LongContextProfile
-from justitia_ray.sim.sessions.replica import SessionReplica
+from justitia_ray.sim.sessions.replica import SessionReplica, TurnSequence
 from justitia_ray.sim.sessions.trace import Chain, TurnContent
 from justitia_ray.sim.sessions.trace import Turn as RecordedTurn
 from justitia_ray.units import KvTokenTime, Seconds, Tokens
@@ -32,6 +31,7 @@ PROFILE = LongContextProfile(
     per_context_token_s=1e-6,
     per_prompt_token_s=4e-4,
     per_pair_s=0.0,
+    host_token_s=0.0,
 )
 """A context of 1,000 tokens takes 0.4 s, all of the memory 4.1 s, a token of output 20 ms."""
 _TICK_S: Seconds = 0.25
@@ -46,6 +46,8 @@ class Turn:
     output: Tokens
     gap_s: Seconds = 0.0
     """Time between the answer before, or the arrival, and its submission."""
+    is_aside: bool = False
+    """Whether the agent goes on without its answer: the next gap begins with its submission."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,9 @@ class Agent:
     """Application class."""
     stays_s: Seconds | None = 0.0
     """Time after the last answer at which it is closed; None: never."""
+    tenant: str = "tenant"
+    context: str = ""
+    """Name of its context, which agents may share; empty: a context of its own."""
     after: str = ""
     """Name of the agent at whose end it arrives, `arrives_at` later."""
 
@@ -81,8 +86,12 @@ def agent(
     gap_s: Seconds = 0.5,
     **more: object,
 ) -> Agent:
-    """Return an agent with equal turns whose context grows."""
-    own = tuple(Turn(begin + k * grows, output, gap_s if k else 0.0) for k in range(turns))
+    """Return an agent whose context grows, with gaps of 0.5 to 1.5 times `gap_s`."""
+    seed = sum(name.encode())
+    own = tuple(
+        Turn(begin + k * grows, output, gap_s * (0.5 + (37 * k + seed) % 11 / 10) if k else 0.0)
+        for k in range(turns)
+    )
     return Agent(name, arrives_at, own, **more)  # type: ignore[arg-type]
 
 
@@ -91,7 +100,7 @@ class _Call:
     agent: Agent
     place: int
     content: TurnContent
-    sequence: EngineSequence | None = None
+    sequence: TurnSequence | None = None
     lease_id: str = ""
 
     @property
@@ -129,7 +138,6 @@ class AgentWorld:
         replicas: Number of engines.
         options: Options of `justitia`.
         profile: Memory and times of an engine.
-        prepare: Called with each new core; a test may break it.
         watch: Called after each event with the time.
         restarts_at: Time at which another scheduler takes over, and all engines restart.
     """
@@ -139,13 +147,11 @@ class AgentWorld:
         replicas: int = 1,
         options: Mapping[str, object] | None = None,
         profile: LongContextProfile = PROFILE,
-        prepare: Callable[[SchedulerCore], None] = lambda core: None,
         watch: Callable[["AgentWorld", Seconds], None] = lambda world, now: None,
         restarts_at: Seconds | None = None,
     ) -> None:
         self._options = options or {}
         self._profile = profile
-        self._prepare = prepare
         self._watch = watch
         self._restarts_at = restarts_at
         self._replicas = {str(i): SessionReplica(i, profile, "priority") for i in range(replicas)}
@@ -154,7 +160,7 @@ class AgentWorld:
         self._steps = 0
         self._waiting: dict[str, _Call] = {}
         self._leased: dict[str, dict[str, _Call]] = {name: {} for name in self._replicas}
-        self._calls: dict[EngineSequence, _Call] = {}
+        self._calls: dict[TurnSequence, _Call] = {}
         self._chains: dict[str, Chain] = {}
         self._arrived: dict[str, Seconds] = {}
         self._followers: dict[str, list[Agent]] = {}
@@ -188,9 +194,7 @@ class AgentWorld:
 
     def _new_core(self) -> SchedulerCore:
         prefix = f"{self._steps}-"
-        core = SchedulerCore("justitia", self._options, "peak", PATIENT, lease_prefix=prefix)
-        self._prepare(core)
-        return core
+        return SchedulerCore("justitia", self._options, "peak", PATIENT, lease_prefix=prefix)
 
     def _at(self, at: Seconds, act: Callable[[Seconds], None]) -> None:
         self._steps += 1
@@ -203,19 +207,27 @@ class AgentWorld:
 
     def _arrive(self, one: Agent, now: Seconds) -> None:
         self._arrived[one.name] = now
-        self._chains[one.name] = Chain()
+        self._chains.setdefault(one.context or one.name, Chain())
         cost = one.cost if one.predicted is None else one.predicted
-        self._handle(ev.ApplicationArrived(one.name, one.kind, "tenant", 1.0, cost, "i"), now)
+        self._handle(ev.ApplicationArrived(one.name, one.kind, one.tenant, 1.0, cost, "i"), now)
         self._at(now + one.turns[0].gap_s, partial(self._submit, one, 0))
 
     def _submit(self, one: Agent, place: int, now: Seconds) -> None:
         turn = one.turns[place]
         recorded = RecordedTurn(
-            turn.prompt, turn.output, turn.gap_s, ((self._chains[one.name], turn.prompt),)
+            turn.prompt,
+            turn.output,
+            turn.gap_s,
+            ((self._chain_of(one), turn.prompt),),
         )
         call = _Call(one, place, TurnContent(recorded, self._profile.block_size))
         self._waiting[call.name] = call
         self._handle(self._submission(call), now)
+        if turn.is_aside:
+            self._at(now + one.turns[place + 1].gap_s, partial(self._submit, one, place + 1))
+
+    def _chain_of(self, one: Agent) -> Chain:
+        return self._chains[one.context or one.name]
 
     def _submission(self, call: _Call, lease_id: str | None = None) -> ev.InferenceSubmitted:
         turn, again = call.turn, lease_id is not None or bool(call.lease_id)
@@ -245,6 +257,8 @@ class AgentWorld:
 
     def _go_on(self, call: _Call, now: Seconds) -> None:
         one, place = call.agent, call.place + 1
+        if call.turn.is_aside:
+            return
         if place < len(one.turns):
             self._at(now + one.turns[place].gap_s, partial(self._submit, one, place))
             return
@@ -309,12 +323,13 @@ class AgentWorld:
         call.lease_id = grant.lease_id
         self._leased[grant.replica_id][grant.lease_id] = call
         self._steps += 1
-        call.sequence = EngineSequence(
+        call.sequence = TurnSequence(
             content=call.content,
             arrival=self._steps,
             prompt_tokens=call.turn.prompt,
             max_tokens=call.turn.output,
             priority=grant.priority,
+            path=((self._chain_of(call.agent), call.turn.prompt),),
         )
         self._calls[call.sequence] = call
         self._replicas[grant.replica_id].add(call.sequence, now)

@@ -1,5 +1,7 @@
 """Gaps of application classes between two inferences, and how long a context is kept through one.
 
+A class is that of one tenant: another's applications under the same name change nothing.
+
 Memory kept through a gap of g seconds is idle for g; a context that was evicted is computed again,
 which takes the whole replica. For a context of c tokens the first costs c·g, the second M·c·b
 token·seconds (M: KV tokens of the replica, b: seconds to compute a prompt token). So both are equal
@@ -8,13 +10,16 @@ at g = M·b, whatever the length of the context: the *break-even* gap.
 
 from collections import deque
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
-from justitia_ray.units import Seconds
+from justitia_ray.units import ClientId, Seconds
 
 _SAMPLES = 128
 _LEAST_SAMPLES = 8
-_MOST_CLASSES = 256
+_MOST_CLASSES = 1_024
+
+GapClass: TypeAlias = tuple[ClientId, str]
+"""Tenant and application class."""
 
 
 class _Gap(NamedTuple):
@@ -27,14 +32,14 @@ class Gaps:
     """The last gaps of each application class."""
 
     def __init__(self) -> None:
-        self._of: dict[str, deque[_Gap]] = {}
+        self._of: dict[GapClass, deque[_Gap]] = {}
         """Gaps by class; the class with the latest new gap is last."""
-        self._kept: dict[str, tuple[Seconds, Seconds]] = {}
+        self._kept: dict[GapClass, tuple[Seconds, Seconds]] = {}
         """Break-even gap and result of the last computation for a class, until a gap is added."""
-        self.last_kept_s: dict[str, Seconds] = {}
+        self.last_kept_s: dict[GapClass, Seconds] = {}
         """Last result of `kept_s` for each class, which gaps added since may change."""
 
-    def add(self, application_class: str, length_s: Seconds, *, has_returned: bool) -> None:
+    def add(self, application_class: GapClass, length_s: Seconds, *, has_returned: bool) -> None:
         """Record a gap of an application that has submitted again, or has ended."""
         gaps = self._of.pop(application_class, None)
         if gaps is None:
@@ -48,7 +53,7 @@ class Gaps:
         gaps.append(_Gap(length_s, has_returned))
         self._kept.pop(application_class, None)
 
-    def kept_s(self, application_class: str, break_even_s: Seconds) -> Seconds:
+    def kept_s(self, application_class: GapClass, break_even_s: Seconds) -> Seconds:
         """Return how long a context of a class is kept from the begin of a gap.
 
         The time with the least mean cost over the recorded gaps: the memory is idle until the

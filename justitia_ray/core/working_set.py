@@ -118,12 +118,13 @@ class WorkingSet:
         """Record the gap of an application that submits; its first submission ends no gap."""
         if not application.replicas:
             return
-        name, returns = application.application_class, self._returns
+        gap_class = application.tenant, application.application_class
+        returns = self._returns
         if application.application_id in returns.open:
             returns.end(application)
-        if application.reuse > NO_REUSE and idle_s < self._gaps.last_kept_s.get(name, 0.0):
+        if application.reuse > NO_REUSE and idle_s < self._gaps.last_kept_s.get(gap_class, 0.0):
             returns.begin(application)
-        self._gaps.add(name, idle_s, has_returned=True)
+        self._gaps.add(gap_class, idle_s, has_returned=True)
 
     def ended(self, application: Application) -> None:
         """Forget an application that has ended, after a gap if it was idle."""
@@ -134,7 +135,8 @@ class WorkingSet:
             self._returns.end(application)
         if application.idle_since is not None and application.replicas:
             idle_s = self._state.now - application.idle_since
-            self._gaps.add(application.application_class, idle_s, has_returned=False)
+            gap_class = application.tenant, application.application_class
+            self._gaps.add(gap_class, idle_s, has_returned=False)
 
     def started_before(self, application: Application) -> list[Application]:
         """Return the applications that wait, and started at a place before that of this one.
@@ -219,7 +221,8 @@ class WorkingSet:
         is_closed = not (application.state.takes_inferences or application.waiting)
         if application.reuse <= NO_REUSE or is_closed:
             return 0.0
-        return self._gaps.kept_s(application.application_class, self._break_even_s(replica))
+        gap_class = application.tenant, application.application_class
+        return self._gaps.kept_s(gap_class, self._break_even_s(replica))
 
     def _keeps_place(self, application: Application) -> bool:
         """Return whether an application has started and its context is still cached."""

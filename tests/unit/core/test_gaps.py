@@ -6,35 +6,37 @@ import pytest
 
 from justitia_ray.core.gaps import Gaps
 
+AGENT = ("tenant", "agent")
+
 
 def gaps_of_lengths(*lengths: float, has_returned: bool = True) -> Gaps:
     gaps = Gaps()
     for length_s in lengths:
-        gaps.add("agent", length_s, has_returned=has_returned)
+        gaps.add(AGENT, length_s, has_returned=has_returned)
     return gaps
 
 
 @pytest.mark.parametrize("number", [0, 7])
 def test_few_gaps_give_the_break_even_wait(number: int) -> None:
-    assert 3.0 == gaps_of_lengths(*[0.5] * number).kept_s("agent", 3.0)
+    assert 3.0 == gaps_of_lengths(*[0.5] * number).kept_s(AGENT, 3.0)
 
 
 def test_context_is_kept_for_all_short_gaps() -> None:
-    assert 0.9 == gaps_of_lengths(0.5, 0.6, 0.7, 0.8, 0.9, 0.5, 0.6, 0.7).kept_s("agent", 3.0)
+    assert 0.9 == gaps_of_lengths(0.5, 0.6, 0.7, 0.8, 0.9, 0.5, 0.6, 0.7).kept_s(AGENT, 3.0)
 
 
 def test_context_is_not_kept_for_gaps_longer_than_break_even() -> None:
-    assert 0.0 == gaps_of_lengths(*[10.0] * 8).kept_s("agent", 3.0)
+    assert 0.0 == gaps_of_lengths(*[10.0] * 8).kept_s(AGENT, 3.0)
 
 
 def test_context_is_kept_for_tool_gaps_but_not_for_people() -> None:
     """Seven tools return after a second, three people after two minutes."""
-    assert 1.0 == gaps_of_lengths(*[1.0] * 7, *[120.0] * 3).kept_s("agent", 20.0)
+    assert 1.0 == gaps_of_lengths(*[1.0] * 7, *[120.0] * 3).kept_s(AGENT, 20.0)
 
 
 def test_context_is_not_kept_for_applications_that_never_return() -> None:
     gaps = gaps_of_lengths(*[600.0] * 8, has_returned=False)
-    assert 0.0 == gaps.kept_s("agent", 20.0)
+    assert 0.0 == gaps.kept_s(AGENT, 20.0)
 
 
 def test_best_keep_time_has_the_least_mean_cost() -> None:
@@ -44,9 +46,9 @@ def test_best_keep_time_has_the_least_mean_cost() -> None:
         break_even = rng.uniform(0.2, 20.0)
         gaps = Gaps()
         for length_s, has_returned in drawn:
-            gaps.add("agent", length_s, has_returned=has_returned)
+            gaps.add(AGENT, length_s, has_returned=has_returned)
 
-        kept_s = gaps.kept_s("agent", break_even)
+        kept_s = gaps.kept_s(AGENT, break_even)
         others = (0.0, *(length_s for length_s, _ in drawn))
         least = min(_cost_of_keeping(drawn, break_even, other_s) for other_s in others)
         assert _cost_of_keeping(drawn, break_even, kept_s) <= least + 1e-9
@@ -56,14 +58,15 @@ def _cost_of_keeping(drawn: list[tuple[float, bool]], break_even_s: float, kept_
     return sum(min(g, kept_s) + break_even_s * (returned and g > kept_s) for g, returned in drawn)
 
 
-def test_each_class_has_separate_gaps() -> None:
-    assert 5.0 == gaps_of_lengths(*[1.0] * 8).kept_s("chat", 5.0)
+@pytest.mark.parametrize("other", [("tenant", "chat"), ("other", "agent")])
+def test_each_class_of_each_tenant_has_separate_gaps(other: tuple[str, str]) -> None:
+    assert 5.0 == gaps_of_lengths(*[1.0] * 8).kept_s(other, 5.0)
 
 
 def test_old_gaps_and_old_classes_are_forgotten() -> None:
     gaps = gaps_of_lengths(*[1.0] * 200)
-    for number in range(300):
-        gaps.add(f"class{number}", 1.0, has_returned=True)
+    for number in range(1_100):
+        gaps.add(("tenant", f"class{number}"), 1.0, has_returned=True)
 
-    assert 256 == len(gaps._of)
-    assert 5.0 == gaps.kept_s("agent", 5.0)
+    assert 1_024 == len(gaps._of)
+    assert 5.0 == gaps.kept_s(AGENT, 5.0)
