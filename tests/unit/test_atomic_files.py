@@ -16,7 +16,7 @@ def fail_halfway(file: IO[AnyStr], half: AnyStr, error: Exception) -> None:
     raise error
 
 
-def test_file_is_replaced_at_the_end(tmp_path: Path) -> None:
+def test_file_is_replaced_at_the_end_of_a_write(tmp_path: Path) -> None:
     """A reader sees the old file until the new one is complete, and no temporary file remains."""
     path = tmp_path / "model.bin"
     path.write_bytes(b"old")
@@ -43,8 +43,7 @@ def test_old_file_stays_after_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("packed", [False, True])
-def test_full_disk_is_a_sentence(tmp_path: Path, packed: bool) -> None:
-    """The user reads which file failed, and the old one remains."""
+def test_full_disk_is_reported_with_the_file(tmp_path: Path, packed: bool) -> None:
     path = tmp_path / "w.jsonl"
     path.write_bytes(b"old")
 
@@ -59,7 +58,7 @@ def test_full_disk_is_a_sentence(tmp_path: Path, packed: bool) -> None:
 
 
 @pytest.mark.parametrize("name", ["missing/w.json", "file/w.json", "directory"])
-def test_where_nothing_can_be_written_is_said(tmp_path: Path, name: str) -> None:
+def test_unwritable_path_is_named_in_the_error(tmp_path: Path, name: str) -> None:
     """The directory is missing or is a file, or the file's place is a directory."""
     (tmp_path / "file").touch()
     (tmp_path / "directory").mkdir()
@@ -73,7 +72,9 @@ def test_where_nothing_can_be_written_is_said(tmp_path: Path, name: str) -> None
     assert ["directory", "file"] == sorted(os.listdir(tmp_path))
 
 
-def test_path_without_a_name_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_path_without_a_file_name_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
 
     with pytest.raises(ConfigError, match=r"^\.: cannot be written"), replacing(Path()):

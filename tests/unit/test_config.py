@@ -12,18 +12,18 @@ from scripts.write_tables import TABLES, with_tables
 _MODEL = {"name": "m", "path": "none"}
 
 
-def _quota(limit: float, **others: str) -> dict[str, Any]:
+def _quota_fields(limit: float, **others: str) -> dict[str, Any]:
     return {"unit": "tokens", "limit": limit, "per": "day", **others}
 
 
-def config(**sections: Any) -> AppConfig:
+def parse_config(**sections: Any) -> AppConfig:
     return AppConfig.parse({"model": _MODEL, **sections})
 
 
 def test_only_the_model_is_required() -> None:
     """Every other key has a default; users' texts are not stored."""
-    assert ("justitia", "vllm") == (config().name, config().engine.kind)
-    assert not config().prediction.store_inputs
+    assert ("justitia", "vllm") == (parse_config().name, parse_config().engine.kind)
+    assert not parse_config().prediction.store_inputs
 
 
 @pytest.mark.parametrize(
@@ -133,12 +133,12 @@ def test_only_the_model_is_required() -> None:
         ({"name": ""}, r"name: .*pattern.*''"),
     ],
 )
-def test_mistake_is_named_with_key_value_and_what_is_allowed(
+def test_invalid_setting_is_named_with_key_value_and_allowed_values(
     sections: dict[str, Any], message: str
 ) -> None:
     """A deployment that fails after minutes of loading must give the reason on one line."""
     with pytest.raises(ConfigError, match=message):
-        config(**sections)
+        parse_config(**sections)
 
 
 @pytest.mark.parametrize(
@@ -157,35 +157,39 @@ def test_mistake_is_named_with_key_value_and_what_is_allowed(
         ({"headers": [{"name": "n", "run": "X"}, {"name": "n", "run": "Y"}]}, r"allowed once"),
     ],
 )
-def test_rules_of_recognition_are_checked(section: dict[str, Any], message: str) -> None:
+def test_recognition_rules_are_checked(section: dict[str, Any], message: str) -> None:
     """A rule that is never reached, or a header that no server passes on, is an error."""
     with pytest.raises(ConfigError, match=message):
-        config(recognition=section)
+        parse_config(recognition=section)
 
 
-def test_headers_of_sessions_are_read_in_any_case() -> None:
+def test_session_headers_are_read_in_any_case() -> None:
     """HTTP headers are case-insensitive, and a server passes them on in lower case."""
-    [own] = config(recognition={"headers": [{"name": "n", "run": "X-Run"}]}).recognition.headers
+    [own] = parse_config(
+        recognition={"headers": [{"name": "n", "run": "X-Run"}]}
+    ).recognition.headers
 
     assert ("x-run",) == own.harness().run
 
 
-def test_every_mistake_is_named_at_once() -> None:
+def test_all_invalid_settings_are_named_at_once() -> None:
     with pytest.raises(ConfigError, match=r"engine\.kind: .*; replica\.heartbeat_s: "):
-        config(engine={"kind": "tgi"}, replica={"heartbeat_s": 0})
+        parse_config(engine={"kind": "tgi"}, replica={"heartbeat_s": 0})
 
 
-def test_password_is_never_part_of_the_url_nor_of_the_message() -> None:
+def test_password_is_neither_in_the_url_nor_in_the_error() -> None:
     """Configurations are logged and saved with every result."""
     with pytest.raises(ConfigError, match="redis_password_env") as refused:
-        config(store={"redis_url": "redis://:secret@host:6379"})
+        parse_config(store={"redis_url": "redis://:secret@host:6379"})
 
     assert "secret" not in str(refused.value)
 
 
 def test_names_in_ray_and_redis_follow_from_application_and_model() -> None:
     """Two applications, or two models of one, share no names."""
-    named = config(name="shop", model={"name": "org/big-1", "path": "x"}, store={"data_dir": "d"})
+    named = parse_config(
+        name="shop", model={"name": "org/big-1", "path": "x"}, store={"data_dir": "d"}
+    )
 
     assert "scheduler/shop/org/big-1" == named.scheduler_name
     assert "shop/org/big-1" == named.store_name
@@ -227,19 +231,24 @@ def test_names_in_ray_and_redis_follow_from_application_and_model() -> None:
             r"guaranteed is 0\.5: at most `max`, 0\.4",
         ),
         (
-            {"tenants": {"a": {"quotas": [_quota(10)]}, "a/b": {"quotas": [_quota(11)]}}},
+            {
+                "tenants": {
+                    "a": {"quotas": [_quota_fields(10)]},
+                    "a/b": {"quotas": [_quota_fields(11)]},
+                }
+            },
             r"tenants\.a/b\.quotas: tokens/day is 11: at most that of a, 10",
         ),
         (
-            {"tenants": {"a": {"quotas": [_quota(10), _quota(9)]}}},
+            {"tenants": {"a": {"quotas": [_quota_fields(10), _quota_fields(9)]}}},
             r"tenants\.a\.quotas: one for each unit and period",
         ),
         (
-            {"tenants": {"a": {"quotas": [_quota(10, per="hour", window="calendar")]}}},
+            {"tenants": {"a": {"quotas": [_quota_fields(10, per="hour", window="calendar")]}}},
             r"window: calendar is for per: day or month, not hour",
         ),
         (
-            {"tenants": {"a": {"quotas": [_quota(1.5, unit="applications")]}}},
+            {"tenants": {"a": {"quotas": [_quota_fields(1.5, unit="applications")]}}},
             r"limit: a whole number of applications is allowed",
         ),
         (
@@ -263,7 +272,7 @@ def test_names_in_ray_and_redis_follow_from_application_and_model() -> None:
         ({"polcy": "fcfs"}, r"polcy: Extra inputs are not permitted"),
     ],
 )
-def test_setting_that_is_not_allowed_is_named(settings: dict[str, Any], message: str) -> None:
+def test_forbidden_setting_is_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         SchedulingConfig.parse(settings)
 
@@ -281,27 +290,27 @@ def test_tier_with_only_a_share_keeps_its_weight_factor() -> None:
 _FAKE = {"kind": "fake", "fake": {"kv_tokens": 100}}
 
 
-def entry(name: str, **more: Any) -> dict[str, Any]:
+def model_entry(name: str, **more: Any) -> dict[str, Any]:
     return {"name": name, "path": "none", **more}
 
 
-def several(*models: dict[str, Any], **sections: Any) -> AppArgs:
+def parse_models(*models: dict[str, Any], **sections: Any) -> AppArgs:
     return AppArgs.parse({"models": list(models), **sections})
 
 
 def test_single_model_keeps_its_names() -> None:
-    values = {"name": "a", "model": entry("m"), "engine": _FAKE}
+    values = {"name": "a", "model": model_entry("m"), "engine": _FAKE}
     (place,) = AppArgs.parse(values).each_model()
 
     assert ("Replica", "Predictor") == (place.replicas, place.predictor)
     assert AppConfig.parse(values) == place.config
 
 
-def test_model_of_several_is_scaled_as_it_says_or_as_the_application() -> None:
+def test_autoscaling_of_a_model_overrides_that_of_the_application() -> None:
     """A large model loads for minutes, a small one for seconds."""
-    large = entry("large") | {"autoscaling": {"max_replicas": 4, "load_s": 200.0}}
-    first, second = several(
-        large, entry("small"), autoscaling={"max_replicas": 8, "load_s": 20.0}
+    large = model_entry("large") | {"autoscaling": {"max_replicas": 4, "load_s": 200.0}}
+    first, second = parse_models(
+        large, model_entry("small"), autoscaling={"max_replicas": 8, "load_s": 20.0}
     ).each_model()
 
     assert first.config.autoscaling is not None
@@ -314,12 +323,12 @@ def test_model_of_several_is_scaled_as_it_says_or_as_the_application() -> None:
         second.config.autoscaling.max_replicas,
         second.config.autoscaling.patience_s,
     )
-    assert several(entry("a")).each_model()[0].config.autoscaling is None
+    assert parse_models(model_entry("a")).each_model()[0].config.autoscaling is None
 
 
-def test_each_of_several_has_a_queue_and_deployments_of_its_own() -> None:
+def test_each_of_several_models_has_a_separate_queue_and_deployments() -> None:
     """Schedulers, keys, data and deployments are named after the model."""
-    first, second = several(entry("org/m"), entry("n"), name="a").each_model()
+    first, second = parse_models(model_entry("org/m"), model_entry("n"), name="a").each_model()
 
     assert ("Replica-org-m", "Predictor-org-m") == (first.replicas, first.predictor)
     assert ("Replica-n", "Predictor-n") == (second.replicas, second.predictor)
@@ -332,23 +341,25 @@ def test_each_of_several_has_a_queue_and_deployments_of_its_own() -> None:
 
 def test_list_of_one_model_uses_the_names_of_several() -> None:
     """Adding a second model must not restart the engines of the first."""
-    (alone,) = several(entry("m")).each_model()
-    beside, _ = several(entry("m"), entry("n")).each_model()
+    (alone,) = parse_models(model_entry("m")).each_model()
+    beside, _ = parse_models(model_entry("m"), model_entry("n")).each_model()
 
     assert alone == beside
 
 
-def test_replica_of_an_entry_reports_before_its_leases_expire() -> None:
+def test_replica_of_a_model_entry_reports_before_its_leases_expire() -> None:
     """Timeouts apply to all models, but an entry may set a longer report interval."""
     with pytest.raises(ConfigError, match=r"models: n: replica\.report_interval_s is 4: .*2\.5,"):
-        several(entry("m"), entry("n", replica={"report_interval_s": 4}))
+        parse_models(model_entry("m"), model_entry("n", replica={"report_interval_s": 4}))
 
 
-def test_engine_of_an_entry_takes_the_place_of_the_shared_one() -> None:
+def test_engine_of_a_model_entry_replaces_the_shared_engine() -> None:
     """The whole section is replaced, because options of one engine mean nothing to another."""
     shared = {"vllm_args": {"dtype": "float32"}}
-    models = (entry("m"), entry("n", engine=_FAKE, replica={"heartbeat_s": 2}))
-    first, second = several(*models, engine=shared, replica={"pull_interval_s": 1}).each_model()
+    models = (model_entry("m"), model_entry("n", engine=_FAKE, replica={"heartbeat_s": 2}))
+    first, second = parse_models(
+        *models, engine=shared, replica={"pull_interval_s": 1}
+    ).each_model()
 
     assert ("vllm", {"dtype": "float32"}) == (
         first.config.engine.kind,
@@ -361,9 +372,11 @@ def test_engine_of_an_entry_takes_the_place_of_the_shared_one() -> None:
     ]
 
 
-def test_arguments_survive_the_way_to_the_ingress() -> None:
+def test_arguments_reach_the_ingress_unchanged() -> None:
     """The arguments travel as a dict and must come out as they were checked."""
-    args = several(entry("m", adapters={"m-sql": "/sql"}), entry("n", engine=_FAKE), name="a")
+    args = parse_models(
+        model_entry("m", adapters={"m-sql": "/sql"}), model_entry("n", engine=_FAKE), name="a"
+    )
 
     assert args == AppArgs.parse(args.model_dump())
     assert ("m", "m-sql") == args.each_model()[0].config.model.names
@@ -374,29 +387,32 @@ def test_arguments_survive_the_way_to_the_ingress() -> None:
     [
         ({}, r"model, or models with at least one, is required \(neither is given\)"),
         ({"models": []}, r"neither is given"),
-        ({"model": entry("m"), "models": [entry("n")]}, r"both are given"),
-        ({"models": [entry("m"), entry("m")]}, r"'m' is a name of 'm' and of 'm'"),
+        ({"model": model_entry("m"), "models": [model_entry("n")]}, r"both are given"),
+        ({"models": [model_entry("m"), model_entry("m")]}, r"'m' is a name of 'm' and of 'm'"),
         (
-            {"models": [entry("m", adapters={"n": "/n"}), entry("n")]},
+            {"models": [model_entry("m", adapters={"n": "/n"}), model_entry("n")]},
             r"'n' is a name of 'm' and of 'n': each name, of an adapter or an alias too, is",
         ),
-        ({"model": entry("m", adapters={"m": "/m"})}, r"'m' is the model's own name"),
-        ({"model": entry("m", aliases=["x", "x"])}, r"aliases: 'x' is a name already"),
-        ({"model": entry("m", aliases=["m"])}, r"aliases: 'm' is a name already"),
+        ({"model": model_entry("m", adapters={"m": "/m"})}, r"'m' is the model's own name"),
+        ({"model": model_entry("m", aliases=["x", "x"])}, r"aliases: 'x' is a name already"),
+        ({"model": model_entry("m", aliases=["m"])}, r"aliases: 'm' is a name already"),
         (
-            {"models": [entry("m", aliases=["*"]), entry("n", aliases=["*"])]},
+            {"models": [model_entry("m", aliases=["*"]), model_entry("n", aliases=["*"])]},
             r"'\*' is a name of 'm' and of 'n'",
         ),
         (
-            {"models": [entry("a/b"), entry("a:b")]},
+            {"models": [model_entry("a/b"), model_entry("a:b")]},
             r"'a/b' and 'a:b' differ in punctuation only",
         ),
-        ({"models": [entry("a/b"), entry("a_b")]}, r"'a/b' and 'a_b' differ in punctuation only"),
-        ({"models": [entry("m" * 119)]}, r"is too long for a deployment: 118 characters"),
-        ({"models": [entry("m", engin={})]}, r"models\.0\.engin: Extra inputs"),
+        (
+            {"models": [model_entry("a/b"), model_entry("a_b")]},
+            r"'a/b' and 'a_b' differ in punctuation only",
+        ),
+        ({"models": [model_entry("m" * 119)]}, r"is too long for a deployment: 118 characters"),
+        ({"models": [model_entry("m", engin={})]}, r"models\.0\.engin: Extra inputs"),
     ],
 )
-def test_ambiguous_names_are_refused(values: dict[str, Any], message: str) -> None:
+def test_ambiguous_model_names_are_refused(values: dict[str, Any], message: str) -> None:
     """Two models of one name would share a queue, and two of one deployment their engines."""
     with pytest.raises(ConfigError, match=message):
         AppArgs.parse(values)
@@ -416,7 +432,7 @@ def test_model_overrides_only_the_settings_that_it_names() -> None:
     assert [{"t": 2.0}] * 3 == [settings[name].tenant_weights for name in ("m", "n", "o")]
 
 
-def test_options_of_a_policy_do_not_go_to_another_one() -> None:
+def test_options_of_a_policy_do_not_apply_to_another_policy() -> None:
     """The model would be refused for an option that it did not set."""
     shared = {"policy_options": {"clock": "nominal"}}
     settings = AppSettings.parse(shared | {"models": {"n": {"policy": "fcfs"}}})
@@ -434,8 +450,9 @@ def test_options_of_a_policy_do_not_go_to_another_one() -> None:
         ({"m": {"models": {}}}, r"models\.m: models: Extra inputs are not permitted"),
     ],
 )
-def test_wrong_settings_of_a_model_are_named_with_it(values: dict[str, Any], message: str) -> None:
-    """The file has several models, so the error names the one."""
+def test_invalid_settings_of_a_model_are_named_with_the_model(
+    values: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         AppSettings.parse({"models": values}).each_model(("m", "n"))
 

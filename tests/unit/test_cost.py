@@ -9,7 +9,7 @@ from justitia_ray.cost import choices_kv_token_time, kv_token_time
     ("prompt", "output", "cost"),
     [
         (0, 0, 0),
-        (10, 0, 0),  # nothing decoded, so no memory held over an iteration
+        (10, 0, 0),  # no output tokens, so no memory is held over an iteration
         (10, 1, 11),
         (10, 3, 11 + 12 + 13),
         (0, 4, 1 + 2 + 3 + 4),
@@ -26,12 +26,12 @@ def test_cost_is_the_memory_held_over_the_decode(prompt: int, output: int, cost:
 
 
 @pytest.mark.parametrize(("prompt", "output"), [(-1, 5), (5, -1)])
-def test_negative_count_is_refused(prompt: int, output: int) -> None:
+def test_negative_token_count_is_refused(prompt: int, output: int) -> None:
     with pytest.raises(ValueError, match=f"p={prompt}, d={output}"):
         kv_token_time(prompt, output)
 
 
-def test_cost_is_exact_for_ints() -> None:
+def test_cost_is_exact_for_integers() -> None:
     """Large sums must not round, because the fair share compares them with the charges."""
     assert 10**9 * 10**9 + 10**9 * (10**9 + 1) // 2 == kv_token_time(10**9, 10**9)
 
@@ -44,7 +44,7 @@ def test_choices_share_prompt_and_output_evenly() -> None:
     assert kv_token_time(60, 7) == choices_kv_token_time(60, 7, 1)
 
 
-def test_choices_never_fall_as_tokens_come() -> None:
+def test_cost_of_choices_never_falls_with_more_tokens() -> None:
     """The cost is also used as a meter, token by token, which must never decrease."""
     meter = [choices_kv_token_time(10, g, 3) for g in range(30)]
 

@@ -31,25 +31,25 @@ SUBCOMMANDS = next(
 ).choices
 
 
-def named(page: Path) -> str:
+def relative_path(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
 @pytest.mark.parametrize("name", [*POLICIES, *ADMISSIONS, *(option.name for option in COMMON)])
-def test_every_choice_is_described(name: str) -> None:
+def test_every_choice_of_a_setting_is_documented(name: str) -> None:
     assert f"`{name}`" in SETTINGS
     assert name not in POLICIES or f"`{name}`" in README
 
 
-def test_every_key_of_one_of_several_models_is_described() -> None:
-    """The keys have no rows; they are those of `model`, and sections."""
+def test_every_key_of_a_model_entry_is_documented() -> None:
+    """Keys of a model entry are those of `model`, and sections."""
     section = SETTINGS.split("## Several models\n")[1].split("\n## ")[0]
     listed = section.split("An entry takes the keys of ")[1].split(";")[0]
 
     assert sorted(ModelEntry.model_fields) == sorted({*re.findall(r"`(\w+)`", listed)} - {"model"})
 
 
-def test_every_deployment_file_is_described() -> None:
+def test_every_deployment_file_is_documented() -> None:
     for file in (ROOT / "deployments").glob("*.yaml"):
         assert f"| `{file.name}` |" in SETTINGS
 
@@ -59,7 +59,7 @@ def test_every_subcommand_is_on_a_page(command: str) -> None:
     assert any(f"justitia {command}" in page.read_text(encoding="utf-8") for page in PAGES)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@pytest.mark.parametrize("page", PAGES, ids=relative_path)
 def test_commands_on_a_page_exist(page: Path) -> None:
     """A removed command must be found before a reader pastes it."""
     if page.name == "CHANGELOG.md":
@@ -72,13 +72,13 @@ def test_commands_on_a_page_exist(page: Path) -> None:
     assert [] == [name for name in sorted(scripts) if not (ROOT / "scripts" / name).exists()]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
-def test_links_lead_somewhere(page: Path) -> None:
+@pytest.mark.parametrize("page", PAGES, ids=relative_path)
+def test_links_of_a_page_have_targets(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
 
 
-def anchors(page: Path) -> set[str]:
+def heading_anchors(page: Path) -> set[str]:
     """Return the anchors that GitHub gives to the page's headings."""
     text = page.read_text(encoding="utf-8")
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
@@ -86,15 +86,15 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=named)
+@pytest.mark.parametrize("page", PAGES, ids=relative_path)
 def test_anchors_of_links_are_headings(page: Path) -> None:
     links = r"\]\((?!https?:)([^)#]*)#([^)]+)\)"
     for target, anchor in re.findall(links, page.read_text(encoding="utf-8")):
         linked = page.parent / target if target else page
-        assert linked.suffix != ".md" or anchor in anchors(linked), f"{target}#{anchor}"
+        assert linked.suffix != ".md" or anchor in heading_anchors(linked), f"{target}#{anchor}"
 
 
-def test_folder_map_names_the_folders_there_are() -> None:
+def test_folder_map_names_the_existing_folders() -> None:
     rows = README.split("## What is where\n\n```\n")[1].split("```")[0].splitlines()
     listed = [
         name
@@ -117,14 +117,14 @@ def test_folder_map_names_the_folders_there_are() -> None:
 @pytest.mark.parametrize(
     "example", [text for how, text in examples() if how != "sh"], ids=lambda text: text[:20]
 )
-def test_example_is_python(example: str) -> None:
+def test_documented_example_is_valid_python(example: str) -> None:
     """Pasted examples must at least compile; a test with a cluster runs them."""
     assert ast.parse(example).body
 
 
-def test_table_names_the_paths_that_are_served() -> None:
+def test_table_of_paths_names_the_served_paths() -> None:
     config = AppConfig.parse({"model": {"name": "m", "path": "none"}})
-    # Paths follow from the model's configuration; its parts are only used by requests.
+    # paths follow from the model's configuration; its parts are only used by requests
     model = ServedModel(config, *(cast(Any, object()) for _ in range(4)))
     served = {
         route.path.replace("{application_id:path}", "{id}")
@@ -144,7 +144,7 @@ def test_table_names_the_paths_that_are_served() -> None:
     assert sorted(served) == sorted(listed)
 
 
-def test_every_example_is_listed() -> None:
+def test_every_example_file_is_listed() -> None:
     """Readers search the list of examples, not the folders."""
     folder = ROOT / "deployments" / "examples"
     listed = (folder / "README.md").read_text(encoding="utf-8")
@@ -154,7 +154,7 @@ def test_every_example_is_listed() -> None:
     ]
 
 
-def test_reasons_are_those_of_the_code() -> None:
+def test_documented_waiting_reasons_are_those_of_the_code() -> None:
     """The list of reasons is closed, and each has the same remedy in code and documentation."""
     page = (ROOT / "deployments" / "why-and-when.md").read_text(encoding="utf-8")
     section = page.split("## Reasons\n")[1].split("\n## ")[0]

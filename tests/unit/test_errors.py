@@ -28,7 +28,7 @@ _SAMPLES: dict[str, Any] = {
 }
 
 
-def _sample(error: type[JustitiaError]) -> JustitiaError:
+def _sample_error(error: type[JustitiaError]) -> JustitiaError:
     """Return an instance with a value of the right type for every argument."""
     if error.__init__ is Exception.__init__:
         return error("what is wrong")
@@ -43,7 +43,7 @@ def test_error_survives_pickling_with_its_fields(error: type[JustitiaError]) -> 
 
     Every argument is a field, because callers decide on fields.
     """
-    original = _sample(error)
+    original = _sample_error(error)
     again = pickle.loads(pickle.dumps(original))
 
     assert (type(original), original.args, vars(original)) == (type(again), again.args, vars(again))
@@ -53,14 +53,14 @@ def test_error_survives_pickling_with_its_fields(error: type[JustitiaError]) -> 
     )
 
 
-def test_tree_in_the_docstring_names_every_class() -> None:
+def test_tree_in_the_docstring_names_every_error_class() -> None:
     """Users find the class to catch in the module's docstring."""
     named = set(re.findall(r"\b[A-Z]\w+\b", (errors.__doc__ or "").split("Errors cross")[0]))
 
     assert {error.__name__ for error in CLASSES} <= named
 
 
-def test_every_error_is_under_the_root() -> None:
+def test_every_error_is_a_justitia_error() -> None:
     """`except JustitiaError` catches every deliberate error of the project."""
     raised = [
         value

@@ -7,7 +7,7 @@ from tests.oracles.gps import FluidServer, ServedRules
 F = Fraction
 
 
-def _server(**sessions: tuple[int, int]) -> FluidServer:
+def _server_with_sessions(**sessions: tuple[int, int]) -> FluidServer:
     server = FluidServer()
     for name, (work, weight) in sessions.items():
         server.join(name, F(weight))
@@ -15,20 +15,20 @@ def _server(**sessions: tuple[int, int]) -> FluidServer:
     return server
 
 
-def test_equal_weights_share_equally_until_the_smaller_departs() -> None:
-    server = _server(a=(2, 1), b=(6, 1))
+def test_equal_weights_share_equally_until_the_smaller_session_departs() -> None:
+    server = _server_with_sessions(a=(2, 1), b=(6, 1))
     server.pour(F(4))  # 2 each: a is done
 
     assert (F(2), {"b"}) == (server.virtual_time, server.busy())
 
-    server.pour(F(3))  # b alone: V rises at full rate
+    server.pour(F(3))  # b is the only session: V rises at full rate
 
     assert (F(5), F(1)) == (server.virtual_time, server.owed["b"])
 
 
 def test_weights_share_in_proportion() -> None:
     """Weight 3 gets three quarters; both are owed service for the same V."""
-    server = _server(a=(2, 1), b=(6, 3))
+    server = _server_with_sessions(a=(2, 1), b=(6, 3))
 
     assert (F(2), F(2)) == (server.tag("a"), server.tag("b"))
 
@@ -37,18 +37,18 @@ def test_weights_share_in_proportion() -> None:
     assert (F(1), F(1), F(3)) == (server.virtual_time, server.owed["a"], server.owed["b"])
 
 
-def test_one_pour_passes_several_departures() -> None:
+def test_one_report_of_service_covers_several_departures() -> None:
     """A report may contain more service than the first session still needs."""
-    server = _server(a=(1, 1), b=(2, 1), c=(10, 1))
+    server = _server_with_sessions(a=(1, 1), b=(2, 1), c=(10, 1))
     server.pour(F(8))  # 3 to V=1, 2 more to V=2, 3 for c alone
 
     assert (F(5), {"c"}, F(5)) == (server.virtual_time, server.busy(), server.owed["c"])
     assert (F(1), F(2), F(10)) == (server.tag("a"), server.tag("b"), server.tag("c"))
 
 
-def test_virtual_time_stands_still_without_backlog() -> None:
+def test_virtual_time_stops_without_backlog() -> None:
     """Service without a session leaves V unchanged, and the next session starts at this V."""
-    server = _server(a=(3, 1))
+    server = _server_with_sessions(a=(3, 1))
     server.pour(F(10))
     server.ask("a", F(4))
 
@@ -56,8 +56,8 @@ def test_virtual_time_stands_still_without_backlog() -> None:
 
 
 def test_refunded_service_goes_to_the_other_sessions() -> None:
-    """A refund removes owed work first; work already poured is poured again to the others."""
-    server = _server(a=(6, 1), b=(9, 1))
+    """A refund removes owed work first; work already served is served again to the others."""
+    server = _server_with_sessions(a=(6, 1), b=(9, 1))
     server.pour(F(8))  # V = 4: a owed 2, b owed 5
     server.take_back("a", F(5))  # 2 removed, 3 for b
 
@@ -65,7 +65,7 @@ def test_refunded_service_goes_to_the_other_sessions() -> None:
     assert F(4) == server.tag("a")
 
 
-def test_rules_double_the_charge_of_an_application_that_outlives_it() -> None:
+def test_charge_doubles_when_an_application_attains_more() -> None:
     """Rule 1 on the ledger: 4 → 8 → 16 when 9 are attained."""
     rules = ServedRules()
     rules.arrive("a", F(4), F(1))
@@ -75,8 +75,8 @@ def test_rules_double_the_charge_of_an_application_that_outlives_it() -> None:
     assert (F(9), F(16)) == (rules.gps.virtual_time, rules.gps.tag("a"))
 
 
-def test_rules_keep_owed_equal_to_charged() -> None:
-    """Service owed equals service charged after a tool gap, an end and a change of weight."""
+def test_owed_service_stays_equal_to_charged_service() -> None:
+    """Equality holds after a tool gap, an end and a change of weight."""
     rules = ServedRules()
     rules.arrive("a", F(10), F(1))
     rules.arrive("b", F(30), F(2))

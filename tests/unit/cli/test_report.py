@@ -11,7 +11,7 @@ from tests.unit.lab.report import small
 
 @pytest.fixture(autouse=True)
 def _replace_experiments(monkeypatch: pytest.MonkeyPatch) -> None:
-    experiments = (small.experiment(), small.experiment("broken", small.Broken))
+    experiments = (small.small_experiment(), small.small_experiment("broken", small.FailingTask))
     monkeypatch.setattr(report, "EXPERIMENTS", experiments)
 
 

@@ -39,47 +39,47 @@ _RELEASE_LABELS = (
     *(f"app.kubernetes.io/{name}" for name in ("name", "instance", "version", "managed-by")),
     "helm.sh/chart",
 )
-"""Labels of objects that only a release of Helm has."""
+"""Labels that only objects of a Helm release have."""
 
 
-def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_helm(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Helm in the chart's folder and return its output, whatever the status."""
     return subprocess.run(
         [str(HELM), *arguments], cwd=CHART, capture_output=True, text=True, check=False
     )
 
 
-def rendered(*arguments: str) -> list[Manifest]:
+def render_chart(*arguments: str) -> list[Manifest]:
     """Return the objects of the release `justitia` in the namespace `justitia`."""
-    return rendered_as("justitia", *arguments)
+    return render_release("justitia", *arguments)
 
 
-def rendered_as(release: str, *arguments: str) -> list[Manifest]:
+def render_release(release: str, *arguments: str) -> list[Manifest]:
     """Return the objects of a release in the namespace `justitia`."""
-    return deepcopy(_rendered(release, arguments))
+    return deepcopy(_render_cached(release, arguments))
 
 
 @cache
-def _rendered(release: str, arguments: tuple[str, ...]) -> list[Manifest]:
-    done = helm("template", release, ".", "--namespace", "justitia", *arguments)
+def _render_cached(release: str, arguments: tuple[str, ...]) -> list[Manifest]:
+    done = run_helm("template", release, ".", "--namespace", "justitia", *arguments)
     assert 0 == done.returncode, done.stderr
     return [manifest for manifest in yaml.safe_load_all(done.stdout) if manifest]
 
 
-def refusal(*arguments: str) -> str:
+def refusal_of_values(*arguments: str) -> str:
     """Return the error with which Helm refuses the values."""
-    done = helm("template", "justitia", ".", *arguments)
+    done = run_helm("template", "justitia", ".", *arguments)
     assert 0 != done.returncode
     return done.stderr
 
 
-def preset(name: str) -> list[str]:
-    """Return the arguments that render the objects of a kustomization."""
+def preset_arguments(name: str) -> list[str]:
+    """Return the Helm arguments that render the objects of a kustomization."""
     files = [argument for file in PRESETS[name] for argument in ("--values", file)]
     return ["--set", "namespace.create=true", *files]
 
 
-def without_release(manifest: Manifest) -> Manifest:
+def without_release_labels(manifest: Manifest) -> Manifest:
     """Return an object without the labels and the annotation that only a release has."""
     kept = deepcopy(manifest)
     metadata = kept["metadata"]
@@ -98,7 +98,7 @@ def with_parsed_configuration(manifest: Manifest) -> Manifest:
     return parsed
 
 
-def by_name(found: list[Manifest]) -> dict[tuple[str, str], Any]:
+def by_kind_and_name(found: list[Manifest]) -> dict[tuple[str, str], Any]:
     names = {(m["kind"], m["metadata"]["name"]): m for m in found}
     assert len(names) == len(found)
     return names

@@ -15,23 +15,23 @@ import yaml
 from tests.harness.kubernetes_api import Store, kubernetes_api
 from tests.unit.k8s.kustomization import Manifest
 from tests.unit.k8s.manifests import K8S, SCHEMAS
-from tests.unit.k8s.schemas import errors
+from tests.unit.k8s.schemas import manifest_errors
 
 _UNCHECKED = ("monitoring.coreos.com/v1",)
-"""API versions whose schemas are not at hand."""
+"""API versions without available schemas."""
 _BINARIES = Path(sys.executable).parent
 
 
 @dataclass(frozen=True, slots=True)
-class Cluster:
-    """The objects of a stand-in, and a folder with k8s/ in which commands are run."""
+class ClusterStandIn:
+    """Stand-in of a Kubernetes API server with its objects, and a folder for commands."""
 
     store: Store
     folder: Path
     environment: dict[str, str]
 
-    def run(self, script: str) -> subprocess.CompletedProcess[str]:
-        """Run a script of bash that ends at its first failure, and return its output."""
+    def run_script(self, script: str) -> subprocess.CompletedProcess[str]:
+        """Run a bash script that ends at its first failure, and return its output."""
         return subprocess.run(
             ["bash", "-euo", "pipefail", "-c", script],
             cwd=self.folder,
@@ -41,14 +41,14 @@ class Cluster:
             check=False,
         )
 
-    def done(self, script: str) -> str:
-        """Run a script that must succeed and return its standard output."""
-        done = self.run(script)
+    def run_successfully(self, script: str) -> str:
+        """Run a bash script that must succeed and return its standard output."""
+        done = self.run_script(script)
         assert 0 == done.returncode, f"{script}\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def found(self, kind: str, name: str, namespace: str = "justitia") -> Any:
-        """Return an object; None if there is none."""
+    def find_object(self, kind: str, name: str, namespace: str = "justitia") -> Any:
+        """Return an object of the stand-in, or None."""
         return next(
             (
                 found
@@ -58,8 +58,8 @@ class Cluster:
             None,
         )
 
-    def specs(self) -> dict[tuple[str, str], Any]:
-        """Return everything but the metadata of all objects in `justitia`, without Secrets."""
+    def specs_by_name(self) -> dict[tuple[str, str], Any]:
+        """Return the objects in `justitia`, except Secrets, without their metadata."""
         return {
             (found["kind"], name): {k: v for k, v in found.items() if k != "metadata"}
             for (_, plural, namespace, name), found in self.store.objects.items()
@@ -68,8 +68,8 @@ class Cluster:
 
 
 @contextmanager
-def cluster(folder: Path) -> Iterator[Cluster]:
-    """Start a stand-in with one GPU node, and yield it."""
+def run_cluster(folder: Path) -> Iterator[ClusterStandIn]:
+    """Start a stand-in of a cluster with one GPU node, and yield it."""
     (folder / "k8s").symlink_to(K8S)
     (folder / ".docker").mkdir()
     (folder / ".docker" / "config.json").write_text("{}")
@@ -92,23 +92,23 @@ def cluster(folder: Path) -> Iterator[Cluster]:
             "REGISTRY": "registry.example.com",
             "PATH": f"{_BINARIES}:{os.environ['PATH']}",
         }
-        yield Cluster(store, folder, environment)
+        yield ClusterStandIn(store, folder, environment)
 
 
 def schema_errors(written: Manifest) -> list[str]:
     """Return the errors of an object by the schemas of Kubernetes and KubeRay."""
     if written["apiVersion"] in _UNCHECKED or not SCHEMAS.is_dir():
         return []
-    return errors([written])
+    return manifest_errors([written])
 
 
-def steps(page: Path, kind: str) -> list[str]:
+def shell_blocks(page: Path, kind: str) -> list[str]:
     """Return the shell blocks of a page that are marked with a kind, in order."""
     text = page.read_text(encoding="utf-8")
     return re.findall(rf"<!-- step: {kind} -->\n```sh\n(.*?)```", text, re.DOTALL)
 
 
-def indented(page: Path, heading: str) -> list[str]:
+def indented_blocks(page: Path, heading: str) -> list[str]:
     """Return the indented code blocks of a section, without their indentation."""
     section = page.read_text(encoding="utf-8").split(f"\n{heading}\n")[1].split("\n## ")[0]
     section = re.sub(r"^```.*?^```", "", section, flags=re.MULTILINE | re.DOTALL)

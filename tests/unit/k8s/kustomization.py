@@ -40,7 +40,7 @@ _IN_OVERLAYS = _IN_BASE | {
 _FIELDS = {"apiVersion", "kind", "namespace", "resources", "components", "images", "patches"}
 
 
-class NotUnderstood(Exception):
+class UnsupportedKustomization(Exception):
     """A kustomization uses an unsupported field or names a missing file."""
 
 
@@ -54,17 +54,17 @@ def render(directory: Path, inherited: Iterable[Manifest] = ()) -> list[Manifest
     sections = _IN_OVERLAYS if any(path.is_dir() for path in paths) else _IN_BASE
     for field, value in values.items():
         if field not in _FIELDS and value != sections.get(field):
-            raise NotUnderstood(f"{directory}: {field}")
+            raise UnsupportedKustomization(f"{directory}: {field}")
     manifests = [*inherited]
     for path in paths:
-        manifests += render(path) if path.is_dir() else _documents(path)
+        manifests += render(path) if path.is_dir() else _read_documents(path)
     for name in values.get("components", []):
         manifests = render(directory / name, manifests)
     if values.keys() >= sections.keys():
-        service = _one(manifests, "RayService", "justitia")
+        service = _only_manifest(manifests, "RayService", "justitia")
         service["spec"]["serveConfigV2"] = (directory / "serve.yaml").read_text(encoding="utf-8")
     for patch in values.get("patches", []):
-        _patch(manifests, directory, **patch)
+        _apply_patch(manifests, directory, **patch)
     for manifest in manifests:
         if "namespace" in values and manifest["kind"] != "Namespace":
             manifest["metadata"]["namespace"] = values["namespace"]
@@ -73,28 +73,28 @@ def render(directory: Path, inherited: Iterable[Manifest] = ()) -> list[Manifest
     return manifests
 
 
-def walk(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield every value below a node with its path."""
+def walk_values(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield every value below a YAML node with its path."""
     yield path, node
     if isinstance(node, dict):
         for key, value in node.items():
-            yield from walk(value, f"{path}.{key}")
+            yield from walk_values(value, f"{path}.{key}")
     elif isinstance(node, list):
         for index, value in enumerate(node):
-            yield from walk(value, f"{path}[{index}]")
+            yield from walk_values(value, f"{path}[{index}]")
 
 
-def _documents(path: Path) -> list[Manifest]:
+def _read_documents(path: Path) -> list[Manifest]:
     documents = yaml.safe_load_all(path.read_text(encoding="utf-8"))
-    return [_unshared(document) for document in documents if document]
+    return [_copy_without_anchors(document) for document in documents if document]
 
 
-def _unshared(value: Any) -> Any:
+def _copy_without_anchors(value: Any) -> Any:
     """Return a copy without shared YAML anchors, because a patch applies to one place only."""
     return json.loads(json.dumps(value))
 
 
-def _patch(
+def _apply_patch(
     manifests: list[Manifest],
     directory: Path,
     path: str = "",
@@ -103,23 +103,23 @@ def _patch(
 ) -> None:
     content = yaml.safe_load(patch or (directory / path).read_text(encoding="utf-8"))
     if target is not None:
-        old = _one(manifests, **target)
-        manifests[manifests.index(old)] = jsonpatch.apply_patch(old, _unshared(content))
+        old = _only_manifest(manifests, **target)
+        manifests[manifests.index(old)] = jsonpatch.apply_patch(old, _copy_without_anchors(content))
     elif content.pop("$patch", "") == "delete" and {*content} == {"apiVersion", "kind", "metadata"}:
-        manifests.remove(_one(manifests, content["kind"], **content["metadata"]))
+        manifests.remove(_only_manifest(manifests, content["kind"], **content["metadata"]))
     else:
-        raise NotUnderstood(f"{directory}: a merge patch other than `$patch: delete`")
+        raise UnsupportedKustomization(f"{directory}: a merge patch other than `$patch: delete`")
 
 
 def _rename_image(manifest: Manifest, image: Mapping[str, str]) -> None:
-    for path, node in walk(manifest):
+    for path, node in walk_values(manifest):
         is_container = re.search(r"\.(c|initC)ontainers\[\d+\]$", path)
         if is_container and node["image"].partition(":")[0] == image["name"]:
             node["image"] = f"{image.get('newName', image['name'])}:{image['newTag']}"
 
 
-def _one(manifests: list[Manifest], kind: str, name: str) -> Manifest:
+def _only_manifest(manifests: list[Manifest], kind: str, name: str) -> Manifest:
     found = [m for m in manifests if (m["kind"], m["metadata"]["name"]) == (kind, name)]
     if len(found) != 1:
-        raise NotUnderstood(f"{kind} {name}: {len(found)} of them")
+        raise UnsupportedKustomization(f"{kind} {name}: {len(found)} of them")
     return found[0]

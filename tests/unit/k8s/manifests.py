@@ -45,22 +45,22 @@ class PodTemplate:
         return dict(container)
 
 
-def manifests(name: str) -> list[Manifest]:
+def render_manifests(name: str) -> list[Manifest]:
     """Return a copy of the manifests rendered from a directory of k8s/."""
-    return deepcopy(_rendered(name))
+    return deepcopy(_render_cached(name))
 
 
 @cache
-def _rendered(name: str) -> list[Manifest]:
+def _render_cached(name: str) -> list[Manifest]:
     return render(K8S / name)
 
 
-def of_kind(found: list[Manifest], kind: str) -> list[Manifest]:
+def manifests_of_kind(found: list[Manifest], kind: str) -> list[Manifest]:
     return [manifest for manifest in found if manifest["kind"] == kind]
 
 
 def ray_service(found: list[Manifest]) -> Manifest:
-    (service,) = of_kind(found, "RayService")
+    (service,) = manifests_of_kind(found, "RayService")
     return service
 
 
@@ -73,26 +73,26 @@ def serve_application(found: list[Manifest]) -> Any:
     return application
 
 
-def deployment(found: list[Manifest], name: str) -> Any:
+def serve_deployment(found: list[Manifest], name: str) -> Any:
     (named,) = [d for d in serve_application(found)["deployments"] if d["name"] == name]
     return named
 
 
-def group(found: list[Manifest], name: str) -> Any:
+def worker_group(found: list[Manifest], name: str) -> Any:
     (named,) = [g for g in ray_cluster(found)["workerGroupSpecs"] if g["groupName"] == name]
     return named
 
 
-def pod(found: list[Manifest], name: str) -> Any:
-    return group(found, name)["template"]["spec"]
+def worker_pod_spec(found: list[Manifest], name: str) -> Any:
+    return worker_group(found, name)["template"]["spec"]
 
 
-def container(found: list[Manifest], name: str) -> Any:
-    (only,) = pod(found, name)["containers"]
+def worker_container(found: list[Manifest], name: str) -> Any:
+    (only,) = worker_pod_spec(found, name)["containers"]
     return only
 
 
-def in_serve_config(found: list[Manifest], old: str, new: str) -> None:
+def replace_in_serve_config(found: list[Manifest], old: str, new: str) -> None:
     spec = ray_service(found)["spec"]
     assert old in spec["serveConfigV2"]
     spec["serveConfigV2"] = spec["serveConfigV2"].replace(old, new, 1)
@@ -111,7 +111,7 @@ def pod_templates(found: list[Manifest]) -> list[PodTemplate]:
     return [PodTemplate(name, t["metadata"], t["spec"]) for name, t in templates]
 
 
-def selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+def selector_matches(selector: dict[str, Any], labels: dict[str, str]) -> bool:
     """Return whether a label selector matches these labels."""
     wanted = selector.get("matchLabels", {})
     rules = selector.get("matchExpressions", [])

@@ -6,19 +6,19 @@ from pathlib import Path
 from typing import Any
 
 from justitia_ray.serve.front import WRAPPER, wanted_descriptors
-from tests.unit.k8s.kustomization import Manifest, walk
+from tests.unit.k8s.kustomization import Manifest, walk_values
 from tests.unit.k8s.manifests import (
     PodTemplate,
-    container,
-    deployment,
-    group,
-    of_kind,
-    pod,
+    manifests_of_kind,
     pod_templates,
     ray_cluster,
     ray_service,
-    selects,
+    selector_matches,
     serve_application,
+    serve_deployment,
+    worker_container,
+    worker_group,
+    worker_pod_spec,
 )
 
 GRACEFUL_SHUTDOWN_S = 600
@@ -37,7 +37,7 @@ _RESOURCE_NUMBER = re.compile(r"^\s*(cpu|memory|storage|nvidia\.com/gpu): (?!\{\
 
 
 def images_are_pinned(found: list[Manifest]) -> Iterator[str]:
-    """A moving tag is a different image tomorrow."""
+    """An image whose tag may move is a different image tomorrow."""
     for template in pod_templates(found):
         image = template.container["image"]
         _, colon, tag = image.rpartition(":")
@@ -45,7 +45,7 @@ def images_are_pinned(found: list[Manifest]) -> Iterator[str]:
             yield f"{template.name}: {image}"
 
 
-def no_secret_in_clear(found: list[Manifest]) -> Iterator[str]:
+def no_secret_in_plain_text(found: list[Manifest]) -> Iterator[str]:
     """Manifests are stored in a repository and its history."""
     for manifest in found:
         if manifest["kind"] == "Secret":
@@ -60,7 +60,7 @@ def no_secret_in_clear(found: list[Manifest]) -> Iterator[str]:
 
 
 def pods_are_confined(found: list[Manifest]) -> Iterator[str]:
-    """Pods are confined, so that an attacker in an engine cannot reach anything else."""
+    """An attacker in an engine must not reach anything else."""
     for template in pod_templates(found):
         outer, inner = template.spec["securityContext"], template.container["securityContext"]
         held = {
@@ -73,10 +73,10 @@ def pods_are_confined(found: list[Manifest]) -> Iterator[str]:
         yield from (f"{template.name}: {name}" for name, holds in held.items() if not holds)
 
 
-def tokens_are_for_the_autoscaler(found: list[Manifest]) -> Iterator[str]:
+def only_the_autoscaler_has_an_api_token(found: list[Manifest]) -> Iterator[str]:
     """Only the autoscaler, which runs beside the head, calls the Kubernetes API."""
     scales = ray_cluster(found)["enableInTreeAutoscaling"]
-    accounts = {m["metadata"]["name"] for m in of_kind(found, "ServiceAccount")}
+    accounts = {m["metadata"]["name"] for m in manifests_of_kind(found, "ServiceAccount")}
     for template in pod_templates(found):
         wanted = scales and template.name == "head"
         if template.spec["automountServiceAccountToken"] is not wanted:
@@ -97,20 +97,20 @@ def limits_fit_requests(found: list[Manifest]) -> Iterator[str]:
                 yield f"{template.name}: {name} {requests.get(name)} and {limits[name]}"
 
 
-def head_takes_no_work(found: list[Manifest]) -> Iterator[str]:
-    """No replica or scheduler runs on the head, so they continue while it is down."""
+def head_runs_no_actors(found: list[Manifest]) -> Iterator[str]:
+    """Replicas and schedulers continue while the head is down, because none runs there."""
     head = ray_cluster(found)["headGroupSpec"]
     if head["rayStartParams"].get("num-cpus") != "0":
         yield "head: num-cpus"
 
 
-def work_goes_where_it_belongs(found: list[Manifest]) -> Iterator[str]:
-    """A scheduler on an engine's pod would end with it.
+def actors_run_on_their_worker_group(found: list[Manifest]) -> Iterator[str]:
+    """A scheduler on the pod of an engine would end with it.
 
     An engine elsewhere starves its neighbours.
     """
-    engines, cpu = group(found, "engines"), group(found, "cpu")
-    options = deployment(found, "Replica")["ray_actor_options"]
+    engines, cpu = worker_group(found, "engines"), worker_group(found, "cpu")
+    options = serve_deployment(found, "Replica")["ray_actor_options"]
     if engines["rayStartParams"].get("num-cpus") != "0":
         yield "engines: num-cpus"
     if options.get("num_cpus") != 0 or options.get("resources") != {"engine": 1}:
@@ -119,24 +119,27 @@ def work_goes_where_it_belongs(found: list[Manifest]) -> Iterator[str]:
         yield "engines: resources"
     if "resources" in cpu["rayStartParams"] or "num-cpus" in cpu["rayStartParams"]:
         yield "cpu: rayStartParams"
-    gpus = container(found, "engines")["resources"]["limits"].get("nvidia.com/gpu", 0)
+    gpus = worker_container(found, "engines")["resources"]["limits"].get("nvidia.com/gpu", 0)
     if gpus != options.get("num_gpus", 0):
         yield f"engines: {gpus} GPUs, Replica: {options.get('num_gpus', 0)}"
 
 
-def replicas_have_pods(found: list[Manifest]) -> Iterator[str]:
+def replicas_fit_pods(found: list[Manifest]) -> Iterator[str]:
     """A replica that fits no pod would keep the application from becoming ready."""
-    ingress, cpu = deployment(found, "Ingress"), group(found, "cpu")
+    ingress, cpu = serve_deployment(found, "Ingress"), worker_group(found, "cpu")
     if ingress["max_replicas_per_node"] != 1 or ingress["num_replicas"] != cpu["replicas"]:
         yield f"{ingress['num_replicas']} ingresses, {cpu['replicas']} cpu pods"
-    engines, replicas = group(found, "engines"), deployment(found, "Replica")["num_replicas"]
+    engines, replicas = (
+        worker_group(found, "engines"),
+        serve_deployment(found, "Replica")["num_replicas"],
+    )
     if engines["replicas"] != replicas:
         yield f"{replicas} engines, {engines['replicas']} pods of engines"
     for name, workers in (("cpu", cpu), ("engines", engines)):
         if not 1 <= workers["minReplicas"] <= workers["replicas"] <= workers["maxReplicas"]:
             yield f"{name}: replicas"
-    cores = float(container(found, "cpu")["resources"]["limits"]["cpu"])
-    options = [deployment(found, n)["ray_actor_options"] for n in ("Ingress", "Predictor")]
+    cores = float(worker_container(found, "cpu")["resources"]["limits"]["cpu"])
+    options = [serve_deployment(found, n)["ray_actor_options"] for n in ("Ingress", "Predictor")]
     if sum(o["num_cpus"] for o in options) + 0.1 > cores:  # including the scheduler
         yield f"cpu: {cores} CPUs"
 
@@ -144,8 +147,8 @@ def replicas_have_pods(found: list[Manifest]) -> Iterator[str]:
 def pods_outlive_open_streams(found: list[Manifest]) -> Iterator[str]:
     """A pod must live longer than Serve waits for open streams."""
     for name in ("cpu", "engines"):
-        grace_s = pod(found, name)["terminationGracePeriodSeconds"]
-        if grace_s <= max(_deadline_s(found, name), GRACEFUL_SHUTDOWN_S):
+        grace_s = worker_pod_spec(found, name)["terminationGracePeriodSeconds"]
+        if grace_s <= max(_drain_deadline_s(found, name), GRACEFUL_SHUTDOWN_S):
             yield f"{name}: terminationGracePeriodSeconds"
     if ray_service(found)["spec"]["rayClusterDeletionDelaySeconds"] <= GRACEFUL_SHUTDOWN_S:
         yield "rayClusterDeletionDelaySeconds"
@@ -154,14 +157,14 @@ def pods_outlive_open_streams(found: list[Manifest]) -> Iterator[str]:
 def replacements_load_first(found: list[Manifest]) -> Iterator[str]:
     """Serve ends a replica its graceful time before the deadline, with or without a replacement."""
     for name in ("cpu", "engines"):
-        deadline_s = _deadline_s(found, name)
+        deadline_s = _drain_deadline_s(found, name)
         if deadline_s <= GRACEFUL_SHUTDOWN_S + ENGINE_LOADS_S:
             yield f"{name}: leave-node {deadline_s}"
 
 
 def engines_are_ready_when_loaded(found: list[Manifest]) -> Iterator[str]:
     """A disruption budget counts ready pods, so a pod that loads its engine must not be ready."""
-    engine = container(found, "engines")
+    engine = worker_container(found, "engines")
     ports = {port["name"]: str(port["containerPort"]) for port in engine["ports"]}
     probe = engine["readinessProbe"]
     asked = probe.get("exec", {}).get("command")
@@ -171,13 +174,13 @@ def engines_are_ready_when_loaded(found: list[Manifest]) -> Iterator[str]:
         yield "engines: engine-ready reads a metric, and metrics.enabled is false"
 
 
-def one_cluster_at_a_time(found: list[Manifest]) -> Iterator[str]:
+def one_cluster_runs_at_a_time(found: list[Manifest]) -> Iterator[str]:
     """Two clusters with one `args.name` on one Redis would supersede each other's scheduler."""
     if ray_service(found)["spec"].get("upgradeStrategy") != {"type": "None"}:
         yield "upgradeStrategy"
 
 
-def probes_ask_ports_that_are_there(found: list[Manifest]) -> Iterator[str]:
+def probes_use_existing_ports(found: list[Manifest]) -> Iterator[str]:
     """A probe of a wrong port fails forever and restarts healthy pods."""
     for template in pod_templates(found):
         ports = {port["name"] for port in template.container["ports"]}
@@ -192,24 +195,27 @@ def probes_ask_ports_that_are_there(found: list[Manifest]) -> Iterator[str]:
 
 
 def budgets_select_pods(found: list[Manifest]) -> Iterator[str]:
-    """A budget that selects no pod protects nothing, without an error."""
-    for budget in of_kind(found, "PodDisruptionBudget"):
+    """A disruption budget that selects no pod protects nothing, without an error."""
+    for budget in manifests_of_kind(found, "PodDisruptionBudget"):
         name, spec = budget["metadata"]["name"], budget["spec"]
-        selected = _selected(found, spec["selector"])
+        selected = _selected_pods(found, spec["selector"])
         if not selected:
             yield f"{name}: selects no pod"
-        # The controller of Ray's pods has no `scale`, so percentages cannot be computed for them.
+        # no percentages: the controller of Ray's pods has no `scale` resource
         if not isinstance(spec.get("minAvailable"), int) or "maxUnavailable" in spec:
             yield f"{name}: not a number of pods"
-        pods = sum(group(found, t.name)["replicas"] for t in selected)
+        pods = sum(worker_group(found, t.name)["replicas"] for t in selected)
         if selected and spec.get("minAvailable", 0) >= pods:
             yield f"{name}: blocks every drain of {pods} pods"
 
 
-def policies_name_ports_that_are_there(found: list[Manifest]) -> Iterator[str]:
-    """A rule for an unused port permits nothing."""
-    for policy in of_kind(found, "NetworkPolicy"):
-        name, selected = policy["metadata"]["name"], _selected(found, policy["spec"]["podSelector"])
+def network_policies_use_existing_ports(found: list[Manifest]) -> Iterator[str]:
+    """A network policy for an unused port permits nothing."""
+    for policy in manifests_of_kind(found, "NetworkPolicy"):
+        name, selected = (
+            policy["metadata"]["name"],
+            _selected_pods(found, policy["spec"]["podSelector"]),
+        )
         if not selected:
             yield f"{name}: selects no pod"
         for rule in policy["spec"].get("ingress", []):
@@ -220,23 +226,25 @@ def policies_name_ports_that_are_there(found: list[Manifest]) -> Iterator[str]:
                     if port["port"] not in {p["name"] for p in template.container["ports"]}
                 )
             for peer in rule["from"]:
-                if "namespaceSelector" not in peer and not _selected(found, peer["podSelector"]):
+                if "namespaceSelector" not in peer and not _selected_pods(
+                    found, peer["podSelector"]
+                ):
                     yield f"{name}: lets nobody in"
 
 
 def services_find_pods(found: list[Manifest]) -> Iterator[str]:
     """A service that selects no pod answers no request."""
-    for service in of_kind(found, "Service"):
-        selected = _selected(found, {"matchLabels": service["spec"]["selector"]})
+    for service in manifests_of_kind(found, "Service"):
+        selected = _selected_pods(found, {"matchLabels": service["spec"]["selector"]})
         ports = {p["name"] for t in selected for p in t.container["ports"]}
         wanted = {port["targetPort"] for port in service["spec"]["ports"]}
         if not wanted <= ports:
             yield f"{service['metadata']['name']}: {sorted(wanted)}"
 
 
-def redis_is_reached(found: list[Manifest]) -> Iterator[str]:
+def redis_is_configured(found: list[Manifest]) -> Iterator[str]:
     """GCS and scheduler use different Redis databases and a password from a secret."""
-    names = {m["metadata"]["name"] for m in of_kind(found, "Service")}
+    names = {m["metadata"]["name"] for m in manifests_of_kind(found, "Service")}
     cluster = ray_cluster(found)
     address = cluster["gcsFaultToleranceOptions"]["redisAddress"]
     config = serve_application(found)["args"]["store"]
@@ -249,10 +257,10 @@ def redis_is_reached(found: list[Manifest]) -> Iterator[str]:
             yield f"{template.name}: no {config['redis_password_env']}"
 
 
-def front_holds_every_caller(found: list[Manifest]) -> Iterator[str]:
+def front_accepts_every_caller(found: list[Manifest]) -> Iterator[str]:
     """HAProxy does not start with too many connections, and callers hang with too few."""
     section = serve_application(found)["args"].get("ingress", {})
-    callers = section.get("max_outstanding", 0) * deployment(found, "Ingress")["num_replicas"]
+    callers = section.get("max_outstanding", 0) * serve_deployment(found, "Ingress")["num_replicas"]
     for template in pod_templates(found):
         if template.component == "redis":
             continue
@@ -277,7 +285,7 @@ def front_does_not_splice(found: list[Manifest]) -> Iterator[str]:
 
 def secrets_are_documented(found: list[Manifest], text: str) -> Iterator[str]:
     """The installer creates the secrets, so each must be named in the README."""
-    for path, value in walk(found):
+    for path, value in walk_values(found):
         if path.endswith("secretKeyRef"):
             command = f"kubectl -n justitia create secret generic {value['name']}"
             if command not in text or f"{value['key']}=" not in text:
@@ -292,35 +300,35 @@ def resource_numbers_have_comments(file: Path) -> Iterator[str]:
             yield f"{file.name}:{number}: {line.strip()}"
 
 
-def _selected(found: list[Manifest], selector: dict[str, Any]) -> list[PodTemplate]:
-    return [t for t in pod_templates(found) if selects(selector, t.labels)]
+def _selected_pods(found: list[Manifest], selector: dict[str, Any]) -> list[PodTemplate]:
+    return [t for t in pod_templates(found) if selector_matches(selector, t.labels)]
 
 
-def _deadline_s(found: list[Manifest], name: str) -> int:
-    """Return the seconds a group's pod lets Ray move its work; 0: it does not wait."""
-    command = container(found, name).get("lifecycle", NO_HOOK)["preStop"]["exec"]["command"]
+def _drain_deadline_s(found: list[Manifest], name: str) -> int:
+    """Return the seconds in which Ray may move the work of a group's pod; 0: no wait."""
+    command = worker_container(found, name).get("lifecycle", NO_HOOK)["preStop"]["exec"]["command"]
     return int(command[1]) if command[:1] == ["leave-node"] else 0
 
 
 Rule = Callable[[list[Manifest]], Iterator[str]]
 RULES: tuple[Rule, ...] = (
     images_are_pinned,
-    no_secret_in_clear,
+    no_secret_in_plain_text,
     pods_are_confined,
-    tokens_are_for_the_autoscaler,
+    only_the_autoscaler_has_an_api_token,
     limits_fit_requests,
-    head_takes_no_work,
-    work_goes_where_it_belongs,
-    replicas_have_pods,
+    head_runs_no_actors,
+    actors_run_on_their_worker_group,
+    replicas_fit_pods,
     pods_outlive_open_streams,
     replacements_load_first,
     engines_are_ready_when_loaded,
-    one_cluster_at_a_time,
-    probes_ask_ports_that_are_there,
+    one_cluster_runs_at_a_time,
+    probes_use_existing_ports,
     budgets_select_pods,
-    policies_name_ports_that_are_there,
+    network_policies_use_existing_ports,
     services_find_pods,
-    redis_is_reached,
-    front_holds_every_caller,
+    redis_is_configured,
+    front_accepts_every_caller,
     front_does_not_splice,
 )

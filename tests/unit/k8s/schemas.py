@@ -20,31 +20,31 @@ KUBERNETES = ("1.31", "1.37")
 _OF_OPERATORS = {"ray.io/v1"}
 
 
-def errors(found: list[Manifest]) -> list[str]:
+def manifest_errors(found: list[Manifest]) -> list[str]:
     """Return the errors of these manifests, one line each: kind, name, place, reason."""
     lines = []
     for manifest in found:
         name = f"{manifest['kind']} {manifest['metadata']['name']}"
         if manifest["apiVersion"] in _OF_OPERATORS:
             lines += [f"{name}: {line}" for line in _kuberay_errors(manifest)]
-            lines += [f"{name}: serveConfigV2: {line}" for line in _serve_errors(manifest)]
+            lines += [f"{name}: serveConfigV2: {line}" for line in _serve_config_errors(manifest)]
         else:
-            lines += [f"{name}: {line}" for line in _core_errors(manifest)]
+            lines += [f"{name}: {line}" for line in _kubernetes_errors(manifest)]
     for template in pod_templates(found):
-        # KubeRay generates the name, and no schema requires one.
+        # KubeRay generates the name, and no schema requires one
         pod: Manifest = {"apiVersion": "v1", "kind": "Pod"}
         pod |= {"metadata": template.metadata, "spec": template.spec}
-        lines += [f"pod {template.name}: {line}" for line in _core_errors(pod)]
+        lines += [f"pod {template.name}: {line}" for line in _kubernetes_errors(pod)]
     return lines
 
 
-def closed(schema: Any) -> Any:
+def closed_schema(schema: Any) -> Any:
     """Return a schema in which objects with listed properties allow no others."""
     if isinstance(schema, list):
-        return [closed(item) for item in schema]
+        return [closed_schema(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    strict = {key: closed(value) for key, value in schema.items()}
+    strict = {key: closed_schema(value) for key, value in schema.items()}
     if isinstance(schema.get("properties"), dict) and not schema.get(
         "x-kubernetes-preserve-unknown-fields"
     ):
@@ -55,27 +55,27 @@ def closed(schema: Any) -> Any:
 
 
 def _kuberay_errors(manifest: Manifest) -> Iterator[str]:
-    # A custom resource's schema leaves its metadata to Kubernetes, as for any object.
-    yield from _core_errors(
+    # a custom resource's schema leaves its metadata to Kubernetes, as for any object
+    yield from _kubernetes_errors(
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": manifest["metadata"]}
     )
-    for error in _kuberay(manifest["kind"].lower()).iter_errors(manifest):
+    for error in _kuberay_validator(manifest["kind"].lower()).iter_errors(manifest):
         yield f"{error.json_path}: {error.message}"
 
 
 @cache
-def _kuberay(kind: str) -> jsonschema.Draft202012Validator:
+def _kuberay_validator(kind: str) -> jsonschema.Draft202012Validator:
     text = gzip.decompress((SCHEMAS / f"{kind}_v1.schema.json.gz").read_bytes())
-    schema = closed(json.loads(text))
+    schema = closed_schema(json.loads(text))
     return jsonschema.Draft202012Validator(schema)
 
 
-def _core_errors(manifest: Manifest) -> tuple[str, ...]:
-    return _core_errors_of(json.dumps(manifest))
+def _kubernetes_errors(manifest: Manifest) -> tuple[str, ...]:
+    return _kubernetes_errors_cached(json.dumps(manifest))
 
 
 @cache
-def _core_errors_of(manifest: str) -> tuple[str, ...]:
+def _kubernetes_errors_cached(manifest: str) -> tuple[str, ...]:
     """Results are cached, because a test changes one manifest of many."""
     lines = []
     for version in KUBERNETES:
@@ -87,5 +87,5 @@ def _core_errors_of(manifest: str) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _serve_errors(manifest: Manifest) -> tuple[str, ...]:
+def _serve_config_errors(manifest: Manifest) -> tuple[str, ...]:
     return check_values(yaml.safe_load(manifest["spec"]["serveConfigV2"])).errors

@@ -14,28 +14,35 @@ from tests.unit.k8s import rules
 from tests.unit.k8s.chart import (
     CHART,
     PRESETS,
-    by_name,
-    helm,
+    by_kind_and_name,
     needs_helm,
-    preset,
-    refusal,
-    rendered,
-    rendered_as,
+    preset_arguments,
+    refusal_of_values,
+    render_chart,
+    render_release,
+    run_helm,
     with_parsed_configuration,
-    without_release,
+    without_release_labels,
 )
 from tests.unit.k8s.kustomization import Manifest, render
-from tests.unit.k8s.manifests import K8S, NAMES, manifests, needs_schemas, of_kind, ray_service
-from tests.unit.k8s.schemas import errors
+from tests.unit.k8s.manifests import (
+    K8S,
+    NAMES,
+    manifests_of_kind,
+    needs_schemas,
+    ray_service,
+    render_manifests,
+)
+from tests.unit.k8s.schemas import manifest_errors
 from tests.unit.k8s.test_own_overlay import MODEL, OVERLAY
-from tests.unit.k8s.test_own_overlay import rendered as rendered_overlay
+from tests.unit.k8s.test_own_overlay import render_overlay as rendered_overlay
 
 README = (CHART / "README.md").read_text(encoding="utf-8")
-OBJECTS = [(name, *key) for name in NAMES for key in by_name(manifests(name))]
+OBJECTS = [(name, *key) for name in NAMES for key in by_kind_and_name(render_manifests(name))]
 
 
-def compared(found: list[Manifest]) -> dict[tuple[str, str], Any]:
-    return by_name([with_parsed_configuration(without_release(m)) for m in found])
+def comparable_objects(found: list[Manifest]) -> dict[tuple[str, str], Any]:
+    return by_kind_and_name([with_parsed_configuration(without_release_labels(m)) for m in found])
 
 
 def test_every_kustomization_has_a_preset() -> None:
@@ -44,32 +51,35 @@ def test_every_kustomization_has_a_preset() -> None:
 
 @needs_helm
 @pytest.mark.parametrize(("name", "kind", "named"), OBJECTS, ids="-".join)
-def test_object_is_that_of_the_kustomization(name: str, kind: str, named: str) -> None:
-    wanted = compared(manifests(name))[kind, named]
+def test_chart_object_equals_that_of_the_kustomization(name: str, kind: str, named: str) -> None:
+    wanted = comparable_objects(render_manifests(name))[kind, named]
 
-    assert wanted == compared(rendered(*preset(name)))[kind, named]
+    assert wanted == comparable_objects(render_chart(*preset_arguments(name)))[kind, named]
 
 
 @needs_helm
 @pytest.mark.parametrize("name", NAMES)
 def test_chart_has_no_object_beyond_the_kustomization(name: str) -> None:
-    assert by_name(manifests(name)).keys() == by_name(rendered(*preset(name))).keys()
+    assert (
+        by_kind_and_name(render_manifests(name)).keys()
+        == by_kind_and_name(render_chart(*preset_arguments(name))).keys()
+    )
 
 
 @needs_helm
 @pytest.mark.parametrize(
     ("component", "key"), [("pod-monitor", "podMonitor"), ("alerts", "prometheusRule")]
 )
-def test_component_is_a_value(component: str, key: str) -> None:
+def test_each_component_is_enabled_by_a_value(component: str, key: str) -> None:
     (wanted,) = render(K8S / "components" / component)
-    found = by_name(rendered("--set", f"monitoring.{key}.enabled=true"))
+    found = by_kind_and_name(render_chart("--set", f"monitoring.{key}.enabled=true"))
 
-    assert wanted == without_release(found[wanted["kind"], "justitia"])
+    assert wanted == without_release_labels(found[wanted["kind"], "justitia"])
 
 
 @needs_helm
-def test_dashboard_is_a_value() -> None:
-    found = by_name(rendered("--set", "monitoring.dashboard.enabled=true"))
+def test_dashboard_is_enabled_by_a_value() -> None:
+    found = by_kind_and_name(render_chart("--set", "monitoring.dashboard.enabled=true"))
     carrier = found["ConfigMap", "justitia-dashboard"]
 
     assert "1" == carrier["metadata"]["labels"]["grafana_dashboard"]
@@ -77,32 +87,36 @@ def test_dashboard_is_a_value() -> None:
 
 
 @pytest.mark.parametrize("file", files(), ids=lambda file: str(file.name))
-def test_file_of_the_chart_is_the_generated_one(file: Path) -> None:
+def test_generated_file_of_the_chart_is_up_to_date(file: Path) -> None:
     assert files()[file] == file.read_text(encoding="utf-8"), "run scripts/write_tables"
 
 
 @needs_helm
 @pytest.mark.parametrize("name", NAMES)
-def test_adoption_changes_nothing_but_labels(name: str) -> None:
+def test_adoption_changes_only_labels(name: str) -> None:
     """With the kustomization's serve.yaml as `serve.config` not a byte of a spec changes.
 
     So no pod restarts, KubeRay deploys nothing, and no immutable field stops the installation.
     """
-    found = rendered(*preset(name), "--set-file", f"serve.config={K8S / name / 'serve.yaml'}")
+    found = render_chart(
+        *preset_arguments(name), "--set-file", f"serve.config={K8S / name / 'serve.yaml'}"
+    )
 
-    assert by_name(manifests(name)) == by_name([without_release(m) for m in found])
+    assert by_kind_and_name(render_manifests(name)) == by_kind_and_name(
+        [without_release_labels(m) for m in found]
+    )
 
 
 @needs_helm
 @pytest.mark.parametrize("name", NAMES)
-def test_lint_has_no_findings(name: str) -> None:
-    done = helm("lint", ".", "--strict", *preset(name))
+def test_helm_lint_has_no_findings(name: str) -> None:
+    done = run_helm("lint", ".", "--strict", *preset_arguments(name))
 
     assert 0 == done.returncode, done.stdout + done.stderr
     assert "WARNING" not in done.stdout
 
 
-def test_version_is_that_of_the_package() -> None:
+def test_chart_version_is_that_of_the_package() -> None:
     """Helm requires SemVer, in which the package's `1.2.3.dev0` is `1.2.3-dev.0`."""
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text(encoding="utf-8"))
 
@@ -113,10 +127,10 @@ def test_version_is_that_of_the_package() -> None:
 @needs_helm
 def test_kubernetes_1_30_is_refused() -> None:
     """The manifests are checked against 1.31 and later."""
-    assert "incompatible with Kubernetes v1.30.9" in refusal("--kube-version", "1.30.9")
+    assert "incompatible with Kubernetes v1.30.9" in refusal_of_values("--kube-version", "1.30.9")
 
 
-def own_values(folder: Path) -> Path:
+def write_readme_values(folder: Path) -> Path:
     (text,) = README.split("<!-- own values -->\n```yaml\n")[1:]
     file = folder / "mine.yaml"
     file.write_text(text.partition("```")[0], encoding="utf-8")
@@ -124,45 +138,49 @@ def own_values(folder: Path) -> Path:
 
 
 @needs_helm
-def test_own_values_of_the_readme_are_the_own_overlay(tmp_path: Path) -> None:
+def test_readme_values_render_the_documented_overlay(tmp_path: Path) -> None:
     """The pages show the same changes for both tools, so both must give the same objects."""
     model = [f"--set=serve.args.model.{key}={MODEL}" for key in ("name", "path")]
-    found = rendered("--values", str(own_values(tmp_path)), *model)
-    theirs = compared(rendered_overlay(tmp_path, OVERLAY))
+    found = render_chart("--values", str(write_readme_values(tmp_path)), *model)
+    theirs = comparable_objects(rendered_overlay(tmp_path, OVERLAY))
     del theirs["Namespace", "justitia"]
 
-    assert theirs == compared(found)
+    assert theirs == comparable_objects(found)
 
 
 @pytest.fixture(scope="module")
-def second() -> list[Manifest]:
+def second_release() -> list[Manifest]:
     """Return the objects of another release, whose name is in every other name."""
-    return rendered_as("prod", "--set", "commonLabels.a=b")
+    return render_release("prod", "--set", "commonLabels.a=b")
 
 
 @needs_helm
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
-def test_second_release_holds_to_every_rule(rule: rules.Rule, second: list[Manifest]) -> None:
+def test_second_release_satisfies_every_rule(
+    rule: rules.Rule, second_release: list[Manifest]
+) -> None:
     """Selectors, addresses and accounts must follow the release's name."""
-    assert [] == list(rule(second))
+    assert [] == list(rule(second_release))
 
 
 @needs_helm
 @needs_schemas
-def test_second_release_fits_the_schemas(second: list[Manifest]) -> None:
-    assert [] == errors(second)
+def test_second_release_is_valid_by_the_schemas(second_release: list[Manifest]) -> None:
+    assert [] == manifest_errors(second_release)
 
 
 @needs_helm
-def test_second_release_shares_no_name_with_the_first(second: list[Manifest]) -> None:
-    assert set() == by_name(rendered()).keys() & by_name(second).keys()
-    assert "prod-justitia" == ray_service(second)["metadata"]["name"]
+def test_second_release_shares_no_name_with_the_first(second_release: list[Manifest]) -> None:
+    assert (
+        set() == by_kind_and_name(render_chart()).keys() & by_kind_and_name(second_release).keys()
+    )
+    assert "prod-justitia" == ray_service(second_release)["metadata"]["name"]
 
 
 @needs_helm
 def test_models_outlive_the_release() -> None:
     """`helm uninstall` would delete a volume of downloaded models."""
-    (claim,) = of_kind(rendered(), "PersistentVolumeClaim")
+    (claim,) = manifests_of_kind(render_chart(), "PersistentVolumeClaim")
 
     assert "keep" == claim["metadata"]["annotations"]["helm.sh/resource-policy"]
 
@@ -173,8 +191,8 @@ def test_pods_have_no_label_of_the_release() -> None:
     labels = [
         group["template"]["metadata"]["labels"]
         for group in (
-            ray_service(rendered())["spec"]["rayClusterConfig"]["headGroupSpec"],
-            *ray_service(rendered())["spec"]["rayClusterConfig"]["workerGroupSpecs"],
+            ray_service(render_chart())["spec"]["rayClusterConfig"]["headGroupSpec"],
+            *ray_service(render_chart())["spec"]["rayClusterConfig"]["workerGroupSpecs"],
         )
     ]
 

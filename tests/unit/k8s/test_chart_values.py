@@ -7,8 +7,14 @@ import pytest
 import yaml
 
 from scripts.chart_values import parameters, parameters_table, values_schema
-from tests.unit.k8s.chart import CHART, by_name, needs_helm, refusal, rendered
-from tests.unit.k8s.manifests import of_kind
+from tests.unit.k8s.chart import (
+    CHART,
+    by_kind_and_name,
+    needs_helm,
+    refusal_of_values,
+    render_chart,
+)
+from tests.unit.k8s.manifests import manifests_of_kind
 
 DIGEST = f"sha256:{'a' * 64}"
 SAMPLES: dict[str, Any] = {
@@ -38,7 +44,7 @@ SAMPLES: dict[str, Any] = {
     "extraObjects": [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x-{{ 1 }}"}}],
     "imagePullSecrets": [{"name": "x-registry"}],
 }
-"""Values for parameters that take only some; the rest get one that names them."""
+"""Values for parameters with restricted values; the others get one that names them."""
 APART = {
     "image.digest": DIGEST,  # replaces the tag
     "serve.config": "x-serve-config",  # replaces args
@@ -48,10 +54,10 @@ APART = {
     "redis.externalUrl": "redis://x-other:1/2",
     "modelCache.existingClaim": "x-claim",
 }
-"""Values that replace another parameter's effect, so that each needs a rendering of its own."""
+"""Values that replace another parameter's effect, so that each is rendered separately."""
 
 
-def sample(path: str, default: Any) -> Any:
+def sample_value(path: str, default: Any) -> Any:
     """Return a value for a parameter that can be recognised in the output."""
     word = "x-" + path.replace(".", "-").lower()
     if path in SAMPLES:
@@ -65,7 +71,7 @@ def sample(path: str, default: Any) -> Any:
     return {word: f"{word}-value"}
 
 
-def set_at(values: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+def set_value(values: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     *sections, name = path.split(".")
     place = values
     for section in sections:
@@ -74,40 +80,40 @@ def set_at(values: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     return values
 
 
-def written(folder: Path, values: dict[str, Any]) -> list[str]:
+def values_arguments(folder: Path, values: dict[str, Any]) -> list[str]:
     file = folder / "values.yaml"
     file.write_text(yaml.safe_dump(values), encoding="utf-8")
     return ["--values", str(file)]
 
 
-def words(value: Any) -> list[str]:
+def sample_words(value: Any) -> list[str]:
     """Return the texts by which a sample is recognised."""
     if isinstance(value, dict):
-        return [word for key, part in value.items() for word in (key, *words(part))]
+        return [word for key, part in value.items() for word in (key, *sample_words(part))]
     if isinstance(value, list):
-        return [word for part in value for word in words(part)]
+        return [word for part in value for word in sample_words(part)]
     return [str(value).replace("{{ 1 }}", "1")]
 
 
-def switches() -> list[str]:
+def boolean_parameters() -> list[str]:
     return [p.path for p in parameters() if isinstance(p.default, bool)]
 
 
 @needs_helm
-def test_every_value_is_in_the_objects(tmp_path: Path) -> None:
+def test_every_value_is_used_in_the_objects(tmp_path: Path) -> None:
     """A value that no template reads would be ignored without an error."""
     values: dict[str, Any] = {}
     for parameter in parameters():
         if parameter.path not in APART:
             on = isinstance(parameter.default, bool)
-            value = True if on else sample(parameter.path, parameter.default)
-            set_at(values, parameter.path, value)
-    text = yaml.safe_dump_all(rendered(*written(tmp_path, values)), width=1_000_000)
+            value = True if on else sample_value(parameter.path, parameter.default)
+            set_value(values, parameter.path, value)
+    text = yaml.safe_dump_all(render_chart(*values_arguments(tmp_path, values)), width=1_000_000)
     missing = {
         p.path: word
         for p in parameters()
         if p.path not in APART and not isinstance(p.default, bool)
-        for word in words(sample(p.path, p.default))
+        for word in sample_words(sample_value(p.path, p.default))
         if word not in text
     }
 
@@ -116,28 +122,30 @@ def test_every_value_is_in_the_objects(tmp_path: Path) -> None:
 
 @needs_helm
 @pytest.mark.parametrize("path", APART)
-def test_value_that_replaces_others_is_in_the_objects(path: str, tmp_path: Path) -> None:
-    values = set_at({}, path, APART[path])
+def test_value_that_replaces_others_is_used_in_the_objects(path: str, tmp_path: Path) -> None:
+    values = set_value({}, path, APART[path])
     if path.startswith("redis."):
         values |= {"redis": {"enabled": False, "externalAddress": "r:1"} | values["redis"]}
     if path == "ray.upgradeStrategy":
-        set_at(values, "serve.args.name", "justitia-2")
+        set_value(values, "serve.args.name", "justitia-2")
 
-    assert APART[path] in yaml.safe_dump_all(rendered(*written(tmp_path, values)), width=1_000_000)
+    assert APART[path] in yaml.safe_dump_all(
+        render_chart(*values_arguments(tmp_path, values)), width=1_000_000
+    )
 
 
 @needs_helm
-@pytest.mark.parametrize("path", switches())
-def test_switch_changes_the_objects(path: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", boolean_parameters())
+def test_boolean_value_changes_the_objects(path: str, tmp_path: Path) -> None:
     default = next(p.default for p in parameters() if p.path == path)
-    values = set_at({}, path, not default)
+    values = set_value({}, path, not default)
     if path == "redis.enabled":
-        set_at(values, "redis.externalAddress", "r:1")
+        set_value(values, "redis.externalAddress", "r:1")
 
-    assert rendered() != rendered(*written(tmp_path, values))
+    assert render_chart() != render_chart(*values_arguments(tmp_path, values))
 
 
-def test_every_object_of_the_schema_is_closed_or_free_by_intent() -> None:
+def test_every_object_of_the_schema_is_closed_or_deliberately_open() -> None:
     """A section that allows unknown keys accepts a misspelled one."""
 
     def open_sections(schema: dict[str, Any], path: str) -> list[str]:
@@ -188,43 +196,45 @@ CONTRADICTORY = {
 
 
 @pytest.fixture(scope="module")
-def misplaced() -> str:
+def misplaced_errors() -> str:
     """Return the schema's errors of all misplaced settings."""
-    return refusal(*(word for setting in MISPLACED for word in ("--set", setting)))
+    return refusal_of_values(*(word for setting in MISPLACED for word in ("--set", setting)))
 
 
 @needs_helm
 @pytest.mark.parametrize("setting", MISPLACED)
-def test_schema_refuses_a_mistake_with_its_place(setting: str, misplaced: str) -> None:
-    assert MISPLACED[setting] in misplaced
+def test_schema_refuses_a_misplaced_setting_with_its_place(
+    setting: str, misplaced_errors: str
+) -> None:
+    assert MISPLACED[setting] in misplaced_errors
 
 
 @needs_helm
 @pytest.mark.parametrize("setting", CONTRADICTORY)
-def test_values_that_contradict_each_other_are_refused(setting: str) -> None:
-    assert CONTRADICTORY[setting] in refusal("--set", setting)
+def test_contradictory_values_are_refused(setting: str) -> None:
+    assert CONTRADICTORY[setting] in refusal_of_values("--set", setting)
 
 
 @needs_helm
-def test_key_that_is_null_is_removed() -> None:
+def test_null_value_removes_a_key() -> None:
     """A model of another kind must not inherit the default's options."""
     arguments = ["--set", "serve.args.engine.vllm_args.max_model_len=null"]
 
-    assert "max_model_len" not in yaml.safe_dump_all(rendered(*arguments))
+    assert "max_model_len" not in yaml.safe_dump_all(render_chart(*arguments))
 
 
 @needs_helm
-def test_accounts_that_exist_are_used() -> None:
-    found = rendered("--set", "serviceAccounts.create=false")
+def test_existing_service_accounts_are_used() -> None:
+    found = render_chart("--set", "serviceAccounts.create=false")
 
-    assert [] == of_kind(found, "ServiceAccount")
+    assert [] == manifests_of_kind(found, "ServiceAccount")
     assert "serviceAccountName: justitia-worker" in yaml.safe_dump_all(found)
 
 
 @needs_helm
-def test_large_whole_numbers_stay_whole() -> None:
+def test_large_whole_numbers_are_rendered_without_exponent() -> None:
     """Helm reads numbers of values as floats, and 1.6777216e+07 is no number of bytes."""
-    found = by_name(rendered("--set", "serve.args.ingress.max_body_bytes=16777216"))
+    found = by_kind_and_name(render_chart("--set", "serve.args.ingress.max_body_bytes=16777216"))
     text = found["RayService", "justitia"]["spec"]["serveConfigV2"]
 
     assert "max_body_bytes: 16777216\n" in text

@@ -14,7 +14,7 @@ SCRIPT = K8S / "image" / "engine-ready"
 EXPORTED = EXPORTED_PREFIX + KV_CAPACITY_TOKENS.name
 
 
-def answering(status: int, path: str, body: bytes) -> AbstractContextManager[str]:
+def answer_path(status: int, path: str, body: bytes) -> AbstractContextManager[str]:
     """Run a server that answers one path with this status and body, and yield its URL."""
     return recording_service(lambda _, asked, __: (status if asked == path else 404, body))
 
@@ -27,8 +27,8 @@ def metrics_page(name: str) -> bytes:
     return generate_latest(registry)
 
 
-def asked(serve: str, metrics: str) -> tuple[int, str]:
-    """Return the exit status and output of the probe for these two URLs."""
+def run_probe(serve: str, metrics: str) -> tuple[int, str]:
+    """Return the exit status and error output of the probe for these two URLs."""
     command = [str(SCRIPT), *(url.rpartition(":")[2] for url in (serve, metrics))]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
     return done.returncode, done.stderr
@@ -48,7 +48,7 @@ _LOADING = "engine-ready: no engine has loaded\n"
         ),
     ],
 )
-def test_pod_is_ready_with_an_engine_and_a_proxy(
+def test_pod_with_an_engine_and_a_proxy_is_ready(
     health: int, metric: str, expected: tuple[int, str]
 ) -> None:
     """The metric is that of the table; another name would leave every pod unready.
@@ -56,21 +56,21 @@ def test_pod_is_ready_with_an_engine_and_a_proxy(
     A loading engine must not count: the budget would allow the last other engine to be evicted.
     """
     with (
-        answering(health, "/-/healthz", b"success") as proxy,
-        answering(200, "/metrics", metrics_page(metric)) as exporter,
+        answer_path(health, "/-/healthz", b"success") as proxy,
+        answer_path(200, "/metrics", metrics_page(metric)) as exporter,
     ):
-        assert expected == asked(proxy, exporter)
+        assert expected == run_probe(proxy, exporter)
 
 
 @pytest.mark.parametrize("gone", ["proxy", "exporter"])
-def test_pod_without_one_of_both_is_not_ready(gone: str) -> None:
-    with answering(200, "/-/healthz", b"success") as closed:
+def test_pod_without_an_engine_or_a_proxy_is_not_ready(gone: str) -> None:
+    with answer_path(200, "/-/healthz", b"success") as closed:
         pass
     with (
-        answering(200, "/-/healthz", b"success") as proxy,
-        answering(200, "/metrics", metrics_page(EXPORTED)) as exporter,
+        answer_path(200, "/-/healthz", b"success") as proxy,
+        answer_path(200, "/metrics", metrics_page(EXPORTED)) as exporter,
     ):
         urls = {"proxy": proxy, "exporter": exporter} | {gone: closed}
-        status, _ = asked(urls["proxy"], urls["exporter"])
+        status, _ = run_probe(urls["proxy"], urls["exporter"])
 
     assert 1 == status

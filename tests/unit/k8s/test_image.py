@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 import justitia_ray
-from tests.unit.k8s.manifests import K8S, NAMES, manifests, pod_templates, ray_service
+from tests.unit.k8s.manifests import K8S, NAMES, pod_templates, ray_service, render_manifests
 
 ROOT = K8S.parent
 DOCKERFILE = K8S / "image" / "Dockerfile"
 TEXT = DOCKERFILE.read_text(encoding="utf-8")
 
 
-def hadolint(text: str) -> list[str]:
+def run_hadolint(text: str) -> list[str]:
     """Return hadolint's findings; it parses the file and runs shellcheck on each RUN."""
     program = shutil.which("hadolint", path=str(Path(sys.executable).parent))
     assert program is not None
@@ -25,16 +25,15 @@ def hadolint(text: str) -> list[str]:
 
 
 def test_dockerfile_has_no_findings() -> None:
-    """Syntax errors are found here rather than by the person who builds the image."""
-    assert [] == hadolint(TEXT)
+    assert [] == run_hadolint(TEXT)
 
 
-def test_finding_is_reported() -> None:
-    assert "unexpected" in hadolint(TEXT.replace("COPY --from=install-cpu", "COPPY"))[0]
-    assert "DL3006" in hadolint("FROM python\nUSER 1000\n")[0]
+def test_dockerfile_error_is_reported() -> None:
+    assert "unexpected" in run_hadolint(TEXT.replace("COPY --from=install-cpu", "COPPY"))[0]
+    assert "DL3006" in run_hadolint("FROM python\nUSER 1000\n")[0]
 
 
-def test_base_image_is_pinned_to_a_python_that_is_supported() -> None:
+def test_base_image_is_pinned_to_a_supported_python() -> None:
     """A moving tag gives another image, and the package supports certain Python versions only."""
     images = re.findall(r"^ARG \w*IMAGE=(\S+)$", TEXT, re.MULTILINE)
     stages = set(re.findall(r"^FROM \S+ AS (\S+)$", TEXT, re.MULTILINE))
@@ -49,7 +48,7 @@ def test_image_runs_as_the_user_of_the_pods() -> None:
     """Another user id could not write to the home directory."""
     uids = {
         t.spec["securityContext"]["runAsUser"]
-        for t in pod_templates(manifests("base"))
+        for t in pod_templates(render_manifests("base"))
         if t.component != "redis"
     }
 
@@ -57,7 +56,7 @@ def test_image_runs_as_the_user_of_the_pods() -> None:
     assert uids == {int(uid) for uid in re.findall(r"useradd --uid (\d+)", TEXT)}
 
 
-def test_what_is_copied_is_there_and_not_ignored() -> None:
+def test_copied_files_exist_and_are_not_ignored() -> None:
     """.dockerignore lists the image's sources, and a missing one stops the build."""
     copied = {
         source
@@ -68,18 +67,18 @@ def test_what_is_copied_is_there_and_not_ignored() -> None:
     ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines()
 
     assert copied == {line[1:] for line in ignored if line.startswith("!")}
-    # The package itself is left out, because CI also tests the wheel without the sources.
+    # the package itself is left out, because CI also tests the wheel without the sources
     assert [] == [s for s in copied - {"justitia_ray"} if not (ROOT / s).exists()]
     assert "*" in ignored
 
 
-def test_targets_and_tags_are_those_of_the_manifests() -> None:
+def test_image_targets_and_tags_are_those_of_the_manifests() -> None:
     """The commands in the Dockerfile's header build the images used by the pods."""
     made = set(re.findall(r"docker build .* --target (\w+) -t (\S+) \.", TEXT))
     wanted = {
         t.container["image"]
         for name in NAMES
-        for t in pod_templates(manifests(name))
+        for t in pod_templates(render_manifests(name))
         if t.component != "redis"
     }
 
@@ -87,16 +86,16 @@ def test_targets_and_tags_are_those_of_the_manifests() -> None:
     assert {f"justitia-ray:{justitia_ray.__version__}-{t}" for t in ("cpu", "gpu")} == wanted
 
 
-def test_ray_version_matches_the_operators() -> None:
+def test_ray_version_of_the_image_is_that_of_the_manifests() -> None:
     """The operator selects the autoscaler's protocol by this version."""
-    told = ray_service(manifests("base"))["spec"]["rayClusterConfig"]["rayVersion"]
+    told = ray_service(render_manifests("base"))["spec"]["rayClusterConfig"]["rayVersion"]
     (wanted,) = re.findall(r'"ray\[serve\]>=([\d.]+),', (ROOT / "pyproject.toml").read_text())
 
     assert told.startswith(f"{wanted}.")
 
 
 @pytest.mark.parametrize("program", ["leave-node", "engine-ready"])
-def test_program_of_the_pods_is_in_the_image(program: str) -> None:
+def test_programs_that_pods_start_are_in_the_image(program: str) -> None:
     """The preStop hook and a probe of the worker pods start the programs by name."""
     copied = rf"^COPY .*k8s/image/{program} /usr/local/bin/{program}$"
 

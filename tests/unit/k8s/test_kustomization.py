@@ -8,39 +8,41 @@ import pytest
 import yaml
 
 from tests.unit.k8s.chart import KUBECTL, needs_kubectl
-from tests.unit.k8s.kustomization import NotUnderstood, render
-from tests.unit.k8s.manifests import K8S, NAMES, manifests
+from tests.unit.k8s.kustomization import UnsupportedKustomization, render
+from tests.unit.k8s.manifests import K8S, NAMES, render_manifests
 
 
-def by_name(found: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
+def by_kind_and_name(found: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
     return {(m["kind"], m["metadata"]["name"]): m for m in found}
 
 
-def kustomization(directory: Path, text: str, **files: str) -> Path:
+def write_kustomization(directory: Path, text: str, **files: str) -> Path:
     (directory / "kustomization.yaml").write_text(text)
     for name, content in files.items():
         (directory / f"{name}.yaml").write_text(content)
     return directory
 
 
-def with_components(directory: Path) -> Path:
+def write_with_components(directory: Path) -> Path:
     """Return a directory whose kustomization adds both components to the base."""
     up = "/".join([".."] * (len(directory.parts) - 1))
     names = ", ".join(f"{up}{K8S}/components/{name}" for name in ("pod-monitor", "alerts"))
     text = f"resources: [{up}{K8S}/base]\ncomponents: [{names}]\n"
-    return kustomization(directory, text)
+    return write_kustomization(directory, text)
 
 
 @needs_kubectl
 @pytest.mark.parametrize("name", [*NAMES, "with-components"])
-def test_kustomize_renders_the_same(name: str, tmp_path: Path) -> None:
+def test_kustomize_renders_the_same_manifests(name: str, tmp_path: Path) -> None:
     """The tests must see what `kubectl apply -k` applies."""
-    directory = with_components(tmp_path) if name == "with-components" else K8S / name
+    directory = write_with_components(tmp_path) if name == "with-components" else K8S / name
     printed = subprocess.run(
         [str(KUBECTL), "kustomize", str(directory)], check=True, capture_output=True, text=True
     ).stdout
 
-    assert by_name(list(yaml.safe_load_all(printed))) == by_name(render(directory))
+    assert by_kind_and_name(list(yaml.safe_load_all(printed))) == by_kind_and_name(
+        render(directory)
+    )
 
 
 @pytest.mark.parametrize(
@@ -58,22 +60,24 @@ def test_kustomize_renders_the_same(name: str, tmp_path: Path) -> None:
         ("resources: [a.yaml]\nreplacements:\n  - source: {kind: Secret}\n", "replacements"),
     ],
 )
-def test_unsupported_field_is_an_error(text: str, reason: str, tmp_path: Path) -> None:
+def test_unsupported_kustomization_field_is_an_error(
+    text: str, reason: str, tmp_path: Path
+) -> None:
     """An ignored field would be tested as if it did not exist."""
     secret = "kind: Secret\nmetadata: {name: a}\ndata: {x: y}\n"
-    directory = kustomization(tmp_path, text, a=secret)
+    directory = write_kustomization(tmp_path, text, a=secret)
 
-    with pytest.raises(NotUnderstood, match=reason):
+    with pytest.raises(UnsupportedKustomization, match=reason):
         render(directory)
 
 
-def test_patch_reaches_one_of_two_places_that_share_an_anchor(tmp_path: Path) -> None:
+def test_patch_changes_one_of_two_places_that_share_an_anchor(tmp_path: Path) -> None:
     """Three pods of the base share one environment, and the GPU overlay changes two of them."""
     text = (
         "resources: [a.yaml]\npatches:\n  - patch: |-\n      - {op: add, path: /a/-, value: 3}\n"
         "    target: {kind: Secret, name: a}\n"
     )
-    directory = kustomization(
+    directory = write_kustomization(
         tmp_path, text, a="kind: Secret\nmetadata: {name: a}\na: &shared [1, 2]\nb: *shared\n"
     )
 
@@ -85,8 +89,12 @@ def test_patch_reaches_one_of_two_places_that_share_an_anchor(tmp_path: Path) ->
 
 def test_components_add_to_the_base(tmp_path: Path) -> None:
     """Clusters without Prometheus' operator omit only its resources."""
-    found = render(with_components(tmp_path))
-    added = [name for name in by_name(found) if name not in by_name(manifests("base"))]
+    found = render(write_with_components(tmp_path))
+    added = [
+        name
+        for name in by_kind_and_name(found)
+        if name not in by_kind_and_name(render_manifests("base"))
+    ]
 
-    assert len(manifests("base")) + 2 == len(found)
+    assert len(render_manifests("base")) + 2 == len(found)
     assert [("PodMonitor", "justitia"), ("PrometheusRule", "justitia")] == added

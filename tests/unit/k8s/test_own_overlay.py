@@ -14,22 +14,22 @@ from tests.unit.k8s import rules
 from tests.unit.k8s.kustomization import Manifest, render
 from tests.unit.k8s.manifests import (
     K8S,
-    group,
-    manifests,
+    manifests_of_kind,
     needs_schemas,
-    of_kind,
     pod_templates,
     ray_service,
+    render_manifests,
     serve_application,
+    worker_group,
 )
-from tests.unit.k8s.schemas import errors
+from tests.unit.k8s.schemas import manifest_errors
 
 README = (K8S / "README.md").read_text(encoding="utf-8")
 OVERLAY, MONITOR = re.findall(r"<!-- own overlay -->\n```yaml\n(.*?)```", README, re.DOTALL)
 MODEL = "example/other-model"
 
 
-def rendered(directory: Path, text: str) -> list[Manifest]:
+def render_overlay(directory: Path, text: str) -> list[Manifest]:
     """Return the manifests of an overlay with this kustomization beside a copy of k8s/."""
     shutil.copytree(K8S, directory / "k8s")
     mine = directory / "k8s" / "overlays" / "mine"
@@ -40,55 +40,63 @@ def rendered(directory: Path, text: str) -> list[Manifest]:
     return render(mine)
 
 
-def model_of(found: list[Manifest]) -> str:
+def model_name(found: list[Manifest]) -> str:
     return str(serve_application(found)["args"]["model"]["name"])
 
 
 @pytest.fixture(scope="module")
-def own(tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
-    return rendered(tmp_path_factory.mktemp("own"), OVERLAY)
+def documented_overlay(tmp_path_factory: pytest.TempPathFactory) -> list[Manifest]:
+    return render_overlay(tmp_path_factory.mktemp("own"), OVERLAY)
 
 
-def test_own_overlay_differs_in_what_the_readme_says(own: list[Manifest]) -> None:
+def test_documented_overlay_changes_what_the_readme_says(
+    documented_overlay: list[Manifest],
+) -> None:
     """Model, registry, storage and limit change for each Ray pod; Redis keeps its image."""
-    ours = [template for template in pod_templates(own) if template.component != "redis"]
-    (claim,) = of_kind(own, "PersistentVolumeClaim")
+    ours = [
+        template for template in pod_templates(documented_overlay) if template.component != "redis"
+    ]
+    (claim,) = manifests_of_kind(documented_overlay, "PersistentVolumeClaim")
 
-    assert MODEL == model_of(own)
+    assert MODEL == model_name(documented_overlay)
     assert {"registry.example.com/justitia-ray:0.3.0.dev0-gpu"} == {
         t.container["image"] for t in ours
     }
     assert [[{"name": "justitia-registry"}]] * 3 == [t.spec["imagePullSecrets"] for t in ours]
     assert "create secret generic justitia-registry" in README
     assert "nfs-csi" == claim["spec"]["storageClassName"]
-    assert 4 == group(own, "engines")["maxReplicas"]
+    assert 4 == worker_group(documented_overlay, "engines")["maxReplicas"]
 
 
 @pytest.mark.parametrize("section", ["configMapGenerator", "replacements"])
-def test_model_stays_without_both_sections(section: str, tmp_path: Path) -> None:
+def test_overlay_without_both_sections_keeps_the_model(section: str, tmp_path: Path) -> None:
     """A copy of serve.yaml that no section references changes nothing, as the README says."""
     values = yaml.safe_load(OVERLAY)
     del values[section]
 
-    assert "Qwen/Qwen3-4B-Instruct-2507" == model_of(rendered(tmp_path, yaml.safe_dump(values)))
+    assert "Qwen/Qwen3-4B-Instruct-2507" == model_name(
+        render_overlay(tmp_path, yaml.safe_dump(values))
+    )
 
 
 @pytest.mark.parametrize("rule", rules.RULES, ids=lambda rule: rule.__name__)
-def test_own_overlay_holds_to_every_rule(rule: rules.Rule, own: list[Manifest]) -> None:
+def test_documented_overlay_satisfies_every_rule(
+    rule: rules.Rule, documented_overlay: list[Manifest]
+) -> None:
     """Users copy the overlay, so it must satisfy the same rules."""
-    assert [] == list(rule(own))
+    assert [] == list(rule(documented_overlay))
 
 
 @needs_schemas
-def test_own_overlay_fits_the_schemas(own: list[Manifest]) -> None:
-    assert [] == errors(own)
+def test_documented_overlay_is_valid_by_the_schemas(documented_overlay: list[Manifest]) -> None:
+    assert [] == manifest_errors(documented_overlay)
 
 
 @pytest.mark.parametrize("kind", ["PodMonitor", "PrometheusRule"])
 def test_monitoring_resources_get_the_operators_label(kind: str, tmp_path: Path) -> None:
     """Without the label the Prometheus of the usual chart silently ignores the resource."""
-    found = rendered(tmp_path, f"resources: [../gpu]\n{MONITOR}")
-    (manifest,) = of_kind(found, kind)
+    found = render_overlay(tmp_path, f"resources: [../gpu]\n{MONITOR}")
+    (manifest,) = manifests_of_kind(found, kind)
 
     assert "prometheus" == manifest["metadata"]["labels"]["release"]
     assert "justitia" == manifest["metadata"]["namespace"]
@@ -102,12 +110,12 @@ def patch_of_the_readme() -> list[dict[str, Any]]:
     return operations
 
 
-def test_group_that_runs_is_made_larger_and_no_other() -> None:
+def test_documented_patch_enlarges_one_group_of_a_running_cluster() -> None:
     """The RayCluster has the spec of `rayClusterConfig`, whose change KubeRay would not apply.
 
     Groups are addressed by position, so the patch first tests the name.
     """
-    cluster = {"spec": ray_service(manifests("base"))["spec"]["rayClusterConfig"]}
+    cluster = {"spec": ray_service(render_manifests("base"))["spec"]["rayClusterConfig"]}
     changed = jsonpatch.apply_patch(cluster, patch_of_the_readme())
     _, engines = changed["spec"]["workerGroupSpecs"]
     cluster["spec"]["workerGroupSpecs"].reverse()

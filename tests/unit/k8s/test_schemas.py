@@ -11,61 +11,63 @@ from tests.unit.k8s.kustomization import Manifest, render
 from tests.unit.k8s.manifests import (
     K8S,
     NAMES,
-    container,
-    group,
-    in_serve_config,
-    manifests,
+    manifests_of_kind,
     needs_schemas,
-    of_kind,
     ray_service,
+    render_manifests,
+    replace_in_serve_config,
+    worker_container,
+    worker_group,
 )
-from tests.unit.k8s.schemas import errors
+from tests.unit.k8s.schemas import manifest_errors
 
 pytestmark = needs_schemas
 
 
-def rename(node: dict[str, Any], old: str, new: str) -> None:
+def rename_key(node: dict[str, Any], old: str, new: str) -> None:
     node[new] = node.pop(old)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_manifests_fit_their_schemas(name: str) -> None:
+def test_manifests_are_valid_by_their_schemas(name: str) -> None:
     """Otherwise an operator would notice only because a pod never starts."""
-    assert [] == errors(manifests(name))
+    assert [] == manifest_errors(render_manifests(name))
 
 
 WRONG: list[tuple[str, Callable[[list[Manifest]], None]]] = [
     (
         "RayService justitia: $.spec.rayClusterConfig: Additional properties are not allowed"
         " ('rayVersoin' was unexpected)",
-        lambda m: rename(ray_service(m)["spec"]["rayClusterConfig"], "rayVersion", "rayVersoin"),
+        lambda m: rename_key(
+            ray_service(m)["spec"]["rayClusterConfig"], "rayVersion", "rayVersoin"
+        ),
     ),
     (
         "RayService justitia: $.spec.rayClusterConfig.workerGroupSpecs[1].replicas: 'two' is not"
         " of type 'integer'",
-        lambda m: group(m, "engines").update(replicas="two"),
+        lambda m: worker_group(m, "engines").update(replicas="two"),
     ),
     (
         "Additional properties are not allowed ('lables' was unexpected)",
-        lambda m: rename(ray_service(m)["metadata"], "labels", "lables"),
+        lambda m: rename_key(ray_service(m)["metadata"], "labels", "lables"),
     ),
     (
         "pod cpu: spec.containers.0: Additional properties are not allowed ('readynessProbe' was"
         " unexpected) (Kubernetes 1.31)",
-        lambda m: rename(container(m, "cpu"), "readinessProbe", "readynessProbe"),
+        lambda m: rename_key(worker_container(m, "cpu"), "readinessProbe", "readynessProbe"),
     ),
     (
         "StatefulSet justitia-redis: spec: Additional properties are not allowed ('replica' was"
         " unexpected) (Kubernetes 1.37)",
-        lambda m: rename(of_kind(m, "StatefulSet")[0]["spec"], "replicas", "replica"),
+        lambda m: rename_key(manifests_of_kind(m, "StatefulSet")[0]["spec"], "replicas", "replica"),
     ),
     (
         "serveConfigV2: applications[0].args.store.redis_ulr: unknown key",
-        lambda m: in_serve_config(m, "redis_url", "redis_ulr"),
+        lambda m: replace_in_serve_config(m, "redis_url", "redis_ulr"),
     ),
     (
         "serveConfigV2: applications[0].deployments[0].num_replica: unknown key",
-        lambda m: in_serve_config(m, "num_replicas", "num_replica"),
+        lambda m: replace_in_serve_config(m, "num_replicas", "num_replica"),
     ),
 ]
 
@@ -73,10 +75,10 @@ WRONG: list[tuple[str, Callable[[list[Manifest]], None]]] = [
 @pytest.mark.parametrize(("line", "change"), WRONG, ids=[line[-50:] for line, _ in WRONG])
 def test_invalid_field_is_found(line: str, change: Callable[[list[Manifest]], None]) -> None:
     """Kubernetes silently drops unknown fields of a custom resource."""
-    found = manifests("base")
+    found = render_manifests("base")
     change(found)
 
-    assert any(line in error for error in errors(found))
+    assert any(line in error for error in manifest_errors(found))
 
 
 @pytest.mark.parametrize("file", sorted(K8S.glob("**/serve.yaml")), ids=lambda f: f.parent.name)

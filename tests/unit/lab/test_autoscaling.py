@@ -20,16 +20,16 @@ from justitia_ray.sim.workload import WorkloadApplication
 from tests.unit.sim.small_run import app, engine
 
 
-def view(now: float, running: int, target: int, requests: int = 0) -> FleetView:
+def fleet_view(now: float, running: int, target: int, requests: int = 0) -> FleetView:
     """Return the readings of an autoscaler."""
     return FleetView(now, SchedulerCore(), running, target, requests)
 
 
-def targets(scaler: ServeScaler, *steps: tuple[float, int, int]) -> Iterator[int]:
+def target_replicas(scaler: ServeScaler, *steps: tuple[float, int, int]) -> Iterator[int]:
     """Yield the decision at each (time, replicas, requests); each decision is carried out."""
     target = steps[0][1]
     for now, running, requests in steps:
-        target = scaler.target(view(now, running, target, requests))
+        target = scaler.target(fleet_view(now, running, target, requests))
         yield target
 
 
@@ -38,27 +38,29 @@ def test_serves_default_is_requests_over_target_after_its_delay() -> None:
     scaler = RequestsScaler(scaling_config(1, 10, 10.0, 30.0, 600.0))
     steps = [(float(10 * i), 1, 40) for i in range(5)]
 
-    assert [1, 1, 1, 4, 4] == [*targets(scaler, *steps)]
+    assert [1, 1, 1, 4, 4] == [*target_replicas(scaler, *steps)]
 
 
-def test_requests_are_averaged_over_serves_look_back() -> None:
+def test_requests_are_averaged_over_serves_look_back_period() -> None:
     """In thirty seconds a short burst counts by its duration."""
     scaler = RequestsScaler(scaling_config(1, 10, 10.0, 0.0, 600.0))
     steps = [(0.0, 1, 0), (10.0, 1, 0), (20.0, 1, 80), (30.0, 1, 0)]
 
-    assert [1, 1, 3, 3] == [*targets(scaler, *steps)]
+    assert [1, 1, 3, 3] == [*target_replicas(scaler, *steps)]
 
 
-def test_bounds_are_serves() -> None:
+def test_number_of_replicas_stays_within_serves_bounds() -> None:
     """A policy may request any number."""
 
-    def wants(_: AutoscalingContext) -> tuple[int, dict[str, Any]]:
+    def request_99_replicas(_: AutoscalingContext) -> tuple[int, dict[str, Any]]:
         return 99, {}
 
-    assert 10 == ServeScaler(scaling_config(1, 10, None, 0.0, 0.0), wants).target(view(0.0, 1, 1))
+    assert 10 == ServeScaler(scaling_config(1, 10, None, 0.0, 0.0), request_99_replicas).target(
+        fleet_view(0.0, 1, 1)
+    )
 
 
-def reading(at: float, target: int, work: float) -> FleetReading:
+def fleet_reading(at: float, target: int, work: float) -> FleetReading:
     """Return a reading in which all requested replicas are ready."""
     return FleetReading(at, target, target, work)
 
@@ -66,26 +68,25 @@ def reading(at: float, target: int, work: float) -> FleetReading:
 def test_reaction_time_is_from_overload_to_more_replicas() -> None:
     """One replica serves 100 in the target time: 150 at 10 s is too much, the rise is at 30 s."""
     readings = [
-        reading(0.0, 1, 50),
-        reading(10.0, 1, 150),
-        reading(20.0, 1, 180),
-        reading(30.0, 2, 180),
-        reading(40.0, 2, 120),
+        fleet_reading(0.0, 1, 50),
+        fleet_reading(10.0, 1, 150),
+        fleet_reading(20.0, 1, 180),
+        fleet_reading(30.0, 2, 180),
+        fleet_reading(40.0, 2, 120),
     ]
 
     assert [20.0] == reaction_times(readings, 100)
 
 
-def test_work_that_is_served_without_a_rise_is_no_reaction() -> None:
+def test_work_served_without_a_scale_up_gives_no_reaction_time() -> None:
     """The autoscaler was right to wait."""
-    readings = [reading(0.0, 1, 150), reading(10.0, 1, 90), reading(20.0, 2, 90)]
+    readings = [fleet_reading(0.0, 1, 150), fleet_reading(10.0, 1, 90), fleet_reading(20.0, 2, 90)]
 
     assert [] == reaction_times(readings, 100)
 
 
-def test_figures_of_a_run_and_none_without_a_reaction() -> None:
-    """A fixed size has no reaction."""
-    run = ScaledRun(RunResult(), 7_200.0, [reading(0.0, 2, 300), reading(1.0, 2, 100)])
+def test_fixed_number_of_replicas_has_figures_without_a_reaction_time() -> None:
+    run = ScaledRun(RunResult(), 7_200.0, [fleet_reading(0.0, 2, 300), fleet_reading(1.0, 2, 100)])
 
     assert {
         "mean_jct_s": None,
@@ -97,8 +98,8 @@ def test_figures_of_a_run_and_none_without_a_reaction() -> None:
     } == scaled_figures(run, 10.0, 10.0)
 
 
-def load() -> list[WorkloadApplication]:
-    """Return a burst after a quiet time, and a late one."""
+def burst_load() -> list[WorkloadApplication]:
+    """Return a burst after a quiet time, and a late application."""
     burst = [app(f"b{i}", (50, 50), at=100.0) for i in range(12)]
     return [app("first", (50, 10)), *burst, app("late", (50, 10), at=2_000.0)]
 
@@ -108,7 +109,7 @@ def test_drain_time_scales_a_run_from_zero_up_and_back() -> None:
     rules = {"minimum": 0, "maximum": 4, "target_drain_s": 60.0, "load_s": 5.0}
     scaler = DrainScaler(scaling_config(0, 4, None, 0.0, 30.0), rules)
     settings = RunSettings(engine(100), replicas=8, report_interval_s=1.0)
-    run = AutoscaledSimulation(load(), settings, scaler, load_s=5.0, initial=0).run_scaled()
+    run = AutoscaledSimulation(burst_load(), settings, scaler, load_s=5.0, initial=0).run_scaled()
     at = {one.at: one.target for one in run.readings}
 
     assert 14 == sum(one.finished_at_s is not None for one in run.result.applications)

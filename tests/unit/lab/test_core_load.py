@@ -19,7 +19,7 @@ from justitia_ray.lab.core_load import (
 )
 
 
-def built(applications: int = 60, seed: int = 1) -> CoreLoad:
+def build_load(applications: int = 60, seed: int = 1) -> CoreLoad:
     load = CoreLoad(applications, seed)
     load.build()
     return load
@@ -37,7 +37,7 @@ def test_leaves_are_tenants_at_depth_four_of_a_tree() -> None:
 
 
 @pytest.fixture(scope="module")
-def only_new_garbage() -> Iterator[None]:
+def collect_only_new_garbage() -> Iterator[None]:
     """Freeze objects of other tests, which cost the collector half a second each time."""
     gc.collect()
     gc.freeze()
@@ -46,15 +46,15 @@ def only_new_garbage() -> Iterator[None]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("only_new_garbage")
+@pytest.mark.usefixtures("collect_only_new_garbage")
 @pytest.mark.parametrize("policy", [*POLICIES, *LAB_POLICIES])
-def test_window_leaves_the_crowd_as_it_was(policy: str) -> None:
+def test_window_leaves_the_live_applications_unchanged(policy: str) -> None:
     """A shrinking load would make the later windows and policies look fast.
 
     The core leaves no reference cycles: ended applications are freed at once, so that a scheduler
     needs no full collections, which take 0.1 s and more with 10,000 live applications.
     """
-    load = built()
+    load = build_load()
     load.change_policy(policy, {})
     gc.collect()
     load.run(steps=5, completions=4)
@@ -65,9 +65,9 @@ def test_window_leaves_the_crowd_as_it_was(policy: str) -> None:
     assert set(KINDS) == {kind for kind, timed in load.timings.items() if timed.elapsed_ns}
 
 
-def test_decisions_per_event_count_its_inferences() -> None:
-    """The target is per decision: a missing one in the count would make the others look slow."""
-    load = built()
+def test_decisions_of_an_event_are_counted_by_its_inferences() -> None:
+    """The target is per decision: with too low a count decisions would look slow."""
+    load = build_load()
     load.run(steps=1, completions=3)
     timings = load.timings
 
@@ -80,10 +80,10 @@ def test_decisions_per_event_count_its_inferences() -> None:
 def test_same_seed_makes_the_same_events() -> None:
     """Repeats and machines are compared on the same work."""
 
-    def decisions(seed: int) -> dict[str, list[int]]:
-        load = built(seed=seed)
+    def count_decisions(seed: int) -> dict[str, list[int]]:
+        load = build_load(seed=seed)
         load.run(steps=4, completions=2)
         return {kind: list(timed.decisions) for kind, timed in load.timings.items()}
 
-    assert decisions(1) == decisions(1)
-    assert decisions(1) != decisions(2)
+    assert count_decisions(1) == count_decisions(1)
+    assert count_decisions(1) != count_decisions(2)

@@ -13,7 +13,7 @@ from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 
 
-def _chain(name: str, at: float, calls: int, output: int) -> WorkloadApplication:
+def _chain_of_calls(name: str, at: float, calls: int, output: int) -> WorkloadApplication:
     """Return an application of consecutive calls, two seconds apart."""
     inferences = tuple(
         WorkloadInference(str(n), 60, output, (str(n - 1),) if n else (), 2.0 if n else 0.0)
@@ -22,9 +22,11 @@ def _chain(name: str, at: float, calls: int, output: int) -> WorkloadApplication
     return WorkloadApplication(name, f"chain {calls}", at, inferences)
 
 
-def test_predicted_ends_under_vtc_are_near_the_true_ones() -> None:
+def test_predicted_ends_under_vtc_are_near_the_true_ends() -> None:
     """Thirty applications compete for the memory of four calls; VTC serves them in turns."""
-    load = [_chain(f"a{n}", n * 1.5, 1 + 2 * (n % 2), 40 + 20 * (n % 3)) for n in range(30)]
+    load = [
+        _chain_of_calls(f"a{n}", n * 1.5, 1 + 2 * (n % 2), 40 + 20 * (n % 3)) for n in range(30)
+    ]
     ratios = foretold_over_vtc(load, EngineProfile(kv_tokens=500))
 
     assert {"chain 1", "chain 3"} == ratios.keys()
@@ -32,10 +34,12 @@ def test_predicted_ends_under_vtc_are_near_the_true_ones() -> None:
         assert 0.75 < spread(of_class).median < 1.25
 
 
-def test_learned_stages_foretell_nearly_as_well() -> None:
+def test_predictions_from_learned_stages_are_nearly_as_good() -> None:
     """Chains of a class differ in their lengths by a third at most; a table has their means."""
     engine = EngineProfile(kv_tokens=500)
-    load = [_chain(f"a{n}", n * 1.5, 1 + 2 * (n % 2), 40 + 20 * (n % 3)) for n in range(30)]
+    load = [
+        _chain_of_calls(f"a{n}", n * 1.5, 1 + 2 * (n % 2), 40 + 20 * (n % 3)) for n in range(30)
+    ]
     history = foretell(load, engine).observed
     ratios = foretold_over_vtc(load, engine, history=history)
 
@@ -47,10 +51,10 @@ def test_learned_stages_foretell_nearly_as_well() -> None:
         assert all(value < 0.5 for of_class in off.values() for value in of_class)
 
 
-def test_learned_stages_of_a_class_of_equals_are_true() -> None:
+def test_predictions_from_stages_of_equal_applications_are_exact() -> None:
     """Only the pace is measured then, and that is equal; without stages errors are large."""
     engine = EngineProfile(kv_tokens=500)
-    load = [_chain(f"a{n}", n * 4.0, 3, 5) for n in range(12)]
+    load = [_chain_of_calls(f"a{n}", n * 4.0, 3, 5) for n in range(12)]
     history = foretell(load, engine).observed
     first, later = off_by_learning(load, engine, history)
     unknown, _ = off_by_learning(load, engine, ())
@@ -60,6 +64,6 @@ def test_learned_stages_of_a_class_of_equals_are_true() -> None:
     assert max(unknown["chain 3"]) > 0.5
 
 
-def test_spread_is_of_nine_tenths() -> None:
+def test_spread_covers_nine_tenths() -> None:
     """Twenty-one numbers from 0 to 20: the second smallest and the second largest."""
     assert pytest.approx(Spread(21, 1, 10, 19)) == spread(range(21))

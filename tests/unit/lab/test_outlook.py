@@ -9,12 +9,12 @@ from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 
 
-def told(at: float, started_s: float, waited_s: float = 0.0, of: str = "c") -> Told:
+def create_forecast(at: float, started_s: float, waited_s: float = 0.0, of: str = "c") -> Told:
     """Return a forecast and its outcome."""
     return Told("a", of, at, waited_s, True, Quantiles(1, 2, 3), started_s)
 
 
-def test_score_counts_hits_between_quantiles_and_prices_misses() -> None:
+def test_score_counts_starts_between_quantiles_and_penalises_misses() -> None:
     """Starts at p10 and p90 count as between; each quantile is scored on its side."""
     said = Quantiles(1.0, 2.0, 3.0)
     found = score([(said, 1.0), (said, 3.0), (said, 0.0), (said, 13.0)])
@@ -27,18 +27,23 @@ def test_score_counts_hits_between_quantiles_and_prices_misses() -> None:
     assert found.median_error_s == 1.5
 
 
-def test_last_hour_uses_no_later_outcome() -> None:
-    """A baseline must not use later outcomes."""
-    tellings = [told(float(n), 100.0) for n in range(10)] + [told(50.0, 1.0)]
+def test_baseline_of_the_last_hour_uses_no_later_outcome() -> None:
+    tellings = [create_forecast(float(n), 100.0) for n in range(10)] + [create_forecast(50.0, 1.0)]
 
     assert {Quantiles(1.0, 5.0, 30.0)} == {*by_last_hour(tellings)}
 
 
-def test_last_hour_is_of_the_class_and_of_those_that_waited_as_long() -> None:
+def test_baseline_of_the_last_hour_uses_equal_class_and_equally_long_waits() -> None:
     """In the strongest baseline, after a wait of 60 s only waits of at least 60 s count."""
-    past = [told(float(n), wait) for n, wait in enumerate((10.0, 20.0, 80.0, 90.0, 100.0))]
-    other = [told(5.0 + n, 1.0, of="other") for n in range(3)]
-    asked = [told(500.0, 1.0), told(500.0, 1.0, waited_s=60.0), told(500.0, 1.0, of="other")]
+    past = [
+        create_forecast(float(n), wait) for n, wait in enumerate((10.0, 20.0, 80.0, 90.0, 100.0))
+    ]
+    other = [create_forecast(5.0 + n, 1.0, of="other") for n in range(3)]
+    asked = [
+        create_forecast(500.0, 1.0),
+        create_forecast(500.0, 1.0, waited_s=60.0),
+        create_forecast(500.0, 1.0, of="other"),
+    ]
     *_, fresh, waiting, third = by_last_hour([*past, *other, *asked])
 
     assert fresh.p50 == 80.0

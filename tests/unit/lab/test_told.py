@@ -20,63 +20,63 @@ from justitia_ray.units import ApplicationId, Seconds
 from tests.unit.sim.data_directory import REAL, needs_real_data
 
 _PATH_S = 3.0
-"""Longest path of each application of `_told`: 30 iterations of a tenth of a second."""
+"""Longest path of each application of `_create_shadow`: 30 iterations of 0.1 s."""
 
 
-def _application(name: str) -> Application:
+def _create_application(name: str) -> Application:
     return Application(name, "c", "t", 1, 1, "i", 0.0, int(name))
 
 
-def _told(**ends: Seconds) -> ToldVtc:
+def _create_shadow(**ends: Seconds) -> ToldVtc:
     """Return a shadow with live applications 1, 2, …, each with one waiting inference."""
     told = ToldVtc(lambda: 0)
     told.pace.iteration_s = 0.1
     told.ends = {name.removeprefix("n"): end for name, end in ends.items()}
     for name in told.ends:
         inference = Inference(name, name, name, "i", 20, 30, 99, 1, 0.0, 1)
-        told.submitted(_application(name), inference, 0.0)
+        told.submitted(_create_application(name), inference, 0.0)
     return told
 
 
 def test_deadlines_are_the_given_end_times() -> None:
     """The shadow's own deadline, available as soon as service is measured, is not used."""
-    told = _told(n1=50.0)
+    told = _create_shadow(n1=50.0)
     told.pace.kv_per_s = 100.0
 
     assert 50.0 == told.deadline("1", 0.0)
     assert told.deadline("2", 0.0) is None
 
 
-def test_urgency_has_the_margin_of_the_guard() -> None:
+def test_application_is_urgent_with_the_margin_of_the_guard() -> None:
     """Urgency starts when the path and the margin just fit before the end."""
-    told = _told(n1=50.0)
+    told = _create_shadow(n1=50.0)
     begins = 50.0 - _PATH_S - _PATH_S
 
     assert [] == told.urgent(begins - 0.01)
     assert ["1"] == told.urgent(begins)
 
 
-def test_urgent_are_in_the_order_of_their_ends_then_of_arrival() -> None:
+def test_urgent_applications_are_ordered_by_their_ends_and_then_by_arrival() -> None:
     """The order of addition and the names, which sort differently, do not matter."""
-    assert ["3", "9", "10", "1"] == _told(n10=2.0, n1=3.0, n9=2.0, n3=1.0).urgent(0.0)
+    assert ["3", "9", "10", "1"] == _create_shadow(n10=2.0, n1=3.0, n9=2.0, n3=1.0).urgent(0.0)
 
 
-def test_urgent_are_live_and_wait() -> None:
-    """An ended or fully running application does not pass others."""
-    told = _told(n1=1.0, n2=1.0, n3=1.0)
-    told.application_ended(_application("2"), 0.0)
+def test_only_live_waiting_applications_are_urgent() -> None:
+    """An ended or fully running application does not overtake others."""
+    told = _create_shadow(n1=1.0, n2=1.0, n3=1.0)
+    told.application_ended(_create_application("2"), 0.0)
 
     assert ["1", "3"] == told.urgent(0.0)
     assert ["3"] == told.urgent(0.0, lambda name: name == "3")
 
 
-def _fan(name: str, at: float, calls: int, output: int) -> WorkloadApplication:
+def _parallel_calls(name: str, at: float, calls: int, output: int) -> WorkloadApplication:
     """Return an application of simultaneous calls."""
     inferences = tuple(WorkloadInference(str(n), 60, output) for n in range(calls))
     return WorkloadApplication(name, f"fan {calls}", at, inferences)
 
 
-def _chain(name: str, at: float, calls: int, output: int) -> WorkloadApplication:
+def _chain_of_calls(name: str, at: float, calls: int, output: int) -> WorkloadApplication:
     """Return an application of consecutive calls."""
     inferences = tuple(
         WorkloadInference(str(n), 60, output, (str(n - 1),) if n else ()) for n in range(calls)
@@ -84,41 +84,44 @@ def _chain(name: str, at: float, calls: int, output: int) -> WorkloadApplication
     return WorkloadApplication(name, f"chain {calls}", at, inferences)
 
 
-def _ends(run: RunResult) -> dict[ApplicationId, Seconds]:
+def _end_times(run: RunResult) -> dict[ApplicationId, Seconds]:
     ends = {row.application_id: row.finished_at_s for row in run.applications}
     return {name: end for name, end in ends.items() if end is not None}
 
 
-def test_application_with_an_early_end_under_vtc_goes_first() -> None:
+def test_application_with_an_early_end_under_vtc_is_first() -> None:
     """VTC would end it early, although it is the largest of ten and memory holds two calls."""
-    load = [_fan("large", 0.0, 4, 100), *(_fan(f"s{n}", 0.0, 2, 60) for n in range(9))]
+    load = [
+        _parallel_calls("large", 0.0, 4, 100),
+        *(_parallel_calls(f"s{n}", 0.0, 2, 60) for n in range(9)),
+    ]
     run = partial(
         simulate_told, load, RunSettings(EngineProfile(kv_tokens=320), policy_options=dict(GUARD))
     )
 
-    never, at_once = _ends(run({})), _ends(run({"large": 0.0}))
+    never, at_once = _end_times(run({})), _end_times(run({"large": 0.0}))
     assert "large" == max(never, key=never.__getitem__)
     assert "large" == min(at_once, key=at_once.__getitem__)
 
 
 def test_told_guard_differs_where_the_prediction_is_wrong() -> None:
     """A shadow cannot predict the end of a chain before its later stages are known."""
-    load = [_fan(f"f{n}", n * 1.0, 1 + 3 * (n % 2), 100) for n in range(10)]
-    load += [_chain(f"c{n}", n * 2.0, 3, 100) for n in range(5)]
+    load = [_parallel_calls(f"f{n}", n * 1.0, 1 + 3 * (n % 2), 100) for n in range(10)]
+    load += [_chain_of_calls(f"c{n}", n * 2.0, 3, 100) for n in range(5)]
     engine = EngineProfile(kv_tokens=500)
     costs = {application.application_id: application.cost() for application in load}
     guard = RunSettings(
         engine, policy_options=dict(GUARD), prediction=TABLE, predicted_costs=costs, history=()
     )
-    ends = _ends(simulate(load, RunSettings(engine, "vtc")))
+    ends = _end_times(simulate(load, RunSettings(engine, "vtc")))
 
-    assert _ends(simulate(load, guard)) != _ends(simulate_told(load, guard, ends))
+    assert _end_times(simulate(load, guard)) != _end_times(simulate_told(load, guard, ends))
 
 
 @needs_real_data
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-def test_no_fewer_end_no_later_than_under_vtc_than_by_finish(seed: int) -> None:
+def test_told_guard_ends_as_many_no_later_than_under_vtc_as_without_a_guard(seed: int) -> None:
     """Forty applications of the nine classes at 3x."""
     load = SuiteLoad("nine-class", seed, REAL, count=40, window_s=48.0)
     tasks: dict[str, Task] = {name: SimulatedRun(load, name) for name in ("vtc", "justitia")}

@@ -8,16 +8,16 @@ from justitia_ray.lab.policies.attained_service import MlfqPolicy
 from justitia_ray.units import Tokens
 from tests.unit.core.policies.policy_driver import PolicyDriver
 
-LENGTHS = {"cost": "tests.unit.lab.policies.test_attained_service:output_tokens", "quantum": 10}
-"""With one unit of service per token, levels begin at 0, 10, 30, 70, 150, …"""
+LENGTHS = {"cost": "tests.unit.lab.policies.test_attained_service:output_token_cost", "quantum": 10}
+"""Policy options with one unit of service per token: levels begin at 0, 10, 30, 70, 150."""
 
 
-def output_tokens(prompt_tokens: Tokens, output_tokens: Tokens) -> Tokens:
+def output_token_cost(prompt_tokens: Tokens, output_tokens: Tokens) -> Tokens:
     """Return h(p, d) = d."""
     return output_tokens
 
 
-def _level(driver: PolicyDriver, client: str) -> int:
+def _client_level(driver: PolicyDriver, client: str) -> int:
     policy = driver.core.ledger.policy
     assert isinstance(policy, MlfqPolicy)
     return policy.level(client)
@@ -27,16 +27,16 @@ def _level(driver: PolicyDriver, client: str) -> int:
     ("attained", "level"), [(0, 0), (9, 0), (10, 1), (29, 1), (30, 2), (69, 2), (70, 3), (150, 4)]
 )
 def test_quantum_doubles_from_level_to_level(attained: int, level: int) -> None:
-    """Level floor(log2(1 + a/10)), exactly at its borders, where a logarithm would round."""
+    """Level floor(log2(1 + a/10)) at its exact borders, where a logarithm would round."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.open_and_submit("a", "a1")
     driver.step()
     driver.step(make={"a1": attained})
 
-    assert level == _level(driver, "a")
+    assert level == _client_level(driver, "a")
 
 
-def test_client_of_a_lower_level_passes_and_a_level_is_fifo() -> None:
+def test_client_of_a_lower_level_overtakes_and_a_level_is_fifo() -> None:
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.open_and_submit("a", "a1", "a2")
     driver.open_and_submit("b", "b1", "b2")
@@ -51,8 +51,8 @@ def test_client_of_a_lower_level_passes_and_a_level_is_fifo() -> None:
     assert ["b3"] == driver.step(make={"a2": 1}, finish=["a2"])
 
 
-def test_level_moves_as_soon_as_service_is_reported() -> None:
-    """A long inference must not keep its client's others in front."""
+def test_level_changes_when_service_is_reported() -> None:
+    """A long inference must not keep other inferences of its client in front."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.open_and_submit("a", "a1", "a2")
     driver.open_and_submit("b", "b1")
@@ -74,7 +74,7 @@ def test_no_client_is_promoted() -> None:
     assert ["b1", "b2", "a2"] == driver.drain()
 
 
-def test_grant_that_costs_a_level_lets_others_pass_at_once() -> None:
+def test_grant_that_lowers_a_client_lets_others_overtake_at_once() -> None:
     """One client must not fill all seats of a pull with long prompts."""
     driver = PolicyDriver("mlfq", {"cost": "compute", "quantum": 10})
     driver.open_and_submit("a", "a1", "a2")
@@ -94,15 +94,15 @@ def test_attained_service_is_per_tenant() -> None:
     driver.handle(ev.ApplicationClosed("a"))
 
     assert ["c1"] == driver.step(make={"a1": 1}, finish=["a1"])
-    assert 1 == _level(driver, "t")
+    assert 1 == _client_level(driver, "t")
     driver.step(make={"c1": 10})
     driver.handle(ev.ApplicationCancelled("c"))
     driver.open_and_submit("a", tenant="u")
     driver.close("a")
-    assert 1 == _level(driver, "a"), "a tenant, not the application of that name"
+    assert 1 == _client_level(driver, "a"), "a tenant, not the application of that name"
 
 
-def test_restart_charges_nothing_twice_and_forgets_nothing() -> None:
+def test_restart_charges_nothing_twice_and_forgets_no_level() -> None:
     """Levels stay for running, requeued and ended inferences."""
     driver = PolicyDriver("mlfq", {"cost": "compute", "quantum": 10})
     driver.open_and_submit("a", "a1", "a2")
@@ -146,7 +146,7 @@ def test_service_under_another_policy_is_not_charged() -> None:
     assert {"a": 2 + 1 + 1} == driver.state()["counted"]["attained"]
 
 
-def test_service_in_another_cost_is_forgotten() -> None:
+def test_service_under_another_cost_function_is_forgotten() -> None:
     """A restart with other options is a change of policy: its numbers have another unit."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.open_and_submit("a", "a1")
@@ -157,8 +157,8 @@ def test_service_in_another_cost_is_forgotten() -> None:
     assert {} == driver.state()["counted"]["attained"]
 
 
-def test_program_with_least_finished_service_goes_first() -> None:
-    """Nothing of c has finished; 10·1 + 1 = 11 of a, 10·2 + 3 = 23 of b."""
+def test_program_with_least_finished_service_is_first() -> None:
+    """No call of c has finished; 10·1 + 1 = 11 of a, 10·2 + 3 = 23 of b."""
     driver = PolicyDriver("plas")
     driver.open_and_submit("b", "b1")
     driver.open_and_submit("a", "a1")
@@ -200,7 +200,7 @@ def test_running_call_does_not_count_before_its_end() -> None:
     assert ["a2"] == driver.step(seats=2)
 
 
-def test_priority_comes_before_the_order_of_submission() -> None:
+def test_priority_precedes_the_order_of_submission() -> None:
     """An ingress may be late: its call was fixed after a1 had finished."""
     driver = PolicyDriver("plas")
     driver.now = 10.0
@@ -225,8 +225,8 @@ def test_requeued_inference_keeps_its_priority() -> None:
     assert ["a2"] == driver.step(seats=2, requeue=["a2"])
 
 
-def test_tenant_orders_its_applications_by_priority() -> None:
-    """A call from before the first end passes a later call of an older application."""
+def test_applications_of_a_tenant_are_ordered_by_priority() -> None:
+    """A call from before the first end overtakes a later call of an older application."""
     driver = PolicyDriver("plas", {"unit": "tenant"})
     driver.open_and_submit("a", "a1", tenant="t")
     driver.open_and_submit("b", "b1", tenant="t")
@@ -245,7 +245,7 @@ def test_tenant_orders_its_applications_by_priority() -> None:
 
 
 def test_call_without_output_adds_no_service() -> None:
-    """With a price on prompts, one cancelled in the queue would otherwise count as service."""
+    """With a price on prompts, a call cancelled in the queue would otherwise count as service."""
     driver = PolicyDriver("plas", {"cost": "compute"})
     driver.open_and_submit("a", "a1", "a2")
     driver.step()
@@ -270,7 +270,7 @@ def test_finished_calls_of_a_program_add_up() -> None:
     assert [0, 18, 18 + 16] == fixed
 
 
-def test_call_of_several_sequences_adds_that_of_each() -> None:
+def test_call_of_several_sequences_adds_the_service_of_each() -> None:
     """Two of 5 prompt and 3 output tokens: 2·(5·3 + 6), not 10·6 + 21."""
     driver = PolicyDriver("plas")
     driver.open_and_submit("a")

@@ -10,7 +10,7 @@ from tests.unit.core.policies.policy_driver import PolicyDriver
 from tests.unit.core.stub_policy import create_application, stub_context
 
 
-def test_trace_by_hand() -> None:
+def test_deficit_round_robin_by_hand() -> None:
     """Quantum 20, h = p + 2d, prompts of 10: two prompts use up a visit, tokens cost rounds.
 
     Round 0: a1, a2 (a at 0), b1, b2 (b at 0). 5 tokens of a1 put a at −10. Round 1: a at 10, a3; b
@@ -28,8 +28,8 @@ def test_trace_by_hand() -> None:
     assert ["a5", "a6", "a7"] == driver.step(seats=11)
 
 
-def _passed_by(times: int) -> tuple[DrrPolicy, Application, Application]:
-    """Return a policy whose sweep has passed a, which waits, and granted b `times` times.
+def _policy_after_overtaking(times: int) -> tuple[DrrPolicy, Application, Application]:
+    """Return a policy whose sweep has skipped waiting client a, and granted b `times` times.
 
     Prompts cost a quantum. The order is violated, as when no inference of a fits on a replica.
     """
@@ -46,56 +46,56 @@ def _passed_by(times: int) -> tuple[DrrPolicy, Application, Application]:
 
 
 @pytest.fixture
-def passed_by() -> tuple[DrrPolicy, Application, Application]:
+def policy_after_four_rounds() -> tuple[DrrPolicy, Application, Application]:
     """Return a policy that has granted b, and not a, in rounds 0 to 3."""
-    return _passed_by(times=4)
+    return _policy_after_overtaking(times=4)
 
 
-def test_client_passed_by_keeps_its_turn_and_gains_no_quantum(
-    passed_by: tuple[DrrPolicy, Application, Application],
+def test_skipped_client_keeps_its_turn_and_gains_no_quantum(
+    policy_after_four_rounds: tuple[DrrPolicy, Application, Application],
 ) -> None:
-    """Credit for each round would let it hold the machine later."""
-    policy, a, b = passed_by
+    """With credit for each round it could occupy the machine later."""
+    policy, a, b = policy_after_four_rounds
     assert policy.key("a", a) == (0, a.sequence) < policy.key("b", b) == (4, b.sequence)
     policy.dispatched(a, a.waiting.first)
 
     assert (4, a.sequence) == policy.key("a", a)
 
 
-def test_client_passed_by_is_charged_against_one_quantum(
-    passed_by: tuple[DrrPolicy, Application, Application],
+def test_skipped_client_is_charged_against_one_quantum(
+    policy_after_four_rounds: tuple[DrrPolicy, Application, Application],
 ) -> None:
-    """6 tokens, 12 of its 10, end the visit in which it was passed: the next is in round 4."""
-    policy, a, _ = passed_by
+    """A charge of 12 for 6 tokens exceeds its balance of 10: its next turn is in round 4."""
+    policy, a, _ = policy_after_four_rounds
     policy.served([Delivery("a", "a0", 10, 0, 6, 81)])
 
     assert (4, a.sequence) == policy.key("a", a)
 
 
-def test_client_passed_by_keeps_its_turn_while_its_balance_lasts(
-    passed_by: tuple[DrrPolicy, Application, Application],
+def test_skipped_client_keeps_its_turn_while_its_balance_lasts(
+    policy_after_four_rounds: tuple[DrrPolicy, Application, Application],
 ) -> None:
-    """2 tokens, 4 of its 10, and 2 more: it is still its turn, as if it were just visited."""
-    policy, a, _ = passed_by
+    """Charges of 4 for 2 tokens and 4 for 2 more leave a balance: it is still its turn."""
+    policy, a, _ = policy_after_four_rounds
     for made in (2, 4):
         policy.served([Delivery("a", "a0", 10, made - 2, made, 1)])
 
         assert (0, a.sequence) == policy.key("a", a)
 
 
-def test_client_just_passed_by_keeps_its_turn() -> None:
-    """One pass has the same effect as several."""
-    policy, a, _ = _passed_by(times=1)
+def test_client_skipped_once_keeps_its_turn() -> None:
+    """Being skipped once has the same effect as several times."""
+    policy, a, _ = _policy_after_overtaking(times=1)
     policy.served([Delivery("a", "a0", 10, 0, 2, 1)])
 
     assert (0, a.sequence) == policy.key("a", a)
 
 
-def test_client_passed_by_keeps_its_turn_over_a_restart(
-    passed_by: tuple[DrrPolicy, Application, Application],
+def test_skipped_client_keeps_its_turn_over_a_restart(
+    policy_after_four_rounds: tuple[DrrPolicy, Application, Application],
 ) -> None:
     """The client waits, though it is resubmitted to the new scheduler only later."""
-    policy, a, _ = passed_by
+    policy, a, _ = policy_after_four_rounds
     state = policy.state()
     other = DrrPolicy(policy.context)
     other.restore(state)
@@ -104,13 +104,13 @@ def test_client_passed_by_keeps_its_turn_over_a_restart(
     assert (0, a.sequence) == other.key("a", a)
 
 
-def _balance(driver: PolicyDriver, client: str) -> float:
+def _balance_of_client(driver: PolicyDriver, client: str) -> float:
     balance: float = driver.state()["counted"]["ring"][client]["balance"]
     return balance
 
 
-def test_client_with_nothing_waiting_is_not_refilled_above_0() -> None:
-    """Quantum 20. At 0 it stays, as long as b is served; 10 tokens then cost it two rounds."""
+def test_client_without_waiting_inferences_is_not_refilled_above_zero() -> None:
+    """With a quantum of 20, 10 tokens then cost the client two rounds."""
     driver = PolicyDriver("drr", {"quantum": 20})
     driver.open_and_submit("a", "a1", "a2")
     driver.open_and_submit("b", *(f"b{n}" for n in range(1, 12)))
@@ -118,11 +118,11 @@ def test_client_with_nothing_waiting_is_not_refilled_above_0() -> None:
     driver.step(seats=8, make={"a1": 10})
     driver.submit("a3")
 
-    assert -20 == _balance(driver, "a")
+    assert -20 == _balance_of_client(driver, "a")
     assert ["b7", "b8", "a3"] == driver.step(seats=11)
 
 
-def test_balance_of_a_client_with_nothing_waiting_stays() -> None:
+def test_client_without_waiting_inferences_keeps_its_balance() -> None:
     """A client may come back for the unused part of its quantum, and for no more."""
     driver = PolicyDriver("drr", {"quantum": 20, "cost": "kv_token_time"})
     driver.open_and_submit("a", "a1")
@@ -134,10 +134,10 @@ def test_balance_of_a_client_with_nothing_waiting_stays() -> None:
         driver.submit(f"a{number + 1}")
         driver.handle(ev.InferenceCancelled(f"a{number + 1}"))
 
-        assert 20 == _balance(driver, "a")
+        assert 20 == _balance_of_client(driver, "a")
 
 
-def test_client_with_nothing_waiting_is_refilled_out_of_debt() -> None:
+def test_client_without_waiting_inferences_is_refilled_out_of_debt() -> None:
     """Quantum 20: at −10 one visit brings it to 10, and the next ones leave it there."""
     driver = PolicyDriver("drr", {"quantum": 20})
     driver.open_and_submit("a", "a1", "a2")
@@ -146,7 +146,7 @@ def test_client_with_nothing_waiting_is_refilled_out_of_debt() -> None:
     driver.step(seats=8, make={"a1": 5})
     driver.submit("a3")
 
-    assert 10 == _balance(driver, "a")
+    assert 10 == _balance_of_client(driver, "a")
 
 
 def test_returning_client_gets_only_the_rest_of_its_quantum() -> None:
@@ -161,7 +161,7 @@ def test_returning_client_gets_only_the_rest_of_its_quantum() -> None:
     assert ["b2", "a2", "b3", "b4", "a3"] == driver.step(seats=7)
 
 
-def test_client_in_debt_that_waits_is_refilled_once_for_each_visit() -> None:
+def test_waiting_client_in_debt_is_refilled_once_for_each_visit() -> None:
     """Quantum 20: at −40 the visit of round 1 brings it to −20; a token more costs 2."""
     driver = PolicyDriver("drr", {"quantum": 20})
     driver.open_and_submit("a", "a1", "a2", "a3")
@@ -170,7 +170,7 @@ def test_client_in_debt_that_waits_is_refilled_once_for_each_visit() -> None:
     driver.step(seats=5, make={"a1": 20})
     driver.step(seats=5, make={"a1": 1})
 
-    assert -20 - 2 == _balance(driver, "a")
+    assert -20 - 2 == _balance_of_client(driver, "a")
 
 
 def test_prompts_without_a_price_do_not_end_a_visit() -> None:

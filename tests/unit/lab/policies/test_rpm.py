@@ -6,8 +6,8 @@ from tests.unit.core.policies.policy_driver import PolicyDriver
 LIMIT_2 = {"requests_per_minute": 2}
 
 
-def test_excess_waits_for_the_next_window() -> None:
-    """The limit holds although seats are free; without the time the driver would not wake."""
+def test_excess_over_the_rate_limit_waits_for_the_next_window() -> None:
+    """The limit holds although seats are free, and the driver wakes at the next window."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.now = 59.0
     driver.open_and_submit("a", "a1", "a2", "a3", "a4", "a5")
@@ -35,7 +35,7 @@ def test_arrival_releases_the_excess_if_a_new_window_has_begun() -> None:
     assert ["a3"] == granted(driver.open("c"))
 
 
-def test_order_is_that_of_submission_among_those_within_their_limit() -> None:
+def test_clients_within_their_limit_are_served_in_order_of_submission() -> None:
     """A client that has used up its window delays no other."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.open_and_submit("b")
@@ -84,8 +84,8 @@ def test_inference_requeued_in_a_later_window_is_granted_free() -> None:
     assert ["a1", "a3", "a4"] == driver.step(seats=9, requeue=["a1"])
 
 
-def test_inference_requeued_when_the_window_is_used_up_waits_with_its_client() -> None:
-    """A place of an earlier window is no place in this one."""
+def test_inference_requeued_in_a_used_up_window_waits_with_its_client() -> None:
+    """A grant in an earlier window is no place in this one."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.open_and_submit("a", "a1", "a2", "a3", "a4", "a5")
     driver.step(seats=9)
@@ -97,7 +97,7 @@ def test_inference_requeued_when_the_window_is_used_up_waits_with_its_client() -
     assert ["a1", "a5"] == driver.step(seats=9)
 
 
-def test_ended_inference_has_used_its_place() -> None:
+def test_ended_inference_still_counts_in_its_window() -> None:
     """The limit is on grants, not on concurrency."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.open_and_submit("a", "a1", "a2", "a3")

@@ -23,7 +23,7 @@ SCALE = Scale(seeds=(1, 2, 3), data_dir=Path("nowhere"))
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
+class ComputedTask:
     """Task whose result is `base` plus a tenth of the seed."""
 
     base: float
@@ -37,9 +37,7 @@ class Computed:
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
-    """Task that raises."""
-
+class FailingTask:
     def run(self) -> float:
         raise ValueError("no\nluck")
 
@@ -47,12 +45,12 @@ class Broken:
         return {}
 
 
-def experiment(name: str = "small", task: type[Broken] | None = None) -> Experiment:
+def small_experiment(name: str = "small", task: type[FailingTask] | None = None) -> Experiment:
     """Return an experiment of two arms, ours and theirs, of 10 and 20 s."""
 
     def arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
-        ours: Task = Computed(10, seed) if task is None else task()
-        return {Arm("1x", "justitia"): ours, Arm("1x", "vtc"): Computed(20, seed)}
+        ours: Task = ComputedTask(10, seed) if task is None else task()
+        return {Arm("1x", "justitia"): ours, Arm("1x", "vtc"): ComputedTask(20, seed)}
 
     return Experiment(
         name=name,

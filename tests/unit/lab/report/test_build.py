@@ -12,7 +12,7 @@ from justitia_ray.lab.report.experiment import Arm, Chart, Failed, Found, Scale,
 from tests.unit.lab.report import small
 
 
-def _files(directory: Path) -> dict[str, bytes]:
+def _files_by_path(directory: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(directory)): path.read_bytes()
         for path in sorted(directory.rglob("*"))
@@ -20,51 +20,51 @@ def _files(directory: Path) -> dict[str, bytes]:
     }
 
 
-def test_same_seeds_give_the_same_files_and_nothing_unfinished(tmp_path: Path) -> None:
-    """A second build must give the same bytes: page, lines, and each figure twice."""
+def test_same_seeds_write_identical_files_and_no_temporary_ones(tmp_path: Path) -> None:
+    """A second build must write the same bytes: page, lines, and each figure in two formats."""
     for name in ("one", "two"):
-        build_report([small.experiment()], small.SCALE, tmp_path / name, workers=1)
+        build_report([small.small_experiment()], small.SCALE, tmp_path / name, workers=1)
 
-    assert _files(tmp_path / "one") == _files(tmp_path / "two")
+    assert _files_by_path(tmp_path / "one") == _files_by_path(tmp_path / "two")
     names = ["figures/small.png", "figures/small.svg", "report.html", "results.jsonl"]
-    assert names == list(_files(tmp_path / "one"))
+    assert names == list(_files_by_path(tmp_path / "one"))
     assert ["one", "two"] == sorted(path.name for path in tmp_path.iterdir())
 
 
-def test_directory_that_cannot_be_written_is_refused_before_the_runs(tmp_path: Path) -> None:
+def test_unwritable_directory_is_refused_before_the_runs(tmp_path: Path) -> None:
     """The error must not come after a quarter of an hour of runs."""
     (tmp_path / "out").write_text("mine")
     told: list[RunProgress] = []
 
     with pytest.raises(ConfigError, match="out: must be a directory"):
-        build_report([small.experiment()], small.SCALE, tmp_path / "out", 1, told.append)
+        build_report([small.small_experiment()], small.SCALE, tmp_path / "out", 1, told.append)
 
     assert [] == told
     assert "mine" == (tmp_path / "out").read_text()
 
 
-def _no_arms(scale: Scale, seed: int) -> dict[Arm, Task]:
+def _raise_without_profile(scale: Scale, seed: int) -> dict[Arm, Task]:
     raise ConfigError("there is no engine profile")
 
 
-def _bad_charts(scale: Scale, found: Found) -> list[Chart]:
+def _charts_with_bad_label(scale: Scale, found: Found) -> list[Chart]:
     return [Chart("bad", "Bad", "$\\nothing$", "y", [Series("s", [(0.0, 1.0)])])]
 
 
 @pytest.mark.parametrize(
     ("broken", "why"),
     [
-        ({"arms": _no_arms}, "ConfigError: there is no engine profile"),
-        ({"charts": _bad_charts}, "ValueError: "),
+        ({"arms": _raise_without_profile}, "ConfigError: there is no engine profile"),
+        ({"charts": _charts_with_bad_label}, "ValueError: "),
     ],
     ids=["arms that cannot be named", "a chart that cannot be drawn"],
 )
-def test_mistake_in_an_experiment_fails_it_alone(
+def test_failing_experiment_does_not_affect_others(
     tmp_path: Path, broken: dict[str, Any], why: str
 ) -> None:
     """One missing profile must not cost the hour of the other experiments."""
-    first = replace(small.experiment("first"), **broken)
-    sections = build_report([first, small.experiment()], small.SCALE, tmp_path, workers=1)
+    first = replace(small.small_experiment("first"), **broken)
+    sections = build_report([first, small.small_experiment()], small.SCALE, tmp_path, workers=1)
 
     assert [True, False] == [section.failure is not None for section in sections]
     assert f"Failed: {why}" in (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -73,27 +73,27 @@ def test_mistake_in_an_experiment_fails_it_alone(
 def test_equal_tasks_run_once() -> None:
     """Experiments share runs: repeating them would take a third of a full report's time."""
     told: list[RunProgress] = []
-    task = small.Computed(1, 2)
-    found = run_tasks([task, small.Computed(1, 2), small.Computed(3, 4)], 1, told.append)
+    task = small.ComputedTask(1, 2)
+    found = run_tasks([task, small.ComputedTask(1, 2), small.ComputedTask(3, 4)], 1, told.append)
 
-    assert {task: 1.2, small.Computed(3, 4): 3.4} == found
+    assert {task: 1.2, small.ComputedTask(3, 4): 3.4} == found
     assert [(1, 2), (2, 2)] == [(p.done, p.total) for p in told]
 
 
 @pytest.mark.slow
 def test_several_processes_give_the_results_of_one() -> None:
     """Tasks and their exceptions are pickled, for processes that have imported nothing yet."""
-    tasks: list[Task] = [small.Computed(1, 2), small.Broken()]
+    tasks: list[Task] = [small.ComputedTask(1, 2), small.FailingTask()]
 
     assert run_tasks(tasks, 1) == run_tasks(tasks, 2)
 
 
-def test_a_task_that_raises_leaves_the_others_alone() -> None:
+def test_failing_task_does_not_affect_others() -> None:
     told: list[RunProgress] = []
-    found = run_tasks([small.Broken(), small.Computed(1, 2)], 1, told.append)
+    found = run_tasks([small.FailingTask(), small.ComputedTask(1, 2)], 1, told.append)
 
-    assert Failed("ValueError: no luck") == found[small.Broken()]
-    assert 1.2 == found[small.Computed(1, 2)]
+    assert Failed("ValueError: no luck") == found[small.FailingTask()]
+    assert 1.2 == found[small.ComputedTask(1, 2)]
     assert "2/2 runs, 1 failed, 0 s left" == str(told[-1])
 
 

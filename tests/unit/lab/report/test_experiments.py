@@ -31,11 +31,13 @@ _QUICK = Scale(seeds=(101, 102), data_dir=_DATA, is_quick=True, applications=60)
 each_experiment = pytest.mark.parametrize("experiment", EXPERIMENTS, ids=lambda e: e.name)
 
 
-def _arms(experiment: Experiment, scale: Scale = _FULL, seed: int = 101) -> dict[Arm, Task]:
+def _arms_of_experiment(
+    experiment: Experiment, scale: Scale = _FULL, seed: int = 101
+) -> dict[Arm, Task]:
     return dict(experiment.arms(scale, seed))
 
 
-def test_names_are_unique() -> None:
+def test_experiment_names_are_unique() -> None:
     """A name is an anchor on the page and the key of result lines."""
     names = [experiment.name for experiment in EXPERIMENTS]
 
@@ -48,7 +50,7 @@ def test_published_numbers_have_a_matching_arm() -> None:
     for entry in published_values():
         experiment = by_name[entry.experiment]
         against = {(c.metric, c.against) for c in experiment.comparisons}
-        assert entry.arm in _arms(experiment), entry
+        assert entry.arm in _arms_of_experiment(experiment), entry
         assert experiment.metric(entry.metric)
         assert entry.against is None or (entry.metric, entry.against) in against, entry
 
@@ -56,12 +58,12 @@ def test_published_numbers_have_a_matching_arm() -> None:
 @each_experiment
 def test_comparisons_and_targets_name_existing_arms(experiment: Experiment) -> None:
     """A comparison with a missing arm would show an empty column."""
-    names = {arm.name for arm in _arms(experiment)}
+    names = {arm.name for arm in _arms_of_experiment(experiment)}
     for comparison in experiment.comparisons:
         assert experiment.metric(comparison.metric)
         assert comparison.against in names
     for target in experiment.targets:
-        assert target.arm in _arms(experiment)
+        assert target.arm in _arms_of_experiment(experiment)
         assert experiment.metric(target.metric)
         assert (target.at_most is None) != (target.at_least is None)
 
@@ -69,19 +71,19 @@ def test_comparisons_and_targets_name_existing_arms(experiment: Experiment) -> N
 @each_experiment
 def test_tasks_can_be_pickled_and_compared(experiment: Experiment) -> None:
     """Runs happen in other processes, and results are matched by equality."""
-    for task in _arms(experiment).values():
+    for task in _arms_of_experiment(experiment).values():
         assert task == pickle.loads(pickle.dumps(task))
         assert "configuration" not in task.configuration()
         assert str(_DATA) not in str(task.configuration())
 
 
 @each_experiment
-def test_arms_that_are_compared_run_on_the_same_draws(experiment: Experiment) -> None:
-    """Paired differences are due to policies only if both sides have the same load."""
+def test_compared_arms_run_on_the_same_load(experiment: Experiment) -> None:
+    """Paired differences are due to policies only if both arms have the same load."""
     if experiment is TENANTS or not experiment.comparisons:
         pytest.skip("its arms are different loads, or are not compared")
     loads: dict[str, set[object]] = {}
-    for arm, task in _arms(experiment).items():
+    for arm, task in _arms_of_experiment(experiment).items():
         run = task.of if isinstance(task, ServedRequests | ToldRun) else task
         if isinstance(run, SimulatedRun) and not arm.name.startswith("rpm "):
             loads.setdefault(arm.group, set()).add(run.load)
@@ -89,13 +91,15 @@ def test_arms_that_are_compared_run_on_the_same_draws(experiment: Experiment) ->
 
 
 @each_experiment
-def test_seeds_draw_other_loads(experiment: Experiment) -> None:
-    """Five seeds of one draw would make an interval of width zero."""
+def test_different_seeds_draw_different_loads(experiment: Experiment) -> None:
+    """Five seeds with one load would give an interval of width zero."""
     if not experiment.is_drawn:
         assert (101,) == experiment.seeds(_FULL)
         return
     assert (101, 102) == experiment.seeds(_FULL)
-    first, second = (set(_arms(experiment, seed=seed).values()) for seed in (101, 102))
+    first, second = (
+        set(_arms_of_experiment(experiment, seed=seed).values()) for seed in (101, 102)
+    )
     recorded = {task for task in first if isinstance(task, Recording)}
     assert recorded == first & second
 
@@ -110,22 +114,22 @@ def test_quick_report_is_much_smaller() -> None:
     assert runs[True] < 0.75 * runs[False]
 
 
-def _request(name: str, tenant: str, arrived_at_s: float) -> WorkloadApplication:
+def _create_request(name: str, tenant: str, arrived_at_s: float) -> WorkloadApplication:
     inferences = (WorkloadInference("0", 10, 10),)
     return WorkloadApplication(name, "request", arrived_at_s, inferences, tenant=tenant)
 
 
-def test_limit_refuses_the_excess_of_each_minute_and_client() -> None:
-    """Two a minute: the third of a in the first minute is refused, b's and later ones are not."""
+def test_rate_limit_refuses_the_excess_of_each_minute_and_client() -> None:
+    """At two a minute the third request of client a in the first minute is refused."""
     asked = [("a0", 1.0), ("a1", 2.0), ("b0", 3.0), ("a2", 59.9), ("a3", 60.0)]
-    requests = [_request(name, name[0], arrived_at_s) for name, arrived_at_s in asked]
+    requests = [_create_request(name, name[0], arrived_at_s) for name, arrived_at_s in asked]
     load: Any = SimpleNamespace(build=lambda: requests)
 
     kept = [a.application_id for a in requests_per_minute(load, 2)]
     assert ["a0", "a1", "b0", "a3"] == kept
 
 
-def test_offered_load_is_cost_over_what_a_replica_delivers() -> None:
+def test_offered_load_is_cost_divided_by_the_capacity_of_a_replica() -> None:
     """At load 2 the window is half of what a full memory would need for all the cost."""
     suite = SuiteLoad("two-clients-overload", 1, _DATA, count=20, window_s=100.0)
     plain, stretched = suite.build(), ChangedLoad(suite, offered, 2.0).build()
@@ -137,13 +141,17 @@ def test_offered_load_is_cost_over_what_a_replica_delivers() -> None:
     )
 
 
-def test_splitting_gains_under_fairness_by_application_only() -> None:
-    """The gain is expected under fairness by application, and no gain by tenant.
+def test_splitting_applications_gains_only_under_fairness_by_application() -> None:
+    """There is no gain under fairness by tenant.
 
     All three tenants have 100 inferences of one size; as one application the splitter is last. In
     100 pieces each of them is the smallest application: it ends first, after a third of the work.
     """
-    outcomes = {arm: task.run() for arm, task in _arms(TENANTS).items() if "justitia" in arm.group}
+    outcomes = {
+        arm: task.run()
+        for arm, task in _arms_of_experiment(TENANTS).items()
+        if "justitia" in arm.group
+    }
     found = TENANTS.measure(outcomes)
 
     end, as_one = (
@@ -157,7 +165,7 @@ def test_splitting_gains_under_fairness_by_application_only() -> None:
     assert split["splitter_end_s"] == found[Arm("justitia, by tenant", "as one")]["splitter_end_s"]
 
 
-def test_aborted_requests_are_not_served(tmp_path: Path) -> None:
+def test_refused_requests_are_not_counted_as_served(tmp_path: Path) -> None:
     """A request without a latency was refused, and does not count as a request of the run."""
     path = tmp_path / "run.csv"
     path.write_text(f"{','.join(COLUMNS)}\n3,1.5,10,20,0.5,2.0\n4,2.5,10,20,,\n")
@@ -165,7 +173,7 @@ def test_aborted_requests_are_not_served(tmp_path: Path) -> None:
     assert [TimedRequest("3", 1.5, 10, 20, 2.0, 3.5)] == list(Recording(path, "run").run())
 
 
-def test_missing_recording_is_a_sentence(tmp_path: Path) -> None:
-    """The page then names the file that an arm lacks, and is otherwise complete."""
+def test_missing_recording_is_named_on_the_page(tmp_path: Path) -> None:
+    """The page is otherwise complete."""
     with pytest.raises(ConfigError, match=r"run\.csv: cannot be read"):
         Recording(tmp_path / "run.csv", "run").run()

@@ -24,27 +24,29 @@ _PUBLISHED = [
 ]
 
 
-def _section(experiment: Experiment, seeds: tuple[int, ...] = small.SCALE.seeds) -> ReportSection:
+def _section_of_experiment(
+    experiment: Experiment, seeds: tuple[int, ...] = small.SCALE.seeds
+) -> ReportSection:
     arms = {seed: dict(experiment.arms(small.SCALE, seed)) for seed in seeds}
     found = run_tasks([task for by in arms.values() for task in by.values()], workers=1)
     return section_of(experiment, small.SCALE, arms, found, ResultLog(), _PUBLISHED)
 
 
-def _cell(section: ReportSection, arm: Arm, column: int) -> Cell:
+def _table_cell(section: ReportSection, arm: Arm, column: int) -> Cell:
     cell = section.groups["1x"][arm][column]
     assert cell is not None
     return cell
 
 
-def _against_10_2(outcomes: Outcomes) -> Measures:
+def _outcome_against_10_2(outcomes: Outcomes) -> Measures:
     return {_OURS: {"jct_s": outcomes[_OURS]}, _THEIRS: {"jct_s": 10.2}}
 
 
-def test_mean_and_paired_difference_of_every_arm() -> None:
+def test_section_has_mean_and_paired_difference_of_every_arm() -> None:
     """10.1, 10.2, 10.3 against 20.1, 20.2, 20.3: means 10.2, and (a − b)/b each seed."""
-    section = _section(small.experiment())
+    section = _section_of_experiment(small.small_experiment())
 
-    mean, against_vtc = (_cell(section, _OURS, column) for column in (0, 1))
+    mean, against_vtc = (_table_cell(section, _OURS, column) for column in (0, 1))
     assert mean.mean.value == pytest.approx(10.2)
     assert against_vtc.mean.value == pytest.approx(-(10 / 20.1 + 10 / 20.2 + 10 / 20.3) / 3)
     assert [9.0, -0.4] == [c.published[0].value for c in (mean, against_vtc) if c.published]
@@ -55,51 +57,54 @@ def test_mean_and_paired_difference_of_every_arm() -> None:
     ("change", "seeds", "verdicts"),
     [
         ({}, (1, 2, 3), ["better", "worse"]),
-        ({"measure": _against_10_2}, (1, 2, 3), ["level", "level"]),
+        ({"measure": _outcome_against_10_2}, (1, 2, 3), ["level", "level"]),
         ({"is_drawn": False}, (1,), ["better", "worse"]),
         ({}, (1,), ["", ""]),
     ],
     ids=["interval", "may be zero", "nothing is drawn", "one run of a drawn load"],
 )
-def test_a_difference_is_judged_by_its_interval(
+def test_difference_is_judged_by_its_confidence_interval(
     change: Mapping[str, Any], seeds: tuple[int, ...], verdicts: list[str]
 ) -> None:
-    """The paper's own policy is judged like others; −0.1, 0, +0.1 s is neither a win nor a loss.
+    """Differences of −0.1, 0 and +0.1 s are neither a win nor a loss, for any policy.
 
     One run of a recorded trace is exact: its sign decides. One of a drawn load is too little
     evidence.
     """
-    section = _section(replace(small.experiment(), **change), seeds)
+    section = _section_of_experiment(replace(small.small_experiment(), **change), seeds)
 
-    assert verdicts == [_cell(section, _OURS, 1).verdict, _cell(section, _THEIRS, 2).verdict]
+    assert verdicts == [
+        _table_cell(section, _OURS, 1).verdict,
+        _table_cell(section, _THEIRS, 2).verdict,
+    ]
 
 
-def test_targets_say_whether_they_are_met() -> None:
+def test_targets_are_reported_as_met_or_missed() -> None:
     """−49.5 % misses a target of −50 %, however near; 10.2 s meets at most 11 s."""
-    section = _section(small.experiment())
+    section = _section_of_experiment(small.small_experiment())
 
     assert [False, True] == [judged.is_met for judged in section.judged]
     assert [-0.5, 11.0] == [judged.limit.value for judged in section.judged]
 
 
-def test_a_metric_that_one_seed_lacks_has_no_mean() -> None:
+def test_metric_that_one_seed_lacks_has_no_mean() -> None:
     """A mean over the other seeds would be compared with arms that have them all."""
     measure = measure_each(lambda outcome: {"jct_s": None if outcome == 10.2 else outcome})
-    section = _section(replace(small.experiment(), measure=measure))
+    section = _section_of_experiment(replace(small.small_experiment(), measure=measure))
 
     assert [None, None, None] == section.groups["1x"][_OURS]
     assert section.failure is None
 
 
-def test_a_failed_run_fails_its_section_in_one_line() -> None:
+def test_failed_run_fails_its_section_in_one_line() -> None:
     """The page shows the cause; a line break would break the summary."""
-    section = _section(small.experiment(task=small.Broken))
+    section = _section_of_experiment(small.small_experiment(task=small.FailingTask))
 
     assert "1x · justitia, seed 1: ValueError: no luck" == section.failure
     assert {} == section.groups
 
 
-def test_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:
+def test_numbers_without_a_json_form_are_null(tmp_path: Path) -> None:
     """NaN in a JSON line stops every strict reader."""
     log = ResultLog()
     log.append_line(ResultLine("e", "a", "m", float("nan")))
@@ -111,7 +116,7 @@ def test_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:
     assert [None, [[1.0, None]]] == values
 
 
-def test_interval_is_students_t() -> None:
+def test_confidence_interval_uses_students_t() -> None:
     """1, 2, 3: mean 2, s = 1, n = 3, t(2) = 4.303: the normal's 1.96 would be far too narrow."""
     found = estimate([1.0, 2.0, 3.0])
 

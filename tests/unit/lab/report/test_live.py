@@ -17,7 +17,7 @@ CONTROL = "vtc-again"
 MEAN_S = {"fcfs": 30.0, "vtc": 25.0, "srjf": 19.0, "justitia": 20.0, CONTROL: 26.0}
 
 
-def figures(seed: int, error: float, arms: Sequence[str]) -> dict[str, Any]:
+def seed_figures(seed: int, error: float, arms: Sequence[str]) -> dict[str, Any]:
     """Return the figures of a seed in the format of scripts/bench_live."""
     live = {
         arm: {
@@ -42,7 +42,7 @@ def figures(seed: int, error: float, arms: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def recorded(directory: Path, error: float = 0.05, control: str | None = None) -> Path:
+def write_recording(directory: Path, error: float = 0.05, control: str | None = None) -> Path:
     """Write a `live.json` of two seeds, without a control (as earlier releases do) or with one."""
     arms = ARMS if control is None else (*ARMS, control)
     elephant = {
@@ -68,7 +68,7 @@ def recorded(directory: Path, error: float = 0.05, control: str | None = None) -
             "config": "local-cpu.yaml",
         },
         "model": {"call_latency_s": 0.05},
-        "seeds": [figures(1, error, arms), figures(2, error, arms)],
+        "seeds": [seed_figures(1, error, arms), seed_figures(2, error, arms)],
         "elephant": {
             "load": {
                 "elephant": "MRS",
@@ -86,7 +86,7 @@ def recorded(directory: Path, error: float = 0.05, control: str | None = None) -
     return directory
 
 
-def page_of(directory: Path, out: Path) -> str:
+def report_page(directory: Path, out: Path) -> str:
     """Return the page of a report that contains only the live runs."""
     sections = build_report(live_experiments(directory), SCALE, out, workers=1)
     assert [] == [section.failure for section in sections if section.failure]
@@ -95,7 +95,7 @@ def page_of(directory: Path, out: Path) -> str:
 
 def test_page_shows_recorded_runs_without_running_any(tmp_path: Path) -> None:
     """The seeds are those of the recording, not those of the report."""
-    page = page_of(recorded(tmp_path), tmp_path / "out")
+    page = report_page(write_recording(tmp_path), tmp_path / "out")
 
     lines = (tmp_path / "out" / "results.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
@@ -112,9 +112,8 @@ def test_page_shows_recorded_runs_without_running_any(tmp_path: Path) -> None:
     assert "a &lt;processor&gt;" in page
 
 
-def test_errors_of_the_simulator_beyond_their_limit_stand_at_the_top(tmp_path: Path) -> None:
-    """A reader must not have to search for a miss."""
-    page = page_of(recorded(tmp_path, error=-0.2), tmp_path / "out")
+def test_simulator_errors_beyond_their_limit_are_at_the_top(tmp_path: Path) -> None:
+    page = report_page(write_recording(tmp_path, error=-0.2), tmp_path / "out")
 
     targets = page[page.index("<h2>Targets") : page.index("<nav>")]
     assert len(ARMS) + 2 == targets.count("missed")
@@ -123,13 +122,13 @@ def test_errors_of_the_simulator_beyond_their_limit_stand_at_the_top(tmp_path: P
 
     within = tmp_path / "within"
     within.mkdir()
-    page = page_of(recorded(within), tmp_path / "out-within")
+    page = report_page(write_recording(within), tmp_path / "out-within")
     assert "missed" not in page[page.index("<h2>Targets") : page.index("<nav>")]
 
 
-def test_means_are_compared_with_that_of_justitia(tmp_path: Path) -> None:
-    """Targets are relative to it: `vtc` takes 26 s and 27 s where `justitia` takes 21 and 22."""
-    page_of(recorded(tmp_path), tmp_path / "out")
+def test_mean_times_are_compared_with_that_of_justitia(tmp_path: Path) -> None:
+    """Targets are relative: `vtc` takes 26 and 27 s where `justitia` takes 21 and 22."""
+    report_page(write_recording(tmp_path), tmp_path / "out")
 
     lines = (tmp_path / "out" / "results.jsonl").read_text(encoding="utf-8").splitlines()
     differences = [
@@ -141,9 +140,9 @@ def test_means_are_compared_with_that_of_justitia(tmp_path: Path) -> None:
     assert [pytest.approx((5 / 21 + 5 / 22) / 2)] == differences
 
 
-def test_control_stands_in_the_table_and_is_no_target(tmp_path: Path) -> None:
+def test_control_arm_is_in_the_table_and_has_no_target(tmp_path: Path) -> None:
     """A second run of one policy is neither a success nor a failure of the simulator."""
-    page = page_of(recorded(tmp_path, error=-0.2, control=CONTROL), tmp_path / "out")
+    page = report_page(write_recording(tmp_path, error=-0.2, control=CONTROL), tmp_path / "out")
 
     start, end = page.index("<h2>Targets"), page.index("<nav>")
     assert len(ARMS) == page[start:end].count("simulated mean JCT against that on real engines")
@@ -152,7 +151,7 @@ def test_control_stands_in_the_table_and_is_no_target(tmp_path: Path) -> None:
     assert f"{CONTROL} is vtc played once more" in page[end:]
 
 
-def test_file_of_another_format_is_refused(tmp_path: Path) -> None:
+def test_recording_of_another_format_is_refused(tmp_path: Path) -> None:
     """A wrong directory gives an error message and no traceback."""
     with pytest.raises(ConfigError, match=r"live\.json: cannot be read"):
         live_experiments(tmp_path)

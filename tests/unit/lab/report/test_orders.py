@@ -17,8 +17,8 @@ from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference
 from justitia_ray.units import ApplicationId, Seconds
 
 
-def _workload() -> list[WorkloadApplication]:
-    """Two applications at the same time: 10 iterations, and 10, a second of a tool, and 20."""
+def _two_applications() -> list[WorkloadApplication]:
+    """Return two applications of one time: 10 iterations; and 10, a second of a tool, and 20."""
     first = WorkloadInference("0", 5, 10)
     second = WorkloadInference("1", 5, 20, after=("0",), delay_s=1.0)
     return [
@@ -27,9 +27,9 @@ def _workload() -> list[WorkloadApplication]:
     ]
 
 
-def _ended(**jct_s: Seconds) -> RunResult:
+def _ended_applications(**jct_s: Seconds) -> RunResult:
     rows: list[ApplicationResult] = []
-    for application in _workload():
+    for application in _two_applications():
         row = row_on_arrival(application, 3.0, Outcome.FINISHED)
         row.jct_s = jct_s[application.application_id]
         row.finished_at_s = 3.0 + row.jct_s
@@ -37,21 +37,21 @@ def _ended(**jct_s: Seconds) -> RunResult:
     return RunResult(rows)
 
 
-def test_application_alone_takes_its_own_path(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_application_takes_its_own_path(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without other applications: 10 iterations of 30 ms; 30 of them and the tool."""
-    monkeypatch.setattr(SuiteLoad, "build", lambda load: _workload())
+    monkeypatch.setattr(SuiteLoad, "build", lambda load: _two_applications())
 
     run = AloneRuns(SuiteLoad("alone", 1, Path("nowhere"))).run()
 
     assert [0.3, 1.9] == [pytest.approx(row.jct_s) for row in run.applications]
 
 
-def test_regret_is_against_vtc_and_slowdown_against_alone() -> None:
+def test_regret_is_against_vtc_and_slowdown_against_running_alone() -> None:
     """An application that ends earlier than under VTC has no regret."""
     outcomes = {
-        Arm("1x", "alone"): _ended(a=1.0, b=2.0),
-        Arm("1x", "vtc"): _ended(a=4.0, b=10.0),
-        Arm("1x", "guard"): _ended(a=6.0, b=3.0),
+        Arm("1x", "alone"): _ended_applications(a=1.0, b=2.0),
+        Arm("1x", "vtc"): _ended_applications(a=4.0, b=10.0),
+        Arm("1x", "guard"): _ended_applications(a=6.0, b=3.0),
     }
 
     measured = orders.ORDERS[0].measure(outcomes)[Arm("1x", "guard")]
@@ -62,11 +62,11 @@ def test_regret_is_against_vtc_and_slowdown_against_alone() -> None:
     assert 1.98 == pytest.approx(measured["p99_regret_s"])
 
 
-def test_told_guard_gets_the_ends_under_vtc(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_told_guard_gets_the_end_times_under_vtc(monkeypatch: pytest.MonkeyPatch) -> None:
     """The told guard has the settings of the guard's run, and the end times of `vtc`."""
     asked: list[tuple[RunSettings, Mapping[ApplicationId, Seconds]]] = []
 
-    def simulate_told(
+    def record_told(
         applications: Sequence[WorkloadApplication],
         settings: RunSettings,
         ends: Mapping[ApplicationId, Seconds],
@@ -74,18 +74,18 @@ def test_told_guard_gets_the_ends_under_vtc(monkeypatch: pytest.MonkeyPatch) -> 
         asked.append((settings, ends))
         return RunResult()
 
-    monkeypatch.setattr(tasks, "simulate_told", simulate_told)
-    monkeypatch.setattr(SuiteLoad, "build", lambda load: _workload())
+    monkeypatch.setattr(tasks, "simulate_told", record_told)
+    monkeypatch.setattr(SuiteLoad, "build", lambda load: _two_applications())
     guard = SimulatedRun(SuiteLoad("told", 1, Path("nowhere")), "justitia", orders.GUARD)
     ToldRun(guard).run()
 
-    under_vtc = simulate(_workload(), RunSettings(guard.engine, "vtc"))
+    under_vtc = simulate(_two_applications(), RunSettings(guard.engine, "vtc"))
     ends = {row.application_id: row.finished_at_s for row in under_vtc.applications}
     assert {"a", "b"} == ends.keys()
     assert [(guard.settings(), ends)] == asked
 
 
-def test_told_run_is_named_as_told() -> None:
+def test_run_of_the_told_guard_has_a_separate_name() -> None:
     """Result lines of the told guard must differ from those of the guard."""
     guard = SimulatedRun(SuiteLoad("told", 1, Path("nowhere")), "justitia", orders.GUARD)
     configuration = {**ToldRun(guard).configuration()}
@@ -95,8 +95,8 @@ def test_told_run_is_named_as_told() -> None:
 
 
 @pytest.mark.parametrize("is_quick", [False, True])
-def test_told_guard_stands_beside_each_guard_of_known_costs(is_quick: bool) -> None:
-    """All else is equal in both; with learned costs there is no such arm."""
+def test_told_guard_runs_beside_each_guard_of_known_costs(is_quick: bool) -> None:
+    """Settings are equal in both; with learned costs there is no such arm."""
     scale = Scale(seeds=(1,), data_dir=Path("nowhere"), is_quick=is_quick)
     known, *others = (experiment.arms(scale, 1) for experiment in orders.ORDERS)
 
@@ -113,14 +113,16 @@ def test_learned_arms_have_the_stages_of_ended_applications(
     """A service that has run for a while has statistics of its classes, but not of live ones."""
     asked: list[RunSettings] = []
 
-    def simulate(applications: list[WorkloadApplication], settings: RunSettings) -> RunResult:
+    def record_settings(
+        applications: list[WorkloadApplication], settings: RunSettings
+    ) -> RunResult:
         asked.append(settings)
         return RunResult()
 
-    monkeypatch.setattr(predictors, "simulate", simulate)
+    monkeypatch.setattr(predictors, "simulate", record_settings)
     monkeypatch.setattr(predictors, "predict_out_of_fold", lambda recipe, data_dir: None)
     monkeypatch.setattr(
-        SuiteLoad, "build", lambda load: _workload() if load.suite == "earlier" else []
+        SuiteLoad, "build", lambda load: _two_applications() if load.suite == "earlier" else []
     )
     earlier = SuiteLoad("earlier", 1, Path("nowhere"))
     load = SuiteLoad("now", 2, Path("nowhere"))

@@ -41,16 +41,16 @@ def data_dir(tmp_path: Path) -> Path:
         (tmp_path / folder).mkdir()
     for name in CLASSES:
         if name != "SC":
-            runs = [_run(name, i) for i in range(20)]
-            _write(tmp_path / "recorded" / f"{name}.jsonl", runs)
+            runs = [_recorded_run(name, i) for i in range(20)]
+            _write_lines(tmp_path / "recorded" / f"{name}.jsonl", runs)
         if name != "MRS":
             named = [(f"{name}-{i}", f"text {i}") for i in range(10)]
             items = [{"id": i, "class": name, "input": text, "meta": meta} for i, text in named]
-            _write(tmp_path / "apps" / f"{name}.jsonl", items)
+            _write_lines(tmp_path / "apps" / f"{name}.jsonl", items)
     return tmp_path
 
 
-def _run(name: str, number: int) -> dict[str, object]:
+def _recorded_run(name: str, number: int) -> dict[str, object]:
     stages = {
         "CC": ["generate_testcases", "generate_solutions"],
         "MRS": ["generate_summary", "final_summary"],
@@ -63,12 +63,12 @@ def _run(name: str, number: int) -> dict[str, object]:
     }
 
 
-def _write(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
+def _write_lines(path: Path, rows: Sequence[Mapping[str, object]]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-class _Spy:
-    """Replaces training; its models predict the mean of their training data."""
+class _TrainingSpy:
+    """Fake training that records its calls; its models predict the mean of their training data."""
 
     def __init__(self) -> None:
         self.samples: list[Mapping[str, Sequence[Sample]]] = []
@@ -91,20 +91,22 @@ class _Spy:
 
 
 @pytest.fixture
-def spy(monkeypatch: pytest.MonkeyPatch) -> _Spy:
-    spy = _Spy()
+def training_spy(monkeypatch: pytest.MonkeyPatch) -> _TrainingSpy:
+    spy = _TrainingSpy()
     monkeypatch.setattr(out_of_fold, "_trained", spy)
     monkeypatch.setattr(out_of_fold, "_TIMED", 1)
     predict_out_of_fold.cache_clear()
     return spy
 
 
-def test_no_model_predicts_a_text_that_it_was_trained_on(data_dir: Path, spy: _Spy) -> None:
+def test_no_model_predicts_a_text_that_it_was_trained_on(
+    data_dir: Path, training_spy: _TrainingSpy
+) -> None:
     """A model trained on the run would look better than any can be in service."""
     predict_out_of_fold("mlp", data_dir)
 
-    assert 2 == len(spy.samples)
-    for samples, asked in zip(spy.samples, spy.asked, strict=True):
+    assert 2 == len(training_spy.samples)
+    for samples, asked in zip(training_spy.samples, training_spy.asked, strict=True):
         predicted = set(asked[:-1])  # the last one is only timed
         for name in set(CLASSES) - {"MRS"}:
             trained_on = {sample.input_text for sample in samples[name]}
@@ -112,7 +114,9 @@ def test_no_model_predicts_a_text_that_it_was_trained_on(data_dir: Path, spy: _S
             assert not {(name, text) for text in trained_on} & predicted
 
 
-def test_every_run_is_predicted_once_by_models_trained_once(data_dir: Path, spy: _Spy) -> None:
+def test_every_run_is_predicted_once_by_models_trained_once(
+    data_dir: Path, training_spy: _TrainingSpy
+) -> None:
     """An error over some of the runs would be an error over the easy ones."""
     found = predict_out_of_fold("mlp", data_dir)
 
@@ -120,11 +124,13 @@ def test_every_run_is_predicted_once_by_models_trained_once(data_dir: Path, spy:
         name: len(errors) for name, errors in found.errors.items()
     }
     assert predict_out_of_fold("mlp", data_dir) is predict_out_of_fold("mlp", data_dir)
-    assert 2 == len(spy.samples)
+    assert 2 == len(training_spy.samples)
 
 
-def test_every_application_of_the_suite_has_a_prediction(data_dir: Path, spy: _Spy) -> None:
-    """The suite deals the same runs: texts, and halves of those without one, must be found."""
+def test_every_application_of_the_suite_has_a_prediction(
+    data_dir: Path, training_spy: _TrainingSpy
+) -> None:
+    """The suite draws the same runs: texts, and halves of those without one, must be found."""
     arrivals = "arrival_s,input_tokens,output_tokens\n" + "".join(f"{i},1,1\n" for i in range(60))
     (data_dir / "arrivals").mkdir()
     (data_dir / "arrivals" / "mooncake_arrivals.csv").write_text(arrivals)
@@ -138,8 +144,8 @@ def test_every_application_of_the_suite_has_a_prediction(data_dir: Path, spy: _S
         assert 2 * mean.predicted_kv_token_time == pytest.approx(p90.predicted_kv_token_time)
 
 
-def test_class_mean_and_median_are_of_the_other_half(data_dir: Path) -> None:
-    """Neither needs a model; the mean is the one that the service has before a class has one."""
+def test_class_mean_and_median_are_those_of_the_other_half(data_dir: Path) -> None:
+    """Neither needs a model; the service uses the mean before a class has a model."""
     past = out_of_fold._past_runs(data_dir, "EV")
     costs = {h: [run.sample.kv_token_time for run in past if run.key[2] != h] for h in (0, 1)}
     found = {name: predict_out_of_fold(name, data_dir) for name in (CLASS_MEAN, CLASS_MEDIAN)}
@@ -154,8 +160,8 @@ def test_class_mean_and_median_are_of_the_other_half(data_dir: Path) -> None:
 
 
 @pytest.mark.parametrize("is_quick", [False, True])
-def test_recipes_differ_in_the_cost_alone(is_quick: bool) -> None:
-    """Load, charges and known stages are equal: a difference is owed to the prediction."""
+def test_recipes_differ_only_in_the_predicted_cost(is_quick: bool) -> None:
+    """Load, charges and known stages are equal: a difference is due to the prediction."""
     scale = Scale(seeds=(1,), data_dir=Path("nowhere"), is_quick=is_quick)
     groups: dict[str, list[Predicted]] = {}
     for arm, task in RECIPES.arms(scale, 1).items():
@@ -172,16 +178,18 @@ def test_recipes_differ_in_the_cost_alone(is_quick: bool) -> None:
 
 
 def test_only_the_arm_as_served_charges_more_than_predicted(
-    data_dir: Path, spy: _Spy, monkeypatch: pytest.MonkeyPatch
+    data_dir: Path, training_spy: _TrainingSpy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The papers charge the estimate; the service charges more, and raises it on the way."""
     asked: list[RunSettings] = []
 
-    def simulate(applications: Sequence[WorkloadApplication], settings: RunSettings) -> RunResult:
+    def record_settings(
+        applications: Sequence[WorkloadApplication], settings: RunSettings
+    ) -> RunResult:
         asked.append(settings)
         return RunResult()
 
-    monkeypatch.setattr(predictors, "simulate", simulate)
+    monkeypatch.setattr(predictors, "simulate", record_settings)
     load = SuiteLoad("nine-class", 5, data_dir)
     monkeypatch.setattr(SuiteLoad, "build", lambda self: [])
     for is_served in (False, True):

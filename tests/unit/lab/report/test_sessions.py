@@ -14,7 +14,7 @@ from tests.unit.sim.sessions.made import line, turn
 _QUICK_GROUPS = {"2xh100-32b, 4 replicas, 0.9x", "2xh100-32b, 4 replicas, 3x"}
 
 
-def _scale(directory: Path) -> Scale:
+def _write_sessions(directory: Path) -> Scale:
     """Write sessions whose prompts take a tenth of a replica's memory each."""
     turns = [(30_000, 0), (31_000, 29_952), (32_000, 30_976)]
     lines = [line(f"s{k}", *(turn(p, 20, r) for p, r in turns)) for k in range(12)]
@@ -27,7 +27,7 @@ def _scale(directory: Path) -> Scale:
 def test_every_arm_has_a_row_with_its_best_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scale = _scale(tmp_path)
+    scale = _write_sessions(tmp_path)
     monkeypatch.setattr(sessions, "SESSIONS_FILE", SESSIONS_FILE.with_suffix(""))
     arms = sessions.SESSIONS.arms(scale, 1)
     outcomes = {arm: task.run() for arm, task in arms.items()}
@@ -44,8 +44,8 @@ def test_every_arm_has_a_row_with_its_best_setting(
 
 
 def test_best_setting_has_the_least_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of several settings the one with the least mean is kept, and all are written down."""
-    scale = _scale(tmp_path)
+    """Of several settings the one with the least mean is shown, and all are written to the file."""
+    scale = _write_sessions(tmp_path)
     monkeypatch.setattr(sessions, "SESSIONS_FILE", SESSIONS_FILE.with_suffix(""))
     means = iter([3.0, 1.0, 2.0, 4.0, 5.0, 6.0])
     monkeypatch.setattr(sessions, "_mean_s", lambda _: next(means))

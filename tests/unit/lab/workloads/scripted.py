@@ -11,8 +11,8 @@ from justitia_ray.sim.suites.load_plan import LengthPlan
 Answer = str | Callable[[str], str]
 
 
-class Scripted:
-    """Answers by the instruction at the start of a prompt; other prompts raise."""
+class ScriptedModel:
+    """Model that answers by the instruction at the start of a prompt; other prompts raise."""
 
     def __init__(self, answers: Mapping[str, Answer] | Answer) -> None:
         self.prompts: list[str] = []
@@ -22,7 +22,6 @@ class Scripted:
     async def chat(
         self, messages: Messages, *, max_tokens: int | None = None, **fields: Any
     ) -> Completion:
-        """Answer at once."""
         assert isinstance(messages, str)
         self.prompts.append(messages)
         self.asked.append({"max_tokens": max_tokens, **fields})
@@ -33,7 +32,7 @@ class Scripted:
 
 async def run_freely(
     name: str,
-    app: Scripted,
+    app: ScriptedModel,
     text: str,
     max_prompt_words: int = 3000,
     agent: Workload | None = None,
@@ -43,7 +42,7 @@ async def run_freely(
     return await (agent or WORKLOADS[name])(app, text, plan.draw(name, "x", 0))
 
 
-def in_turn(*answers: str) -> Callable[[str], str]:
+def answers_in_turn(*answers: str) -> Callable[[str], str]:
     """Return a callable that gives the answers in turn, for any request."""
     left = iter(answers)
     return lambda _: next(left)

@@ -11,10 +11,10 @@ from justitia_ray.lab.workloads.play import WORKLOADS
 from justitia_ray.lab.workloads.self_consistency import final_number
 from justitia_ray.sim.suites.load_plan import LengthPlan, Lengths
 from justitia_ray.sim.suites.recorded import RecordedRun, RecordedStage
-from tests.unit.lab.workloads.scripted import Scripted, in_turn, run_freely
+from tests.unit.lab.workloads.scripted import ScriptedModel, answers_in_turn, run_freely
 
 
-def _steered(**calls: int) -> Lengths:
+def _plan_stages(**calls: int) -> Lengths:
     """Plan the given inferences per stage: 100 words in; 10 tokens out, one more for each."""
     stages = [
         RecordedStage(stage, tuple((100, 10 + i) for i in range(count)))
@@ -23,10 +23,10 @@ def _steered(**calls: int) -> Lengths:
     return Lengths(steered=True, run=RecordedRun(None, tuple(stages)), limits={})
 
 
-def _babbling() -> Scripted:
+def _random_model() -> ScriptedModel:
     """Return a service of a random model: every other answer is empty."""
     answers = cycle(("", "\ufffd zz qq"))
-    return Scripted(lambda _: next(answers))
+    return ScriptedModel(lambda _: next(answers))
 
 
 PLANS = [
@@ -50,11 +50,11 @@ PLANS = [
 
 
 @pytest.mark.parametrize(("name", "calls"), PLANS)
-async def test_a_steered_agent_keeps_to_its_plan(name: str, calls: dict[str, int]) -> None:
+async def test_agent_with_a_plan_keeps_to_it(name: str, calls: dict[str, int]) -> None:
     """Fan-outs and lengths are those planned, for any answers, even empty ones."""
-    app = _babbling()
+    app = _random_model()
 
-    result = await WORKLOADS[name](app, "Some text. Of two sentences.", _steered(**calls))
+    result = await WORKLOADS[name](app, "Some text. Of two sentences.", _plan_stages(**calls))
 
     assert result.fan_outs == calls
     assert Counter(asked["max_tokens"] for asked in app.asked) == Counter(
@@ -71,15 +71,15 @@ async def test_drawn_plans_fit_their_agents(name: str) -> None:
     for number in range(20):
         lengths = plan.draw(name, "x", number)
 
-        result = await WORKLOADS[name](_babbling(), "Some text.", lengths)
+        result = await WORKLOADS[name](_random_model(), "Some text.", lengths)
 
         assert result.fan_outs == {stage: lengths.fan_out(stage) for stage in lengths.stages}
 
 
-async def test_sc_votes_among_five_attempts() -> None:
+async def test_self_consistency_votes_among_five_attempts() -> None:
     """Two of the attempts agree, in different forms; one gives no number."""
     answers = ["Answer: 7", "so 2\nAnswer: 1,200", "I cannot say", "answer: $1200.0", "Answer: 8"]
-    app = Scripted(in_turn(*answers))
+    app = ScriptedModel(answers_in_turn(*answers))
 
     result = await run_freely("SC", app, "How many?")
 
@@ -92,7 +92,7 @@ async def test_sc_votes_among_five_attempts() -> None:
     ("attempt", "number"),
     [("Answer: -3.50", "-3.5"), ("Answer: 1\nAnswer: 2", "2"), ("the answer is 4", None)],
 )
-def test_the_last_stated_answer_counts(attempt: str, number: str | None) -> None:
+def test_last_stated_number_is_the_answer(attempt: str, number: str | None) -> None:
     """Intermediate steps contain numbers too; only the agreed form is an answer."""
     assert final_number(attempt) == number
 
@@ -100,12 +100,12 @@ def test_the_last_stated_answer_counts(attempt: str, number: str | None) -> None
 async def test_kbqav_verifies_each_claim_of_a_real_answer() -> None:
     """The number of claims decides the fan-out, and each prompt contains its own claim."""
 
-    def verify(prompt: str) -> str:
+    def verify_claim(prompt: str) -> str:
         claim = prompt.partition("\nEvidence: ")[0]
         return "Verdict: true" if "Mars" in claim else "Verdict: FALSE"
 
     listed = "Here they are:\n- Mars is red.\n2. Venus is cold."
-    app = Scripted({EXTRACT: listed, QUERY: "a query", VERIFY: verify})
+    app = ScriptedModel({EXTRACT: listed, QUERY: "a query", VERIFY: verify_claim})
 
     result = await run_freely("KBQAV", app, "[response]\nMars is red. Venus is cold.")
 
@@ -113,15 +113,15 @@ async def test_kbqav_verifies_each_claim_of_a_real_answer() -> None:
     assert result.fan_outs == {"extract_claims": 1, "generate_queries": 2, "verify_claims": 2}
 
 
-async def test_kbqav_without_a_list_verifies_the_whole() -> None:
+async def test_kbqav_verifies_an_answer_without_a_list_as_one_claim() -> None:
     """An answer in another form must not make an empty application."""
-    result = await run_freely("KBQAV", Scripted("no list"), "text")
+    result = await run_freely("KBQAV", ScriptedModel("no list"), "text")
 
     assert result.answer == "0 of 1 claims hold"
 
 
-def test_lists_are_read_in_any_mark() -> None:
-    """Models do not keep to hyphens."""
+def test_lists_with_any_bullet_are_parsed() -> None:
+    """Models use other bullets than hyphens."""
     assert list_items("Sure:\n- a\n * b\n3) c\n4. d\n-\nend") == ["a", "b", "c", "d"]
 
 
@@ -135,15 +135,15 @@ def test_lists_are_read_in_any_mark() -> None:
         ("It is true", False),
     ],
 )
-def test_the_last_verdict_counts(verdict: str, held: bool) -> None:
-    """A model may weigh both before it decides."""
+def test_last_verdict_counts(verdict: str, held: bool) -> None:
+    """A model may discuss both verdicts before it decides."""
     assert is_true(verdict) is held
 
 
-async def test_mrs_covers_a_document_and_collapses_until_it_fits() -> None:
+async def test_mrs_summarises_all_parts_and_merges_until_the_summary_fits() -> None:
     """On a real model sizes decide: 1,000 words, 100 per prompt, summaries of 40 words each."""
     words = [f"w{i}" * (1 + i % 9) for i in range(1000)]
-    app = Scripted(" ".join(["s"] * 40))
+    app = ScriptedModel(" ".join(["s"] * 40))
 
     result = await run_freely("MRS", app, " ".join(words), max_prompt_words=100)
 
@@ -154,9 +154,9 @@ async def test_mrs_covers_a_document_and_collapses_until_it_fits() -> None:
     assert (stages[:2], stages[-1]) == (["generate_summary", "collapse_1"], "final_summary")
 
 
-async def test_mrs_collapses_no_more_than_four_rounds() -> None:
-    """Summaries that never get shorter must not keep an agent for ever."""
-    app = Scripted(" ".join(["long"] * 300))
+async def test_mrs_merges_in_at_most_four_rounds() -> None:
+    """Summaries that never get shorter must not keep an agent forever."""
+    app = ScriptedModel(" ".join(["long"] * 300))
 
     result = await run_freely("MRS", app, " ".join(["w"] * 1000), max_prompt_words=100)
 

@@ -20,7 +20,7 @@ from justitia_ray.lab.workloads.household import (
     solution,
 )
 from justitia_ray.sim.suites.inputs import household_game
-from tests.unit.lab.workloads.scripted import Scripted, in_turn, run_freely
+from tests.unit.lab.workloads.scripted import ScriptedModel, answers_in_turn, run_freely
 from tests.unit.sim.data_directory import REAL, needs_real_data
 
 ROOM = "You are in the middle of a room. You see a desk 1, a drawer 1, a microwave 1.\n\n"
@@ -40,12 +40,12 @@ HEAT = f"{ROOM}Your task is to: heat some egg and put it in desk."
         ("put two cd in safe", Goal("cd", "safe", 2)),
     ],
 )
-def test_tasks_are_understood(task: str, goal: Goal) -> None:
+def test_household_tasks_are_parsed(task: str, goal: Goal) -> None:
     """The tasks are in the words of all six kinds of ALFWorld's tasks."""
     assert goal == goal_of(f"{ROOM}Your task is to: {task}")
 
 
-def test_text_without_a_game_is_refused() -> None:
+def test_text_without_a_household_task_is_refused() -> None:
     """The message quotes the text."""
     with pytest.raises(RequestError, match=r"task must be to put, .*, got 'dance'"):
         Household(f"{ROOM}Your task is to: dance")
@@ -53,7 +53,7 @@ def test_text_without_a_game_is_refused() -> None:
         Household("Your task is to: put some egg on desk.")
 
 
-def test_a_task_takes_its_steps_in_order() -> None:
+def test_household_task_requires_its_steps_in_order() -> None:
     """An egg that was put down before it was heated is no hot egg."""
     game = Household(HEAT)
     [place] = game.where("egg")
@@ -90,7 +90,7 @@ def test_invalid_command_has_no_effect(command: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_every_game_of_ours_can_be_won(seed: int) -> None:
+def test_every_generated_game_can_be_won(seed: int) -> None:
     """The same seed is the same game, and a perfect player reaches its goal."""
     assert household_game(seed) == household_game(seed)
     game = Household(household_game(seed))
@@ -102,7 +102,7 @@ def test_every_game_of_ours_can_be_won(seed: int) -> None:
 
 
 @needs_real_data
-def test_every_game_of_alfworld_can_be_begun_and_won() -> None:
+def test_every_game_of_alfworld_can_be_started_and_won() -> None:
     """All 134 openings of its evaluation name a task and receptacles that the parser supports."""
     for line in (REAL / "apps" / "ALFWI.jsonl").read_text().splitlines():
         game = Household(json.loads(line)["input"])
@@ -114,7 +114,7 @@ def test_every_game_of_alfworld_can_be_begun_and_won() -> None:
 async def test_alfwi_plays_until_the_task_is_done() -> None:
     """Each observation is in the next prompt; the game ends the loop."""
     commands = [line[2:] for line in played(HEAT).splitlines() if line.startswith("> ")]
-    app = Scripted({react_household.INSTRUCTION: in_turn(*commands)})
+    app = ScriptedModel({react_household.INSTRUCTION: answers_in_turn(*commands)})
 
     result = await run_freely("ALFWI", app, HEAT)
 
@@ -127,7 +127,7 @@ async def test_alfwi_plays_until_the_task_is_done() -> None:
 
 async def test_alfwi_gives_up_after_fifty_turns() -> None:
     """The paper has this limit. The prompt keeps the newest turns and stays within its limit."""
-    app = Scripted({react_household.INSTRUCTION: "go to desk 1"})
+    app = ScriptedModel({react_household.INSTRUCTION: "go to desk 1"})
 
     result = await run_freely("ALFWI", app, HEAT, max_prompt_words=200)
 
@@ -186,7 +186,7 @@ PROBLEM = """
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def game_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a directory in the format of `alfworld-download`, with one game."""
     package = pytest.importorskip("alfworld.info", reason="no alfworld is installed")
     found = tmp_path_factory.mktemp("alfworld")
@@ -202,9 +202,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-def test_game_is_found_by_its_opening_and_ends_at_its_goal(directory: Path) -> None:
+def test_alfworld_game_is_found_by_its_opening_and_ends_at_its_goal(game_dir: Path) -> None:
     """Openings are in the words of the papers' prompts, which differ from the package's."""
-    game = AlfworldGames(directory).start(OPENING)
+    game = AlfworldGames(game_dir).start(OPENING)
 
     seen = [game.act(command) for command in COMMANDS[:-1]]
     assert seen[0] == "OK."
@@ -218,9 +218,9 @@ def test_game_is_found_by_its_opening_and_ends_at_its_goal(directory: Path) -> N
     assert game.is_done
 
 
-def test_simultaneous_games_are_independent(directory: Path) -> None:
+def test_simultaneous_games_are_independent(game_dir: Path) -> None:
     """A load plays many of them in one process, and each has its own state."""
-    games = AlfworldGames(directory)
+    games = AlfworldGames(game_dir)
     one, other = games.start(OPENING), games.start(OPENING)
 
     for command in COMMANDS[:-1]:
@@ -232,9 +232,9 @@ def test_simultaneous_games_are_independent(directory: Path) -> None:
 
 
 @pytest.fixture
-def installed(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def installed(game_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Set the directory of the games in ALFWorld's variable."""
-    monkeypatch.setenv(DATA_VARIABLE, str(directory))
+    monkeypatch.setenv(DATA_VARIABLE, str(game_dir))
     installed_games.cache_clear()
     yield
     installed_games.cache_clear()
@@ -242,8 +242,8 @@ def installed(directory: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 @pytest.mark.usefixtures("installed")
 async def test_agent_plays_alfworld_where_it_is_installed() -> None:
-    """In our own household the mug and the words would be different."""
-    app = Scripted({react_household.INSTRUCTION: in_turn(*COMMANDS)})
+    """In a generated game the mug and the words would be different."""
+    app = ScriptedModel({react_household.INSTRUCTION: answers_in_turn(*COMMANDS)})
 
     result = await run_freely("ALFWI", app, OPENING)
 
@@ -252,9 +252,9 @@ async def test_agent_plays_alfworld_where_it_is_installed() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-async def test_agent_plays_our_household_without_a_matching_alfworld_game() -> None:
-    """Generated openings have no other game."""
-    app = Scripted({react_household.INSTRUCTION: "go to shelf 1"})
+async def test_agent_plays_a_generated_game_without_a_matching_alfworld_game() -> None:
+    """Generated openings have no ALFWorld game."""
+    app = ScriptedModel({react_household.INSTRUCTION: "go to shelf 1"})
 
     result = await run_freely("ALFWI", app, OPENING.replace("desk", "shelf"))
 
@@ -262,9 +262,9 @@ async def test_agent_plays_our_household_without_a_matching_alfworld_game() -> N
     assert "You arrive at shelf 1." in app.prompts[-1]
 
 
-def test_openings_of_no_game_are_refused(directory: Path) -> None:
+def test_opening_without_a_game_is_refused(game_dir: Path) -> None:
     """Where ALFWorld's games were requested, another game would be a wrong result."""
-    games = AlfworldGames(directory)
+    games = AlfworldGames(game_dir)
 
     for text in (OPENING.replace("drawer 1", "safe 1"), "Put it there."):
         with pytest.raises(RequestError, match="must be that of one of ALFWorld's games, got"):

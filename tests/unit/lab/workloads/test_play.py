@@ -12,7 +12,7 @@ from tests.harness.simulation.virtual_loop import run_virtually
 from tests.unit.bench.live_fakes import LiveService
 
 
-def _planned(number: int, text: str = "How many?", name: str = "SC") -> PlannedApplication:
+def _plan_application(number: int, text: str = "How many?", name: str = "SC") -> PlannedApplication:
     return PlannedApplication(
         number=number,
         application_class=name,
@@ -24,18 +24,18 @@ def _planned(number: int, text: str = "How many?", name: str = "SC") -> PlannedA
     )
 
 
-def _play(service: LiveService, *planned: PlannedApplication) -> list[ApplicationRecord]:
-    async def main() -> list[ApplicationRecord]:
+def _play_load(service: LiveService, *planned: PlannedApplication) -> list[ApplicationRecord]:
+    async def play_all() -> list[ApplicationRecord]:
         async with JustitiaClient(service, model="tiny") as client:
             return await play(planned, client)
 
-    return run_virtually(main())
+    return run_virtually(play_all())
 
 
 def test_records_contain_the_outcome_of_each_application() -> None:
     """Arrival at 10 s; five parallel samples, which take 10 ms and 2 ms per token."""
-    planned = _planned(1)
-    [record] = _play(LiveService(), planned)
+    planned = _plan_application(1)
+    [record] = _play_load(LiveService(), planned)
 
     sizes = [planned.lengths.call("sample", index).output_tokens for index in range(5)]
     calls = [CallMade("sample", index, 20, size) for index, size in enumerate(sizes)]
@@ -47,11 +47,11 @@ def test_records_contain_the_outcome_of_each_application() -> None:
     )
 
 
-def test_a_late_sender_is_no_excuse() -> None:
-    """Completion counts from the planned arrival: a stalled player must not flatter the service."""
-    late = replace(_planned(0), arrived_at_s=-3.0)
+def test_completion_time_counts_from_the_planned_arrival() -> None:
+    """A stalled load player must not make the service look faster."""
+    late = replace(_plan_application(0), arrived_at_s=-3.0)
 
-    [record] = _play(LiveService(), late)
+    [record] = _play_load(LiveService(), late)
 
     assert -3.0 == record.arrived_at_s
     assert record.finished_at_s > 0.0
@@ -65,14 +65,16 @@ def test_a_late_sender_is_no_excuse() -> None:
         ("fails", "app-0", "ResponseError: 500: broken"),
     ],
 )
-def test_a_failure_is_recorded_and_stops_no_other(
+def test_failed_application_is_recorded_and_ends_no_other(
     text: str, application_id: str | None, error: str
 ) -> None:
     """One application must not cost an hour of load."""
     service = LiveService()
     service.refuses, service.fails = "refused", "KBQAV"
 
-    failed, completed = _play(service, _planned(0, text, "KBQAV"), _planned(1))
+    failed, completed = _play_load(
+        service, _plan_application(0, text, "KBQAV"), _plan_application(1)
+    )
 
     outcome = (failed.outcome, failed.application_id, failed.error)
     assert ("failed", application_id, error) == outcome
@@ -81,12 +83,15 @@ def test_a_failure_is_recorded_and_stops_no_other(
     assert service.cancelled == ([] if application_id is None else ["/v1/applications/app-0"])
 
 
-def test_an_agent_that_breaks_is_recorded_too() -> None:
+def test_agent_that_raises_is_recorded() -> None:
     """Any exception counts: here a plan without the agent's stage, and an invalid tenant header."""
-    no_stage = replace(_planned(0), lengths=replace(_planned(0).lengths, run=RecordedRun(None, ())))
-    no_header = replace(_planned(1), tenant="\n")
+    no_stage = replace(
+        _plan_application(0),
+        lengths=replace(_plan_application(0).lengths, run=RecordedRun(None, ())),
+    )
+    no_header = replace(_plan_application(1), tenant="\n")
 
-    records = _play(LiveService(), no_stage, no_header, _planned(2))
+    records = _play_load(LiveService(), no_stage, no_header, _plan_application(2))
 
     assert [record.outcome for record in records] == ["failed", "failed", "completed"]
     assert records[0].error == "KeyError: 'sample'"

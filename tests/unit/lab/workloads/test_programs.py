@@ -18,7 +18,7 @@ from justitia_ray.lab.workloads.sandbox import code_of
 from justitia_ray.sim.suites.load_plan import LengthPlan
 from justitia_ray.sim.suites.measured_classes import LOOPS
 from justitia_ray.sim.suites.recorded import load_runs
-from tests.unit.lab.workloads.scripted import Scripted, in_turn, run_freely
+from tests.unit.lab.workloads.scripted import ScriptedModel, answers_in_turn, run_freely
 from tests.unit.sim.data_directory import REAL, needs_real_data
 
 TASK = '''[question]
@@ -36,10 +36,10 @@ SOLUTIONS = ("def double(x):\n    return 2 * x", "```python\ndef double(x):\n   
 @pytest.mark.parametrize(("code", "right"), [("x * 2", 3), ("x ** 2", 2)])
 async def test_cc_runs_the_code_against_solutions(code: str, right: int) -> None:
     """The square of 0 and of 2 is twice the number too; of 3 it is not. A wrong solution loses."""
-    app = Scripted(
+    app = ScriptedModel(
         {
             factool_code.TEST_CASES: "double(0)\n`double(2)`\nprint('no call')\ndouble(3)",
-            factool_code.SOLVE: in_turn(*SOLUTIONS, "def double(x):\n    return 17"),
+            factool_code.SOLVE: answers_in_turn(*SOLUTIONS, "def double(x):\n    return 17"),
         }
     )
 
@@ -52,10 +52,12 @@ async def test_cc_runs_the_code_against_solutions(code: str, right: int) -> None
 
 async def test_cc_survives_solutions_that_do_not_run() -> None:
     """The agent survives a syntax error and an endless exit."""
-    app = Scripted(
+    app = ScriptedModel(
         {
             factool_code.TEST_CASES: "double(1)",
-            factool_code.SOLVE: in_turn("no code", "raise SystemExit", "def double(x): return 1/0"),
+            factool_code.SOLVE: answers_in_turn(
+                "no code", "raise SystemExit", "def double(x): return 1/0"
+            ),
         }
     )
 
@@ -66,10 +68,10 @@ async def test_cc_survives_solutions_that_do_not_run() -> None:
 
 async def test_ev_evaluates_each_calculation() -> None:
     """One of three calculations is wrong; one that cannot be evaluated does not hold."""
-    app = Scripted(
+    app = ScriptedModel(
         {
             factool_math.EXTRACT: "- 2 * 3 = 6\n- 7 / 2 = 3.5\n- 5 + 5 = 11\n- about = right",
-            factool_math.SNIPPET: in_turn(
+            factool_math.SNIPPET: answers_in_turn(
                 "2 * 3 == 6",
                 "```python\nmath.isclose(7 / 2, 3.5, abs_tol=0.01)\n```",
                 "Expression: 5 + 5 == 11",
@@ -95,9 +97,9 @@ START = '''def half(x):
 
 async def test_cg_repeats_with_the_error_until_the_code_is_right() -> None:
     """The examples in the user's documentation are the test, even if the answer drops them."""
-    app = Scripted(
+    app = ScriptedModel(
         {
-            code_feedback.GENERATE: in_turn(
+            code_feedback.GENERATE: answers_in_turn(
                 "```python\ndef half(x):\n    return x / 2\n```", "def half(x):\n    return x // 2"
             )
         }
@@ -113,8 +115,8 @@ async def test_cg_repeats_with_the_error_until_the_code_is_right() -> None:
 
 @pytest.mark.slow
 async def test_cg_gives_up_after_five_attempts() -> None:
-    """Five is the measured maximum; a failing model must not continue for ever."""
-    app = Scripted({code_feedback.GENERATE: "def half(x): return None"})
+    """Five is the measured maximum; a failing model must not continue forever."""
+    app = ScriptedModel({code_feedback.GENERATE: "def half(x): return None"})
 
     result = await run_freely("CG", app, START)
 
@@ -132,12 +134,12 @@ PASSAGES = [
 @pytest.mark.slow
 async def test_fv_searches_looks_up_and_decides() -> None:
     """Each action's observation is in the next prompt, and the verdict ends the loop."""
-    turns = in_turn(
+    turns = answers_in_turn(
         "Thought: who are they?\nAction: Search[Paramore band Tennessee]",
         "Thought: who sings?\nAction: lookup[singer]",
         "Thought: it is in Tennessee.\nAction: Finish[Refutes]",
     )
-    app = Scripted({react_fever.INSTRUCTION: turns})
+    app = ScriptedModel({react_fever.INSTRUCTION: turns})
     agent = react_fever.workload(PASSAGES)
 
     result = await run_freely("FV", app, "Claim: Paramore is not from Tennessee.", agent=agent)
@@ -152,8 +154,8 @@ async def test_fv_searches_looks_up_and_decides() -> None:
 
 async def test_fv_reports_a_failed_search_or_turn_to_the_model() -> None:
     """The model can try again then; after seven turns the verdict is "not enough info"."""
-    turns = in_turn("Action: Search[xylophone]", "Action: Lookup[bird]", *["I wonder."] * 5)
-    app = Scripted({react_fever.INSTRUCTION: turns})
+    turns = answers_in_turn("Action: Search[xylophone]", "Action: Lookup[bird]", *["I wonder."] * 5)
+    app = ScriptedModel({react_fever.INSTRUCTION: turns})
 
     result = await run_freely("FV", app, "Claim: x.", agent=react_fever.workload(PASSAGES))
 
@@ -166,8 +168,10 @@ async def test_fv_reports_a_failed_search_or_turn_to_the_model() -> None:
 @pytest.mark.slow
 async def test_fv_has_passages_on_any_machine() -> None:
     """Without passages of a user's own, Python's documentation is searched."""
-    turns = in_turn("Action: Search[Encode bytes Base64 alphabet]", "Action: Finish[SUPPORTS]")
-    app = Scripted({react_fever.INSTRUCTION: turns})
+    turns = answers_in_turn(
+        "Action: Search[Encode bytes Base64 alphabet]", "Action: Finish[SUPPORTS]"
+    )
+    app = ScriptedModel({react_fever.INSTRUCTION: turns})
 
     result = await run_freely("FV", app, "Claim: base64 encodes bytes.")
 
@@ -175,21 +179,21 @@ async def test_fv_has_passages_on_any_machine() -> None:
     assert "base64" in app.prompts[1].rpartition("Observation:")[2].lower()
 
 
-def marks(redundancy: float, retention: float) -> str:
+def score_text(redundancy: float, retention: float) -> str:
     return f"It repeats a clause.\nRedundancy: {redundancy}\nRetention: {retention}"
 
 
 async def test_dm_continues_with_the_best_scores() -> None:
-    """The better merge stands first among the attempts, the better combination is improved."""
+    """The better merge is first among the attempts, the better combination is improved."""
 
-    def judge(prompt: str) -> str:
-        return marks(9, 9) if "good" in prompt.rpartition("<Merged>")[2] else marks(2, 9)
+    def judge_merge(prompt: str) -> str:
+        return score_text(9, 9) if "good" in prompt.rpartition("<Merged>")[2] else score_text(2, 9)
 
-    app = Scripted(
+    app = ScriptedModel(
         {
-            merge_documents.GENERATE: in_turn("a poor merge", "a good merge"),
-            merge_documents.SCORE: judge,
-            merge_documents.AGGREGATE: in_turn("a good one", "another"),
+            merge_documents.GENERATE: answers_in_turn("a poor merge", "a good merge"),
+            merge_documents.SCORE: judge_merge,
+            merge_documents.AGGREGATE: answers_in_turn("a good one", "another"),
             merge_documents.IMPROVE: "the improved one",
         }
     )
@@ -222,7 +226,7 @@ async def test_pe_executes_its_plan_as_a_graph() -> None:
         chosen.append(model.partition(":")[0])
         return f"result of {task}"
 
-    app = Scripted(
+    app = ScriptedModel(
         {
             plan_execute.PLAN: f"Here you are: {json.dumps(PLAN)}",
             plan_execute.CHOOSE: '{"id": "detector-open", "reason": "it finds anything"}',
@@ -244,8 +248,8 @@ async def test_pe_executes_its_plan_as_a_graph() -> None:
 
 
 async def test_pe_reports_missing_models() -> None:
-    """Without its models it must not invent results."""
-    app = Scripted(
+    """Without its models the agent must not invent results."""
+    app = ScriptedModel(
         {
             plan_execute.PLAN: json.dumps(PLAN[1:2]),
             plan_execute.RESPOND: "I cannot see pictures.",
@@ -274,12 +278,12 @@ async def test_pe_reports_missing_models() -> None:
         (json.dumps([{"task": "a"}] * 20), [()] * 7),
     ],
 )
-def test_pe_reads_any_plan_so_that_it_ends(answer: str, needs: list[tuple[int, ...]]) -> None:
+def test_pe_ends_with_any_plan(answer: str, needs: list[tuple[int, ...]]) -> None:
     """Subtasks may wait for each other, for themselves, or for missing ones."""
     assert needs == [subtask.needs for subtask in plan_execute.read_plan(answer)]
 
 
-def test_code_is_found_in_fences_and_without() -> None:
+def test_code_is_found_with_and_without_fences() -> None:
     """Models omit fences, or forget to close them when they reach their token limit."""
     assert "x = 1" == code_of("Sure:\n```python\nx = 1\n```\nDone.")
     assert "x = 1" == code_of("```\nx = 1")
@@ -289,12 +293,12 @@ def test_code_is_found_in_fences_and_without() -> None:
 @needs_real_data
 @pytest.mark.parametrize("name", [name for name in WORKLOADS if name != "SC"])
 async def test_every_recorded_run_can_be_played(name: str) -> None:
-    """Stages and fan-outs of the agents are those of the recorded runs, each of them."""
+    """Stages and fan-outs of the agents are those of each recorded run."""
     recorded = load_runs(REAL, name, played=True)
     lengths = LengthPlan(data_dir=REAL, gap_scale=0.0, length_scale=0.02)
 
     for number, run in enumerate(recorded):
-        result = await WORKLOADS[name](Scripted("zz"), "A text.", lengths.of_run(name, run))
+        result = await WORKLOADS[name](ScriptedModel("zz"), "A text.", lengths.of_run(name, run))
         sizes = [len(stage.calls) for stage in run.stages if not stage.subtasks]
         subtasks = sum(len(task.calls) for stage in run.stages for task in stage.subtasks)
 

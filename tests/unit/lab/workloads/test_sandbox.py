@@ -15,7 +15,7 @@ from tests.eventually import eventually
 
 QUICK = SandboxLimits(wall_s=0.4)
 SOON_S = 5.0
-"""Limit in seconds on a busy machine; without the sandbox the programs run for ever."""
+"""Limit in seconds on a busy machine; without the sandbox the programs run forever."""
 
 
 @pytest.mark.parametrize(
@@ -46,8 +46,8 @@ async def test_program_is_run_and_its_output_returned(
         "import sys; sys.stdout.close()\nwhile 1: 0",
     ],
 )
-async def test_a_program_without_end_is_ended(program: str) -> None:
-    """Models write endless loops, which would keep the application for ever."""
+async def test_endless_program_is_ended(program: str) -> None:
+    """Models write endless loops, which would keep the application forever."""
     started = time.monotonic()
 
     run = await run_python(program, QUICK)
@@ -57,7 +57,7 @@ async def test_a_program_without_end_is_ended(program: str) -> None:
 
 
 @pytest.mark.slow
-async def test_processor_time_is_limited_by_itself() -> None:
+async def test_cpu_time_is_limited_separately() -> None:
     """A loop takes a CPU core from the engines: it is killed before its wall time is over."""
     run = await run_python("while True: pass", SandboxLimits(wall_s=60.0, cpu_s=1))
 
@@ -65,7 +65,7 @@ async def test_processor_time_is_limited_by_itself() -> None:
 
 
 @pytest.mark.slow
-async def test_the_event_loop_goes_on_meanwhile() -> None:
+async def test_event_loop_continues_while_a_program_runs() -> None:
     """One agent's program must not delay the other agents of the process."""
     running = asyncio.create_task(run_python("import time; time.sleep(60)", QUICK))
     turns = 0
@@ -76,14 +76,14 @@ async def test_the_event_loop_goes_on_meanwhile() -> None:
     assert turns > 100
 
 
-async def test_a_flood_of_output_is_cut_and_ends_the_program() -> None:
+async def test_excessive_output_is_cut_and_ends_the_program() -> None:
     """Output is kept in our memory and sent to a model."""
     run = await run_python("while True: print('x' * 1000)", SandboxLimits(output_bytes=5000))
 
     assert ("flooded", 5000) == (run.outcome, len(run.output))
 
 
-async def test_files_are_limited_and_the_directory_is_empty_and_goes() -> None:
+async def test_files_are_limited_and_the_directory_is_empty_and_removed() -> None:
     """A full disk stops the host; a program sees none of our files and leaves none."""
     program = (
         "import os\nprint(os.getcwd(), os.listdir())\nopen('kept', 'w').write('x')\n"
@@ -94,10 +94,10 @@ async def test_files_are_limited_and_the_directory_is_empty_and_goes() -> None:
     directory, _, listed = run.output.strip().partition(" ")
     assert "[]" == listed
     assert "File too large" in run.errors
-    assert directory not in names_in(tempfile.gettempdir())
+    assert directory not in file_names(tempfile.gettempdir())
 
 
-async def test_the_environment_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_environment_is_hidden_from_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     """The environment may contain keys of services."""
     monkeypatch.setenv("SERVICE_KEY", "not-for-models")
     run = await run_python("import os; print(sorted(os.environ))")
@@ -158,36 +158,36 @@ async def test_child_processes_of_a_program_end_with_it(shared_file: Path) -> No
     run = await run_python(program, SandboxLimits(wall_s=5.0, processes=10_000))
     if "leftovers" not in run.guards:
         pytest.skip("the kernel does not let us give a program a process tree of its own")
-    size = size_of(shared_file)
+    size = file_size(shared_file)
     await run_python("import time; time.sleep(0.1)")
 
     assert "passed" == run.outcome
-    assert 0 < size == size_of(shared_file)
+    assert 0 < size == file_size(shared_file)
 
 
-async def test_a_cancelled_caller_takes_its_program_along(
+async def test_cancelled_caller_ends_its_program(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An application that is cancelled leaves no process."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    before = processes()
+    before = count_child_processes()
     running = asyncio.create_task(run_python("import time; time.sleep(60)"))
-    await eventually(lambda: processes() > before, "its program runs", 30.0)
+    await eventually(lambda: count_child_processes() > before, "its program runs", 30.0)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
 
-    assert [] == names_in(str(tmp_path))
-    await eventually(lambda: processes() == before, "nothing of it runs", 30.0)
+    assert [] == file_names(str(tmp_path))
+    await eventually(lambda: count_child_processes() == before, "nothing of it runs", 30.0)
 
 
-def size_of(file: Path) -> int:
+def file_size(file: Path) -> int:
     return file.stat().st_size
 
 
-def names_in(directory: str) -> list[str]:
+def file_names(directory: str) -> list[str]:
     return [str(path) for path in Path(directory).iterdir()]
 
 
-def processes() -> int:
+def count_child_processes() -> int:
     return len(psutil.Process().children(recursive=True))

@@ -12,8 +12,8 @@ from justitia_ray.sim.suites.load_plan import LEAST_MAX_PROMPT_WORDS
 
 
 @given(st.text(), st.integers(0, 20))
-def test_clips_keep_both_bounds(text: str, max_words: int) -> None:
-    """Words limit ordinary text, bytes text without spaces: code, or a random model's answer."""
+def test_text_is_cut_by_words_and_bytes(text: str, max_words: int) -> None:
+    """The limit in words is for ordinary text, that in bytes for text without spaces."""
     clipped = clip(text, max_words)
 
     assert len(clipped.split()) <= max_words
@@ -21,7 +21,7 @@ def test_clips_keep_both_bounds(text: str, max_words: int) -> None:
     assert text.startswith(clipped)
 
 
-def test_a_prompt_is_cut_or_filled_to_its_size() -> None:
+def test_prompt_is_cut_or_filled_to_its_size() -> None:
     """Two words of instruction leave eight for the material, which is cut or repeated."""
     assert prompt("Do it.", "a b c d e f g h i j", 10, fill=False) == "Do it.\n\na b c d e f g h"
     assert prompt("Do it.", "a b c", 10, fill=True).split() == [
@@ -51,7 +51,7 @@ def test_every_instruction_leaves_room_for_material(instruction: str) -> None:
 EXAMPLES = ("one shot here", "two shots are so much more fun")
 
 
-def test_a_planned_transcript_has_the_planned_lengths_and_begins_as_before() -> None:
+def test_planned_transcript_has_the_planned_lengths_and_repeats_its_beginning() -> None:
     """A prefix cache then has all but the new part, as with a real agent."""
     transcript = Transcript("Do it.", "The task.", EXAMPLES)
     prompts = []
@@ -75,7 +75,7 @@ def test_planned_transcript_is_cut_to_the_planned_length() -> None:
     assert first.startswith("Do it.\n\nThe task.")
 
 
-def test_turns_push_out_examples_first_then_the_oldest_turns() -> None:
+def test_turns_replace_examples_first_and_then_the_oldest_turns() -> None:
     """The latest turn decides the next step; the task itself must never be dropped."""
     transcript = Transcript("Do it.", "The task.", EXAMPLES)
 
@@ -91,8 +91,8 @@ def test_turns_push_out_examples_first_then_the_oldest_turns() -> None:
     assert last.startswith("Do it.\nThe task.\n[earlier turns left out]")
 
 
-def test_examples_fill_a_planned_prompt_and_fit_a_free_one() -> None:
-    """Steered, they fill the recorded template; a real model must see no cut example."""
+def test_examples_fill_a_planned_prompt_and_are_whole_in_a_free_one() -> None:
+    """With a plan they fill the recorded template; a real model must see no cut example."""
     filled = prompt("Do it.", "The task.", 40, fill=True, examples=EXAMPLES)
     free = prompt("Do it.", "The task.", 8, fill=False, examples=EXAMPLES)
     tight = prompt("Do it.", "The task.", 4, fill=False, examples=EXAMPLES[1:])
@@ -103,8 +103,8 @@ def test_examples_fill_a_planned_prompt_and_fit_a_free_one() -> None:
     assert "Do it.\n\nThe task." == tight
 
 
-async def test_a_search_finds_the_passage_that_shares_most_words() -> None:
-    """Without a match the agent is told so."""
+async def test_search_finds_the_passage_that_shares_most_words() -> None:
+    """Without a match the agent is informed."""
     search = PassageSearch(
         ["Cats: they purr.", "Paris: the capital of France.", "Dogs: they bark."]
     )
