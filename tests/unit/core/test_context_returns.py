@@ -8,7 +8,7 @@ from tests.core_driver import PATIENT, CoreDriver
 KV = 10_000
 
 
-def a_core(*, counts: bool = True) -> CoreDriver:
+def core_with_idle_context(*, counts: bool = True) -> CoreDriver:
     """Return a core on which `agent` has left a context of 5,000 tokens.
 
     With `counts` the context has delayed a decision, so that a gap of 3 s counts.
@@ -19,91 +19,91 @@ def a_core(*, counts: bool = True) -> CoreDriver:
     driver.open("agent", 2e8)
     driver.open("next", 3e8)
     driver.submit("runs1", "runs", prompt=10)
-    turn(driver, "agent1", 4_000, cached=0)
-    turn(driver, "agent2", 4_990, cached=3_900)
+    run_turn(driver, "agent1", 4_000, cached=0)
+    run_turn(driver, "agent2", 4_990, cached=3_900)
     if counts:
         driver.submit("next1", "next", prompt=5_000)
     return driver
 
 
-def turn(driver: CoreDriver, name: str, prompt: int, *, cached: int | None) -> None:
-    """Play a turn of `agent` that finds these tokens in the cache."""
+def run_turn(driver: CoreDriver, name: str, prompt: int, *, cached: int | None) -> None:
+    """Run a turn of `agent` that finds these tokens in the cache."""
     driver.submit(name, "agent", prompt=prompt)
     lease = driver.core.state.leases[driver.lease_of(name)]
     end = ev.LeaseFinished(lease.lease_id, prompt, 10, Outcome.FINISHED, cached_tokens=cached)
     driver.handle(ev.ReplicaReported(lease.replica_id, (), (end,), asks=True))
 
 
-def counts_of(driver: CoreDriver) -> tuple[int, int]:
+def found_and_missed(driver: CoreDriver) -> tuple[int, int]:
     counters = driver.core.state.counters
     return counters.contexts_found, counters.contexts_missed
 
 
-def test_return_in_time_finds_its_context_or_misses_it() -> None:
+def test_return_in_time_finds_or_misses_its_context() -> None:
     for cached, expected in ((4_900, (1, 0)), (2_400, (0, 1)), (0, (0, 1))):
-        driver = a_core()
+        driver = core_with_idle_context()
         driver.now += 1.0
-        turn(driver, "agent3", 5_100, cached=cached)
+        run_turn(driver, "agent3", 5_100, cached=cached)
         driver.handle(ev.ApplicationClosed("agent"))
 
-        assert expected == counts_of(driver)
+        assert expected == found_and_missed(driver)
 
 
-def test_return_after_the_context_has_ceased_to_count_is_not_counted() -> None:
-    driver = a_core()
+def test_return_to_an_expired_context_is_not_counted() -> None:
+    driver = core_with_idle_context()
     driver.now += 4.0
-    turn(driver, "agent3", 5_100, cached=0)
+    run_turn(driver, "agent3", 5_100, cached=0)
     driver.handle(ev.ApplicationClosed("agent"))
 
-    assert (0, 0) == counts_of(driver)
+    assert (0, 0) == found_and_missed(driver)
 
 
 def test_return_is_not_counted_before_contexts_of_its_class_delay_a_decision() -> None:
-    driver = a_core(counts=False)
+    driver = core_with_idle_context(counts=False)
     driver.now += 1.0
-    turn(driver, "agent3", 5_100, cached=0)
+    run_turn(driver, "agent3", 5_100, cached=0)
     driver.handle(ev.ApplicationClosed("agent"))
 
-    assert (0, 0) == counts_of(driver)
+    assert (0, 0) == found_and_missed(driver)
 
 
-def test_return_is_counted_at_the_next_one() -> None:
-    driver = a_core()
+def test_uncounted_return_is_counted_at_the_next_return() -> None:
+    driver = core_with_idle_context()
     driver.now += 1.0
-    turn(driver, "agent3", 5_100, cached=0)
-    assert (0, 0) == counts_of(driver)
+    run_turn(driver, "agent3", 5_100, cached=0)
+    assert (0, 0) == found_and_missed(driver)
 
     driver.now += 1.0
-    turn(driver, "agent4", 4_900, cached=4_800)
-    assert (0, 1) == counts_of(driver)
+    run_turn(driver, "agent4", 4_900, cached=4_800)
+    assert (0, 1) == found_and_missed(driver)
     driver.handle(ev.ApplicationClosed("agent"))
-    assert (1, 1) == counts_of(driver)
+    assert (1, 1) == found_and_missed(driver)
 
 
 def test_return_that_ends_before_its_prompt_is_computed_is_not_counted() -> None:
-    driver = a_core()
+    driver = core_with_idle_context()
     driver.now += 1.0
     driver.submit("agent3", "agent", prompt=5_100)
     driver.handle(ev.ApplicationCancelled("agent"))
     driver.last_word(*driver.core.state.leaving)
 
-    assert (0, 0) == counts_of(driver)
+    assert (0, 0) == found_and_missed(driver)
 
 
-def test_counts_stay_when_the_policy_changes() -> None:
-    driver = a_core()
+def test_counts_of_returns_stay_when_the_policy_changes() -> None:
+    driver = core_with_idle_context()
     driver.now += 1.0
-    turn(driver, "agent3", 5_100, cached=0)
+    run_turn(driver, "agent3", 5_100, cached=0)
     driver.handle(ev.ApplicationClosed("agent"))
     driver.handle(ev.PolicyChanged("justitia", (("working_set", False),)))
 
-    assert (0, 1) == counts_of(driver)
+    assert (0, 1) == found_and_missed(driver)
 
 
 def test_ended_applications_are_forgotten() -> None:
-    driver = a_core()
+    driver = core_with_idle_context()
     driver.now += 1.0
-    turn(driver, "agent3", 5_100, cached=0)
+    run_turn(driver, "agent3", 5_100, cached=0)
     driver.handle(ev.ApplicationClosed("agent"))
     gate = driver.core.ledger.gate
     assert gate is not None

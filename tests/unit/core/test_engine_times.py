@@ -9,7 +9,7 @@ from justitia_ray.core.engine_times import EngineTimes
 A_S, B_S, C_S = 0.004, 0.0004, 0.008
 
 
-def play(
+def report_stretches(
     times: EngineTimes, rng: random.Random, reports: int = 400, noise: float = 0.0, every: int = 4
 ) -> None:
     """Report a busy replica whose iterations take A_S, a prompt token B_S, an output token C_S."""
@@ -23,12 +23,12 @@ def play(
 
 def test_fit_recovers_the_time_of_a_prompt_token() -> None:
     times = EngineTimes()
-    play(times, random.Random(1))
+    report_stretches(times, random.Random(1))
 
     assert times.token_s == pytest.approx(B_S, rel=1e-6)
 
 
-def test_iteration_contains_the_prompts_that_it_computes() -> None:
+def test_iteration_time_includes_the_prompts_computed_in_it() -> None:
     times, now = EngineTimes(), 0.0
     assert times.iteration_s == 0
     for computed in (0, 160) * 20:
@@ -40,19 +40,19 @@ def test_iteration_contains_the_prompts_that_it_computes() -> None:
 
 def test_noise_of_a_fifth_leaves_the_time_within_a_tenth() -> None:
     times = EngineTimes()
-    play(times, random.Random(2), noise=0.2)
+    report_stretches(times, random.Random(2), noise=0.2)
 
     assert times.token_s == pytest.approx(B_S, rel=0.1)
 
 
-def test_time_is_unknown_until_some_stretches_have_ended() -> None:
+def test_time_is_unknown_until_some_busy_stretches_have_ended() -> None:
     times = EngineTimes()
-    play(times, random.Random(3), reports=20)
+    report_stretches(times, random.Random(3), reports=20)
 
     assert times.token_s is None
 
 
-def test_time_is_unknown_if_nothing_distinguishes_prompts_from_iterations() -> None:
+def test_time_is_unknown_if_prompts_and_iterations_are_proportional() -> None:
     times, now = EngineTimes(), 0.0
     for _ in range(200):
         now += 1.0
@@ -75,7 +75,7 @@ def test_idle_time_does_not_count() -> None:
     assert times.token_s == pytest.approx(B_S, rel=1e-6)
 
 
-def test_replicas_are_told_apart() -> None:
+def test_times_of_replicas_are_separate() -> None:
     times, rng, now = EngineTimes(), random.Random(5), 0.0
     for _ in range(200):
         for name in ("r0", "r1"):

@@ -16,7 +16,7 @@ CONTEXT = 1_000
 PROMPT_TOKEN_S, ITERATION_S = 0.001, 0.02
 
 
-def a_driver(
+def core_with_full_holder(
     policy: str = "justitia",
     options: dict[str, Any] | None = None,
     *,
@@ -26,12 +26,12 @@ def a_driver(
     """Return a core in which `a` has its context on r0, which `b` fills for 0.2 s; r1 is empty."""
     driver = CoreDriver(SchedulerCore(policy, options, timeouts=PATIENT))
     if knows_times:
-        teach_times(driver)
+        teach_engine_times(driver)
     driver.pull("r0", kv=KV, caches=True)
     driver.open("a", cost)
     driver.submit("a1", "a", prompt=CONTEXT - 10, output=10)
     driver.pull("r0", finished={driver.lease_of("a1"): 10}, kv=KV, caches=True)
-    lie(driver, CONTEXT)
+    set_context_tokens(driver, CONTEXT)
     driver.open("b", 1_000)
     assert ["b1"] == granted(driver.submit("b1", "b", prompt=1_940, output=20, max_output=1_000))
     driver.pull("r0", progress={driver.lease_of("b1"): 10}, kv=KV, caches=True)
@@ -39,56 +39,56 @@ def a_driver(
     return driver
 
 
-def teach_times(driver: CoreDriver) -> None:
-    """Report 40 stretches of 16 iterations, every other one with a computed prompt token."""
+def teach_engine_times(driver: CoreDriver) -> None:
+    """Report 40 stretches of 16 iterations, every second one with a computed prompt token."""
     times, now = driver.core.state.engine_times, 0.0
     for computed in (0, 1) * 20:
         times.report("another replica", 16, 16, computed, now, is_busy=True)
         now += 16 * ITERATION_S
-        now += PROMPT_TOKEN_S * (1 - computed)  # the next report has the token
+        now += PROMPT_TOKEN_S * (1 - computed)  # the next report has the prompt token
 
 
-def lie(driver: CoreDriver, tokens: int) -> None:
-    """Let the context of `a` on r0 have this many tokens."""
+def set_context_tokens(driver: CoreDriver, tokens: int) -> None:
+    """Set the number of tokens of the context of `a` on r0."""
     contexts = driver.core.state.replicas["r0"].contexts
     for _, context in [*contexts.idle()]:
         contexts.forget("a", context)
     contexts.put("a", Context(tokens, tokens), KV)
 
 
-def places(driver: CoreDriver, *requests: str) -> list[str | None]:
-    """Return the replica of each request; None: it waits."""
+def replicas_of_requests(driver: CoreDriver, *requests: str) -> list[str | None]:
+    """Return the replica of each request, or None while it waits."""
     leases, inferences = driver.core.state.leases, driver.core.state.inferences
     names = [inferences[request].lease_id for request in requests]
     return [None if name is None else leases[name].replica_id for name in names]
 
 
-def ask(driver: CoreDriver) -> None:
+def let_replicas_ask(driver: CoreDriver) -> None:
     for name in ("r0", "r1"):
         driver.handle(ev.ReplicaReported(name, asks=True))
 
 
-def test_first_in_order_waits_for_the_replica_with_its_context_and_starts_there() -> None:
+def test_first_application_waits_for_the_replica_with_its_context_and_starts_there() -> None:
     """On r1 it would compute 1,100 tokens in 1.1 s; r0 has the memory in 0.2 s."""
-    driver = a_driver()
+    driver = core_with_full_holder()
     assert [] == granted(driver.submit("a2", "a", prompt=1_100, output=10))
 
     driver.now += 0.2
     driver.pull("r0", finished={driver.lease_of("b1"): 20}, kv=KV, caches=True)
-    assert ["r0"] == places(driver, "a2")
+    assert ["r0"] == replicas_of_requests(driver, "a2")
 
 
-def test_others_start_on_other_replicas_meanwhile() -> None:
-    driver = a_driver()
+def test_other_applications_start_on_other_replicas_meanwhile() -> None:
+    driver = core_with_full_holder()
     driver.submit("a2", "a", prompt=1_100, output=10)
     driver.open("c", 10_000_000)
 
     assert ["c1"] == granted(driver.submit("c1", "c", prompt=100, output=10))
-    assert [None, "r1"] == places(driver, "a2", "c1")
+    assert [None, "r1"] == replicas_of_requests(driver, "a2", "c1")
 
 
-def test_others_leave_the_memory_with_which_it_could_start_at_once() -> None:
-    driver = a_driver()
+def test_other_applications_leave_the_memory_that_the_waiting_one_needs() -> None:
+    driver = core_with_full_holder()
     driver.submit("a2", "a", prompt=1_100, output=10)
     driver.open("c", 10_000_000)
 
@@ -98,8 +98,8 @@ def test_others_leave_the_memory_with_which_it_could_start_at_once() -> None:
     assert [] == granted(driver.submit("d1", "d", prompt=10, output=10)), "c waits for memory"
 
 
-def test_others_leave_the_seat_with_which_it_could_start_at_once() -> None:
-    driver = a_driver()
+def test_other_applications_leave_the_seat_that_the_waiting_one_needs() -> None:
+    driver = core_with_full_holder()
     driver.pull("r1", kv=KV, seats=1, caches=True)
     driver.submit("a2", "a", prompt=1_100, output=10)
     driver.open("c", 10_000_000)
@@ -107,122 +107,122 @@ def test_others_leave_the_seat_with_which_it_could_start_at_once() -> None:
     assert [] == granted(driver.submit("c1", "c", prompt=10, output=10))
 
 
-def test_nothing_overtakes_it_on_the_replica_that_it_waits_for() -> None:
-    driver = a_driver()
+def test_waiting_application_is_not_overtaken_on_its_replica() -> None:
+    driver = core_with_full_holder()
     driver.submit("a2", "a", prompt=1_100, output=10)
     driver.open("c", 10_000_000)
     driver.submit("c1", "c", prompt=1_900, output=10)
     driver.open("d", 20_000_000)
     driver.submit("d1", "d", prompt=100, output=10)
 
-    assert [None, None, None] == places(driver, "a2", "c1", "d1")
+    assert [None, None, None] == replicas_of_requests(driver, "a2", "c1", "d1")
 
 
-def test_wait_ends_when_it_has_taken_as_long_as_it_could_have_saved() -> None:
-    driver = a_driver()
+def test_wait_is_no_longer_than_the_time_that_it_could_save() -> None:
+    driver = core_with_full_holder()
     driver.submit("a2", "a", prompt=1_100, output=10)
     wait = driver.core.state.inferences["a2"].holder_wait
     assert wait is not None
-    # 1,100 tokens that delay one inference, less 100 that delay two and 0.5 for reading contexts
+    # 1,100 tokens delay one inference; 100 delay two, and reading contexts takes 0.5
     assert 0.9 == pytest.approx(wait.until - driver.now, abs=0.01)
 
     assert wait.until == driver.core.next_deadline()
     driver.now = wait.until
     assert ["a2"] == granted(driver.handle(ev.DeadlinePassed()))
-    assert ["r1"] == places(driver, "a2")
+    assert ["r1"] == replicas_of_requests(driver, "a2")
 
 
-def test_wait_ends_when_the_replica_turns_out_to_be_full_for_longer() -> None:
+def test_wait_ends_when_the_replica_is_full_for_longer_than_expected() -> None:
     """`b` outlives its prediction: it is expected to take twice as long, and twice again."""
-    driver = a_driver()
+    driver = core_with_full_holder()
     driver.submit("a2", "a", prompt=1_100, output=10)
     driver.now += 0.2
     driver.pull("r0", progress={driver.lease_of("b1"): 20}, kv=KV, caches=True)
-    assert [None] == places(driver, "a2")
+    assert [None] == replicas_of_requests(driver, "a2")
 
     driver.open("c", 1)
     driver.now += 0.7
     driver.pull("r0", progress={driver.lease_of("b1"): 40}, kv=KV, caches=True)
     driver.pull("r1", kv=KV, caches=True)
-    assert ["r1"] == places(driver, "a2")
+    assert ["r1"] == replicas_of_requests(driver, "a2")
 
 
-def test_inference_waits_once() -> None:
-    """Its lease on r1 came to nothing: it starts there again at once."""
-    driver = a_driver()
+def test_inference_waits_for_its_context_once() -> None:
+    """Its lease on r1 failed: it starts there again at once."""
+    driver = core_with_full_holder()
     driver.submit("a2", "a", prompt=1_100, output=10)
     driver.wait(1.5)
-    assert ["r1"] == places(driver, "a2")
+    assert ["r1"] == replicas_of_requests(driver, "a2")
 
     driver.handle(ev.LeaseNacked(driver.lease_of("a2"), ev.NackReason.LEASE))
-    assert ["r1"] == places(driver, "a2")
+    assert ["r1"] == replicas_of_requests(driver, "a2")
 
 
 def test_no_inference_waits_longer_than_computing_its_prompt_takes() -> None:
-    driver = a_driver()
-    lie(driver, 100)  # it would save a tenth of a second
+    driver = core_with_full_holder()
+    set_context_tokens(driver, 100)  # the context would save a tenth of a second
 
     assert ["a2"] == granted(driver.submit("a2", "a", prompt=1_100, output=10))
-    assert ["r1"] == places(driver, "a2")
+    assert ["r1"] == replicas_of_requests(driver, "a2")
 
 
 def test_no_inference_waits_while_the_times_of_the_engines_are_unknown() -> None:
-    driver = a_driver(knows_times=False)
+    driver = core_with_full_holder(knows_times=False)
     driver.submit("a2", "a", prompt=1_100, output=10)
 
-    assert ["r1"] == places(driver, "a2")
+    assert ["r1"] == replicas_of_requests(driver, "a2")
 
 
 def test_no_inference_waits_for_a_replica_that_takes_no_leases() -> None:
-    driver = a_driver()
+    driver = core_with_full_holder()
     driver.pull("r0", progress={driver.lease_of("b1"): 1}, kv=KV, caches=True, draining=True)
     driver.submit("a2", "a", prompt=1_100, output=10)
 
-    assert ["r1"] == places(driver, "a2")
+    assert ["r1"] == replicas_of_requests(driver, "a2")
 
 
-def test_no_inference_waits_for_a_replica_that_refuses_it_although_it_has_the_memory() -> None:
+def test_no_inference_waits_for_a_replica_that_refuses_it_despite_free_memory() -> None:
     """The engine of r0 accepts 100 prompt tokens at once."""
-    driver = a_driver()
+    driver = core_with_full_holder()
     ended = ev.LeaseFinished(driver.lease_of("b1"), 0, 20, Outcome.FINISHED)
     asks = ev.ReplicaReported("r0", (), (ended,), asks=True, most_prompt_tokens=100)
     driver.handle(asks)
     driver.submit("a2", "a", prompt=1_100, output=10)
 
-    assert ["r1"] == places(driver, "a2")
+    assert ["r1"] == replicas_of_requests(driver, "a2")
 
 
-def test_application_that_gps_has_finished_does_not_wait() -> None:
-    """V reaches its tag with the next token of `b`; the order promises that it is not late."""
-    driver = a_driver(cost=10_000)  # of which its first turn took 9,955
+def test_application_that_gps_has_finished_does_not_wait_for_its_context() -> None:
+    """V reaches its tag with the next token of `b`, so a wait would make it late."""
+    driver = core_with_full_holder(cost=10_000)  # its first turn took 9,955 of its charge
     driver.submit("a2", "a", prompt=1_100, output=10)
-    assert [None] == places(driver, "a2")
+    assert [None] == replicas_of_requests(driver, "a2")
 
     driver.pull("r0", progress={driver.lease_of("b1"): 11}, kv=KV, caches=True)
-    assert ["r1"] == places(driver, "a2")
+    assert ["r1"] == replicas_of_requests(driver, "a2")
 
 
 @pytest.mark.parametrize("options", [{"order": "sgps"}, {}])
 def test_no_inference_waits_under_an_order_that_lets_others_overtake(
     options: dict[str, Any],
 ) -> None:
-    driver = a_driver("justitia-guarded", options)
+    driver = core_with_full_holder("justitia-guarded", options)
     driver.submit("a2", "a", prompt=1_100, output=10)
 
-    assert ["r1"] == places(driver, "a2")
+    assert ["r1"] == replicas_of_requests(driver, "a2")
 
 
-def test_policies_without_tags_wait_too() -> None:
-    driver = a_driver("fcfs")
+def test_inferences_wait_for_contexts_under_policies_without_tags() -> None:
+    driver = core_with_full_holder("fcfs")
     driver.submit("a2", "a", prompt=1_100, output=10)
 
-    assert [None] == places(driver, "a2")
+    assert [None] == replicas_of_requests(driver, "a2")
 
 
 def test_outlook_names_the_replica_and_for_how_long_it_is_full() -> None:
-    driver = a_driver()
+    driver = core_with_full_holder()
     driver.submit("a2", "a", prompt=1_100, output=10)
-    outlook = outlook_of(driver, "a")
+    outlook = read_outlook(driver, "a")
 
     assert "context:r0" == outlook.reason
     assert "time: its context lies on r0, which is full for 0.2 s" == outlook.what_would_help
@@ -232,9 +232,9 @@ def test_outlook_names_the_replica_and_for_how_long_it_is_full() -> None:
 
     driver.now += 0.2
     driver.pull("r0", finished={driver.lease_of("b1"): 20}, kv=KV, caches=True)
-    outlook = outlook_of(driver, "a")
+    outlook = read_outlook(driver, "a")
     assert ("running", None) == (outlook.reason, outlook.context_full_s)
 
 
-def outlook_of(driver: CoreDriver, name: str) -> Outlook:
+def read_outlook(driver: CoreDriver, name: str) -> Outlook:
     return driver.core.outlooks.ask([name], now=driver.now)[name]

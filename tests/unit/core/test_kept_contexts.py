@@ -5,7 +5,7 @@ from justitia_ray.core.kept_contexts import KeptContexts
 from tests.unit.core.test_contexts import idle_tokens
 
 
-def contexts(*names: str, room: int = 1000) -> KeptContexts:
+def create_contexts(*names: str, room: int = 1000) -> KeptContexts:
     """Return contexts of 100 tokens; a name in capitals is that of an ended application."""
     known = KeptContexts()
     for name in names:
@@ -15,8 +15,8 @@ def contexts(*names: str, room: int = 1000) -> KeptContexts:
     return known
 
 
-def test_contexts_of_ended_applications_make_room_first() -> None:
-    known = contexts("a", "B", "c", "D")
+def test_contexts_of_ended_applications_are_evicted_first() -> None:
+    known = create_contexts("a", "B", "c", "D")
     known.shrink(250)
     assert {"a": 100, "c": 100, "D": 50} == idle_tokens(known)
     known.shrink(150)
@@ -25,8 +25,8 @@ def test_contexts_of_ended_applications_make_room_first() -> None:
     assert 150 == known.tokens == known.live_tokens
 
 
-def test_only_what_is_not_left_by_ended_applications_is_displaced() -> None:
-    known = contexts("a", "B", "c", room=300)
+def test_only_contexts_of_live_applications_count_as_displaced() -> None:
+    known = create_contexts("a", "B", "c", room=300)
 
     assert 0 == known.displaced(None, wanted=100, room=300)
     assert 50 == known.displaced(None, wanted=150, room=300)
@@ -34,8 +34,8 @@ def test_only_what_is_not_left_by_ended_applications_is_displaced() -> None:
     assert 200 == known.displaced(None, wanted=900, room=300)
 
 
-def test_eviction_of_a_live_context_says_nothing_of_other_live_ones() -> None:
-    known = contexts("a", "B", "c", "D")
+def test_eviction_of_a_live_context_implies_no_other_eviction() -> None:
+    known = create_contexts("a", "B", "c", "D")
     known.forget_before(known.of("c")[0])
     assert ["a", "c", "D"] == list(idle_tokens(known))
     known.forget_before(known.of("D")[0])

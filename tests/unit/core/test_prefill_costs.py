@@ -26,16 +26,16 @@ def driver_with_replica(**options: Any) -> CoreDriver:
     return driver
 
 
-def measure(driver: CoreDriver, cost: PrefillCost, release: str = "1.0") -> None:
+def report_measured_cost(driver: CoreDriver, cost: PrefillCost, release: str = "1.0") -> None:
     driver.handle(ev.PrefillMeasured(cost, release))
 
 
-def test_application_keeps_the_cost_of_its_arrival() -> None:
+def test_application_keeps_the_prefill_cost_of_its_arrival() -> None:
     """A change during its life would charge its prompts in two units."""
     driver = driver_with_replica()
     turns = TurnRunner(driver)
     turns.open_application("early")
-    measure(driver, _FIRST)
+    report_measured_cost(driver, _FIRST)
     turns.open_application("late")
 
     assert turns.run_turn(1000, name="early") == kv_token_time(1000, 1)
@@ -43,33 +43,33 @@ def test_application_keeps_the_cost_of_its_arrival() -> None:
     assert driver.core.ledger.fair_share.clock.virtual_time > 0
 
 
-def test_prompt_that_is_computed_when_the_cost_becomes_known_is_free() -> None:
+def test_prompt_computed_while_the_cost_becomes_known_is_free() -> None:
     driver = driver_with_replica()
     turns = TurnRunner(driver)
     turns.open_application()
     turns.start_turn(1000, 0)
-    measure(driver, _FIRST)
+    report_measured_cost(driver, _FIRST)
     turns.end_turn(1000, 0)
 
     assert driver.account().attained == kv_token_time(1000, 1)
 
 
-def test_second_replica_with_another_measurement_changes_nothing() -> None:
+def test_second_measurement_of_a_release_changes_no_cost() -> None:
     driver = driver_with_replica()
-    measure(driver, _FIRST)
-    measure(driver, _SECOND)
+    report_measured_cost(driver, _FIRST)
+    report_measured_cost(driver, _SECOND)
 
     assert driver.core.state.prefill_cost == _FIRST
 
 
-def test_restarted_scheduler_uses_the_stored_cost() -> None:
+def test_restarted_scheduler_uses_the_stored_prefill_cost() -> None:
     driver = driver_with_replica()
     turns = TurnRunner(driver)
     turns.open_application("early")
-    measure(driver, _FIRST)
+    report_measured_cost(driver, _FIRST)
     turns.open_application("late")
     driver.hand_over(new_core("2-"), ["r0"])
-    measure(driver, _SECOND)
+    report_measured_cost(driver, _SECOND)
     driver.pull("r0", kv=10_000, caches=True)
     turns.open_application("new")
 
@@ -79,17 +79,17 @@ def test_restarted_scheduler_uses_the_stored_cost() -> None:
     assert turns.run_turn(1000, name="late") == 100 * 1000 + kv_token_time(1000, 1)
 
 
-def test_new_release_uses_the_earlier_cost_until_it_has_measured() -> None:
+def test_new_release_uses_the_earlier_prefill_cost_until_it_has_measured() -> None:
     driver = driver_with_replica()
     turns = TurnRunner(driver)
-    measure(driver, _FIRST)
+    report_measured_cost(driver, _FIRST)
     turns.open_application("old")
     turns.start_turn(1000, 0, name="old")
     lease = turns.lease
     old = driver.hand_over(new_core("2-"), ["r0"])
     driver.resubmit(old.state.inferences[turns.request], lease)
     turns.open_application("between")
-    measure(driver, _SECOND, "2.0")
+    report_measured_cost(driver, _SECOND, "2.0")
     turns.open_application("new")
     first = ev.LeaseProgress(lease, 1000, 1, running=True, cached_tokens=0)
     driver.pull("r0", [first], kv=10_000, caches=True)
@@ -100,20 +100,20 @@ def test_new_release_uses_the_earlier_cost_until_it_has_measured() -> None:
     assert turns.run_turn(1000, name="new") == _SECOND.of(1000, 1000) + kv_token_time(1000, 1)
 
 
-def test_ratios_of_classes_follow_the_cost_of_a_new_release() -> None:
+def test_prefill_ratios_of_classes_are_scaled_with_the_cost_of_a_new_release() -> None:
     """They are prefill for each token·iteration, so a dearer token raises them."""
     driver = driver_with_replica()
-    measure(driver, _FIRST)
+    report_measured_cost(driver, _FIRST)
     driver.core.state.prefill_ratios.observe("class", 1000, 400)
-    measure(driver, _SECOND, "2.0")
+    report_measured_cost(driver, _SECOND, "2.0")
     driver.open("a", 500)
 
     assert driver.application().predicted_prefill == 300
 
 
-def test_configured_cost_wins_over_a_measurement() -> None:
+def test_configured_prefill_cost_replaces_a_measurement() -> None:
     driver = driver_with_replica(measures_prefill=False, prefill_cost=_FIRST)
-    measure(driver, _SECOND)
+    report_measured_cost(driver, _SECOND)
     driver.hand_over(new_core("2-", measures_prefill=False, prefill_cost=_FIRST))
 
     assert driver.core.state.prefill_cost == _FIRST
@@ -122,14 +122,14 @@ def test_configured_cost_wins_over_a_measurement() -> None:
 
 
 @pytest.mark.parametrize("record", [[1, 2], [1, -1, "1.0"], [1, 2, 3], ["1", 2, "1.0"], {}])
-def test_damaged_record_is_refused(record: object) -> None:
+def test_damaged_record_of_prefill_costs_is_refused(record: object) -> None:
     stored = driver_with_replica().record()
 
     with pytest.raises(StoreError, match="clock"):
         restore(new_core("2-"), stored["clock"] | {"measured_prefill": record}, {})
 
 
-def test_damaged_cost_of_an_application_is_refused() -> None:
+def test_damaged_prefill_cost_of_an_application_is_refused() -> None:
     driver = driver_with_replica()
     driver.open("a")
     stored = driver.record()

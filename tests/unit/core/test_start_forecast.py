@@ -13,15 +13,15 @@ from tests.core_driver import PATIENT, CoreDriver, granted
 KV = 10_000
 
 
-def test_next_application_starts_when_the_first_of_the_started_ones_ends() -> None:
-    """Four of 100 share the service, and so 400 are served when the least has its 100."""
+def test_next_application_starts_when_the_first_started_one_ends() -> None:
+    """Four of 100 share the service: 400 are served when the smallest has received its 100."""
     started = [(1_000, 100.0)] + [(1_000, 300.0)] * 3
 
     assert 400.0 == served_until_starts(4_000, started, [(1_000, 50.0)])[0]
 
 
 def test_application_that_fits_starts_at_once_and_delays_the_next() -> None:
-    """Both have 100 when the first ends: 200. The second starts then."""
+    """Both have received 100 when the first ends, after 200; then the second starts."""
     waiting = [(1_000, 900.0), (1, 1.0)]
 
     assert [0, 200.0] == served_until_starts(2_000, [(1_000, 100.0)], waiting)[:2]
@@ -35,15 +35,15 @@ def test_each_waiting_application_takes_the_place_of_an_earlier_one() -> None:
     assert [200.0, 400.0, 400.0] == until[:3]
 
 
-def test_application_too_large_for_all_starts_when_all_others_have_ended() -> None:
+def test_application_too_large_for_the_rest_starts_when_all_others_have_ended() -> None:
     started = [(1_000, 100.0), (1_000, 200.0)]
 
     assert 300.0 == served_until_starts(2_000, started, [(5_000, 1.0)])[0]
     assert 0 == served_until_starts(2_000, [], [(5_000, 1.0)])[0]
 
 
-def a_core(costs: Sequence[float] = (1e6, 2e6, 3e6, 4e6)) -> CoreDriver:
-    """Return a core on which `runs` runs and the context of `idle`, 6,000 tokens, is idle."""
+def core_with_idle_context(costs: Sequence[float] = (1e6, 2e6, 3e6, 4e6)) -> CoreDriver:
+    """Return a core where `runs` has a lease and `idle` an idle context of 6,000 tokens."""
     driver = CoreDriver(SchedulerCore("justitia", {}, "peak", PATIENT))
     driver.pull(progress=None, kv=KV, caches=True)
     for name, cost in zip(("runs", "idle", "first", "second"), costs, strict=True):
@@ -57,13 +57,13 @@ def a_core(costs: Sequence[float] = (1e6, 2e6, 3e6, 4e6)) -> CoreDriver:
     return driver
 
 
-def outlook_of(driver: CoreDriver, name: str) -> Outlook:
+def read_outlook(driver: CoreDriver, name: str) -> Outlook:
     return driver.core.outlooks.ask([name], now=driver.now)[name]
 
 
-def test_first_in_order_waits_for_the_tokens_by_which_it_exceeds_the_room() -> None:
+def test_forecast_of_the_first_application_waits_for_its_missing_tokens() -> None:
     """1,000 of the lease, 6,000 of the context and 3,010 are 1,010 more than 0.9 of 10,000."""
-    outlook = outlook_of(a_core(), "first")
+    outlook = read_outlook(core_with_idle_context(), "first")
 
     assert "working_set" == outlook.reason
     assert 1_010 == outlook.missing_kv_tokens
@@ -73,38 +73,38 @@ def test_first_in_order_waits_for_the_tokens_by_which_it_exceeds_the_room() -> N
     assert remedy == outlook.what_would_help
 
 
-def test_it_starts_when_the_started_applications_have_received_enough() -> None:
+def test_forecast_start_is_when_started_applications_have_received_enough() -> None:
     """`runs` ends first, and its 1,000 tokens are too few; both together have 3e6 at most."""
-    driver = a_core()
-    outlook = outlook_of(driver, "first")
+    driver = core_with_idle_context()
+    outlook = read_outlook(driver, "first")
     of_idle = 2e6 - driver.account("idle").attained
 
     assert 1e6 + of_idle == outlook.ahead_kv_token_time
 
 
-def test_application_behind_the_first_waits_for_its_turn() -> None:
-    outlook = outlook_of(a_core(), "second")
+def test_application_behind_the_first_has_the_reason_of_its_turn() -> None:
+    outlook = read_outlook(core_with_idle_context(), "second")
 
     assert ("turn", 1, None) == (outlook.reason, outlook.position, outlook.missing_kv_tokens)
 
 
-def test_returning_application_with_a_place_is_before_the_first_in_order() -> None:
+def test_returning_application_with_a_place_precedes_the_first_in_order() -> None:
     """Its charge has doubled, so that its tag is behind that of the first; no replica has room."""
-    driver = a_core(costs=(10, 58_000, 60_000, 70_000))
+    driver = core_with_idle_context(costs=(10, 58_000, 60_000, 70_000))
     driver.submit("idle2", "idle", prompt=9_500)
-    outlook = outlook_of(driver, "idle")
+    outlook = read_outlook(driver, "idle")
 
     assert driver.core.tag("idle") > driver.core.tag("first")
     assert (0, 0) == (outlook.position, outlook.ahead_kv_token_time)
 
 
-def test_question_changes_no_decision() -> None:
-    """A refusal stands for a quarter of a second from its own time on, not from a question's."""
-    asked, silent = a_core(), a_core()
+def test_outlook_changes_no_decision() -> None:
+    """A refusal is cached for a quarter of a second from its own time, not from an outlook's."""
+    asked, silent = core_with_idle_context(), core_with_idle_context()
     for driver in (asked, silent):
         driver.now += 0.2
         if driver is asked:
-            outlook_of(driver, "first")
+            read_outlook(driver, "first")
         driver.now += 2.9
 
     ask = ev.ReplicaReported("r0", asks=True)
@@ -114,11 +114,11 @@ def test_question_changes_no_decision() -> None:
     assert asked.core.ledger.gate._refused_at == silent.core.ledger.gate._refused_at
 
 
-def test_no_forecast_is_made_while_contexts_delay_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = a_core()
+def test_no_forecast_is_made_while_contexts_delay_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = core_with_idle_context()
     driver.handle(ev.ApplicationClosed("idle"))
     driver.submit("second2", "second", prompt=9_000)
-    outlook = outlook_of(driver, "second")
+    outlook = read_outlook(driver, "second")
 
     assert driver.core.outlooks._forecast is None
     assert outlook.missing_kv_tokens is None

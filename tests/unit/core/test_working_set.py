@@ -11,23 +11,23 @@ from tests.core_driver import PATIENT, CoreDriver, granted
 
 KV = 10_000
 COUNTS_S = 3.0
-"""Time for which a context counts while neither gaps nor the time of a prompt are known."""
+"""Time for which a context counts while gaps and the time of a prompt are unknown."""
 
 
 NAMES = ("runs", "first", "second", "third")
 COSTS = (1e9, 2e9, 3e9, 4e9)
 OUTRUN = (10, 58_000, 60_000, 70_000)
-"""Costs under which `first` comes before `second`, and behind it once its charge has doubled."""
+"""Costs under which `first` precedes `second`, and follows it once its charge has doubled."""
 
 
-def a_core(
+def core_with_running_lease(
     *,
     working_set: bool = True,
     caches: bool = True,
     costs: Sequence[float] = COSTS,
     host: int = 0,
 ) -> CoreDriver:
-    """Return a core with one replica, on which `runs` keeps 1,000 tokens for good.
+    """Return a core with one replica, on which `runs` permanently holds 1,000 tokens.
 
     The context of `first`, 6,000 tokens, is idle. Order: runs, first, second, third.
     """
@@ -42,19 +42,19 @@ def a_core(
     return driver
 
 
-def report(driver: CoreDriver) -> list[Action]:
+def report_and_ask(driver: CoreDriver) -> list[Action]:
     return driver.handle(ev.ReplicaReported("r0", asks=True))
 
 
-def test_start_that_would_displace_the_context_of_an_earlier_application_waits() -> None:
-    driver = a_core()
+def test_start_that_would_evict_the_context_of_an_earlier_application_waits() -> None:
+    driver = core_with_running_lease()
 
     assert [] == granted(driver.submit("second1", "second", prompt=3000))
-    assert [] == granted(report(driver))
+    assert [] == granted(report_and_ask(driver))
 
 
 def test_start_that_fits_beside_the_contexts_does_not_wait() -> None:
-    driver = a_core()
+    driver = core_with_running_lease()
 
     assert ["second1"] == granted(driver.submit("second1", "second", prompt=1500))
 
@@ -62,77 +62,77 @@ def test_start_that_fits_beside_the_contexts_does_not_wait() -> None:
 @pytest.mark.parametrize(("host", "starts"), [(0, False), (KV, False), (2 * KV, True)])
 def test_contexts_count_against_the_larger_of_both_memories(host: int, starts: bool) -> None:
     """The host memory has copies of all contexts."""
-    driver = a_core(host=host)
+    driver = core_with_running_lease(host=host)
 
     assert ["second1"] * starts == granted(driver.submit("second1", "second", prompt=3000))
 
 
-def test_context_of_a_later_application_delays_nothing() -> None:
-    driver = a_core()
+def test_context_of_a_later_application_delays_no_start() -> None:
+    driver = core_with_running_lease()
     driver.submit("second1", "second", prompt=1900)
     driver.end("second1", 1900)
 
     assert ["first2"] == granted(driver.submit("first2", "first", prompt=7900))
 
 
-def test_next_turn_of_the_application_itself_counts_its_context_once() -> None:
-    driver = a_core()
+def test_next_turn_of_an_application_counts_its_context_once() -> None:
+    driver = core_with_running_lease()
 
     assert ["first2"] == granted(driver.submit("first2", "first", prompt=7900))
 
 
-def test_later_application_does_not_pass_the_one_that_waits() -> None:
-    """Otherwise small calls that keep coming could delay it for ever."""
-    driver = a_core()
+def test_later_application_does_not_overtake_the_waiting_one() -> None:
+    """Otherwise a stream of small calls could delay the waiting one forever."""
+    driver = core_with_running_lease()
     driver.submit("second1", "second", prompt=3000)
 
     assert [] == granted(driver.submit("third1", "third", prompt=10))
 
 
 def test_idle_context_counts_for_a_limited_time() -> None:
-    driver = a_core()
+    driver = core_with_running_lease()
     driver.submit("second1", "second", prompt=3000)
     driver.now += COUNTS_S - 1.0
-    assert [] == granted(report(driver))
+    assert [] == granted(report_and_ask(driver))
     driver.now += 1.0
 
-    assert ["second1"] == granted(report(driver))
+    assert ["second1"] == granted(report_and_ask(driver))
 
 
 def test_end_of_the_earlier_application_frees_its_place_at_once() -> None:
-    driver = a_core()
+    driver = core_with_running_lease()
     driver.submit("second1", "second", prompt=3000)
 
     assert ["second1"] == granted(driver.handle(ev.ApplicationClosed("first")))
 
 
-def test_first_in_order_starts_wherever_nothing_runs() -> None:
-    driver = a_core()
+def test_first_application_starts_where_nothing_runs() -> None:
+    driver = core_with_running_lease()
     driver.submit("second1", "second", prompt=3000)
 
     assert ["second1"] == granted(driver.end("runs1", 990))
 
 
 @pytest.mark.parametrize(("working_set", "caches"), [(False, True), (True, False)])
-def test_contexts_count_nowhere_without_the_option_or_without_a_cache(
+def test_contexts_do_not_count_without_the_option_or_a_cache(
     *, working_set: bool, caches: bool
 ) -> None:
-    driver = a_core(working_set=working_set, caches=caches)
+    driver = core_with_running_lease(working_set=working_set, caches=caches)
 
     assert ["second1"] == granted(driver.submit("second1", "second", prompt=3000))
 
 
-def test_change_of_policy_changes_the_working_set() -> None:
-    driver = a_core()
+def test_policy_change_changes_the_working_set() -> None:
+    driver = core_with_running_lease()
     driver.submit("second1", "second", prompt=3000)
     changed = driver.handle(ev.PolicyChanged("justitia", (("working_set", False),)))
 
     assert ["second1"] == granted(changed)
 
 
-def test_leases_alone_fill_the_memory_as_without_the_option() -> None:
-    """The limit of 0.9 is for contexts: without one that counts nothing is refused."""
-    driver = a_core()
+def test_leases_without_contexts_fill_the_memory_as_without_the_option() -> None:
+    """The limit of 0.9 applies only beside a context that counts."""
+    driver = core_with_running_lease()
     driver.handle(ev.ApplicationClosed("first"))
     driver.submit("second1", "second", prompt=8000)
 
@@ -140,7 +140,7 @@ def test_leases_alone_fill_the_memory_as_without_the_option() -> None:
 
 
 def test_prompt_shared_by_choices_is_counted_once() -> None:
-    driver = a_core()
+    driver = core_with_running_lease()
     choices = ev.InferenceSubmitted(
         "second1", "second", "second1", "i0", 4000, 10, 10, choices=4, copies=4
     )
@@ -148,8 +148,8 @@ def test_prompt_shared_by_choices_is_counted_once() -> None:
     assert ["second1"] == granted(driver.handle(choices))
 
 
-def test_leases_of_a_draining_replica_hold_nothing_back() -> None:
-    driver = a_core()
+def test_leases_of_a_draining_replica_delay_no_start() -> None:
+    driver = core_with_running_lease()
     driver.submit("second1", "second", prompt=9500)
     driver.pull(progress=None, kv=KV, caches=True, draining=True)
     driver.now += 1.0
@@ -159,38 +159,38 @@ def test_leases_of_a_draining_replica_hold_nothing_back() -> None:
 
 
 def test_context_that_nothing_continues_from_does_not_count() -> None:
-    driver = a_core()
+    driver = core_with_running_lease()
     driver.core.state.applications["first"].reuse = -2
 
     assert ["second1"] == granted(driver.submit("second1", "second", prompt=3000))
 
 
-def test_context_of_a_closed_application_that_still_runs_does_not_count() -> None:
-    driver = a_core()
+def test_context_of_a_closed_running_application_does_not_count() -> None:
+    driver = core_with_running_lease()
     driver.submit("first2", "first", prompt=100)
     assert [] == granted(driver.submit("second1", "second", prompt=3000))
 
     driver.handle(ev.ApplicationClosed("first"))
     driver.now += 1.0
 
-    assert ["second1"] == granted(report(driver))
+    assert ["second1"] == granted(report_and_ask(driver))
 
 
-def test_refusal_is_computed_once_until_a_lease_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusal_is_cached_until_a_lease_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     """Replicas report hundreds of times a second; a walk over 10,000 contexts takes 22 ms."""
-    driver = a_core()
+    driver = core_with_running_lease()
     driver.submit("second1", "second", prompt=3000)
     gate = driver.core.ledger.gate
     assert gate is not None
     monkeypatch.setattr(gate, "_fits", lambda *_: pytest.fail("the contexts are walked again"))
 
     for _ in range(3):
-        assert [] == granted(report(driver))
+        assert [] == granted(report_and_ask(driver))
 
 
 def test_started_application_keeps_its_place_when_its_charge_doubles() -> None:
     """Otherwise a low prediction would cost it its context."""
-    driver = a_core(costs=OUTRUN)
+    driver = core_with_running_lease(costs=OUTRUN)
     assert [] == granted(driver.submit("second1", "second", prompt=3000))
     again = driver.submit("first2", "first", prompt=6500)
 
@@ -199,7 +199,7 @@ def test_started_application_keeps_its_place_when_its_charge_doubles() -> None:
 
 
 def test_started_application_keeps_its_place_for_four_times_its_charge() -> None:
-    driver = a_core(costs=OUTRUN)
+    driver = core_with_running_lease(costs=OUTRUN)
     driver.submit("second1", "second", prompt=3000)
     for turn, prompt in enumerate((6500, 7000, 7500), start=2):
         assert ["second1"] != granted(driver.submit(f"first{turn}", "first", prompt=prompt))
@@ -210,7 +210,7 @@ def test_started_application_keeps_its_place_for_four_times_its_charge() -> None
 
 
 def test_application_whose_context_was_evicted_has_no_place() -> None:
-    driver = a_core(costs=OUTRUN)
+    driver = core_with_running_lease(costs=OUTRUN)
     contexts = driver.core.state.replicas["r0"].contexts
     for context in [*contexts.of("first")]:
         contexts.forget("first", context)
@@ -219,7 +219,7 @@ def test_application_whose_context_was_evicted_has_no_place() -> None:
 
 
 def test_application_that_has_not_started_waits_behind_the_first_in_order() -> None:
-    driver = a_core(costs=OUTRUN)
+    driver = core_with_running_lease(costs=OUTRUN)
     driver.submit("second1", "second", prompt=3000)
     driver.submit("third1", "third", prompt=10)
 
@@ -227,17 +227,17 @@ def test_application_that_has_not_started_waits_behind_the_first_in_order() -> N
     assert driver.inference("third1").lease_id is None
 
 
-def test_place_is_before_later_starts_only() -> None:
+def test_place_of_a_started_application_is_only_before_later_starts() -> None:
     """A smaller application that arrives later still comes before all started ones."""
-    driver = a_core(costs=OUTRUN)
+    driver = core_with_running_lease(costs=OUTRUN)
     driver.open("small", 1_000)
     driver.submit("second1", "second", prompt=3000)
 
     assert ["small1"] == granted(driver.submit("small1", "small", prompt=3000))
 
 
-def test_promised_lag_includes_what_started_applications_may_receive_first() -> None:
-    driver = a_core(costs=OUTRUN)
+def test_lag_bound_includes_what_started_applications_may_receive_first() -> None:
+    driver = core_with_running_lease(costs=OUTRUN)
     driver.submit("second1", "second", prompt=3000)
     with_place = driver.core.lag("second")
     gate = driver.core.ledger.gate
@@ -253,8 +253,8 @@ def test_promised_lag_includes_what_started_applications_may_receive_first() -> 
     assert left == with_place.bound_kv_token_time - without.bound_kv_token_time
 
 
-def test_applications_that_have_ended_are_forgotten() -> None:
-    driver = a_core()
+def test_ended_applications_leave_the_working_set() -> None:
+    driver = core_with_running_lease()
     gate = driver.core.ledger.gate
     assert gate is not None
     for number in range(200):
@@ -266,9 +266,9 @@ def test_applications_that_have_ended_are_forgotten() -> None:
     assert len(gate._starts) <= 66
 
 
-def test_started_applications_and_those_that_wait_are_counted() -> None:
+def test_started_and_waiting_applications_are_counted() -> None:
     """`runs` and `first` have started, `second` and `third` wait; `first` waits at its place."""
-    driver = a_core(costs=OUTRUN)
+    driver = core_with_running_lease(costs=OUTRUN)
     driver.submit("second1", "second", prompt=3000)
     driver.submit("third1", "third", prompt=10)
     driver.submit("first2", "first", prompt=9500)
@@ -278,12 +278,12 @@ def test_started_applications_and_those_that_wait_are_counted() -> None:
     assert (2, 2) == gate.started_and_waiting(queue)
     assert 6000 == gate.context_tokens()
     driver.now += COUNTS_S
-    report(driver)
+    report_and_ask(driver)
     assert 0 == gate.context_tokens()
 
 
-def test_contexts_of_a_class_with_long_gaps_delay_nothing() -> None:
-    driver = a_core()
+def test_contexts_of_a_class_with_long_gaps_delay_no_start() -> None:
+    driver = core_with_running_lease()
     gate = driver.core.ledger.gate
     assert gate is not None
     for _ in range(8):
@@ -292,8 +292,8 @@ def test_contexts_of_a_class_with_long_gaps_delay_nothing() -> None:
     assert ["second1"] == granted(driver.submit("second1", "second", prompt=3000))
 
 
-def test_gaps_are_those_between_an_end_and_the_next_submission() -> None:
-    driver = a_core()
+def test_gap_is_measured_from_an_end_to_the_next_submission() -> None:
+    driver = core_with_running_lease()
     driver.now += 2.0
     driver.submit("first2", "first", prompt=7900)
     driver.end("first2", 7900)
