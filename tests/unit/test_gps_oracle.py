@@ -21,7 +21,7 @@ def test_equal_weights_share_equally_until_the_smaller_session_departs() -> None
 
     assert (F(2), {"b"}) == (server.virtual_time, server.busy())
 
-    server.pour(F(3))  # b is the only session: V rises at full rate
+    server.pour(F(3))
 
     assert (F(5), F(1)) == (server.virtual_time, server.owed["b"])
 
@@ -40,7 +40,7 @@ def test_weights_share_in_proportion() -> None:
 def test_one_report_of_service_covers_several_departures() -> None:
     """A report may contain more service than the first session still needs."""
     server = _server_with_sessions(a=(1, 1), b=(2, 1), c=(10, 1))
-    server.pour(F(8))  # 3 to V=1, 2 more to V=2, 3 for c alone
+    server.pour(F(8))
 
     assert (F(5), {"c"}, F(5)) == (server.virtual_time, server.busy(), server.owed["c"])
     assert (F(1), F(2), F(10)) == (server.tag("a"), server.tag("b"), server.tag("c"))
@@ -66,7 +66,7 @@ def test_refunded_service_goes_to_the_other_sessions() -> None:
 
 
 def test_charge_doubles_when_an_application_attains_more() -> None:
-    """Rule 1 on the ledger: 4 → 8 → 16 when 9 are attained."""
+    """A charge of 4 becomes 8 and 16 when 9 are attained (rule 1)."""
     rules = ServedRules()
     rules.arrive("a", F(4), F(1))
     rules.report([("a", F(9))])

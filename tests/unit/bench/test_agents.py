@@ -63,9 +63,9 @@ RECORDED = {
     "system_tokens": 100,
     "turns": [
         recorded_turn(1_000, 0, 100, 0.0),
-        recorded_turn(1_300, 960, 80, 8.0),  # 448: whole blocks of 64 tokens of the prompt before
+        recorded_turn(1_300, 960, 80, 8.0),  # 448 is a multiple of the block size 64
         recorded_turn(900, 640, 60, 400.0),  # the context was cut
-        recorded_turn(910, 896, 40, 4.0),  # fewer than in the prompt and answer before
+        recorded_turn(910, 896, 40, 4.0),
     ],
 }
 

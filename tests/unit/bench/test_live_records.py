@@ -67,7 +67,6 @@ def test_application_is_requested_under_its_tenant(loses_closes: bool) -> None:
     assert ({"app-0": "team-a"} if loses_closes else {}) == recorder.left_open
 
 
-# opens at 1.0; two calls from 1.25 to 2 and 3; 0.5 s of tool time; a call from 3.5 to 5
 TWO_STAGES = played_application(
     4,
     1.0,

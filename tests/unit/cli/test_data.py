@@ -130,7 +130,7 @@ def test_cost_of_an_application_is_computed_from_its_inferences(tmp_path: Path) 
     (application,) = read_history(write_history_lines(tmp_path, LINE))
     observation = application.observation()
 
-    # p·d + d(d+1)/2: 40 + 10 and 6 + 3
+    # cost p·d + d(d+1)/2 of each inference: 40 + 10 and 6 + 3
     sample = observation.sample
     assert (59.0, 2, 6) == (sample.kv_token_time, sample.inferences, sample.output_tokens)
     assert ("report", features_of("Summarise this."), None) == (

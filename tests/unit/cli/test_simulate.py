@@ -192,7 +192,7 @@ def test_learned_predictions_are_recorded_with_the_results(
     assert 0 == simulate("--policy justitia --kv-tokens 9 --prediction learned")
 
     rows = (tmp_path / "out" / "justitia" / "applications.jsonl").read_text().splitlines()
-    # first prompt of 4 tokens, the prior's 256 output tokens: 4·256 + 256·257/2
+    # cost of a prompt of 4 tokens with 256 expected output tokens: 4·256 + 256·257/2
     assert 33_920 == json.loads(rows[0])["predicted_kv_token_time"]
 
 

@@ -219,7 +219,6 @@ def status_with_sizing(**size: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        # first waiting application, its ordering key, and the reason why it waits
         ({}, "report-17 of tenant team-a: F 48,000, least key (48,000, 12)"),
         ({}, "1,200 prompt tokens, 256 output expected; has waited 3.2 s for room"),
         (

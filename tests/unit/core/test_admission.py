@@ -45,15 +45,11 @@ def _peak_tokens(*footprints: tuple[int, int, int], block: int = 1) -> int:
 @pytest.mark.parametrize(
     ("rule", "replica", "fits", "does_not"),
     [
-        # two leases hold 60 of 100: 60 + p + 1 + 2 ≤ 100
         ("prompt", _replica_with_leases((20, 50, 1), (40, 50, 1)), (37, 1000), (38, 1)),
         # blocks of 16 tokens waste up to 15 per sequence: 20 + 15 + p + 15 + 1 + 1 ≤ 100
         ("prompt", _replica_with_leases((20, 50, 1), block=16), (48, 1), (49, 1)),
-        # three choices grow by one token each: 20 + p + 3 + 2 ≤ 100
         ("prompt", _replica_with_leases((20, 50, 2)), (75, 3, 3), (76, 3, 3)),
-        # the rule for complete leases, each with its whole output: 40 + p + 2·20 ≤ 100
         ("peak", _replica_with_leases((40, 20, 1)), (20, 20), (21, 20)),
-        # the long lease is below its peak when the short lease ends: 30 + 40 + 2·5 = 80
         ("peak", _replica_with_leases((30, 60, 1)), (40, 5), (40, 60)),
     ],
     ids=["prompt", "blocks", "choices", "peak", "short beside long"],

@@ -175,7 +175,7 @@ def test_new_lease_evicts_idle_contexts_of_live_applications() -> None:
     assert 50 == known.displaced(None, 300, 1000)
     assert 400 == known.displaced(None, 5000, 1000)
     own = known.continued_by("b", 400)
-    assert 0 == known.displaced(own, 600, 1000)  # evicted too, because `a` has ended
+    assert 0 == known.displaced(own, 600, 1000)
 
 
 def test_number_of_contexts_is_limited_and_long_contexts_are_kept() -> None:

@@ -212,7 +212,6 @@ def test_replica_with_most_free_memory_is_chosen(core: CoreDriver) -> None:
         assert isinstance(grant, Grant)
         placed.append(grant.replica_id)
 
-    # free tokens before each grant: 1000 1000 1200, 1010 in r2, 820, then r0 and r1 by name
     assert placed == ["r2", "r2", "r0", "r1", "r2"]
 
 
@@ -546,18 +545,16 @@ def test_single_application_may_hold_all_memory() -> None:
     [
         # 30 to 90 and 40 to 45 tokens exceed 100 together, but never at the same time
         (1.0, [("a1", 30, 60), ("a2", 40, 5), ("b1", 90, 10)], ["a1", "a2"]),
-        # held 30, needed 30 more of 50: b is granted first, and then no other application waits
         (0.5, [("a1", 20, 10), ("a2", 20, 10), ("b1", 10, 10)], ["a1", "b1", "a2"]),
-        # 30 tokens are held: 20 more are exactly half of 100; b2 needs 70 and keeps waiting
         (
             0.5,
             [("a1", 20, 10), ("a2", 10, 10), ("b1", 10, 10), ("b2", 60, 10)],
             ["a1", "a2", "b1"],
         ),
         (0.5, [("a1", 20, 10), ("a2", 11, 10), ("b1", 10, 10), ("b2", 60, 10)], ["a1", "b1"]),
-        # without this an inference above the share would never run beside waiting ones
+        # otherwise an inference above the share cap would never run beside waiting ones
         (0.5, [("a1", 70, 10), ("b1", 60, 10)], ["a1"]),
-        # memory and share are separate: a full memory lets no application overtake
+        # overtaking the share cap does not help against a full memory
         (0.8, [("a1", 40, 10), ("a2", 60, 10), ("b1", 5, 10)], ["a1"]),
     ],
     ids=["no cap", "others pass", "filled", "not exceeded", "one may always start", "room"],
@@ -592,5 +589,5 @@ def test_capped_applications_keep_their_order() -> None:
     for name, prompt in (("a1", 30), ("b1", 30), ("b2", 5), ("a2", 5)):
         _submit_named(driver, name, prompt)
 
-    assert ["a1", "b1"] == granted(driver.pull(kv=100))  # 40 tokens each, and 15 more exceed 50
+    assert ["a1", "b1"] == granted(driver.pull(kv=100))
     assert ["a2", "b2"] == granted(driver.handle(ev.InferenceCancelled("a1")))

@@ -90,7 +90,7 @@ def test_inference_answered_during_an_outage_is_counted_once(
 
     assert (1, 1, 10, 10) == _usage_counts(new)
     assert {"x"} == set(new.core.state.inferences)
-    assert 10 == new.application().output_tokens  # settles the inference's claim
+    assert 10 == new.application().output_tokens
 
 
 def test_service_of_an_answered_inference_is_counted_once(old_scheduler: CoreDriver) -> None:

@@ -52,7 +52,7 @@ def test_forecast_follows_every_change(footprints: Footprints) -> None:
     first = footprints.forecast(block)
 
     assert first is footprints.forecast(block)
-    assert 60 == peak_tokens()  # memory now; after 4 iterations 14 + 28
+    assert 60 == peak_tokens()
 
     footprints["4"] = Footprint(50, 1, 100, "b")
 

@@ -45,7 +45,7 @@ def teach_engine_times(driver: CoreDriver) -> None:
     for computed in (0, 1) * 20:
         times.report("another replica", 16, 16, computed, now, is_busy=True)
         now += 16 * ITERATION_S
-        now += PROMPT_TOKEN_S * (1 - computed)  # the next report has the prompt token
+        now += PROMPT_TOKEN_S * (1 - computed)
 
 
 def set_context_tokens(driver: CoreDriver, tokens: int) -> None:
@@ -123,7 +123,6 @@ def test_wait_is_no_longer_than_the_time_that_it_could_save() -> None:
     driver.submit("a2", "a", prompt=1_100, output=10)
     wait = driver.core.state.inferences["a2"].holder_wait
     assert wait is not None
-    # 1,100 tokens delay one inference; 100 delay two, and reading contexts takes 0.5
     assert 0.9 == pytest.approx(wait.until - driver.now, abs=0.01)
 
     assert wait.until == driver.core.next_deadline()
@@ -148,7 +147,7 @@ def test_wait_ends_when_the_replica_is_full_for_longer_than_expected() -> None:
 
 
 def test_inference_waits_for_its_context_once() -> None:
-    """Its lease on r1 failed: it starts there again at once."""
+    """An inference whose lease on r1 failed starts there again at once."""
     driver = core_with_full_holder()
     driver.submit("a2", "a", prompt=1_100, output=10)
     driver.wait(1.5)
@@ -160,7 +159,7 @@ def test_inference_waits_for_its_context_once() -> None:
 
 def test_no_inference_waits_longer_than_computing_its_prompt_takes() -> None:
     driver = core_with_full_holder()
-    set_context_tokens(driver, 100)  # the context would save a tenth of a second
+    set_context_tokens(driver, 100)  # the context would save a tenth of a second of computing
 
     assert ["a2"] == granted(driver.submit("a2", "a", prompt=1_100, output=10))
     assert ["r1"] == replicas_of_requests(driver, "a2")
@@ -193,8 +192,8 @@ def test_no_inference_waits_for_a_replica_that_refuses_it_despite_free_memory() 
 
 
 def test_application_that_gps_has_finished_does_not_wait_for_its_context() -> None:
-    """V reaches its tag with the next token of `b`, so a wait would make it late."""
-    driver = core_with_full_holder(cost=10_000)  # its first turn took 9,955 of its charge
+    """A wait would make the application late, since V reaches its tag with the next token."""
+    driver = core_with_full_holder(cost=10_000)
     driver.submit("a2", "a", prompt=1_100, output=10)
     assert [None] == replicas_of_requests(driver, "a2")
 

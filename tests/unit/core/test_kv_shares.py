@@ -74,7 +74,7 @@ def test_reservation_of_a_child_counts_once_in_that_of_its_parent() -> None:
     shares = _shares_with_leases(tree, b=40)
 
     assert (shares.refuses("b", 20, 100), shares.refuses("b", 21, 100)) == (None, "b")
-    assert shares.refuses("a/y", 40, 100) is None  # within the guaranteed share of its parent
+    assert shares.refuses("a/y", 40, 100) is None
     assert shares.refuses("a/x", 30, 100) is None
 
 

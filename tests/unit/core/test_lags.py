@@ -36,7 +36,7 @@ def _report_and_pull(driver: CoreDriver, **reports: Any) -> list[Any]:
 
 
 def test_waiting_application_starts_at_the_latest_when_running_work_ends() -> None:
-    """V is 40 and the mouse's tag 42: GPS owes it all its cost; 931 − 40 of the giant run.
+    """GPS owes the mouse all its cost, and 891 of the giant still run before it.
 
     After 405 more V has passed the tag; 486 of the giant are left, and 2 of the mouse itself.
     """
@@ -62,7 +62,7 @@ def test_lag_of_a_running_application_is_that_of_its_last_start() -> None:
 
 
 def test_end_of_an_application_reports_its_lag() -> None:
-    """The last inference started at S = 931, 18 s after S = 40; V passed tag 42 in that report."""
+    """Virtual time passed the tag 18 s before the last start, which came 891 later in service."""
     core = _mouse_behind_a_giant()
     core.handle(ev.ApplicationClosed("mouse"))
     for made, ended in ((10, {}), (19, {"1": 19})):
@@ -104,7 +104,7 @@ def test_order_without_a_bound_reports_the_lag_alone(policy: str, options: dict[
     "options", [{"clock": "nominal"}, {"clock": "unsettled"}, {"cost": "compute"}]
 )
 def test_accounts_of_other_clocks_report_no_lag(options: dict[str, Any]) -> None:
-    """V moves at another rate than the service, or in another unit."""
+    """Under them V rises at another rate than the service, or in another unit."""
     assert _mouse_behind_a_giant("justitia", options).core.lag("mouse") is None
 
 

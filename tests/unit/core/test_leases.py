@@ -224,7 +224,7 @@ def test_kv_growth_since_the_last_progress_is_not_leased() -> None:
     driver.open()
     driver.submit("x", prompt=10, output=50)
     driver.pull(kv=100)
-    driver.pull(progress={"1": 0}, kv=100, free=70)  # 10 tokens of x, 20 of an aborted call
+    driver.pull(progress={"1": 0}, kv=100, free=70)
     replica = driver.core.state.replicas["r0"]
 
     assert (20, 0, 80) == (
@@ -253,7 +253,7 @@ def test_lost_ingress_ends_its_inferences(leased_core: CoreDriver) -> None:
     leased_core.open("b", 10, ingress_id="i1")
     leased_core.submit("other", "b", ingress_id="i1")
     actions = []
-    for _ in range(10):  # r0 and i1 report during these 30 s
+    for _ in range(10):  # both r0 and i1 report during these 30 s
         leased_core.now += 3.0
         leased_core.handle(ev.IngressHeartbeat("i1"))
         actions += leased_core.pull(progress={"1": 1, "2": 1}, seats=2)

@@ -45,7 +45,7 @@ def test_new_order_is_granted_from_at_once(queued_core: CoreDriver) -> None:
 
 
 def test_admission_rule_changes_with_the_policy(core: CoreDriver) -> None:
-    """The rule `prompt` admits at once what `peak` held back."""
+    """Under `prompt` an inference is admitted at once that `peak` held back."""
     core.open()
     core.submit("x", prompt=20, output=60)
     core.submit("y", prompt=20, output=60)
@@ -99,7 +99,7 @@ def test_nominal_clock_starts_at_the_present_v_with_the_remaining_cost(
 ) -> None:
     """Attained service is not charged again; V keeps its value."""
     queued_core.pull(seats=1)
-    queued_core.pull(progress={"1": 1}, seats=1)  # b attained 11 and is charged 10, then 20
+    queued_core.pull(progress={"1": 1}, seats=1)
     v = queued_core.core.ledger.fair_share.clock.virtual_time
     queued_core.handle(ev.PolicyChanged("justitia", NOMINAL))
 
@@ -116,7 +116,7 @@ def test_nominal_clock_starts_at_the_present_v_with_the_remaining_cost(
         queued_core.account("b").settlements,
     ) == (20, 11, 1)
 
-    queued_core.now += 0.001  # 1,000 tokens per half second: 2 token·iterations, shared by two
+    queued_core.now += 0.001
     queued_core.pull(progress={"1": 1}, seats=1)
 
     assert pytest.approx(queued_core.core.ledger.fair_share.clock.virtual_time) == 6.5
@@ -203,7 +203,7 @@ def test_nominal_clock_uses_the_memory_of_all_live_replicas() -> None:
 
 
 def test_ended_application_stays_in_nominal_gps_until_its_tag() -> None:
-    """The session stays until V reaches the tag, and is then removed from the store too."""
+    """The session is removed when V reaches its tag, also from the store."""
     driver = CoreDriver(SchedulerCore("justitia", dict(NOMINAL)), now=0.0)
     driver.open("a", 1000)
     driver.pull("r0", kv=1000)

@@ -28,7 +28,7 @@ def test_repeated_opening_only_changes_the_owning_ingress(core: CoreDriver) -> N
 
 
 def test_opening_returns_the_tag_of_a_live_application(core: CoreDriver) -> None:
-    """F = V + C/w, also before it has submitted anything and while it is idle."""
+    """The tag is known before the first inference and while the application is idle."""
     with pytest.raises(KeyError):
         core.core.tag("a")
 
@@ -293,7 +293,7 @@ def test_reused_application_id_takes_over_the_debt(core: CoreDriver) -> None:
     assert core.core.tag("a") == 77.5 + 77.5 / 2 + 10
 
     core.submit("again", "a")
-    core.pull(progress={"2": 20})  # V passes the tag of the live application
+    core.pull(progress={"2": 20})
     core.handle(ev.ApplicationClosed("a"))
     core.handle(ev.InferenceCancelled("again"))
     core.last_word("3")

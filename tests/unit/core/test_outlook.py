@@ -82,9 +82,9 @@ def generate_tokens(driver: CoreDriver, *, kv: int, seats: int) -> None:
 @pytest.mark.parametrize(
     ("kv", "seats", "expected_s"),
     [
-        # 13 of 20 KV tokens are held on average: 155 at 65 in 2.5 s take 5.96 s
+        # of 20 KV tokens 13 are held on average, so 155 token·iterations take 5.96 s
         (20, 256, 155 / 26),
-        # with one seat: 10 tokens at 0.5 s each, however much memory is free
+        # with one seat 10 tokens take 0.5 s each, however much memory is free
         (1_000_000, 1, 10 * 0.5),
     ],
 )
@@ -205,7 +205,7 @@ def test_used_up_quota_is_the_waiting_reason_before_the_queue(full_driver: CoreD
 def test_guaranteed_start_is_computed_from_the_tag_and_the_fairness_bound(
     full_driver: CoreDriver,
 ) -> None:
-    """V must rise by F − V, which takes service for all active weights; then follows the bound.
+    """The tag must be reached by virtual time V, and then the service of the bound follows.
 
     The bound is 0: nothing of a larger tag runs, and GPS owes what has smaller ones all of it.
     """

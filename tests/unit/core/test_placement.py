@@ -86,11 +86,11 @@ def test_next_turn_goes_to_the_replica_of_the_last_turn() -> None:
     _finish_inference(driver, "a2", "r1", kv=1000)
     _submit_application(
         driver, "c", 900, 20
-    )  # to r1, which has less free memory than r0, since `b` leaves r0
+    )  # the next turn goes to r1, although r0 has more free memory
     _finish_inference(driver, "b", "r0", kv=100)
 
     assert {"a3": "r1"} == _granted_replicas(driver.submit("a3", "a", prompt=40, output=2))
-    # a running sibling makes it one of several calls, which are spread as before
+    # with a running sibling it is one of several parallel calls, which are spread
     assert {"a4": "r0"} == _granted_replicas(driver.submit("a4", "a", prompt=40, output=2))
 
 
@@ -192,10 +192,8 @@ def test_small_inferences_start_on_replicas_too_small_for_the_first() -> None:
     assert {"b": "small"} == _submit_application(driver, "b", 40, 10)
     assert {} == _submit_application(
         driver, "c", 60, 10
-    )  # no room on small; waits for large behind giant
-    assert {} == _submit_application(
-        driver, "d", 10, 10
-    )  # would fit both replicas, and c waits for both
+    )  # waits for the replica `large` behind `giant`
+    assert {} == _submit_application(driver, "d", 10, 10)
     assert 0 == driver.inference("giant").passes
 
     assert ["giant", "c", "d"] == granted(driver.handle(ev.InferenceCancelled("held")))

@@ -383,7 +383,7 @@ def test_expected_prefill_is_work_in_flight_until_the_first_token() -> None:
     turns.open_application("b", cost=10**7)
     driver.submit("b1", "b", prompt=5000, output=1)
     lags = driver.core.lags
-    driver.submit("a1", prompt=6000, output=1)  # does not fit beside the other one
+    driver.submit("a1", prompt=6000, output=1)  # does not fit beside the running inference
     lag = lags.lag(driver.application("a"))
     assert lag is not None
     assert lag.bound_kv_token_time == PRICE * 5000 + cost_without_prefill(5000)

@@ -54,7 +54,7 @@ def test_first_is_the_application_with_the_least_key() -> None:
 
 
 def test_heads_are_the_first_applications_of_all_clients_in_order() -> None:
-    """Only these may come first when clients change places."""
+    """Only these applications may come first when clients change places."""
     queue = _create_queue(
         StubPolicy(by_tenant=True),
         create_application("b", 2, tenant="t1"),
@@ -67,7 +67,7 @@ def test_heads_are_the_first_applications_of_all_clients_in_order() -> None:
 
 
 def test_application_without_waiting_inferences_is_not_returned() -> None:
-    """Its heap entry is stale."""
+    """The heap entry of the application is stale."""
     policy = StubPolicy()
     gone, other = create_application("a", 1), create_application("b", 2)
     queue = _create_queue(policy, gone, other)
@@ -170,7 +170,7 @@ def test_parked_client_without_waiting_inferences_is_forgotten() -> None:
 
 
 def test_skipped_application_lets_the_next_pass_and_keeps_its_place() -> None:
-    """Its client still waits: a policy must not handle it as gone."""
+    """The client still waits: a policy must not handle it as gone."""
     policy = StubPolicy()
     first, second = create_application("a", 1), create_application("b", 2)
     queue = _create_queue(policy, first, second)

@@ -28,7 +28,6 @@ def _create_filled_core(**options: object) -> CoreDriver:
         driver.submit(f"{name}1", name)
     driver.handle(ev.ApplicationClosed("d"))
     driver.pull()
-    # tags of leases 1-1 to 1-4: 120 (c), 155 (d), 225 (a), 450 (b)
     driver.pull(progress={"1-1": 9, "1-2": 9, "1-3": 7, "1-4": 0})
     driver.pull(progress={"1-3": 8, "1-4": 0}, finished={"1-1": 10, "1-2": 10})
     return driver
@@ -135,7 +134,7 @@ def test_overtaking_is_charged_once_over_a_scheduler_restart(
         lambda shadow, now, waits: [n for n in ("y",) if n in shadow.clock.shadows],
     )
     driver = _core_with_booked_start(options)
-    driver.pull(kv=20, seats=2)  # y0 starts, and y1 has no memory
+    driver.pull(kv=20, seats=2)
     order = driver.core.ledger.policy.members_order("T")
     successor = _restore_from_snapshot(driver, **options)
     restored = successor.core.ledger.policy.members_order("T")
@@ -149,7 +148,7 @@ def test_overtaking_is_charged_once_over_a_scheduler_restart(
 
 
 def test_tenants_have_the_same_keys_after_a_restart() -> None:
-    """Keys are equal at both levels, with a debt of d in its tenant, and c withdrawn."""
+    """The test has a debt of an ended application and a withdrawn one."""
     driver = _create_filled_core(**TENANTS)
     successor = _restore_from_snapshot(driver, **TENANTS)
     shares = [d.core.ledger.fair_share for d in (driver, successor)]

@@ -28,7 +28,7 @@ def test_application_that_fits_starts_at_once_and_delays_the_next() -> None:
 
 
 def test_each_waiting_application_takes_the_place_of_an_earlier_one() -> None:
-    """Seats for two: ends at levels 100 and 200; a (100) from 100 to 200, b from 200 on."""
+    """With two seats application a runs from level 100 to 200, and b from 200 on."""
     waiting = [(1_000, 100.0), (1_000, 100.0), (1_000, 100.0)]
     until = served_until_starts(2_000, [(1_000, 100.0), (1_000, 200.0)], waiting)
 

@@ -161,7 +161,7 @@ def test_single_replica_finds_the_killer_among_all_that_ran() -> None:
     fleet.wait(2.5)
     assert {"r1": ["a", "b", "poison"]} == fleet.inferences_by_replica()
     fleet.kill_engine("r1")
-    assert not fleet.refused  # a and b ran beside the killer in both deaths
+    assert not fleet.refused
 
     fleet.start_replica()
     fleet.wait(1.0)
@@ -169,9 +169,7 @@ def test_single_replica_finds_the_killer_among_all_that_ran() -> None:
     fleet.wait(0.0)
     assert {"r2": ["b"]} == fleet.inferences_by_replica()
     fleet.wait(2.6)
-    assert {
-        "r2": ["b"]
-    } == fleet.inferences_by_replica()  # b was cleared, but ran beside the killer in both deaths
+    assert {"r2": ["b"]} == fleet.inferences_by_replica()
     fleet.report("r2", ["b"])
     assert {"r2": ["poison"]} == fleet.inferences_by_replica()
     fleet.kill_engine("r2")
@@ -230,7 +228,7 @@ def test_two_killers_of_one_engine_are_found_one_after_the_other() -> None:
     assert {"one", "two", "x"} == {names[0] for names in fleet.inferences_by_replica().values()}
     fleet.kill_engine(fleet.replica_of("one"))
     fleet.kill_engine(fleet.replica_of("two"))
-    assert [("one", _KILLER)] == fleet.refused  # the content "one" explains both deaths
+    assert [("one", _KILLER)] == fleet.refused  # equal content explains both deaths
     fleet.wait(1.0)
     fleet.kill_engine(fleet.replica_of("two"))
 

@@ -60,7 +60,7 @@ def test_inference_too_large_for_unreserved_memory_runs_alone() -> None:
     assert not shares.tier_refuses("flex", 70, 100)
 
     shares.hold("p", "acme", 95, "priority")
-    assert not shares.tier_refuses("flex", 5, 100)  # 0 of 40 are reserved while 95 are held
+    assert not shares.tier_refuses("flex", 5, 100)
 
     both = KvShares(
         TenantTree(),
@@ -68,7 +68,7 @@ def test_inference_too_large_for_unreserved_memory_runs_alone() -> None:
     )
     both.hold("p", "acme", 85, "priority")
 
-    assert both.tier_refuses("flex", 10, 100)  # 10 are reserved for `default`
+    assert both.tier_refuses("flex", 10, 100)
 
 
 def test_tier_holds_at_most_its_maximum_share() -> None:
@@ -98,7 +98,7 @@ def test_reservations_of_tenants_and_tiers_add_up() -> None:
     assert refused_by("other", "flex", 41) == (True, "other")
     assert refused_by("acme", "flex", 30) == (False, None)
     assert refused_by("other", "priority", 40) == (False, None)
-    # the reservation of acme is separate from that of the tier
+    # the reservation of tenant acme is separate from that of its tier
     assert refused_by("other", "priority", 51) == (False, "other")
 
 
@@ -134,7 +134,7 @@ def test_priority_application_is_found_behind_many_of_another_tier(
     names = granted(driver.pull(kv=100))
 
     assert "p-1" == names[-1]
-    assert 3 == len(names)  # two of tier flex use 60 tokens; 40 are reserved for p
+    assert 3 == len(names)  # two applications of tier flex use 60 tokens; 40 are reserved for p
 
 
 def test_freed_memory_is_granted_to_the_same_tier_again() -> None:

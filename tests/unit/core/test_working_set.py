@@ -17,7 +17,7 @@ COUNTS_S = 3.0
 NAMES = ("runs", "first", "second", "third")
 COSTS = (1e9, 2e9, 3e9, 4e9)
 OUTRUN = (10, 58_000, 60_000, 70_000)
-"""Costs under which `first` precedes `second`, and follows it once its charge has doubled."""
+"""Costs under which `first` precedes `second` until its charge has doubled."""
 
 
 def core_with_running_lease(

@@ -110,7 +110,7 @@ def test_preempted_sequence_reuses_its_computed_blocks() -> None:
 
     step = engine.step()
 
-    # the first took one of 49 freed blocks: its token and the generated one are computed
+    # recomputes the token of the block that was taken, and the generated token
     assert 2 == step[last]
     assert (last.recomputed, first.recomputed) == (1, 0)
 
@@ -198,9 +198,8 @@ def test_blocks_are_evicted_from_the_least_recently_freed_context_last_block_fir
     old, new = range(16), range(100, 116)
     engine.run_sequence(old)  # 4 blocks
     engine.run_sequence(new)  # 4 blocks
-    engine.run_sequence(range(200, 224))  # 6 blocks: 4 empty ones and the last 2 of the old context
+    engine.run_sequence(range(200, 224))
 
-    # computes the last block of the old context again
     assert 12 == engine.run_sequence(new).cached_tokens
     assert 4 == engine.run_sequence(old).cached_tokens
 

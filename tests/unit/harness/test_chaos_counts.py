@@ -172,7 +172,7 @@ def test_violations_are_counted_and_reported(
 
 
 def test_journal_lists_runs_that_never_ended(tmp_path: Path) -> None:
-    """The recovery time of a killed replica begins at such a run."""
+    """Recovery of a killed replica begins with a run that never ended."""
     file = tmp_path / "journal.jsonl"
     writer = JournalWriter(file)
     writer.write_run_begin(2.0, "a.1#2", "3-17", 40)

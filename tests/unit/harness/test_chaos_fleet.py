@@ -127,7 +127,7 @@ CUT = "cut by a scale-down: x.0 on b"
                 scheduler_sample(30.1, wanted=3, **BUSY),
             ],
         ),
-        # the scheduler's last answer, 1 replica, still applies
+        # the scheduler's last answer, one replica, still applies
         fleet_case(
             None,
             fleet_sample(9.0, 3),

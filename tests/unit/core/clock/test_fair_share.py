@@ -28,7 +28,7 @@ def _backlog_and_charges(share: ServedShare) -> tuple[float, float]:
 
 
 def test_charge_doubles_when_service_exceeds_it() -> None:
-    """Rule 1: a charge of 4 becomes 8 and 16 to cover a service of 9."""
+    """When service exceeds a charge of 4, the charge becomes 8 and then 16 (rule 1)."""
     share = _served_share(a=(4, 1), b=(40, 1))
     recharged = share.deliver([("a", exact(9))])
     account = share.accounts["a"]
@@ -42,18 +42,18 @@ def test_charge_doubles_when_service_exceeds_it() -> None:
 def test_recharge_behind_v_starts_at_v() -> None:
     """The new tag is max(F, V) plus the charge, from the present V, not from the arrival."""
     share = _served_share(a=(2, 1), b=(100, 1))
-    share.deliver([("b", exact(20))])  # V = 2 at 4, then only b is active: V = 18
-    share.deliver([("a", exact(3))])  # attained 3, charged 2: F = 18 + 2, W = 2, V = 19.5
+    share.deliver([("b", exact(20))])  # V is 2 after 4 units; then only b is active
+    share.deliver([("a", exact(3))])
 
     assert (20, exact(39, 2)) == (share.tag("a"), share.clock.virtual_time)
     assert _backlog_and_charges(share) == (81, 81)
 
 
 def test_unused_charge_of_an_ended_application_goes_to_the_others() -> None:
-    """Rule 3: small applications with high predictions must not hold V back for a large one."""
+    """Small applications with high predictions must not hold virtual time back (rule 3)."""
     share = _served_share(mouse=(20, 1), elephant=(100, 1))
     share.deliver([("mouse", exact(2)), ("elephant", exact(6))])  # V = 4
-    final = share.settle("mouse")  # GPS owed 16 of the refund of 18, so it had served 2 too much
+    final = share.settle("mouse")
 
     assert (final, share.clock.virtual_time, share.tag("elephant")) == (4, 6, 100)
     assert ("mouse" in share.accounts, "mouse" in share.clock) == (False, False)
@@ -79,7 +79,7 @@ def test_application_served_ahead_of_gps_leaves_its_debt() -> None:
 
 
 def test_tool_gap_withdraws_the_charge_and_the_next_submission_charges_again() -> None:
-    """Rules 4 and 5: an application that waits for its tools loses its credit."""
+    """An application that waits for its tools loses its credit (rules 4 and 5)."""
     share = _served_share(a=(10, 1), b=(30, 1))
     share.deliver([("a", exact(4)), ("b", exact(4))])  # V = 4
     share.withdraw("a")
@@ -95,7 +95,7 @@ def test_tool_gap_withdraws_the_charge_and_the_next_submission_charges_again() -
 
 
 def test_arriving_application_is_charged_at_least_two() -> None:
-    """Rule 6: with a prediction of 0 an application would always be first."""
+    """With a prediction of 0 an application would always be first (rule 6)."""
     share = _served_share(a=(0, 1), b=(1, 2), c=(3, 1))
 
     assert (share.tag("a"), share.tag("b"), share.tag("c")) == (2, 1, 3)
@@ -103,7 +103,7 @@ def test_arriving_application_is_charged_at_least_two() -> None:
 
 
 def test_weight_change_moves_the_remaining_charge() -> None:
-    """After refund, new weight and charge: 6 of 10 are left, at weight 3 from V = 4 on."""
+    """With 6 of its 10 tokens left, it is refunded and charged again at weight 3."""
     share = _served_share(a=(10, 1), b=(30, 1))
     share.deliver([("a", exact(4)), ("b", exact(4))])
     share.reweigh("a", exact(3))
@@ -115,7 +115,7 @@ def test_weight_change_moves_the_remaining_charge() -> None:
 def test_weight_change_keeps_the_debt_of_an_application_ahead_of_gps() -> None:
     """A caller must not lose its debt by changing its weight back and forth."""
     share = _served_share(a=(10, 1), b=(10, 1))
-    share.deliver([("a", exact(8))])  # V = 4: GPS owes a 6, of which 2 are not attained
+    share.deliver([("a", exact(8))])
     share.reweigh("a", exact(2))
 
     assert (share.tag("a"), share.clock.virtual_time) == (4 + 3, 4)
@@ -138,7 +138,7 @@ def test_tag_of_a_withdrawn_application_counts_its_attained_service() -> None:
     """An application that has had 4 of its 10 must precede a new one of equal cost."""
     share = _served_share(a=(10, 1), b=(30, 1))
     share.deliver([("a", exact(4)), ("b", exact(6))])  # V = 5
-    share.withdraw("a")  # GPS has served it 5, which is 1 too much: V = 6
+    share.withdraw("a")
     told = share.tag("a")
     share.resume("a")
 
@@ -197,7 +197,7 @@ def _unsettled_share() -> UnsettledShare:
 
 
 def test_application_with_a_low_prediction_keeps_its_place_without_settling() -> None:
-    """With rule 1 its charge would have doubled twice by 40, and b would come first."""
+    """With settling the charge would double twice by 40, and b would come first."""
     share = _unsettled_share()
     share.arrive("a", exact(10), exact(1), 0)
     share.arrive("b", exact(30), exact(1), 1)
@@ -207,7 +207,7 @@ def test_application_with_a_low_prediction_keeps_its_place_without_settling() ->
 
 
 def test_application_with_a_high_prediction_holds_v_back_without_settling() -> None:
-    """With rule 3 the 90 that a never needed would go to b at its end, and V would be at 20."""
+    """With settling the unused 90 of a would go to b when a ends."""
     share = _unsettled_share()
     share.arrive("a", exact(100), exact(1), 0)
     share.arrive("b", exact(20), exact(1), 1)
@@ -219,7 +219,7 @@ def test_application_with_a_high_prediction_holds_v_back_without_settling() -> N
 
 
 def test_without_settling_tool_gaps_change_nothing_and_weights_scale_the_debt() -> None:
-    """Rule 4 would refund the remainder; 100 at weight 1 are 50 at weight 2."""
+    """With settling a gap would refund the remainder; 100 at weight 1 are 50 at weight 2."""
     share = _unsettled_share()
     share.arrive("a", exact(100), exact(1), 0)
     share.withdraw("a")
@@ -263,7 +263,7 @@ def test_charge_may_differ_from_the_prediction(core: CoreDriver) -> None:
 
 
 def test_charge_is_raised_by_the_missing_cost_and_never_lowered() -> None:
-    """Charged 10 and served 4, with 20 still to come: 14 more, F = 10 + 14/2 at weight 2."""
+    """Charged 10 and served 4, with 20 still to come, it is charged 14 more."""
     share = ServedShare(VirtualClock(exact(0)))
     share.arrive("a", exact(10), exact(2), 1)
 

@@ -29,7 +29,7 @@ def _backlog_and_charges(share: TenantShare) -> tuple[float, float]:
 
 
 def test_keys_of_two_tenants_by_hand() -> None:
-    """T has x of 10 and y of 30, U has z of 20: at φ = 1 T finishes x at V = 10 and y at 40.
+    """Tenant T has applications of 10 and 30, tenant U one of 20, all with weight 1.
 
     Inside T, GPS finishes x at 10 and y at 30 of the tenant's own virtual time, which only orders
     them.
@@ -44,7 +44,7 @@ def test_keys_of_two_tenants_by_hand() -> None:
 
     assert (12, [10, 20, 40]) == (share.clock.virtual_time, _policy_keys(share, "x", "z", "y"))
 
-    share.arrive("w", exact(5), exact(1), 9, "T")  # inside T, V is 6, so the tag of w is 6 + 5
+    share.arrive("w", exact(5), exact(1), 9, "T")
 
     assert (11, [10, 20, 17, 45]) == (
         share.tag_in_tenant("w"),
@@ -61,14 +61,14 @@ def test_tenant_with_ten_applications_gets_as_much_as_a_tenant_with_one() -> Non
     assert [10 * (n + 1) for n in range(10)] == _policy_keys(share, *many)
     assert [100] == _policy_keys(share, "one")
 
-    share.deliver([("one", exact(50))])  # V = 25: GPS served 25 to each tenant
+    share.deliver([("one", exact(50))])
     share.settle("m9")
 
     assert (share.clock.session("one").finish, share.clock.session("many").finish) == (100, 90)
 
 
 def test_applications_of_a_single_tenant_are_served_one_after_another() -> None:
-    """Two applications with the tags 12 and 30 end at 12 and 42.
+    """Two applications with the tags 12 and 30 end at virtual times 12 and 42.
 
     After 10 of service GPS inside is at 5, and the reference server has 2 of p left.
     """
@@ -84,17 +84,16 @@ def test_applications_of_a_single_tenant_are_served_one_after_another() -> None:
 
 
 def test_unused_charge_goes_to_applications_of_the_same_tenant_first() -> None:
-    """Rule 3: the refund of a small application with a high prediction stays in its tenant."""
+    """The refund of a small application with a high prediction stays in its tenant (rule 3)."""
     share = _open_in_tenants(x=("T", 20, 1), y=("T", 30, 1), z=("U", 100, 1))
-    share.deliver([("z", exact(10)), ("x", exact(2))])  # V = 6; T got 6, all of it served to x
+    share.deliver([("z", exact(10)), ("x", exact(2))])
 
-    assert share.settle("x") == 6  # refund of 18: 14 are not served yet, 4 go to y at once
+    assert share.settle("x") == 6
     assert (32, share.clock.virtual_time) == (share.clock.session("T").finish, 6)
     assert [32] == _policy_keys(share, "y")
     assert share.tag_in_tenant("y") == 30
     assert _backlog_and_charges(share) == (120, 120)
 
-    # T is owed 26; y attains 0 of its 30, and the refund of 30 leaves 4 for U
     assert (6, 10) == (share.settle("y"), share.clock.virtual_time)
     assert ([100], (90, 90)) == (_policy_keys(share, "z"), _backlog_and_charges(share))
 
@@ -119,7 +118,7 @@ def test_ended_application_served_ahead_leaves_its_debt_to_the_tenant() -> None:
 def test_reused_id_takes_over_its_debt_in_another_tenant() -> None:
     """A caller must not lose its debt by naming another tenant."""
     share = _open_in_tenants(x=("T", 10, 1), z=("U", 10, 1))
-    share.deliver([("x", exact(10))])  # V = 5, and 5 of x are still owed
+    share.deliver([("x", exact(10))])
     share.settle("x")
     share.arrive("x", exact(20), exact(1), 3, "W")
 
@@ -131,7 +130,7 @@ def test_reused_id_takes_over_its_debt_in_another_tenant() -> None:
 
 
 def test_reused_id_takes_over_the_debt_of_both_servers() -> None:
-    """At V = 10 the reference server has finished x and GPS in T still owes it 5 of 10.
+    """The reference server has finished x, while GPS in its tenant still owes it 5 of 10.
 
     Both must owe T the same, so 5 of y are done at once, and x is charged for them.
     """
@@ -146,7 +145,6 @@ def test_reused_id_takes_over_the_debt_of_both_servers() -> None:
 
 
 def test_reused_id_without_debt_starts_at_v() -> None:
-    """V has passed the debt, and its tenant had no event since."""
     share = _open_in_tenants(x=("T", 10, 1), z=("U", 30, 1))
     share.deliver([("x", exact(10))])
     share.settle("x")
@@ -157,14 +155,6 @@ def test_reused_id_without_debt_starts_at_v() -> None:
 
 
 def test_tool_gap_withdraws_the_charge_at_both_levels() -> None:
-    """Rules 4 and 5.
-
-    T has y before x: F_y = 6, F_x = 10.
-
-    At V = 4, with 4 of y done and T's GPS at 2, x has had 4 and gives 6 back: F_x = 4, and the 4
-    that it had come before the remaining part of y. At V = 8 they are paid, GPS is at 4, y has 2 to
-    go.
-    """
     share = _open_in_tenants(x=("T", 10, 1), y=("T", 6, 1), z=("U", 50, 1))
     share.deliver([("x", exact(4)), ("z", exact(4))])
     share.withdraw("x")
@@ -182,10 +172,10 @@ def test_tool_gap_withdraws_the_charge_at_both_levels() -> None:
 
 
 def test_withdrawn_application_of_an_idle_tenant_gets_its_tag_from_v() -> None:
-    """T is not in GPS during its tool gaps: 10 from V = 6 on, y before it in T."""
+    """Its tenant T is not in GPS during tool gaps."""
     share = _open_in_tenants(x=("T", 10, 1), y=("T", 2, 1), z=("U", 50, 1))
     share.withdraw("x")
-    share.deliver([("y", exact(2)), ("z", exact(6))])  # both tenants until V = 2, then only U
+    share.deliver([("y", exact(2)), ("z", exact(6))])
 
     assert (6, 16) == (share.clock.virtual_time, share.tag("x"))
     assert share.tag_in_tenant("x") == 2 + 10
@@ -310,7 +300,7 @@ def test_tenant_state_without_an_application_record_is_an_error() -> None:
 
 @pytest.fixture
 def core_of_two_tenants() -> CoreDriver:
-    """Return a core in which T has a (100) and c (300), U has b (150); all wait.
+    """Return a core in which tenant T has two waiting applications and U has one.
 
     Keys are 100 (a), 150 (b), 400 (c).
     """
@@ -396,7 +386,7 @@ def test_work_moved_to_an_earlier_application_moves_only_the_keys_between() -> N
 
 
 def test_no_work_is_moved_to_a_finished_application() -> None:
-    """V is beyond the key of a finished target; a finished source has no work to move."""
+    """A finished application needs no more work, and has none to give away."""
     share = _open_in_tenants(x=("T", 10, 1), y=("T", 30, 1), u=("U", 50, 1))
     share.deliver([("u", exact(30))])  # V = 15
     share.transfer("y", "x", exact(5))

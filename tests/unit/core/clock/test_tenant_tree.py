@@ -34,7 +34,7 @@ def _policy_keys(share: TenantShare, *names: str) -> list[float]:
 
 
 def test_keys_of_three_leaves_by_hand() -> None:
-    """T has T/a (10) and T/b (30), U has u (20), φ = 1 everywhere.
+    """Tenant T has child tenants with costs of 10 and 30, tenant U has 20, all with weight 1.
 
     V_T reaches 10 when T has been served 10 + 10, and 30 when it has been served all 40.
     """
@@ -46,7 +46,7 @@ def test_keys_of_three_leaves_by_hand() -> None:
 
 
 def test_weights_of_the_tree_count_at_their_level() -> None:
-    """At φ = 4 T is served 40 by V = 10; T/a has 3 of 4 of it, and is done at V_T = 10."""
+    """Tenant T has 4 times the weight of U, and its child T/a three quarters of T."""
     share = _open_in_tree(
         _tree_of_weights(T=4, T__a=3, T__b=1), a=("T/a", 30), b=("T/b", 30), u=("U", 100)
     )
@@ -70,9 +70,9 @@ def test_tenant_that_gets_children_keeps_its_owed_service() -> None:
 
 
 def test_unused_charge_of_a_child_goes_to_its_siblings_first() -> None:
-    """T/a is settled at V = 6 with 3 of its 20 served; 3 of the refund go to T/b at once."""
+    """T/a ends with 3 of its 20 served, and its sibling T/b gets the refund."""
     share = _open_in_tree(_tree_of_weights(T=1), a=("T/a", 20), b=("T/b", 30), u=("U", 100))
-    share.deliver([("u", exact(12))])  # V = 6, and T/a and T/b have been served 3 each
+    share.deliver([("u", exact(12))])
     share.settle("a")
 
     assert share.clock.session("T").finish == 30
@@ -81,7 +81,7 @@ def test_unused_charge_of_a_child_goes_to_its_siblings_first() -> None:
 
 
 def test_changed_weights_keep_the_debts() -> None:
-    """At V = 10 T is owed 30 of 40 and T/b 25 of 30, also at the new weights."""
+    """Tenant T is owed 30 of 40 and its child T/b 25 of 30, also at the new weights."""
     share = _open_in_tree(_tree_of_weights(T=1), a=("T/a", 10), b=("T/b", 30), u=("U", 100))
     share.deliver([("u", exact(20))])
     share.grow(_tree_of_weights(T=2, T__b=5))
@@ -98,7 +98,7 @@ def test_changed_weights_keep_the_debts() -> None:
 
 
 def test_debt_to_ended_tenants_is_served_at_the_new_weight() -> None:
-    """T has received all of its 30 and ended; at V = 15 GPS owes it half, at any weight.
+    """Tenant T has received all of its 30 and ended, while GPS owes it half at any weight.
 
     At φ = 2, beside U at 1, two thirds of the next service are T's.
     """
@@ -149,7 +149,7 @@ def _driver_with_tree(options: dict[str, object], tree: TenantTree | None = None
 
 @pytest.mark.parametrize("options", [{}, {"order": "sgps", "guard_iterations": 300}])
 def test_nodes_take_turns_and_their_children_within_them(options: dict[str, object]) -> None:
-    """T is served half; b needs 3·100 of it (key 300), u 250, t 400, a 550."""
+    """T is served half of the memory; b has the key 300, u 250, t 400, a 550."""
     driver = _driver_with_tree(options)
     order = [application.application_id for application in driver.core.ledger.queue.in_order()]
 

@@ -52,7 +52,7 @@ def test_refund_after_departure_leaves_the_tag_unchanged() -> None:
 
 
 def test_rounding_never_carries_v_past_a_departure() -> None:
-    """V + x/W rounds up to the tag here although x is too small: V would stop at it."""
+    """Here V + x/W rounds up to the next tag, and the departure must still happen."""
     clock = VirtualClock(2.550690257394217)
     clock.charge("a", 0.49543508709194095, 0.3, 0)
     clock.charge("b", 100.0, 0.1, 1)
@@ -90,7 +90,7 @@ def test_released_inactive_session_is_forgotten_at_once() -> None:
 
 
 def test_refund_of_a_released_session_forgets_it() -> None:
-    """Rule 3 refunds before it releases, but a released session may be refunded too."""
+    """A charge is normally refunded before its session is released."""
     clock = _clock_with_charges(("a", 4, 1), ("b", 9, 1))
     clock.release("a")
     clock.refund("a", exact(4))
@@ -221,7 +221,7 @@ def test_departure_heap_is_compacted_seldom() -> None:
 
 
 def test_service_of_the_whole_debt_ends_the_session() -> None:
-    """V + x/W rounds down here; the rounding error must not keep the session in GPS."""
+    """Here V + x/W rounds down; the error must not keep the session in GPS."""
     clock = VirtualClock()
     clock.charge("a", 0.3, 1.5, 0)
     clock.serve(0.1)

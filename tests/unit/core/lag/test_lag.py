@@ -61,7 +61,7 @@ def _finish_giant_then_mouse(driver: CoreDriver) -> list[Action]:
 
 
 def test_lag_is_the_service_between_gps_and_the_last_start(patient_core: CoreDriver) -> None:
-    """V is 40 when the mouse arrives, and passes its tag, 42, in the next report.
+    """The mouse arrives at virtual time 40, and its tag 42 is passed in the next report.
 
     It starts when all of the giant is served: S = 931, 18 s after S = 40. The bound is the giant,
     in flight when nothing waited, and the report of 9 tokens: Σ 41…49 = 405. The rate since the
@@ -115,7 +115,7 @@ def test_requeued_inference_is_not_in_flight(patient_core: CoreDriver) -> None:
 
     assert lag is not None
     assert (0, 931 + 40) == (lag.kv_token_time, lag.bound_kv_token_time)
-    assert mouse == Lag(-2, -1.0, 931, 465.5)  # V has not reached the tag at its end, S = 42
+    assert mouse == Lag(-2, -1.0, 931, 465.5)
 
 
 def test_weight_change_restarts_the_lag(patient_core: CoreDriver) -> None:
@@ -164,7 +164,7 @@ def test_application_in_a_tool_gap_is_withdrawn_once(patient_core: CoreDriver) -
 def test_policy_change_ends_the_lag_bound_of_waiting_applications(
     patient_core: CoreDriver, policy: str
 ) -> None:
-    """They were in another order until then; a new bound starts with an empty queue."""
+    """Until then they were in another order; a new bound starts with an empty queue."""
     _start_giant(patient_core)
     patient_core.handle(ev.PolicyChanged("fcfs"))
     patient_core.handle(ev.PolicyChanged(policy))
@@ -222,7 +222,7 @@ def test_reference_accounts_are_replaced_when_no_application_is_live(
 
 
 def test_reference_accounts_separate_at_the_first_known_true_cost(patient_core: CoreDriver) -> None:
-    """They separate when an application's true cost differs from the prediction."""
+    """An application whose true cost differs from the prediction separates them."""
     patient_core.open("giant", _GIANT)
     patient_core.submit("g", "giant", prompt=39, output=19)
     _pull_one_seat(patient_core)
@@ -285,7 +285,7 @@ def test_restart_forgets_when_v_reached_a_tag(options: dict[str, Any]) -> None:
 
 
 def test_idle_application_is_known_after_a_restart(patient_core: CoreDriver) -> None:
-    """It may end before its first event: then no lag is measured."""
+    """An application may end before its first event after the restart."""
     patient_core.open("a", 100)
     patient_core.handle(
         ev.ApplicationArrived("b", "class", "tenant", 1, 100, "i0", true_kv_token_time=9)

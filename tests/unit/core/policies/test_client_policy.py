@@ -40,7 +40,7 @@ class MeterPolicy(MlfqPolicy):
 
 @pytest.fixture
 def meter_policy() -> MeterPolicy:
-    """Return a meter of p + 2d."""
+    """Return a policy whose cost is p + 2d for p prompt and d output tokens."""
     return MeterPolicy()
 
 

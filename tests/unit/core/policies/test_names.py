@@ -57,7 +57,7 @@ def test_old_options_of_justitia_select_the_guarded_policy(
     core = SchedulerCore("justitia", options)
     assert meant[0] == core.ledger.policy_name
     assert in_force(*meant) == meant
-    # a driver that does not translate gets an error with the new name
+    # a caller that does not translate the option gets an error with the new name
     if meant != ("justitia", options):
         with pytest.raises(ConfigError, match=re.escape(str(said))):
             parse_options("justitia", options)

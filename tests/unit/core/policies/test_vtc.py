@@ -16,7 +16,7 @@ from tests.unit.core.policies.policy_driver import (
 
 
 def test_admission_charges_the_prompt_and_each_token_its_price() -> None:
-    """Alg. 2, lines 25 and 31: h(p, 0) = 10 at once, then 2 for each token."""
+    """A prompt costs 10 at once, then each token 2 (VTC, Alg. 2, lines 25 and 31)."""
     driver = driver_with_two_inferences()
     charged = [driver.counter("a")]
     for tokens in (1, 4):
@@ -27,9 +27,9 @@ def test_admission_charges_the_prompt_and_each_token_its_price() -> None:
 
 
 def test_client_with_the_least_counter_is_granted_first() -> None:
-    """Alg. 2, line 21, at every grant, by counters that include the last report."""
+    """Counters include the last report at every grant (VTC, Alg. 2, line 21)."""
     driver = driver_with_two_inferences()
-    driver.submit("b1", "b", prompt=20)  # lifted to 10, and a counts 18 when a1 has ended
+    driver.submit("b1", "b", prompt=20)
 
     assert ["b1"] == driver.finish("a1", 4)
     assert (18, 30) == (driver.counter("a"), driver.counter("b"))
@@ -38,7 +38,7 @@ def test_client_with_the_least_counter_is_granted_first() -> None:
 
 
 def test_new_client_is_lifted_to_the_least_waiting_counter() -> None:
-    """Lines 12 to 14: without the lift b would have 14 more units of service before a."""
+    """Otherwise b would get 14 more units of service before a (VTC, Alg. 2, lines 12 to 14)."""
     driver = driver_with_two_inferences()
     driver.report_tokens("a1", 2)
     driver.submit("b1", "b")
@@ -60,7 +60,7 @@ def test_lift_never_lowers_a_counter() -> None:
 
 
 def test_waiting_client_is_not_lifted_again() -> None:
-    """Line 8: a second inference of a client in the queue changes no counter."""
+    """A second inference of a waiting client changes no counter (VTC, Alg. 2, line 8)."""
     driver = driver_with_two_inferences()
     driver.submit("b1", "b")
     driver.report_tokens("a1", 50)
@@ -70,7 +70,7 @@ def test_waiting_client_is_not_lifted_again() -> None:
 
 
 def test_client_with_only_running_inferences_does_not_count_as_waiting() -> None:
-    """Line 8 looks at the queue: b's running inference does not keep its counter down."""
+    """A running inference does not keep the counter of its client down (VTC, Alg. 2, line 8)."""
     driver = PolicyDriver("vtc")
     driver.open("a")
     driver.open("b")
@@ -80,12 +80,12 @@ def test_client_with_only_running_inferences_does_not_count_as_waiting() -> None
     driver.submit("a2", "a", prompt=100)
     driver.submit("b2", "b", prompt=1)
 
-    assert 101 == driver.counter("a")  # lifted to 1, as the client that left last
+    assert 101 == driver.counter("a")
     assert 101 == driver.counter("b")
 
 
 def test_lift_in_an_empty_queue_is_to_the_client_that_left_last() -> None:
-    """Lines 9 to 11 take its present counter, with the tokens made since it left."""
+    """The counter includes the tokens made since that client left (VTC, Alg. 2, lines 9 to 11)."""
     driver = driver_with_two_inferences()
     driver.finish("a1", 4)  # a2 runs, no inference waits; the counter of client a is 28
     driver.report_tokens("a2", 3)
@@ -104,7 +104,7 @@ def test_ended_application_is_forgotten_but_not_its_counter_level() -> None:
 
     assert {"b"} == set(driver.vtc.counted()["clients"]["counters"])
     assert {"b"} == set(driver.vtc.counted()["bills"])
-    assert 30 + 10 == driver.counter("b")  # 18 + 10 + 2, and its own prompt
+    assert 30 + 10 == driver.counter("b")
 
 
 def test_requeued_inference_is_not_charged_again_and_lifts_no_counter() -> None:
@@ -133,7 +133,7 @@ def test_requeued_inference_is_not_charged_again_and_lifts_no_counter() -> None:
 
 
 def test_charges_are_divided_by_weight() -> None:
-    """Sec. 4.3: a client of weight 3 gets three times the service before another's turn."""
+    """A client of weight 3 gets three times the service of weight 1 (VTC, Sec. 4.3)."""
     driver = PolicyDriver("vtc")
     driver.open("a", weight=exact(3))
     driver.open("b", weight=exact(1, 2))
@@ -177,7 +177,7 @@ def test_counters_stay_exact_whole_numbers() -> None:
 def test_every_cost_function_charges_a_lease_by_its_sequences(
     options: dict[str, object], expected: list[float]
 ) -> None:
-    """Sec. 4.2, for two choices of 6 prompt tokens each: on admission, and at a token each."""
+    """Two choices of 6 prompt tokens each are charged on admission and per token."""
     driver = PolicyDriver("vtc", options)
     driver.open("a")
     driver.pull(seats=2)

@@ -31,7 +31,7 @@ def _predicted_tokens(driver: PolicyDriver, application_id: str = "a", choices: 
 
 
 def test_predicted_output_is_charged_on_admission_and_not_again() -> None:
-    """Alg. 3, lines 25, 26 and 35: 10 + 2·20 at once, nothing for tokens up to the twentieth."""
+    """The prompt costs 10 and the predicted 20 tokens 2 each (VTC, Alg. 3, lines 25 and 26)."""
     driver = driver_with_two_clients("vtc-oracle")
     _submit_with_lengths(driver, "a1", true=20)
     charged = [driver.counter("a")]
@@ -45,7 +45,7 @@ def test_predicted_output_is_charged_on_admission_and_not_again() -> None:
 
 
 def test_tokens_beyond_the_prediction_are_charged_as_they_come() -> None:
-    """Lines 34 to 36, also where one report brings tokens on both sides of the prediction."""
+    """One report may bring tokens on both sides of the prediction (VTC, Alg. 3, lines 34 to 36)."""
     driver = driver_with_two_clients("vtc-oracle")
     _submit_with_lengths(driver, "a1", true=4)
     charged = []
@@ -57,7 +57,7 @@ def test_tokens_beyond_the_prediction_are_charged_as_they_come() -> None:
 
 
 def test_predicted_tokens_that_were_not_made_are_refunded_at_the_end() -> None:
-    """Lines 37 and 38: δ = 5 − 20 tokens of 2; the refund comes before the next grant.
+    """15 predicted tokens at 2 each are refunded before the next grant (VTC, Alg. 3, line 38).
 
     The counter of a is lifted to the 50 of b, and a was seen first: without the refund its turn
     would be now.
@@ -156,7 +156,7 @@ def test_tokens_made_again_after_a_restart_are_not_counted_twice() -> None:
 
 
 def test_prediction_is_the_mean_of_the_last_five_outputs() -> None:
-    """Sec. 5.1; the sixth replaces the first, and the history of other clients is unchanged."""
+    """Outputs of other clients do not count (VTC, Sec. 5.1)."""
     driver = driver_with_two_clients("vtc-predict")
     predicted = [_predicted_tokens(driver)]
     for number, output in enumerate((100, 1, 2, 3, 4, 10)):

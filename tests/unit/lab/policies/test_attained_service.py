@@ -158,7 +158,7 @@ def test_service_under_another_cost_function_is_forgotten() -> None:
 
 
 def test_program_with_least_finished_service_is_first() -> None:
-    """No call of c has finished; 10·1 + 1 = 11 of a, 10·2 + 3 = 23 of b."""
+    """Finished calls of a cost 11, those of b 23, and no call of c has finished."""
     driver = PolicyDriver("plas")
     driver.open_and_submit("b", "b1")
     driver.open_and_submit("a", "a1")

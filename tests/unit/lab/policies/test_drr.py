@@ -11,7 +11,7 @@ from tests.unit.core.stub_policy import create_application, stub_context
 
 
 def test_deficit_round_robin_by_hand() -> None:
-    """Quantum 20, h = p + 2d, prompts of 10: two prompts use up a visit, tokens cost rounds.
+    """With a quantum of 20 two prompts of 10 use up a visit, and tokens cost further rounds.
 
     Round 0: a1, a2 (a at 0), b1, b2 (b at 0). 5 tokens of a1 put a at −10. Round 1: a at 10, a3; b
     at 20, b3, and for the next seat b4: its visit continues. 20 tokens of b3 put b at −40, so that
@@ -138,7 +138,7 @@ def test_client_without_waiting_inferences_keeps_its_balance() -> None:
 
 
 def test_client_without_waiting_inferences_is_refilled_out_of_debt() -> None:
-    """Quantum 20: at −10 one visit brings it to 10, and the next ones leave it there."""
+    """With a quantum of 20 one visit lifts a balance of −10 to 10, and later ones leave it."""
     driver = PolicyDriver("drr", {"quantum": 20})
     driver.open_and_submit("a", "a1", "a2")
     driver.open_and_submit("b", *(f"b{n}" for n in range(1, 7)))
@@ -150,7 +150,7 @@ def test_client_without_waiting_inferences_is_refilled_out_of_debt() -> None:
 
 
 def test_returning_client_gets_only_the_rest_of_its_quantum() -> None:
-    """Quantum 20, prompts of 10: the 10 left of round 0 pay for one prompt, not for two."""
+    """The rest of 10 of its quantum of 20 pays for one prompt of 10, not for two."""
     driver = PolicyDriver("drr", {"quantum": 20})
     driver.open_and_submit("a", "a1")
     driver.open_and_submit("b", *(f"b{n}" for n in range(1, 5)))
@@ -162,7 +162,7 @@ def test_returning_client_gets_only_the_rest_of_its_quantum() -> None:
 
 
 def test_waiting_client_in_debt_is_refilled_once_for_each_visit() -> None:
-    """Quantum 20: at −40 the visit of round 1 brings it to −20; a token more costs 2."""
+    """With a quantum of 20 one visit lifts a balance of −40 to −20."""
     driver = PolicyDriver("drr", {"quantum": 20})
     driver.open_and_submit("a", "a1", "a2", "a3")
     driver.open_and_submit("b", "b1", "b2", "b3")

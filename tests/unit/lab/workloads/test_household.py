@@ -126,7 +126,7 @@ async def test_alfwi_plays_until_the_task_is_done() -> None:
 
 
 async def test_alfwi_gives_up_after_fifty_turns() -> None:
-    """The paper has this limit. The prompt keeps the newest turns and stays within its limit."""
+    """The prompt keeps the newest turns and stays within its limit."""
     app = ScriptedModel({react_household.INSTRUCTION: "go to desk 1"})
 
     result = await run_freely("ALFWI", app, HEAT, max_prompt_words=200)

@@ -36,7 +36,7 @@ def _create_delivery(
 
 
 def _shadow_with_memory(kv_tokens: float = 0) -> ForetoldVtc:
-    """Return a shadow of replicas with this KV memory; with 0 it runs ahead of no service."""
+    """Return a shadow of replicas with this KV memory in tokens."""
     return ForetoldVtc(lambda: kv_tokens)
 
 

@@ -44,7 +44,7 @@ def y_is_urgent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("y_is_urgent")
 def test_tenant_pays_for_overtaking_among_its_applications() -> None:
-    """Each start of y puts x's key back by 155: after five, at 3,875, it is v's turn.
+    """Each overtaking puts the key of the overtaken application back by 155.
 
     Then T continues with y, and with x when no inference of y waits.
     """
@@ -58,7 +58,6 @@ def test_tenant_pays_for_overtaking_among_its_applications() -> None:
 
 @pytest.mark.usefixtures("y_is_urgent")
 def test_urgency_allows_no_overtaking_without_a_guard() -> None:
-    """The keys are those of the accounts."""
     driver = _driver_with_load({"fairness": "tenant"})
 
     assert ["x"] * 20 + ["v"] * 25 + ["y"] * 21 == _application_ids(
@@ -68,7 +67,7 @@ def test_urgency_allows_no_overtaking_without_a_guard() -> None:
 
 @pytest.mark.usefixtures("y_is_urgent")
 def test_late_tenant_is_served_in_order() -> None:
-    """V has passed 3,100, x's key: an application that overtook x now would delay it further."""
+    """An overdue application must not be delayed further by one that overtakes it."""
     driver = _driver_with_load(GUARD)
     driver.core.ledger.fair_share.deliver([("v", 3500), ("y", 2800)])
 
@@ -78,7 +77,7 @@ def test_late_tenant_is_served_in_order() -> None:
 
 
 def test_shortest_application_is_first_where_slack_allows_it() -> None:
-    """T has p of 10, which runs, x of 20 and z of 30: at V = 1,500 its own V is 500.
+    """Tenant T has applications of 10, which runs, 20 and 30.
 
     Of w, of 17, F is 3,135, and x's 3,100; but z, at 4,650, has the share of GPS that w takes: by
     3,100 GPS will have served it and w 5,200, beside the work of p and x. w is shorter than x.

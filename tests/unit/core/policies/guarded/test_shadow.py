@@ -28,7 +28,7 @@ def _shadow_clock(*stages: ExpectedStage, of: str = "1", kv_tokens: float = 0) -
 
 
 def test_level_rises_by_service_beyond_first_inferences() -> None:
-    """A first call takes 62.5 a second for 4 s; 10 more raise X by 1, with two of them 20 do."""
+    """A first call takes 62.5 a second for 4 s; only service beyond that raises the level."""
     clock = _shadow_clock(FOUR, kv_tokens=31.25)
     clock.advance(100, 1.0)
 
@@ -37,7 +37,7 @@ def test_level_rises_by_service_beyond_first_inferences() -> None:
     clock.add("2", 1, 2, [FOUR])
     clock.advance(100 + 150, 3.0)
 
-    assert 3.75 == clock.level  # it had no memory: no other starts until one has ended
+    assert 3.75 == clock.level
 
     clock.advance(125 + 40, 4.0)
 
@@ -49,7 +49,7 @@ def test_level_rises_by_service_beyond_first_inferences() -> None:
 
 
 def test_work_in_flight_is_limited_by_the_memory() -> None:
-    """Besides a first call of 31.25 tokens there is room for one and a half, then for three."""
+    """Work in flight is limited to the memory that first calls leave free."""
     clock = _shadow_clock(FOUR, kv_tokens=31.25 * 2.5)
     clock.advance(0, 0.0)
 
@@ -83,17 +83,17 @@ def test_cohort_runs_when_its_gathering_time_is_over() -> None:
     clock.add("2", 1, 2, [FOUR])
     clock.advance(250 * 2 + 30, 18.0)
 
-    assert 75 + 30 / 10 == clock.level  # service beyond that of the running calls
+    assert 75 + 30 / 10 == clock.level
     assert 187.5 * 2 + 62.5 * 2 + 30 == clock.flights.rest(18.0)
 
     clock.advance(250 * 2, 20.0)
 
-    assert 78 + 72 == clock.level  # the other calls have memory now
+    assert 78 + 72 == clock.level
     assert clock.shadows["2"].is_through
 
 
 def test_no_work_starts_while_running_work_exceeds_the_memory() -> None:
-    """A new application's call is one too many: X stops until one of the two has ended."""
+    """The call of a new application exceeds the memory: the level stops until one has ended."""
     clock = _shadow_clock(FOUR, kv_tokens=31.25)
     clock.add("2", 1, 2, [FOUR._replace(output_tokens=4)])
     clock.advance(187.5 * 1.9, 1.9)
@@ -113,7 +113,7 @@ def test_true_length_ends_a_first_inference_earlier() -> None:
     clock.change("2", [ExpectedStage(1, 40, 400, 4, 0)], 1)
     clock.advance((62.5 + 200) / 2, 1.5)
 
-    assert 50 / 10 == clock.level  # of the 250 served it used 200
+    assert 50 / 10 == clock.level
 
     clock.advance((62.5 + 200) / 2, 2.0)
 
@@ -130,14 +130,14 @@ def test_next_stage_waits_for_its_counter_while_its_gap_passes() -> None:
     assert not clock.shadows["1"].is_through
     assert 9 + (100 - 63) * (10 + 10) / 100 + 4 == clock.ends_at("1", 9.0)
 
-    clock.advance(210, 15.0)  # at three quarters of its tokens the other starts its last call
+    clock.advance(210, 15.0)
 
     assert 15 == pytest.approx(clock.shadows["1"].last_started_at)
     assert 100 == clock.level
 
 
 def test_level_of_an_application_rises_slower_than_since_its_arrival() -> None:
-    """An application that arrived at 10 has level 45 when X is 40: 40 of its 75 are left."""
+    """An application that arrived at level 10 has level 45 when the common level is 40."""
     clock = _shadow_clock(FOUR)
     clock.advance(250, 5.0)
     clock.advance(100, 6.0)

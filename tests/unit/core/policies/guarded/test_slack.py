@@ -54,7 +54,7 @@ def overtaking_by_definition(ones: Mapping[str, SlackEntry], now: Fraction) -> l
         return []
     found, owed = [], Fraction(0)
     least: Fraction | float = inf
-    # GPS owes as much as is left in all; here the difference is subtracted
+    # all owed service equals all remaining work; the difference is subtracted
     for name in in_order:
         one = ones[name]
         if one.finish <= now:
@@ -184,7 +184,7 @@ def _slack_with_overtaking_mouse(searches: list[Search]) -> Slack:
     slack = Slack()
     put_entry(slack, "early", SlackEntry(Fraction(10), 0, Fraction(1), Fraction(90), True, False))
     put_entry(slack, "mouse", SlackEntry(Fraction(12), 2, Fraction(1), Fraction(2), True, True))
-    for rest in (106, 105):  # the first search caches the slack, and the next one uses it
+    for rest in (106, 105):
         put_entry(
             slack, "giant", SlackEntry(Fraction(100), 1, Fraction(1), Fraction(rest), True, False)
         )
@@ -264,7 +264,7 @@ def test_application_behind_skipped_ones_needs_no_search(searches: list[Search])
 
 @dataclass
 class ServedRecord:
-    """An application of the definition, and S when V reached its tag, if reported."""
+    """Application, and the service when virtual time reached its tag, if reported."""
 
     one: SlackEntry
     due_at: Fraction | None = None
@@ -292,7 +292,7 @@ def least_slack_before(
         else:
             finish = record.one.finish
             given = sum(one.weight * (min(one.finish, finish) - now) for one in ahead)
-            # GPS owes as much as is left in all; here the difference is subtracted
+            # all owed service equals all remaining work; the difference is subtracted
             least = min(least, given - in_all + left - owed)
     return least
 
@@ -345,14 +345,14 @@ def test_overtaking_is_allowed_up_to_the_least_slack_of_earlier_applications(
 
 @pytest.mark.parametrize(("left", "first"), [(20, "mouse"), (40, "a")])
 def test_mouse_overtakes_within_the_slack_of_earlier_applications(left: int, first: str) -> None:
-    """Until V is 10, where a is due, GPS serves five applications 50; the mouse asks for 12.
+    """Until application a is due GPS serves five applications 50; the mouse asks for 12.
 
     If a still needs 20 of that, 30 are free for others; if it needs 40, only 10 are.
     """
     slack = Slack()
     put_entry(slack, "a", SlackEntry(Fraction(10), 0, Fraction(1), Fraction(left), True, True))
     put_entry(slack, "mouse", SlackEntry(Fraction(12), 1, Fraction(1), Fraction(12), True, True))
-    for number in range(3):  # in all GPS owes 322, and as much is left
+    for number in range(3):
         rest = Fraction(322 - 12 - left, 3)
         put_entry(
             slack,
