@@ -7,7 +7,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,6 +25,7 @@ from scripts.bench.agents import (
     read_sessions,
 )
 from scripts.bench.agents_arms import ARMS, HOST, OURS, PINNED, AgentArm, AgentArms
+from scripts.bench.agents_curve import curve, curve_table
 from scripts.bench.agents_loads import AgentLoad, AiperfLoad, OwnLoad
 from scripts.bench.agents_player import Play
 from scripts.bench.agents_report import (
@@ -86,7 +87,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             def keep_pair(pairs: Sequence[Pair]) -> None:
                 # Write after each run: the next may fail, or the machine may be taken away.
-                write_json(options.json, {**facts, "plays": document(pairs)})
+                points = [asdict(point) for point in curve(pairs)]
+                write_json(options.json, {**facts, "curve": points, "plays": document(pairs)})
                 if options.csv is not None:
                     write_turns(options.csv, pairs)
 
@@ -101,6 +103,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"\n{describe(options, arms_up)}\n\n{table(pairs, PINNED.name)}")
     if kinds := kinds_table(pairs):
         print(f"\nAgents and single calls:\n{kinds}")
+    if over_agents := curve_table(curve(pairs)):
+        print(f"\nThroughput over concurrent agents, medians:\n{over_agents}")
     print(f"\nWhere a turn's time goes, medians:\n{hops_table(pairs)}")
     if options.targets:
         print("\n".join(map(str, verdicts(pairs, on_gpu=options.engine == "gpu"))))

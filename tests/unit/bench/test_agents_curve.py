@@ -1,0 +1,77 @@
+"""The curve of turns a minute over concurrent agents, from recorded plays."""
+
+from scripts.bench.agents_curve import CurvePoint, curve, curve_table
+from scripts.bench.agents_player import Play, TurnSample
+from scripts.bench.agents_report import Pair
+
+
+def a_play(turns: int, cached: int, elapsed_s: float = 60.0) -> Play:
+    """Return a play of equal turns, each with 100 prompt tokens."""
+    made = [
+        TurnSample("s", place, 0.0, elapsed_s * (place + 1) / turns, 100, cached, 10)
+        for place in range(turns)
+    ]
+    return Play({"s": elapsed_s}, tuple(made), ())
+
+
+def pairs_of(load: str, agents: int, *plays: dict[str, Play]) -> list[Pair]:
+    return [Pair(load, repeat, agents, play) for repeat, play in enumerate(plays)]
+
+
+RECORDED = [
+    *pairs_of(
+        "synthetic of 32",
+        32,
+        {"ours": a_play(90, 80), "pinned": a_play(20, 2)},
+        {"ours": a_play(100, 82), "pinned": a_play(24, 4)},
+        {"ours": a_play(96, 81), "pinned": a_play(23, 3)},
+    ),
+    *pairs_of("synthetic of 8", 8, {"ours": a_play(100, 90), "pinned": a_play(92, 90)}),
+    *pairs_of("common of 48", 48, {"ours": a_play(10, 90)}),
+]
+
+
+def test_curve_has_medians_of_the_repeats_and_their_share_of_the_best() -> None:
+    points = {(one.load, one.agents, one.arm): one for one in curve(RECORDED)}
+
+    assert CurvePoint("synthetic", 32, "ours", 96.0, 0.81, 0.96) == points["synthetic", 32, "ours"]
+    assert (
+        CurvePoint("synthetic", 32, "pinned", 23.0, 0.03, 0.25) == points["synthetic", 32, "pinned"]
+    )
+    assert 1.0 == points["common", 48, "ours"].of_best
+    assert 5 == len(points)
+
+
+def test_table_has_a_row_for_each_number_of_agents() -> None:
+    """A load with one number of agents has no curve."""
+    head, *rows = curve_table(curve(RECORDED)).splitlines()
+
+    assert "ours: turns/min" in head
+    assert [
+        ["synthetic", "8", "100", "100", "90", "92", "100", "90"],
+        ["synthetic", "32", "96", "96", "81", "23", "25", "3"],
+    ] == [row.split() for row in rows if "synthetic" in row]
+    assert not [row for row in rows if "common" in row]
+
+
+def test_table_has_a_dash_where_an_arm_has_not_played() -> None:
+    pairs = [*RECORDED, *pairs_of("synthetic of 64", 64, {"ours": a_play(90, 80)})]
+    last = curve_table(curve(pairs)).splitlines()[-1].split()
+
+    assert ["synthetic", "64", "90", "90", "80", "–", "–", "–"] == last
+
+
+def test_numbers_of_agents_of_a_multiple_of_the_memory_are_one_point() -> None:
+    pairs = [
+        Pair("sessions 3", repeat, agents, {"ours": a_play(10, 50)})
+        for repeat, agents in enumerate((11, 12, 14))
+    ]
+
+    assert [12] == [point.agents for point in curve(pairs)]
+    assert "" == curve_table(curve(pairs))
+
+
+def test_play_without_turns_is_a_point_at_zero() -> None:
+    empty = Play({}, (), ("it failed",))
+
+    assert [0.0] == [one.of_best for one in curve(pairs_of("synthetic of 8", 8, {"ours": empty}))]
