@@ -13,6 +13,8 @@ from typing import Any
 from justitia_ray import __version__
 from justitia_ray.errors import ConfigError
 from justitia_ray.predictor.training import KINDS, load_packages
+from justitia_ray.sim.sessions.profiles import PROFILES
+from justitia_ray.sim.sessions.trace import SESSIONS_FILE, read_sessions
 from justitia_ray.sim.suites.inputs import data_directory
 from justitia_ray.sim.suites.recorded_samples import load_samples
 from scripts.bench.machine import machine
@@ -37,6 +39,7 @@ from scripts.bench.predictor import (
     measure_s3,
     verdicts,
 )
+from scripts.bench.session_costs import measure_sessions, session_table
 
 DRIFTS = (("KBQAV", "CC"), ("EV", "PE"))
 """Pairs of classes, joined into one class that drifts: to longer inputs, and to higher costs."""
@@ -48,6 +51,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse_arguments(arguments)
     try:
         data_dir = data_directory(options.data, required=True)
+        if options.sessions:
+            return _print_sessions(data_dir, options)
         data = {name: load_samples(data_dir, name) for name in (*SEVEN, APART)}
         load_packages()
     except ConfigError as error:
@@ -82,6 +87,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.json.parent.mkdir(parents=True, exist_ok=True)
         options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
         print(f"JSON: {options.json}")
+    return 0
+
+
+def _print_sessions(data_dir: Path, options: argparse.Namespace) -> int:
+    """Measure and print predictions for recorded sessions; return 0.
+
+    Raises:
+        ConfigError: If the data directory lacks them.
+    """
+    sessions = read_sessions(data_dir / SESSIONS_FILE)
+    print(f"{options.sets} random halves of {len(sessions)} sessions from seed {options.seed}")
+    found = [
+        measure_sessions(sessions, profile, options.sets, options.seed)
+        for profile in PROFILES.values()
+    ]
+    print(
+        "\nExpected computed prompt tokens (u), and rank correlation of predicted and true costs\n"
+        f"\n{session_table(found)}"
+    )
+    if options.json is not None:
+        results = {"seed": options.seed, "sets": options.sets, "sessions": list(map(asdict, found))}
+        options.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     return 0
 
 
@@ -149,6 +176,11 @@ def parse_arguments(arguments: Sequence[str] | None = None) -> argparse.Namespac
     )
     parser.add_argument(
         "--stages", action="store_true", help="only the stage table: lengths, gaps, turns"
+    )
+    parser.add_argument(
+        "--sessions",
+        action="store_true",
+        help="only recorded coding sessions: computed prompt tokens, ranks of costs",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="file for all results")
     options = parser.parse_args(arguments)

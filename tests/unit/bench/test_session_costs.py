@@ -1,0 +1,73 @@
+"""Predictions for recorded sessions, by scripts/bench_predictor --sessions."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from justitia_ray.sim.sessions.trace import SESSIONS_FILE
+from scripts.bench.session_costs import (
+    TURNS,
+    computed_tokens,
+    expected_tokens,
+    measure_sessions,
+    rank_correlation,
+)
+from scripts.bench_predictor import main
+from tests.unit.sim.sessions.made import ENGINE, growing, line, read, turn
+
+
+@pytest.mark.parametrize(
+    ("pairs", "correlation"),
+    [
+        ([(1, 10), (2, 30), (3, 20)], 0.5),
+        ([(1, 1), (2, 4), (3, 900)], 1.0),
+        ([(1, 3), (2, 2), (3, 1)], -1.0),
+        ([(1, 1), (1, 2), (2, 3)], 0.866),
+        ([(7, 1), (7, 2), (7, 3)], 0.0),
+        ([(1, 1)], 0.0),
+    ],
+)
+def test_rank_correlation_is_spearmans(
+    pairs: list[tuple[float, float]], correlation: float
+) -> None:
+    """1 − 6·2/(3·8) = 0.5; equal values have the mean of their ranks."""
+    assert rank_correlation(pairs) == pytest.approx(correlation, abs=1e-3)
+
+
+def test_expected_tokens_are_those_that_a_turn_adds_to_the_answer_before_it(
+    tmp_path: Path,
+) -> None:
+    """The trace counts the answer as new: 20 tokens of 52 are the scheduler's error."""
+    (session,) = read(tmp_path, line("a", turn(640, 20), turn(692, 20, 640), turn(64, 20, 0)))
+
+    assert computed_tokens(session.turns) == [640, 52, 64]
+    assert expected_tokens(session.turns) == [640, 32, 64]
+
+
+def test_longer_sessions_have_higher_predicted_costs_later(tmp_path: Path) -> None:
+    """Sessions that differ in the length of their first prompt only are told apart by it."""
+    sessions = read(tmp_path, *(growing(f"s{n}", turns=12, first=64 * (n + 2)) for n in range(20)))
+    found = measure_sessions(sessions, ENGINE, sets=2, seed=1)
+
+    reached = [turn for turn in TURNS if turn <= 12]
+    for ranks in (found.ranks, found.ranks_with_prefill):
+        assert [len(ranks[turn]) for turn in TURNS] == [2] * len(TURNS)
+        assert min(min(ranks[turn]) for turn in reached) > 0.9
+        assert ranks[40] == [0.0, 0.0]
+
+
+def test_command_prints_errors_and_ranks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / SESSIONS_FILE
+    file.parent.mkdir()
+    lines = (growing(f"s{n}", turns=8, first=64 * (n + 2)) for n in range(10))
+    with gzip.open(file, "wt", encoding="utf-8") as out:
+        out.writelines(json.dumps(one) + "\n" for one in lines)
+    results = tmp_path / "results.json"
+
+    assert main(["--sessions", "--quick", "--data", str(tmp_path), "--json", str(results)]) == 0
+    assert "with prefill" in capsys.readouterr().out
+    assert [one["profile"] for one in json.loads(results.read_text())["sessions"]]
