@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from justitia_ray.serve.engines.held_contexts import Block, HeldContexts
 
@@ -247,3 +249,41 @@ def test_held_blocks_are_moved_at_most_four_times_for_each_block_taken() -> None
 
     assert engine.lies(*"abcdefghijklm")
     assert 100 < moved <= 4 * 100
+
+
+_STEPS = st.lists(
+    st.tuples(
+        st.sampled_from("abc"),  # application
+        st.integers(1, 9),  # tokens of its context
+        st.sampled_from([0.0, 1.0, 5.0, _FOREVER]),  # time of the hold
+        st.integers(0, 3),  # inferences that end afterwards
+        st.floats(0.0, 2.0),  # time that passes
+    ),
+    max_size=40,
+)
+
+
+@given(_STEPS)
+def test_held_blocks_are_never_nearer_to_eviction_than_was_counted(
+    steps: list[tuple[str, int, float, int, float]],
+) -> None:
+    """If the count were too high, held blocks would be evicted without a move."""
+    engine = Engine()
+    running: list[tuple[list[PoolBlock], str, float]] = []
+    for application, length, for_s, ends, passes_s in steps:
+        tokens = [f"{application}{n}" for n in range(length)]
+        if len(tokens) <= engine.pool.get_num_free_blocks():
+            running.append((engine.start(*tokens), application, for_s))
+        for blocks, name, held_s in running[:ends]:
+            engine.end(blocks, name, held_s)
+        del running[:ends]
+        engine.now += passes_s
+        moved = {block for block in engine.held._ids if not engine.pool.blocks[block].ref_cnt}
+        queue = [block.block_id for block in engine.pool.queue]
+        if len(engine.held):
+            first = next((n for n, block in enumerate(queue) if block in moved), len(queue))
+            assert first >= min(engine.held._in_front, len(queue))
+    for blocks, _, _ in running:
+        engine.end(blocks)
+    assert 20 == engine.pool.get_num_free_blocks()
+    assert all(not block.ref_cnt for block in engine.pool.blocks)

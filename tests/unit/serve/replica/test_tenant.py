@@ -7,7 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from justitia_ray.protocol.endpoints import TENANT_HEADER
-from justitia_ray.protocol.engine import EngineCall, ResponseHead
+from justitia_ray.protocol.engine import EngineCall, Hold, ResponseHead
+from justitia_ray.protocol.messages import HoldContext, ReleaseContexts
+from justitia_ray.serve.replica.call_holds import CallHolds
 from justitia_ray.serve.replica.deployment import EngineReplica
 
 
@@ -42,3 +44,15 @@ async def test_tenant_is_sent_with_the_lease_and_not_to_the_engine() -> None:
 
     assert ["a/b", ""] == [call.tenant for call in engine.calls]
     assert [{"content-type": "json"}] * 2 == [dict(call.headers) for call in engine.calls]
+
+
+async def test_hold_of_a_lease_is_sent_to_the_engine_with_its_call() -> None:
+    engine, holds = _Engine(), CallHolds()
+    holds.read([HoldContext("l", "a/app", 2.0), ReleaseContexts("a/old")])
+    replica: Any = SimpleNamespace(_leases=_Leases(), _engine=engine, _tracer=None, _holds=holds)
+    replica._answer = partial(EngineReplica._answer, replica)
+    caller: Any = SimpleNamespace(is_lost=False)
+    for _ in range(2):
+        await EngineReplica.unary(replica, caller, "l", "/v1/completions", {}, b"{}")
+
+    assert [Hold("a/app", 2.0, ("a/old",)), None] == [call.hold for call in engine.calls]
