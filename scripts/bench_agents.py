@@ -15,6 +15,7 @@ from justitia_ray.errors import JustitiaError
 from justitia_ray.sim.suites.inputs import data_directory
 from justitia_ray.units import Seconds
 from scripts.bench.agents import (
+    TOOL_S,
     AgentSession,
     Scale,
     Selection,
@@ -242,11 +243,14 @@ def load_by_name(name: str, options: argparse.Namespace, directory: Path) -> Age
     """
     if name == "synthetic":
         return OwnLoad(
-            lambda count, rng: draw_synthetic(count, options.window_s, rng), options.tenants
+            lambda count, rng: draw_synthetic(count, options.window_s, rng, tuple(options.tool_s)),
+            options.tenants,
         )
     if name == "mixed":
         return OwnLoad(
-            lambda count, rng: draw_mixed(count, options.window_s, options.singles_s, rng),
+            lambda count, rng: draw_mixed(
+                count, options.window_s, options.singles_s, rng, tuple(options.tool_s)
+            ),
             options.tenants,
         )
     if name == "common":
@@ -365,6 +369,14 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--window-s", type=float, default=4.0, help="seconds within which agents arrive (default 4)"
+    )
+    parser.add_argument(
+        "--tool-s",
+        nargs=2,
+        type=float,
+        default=list(TOOL_S),
+        metavar="S",
+        help="shortest and longest tool time of synthetic and mixed (default 0.25 0.75)",
     )
     parser.add_argument(
         "--singles-s",

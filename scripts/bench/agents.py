@@ -158,14 +158,19 @@ TURNS = (3, 13)
 TOOL_S = (0.25, 0.75)
 
 
-def draw_synthetic(count: int, window_s: Seconds, rng: random.Random) -> list[AgentSession]:
-    """Return `count` similar agents, each with 3 to 13 turns and short tool times."""
+def draw_synthetic(
+    count: int,
+    window_s: Seconds,
+    rng: random.Random,
+    tool_s: tuple[Seconds, Seconds] = TOOL_S,
+) -> list[AgentSession]:
+    """Return `count` similar agents, each with 3 to 13 turns and tool times of `tool_s`."""
     drawn: list[AgentSession] = []
     for at_s in _arrivals(count, window_s, rng):
         turns = [Turn(0.0, 0, COMMON_TOKENS + OWN_TOKENS, OUTPUT_TOKENS)]
         for _ in range(rng.randint(*TURNS) - 1):
             kept = turns[-1].prompt_tokens + OUTPUT_TOKENS
-            turns.append(Turn(rng.uniform(*TOOL_S), kept, TOOL_TOKENS, OUTPUT_TOKENS))
+            turns.append(Turn(rng.uniform(*tool_s), kept, TOOL_TOKENS, OUTPUT_TOKENS))
         drawn.append(AgentSession(f"s{len(drawn):03}", at_s, COMMON_TOKENS, tuple(turns)))
     return drawn
 
@@ -190,13 +195,17 @@ SINGLE_TOKENS: tuple[Tokens, Tokens] = (600, 1_200)
 
 
 def draw_mixed(
-    count: int, window_s: Seconds, singles_s: Seconds, rng: random.Random
+    count: int,
+    window_s: Seconds,
+    singles_s: Seconds,
+    rng: random.Random,
+    tool_s: tuple[Seconds, Seconds] = TOOL_S,
 ) -> list[AgentSession]:
     """Return `count` agents of `draw_synthetic`, and single calls beside them.
 
     Each single call has a prompt of its own and arrives at a random time within `singles_s`.
     """
-    drawn = draw_synthetic(count, window_s, rng)
+    drawn = draw_synthetic(count, window_s, rng, tool_s)
     for number, at_s in enumerate(_arrivals(SINGLES_EACH * count, singles_s, rng)):
         only = Turn(0.0, 0, rng.randint(*SINGLE_TOKENS), OUTPUT_TOKENS)
         drawn.append(AgentSession(f"{SINGLE}{number:03}", at_s, 0, (only,), SINGLE))

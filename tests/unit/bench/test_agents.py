@@ -140,6 +140,9 @@ def test_single_calls_arrive_beside_the_agents() -> None:
     singles = [one for one in drawn if one.kind == "single"]
 
     assert draw_synthetic(3, 4.0, random.Random(1)) == [one for one in drawn if one not in singles]
+    slow = draw_mixed(3, 4.0, 30.0, random.Random(1), (3.0, 8.0))
+    gaps = [turn.gap_s for one in slow for turn in one.turns[1:]]
+    assert 3.0 <= min(gaps) <= max(gaps) <= 8.0
     assert 12 == len(singles)
     assert all(1 == len(one.turns) and 600 <= one.largest_context <= 1_240 for one in singles)
     assert 4.0 < max(one.arrived_at_s for one in singles) <= 30.0
