@@ -50,7 +50,7 @@ async def test_hold_of_a_lease_is_sent_to_the_engine_with_its_call() -> None:
     engine, holds = _Engine(), CallHolds()
     holds.read([HoldContext("l", "a/app", 2.0), ReleaseContexts("a/old")])
     replica: Any = SimpleNamespace(_leases=_Leases(), _engine=engine, _tracer=None, _holds=holds)
-    replica._answer = partial(EngineReplica._answer, replica)
+    replica._answer_leased = partial(EngineReplica._answer_leased, replica)
     caller: Any = SimpleNamespace(is_lost=False)
     for _ in range(2):
         await EngineReplica.unary(replica, caller, "l", "/v1/completions", {}, b"{}")
