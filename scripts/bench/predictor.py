@@ -360,18 +360,18 @@ def coverage_table(trials: Sequence[Trial]) -> str:
                 f"{of[0].trained_on}",
             ]
         )
-    rows.append(["all", f"{test_count(ours)}", f"{share_within_bounds(ours):.0%}", *[""] * 5])
+    rows.append(["all", f"{number_of_tests(ours)}", f"{share_within_bounds(ours):.0%}", *[""] * 5])
     return text_table(rows, numbers_from=1)
 
 
-def test_count(trials: Sequence[Trial]) -> int:
+def number_of_tests(trials: Sequence[Trial]) -> int:
     """Return the number of tests of all trials."""
     return sum(trial.tested_on for trial in trials)
 
 
 def share_within_bounds(trials: Sequence[Trial]) -> float:
     """Return the share of all tests between p10 and p90; each test has equal weight."""
-    return sum(trial.covered * trial.tested_on for trial in trials) / test_count(trials)
+    return sum(trial.covered * trial.tested_on for trial in trials) / number_of_tests(trials)
 
 
 def latency_table(latencies: Sequence[Latency]) -> str:

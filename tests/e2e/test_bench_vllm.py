@@ -40,7 +40,7 @@ def server(config: AppConfig) -> Iterator[OwnServer]:
 
 
 def test_vllm_bench_serve_measures_vllms_own_server(config: AppConfig, server: OwnServer) -> None:
-    """The commands of vLLM do not run with the CPU build, but the functions behind them do."""
+    """VLLM's command line does not run with the CPU build, but the functions behind it do."""
     load = SETTINGS["vllm"].loads(quick=True)[-1]
     on_gpu = SETTINGS["gpu"].loads(quick=True)
     short = [replace(each, arms=(), callers=2, calls=6) for each in (load, *on_gpu)]
@@ -88,7 +88,6 @@ def test_sessions_find_their_earlier_turns_in_the_prefix_cache(
 def test_vllm_router_distributes_calls_to_its_servers(
     config: AppConfig, server: OwnServer, policy: str
 ) -> None:
-    """The router is downloaded on first use."""
     turns = (Turn(0.0, 0, 100, 8), Turn(0.0, 108, 30, 8))
     sessions = [AgentSession(f"s{i}", 0.0, 64, turns) for i in range(3)]
 
@@ -135,7 +134,6 @@ def three_turn_trace(name: str) -> dict[str, object]:
 async def test_aiperf_replays_sessions_and_exports_their_results(
     config: AppConfig, server: OwnServer, tmp_path: Path
 ) -> None:
-    """The tool aiperf is downloaded on first use; earlier turns are found in the prefix cache."""
     traces, files = tmp_path / "recorded", tmp_path / "files"
     traces.mkdir()
     files.mkdir()

@@ -47,7 +47,7 @@ async def test_openai_client_parses_structured_output(service: Service) -> None:
 
 
 async def test_openai_client_reads_choices_and_log_probabilities(service: Service) -> None:
-    """Choices and log probabilities of a chat, whole and streamed, of a batch, of a response."""
+    """Checked for a chat, whole and streamed, for a batch, and for a response."""
     asked: Any = {"model": MODEL, "messages": _SAID, "max_tokens": 4, "n": 2, "temperature": 1}
     measured: Any = {"logprobs": True, "top_logprobs": 2}
     output: Any = "message.output_text.logprobs"
@@ -119,7 +119,6 @@ async def test_openai_client_reads_embeddings(reading: Service) -> None:
 
 
 async def test_anthropic_client_reads_messages_whole_and_as_a_stream(service: Service) -> None:
-    """The client's helper builds the message from events; its errors come from the error form."""
     asked: Any = {"model": MODEL, "messages": _SAID, "max_tokens": 6}
     asked["extra_body"] = {"temperature": 0}  # no argument in its newest version
     async with anthropic.AsyncAnthropic(base_url=service.url, api_key=service.api_key) as client:
@@ -139,7 +138,7 @@ async def test_anthropic_client_reads_messages_whole_and_as_a_stream(service: Se
 
 
 async def test_anthropic_client_parses_structured_output(service: Service) -> None:
-    """The schema is in Anthropic's format; the answer is whole or streamed."""
+    """The schema is sent in Anthropic's format; the answer is whole or streamed."""
     asked: Any = {"model": MODEL, "messages": _SAID, "max_tokens": 32, "output_format": Weather}
     async with anthropic.AsyncAnthropic(base_url=service.url, api_key=service.api_key) as client:
         whole = await client.messages.parse(**asked)
@@ -189,7 +188,6 @@ def check_chat_answers(said: Any, tool: str, calls: int) -> None:
 async def test_langchain_gets_equal_answers_over_every_api(
     service: Service, reading: Service
 ) -> None:
-    """LangChain's classes for OpenAI's two forms and for Anthropic's give the same text."""
     said = await library_output("langchain", service, reading)
 
     for form in ("openai", "responses", "anthropic"):
@@ -203,7 +201,6 @@ async def test_langchain_gets_equal_answers_over_every_api(
 
 
 async def test_llama_index_gets_answers_and_embeddings(service: Service, reading: Service) -> None:
-    """The test uses LlamaIndex's classes for OpenAI-like services."""
     said = await library_output("llama_index", service, reading)
 
     check_chat_answers(said, "weather", 2)
@@ -215,7 +212,6 @@ async def test_llama_index_gets_answers_and_embeddings(service: Service, reading
 
 
 async def test_litellm_gets_answers_and_rankings(service: Service, reading: Service) -> None:
-    """The test uses LiteLLM's providers for OpenAI's and Anthropic's form and vLLM's rankings."""
     said = await library_output("litellm", service, reading)
 
     check_chat_answers(said, "Weather", 3)

@@ -34,7 +34,7 @@ async def stream_events(http: httpx.AsyncClient, path: str, **body: Any) -> list
 async def test_response_and_message_have_the_text_of_the_chat(
     http: httpx.AsyncClient, service: Service
 ) -> None:
-    """One prompt with greedy sampling, whole and as a stream with its protocol's end event."""
+    """Greedy sampling gives one text over each API, whole and as a stream."""
     chat = await json_answer(http, CHAT, messages=_SAID, max_tokens=8)
     said = chat["choices"][0]["message"]["content"]
     response = await json_answer(http, RESPONSES, input=_SAID, max_output_tokens=8)
@@ -56,7 +56,6 @@ async def test_response_and_message_have_the_text_of_the_chat(
 
 
 async def test_output_is_one_of_the_given_choices(http: httpx.AsyncClient) -> None:
-    """The choices use vLLM's own field; `test_clients` tests schemas."""
     given = {"choice": ["red", "green"]}
     chat = await json_answer(http, CHAT, messages=_SAID, max_tokens=8, structured_outputs=given)
 
@@ -64,7 +63,7 @@ async def test_output_is_one_of_the_given_choices(http: httpx.AsyncClient) -> No
 
 
 async def test_tokenize_and_detokenize_take_no_turn_in_the_queue(http: httpx.AsyncClient) -> None:
-    """A client that cuts its prompt to fit needs the engine's own count."""
+    """A client that cuts its prompt to fit needs the engine's own token count at once."""
     counted = await json_answer(http, "/tokenize", messages=_SAID)
     text = await json_answer(http, "/tokenize", prompt="a b c")
     back = await json_answer(http, "/detokenize", tokens=text["tokens"])
@@ -90,7 +89,7 @@ async def test_tokenize_and_detokenize_take_no_turn_in_the_queue(http: httpx.Asy
 async def test_unsupported_requests_get_openai_errors(
     http: httpx.AsyncClient, path: str, body: dict[str, Any], status: int, code: str | None
 ) -> None:
-    """Among them are state held by one replica only, and control of the engine."""
+    """Refused are state that one replica only would hold, and control of the engine."""
     answer = await http.post(path, json=body)
 
     assert (status, code) == (answer.status_code, answer.json()["error"]["code"])

@@ -33,7 +33,7 @@ def series_in_rays_dashboard() -> set[str]:
 async def test_rays_dashboard_for_llms_finds_its_series(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Operators of Ray use that dashboard; each panel of an engine must have data."""
+    """Operators of Ray use Ray's own dashboard; each of its engine panels must have data."""
     (replica_id,) = await service.pulling_replicas()
     name = service.config.model.name
     answer = await http.post(COMPLETIONS, json=completion("a b c", 20, ignore_eos=True))

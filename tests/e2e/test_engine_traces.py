@@ -19,7 +19,6 @@ VLLM_SPAN = "llm_request"
 async def test_vllms_span_is_a_child_of_its_leases_span(
     service: Service, http: httpx.AsyncClient, collector: OtlpReceiver
 ) -> None:
-    """One trace spans the application down to prefill and decode, with vLLM's own times."""
     name = "traced-in-vllm"
     headers = {"x-justitia-application": name}
     answer = await http.post(COMPLETIONS, json=completion("a b c", 20), headers=headers)

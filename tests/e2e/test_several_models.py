@@ -57,7 +57,7 @@ async def json_answer(http: httpx.AsyncClient, path: str, **body: Any) -> dict[s
 async def test_scores_equal_the_models_own_scores(
     http: httpx.AsyncClient, reading: Service, scores: list[float], path: str
 ) -> None:
-    """Scores of one text with several, and of pairs, are returned in the order of the request."""
+    """One text is scored against several, and pairs of texts, in the order of the request."""
     one = await json_answer(http, path, text_1=_QUERY, text_2=_DOCUMENTS)
     pairs = await json_answer(http, path, queries=[_QUERY] * 2, documents=_DOCUMENTS[:2])
 
@@ -71,7 +71,6 @@ async def test_scores_equal_the_models_own_scores(
 async def test_ranking_is_the_order_of_the_scores(
     http: httpx.AsyncClient, reading: Service, scores: list[float], path: str
 ) -> None:
-    """The best document comes first, each with its index in the request, as many as requested."""
     order = sorted(range(len(scores)), key=lambda place: -scores[place])
     ranked = (await json_answer(http, path, query=_QUERY, documents=_DOCUMENTS))["results"]
     best = (await json_answer(http, path, query=_QUERY, documents=_DOCUMENTS, top_n=2))["results"]
@@ -87,7 +86,7 @@ async def test_ranking_is_the_order_of_the_scores(
 async def test_agent_calls_two_models_concurrently(
     http: httpx.AsyncClient, reading: Service
 ) -> None:
-    """The requested model selects the queue; both calls belong to one application of the agent."""
+    """The requested model selects the queue; both calls belong to the agent's application."""
     headers = {"x-justitia-application": "retrieval", "x-justitia-class": "rag"}
     async with openai.AsyncOpenAI(
         base_url=f"{reading.url}/v1", api_key=reading.api_key, default_headers=headers
@@ -123,7 +122,6 @@ async def test_status_and_doctor_cover_each_model(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The policy is that of the file, and the doctor finds nothing wrong."""
     monkeypatch.setenv(API_KEY_VARIABLE, keys.secrets[OPERATOR])
     status = await asyncio.to_thread(main, ["status", "--url", reading.url])
     shown = capsys.readouterr().out

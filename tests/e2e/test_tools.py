@@ -108,7 +108,7 @@ def anthropic_client(service: Service, applications: list[str]) -> anthropic.Asy
 
 
 async def test_chat_streams_a_tool_call_and_takes_its_result(service: Service) -> None:
-    """The id of the call links call and result; the next prompt contains both."""
+    """The id of the tool call links call and result; the next prompt contains both."""
     applications: list[str] = []
     async with openai_client(service, applications) as client:
         asked = chat_tool()
@@ -131,7 +131,7 @@ async def test_chat_streams_a_tool_call_and_takes_its_result(service: Service) -
 
 
 async def test_response_streams_a_tool_call_and_takes_its_result(service: Service) -> None:
-    """The streamed pieces equal the call in the last event, under the ids of its item."""
+    """The streamed pieces equal the tool call in the last event."""
     applications: list[str] = []
     async with openai_client(service, applications) as client:
         asked = response_tool()
@@ -158,7 +158,7 @@ async def test_response_streams_a_tool_call_and_takes_its_result(service: Servic
 
 
 async def test_message_streams_a_tool_call_and_takes_its_result(service: Service) -> None:
-    """Calls and results are blocks in the messages."""
+    """In Anthropic's messages, tool calls and results are blocks."""
     applications: list[str] = []
     async with anthropic_client(service, applications) as client:
         asked = message_tool()
@@ -182,7 +182,6 @@ async def test_message_streams_a_tool_call_and_takes_its_result(service: Service
 
 
 async def test_required_tool_is_called(service: Service) -> None:
-    """Any of the tools is accepted; the random model is pushed to the end of its list."""
     async with (
         openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key=service.api_key) as client,
         service.http() as http,
@@ -241,7 +240,7 @@ class StreamReader:
 async def test_tool_call_lost_with_its_engine_ends_with_an_error_in_each_client(
     service: Service,
 ) -> None:
-    """The grammar of a forced call is lost with the engine: a second half would not fit.
+    """The grammar of a forced tool call is lost with the engine, so no other engine can continue.
 
     Half of the arguments is no JSON; a client that saw a regular end would pass it to a tool.
     """

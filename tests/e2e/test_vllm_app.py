@@ -28,7 +28,7 @@ _LONG = completion("one two three", max_tokens=1_900)
 async def test_stream_has_the_unary_answer_and_its_usage(
     service: Service, http: httpx.AsyncClient, path: str, body: dict[str, Any]
 ) -> None:
-    """The bytes are vLLM's: nothing is lost or added on the way."""
+    """The service neither loses nor adds bytes of vLLM's answer."""
     body = body | {"temperature": 0, "ignore_eos": True}
     whole = (await http.post(path, json=body)).json()
     options = {"stream": True, "stream_options": {"include_usage": True}}
@@ -51,7 +51,7 @@ async def test_stream_has_the_unary_answer_and_its_usage(
 async def test_vllm_gets_the_rank_of_the_tag_instead_of_the_callers_priority(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """The engine's order must equal the scheduler's."""
+    """VLLM's order of execution must equal the scheduler's order."""
     (replica_id,) = await service.pulling_replicas()
     await service.probe(replica_id, "watch_priorities")
     opening = {"application_class": "c", "application_id": "ranked", "weight": MOST_WEIGHT}
@@ -113,7 +113,7 @@ async def test_stream_cut_by_the_death_of_its_engine_continues_on_the_successor(
 async def test_death_of_a_tensor_parallel_rank_ends_the_replica_and_its_streams_continue(
     divided: Service,
 ) -> None:
-    """A killed rank takes the other rank and the engine with it; no process is left."""
+    """Ranks of one engine end together, and none of their processes is left."""
     (before,) = await divided.pulling_replicas()
     (pid,) = await divided.probe(before, "engine_pids")
     core = psutil.Process(pid)

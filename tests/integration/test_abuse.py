@@ -40,7 +40,7 @@ async def service(limited: Service) -> AsyncIterator[Service]:
 async def test_tenant_that_never_closes_applications_is_limited_and_others_are_not(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """One tenant gets 80 of 100 open applications; its 81st call is refused with a retry time."""
+    """A tenant that gets 80 of 100 open applications is refused the 81st with a retry time."""
     body = {"application_class": "c", "tenant": "greedy"}
     opened = []
     while (answer := await http.post("/v1/applications", json=body)).status_code == 200:
@@ -140,7 +140,7 @@ async def raw(service: Service) -> AsyncIterator[RawConnection]:
 async def test_body_with_a_declared_length_above_the_limit_is_refused_before_it_is_sent(
     raw: RawConnection,
 ) -> None:
-    """A caller that waits for the answer before it uploads gigabytes saves the upload."""
+    """A caller that waits for an answer before it uploads gigabytes saves the upload."""
     await raw.send_head(f"Content-Length: {10 * 2**30}")
     answer = await asyncio.wait_for(raw.read_until(b"\r\n\r\n"), 30.0)
 
@@ -148,7 +148,7 @@ async def test_body_with_a_declared_length_above_the_limit_is_refused_before_it_
 
 
 async def test_endless_chunked_body_is_refused_while_it_is_sent(raw: RawConnection) -> None:
-    """The length is unknown in advance; the body is read up to the limit."""
+    """Without a declared length, the body is read up to the limit."""
     await raw.send_head("Transfer-Encoding: chunked")
     piece = b" " * 10_000
 
@@ -173,7 +173,6 @@ async def test_endless_chunked_body_is_refused_while_it_is_sent(raw: RawConnecti
 async def test_large_header_does_not_affect_other_calls(
     http: httpx.AsyncClient, header: str
 ) -> None:
-    """A large header is refused, or accepted at no cost; it never breaks the service."""
     answer = await http.post(COMPLETIONS, json=completion(), headers={header: "a" * 30_000})
     after = await http.post(COMPLETIONS, json=completion())
 

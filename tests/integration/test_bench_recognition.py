@@ -42,7 +42,7 @@ async def running(serving: Serving) -> AsyncIterator[RunningArms]:
 async def test_calls_of_every_arm_are_recognised_as_intended(
     running: RunningArms, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No call is assigned wrongly, and only the header identifies calls without other signs.
+    """Only the header identifies calls that repeat nothing of a conversation.
 
     The answers state what the service has counted.
     """

@@ -140,7 +140,7 @@ async def test_every_arm_answers_every_kind_of_call(
 
 
 async def test_sessions_of_bench_agents_are_served(running: RunningArms) -> None:
-    """Turns have the intended lengths even where answers contain no token ids."""
+    """Agents' turns have the intended lengths even where answers contain no token ids."""
     turns = (Turn(0.0, 0, 40, 4), Turn(0.01, 44, 6, 3))
     sessions = [AgentSession(f"s{i}", 0.0, 16, turns) for i in range(3)]
     target = running.targets[JUSTITIA.name]

@@ -72,7 +72,6 @@ def test_bench_core_times_a_tree_of_tenants(
 def test_bench_scheduler_counts_the_calls_that_one_scheduler_serves(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Three processes are connected: a scheduler, ingresses and replicas."""
     few = ("--ingresses", "1", "--replicas", "2", "--callers", "16", "--standing", "10")
     short = ("--repeats", "1", "--window", "0.5", "--warm-up", "0.2", "--durability", "none")
     found = run_benchmark(
@@ -148,7 +147,7 @@ def test_bench_predictor_measures_every_kind_of_predictor(
 def test_bench_s3_measures_a_model_of_the_papers_form(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model is tiny; that of the papers has 66 M parameters."""
+    """The test's model is tiny; that of the papers has 66 M parameters."""
     monkeypatch.setattr(bench_s3, "S3Config", partial(replace, TINY))
     found = run_benchmark(bench_s3.main, tmp_path, "--quick")
 
@@ -158,7 +157,6 @@ def test_bench_s3_measures_a_model_of_the_papers_form(
 def test_bench_recognition_simulates_every_way_of_recognition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The simulation has ten applications of each mix; another test calls the live arms."""
     monkeypatch.setattr(bench_recognition, "QUICK_COUNT", 10)
     found = run_benchmark(bench_recognition.main, tmp_path, "--quick", "--only", "simulated")
 

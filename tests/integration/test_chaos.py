@@ -78,7 +78,7 @@ async def service(serving: Serving, keys: KeyRing) -> AsyncIterator[Service]:
 async def test_faults_under_load_lose_duplicate_and_reorder_nothing(
     service: Service, keys: KeyRing
 ) -> None:
-    """A small version of `scripts/chaos` that runs with every change."""
+    """A small `scripts/chaos` that runs with every change of the code."""
     target = ChaosTarget(service.name, service.config, _WANTED)
     plan = draw_plan(_SEED, _KINDS)
     load = draw_load(_SEED, 36, _INFERENCES, len(plan) + 1)

@@ -217,7 +217,7 @@ async def _shown_tenants(prometheus: Prometheus) -> set[str]:
 async def test_alerts_are_evaluated_and_silent_on_a_healthy_service(
     prometheus: Prometheus, service: Service
 ) -> None:
-    """Alerts select existing series, and none of them is a false alarm.
+    """Alerts select existing series and raise no false alarm.
 
     Services of other tests on the cluster may have used up their quotas.
     """

@@ -59,7 +59,7 @@ async def test_call_that_leaves_the_queue_never_runs(
 
 
 async def test_cancelled_call_over_a_handle_frees_its_kv(service: Service) -> None:
-    """Agents inside Serve leave by cancelling, not by closing a connection."""
+    """Agents inside Serve disconnect by cancelling, not by closing a connection."""
     response = service.handle().call.remote("POST", COMPLETIONS, {}, encoded_json(_LONG))
     await eventually(service.busy_kv_tokens, "it holds KV")
     response.cancel()

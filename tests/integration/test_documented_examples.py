@@ -81,13 +81,11 @@ async def test_shell_example_is_answered(text: str, service: Service) -> None:
 
 @pytest.mark.parametrize("text", examples_of_kind("python"), ids=lambda text: text.splitlines()[0])
 async def test_python_example_prints_an_answer(text: str, service: Service) -> None:
-    """The example runs in a process of its own, as a reader's copy does."""
     assert (await run_command(sys.executable, "-c", adapted_to_service(text, service))).strip()
 
 
 @pytest.mark.parametrize("text", examples_of_kind("agent"))
 async def test_agent_inside_serve_answers(text: str, service: Service) -> None:
-    """The example is a Serve application beside the service."""
     names: dict[str, Any] = {"__name__": "readme_example"}
     exec(compile(adapted_to_service(text, service), "README.md", "exec"), names)
     agent = names["agent"]
@@ -107,7 +105,7 @@ async def test_agent_inside_serve_answers(text: str, service: Service) -> None:
 async def test_first_hour_commands_are_answered(
     text: str, service: Service, tmp_path: Path
 ) -> None:
-    """The test's service requires no keys, so the page's keys are sent but not checked."""
+    """The tested service requires no keys, so the page's keys are sent but not checked."""
     for name in ("ops.key", "team-a.key"):
         (tmp_path / name).write_text("jk-example")
     script = _COMMAND.sub(rf"{Path(sys.executable).parent}/justitia \1 --url {service.url}", text)

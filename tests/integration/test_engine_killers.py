@@ -76,7 +76,7 @@ async def test_unary_call_that_kills_engines_is_refused_after_two_deaths(
 async def test_call_that_crashes_replica_processes_is_refused_after_two_crashes(
     service: Service, http: httpx.AsyncClient, streams: list[OpenStream]
 ) -> None:
-    """Calls of a process that is killed from outside afterwards are not suspected."""
+    """Calls of a process that is killed from outside afterwards are not suspected as killers."""
     before = await _engine_deaths(service)
     answer = await http.post(COMPLETIONS, json=_CRASHER)
 

@@ -34,7 +34,6 @@ MAX_TOKENS = 8
 async def test_openai_script_is_one_application_of_its_class(
     script: str, service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Two headers suffice for the official client; the script leaves no application."""
     application_class, inferences = CLASSES[script]
     before = await service.until_idle()
     samples = await sample_count(http, application_class)
@@ -68,7 +67,7 @@ async def sample_count(http: httpx.AsyncClient, application_class: str) -> int:
     ],
 )
 async def test_ray_tasks_are_served(script: str, inferences: int, service: Service) -> None:
-    """Tasks share an application or have one each; none is left open."""
+    """The tasks share an application or have one each; all are closed at the end."""
     before = await service.until_idle()
     module = runpy.run_path(str(EXAMPLES / "ray_tasks" / f"{script}.py"))
 

@@ -59,7 +59,7 @@ async def test_cancelling_one_call_of_a_parent_keeps_the_other_calls(
 async def test_more_than_a_thousand_inferences_wait_at_once_and_each_runs_once(
     http: httpx.AsyncClient, service: Service
 ) -> None:
-    """One lost long-poll, or one call above a limit, would block all of them."""
+    """One lost long-poll, or one call above a limit, would block all waiting calls."""
     before = await service.until_idle()
     handle = service.handle()
     headers = {"x-justitia-application": "crowd"}

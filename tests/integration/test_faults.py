@@ -186,7 +186,7 @@ async def test_killed_replica_loses_no_unary_call_and_no_stream(
 async def test_replica_killed_between_grant_and_payload_loses_no_call(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """A stopped process keeps its pull and its leases, but no payload reaches it."""
+    """A stopped process keeps its pull and its leases, but receives no payload."""
     victim = (await service.pulling_replicas())[0]
     process_id = await service.probe(victim, "process_id")
     await service.until(lambda s: s["replicas"][victim]["silent_s"] < 1.0, "it has just pulled")
@@ -377,7 +377,7 @@ async def test_blocked_replica_keeps_its_inferences_and_gets_no_more(
 async def test_replica_whose_port_is_blocked_keeps_its_place_at_the_scheduler(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Other replicas run its inferences; the scheduler gets its pulls and does not drain it."""
+    """Other replicas run the replica's inferences; its pulls still reach the scheduler."""
     replicas = await service.pulling_replicas()
     blocked = replicas[0]
     async with known_load(http) as load:

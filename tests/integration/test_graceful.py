@@ -160,7 +160,7 @@ async def test_callers_do_not_notice_a_killed_predictor(
 async def test_shutdown_saves_a_last_snapshot_that_the_next_start_reads(
     service: Service, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """V, tags and settings determine fairness and must survive a planned shutdown.
+    """The virtual time V, tags and settings determine fairness and must survive a shutdown.
 
     `serve delete` does not reach the scheduler: without the command it would run for ten more
     minutes, with its Redis.
@@ -230,7 +230,7 @@ async def are_withdrawn(service: Service, names: list[str]) -> bool:
 async def test_deleted_application_runs_its_streams_to_their_ends(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Serve counts no leased calls: a replica stops when it holds none, not when Serve asks.
+    """Serve does not count leased calls, so a replica stops only when it has none.
 
     Streams of two choices cannot continue elsewhere, so a cut one would end with an error.
     """

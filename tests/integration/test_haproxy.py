@@ -136,7 +136,7 @@ def count_exceeds(streams: list[OpenStream], count: int) -> Callable[[], bool]:
 async def test_status_names_haproxy_as_the_front(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
-    """An operator can check that the environment variables took effect."""
+    """An operator can check in the status that HAProxy's environment variables took effect."""
     answer = await http.post(COMPLETIONS, json=completion())
     status = (await http.get("/v1/status")).json()
     seen = (await http.get("/v1/examination")).json()
@@ -151,7 +151,7 @@ async def test_status_names_haproxy_as_the_front(
 async def test_direct_port_of_an_ingress_requires_a_credential(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
-    """A caller that reaches this port bypasses HAProxy but not the access control."""
+    """A caller that reaches an ingress's own port bypasses HAProxy but not access control."""
     statuses = []
     async with httpx.AsyncClient(timeout=10.0) as stranger:
         for port in cluster.ingress_ports():
@@ -194,7 +194,7 @@ async def test_ingress_refuses_callers_above_its_limit_and_haproxy_lets_others_w
 async def test_unary_call_ends_when_its_caller_disconnects(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
-    """All official Python clients send the body in a separate TCP segment after the head."""
+    """Official Python clients send the body in a TCP segment after the head."""
     url, body = http.base_url, encoded_json(_ENDLESS)
     head = (
         f"POST {COMPLETIONS} HTTP/1.1\r\nHost: {url.host}\r\nContent-Type: application/json\r\n"
@@ -221,7 +221,7 @@ async def test_unary_call_ends_when_its_caller_disconnects(
 async def test_adding_and_removing_ingresses_keeps_open_streams_whole(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
-    """Each change starts another HAProxy; the old one and the ingress complete their streams."""
+    """Each change starts another HAProxy; the old HAProxy and the ingress complete their streams."""
     (before,) = cluster.haproxy_process_ids()
     async with keep_streaming(http) as streams:
         for ingresses in (2, 1):
@@ -244,7 +244,7 @@ async def test_adding_and_removing_ingresses_keeps_open_streams_whole(
 async def test_stream_that_outlasts_the_hard_stop_is_cut(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
-    """A stream longer than an old HAProxy may live breaks off instead of ending."""
+    """A stream that lasts longer than an old HAProxy may live breaks off."""
     stream = OpenStream(http, _ENDLESS)
     await eventually(stream.has_begun, "a stream runs", 60.0)
     await asyncio.to_thread(cluster.scale, 2)
@@ -259,7 +259,6 @@ async def test_stream_that_outlasts_the_hard_stop_is_cut(
 async def test_waiting_callers_of_a_removed_ingress_leave_nothing_behind(
     cluster: FrontCluster, key: tuple[Path, str]
 ) -> None:
-    """`scripts/bench_connections` measures the same with thousands of callers."""
     await asyncio.to_thread(cluster.scale, 2)
     port = int(cluster.url.rpartition(":")[2])
     load = WaitingLoad(Target(port, "", credential=key[1]), "fake-7b", _SEATS, _LONGEST)

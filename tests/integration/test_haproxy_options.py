@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.long, pytest.mark.ray]
 def test_certificate_behind_haproxy_is_refused_at_deployment(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """Serve accepts the options but would start a proxy that reaches no ingress.
+    """Serve accepts a certificate, but would start an HAProxy that reaches no ingress.
 
     `test_haproxy` shows that HAProxy without a certificate is accepted.
     """
@@ -34,7 +34,7 @@ def test_certificate_behind_haproxy_is_refused_at_deployment(
 
 @pytest.mark.asyncio
 async def test_call_ends_at_the_operators_request_timeout() -> None:
-    """Serve itself reads the header that asks for no limit."""
+    """Serve itself reads the caller's header that asks for no time limit."""
     with front_cluster({}, ARGS, {"request_timeout_s": LIMIT_S}) as cluster:
         async with httpx.AsyncClient(
             base_url=cluster.url, timeout=60.0, headers={"x-request-timeout-seconds": "0"}

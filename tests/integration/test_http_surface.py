@@ -98,7 +98,7 @@ async def test_invalid_request_is_refused_at_once_with_the_field(
     param: str | None,
     code: str | None,
 ) -> None:
-    """A request that cannot succeed must not wait in the queue; its error names the field."""
+    """A request that cannot succeed must not wait in the queue."""
     answer = await http.post(CHAT, json=body)
 
     error = answer.json()["error"]
@@ -147,7 +147,7 @@ async def test_missing_endpoint_is_refused_in_the_error_form_of_its_clients(
 async def test_tokens_are_counted_while_all_replicas_are_full(
     http: httpx.AsyncClient, service: Service
 ) -> None:
-    """Counting takes no seat and no memory, so it waits for neither."""
+    """Counting tokens takes no seat and no memory."""
     async with occupy_all_seats(service, http):
         answer = await http.post("/tokenize", json={"prompt": "one two three"})
 
@@ -179,7 +179,7 @@ async def test_application_can_be_opened_used_and_closed(
 
 
 async def test_application_named_only_by_a_header_is_opened(http: httpx.AsyncClient) -> None:
-    """Agents that use only the OpenAI client join their calls this way."""
+    """Agents that use only the OpenAI client join their calls by a header."""
     headers = {"x-justitia-application": "by/header:1", "x-justitia-tenant": "t1"}
     for _ in range(2):
         assert 200 == (await http.post(CHAT, json=chat(), headers=headers)).status_code
@@ -262,7 +262,7 @@ async def test_waiting_stream_is_kept_alive_by_comments(
 
 
 async def test_openai_client_works_unchanged(http: httpx.AsyncClient, service: Service) -> None:
-    """Agents use this client, and only add a header."""
+    """Agents use the official OpenAI client, and only add a header."""
 
     def hold_conversation() -> tuple[str, str, str | None]:
         with openai.OpenAI(

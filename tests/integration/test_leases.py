@@ -95,7 +95,7 @@ def check_answer_is_complete(batches: list[list[ResponseHead | Part]], body: Jso
 
 
 async def test_slow_reader_delays_only_its_own_stream(limited: Service) -> None:
-    """Streams share a connection: an unread one must fill neither it nor the memory."""
+    """Streams share a connection, and an unread stream must fill neither it nor the memory."""
     slow_body, fast_body = (
         completion(f"of {n}", n, stream=True, stream_options={"include_usage": True})
         for n in (_LONG, _SHORT)

@@ -202,7 +202,7 @@ async def _wait_until_risen(service: Service, wanted: set[Metric]) -> list[Sampl
 async def test_every_metric_is_exported_and_moves(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """The exported metrics match the table: names are right, and none stays at 0."""
+    """The exported metrics are those of the documented table, and each rises."""
     by_restart = {m.EPOCH_CHANGES_TOTAL}
     of_autoscaling = {m.TARGET_DRAIN_SECONDS}
     for number in range(3):
@@ -309,7 +309,7 @@ async def test_peers_without_the_secret_are_refused_and_counted(
 async def test_log_lines_of_an_ingress_have_serves_fields(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """The fields let an operator find the lines of one request across processes."""
+    """The fields of Serve let an operator find one request's lines in several processes."""
     stream = OpenStream(http, completion(max_tokens=LONG))
     await eventually(stream.has_begun, "the stream has begun", 60.0)
     (replica_id,) = (await service.status())["replicas"]

@@ -102,11 +102,6 @@ async def started_leases(service: Service, leases: list[str]) -> list[list[str]]
 async def test_engines_follow_the_policys_order_and_its_change_at_run_time(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """The order can be changed without a restart.
-
-    Under justitia applications run one after the other, by tag; under fcfs their inferences are
-    interleaved as they arrived, wave by wave.
-    """
     before = await service.status()
     replicas = await service.pulling_replicas()
     justitia = await run_waves(service, http, "justitia")

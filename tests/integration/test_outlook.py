@@ -42,7 +42,7 @@ async def full(http: httpx.AsyncClient, service: Service) -> AsyncIterator[None]
 
 @pytest.mark.usefixtures("full")
 async def test_waiting_stream_gets_its_queue_position(http: httpx.AsyncClient) -> None:
-    """Comments carry the position and keep the stream open; the owner can query it too."""
+    """Stream comments carry the queue position; the application's owner can query it, too."""
     head = {"x-justitia-application": "outlook-stream", "x-justitia-final": "true"}
     body = completion(max_tokens=10, stream=True)
     async with http.stream("POST", COMPLETIONS, json=body, headers=head) as answer:
@@ -61,7 +61,7 @@ async def test_waiting_stream_gets_its_queue_position(http: httpx.AsyncClient) -
 
 @pytest.mark.usefixtures("full")
 async def test_call_that_waits_past_its_deadline_is_refused(http: httpx.AsyncClient) -> None:
-    """The call is refused when the deadline has passed, not later, with its own status."""
+    """The call is refused when its deadline has passed, not later, with a status of its own."""
     began_at = time.monotonic()
     answer = await http.post(
         COMPLETIONS, json=completion(max_tokens=10), headers={"x-justitia-deadline-s": "1.5"}
@@ -75,7 +75,7 @@ async def test_call_that_waits_past_its_deadline_is_refused(http: httpx.AsyncCli
 async def test_invalid_deadline_is_refused_with_the_allowed_values(
     http: httpx.AsyncClient,
 ) -> None:
-    """An invalid header must not be treated as a missing one."""
+    """An invalid deadline header must not be treated as a missing one."""
     head = {"x-justitia-deadline-s": "soon"}
     answer = await http.post(COMPLETIONS, json=completion(max_tokens=10), headers=head)
 

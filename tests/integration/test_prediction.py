@@ -92,7 +92,7 @@ async def run_command(service: Service, *words: str) -> int:
 async def test_class_is_trained_in_service_and_all_replicas_use_the_model(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Ten applications suffice; then two replicas and the ingress give the same estimate."""
+    """Ten applications suffice to train; then all replicas give the same estimate."""
     assert "prior" in await estimate_sources(service, "report")
     for words in (10, 14, 20, 28, 40, 56, 12, 17, 24, 34, 48, 60):
         await run_application(http, "report", words)
@@ -184,7 +184,7 @@ async def test_uploaded_history_is_learned(
 async def test_killed_predictor_restarts_with_its_learned_state(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Both replicas die at once; applications that finish meanwhile are learned later, once."""
+    """Both predictor replicas die at once; later ends of applications are learned once."""
     before = await class_state(http, "report")
     actors = service.actor_names("Predictor")
     assert 2 == len(actors)

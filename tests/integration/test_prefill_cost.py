@@ -56,7 +56,7 @@ async def _service_by_tenant(http: httpx.AsyncClient) -> dict[str, tuple[float, 
 async def test_tenants_that_miss_the_cache_get_as_much_service_as_tenants_that_hit_it(
     service: Service,
 ) -> None:
-    """Equal weights mean equal service: fewer calls for the tenant whose prompts are computed."""
+    """At equal weights, a tenant whose prompts are computed gets fewer calls, but equal service."""
     numbers = count()
 
     async def submit_call(http: httpx.AsyncClient, tenant: str) -> None:

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def test_every_agent_is_served_as_planned(service: Service) -> None:
-    """One application of each class at once, as long as a small model's context allows.
+    """One application of each class runs, as long as a small model's context allows.
 
     The fake engine counts one token per word and four per message; with that count a dry run
     predicts what the service reports.

@@ -74,7 +74,7 @@ _EXACTLY = {(200, ""): _LIMIT, (429, "insufficient_quota"): _CALLS - _LIMIT}
 async def test_concurrent_calls_get_exactly_the_quota(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """Two schedulers share one book, so that concurrency cannot exceed the limit."""
+    """The schedulers of two models share one book of quotas, so that concurrency cannot exceed it."""
     assert _EXACTLY == await _call_concurrently(http, "crowd/calm", _CALLS)
     told = await service.status()
     (standing,) = told["quotas"]["crowd/calm"]
@@ -90,7 +90,7 @@ async def test_concurrent_calls_get_exactly_the_quota(
 async def test_quota_is_exact_when_a_process_is_killed_meanwhile(
     service: Service, http: httpx.AsyncClient, victim: str
 ) -> None:
-    """Every successor identifies a granted claim by its name and grants it once."""
+    """A restarted process identifies a granted claim by its name and grants it once."""
     crowd = asyncio.create_task(_call_concurrently(http, f"crowd/{victim}", _CALLS))
     await asyncio.sleep(0.3)
     names = {
@@ -106,7 +106,7 @@ async def test_quota_is_exact_when_a_process_is_killed_meanwhile(
 async def test_quota_covers_all_applications_and_a_cap_each_application(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """A quota is shared by all applications of a tenant; a cap applies to each application."""
+    """A tenant's applications share a quota; a cap applies to each of them."""
     mine = {"x-justitia-application": "one"}
     counted = [(await _call_model(http, "counted", k, **mine)).status_code for k in range(5)]
     capped = [await _call_model(http, "capped", 0, **mine) for _ in range(4)]
@@ -124,7 +124,7 @@ async def test_quota_covers_all_applications_and_a_cap_each_application(
 
 
 async def test_answer_to_an_opening_contains_the_limits(http: httpx.AsyncClient) -> None:
-    """An agent can pace itself by the remaining quota before it is refused."""
+    """An agent can pace itself by the remaining quota before a call is refused."""
     body = {"application_class": "c", "tenant": "crowd/paced", "application_id": "one"}
     body["model"] = MODEL
 

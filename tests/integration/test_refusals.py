@@ -190,7 +190,7 @@ async def keep_busy(callers: Callers, number: int, until: float) -> None:
 async def test_clients_that_wait_as_told_are_admitted_at_their_first_retry(
     service: Service,
 ) -> None:
-    """Both official clients send an `Idempotency-Key`: every call is answered once."""
+    """Both official clients send an `Idempotency-Key`, so that every call is answered once."""
     async with Callers(service, "obedient") as callers:
         until = time.monotonic() + _STEADY_S
         steady = [asyncio.create_task(keep_busy(callers, n, until)) for n in range(_STEADY)]

@@ -75,7 +75,7 @@ def saved(model: S3Model, tmp_path: Path) -> Path:
 def test_model_distinguishes_classes_by_their_texts(
     model: S3Model, application_class: str, text: str, cost: float
 ) -> None:
-    """S3 has one model for all classes and sees only the text; costs differ by 1,000 here.
+    """S3 has one model for all classes and sees only the text; the classes' costs differ by 1,000.
 
     A tenth of each class is held back for the spread, which on training data is too small.
     """
@@ -85,7 +85,7 @@ def test_model_distinguishes_classes_by_their_texts(
 
 
 def test_equal_trainings_give_equal_models(model: S3Model) -> None:
-    """A comparison must give the same figures on every run."""
+    """A comparison of predictors must give the same figures on every run."""
     again, other = (train_s3(_make_samples(), config=SMALL, seed=seed) for seed in (3, 4))
 
     texts = ["is this claim true b", "something else"]
@@ -118,7 +118,6 @@ def test_training_keeps_torchs_random_state_and_threads() -> None:
     ids=["empty", "blank", "control", "surrogate", "japanese", "special", "one word", "1 MB"],
 )
 def test_any_text_gets_a_bounded_cost(model: S3Model, text: str) -> None:
-    """For any input the estimate stays within ten times the costs seen in training."""
     [predicted] = model.predict("FV", [text])
 
     assert 0.8e4 / 10 <= predicted.p10 <= predicted.kv_token_time
@@ -126,7 +125,7 @@ def test_any_text_gets_a_bounded_cost(model: S3Model, text: str) -> None:
 
 
 def test_long_text_is_cut_before_it_is_split(model: S3Model) -> None:
-    """Splitting 1 MB into word pieces takes a second, and only 24 pieces are read."""
+    """Splitting 1 MB into word pieces takes a second, and the model reads only 24 pieces."""
     asked: list[int] = []
 
     class CountingTokenizer:
@@ -141,7 +140,7 @@ def test_long_text_is_cut_before_it_is_split(model: S3Model) -> None:
 
 
 def test_prediction_head_reads_the_cls_token(model: S3Model) -> None:
-    """Without [CLS] only the first word would be read, and an empty text could not be."""
+    """Without the token [CLS], only the first word would be read, and an empty text could not be."""
     assert ["[CLS]", "[SEP]"] == model.tokenizer.encode("").tokens
 
 
@@ -157,7 +156,7 @@ def test_batches_group_similar_lengths_and_keep_the_order_of_answers(model: S3Mo
 
 
 def test_class_name_is_an_input_only_if_configured(model: S3Model) -> None:
-    """The papers' S3 sees only the text; the variant with the class measures the difference."""
+    """The papers' S3 sees only the text; a variant with the class measures the difference."""
     samples = {
         name: [_make_sample(cost, "the same words") for _ in range(20)]
         for name, cost in (("FV", 1e4), ("DM", 1e7))
@@ -170,7 +169,7 @@ def test_class_name_is_an_input_only_if_configured(model: S3Model) -> None:
 
 
 def test_network_output_is_converted_to_a_cost() -> None:
-    """Output 0 is the mean and 1 a standard deviation more: of ln(cost), or of the cost."""
+    """Output 0 is the mean of ln(cost) or of the cost, output 1 a standard deviation more."""
     log = S3Target(True, math.log(1000), 2.0, 1.0, 1e6, math.log(0.5), math.log(3))
     plain = S3Target(False, 1000, 500, 1.0, 1e6)
 
@@ -189,7 +188,7 @@ def test_network_output_is_clamped_to_the_bounds(answer: float) -> None:
 
 
 def test_target_may_be_the_cost_without_logarithm() -> None:
-    """The papers may have used the cost itself; then small classes lose accuracy."""
+    """The papers may have used the cost itself, with which small classes lose accuracy."""
     plain = train_s3(_make_samples(), config=replace(SMALL, target="cost"), seed=3)
 
     assert predicted_cost(plain, "DM", "merge these documents b") == pytest.approx(1e7, rel=0.5)
@@ -215,7 +214,7 @@ def test_class_whose_costs_are_equal_is_predicted() -> None:
 
 
 def test_samples_without_text_are_skipped() -> None:
-    """The service keeps no texts by default: S3 reports that it has nothing to learn from."""
+    """The service keeps no texts by default, so S3 reports that it has nothing to learn from."""
     samples = {"A": [_make_sample(10.0, None)] * 50 + [_make_sample(10.0, "text")] * 9}
 
     with pytest.raises(ConfigError, match=r"samples with a text must be 10 or more .* got 8"):
@@ -235,7 +234,7 @@ def test_samples_without_text_are_skipped() -> None:
     ],
 )
 def test_invalid_configuration_is_refused_by_name(field: str, value: Any) -> None:
-    """A wrong size is refused by name instead of by torch during a run."""
+    """A wrong size is refused by its option's name instead of by torch during a run."""
     with pytest.raises(ValueError, match=rf"\n{field}\n.*input_value={value!r}"):
         replace(SMALL, **{field: value})
 
@@ -253,7 +252,7 @@ def test_pretrained_weights_are_loaded_from_a_directory(model: S3Model, saved: P
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_error_for_a_missing_file_of_weights_names_the_file(saved: Path, name: str) -> None:
-    """One sentence replaces transformers' page of text."""
+    """One sentence replaces a page of text by transformers."""
     (saved / name).unlink()
     if name == "model.safetensors":
         (saved / "pytorch_model.bin").write_bytes(b"a pickle, which is never opened")
@@ -263,7 +262,7 @@ def test_error_for_a_missing_file_of_weights_names_the_file(saved: Path, name: s
 
 
 def test_unreachable_hub_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The local cache is tried first; then one error in one sentence."""
+    """The local cache of models is tried first."""
     asked: list[bool] = []
 
     def pretrained_model(name: str, *, local_files_only: bool) -> Any:

@@ -45,7 +45,7 @@ async def _call_model(http: httpx.AsyncClient, model: str | None, **headers: str
 async def test_each_model_has_its_policy_replicas_and_answers(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """The models have separate policies; a model name that is not served gives 404."""
+    """Each model has a policy of its own; a model name that is not served gives 404."""
     listed = [card["id"] for card in (await http.get("/v1/models")).json()["data"]]
     told = (await http.get("/v1/status")).json()
     one = (await http.get("/v1/status", params={"model": _OTHER})).json()
@@ -66,7 +66,7 @@ async def test_each_model_has_its_policy_replicas_and_answers(
 async def test_full_queue_of_one_model_does_not_delay_the_other_model(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """All replicas of one model are occupied for minutes; the other's answer at once."""
+    """All replicas of one model are occupied for minutes; the other model answers at once."""
     body = completion(max_tokens=1, model=MODEL)
     async with occupy_all_seats(service, http):
         waiting = asyncio.create_task(http.post(COMPLETIONS, json=body))
@@ -111,7 +111,7 @@ async def test_application_has_one_entry_in_the_queue_of_each_model(
 async def test_killed_scheduler_of_one_model_leaves_the_other_model_alone(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """The other scheduler leads all the time and answers before the killed one is back."""
+    """The other model's scheduler answers before the killed scheduler is back."""
     epochs = [(await service.status(place.config))["epoch"] for place in service.placed]
     ray.kill(service.scheduler(_other_model(service)), no_restart=False)
     answer = await _call_model(http, MODEL)
@@ -132,7 +132,6 @@ async def test_killed_scheduler_of_one_model_leaves_the_other_model_alone(
 async def test_doctor_finds_both_models_healthy(
     service: Service, http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The doctor examines each model's scheduler, replicas and predictor."""
     for model in (MODEL, _OTHER):
         await _call_model(http, model)
     arguments = ["doctor", "--url", service.url, "--interval-s", "1"]
@@ -148,7 +147,7 @@ async def test_doctor_finds_both_models_healthy(
 async def test_shutdown_of_an_application_ends_its_queues_and_nothing_else(
     service: Service, limited: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Shutting an application down leaves neither a detached scheduler nor an embedded Redis.
+    """The shutdown leaves neither a detached scheduler nor an embedded Redis.
 
     A call that would run for minutes is cut.
     """

@@ -27,7 +27,7 @@ async def run_status(
 async def test_status_shows_the_queue_in_order(
     http: httpx.AsyncClient, service: Service, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Two applications hold all seats; of two waiting ones the cheaper is next, with reasons.
+    """Two applications hold all seats; of two that wait, the cheaper is shown first, with reasons.
 
     Costs and tags come from the predictor; the command must show the F that the opening returned.
     """
@@ -89,7 +89,7 @@ async def test_status_shows_the_queue_in_order(
 
 
 async def test_invalid_number_of_applications_is_refused(http: httpx.AsyncClient) -> None:
-    """A large number would make the scheduler traverse all applications."""
+    """A large number would make the scheduler go through all its applications."""
     for asked in ("1001", "-1", "many", ""):
         answer = await http.get("/v1/status", params={"applications": asked})
 

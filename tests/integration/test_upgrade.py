@@ -65,14 +65,14 @@ def run_in_release(release: Path, code: str, given: bytes = b"") -> bytes:
 
 
 def test_observations_of_the_last_release_are_read(last_release: Path) -> None:
-    """During the replacement an ingress may send observations to the other release's predictor."""
+    """During the upgrade an ingress may send observations to the other release's predictor."""
     sent = run_in_release(last_release, _SEND)
 
     assert b"True" == run_in_release(_THIS_RELEASE, _READ, sent).strip()
 
 
 def test_last_release_refuses_observations_of_this_release(last_release: Path) -> None:
-    """The last release has fewer fields of stages; the ingress retries at the next predictor."""
+    """The last release knows fewer fields of stages; the ingress retries at the next predictor."""
     sent = run_in_release(_THIS_RELEASE, _SEND)
 
     with pytest.raises(subprocess.CalledProcessError) as refused:

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.long, pytest.mark.ray, pytest.mark.asyncio(loop_scope=
 async def test_live_and_simulated_figures_are_in_one_table(
     limited: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The test uses a fake engine; the script itself starts a real one."""
+    """The test uses a fake engine; the script starts a real engine."""
     loop = asyncio.get_running_loop()
 
     class SharedApp(nullcontext[None]):

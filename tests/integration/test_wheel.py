@@ -82,7 +82,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> WheelEnvironment:
 
 
 def test_package_comes_from_the_wheel(installed: WheelEnvironment) -> None:
-    """The other tests would otherwise test the sources."""
+    """Other tests of the wheel would otherwise test the sources."""
     where = installed.run_python(["-c", "import justitia_ray; print(justitia_ray.__file__)"])
 
     assert str(_ROOT) not in where.stdout
@@ -115,7 +115,7 @@ def test_wheel_serves_an_application(installed: WheelEnvironment) -> None:
 
 
 def test_wheel_has_every_file_of_the_console_page(installed: WheelEnvironment) -> None:
-    """The page is data of the package: its modules, style, and the licences of others' code."""
+    """The console page is data of the package: its modules, style, and licences of others' code."""
     program = "from justitia_ray.console.files import page_files; print(*sorted(page_files()))"
     listed = installed.run_python(["-c", program])
     page = _ROOT / "justitia_ray" / "console" / "page"
@@ -182,7 +182,6 @@ def test_command_names_the_extra_that_is_missing(
 def test_command_without_a_reachable_service_reports_that(
     installed: WheelEnvironment, command: str, status: int
 ) -> None:
-    """The command runs from the wheel up to the HTTP call."""
     asked = installed.run_justitia(command, "--url", "http://127.0.0.1:9")
 
     assert status == asked.returncode
@@ -208,7 +207,6 @@ def test_command_without_a_reachable_service_reports_that(
 def test_every_command_works_without_the_repository(
     installed: WheelEnvironment, words: tuple[str | Path, ...], said: str, hidden: str
 ) -> None:
-    """Some commands need an extra, and none needs the repository."""
     told = installed.run_justitia(*words, hidden=hidden)
 
     assert 0 == told.returncode, told.stderr

@@ -169,7 +169,7 @@ async def test_long_wait_in_the_queue_breaks_no_call(
 async def test_clients_do_not_notice_the_death_of_an_engine(
     guarded: GuardedService, tmp_path: Path
 ) -> None:
-    """The only engine dies during each answer; the answers continue once it is back."""
+    """The service's only engine dies during each answer; the answers continue once it is back."""
     async with (
         seats_taken(guarded, LENIENT) as leave_seats,
         start_all_clients(

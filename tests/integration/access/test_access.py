@@ -47,7 +47,7 @@ async def served_tenant(service: Service, secret: str, **headers: str) -> str:
 
 
 async def test_credential_gives_the_tenant(guarded: GuardedService) -> None:
-    """A header narrows a tenant to one below it; a gateway sets it by header or token claim."""
+    """A tenant's header names a tenant below it; a gateway names any tenant."""
     service, secrets = guarded.service, guarded.keys.secrets
     token = guarded.issuer.token(scope="justitia.own justitia.infer", org={"team": "search"})
 
@@ -62,7 +62,7 @@ async def test_credential_gives_the_tenant(guarded: GuardedService) -> None:
 async def test_application_of_a_narrowed_tenant_is_seen_by_the_tenant_above(
     guarded: GuardedService,
 ) -> None:
-    """The key of the tenant above sees the application; keys of other child tenants do not."""
+    """A key of the tenant above sees the application; keys of other child tenants do not."""
     service, secrets = guarded.service, guarded.keys.secrets
     opening = {"application_class": "c", "application_id": "a", "tenant": "acme/x"}
     async with http_with_credential(service, secrets["acme"], x_justitia_tenant="acme/x") as http:
@@ -110,7 +110,6 @@ async def test_refused_call_gets_its_status_and_error_code(
     status: int,
     code: str | None,
 ) -> None:
-    """Errors have OpenAI's form, and say how to authenticate."""
     secret = None if name is None else guarded.keys.secrets.get(name, "jk-" + "0" * 43)
     found, body = await error_of_request(guarded.service, secret, **headers)
 
@@ -239,7 +238,7 @@ async def test_changed_key_file_takes_effect_soon(guarded: GuardedService) -> No
 
 @pytest.mark.long
 async def test_turning_access_control_on_keeps_waiting_calls(serving: Serving) -> None:
-    """Calls admitted before are answered; later calls need a key."""
+    """Calls admitted before the change are answered; later calls need a key."""
     keys = KeyRing(serving.directory / "later.yaml")
     keys.add("team", "team")
     keys.write()

@@ -225,7 +225,7 @@ async def test_more_api_keys_give_a_tenant_no_larger_share(rivals: AttackerAndVi
 
 
 async def test_more_subtenants_give_a_tenant_no_larger_share(rivals: AttackerAndVictim) -> None:
-    """A key that alternates between ten tenants below its own has one share in all."""
+    """A key that alternates between ten subtenants has one share in all."""
     async with AsyncExitStack() as stack:
         names = [
             await stack.enter_async_context(
@@ -256,7 +256,7 @@ async def test_body_of_a_call_without_credential_is_not_read(rivals: AttackerAnd
 async def test_callers_with_slow_bodies_do_not_delay_other_calls(
     rivals: AttackerAndVictim, name: str
 ) -> None:
-    """Slow callers connect, send a part of a body, and stop."""
+    """The slow callers connect, send a part of a body, and stop."""
     secret = rivals.keys.secrets.get(name, "jk-wrong")
     slow = [RawConnection(rivals.service) for _ in range(_IDLE_CONNECTIONS)]
     for raw in slow:

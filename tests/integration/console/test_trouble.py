@@ -139,7 +139,7 @@ async def test_silent_stream_is_given_up(viewers: Viewers, stand_in: StandIn) ->
 async def test_stream_that_ends_at_its_time_limit_is_reopened_silently(
     viewers: Viewers, stand_in: StandIn
 ) -> None:
-    """The service ends each stream after a minute; the lanes keep their bars meanwhile."""
+    """The service ends each console stream after a minute; the page keeps its bars meanwhile."""
     places = """async () => {
       const { feed } = await import("./app/feed.js");
       const pieces = [...feed.value.lanes.lanes.values()].flatMap((lane) => lane.pieces);

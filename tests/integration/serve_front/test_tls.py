@@ -29,7 +29,7 @@ _TOKENS = 20
 async def test_caller_that_trusts_the_authority_is_answered(
     cluster: FrontCluster, caller: Caller
 ) -> None:
-    """Unary and streamed answers arrive, and the stream is not held back until its end."""
+    """Unary and streamed answers arrive, and a stream is not held back until its end."""
     async with caller() as http:
         whole = await http.post(COMPLETIONS, json=completion(max_tokens=_TOKENS))
         stream = OpenStream(http, completion(max_tokens=_TOKENS))
@@ -63,7 +63,7 @@ async def test_caller_without_tls_gets_no_answer(cluster: FrontCluster) -> None:
 async def test_doctor_accepts_serves_proxy_where_it_has_a_certificate(
     caller: Caller,
 ) -> None:
-    """HAProxy could run on this machine, but the next deployment would refuse its certificate."""
+    """The doctor recommends HAProxy elsewhere, but HAProxy would refuse this certificate."""
     async with caller() as http:
         answer: dict[str, Any] = (await http.get("/v1/examination")).json()
     look = Look(read_inspection(answer))

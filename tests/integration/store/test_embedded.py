@@ -140,7 +140,7 @@ def test_only_its_own_user_can_reach_the_embedded_server(start: Start, data: Pat
 
 
 def test_start_replaces_a_killed_server_and_keeps_a_live_one(start: Start) -> None:
-    """Callers just call `start` again after any failure of the store; no written data is lost."""
+    """After any failure of the store, callers just call `start` again, and lose no written data."""
     server = start()
     put_value(server, "kept")
     pid = server_pid(server)
@@ -159,7 +159,7 @@ def test_start_replaces_a_killed_server_and_keeps_a_live_one(start: Start) -> No
 def test_killed_server_has_synced_every_answered_write_despite_a_slow_disk(
     start: Start,
 ) -> None:
-    """Without the sync, the quota use of the last second would be lost and granted twice.
+    """Without the sync, a quota's use of the last second would be lost and granted twice.
 
     Ray kills the children of an actor that it ends.
     """
@@ -179,7 +179,7 @@ def test_killed_server_has_synced_every_answered_write_despite_a_slow_disk(
 
 
 def test_second_process_shares_the_server_and_takes_over_when_its_owner_stops(start: Start) -> None:
-    """The schedulers of two models on one node share a store; two servers would corrupt the data.
+    """The schedulers of two models on one node share a store; two servers would corrupt its data.
 
     The end of one model must not end the store of the others.
     """
@@ -233,7 +233,7 @@ def test_killing_the_parent_ends_the_server(data: Path) -> None:
 
 @pytest.mark.parametrize("tie", [pytest.param("tied", marks=needs_setpriv), "untied"])
 def test_server_of_a_killed_parent_is_replaced(start: Start, data: Path, tie: str) -> None:
-    """The dying server may still answer; a restarted scheduler must get a server that stays."""
+    """A dying server may still answer, so a restarted scheduler must wait for one that stays."""
     pid, handle = kill_parent_of_server(data, tie)
     server = start()
 
@@ -270,7 +270,7 @@ def test_socket_path_that_is_too_long_is_reported(
 
 
 def test_directory_accessible_to_other_users_is_refused(tmp_path: Path) -> None:
-    """A home or shared directory named by mistake must not get another mode."""
+    """A home or shared directory that is named by mistake must not get another mode."""
     tmp_path.chmod(0o755)
     (tmp_path / "file").touch()
 
@@ -287,7 +287,7 @@ def test_empty_directory_becomes_private(tmp_path: Path) -> None:
 
 
 def test_symbolic_link_in_place_of_the_data_directory_is_refused(tmp_path: Path) -> None:
-    """In a temporary directory another user may have created the link."""
+    """In a shared temporary directory another user may have created the link."""
     (tmp_path / "real").mkdir(mode=0o700)
     (tmp_path / "link").symlink_to(tmp_path / "real")
 
@@ -326,7 +326,7 @@ def make_fake_server(path: Path, prints: str, exits: int) -> Path:
 def test_error_of_a_server_that_does_not_start_contains_its_log(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only Redis's log names a full disk or a damaged file."""
+    """A full disk or a damaged file is named only in Redis's log."""
     broken = make_fake_server(tmp_path / "broken", "Bad file format", 1)
     monkeypatch.setattr(embedded, "find_redis_server", lambda: broken)
 

@@ -46,7 +46,6 @@ async def tenant_of_key(keeper: AccessKeeper, secret: str) -> str:
 
 
 async def test_ingress_follows_key_changes_in_redis(args: AppArgs) -> None:
-    """A new key is accepted within `reload_s`, and a revoked key is refused."""
     keeper = AccessKeeper(args)
     await keeper.start()
     store, other = key_store(args), create_key(tenant="beta", now=0.0)
@@ -71,7 +70,7 @@ async def test_ingress_follows_key_changes_in_redis(args: AppArgs) -> None:
 
 
 async def test_known_keys_stay_valid_while_redis_is_unreachable(tmp_path: Path) -> None:
-    """No key is called wrong before the first answer of Redis."""
+    """Before the first answer of Redis, no key is called wrong either."""
     server = EmbeddedRedis(tmp_path / "data")
     args = config_args(server, "away")
     early = RedisKeys(key_store(args))

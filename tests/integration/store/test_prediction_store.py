@@ -74,7 +74,7 @@ async def test_saved_learned_state_is_loaded(store: PredictionStore) -> None:
 async def test_one_predictor_holds_the_learners_lock_until_it_expires(
     store: PredictionStore,
 ) -> None:
-    """Two learners would overwrite each other; a learner that is gone is replaced."""
+    """Two learners would overwrite each other; a dead learner is replaced."""
     assert await store.hold("a", _HOLD_S)
     assert await store.hold("a", 0.05)
     assert not await store.hold("b", _HOLD_S)
@@ -89,7 +89,7 @@ async def test_one_predictor_holds_the_learners_lock_until_it_expires(
 
 
 async def test_replica_without_the_learners_lock_writes_nothing(store: PredictionStore) -> None:
-    """The save of a learner that was suspended tells it that it has been replaced."""
+    """A learner that was suspended learns from its failed save that it was replaced."""
     await store.hold("a", _HOLD_S)
     saved = await store.save("b", Learned("1-0", classes={"EV": {"n": 1}}), bound=10)
 
@@ -129,7 +129,7 @@ async def test_index_changed_by_another_writer_is_not_overwritten(store: Predict
 async def test_predictor_may_write_before_any_scheduler_leads(
     server: EmbeddedRedis, store: PredictionStore, raw: redis.Redis, keys: Keys, name: str
 ) -> None:
-    """Deployments start in any order; the version is written with the first value."""
+    """Deployments start in any order, so the store's version is written with the first value."""
     await store.add_observed([{"n": 1}])
     scheduler = SchedulerStore(server.url, name)
     epoch = await scheduler.become_leader()

@@ -73,7 +73,7 @@ async def test_epoch_and_state_outlive_a_failover_behind_sentinel(tmp_path: Path
 
 
 async def test_stores_work_on_a_cluster(tmp_path: Path) -> None:
-    """All keys of a model lie in one slot, so every script finds them on one node."""
+    """All Redis keys of a model lie in one slot, so every script finds them on one node."""
     port = free_port()
     with one_node_cluster(tmp_path, port) as raw:
         await eventually(lambda: raw.cluster("INFO")["cluster_state"] == "ok", "the cluster is up")
@@ -140,7 +140,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 async def test_mutual_tls_with_user_and_password(tmp_path: Path, certificates: Path) -> None:
-    """The server presents a certificate, the client presents its own, then sends the password."""
+    """The server presents a certificate; the client presents its own, then a password."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates / "server.pem", certificates / "server.key")
     context.load_verify_locations(certificates / "ca.pem")

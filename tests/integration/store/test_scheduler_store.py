@@ -56,7 +56,7 @@ async def test_epoch_rises_with_each_leader(store: SchedulerStore) -> None:
 async def test_epochs_stay_unique_after_the_store_was_emptied_under_two_schedulers(
     store: SchedulerStore, raw: redis.Redis, keys: Keys
 ) -> None:
-    """The first scheduler restores its own epoch; the next higher epoch belongs to the second."""
+    """The first scheduler restores its own epoch; the second gets the next higher epoch."""
     first, second = await store.become_leader(), await store.become_leader()
     raw.delete(keys.schema, keys.epoch, keys.leader)
     put_back = await store.save(first, None, {}, ())
@@ -70,7 +70,7 @@ async def test_epochs_stay_unique_after_the_store_was_emptied_under_two_schedule
 async def test_first_epoch_of_an_emptied_store_is_above_all_earlier_ones(
     store: SchedulerStore, raw: redis.Redis, keys: Keys
 ) -> None:
-    """A client that knows an epoch would mistake a later scheduler with the same epoch."""
+    """A client would mistake a later scheduler with a known epoch for an earlier one."""
     known = await store.become_leader()
     since_ms = 1000 * raw.time()[0]
     raw.delete(keys.schema, keys.epoch, keys.leader)
@@ -80,7 +80,7 @@ async def test_first_epoch_of_an_emptied_store_is_above_all_earlier_ones(
 
 
 async def test_store_names_the_leader(server: EmbeddedRedis, name: str, raw: redis.Redis) -> None:
-    """A replaced leader has to name the other process to its operator."""
+    """A scheduler that was replaced names the new leader's process to its operator."""
     holder = LeaderRecord("ns", "a1", "1.2", "gpu-1", 42, 1_790_000_000.5)
     store = SchedulerStore(server.url, name, leader=holder)
     epoch = await store.become_leader(above=FAR)
@@ -127,7 +127,7 @@ async def test_saved_state_is_loaded(store: SchedulerStore) -> None:
 
 
 async def test_ten_thousand_applications_are_saved_at_once(store: SchedulerStore) -> None:
-    """As many applications may be live, and an emptied store is refilled in one save."""
+    """As many applications may be live when an emptied store is refilled."""
     epoch = await store.become_leader()
     applications = {f"{number:05}": {"F": number} for number in range(10_000)}
     await store.save(epoch, None, applications, ())
@@ -157,7 +157,7 @@ async def test_save_with_an_outdated_epoch_fails_and_writes_nothing(
 
 
 def test_stale_epoch_error_survives_pickling() -> None:
-    """Ray pickles the errors of an actor."""
+    """Ray pickles the errors that an actor raises."""
     error = pickle.loads(pickle.dumps(StaleEpoch(1, 2, {"host": "gpu-1"})))
 
     assert (error.ours, error.theirs, error.leader) == (1, 2, {"host": "gpu-1"})
@@ -256,7 +256,7 @@ async def test_error_for_damaged_data_names_the_field(
 async def test_no_scheduler_becomes_leader_on_newer_data(
     store: SchedulerStore, raw: redis.Redis, keys: Keys
 ) -> None:
-    """An older version must not replace a newer one that can read the data."""
+    """An older version must not replace a newer scheduler, whose data it cannot read."""
     epoch = await store.become_leader()
     raw.set(keys.schema, SCHEMA_VERSION + 1)
 
@@ -305,7 +305,7 @@ async def test_value_that_json_cannot_represent_is_not_saved(
 
 
 async def test_id_that_is_not_valid_utf8_is_a_store_error(store: SchedulerStore) -> None:
-    """JSON allows half a surrogate pair in an id, which must not end the writer."""
+    """JSON allows half a surrogate pair in an id, which must not end the saving task."""
     epoch = await store.become_leader()
 
     with pytest.raises(StoreError, match="surrogates"):
@@ -313,7 +313,7 @@ async def test_id_that_is_not_valid_utf8_is_a_store_error(store: SchedulerStore)
 
 
 async def test_unreachable_redis_is_a_store_error_until_redis_is_back(tmp_path: Path) -> None:
-    """A leading scheduler continues in memory, sends `ping`, and saves later."""
+    """A leading scheduler continues in memory, and saves once Redis is back."""
     server = EmbeddedRedis(tmp_path / "data")
     server.start()
     store = SchedulerStore(server.url, "a/m")

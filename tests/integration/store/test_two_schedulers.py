@@ -139,7 +139,7 @@ async def test_stored_data_of_version_1_are_migrated_when_a_scheduler_becomes_le
 async def test_interrupted_migration_starts_over(
     server: EmbeddedRedis, name: str, raw: redis.Redis, keys: Keys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until the migration is complete, the data are of the older version."""
+    """Stored data stay those of the older version until the migration is complete."""
     older = SchedulerStore(server.url, name)
     first = await older.become_leader()
     await older.save(first, CLOCK, {"a": APPLICATION}, ())
@@ -166,7 +166,7 @@ async def test_interrupted_migration_starts_over(
 
 
 async def test_killed_embedded_redis_is_restarted_and_no_data_is_lost(tmp_path: Path) -> None:
-    """Grants continue meanwhile, and changes are saved once Redis is back."""
+    """Grants continue while Redis is down, and changes are saved once it is back."""
     server = EmbeddedRedis(tmp_path / "data")
     server.start()
     store = SchedulerStore(server.url, "a/m")

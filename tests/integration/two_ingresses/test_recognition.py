@@ -70,7 +70,7 @@ async def cancel_applications(service: Service, ids: list[str]) -> None:
 async def test_each_conversation_without_headers_stays_one_application(
     service: Service, stream: bool
 ) -> None:
-    """Ten agents at a time with each turn at any ingress: ten applications and no other."""
+    """Ten agents at a time send each turn to any ingress, and are ten applications."""
     async with openai_client_with(service) as client:
         await asyncio.gather(
             *(hold_conversation(client, f"{n} {stream}", stream=stream) for n in range(10))
@@ -90,7 +90,7 @@ async def test_each_conversation_without_headers_stays_one_application(
 
 
 async def test_new_scheduler_recognises_continued_conversations(service: Service) -> None:
-    """Ingresses resend the names they gave lately; forks of a conversation belong to it."""
+    """Ingresses resend the names that they gave to conversations lately."""
     async with openai_client_with(service) as client:
         messages = await hold_conversation(client, "survives", turns=1)
         [name] = await open_applications(service)
@@ -109,7 +109,7 @@ async def test_new_scheduler_recognises_continued_conversations(service: Service
 
 
 async def test_harness_and_its_sub_agents_are_one_application(service: Service) -> None:
-    """Three generations of agents are one application at any ingress, of the top agent's class."""
+    """Three generations of agents are one application of the top agent's class."""
     family: list[dict[str, str]] = [
         {"x_session_id": "root"},
         *({"x_session_id": f"c{n}", "x_parent_session_id": "root"} for n in range(4)),

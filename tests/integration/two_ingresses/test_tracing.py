@@ -45,7 +45,7 @@ async def complete_trace(collector: OtlpReceiver, key: str) -> list[ReceivedSpan
 async def test_calls_of_an_application_are_one_trace(
     service: Service, http: httpx.AsyncClient, collector: OtlpReceiver
 ) -> None:
-    """Spans of every ingress belong to the application's trace."""
+    """Both ingresses' spans belong to the application's trace."""
     headers = {
         "x-justitia-application": "report-1",
         "x-justitia-tenant": "acme",
@@ -114,7 +114,7 @@ async def test_collector_gets_its_headers_and_no_prompt_text(
 async def test_trace_of_a_waiting_call_shows_its_position_and_the_reason(
     service: Service, http: httpx.AsyncClient, collector: OtlpReceiver
 ) -> None:
-    """All seats are taken: the trace shows the calls ahead, and for how long."""
+    """While all seats are taken, the trace shows the calls ahead, and for how long."""
     names = {"x-justitia-application": "late", "x-justitia-tenant": "acme"}
 
     async def call_has_waited() -> bool:
@@ -141,7 +141,7 @@ async def test_trace_of_a_waiting_call_shows_its_position_and_the_reason(
 async def test_callers_own_trace_is_linked(
     http: httpx.AsyncClient, collector: OtlpReceiver
 ) -> None:
-    """The agent's trace links to the service's, and the other way round."""
+    """The agent's own trace links to the service's trace, and the other way round."""
     names = {
         "x-justitia-application": "linked",
         "x-justitia-tenant": "acme",
