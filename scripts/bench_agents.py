@@ -87,7 +87,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             }
 
             def keep_pair(pairs: Sequence[Pair]) -> None:
-                # Write after each run: the next may fail, or the machine may be taken away.
+                # Write the file after each run: the next run may fail.
                 points = [asdict(point) for point in curve(pairs)]
                 write_json(options.json, {**facts, "curve": points, "plays": document(pairs)})
                 if options.csv is not None:

@@ -57,7 +57,7 @@ def main() -> int:
                 options.seed,
                 haproxy=options.front == "haproxy",
             )
-            write_json(options.json, results)  # after each setting, because the next may fail
+            write_json(options.json, results)  # after each setting: the next may fail
     except JustitiaError as error:
         print(f"scripts/bench_serve: {error}", file=sys.stderr)
         return 1

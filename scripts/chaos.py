@@ -86,7 +86,7 @@ def _with_autoscaling(minimum: int) -> Setting:
         "downscale_delay_s": 2.0,
         "poll_s": 0.2,
     }
-    # Longer than the autoscaling policy uses one answer of the scheduler.
+    # The scheduler is stopped longer than the autoscaling policy uses one of its answers.
     shape = RunSize(45, 225, 5.0, 18.0, False, (40, 120), tail_streams=3)
     args = FAKE_ARGS | {"autoscaling": scaling}
     return Setting(FAKE_FILE, ClusterSize(minimum), args, shape, 1, 0, OF_A_SCALED_FLEET)
@@ -125,7 +125,7 @@ def main() -> int:
             "quick": options.quick,
             "limits": {kind: FAULTS[kind].target_s for kind in kinds},
         }
-        # Write after each engine, because the next may fail.
+        # Write the file after each engine, because the next run may fail.
         write_json(options.json, combined_document(runs) | origin | {"engines": runs})
     return 1 if failed else 0
 

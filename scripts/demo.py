@@ -233,7 +233,7 @@ def parse_arguments() -> argparse.Namespace:
         action="store_true",
         help="40 applications, three quarters as long, instead of 72",
     )
-    # seed 3's draws come closest to the mix above, at both sizes
+    # the draws of seed 3 are closest to the planned mix, at both sizes
     parser.add_argument("--seed", type=int, default=3, help="seed of the load (default 3)")
     parser.add_argument("--data", type=Path, help="inputs and recorded runs (or JUSTITIA_DATA)")
     parser.add_argument("--json", type=Path, help="file for the summary")

@@ -33,7 +33,7 @@ _FILLED_IN = {
 """Fields that a model requires but a request may omit, by definition."""
 _UNREAD = (
     *("default", "deprecated", "description", "discriminator", "examples", "format", "title"),
-    "maxItems",  # set by an environment variable of the engine
+    "maxItems",  # an environment variable of the engine sets this field
 )
 """Keywords of JSON Schema that forbid nothing, or nothing with certainty."""
 

@@ -192,7 +192,7 @@ def read_export(records: Iterable[Mapping[str, Any]], facts: Mapping[str, TraceF
         answered_at_s = (int(about["request_end_ns"]) - zero_ns) / 1e9
         began_at_s.setdefault(session, sent_at_s)
         if record.get("error"):
-            if not about.get("was_cancelled"):  # cancelled because the time was over
+            if not about.get("was_cancelled"):  # aiperf cancels sessions when the time is over
                 errors.append(f"{session} turn {about['turn_index']}: {record['error']}")
             continue
         turns.append(

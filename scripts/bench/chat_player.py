@@ -125,7 +125,7 @@ class ChatPlayer:
 
         try:
             async with asyncio.TaskGroup() as group:
-                # Start tasks only after all are registered, so that each finds its predecessors.
+                # Register all tasks before any starts, so that each finds its predecessors.
                 for inference in planned.inferences:
                     runs[inference.inference_id] = group.create_task(run_inference(inference))
             if self._has_headers:

@@ -82,7 +82,7 @@ class WaitingLoad:
             await self._wait_for_count("waiting", len(waiting), waiting)
         held = memory_mb(pids())
         draining = asyncio.create_task(asyncio.to_thread(drain))
-        await asyncio.sleep(_DISCONNECT_WITHIN_S)  # give the proxy time to learn of the change
+        await asyncio.sleep(_DISCONNECT_WITHIN_S)  # give Serve's proxy time to learn of the change
         blocker.cancel()
         answers = Counter(await asyncio.wait_for(asyncio.gather(*waiting), _WITHIN_S))
         await asyncio.gather(blocker, return_exceptions=True)

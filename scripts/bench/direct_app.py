@@ -70,7 +70,7 @@ class DirectCalls(ReplicaCalls):
             try:
                 async for item in response:
                     await items.put(item)
-            except Exception as error:  # the reader receives any error in its place
+            except Exception as error:  # the reader of the queue receives any error as an item
                 await items.put(error)
                 return
             finally:
@@ -186,7 +186,7 @@ class DirectReplica(EngineReplica):
                 yield (item.status, dict(item.headers)) if isinstance(item, ResponseHead) else item
 
     async def _run_call(self, path: str, body: bytes) -> AsyncGenerator[ResponseHead | bytes]:
-        name = uuid.uuid4().hex  # replaces the lease id, under which the engine counts tokens
+        name = uuid.uuid4().hex  # in place of a lease id, under which the engine counts
         try:
             async with aclosing(
                 self._engine.call(EngineCall(name, 0, path, _HEADERS, body))

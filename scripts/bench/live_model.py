@@ -95,7 +95,7 @@ class LiveModel:
         load = as_workload(run.played, self.call_latency_s)
         result = simulate(load, self._run_settings(run.arm, run.played, history))
         planned = {one.name: one.record.application_class for one in run.played}
-        # simulated under an individual class, reported under the planned class
+        # The simulation has a class per application; its report has the planned class.
         for row in result.applications:
             row.application_class = planned[row.application_id]
         return result

@@ -150,7 +150,7 @@ def over_seeds(seeds: Sequence[SeedFigures]) -> dict[str, dict[str, Any]]:
         for other in REFERENCES:
             for kind, part in (("", "live"), ("simulated_", "simulated")):
                 over = f"{kind}mean_jct_over_{other}"
-                row[over] = None  # the reference is absent where only some arms are run
+                row[over] = None  # the reference arm is absent where only some arms are run
                 if other in seeds[0].live:
                     ours, theirs = (
                         [getattr(s, part)[a]["mean_jct_s"] for s in seeds] for a in (arm, other)

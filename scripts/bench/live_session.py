@@ -231,7 +231,7 @@ class Session:
         for name, tenant in sorted(left_open.items()):
             headers = {} if tenant is None else {TENANT_HEADER: tenant}
             path = f"/v1/applications/{quote(name, safe='')}"
-            with suppress(ResponseError):  # the service may have processed the close after all
+            with suppress(ResponseError):  # the lost close may have ended the application
                 await self._calls.call("DELETE", path, headers=headers)
 
     async def until_idle(self) -> None:

@@ -74,9 +74,7 @@ def processes(proc: Path = Path("/proc")) -> list[ProcessEntry]:
             title = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
-        fields = stat[
-            stat.rindex(")") + 2 :
-        ].split()  # proc(5): the third field and the fields after it
+        fields = stat[stat.rindex(")") + 2 :].split()  # proc(5): fields from the third on
         ticks = int(fields[11]) + int(fields[12])
         found.append(ProcessEntry(int(entry.name), int(fields[1]), title, ticks / _TICKS_PER_S))
     return found

@@ -76,7 +76,7 @@ KINDS = (
     SideCallKind("first of a session", (-1e-6,), "session"),
     # Measured for OpenCode in `tests/e2e/harnesses`, where a header identifies the session.
     SideCallKind("title", (-0.25, -0.59, -0.98, -1.13, -1.39, -1.64), "session"),
-    # Assumed: a client that stores a memory of each turn.
+    # Assumption: the client stores a memory of each turn by a side call.
     SideCallKind("after a turn", (0.02, 0.1, 0.5), "turn"),
 )
 

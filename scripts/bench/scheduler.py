@@ -294,7 +294,7 @@ async def _until_stopped(pipe: Connection, work: list[Coroutine[Any, Any, None]]
     await asyncio.wait([*tasks, answering], return_when=asyncio.FIRST_COMPLETED)
     for task in tasks:
         if task.done():
-            task.result()  # the task ends only with an error
+            task.result()  # a polling task ends only with an error
 
 
 class FakeIngress:

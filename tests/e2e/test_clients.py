@@ -120,7 +120,7 @@ async def test_openai_client_reads_embeddings(reading: Service) -> None:
 
 async def test_anthropic_client_reads_messages_whole_and_as_a_stream(service: Service) -> None:
     asked: Any = {"model": MODEL, "messages": _SAID, "max_tokens": 6}
-    asked["extra_body"] = {"temperature": 0}  # no argument in its newest version
+    asked["extra_body"] = {"temperature": 0}  # the newest client has no such argument
     async with anthropic.AsyncAnthropic(base_url=service.url, api_key=service.api_key) as client:
         whole = await client.messages.create(**asked)
         async with client.messages.stream(**asked) as stream:

@@ -104,7 +104,7 @@ def anthropic_client(service: Service, applications: list[str]) -> anthropic.Asy
     return anthropic.AsyncAnthropic(base_url=service.url, api_key=service.api_key, http_client=http)
 
 
-# --- a call in a stream, and the turn after it
+# --- a tool call in a stream, and the turn after it
 
 
 async def test_chat_streams_a_tool_call_and_takes_its_result(service: Service) -> None:
@@ -259,7 +259,7 @@ async def test_tool_call_lost_with_its_engine_ends_with_an_error_in_each_client(
             reader.read_chat(client), reader.read_response(client), reader.read_message(other)
         )
         await eventually(lambda: all(reader.pieces.values()), "each has begun its call", 60)
-        core.suspend()  # otherwise a fast machine ends the streams first
+        core.suspend()  # on a fast machine the streams would end first
         core.kill()
         await reading
     await eventually(service.is_complete, "another replica is there", REPLACED_WITHIN_S)

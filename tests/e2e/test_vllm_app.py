@@ -97,7 +97,7 @@ async def test_stream_cut_by_the_death_of_its_engine_continues_on_the_successor(
     processes = [core, *core.children(recursive=True)]
     stream = OpenStream(http, body)
     await eventually(lambda: len(stream.events) > 2, "the stream has begun")
-    core.suspend()  # otherwise a fast machine ends the stream first
+    core.suspend()  # on a fast machine the stream would end first
     core.kill()
     continued = await stream.answer()
 
@@ -122,7 +122,7 @@ async def test_death_of_a_tensor_parallel_rank_ends_the_replica_and_its_streams_
         body = completion("one two three", 600, stream_options={"include_usage": True})
         stream = OpenStream(http, body)
         await eventually(lambda: len(stream.events) > 2, "the stream has begun", 120.0)
-        ranks[-1].suspend()  # otherwise a fast machine ends the stream first
+        ranks[-1].suspend()  # on a fast machine the stream would end first
         ranks[-1].kill()
         continued = await stream.answer()
 

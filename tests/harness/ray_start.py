@@ -30,7 +30,7 @@ def start_ray(**options: Any) -> None:
             try:
                 ray.init(**options)
                 return
-            except Exception as error:  # Ray raises no more specific type
+            except Exception as error:  # Ray raises this general type
                 if _LATE not in str(error) or not attempts_left:
                     raise
                 nodes[-1].kill_all_processes(check_alive=False, wait=True)

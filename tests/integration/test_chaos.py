@@ -100,7 +100,7 @@ async def test_faults_under_load_lose_duplicate_and_reorder_nothing(
     assert ((),) * 5 == (counts.lost, counts.doubled, counts.wrong, counts.cut, counts.broken)
     assert ((), ()) == (order.unexplained, order.tags_changed)
     assert order.pairs > 0
-    assert 2 < len({run.pid for run in runs})  # replacements of dead replicas ran too
+    assert 2 < len({run.pid for run in runs})  # the replicas that replaced dead ones ran calls, too
 
 
 async def test_quota_and_usage_are_kept_while_accounts_and_scheduler_die(

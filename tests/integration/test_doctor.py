@@ -92,7 +92,7 @@ async def test_doctor_names_a_suspended_replica_and_its_process(
     """The operator gets the process id before Serve's health checks notice the failure."""
     _, healthy = await examine(service, tmp_path, capsys)
     replica_id, seen = next(iter(healthy["examinations"][0]["serve"]["replicas"].items()))
-    os.kill(seen["pid"], signal.SIGSTOP)  # the process pauses, as on a swapping node
+    os.kill(seen["pid"], signal.SIGSTOP)  # the process pauses as on a swapping node
     try:
         status, told = await examine(service, tmp_path, capsys)
     finally:

@@ -37,5 +37,5 @@ async def test_node_with_an_engine_is_ready(service: Service, http: httpx.AsyncC
 
     await eventually(probe_succeeds, "an engine is seen to be loaded", EXPORTED_WITHIN_S)
 
-    # This port answers HTTP and exports no metrics.
+    # The port answers HTTP but exports no metrics.
     assert "engine-ready: no engine has loaded\n" == await probe_error(ports[0], ports[0])

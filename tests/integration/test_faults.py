@@ -72,7 +72,7 @@ async def service(fragile: Service) -> Service:
     """The module's application, with all replicas alive before each test."""
 
     async def all_replicas_live() -> bool:
-        known = (await fragile.status())["replicas"]  # for some seconds with dead ones
+        known = (await fragile.status())["replicas"]  # Serve still lists dead replicas
         return len(known) == fragile.replicas and await fragile.is_complete()
 
     await eventually(all_replicas_live, "all replicas pull", _REPLACED_WITHIN_S, every_s=0.2)

@@ -172,7 +172,7 @@ async def test_shutdown_saves_a_last_snapshot_that_the_next_start_reads(
         await load.wait_for_answers(5)
     kept = {f"kept-{weight}": {"application_class": "c", "weight": weight} for weight in (1, 2, 3)}
     async with open_applications(http, kept):
-        # A replica's next report withdraws them, which may move V by a rounding error.
+        # A replica's next report withdraws the applications, which may move V by a rounding error.
         await eventually(
             lambda: are_withdrawn(service, [f"default|{name}" for name in kept]),
             "only these are left, idle",

@@ -66,7 +66,7 @@ async def cluster(key: tuple[Path, str]) -> AsyncIterator[FrontCluster]:
         },
         "ingress": {"max_outstanding": _OUTSTANDING},
         "access": {"keys_file": str(key[0])},
-        # All processes share two cores.
+        # All processes of the test share two cores.
         "scheduler": {"replica_timeout_s": 15.0, "lease_timeout_s": 30.0},
         "replica": {"lease_grace_s": 5.0},
     }
@@ -221,7 +221,7 @@ async def test_unary_call_ends_when_its_caller_disconnects(
 async def test_adding_and_removing_ingresses_keeps_open_streams_whole(
     cluster: FrontCluster, http: httpx.AsyncClient
 ) -> None:
-    """Each change starts another HAProxy; the old HAProxy and the ingress complete their streams."""
+    """Each change starts another HAProxy; the old HAProxy and ingress complete their streams."""
     (before,) = cluster.haproxy_process_ids()
     async with keep_streaming(http) as streams:
         for ingresses in (2, 1):

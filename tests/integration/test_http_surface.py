@@ -109,7 +109,7 @@ async def test_invalid_request_is_refused_at_once_with_the_field(
     ("path", "content", "header", "status", "kind"),
     [
         (CHAT, b"{not json", {}, 400, "BadRequestError"),
-        # Names become keys, metric labels and log fields.
+        # Ids become keys, metric labels and log fields, so they have few allowed characters.
         (CHAT, b"{}", {"x-justitia-application": "ünicode"}, 400, "BadRequestError"),
         (CHAT, b"{}", {"x-justitia-class": "with spaces"}, 400, "BadRequestError"),
         # vLLM's admin paths must not be reachable.

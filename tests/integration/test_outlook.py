@@ -69,7 +69,7 @@ async def test_call_that_waits_past_its_deadline_is_refused(http: httpx.AsyncCli
     took_s = time.monotonic() - began_at
 
     assert (504, "deadline_missed") == (answer.status_code, answer.json()["error"]["code"])
-    assert took_s < 15.0  # at once, if the engines are expected to be full for minutes
+    assert took_s < 15.0  # refused at once if the engines are expected to be full for minutes
 
 
 async def test_invalid_deadline_is_refused_with_the_allowed_values(

@@ -74,7 +74,7 @@ _EXACTLY = {(200, ""): _LIMIT, (429, "insufficient_quota"): _CALLS - _LIMIT}
 async def test_concurrent_calls_get_exactly_the_quota(
     service: Service, http: httpx.AsyncClient
 ) -> None:
-    """The schedulers of two models share one book of quotas, so that concurrency cannot exceed it."""
+    """The schedulers of both models share one book of quotas, which no concurrency exceeds."""
     assert _EXACTLY == await _call_concurrently(http, "crowd/calm", _CALLS)
     told = await service.status()
     (standing,) = told["quotas"]["crowd/calm"]

@@ -140,7 +140,7 @@ def test_long_text_is_cut_before_it_is_split(model: S3Model) -> None:
 
 
 def test_prediction_head_reads_the_cls_token(model: S3Model) -> None:
-    """Without the token [CLS], only the first word would be read, and an empty text could not be."""
+    """Without the token [CLS] only the first word would be read, and no empty text."""
     assert ["[CLS]", "[SEP]"] == model.tokenizer.encode("").tokens
 
 

@@ -48,7 +48,7 @@ def model_directory() -> Path:
 def _serve_scripted(
     directory: Path, model: Path, engines: tuple[str, ...], *, haproxy: bool
 ) -> Iterator[GuardedService]:
-    installed_package(CLIENTS[0].package)  # skips before any process starts if npm is missing
+    installed_package(CLIENTS[0].package)  # without npm: skipped before any process starts
     keys = KeyRing(directory / "keys.yaml")
     names = (LENIENT, STRICT, WAITS, DIES)
     tenants = [f"{client}-{name}" for client in (*CLIENTS, *VARIANTS) for name in names]

@@ -134,7 +134,7 @@ class Recorder:
                     await answer.write(chunk)
                 exchange.is_whole = True
                 await answer.write_eof()
-            except ConnectionError:  # the client has disconnected, as some do after the end
+            except ConnectionError:  # some clients disconnect after the end of an answer
                 answered.close()
             except asyncio.CancelledError:
                 answered.close()

@@ -294,7 +294,7 @@ class ChaosCluster(LocalCluster):
 
 def gcs_answers() -> bool:
     """Return whether Ray's GCS and Serve's controller answer."""
-    with suppress(Exception):  # any error means that GCS or controller do not answer
+    with suppress(Exception):  # any error means that the GCS or the controller does not answer
         named = ray.util.list_named_actors(all_namespaces=True)  # only the GCS has this list
         return bool(named and serve.status().applications)
     return False

@@ -345,7 +345,7 @@ class ClusterFaults:
         if not keep:
             store.delete_data()
         await asyncio.sleep(self._killed_s)
-        store.start()  # in this thread, because the server ends with the thread that started it
+        store.start()  # in this thread, because Redis ends with the thread that started it
         return injected_fault(kind, fault_round, injected_at)
 
     async def _stop_redis(self, fault_round: FaultRound) -> InjectedFault:

@@ -86,7 +86,7 @@ class FleetLimits:
     @classmethod
     def from_autoscaling(cls, section: AutoscalingSection) -> "FleetLimits":
         delays = section.patience_s
-        if section.min_replicas == 0:  # the last replica has an additional delay
+        if section.min_replicas == 0:  # Serve delays the removal of the last replica further
             to_zero = section.downscale_to_zero_delay_s
             delays += section.patience_s if to_zero is None else to_zero
         return cls(section.min_replicas, section.max_replicas, section.hold_s + delays)

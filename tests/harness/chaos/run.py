@@ -149,7 +149,7 @@ class ChaosRun:
         try:
             expected = await self._expected_answers(http)
             await wait_until(self._target.accounts_are_ready, "there are accounts")
-            await count_resources(self._target)  # opens connections that stay open
+            await count_resources(self._target)  # the first count opens connections that stay open
             before = await self._resources_when_idle(None)
             async with rounds.sampling():
                 await self._run_rounds(rounds, crowd)
@@ -228,7 +228,7 @@ class ChaosRun:
         """Return the resources of the idle service, once leaks are certain."""
         try:
             await wait_until(run_in_thread(self._target.is_whole), "Serve runs all of it again")
-        except JustitiaError as error:  # the counts are reported in any case
+        except JustitiaError as error:  # the resource counts are reported in any case
             self._unmended = (str(error),)
         deadline = time.monotonic() + _CLEAN_WITHIN_S
         while True:

@@ -13,7 +13,7 @@ import ray
 from ray import serve
 from ray.actor import ActorHandle
 from ray.exceptions import RayError
-from ray.serve.context import _get_global_client  # `serve.status` omits the processes
+from ray.serve.context import _get_global_client  # `serve.status` omits processes
 from ray.serve.handle import DeploymentHandle
 
 from justitia_ray.config import AppConfig

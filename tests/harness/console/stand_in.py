@@ -117,7 +117,7 @@ class StandIn:
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._started = threading.Event()
 
-    # --- control, from the test's thread
+    # --- control, called from the test's thread
 
     def __enter__(self) -> "StandIn":
         self._thread.start()

@@ -187,7 +187,7 @@ class Connections:
         if not end.is_over:
             end.put(data)
         elif not end.peer.is_over and (at := self._arrival_time(end)) is not None:
-            # no reader is left, so the sender is notified
+            # the sender is notified, because no reader is left
             self._network.at(at, self._end_both, end.peer)
 
     def _arrival_time(self, end: SimulatedSocket) -> Seconds | None:

@@ -328,7 +328,7 @@ def _settle_future(
         answer.set_result(result)
         return
     answer.set_exception(error)
-    answer.exception()  # marks the exception as retrieved: it may not be awaited any more
+    answer.exception()  # marks the exception as seen, because no caller may await it any more
 
 
 def _discard_result(task: "asyncio.Task[Any]") -> None:

@@ -493,7 +493,7 @@ class ReplicaWithoutServe(EngineReplica):
             "stream": self.stream,
             "inspect": self.inspect,
         }
-        address = f"{current_process().name}:1"  # the successor has the same address
+        address = f"{current_process().name}:1"  # the scheduler's successor has the same address
         self._listener = Listener(
             self._replica_id,
             links.keyring,

@@ -299,7 +299,7 @@ class FinalTotals:
     def _compare_totals(self, told: dict[str, Any]) -> None:
         found = dict(self._final_totals(told))
         if FaultKind.STORE_EMPTIED in _fault_kinds([self._world]):
-            return  # a store that lost them, with a dying scheduler, has no final totals
+            return  # a store that lost its data with a dying scheduler has no final totals
         for name in found.keys() | (self._final.keys() if told["open_from"] > self._today else ()):
             before, now = self._final.get(name), found.get(name)
             if name in self._final and before != now:

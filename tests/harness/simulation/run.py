@@ -216,7 +216,7 @@ def _stop_ingresses_and_replicas(world: World) -> None:
             ingress.process.start(ingress.stop())
     for replica in world.seats:
         if replica.is_pulling and not replica.answers.has_begun:
-            world.crash_replica(replica)  # as Serve ends a replica without leases
+            world.crash_replica(replica)  # Serve ends a replica once the replica has no leases
         elif replica.is_pulling and not replica.draining:
             replica.process.start(replica.answers.leave())
 

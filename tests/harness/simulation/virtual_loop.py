@@ -220,7 +220,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             elif process.paused:
                 process.parked.append(turn)
             elif not turn.is_timer:
-                turn._run()  # the tasks end without effects outside the loop
+                turn._run()  # tasks of dead processes end without effects outside the loop
 
     def unpark(self, process: Process) -> None:
         """Schedule the held-back callbacks of a process that resumes."""

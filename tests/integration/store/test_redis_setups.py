@@ -158,7 +158,7 @@ async def test_mutual_tls_with_user_and_password(tmp_path: Path, certificates: P
             epoch = await store.become_leader()
             await store.aclose()
             for wrong in (
-                # a server certificate of an untrusted authority
+                # the server's certificate comes from an authority that is not trusted
                 Credentials("us", "s3cret", None, None, *ours),
                 Credentials("us", "s3cret", None, authority),  # no client certificate
                 Credentials("us", "wrong", None, authority, *ours),

@@ -170,7 +170,7 @@ async def test_store_waits_for_a_server_that_loads_its_data(tmp_path: Path) -> N
         port = raw.connection_pool.connection_kwargs["port"]
         async with store_with_state(port) as (store, epoch):
             for number in range(50):
-                # Redis serves clients every 2 MB of loading
+                # while it loads, Redis serves clients every 2 MB
                 raw.set(f"filling-{number}", "x" * 300_000)
             raw.config_set("key-load-delay", "20000")
             with redis.Redis(port=port) as other:

@@ -76,7 +76,7 @@ async def test_each_conversation_without_headers_stays_one_application(
             *(hold_conversation(client, f"{n} {stream}", stream=stream) for n in range(10))
         )
 
-    async def all_are_counted() -> bool:  # a stream ends before its replica reports that
+    async def all_are_counted() -> bool:  # a stream ends before its replica reports the end
         return bool(
             10 * TURNS == sum(v["ended"] for v in (await open_applications(service)).values())
         )

@@ -53,7 +53,7 @@ async def test_calls_of_an_application_are_one_trace(
     }
 
     async def call_on_new_connection() -> httpx.Response:
-        async with service.http() as fresh:  # a connection stays at one ingress
+        async with service.http() as fresh:  # a connection always leads to the same ingress
             return await fresh.post(CHAT, json=chat(SECRET_WORD, 3), headers=headers)
 
     answers = await asyncio.gather(*(call_on_new_connection() for _ in range(CALLS)))
@@ -90,7 +90,7 @@ async def test_calls_of_an_application_are_one_trace(
     assert {3} == {span.attributes["gen_ai.usage.output_tokens"] for span in engines}
     assert {"replica"} == {span.resource["justitia.process"] for span in engines}
     for span in spans:
-        assert root.started_ns <= span.started_ns + 1e9  # the clocks of two processes differ
+        assert root.started_ns <= span.started_ns + 1e9  # the clocks of the ingresses differ
         assert span.started_ns <= span.ended_ns
 
 
