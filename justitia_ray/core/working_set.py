@@ -38,6 +38,12 @@ recorded sessions at 1.5 times the memory, 0.8 and 1.0 have a mean 11 and 30 % h
 """
 _AGAIN_S: Seconds = 0.25
 """Time for which a refusal stands while no lease ends; contexts expire meanwhile."""
+_FEW = 256
+"""Number of idle contexts up to which a refusal is examined again whenever a lease ends."""
+_AGAIN_S_EACH: Seconds = 2e-5
+"""Time for which a refusal stands for each of more idle contexts: examining one takes 1 to 2 µs, so
+that this is at most a tenth of the time, however many leases end.
+"""
 _UNKNOWN_S: Seconds = 3.0
 """Break-even gap until the time of a prompt token is known."""
 _KEEPS_PLACE_FOR = 4
@@ -78,24 +84,32 @@ class WorkingSet:
         self._refused: tuple[Inference, int] | None = None
         """The inference refused last, and the value of `State.memory_releases` then."""
         self._refused_at: Seconds = 0.0
+        self._stands_s: Seconds = 0.0
+        """Time for which the last refusal stands although leases end."""
 
     def admits(self, application: Application, inference: Inference) -> bool:
         """Return whether the first in order may start now, if a replica has the memory.
 
-        O(replicas) if all contexts fit; otherwise O(idle contexts), once for each lease or
-        application that ends and every quarter of a second.
+        O(replicas) if all contexts fit; otherwise O(idle contexts), every quarter of a second and
+        for each lease or application that ends, for at most a tenth of the time.
         """
         self.has_place = self._keeps_place(application)
         if self.has_place:
             return True
         state = self._state
         asked = (inference, state.memory_releases)
-        if self._refused == asked and state.now < self._refused_at + _AGAIN_S:
-            return False
+        if self._refused is not None and self._refused[0] is inference:
+            stands_s = _AGAIN_S if self._refused == asked else self._stands_s
+            if state.now < self._refused_at + stands_s:
+                return False
         self._refused = None
         if self._fits(application, inference):
             return True
         self._refused, self._refused_at = asked, state.now
+        contexts = 0
+        for one in state.replicas.values():
+            contexts += len(one.contexts)
+        self._stands_s = min(_AGAIN_S, _AGAIN_S_EACH * contexts) if contexts > _FEW else 0.0
         return False
 
     def join(self, application: Application) -> None:

@@ -188,6 +188,34 @@ def test_refusal_is_cached_until_a_lease_ends(monkeypatch: pytest.MonkeyPatch) -
         assert [] == granted(report_and_ask(driver))
 
 
+def test_refusal_beside_many_contexts_stands_for_a_while_although_leases_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Examining 300 contexts takes half a millisecond, and a hundred leases may end a second."""
+    driver = CoreDriver(SchedulerCore("justitia", {}, "peak", PATIENT))
+    driver.pull(progress=None, kv=KV, caches=True)
+    driver.open("runs", 10)
+    driver.submit("runs1", "runs", prompt=90)
+    driver.submit("runs2", "runs", prompt=90)
+    for number in range(300):
+        driver.open(f"a{number}", 1e6)
+        driver.submit(f"a{number}", f"a{number}", prompt=10)
+        driver.end(f"a{number}", 10)
+    driver.open("next", 1e9)
+    driver.submit("next1", "next", prompt=4_000)
+    gate = driver.core.ledger.gate
+    assert gate is not None
+    examined: list[float] = []
+    monkeypatch.setattr(gate, "_fits", lambda *_: examined.append(driver.now))
+
+    driver.now += 0.005
+    driver.end("runs1", 90)
+    assert [] == examined
+    driver.now += 0.002
+    report_and_ask(driver)
+    assert [driver.now] == examined
+
+
 def test_started_application_keeps_its_place_when_its_charge_doubles() -> None:
     """Otherwise a low prediction would cost it its context."""
     driver = core_with_running_lease(costs=OUTRUN)
