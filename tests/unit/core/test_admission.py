@@ -66,7 +66,7 @@ def test_admission_rule_is_exact_to_one_token(
 
 
 def test_peak_counts_choices_and_wasted_blocks() -> None:
-    """Seven tokens over two choices are 4 each: 10 + 2·3 waste + 2·4 = 24; alone 20 + 3 + 1 = 24.
+    """Seven tokens over two choices are 4 each, and every choice wastes up to 3 tokens of a block.
 
     Together, after 1 iteration: 10 + 6 + 20 + 3 + 3·1 = 42.
     """
@@ -103,7 +103,6 @@ def test_inference_waits_for_enough_free_seats(name: str) -> None:
 
 
 def test_peak_rule_waits_for_the_end_of_a_lease_beyond_its_prediction() -> None:
-    """A lease that exceeded its prediction leaves no room for others until it ends."""
     replica = _replica_with_leases((90, 30, 1))
 
     assert 30 == _iterations_until_start("peak", replica, _create_inference(1, 1))
@@ -144,12 +143,12 @@ def test_exceeded_output_prediction_doubles_until_it_covers_the_output(
 
 
 def test_needed_memory_is_the_longest_context_in_whole_blocks() -> None:
-    """The prompt has 40 tokens and the output 20 over 3 choices, each wasting up to 15."""
+    """The prompt has 40 tokens, and each of 3 choices wastes up to 15 of a block."""
     assert _create_inference(40, 20, choices=3).kv_need_tokens(16) == 105
 
 
 def test_footprint_has_the_held_and_the_expected_tokens() -> None:
-    """After 4 of 10 tokens a prompt of 40 holds 44; 6 are expected, 2 for each of 3 choices."""
+    """A prompt of 40 with 4 of 10 output tokens holds 44, and 6 are expected."""
     footprint = _create_inference(40, 10, choices=3).expected_footprint(4)
 
     assert Footprint(2, 3, 44, "a") == footprint

@@ -24,7 +24,7 @@ def _create_core(
 def _open_three_tenants(
     options: dict[str, object] | None = None, tree: TenantTree = _TREE
 ) -> CoreDriver:
-    """Open applications of T, of T/x beyond a quota, and of U, with two inferences each."""
+    """Open applications of tenants T and U, and of T's child x beyond a quota."""
     driver = CoreDriver(_create_core(options, tree))
     for name, cost, tenant in (("t", 100, "T"), ("x", 100, "T/x"), ("u", 900, "U")):
         driver.open(name, cost, tenant=tenant)
@@ -43,7 +43,7 @@ def _grant_priorities(actions: list[Action]) -> list[int]:
 def test_tenant_beyond_its_quota_is_behind_a_tenant_of_less_weight(
     options: dict[str, object],
 ) -> None:
-    """T has a weight of 9 and would be first, but it uses 4 times its share through T/x."""
+    """Tenant T has a weight of 9, but uses 4 times its share beyond the quota."""
     driver = _open_three_tenants(options)
     order = [one.application_id for one in driver.core.ledger.queue.in_order()]
 
@@ -113,7 +113,7 @@ def test_state_of_a_release_with_one_tenant_tree_still_loads() -> None:
 
 
 def test_node_at_its_maximum_share_is_skipped_in_both_trees() -> None:
-    """T must get no more memory, while U may have work beyond its quota started."""
+    """A tenant at its maximum must get no memory, whether within or beyond its quota."""
     tree = TenantTree({"T": TenantNode(kv_share=KvShare(most=0.1))})
     driver = CoreDriver(_create_core(tree=tree))
     for number in range(24):
@@ -127,7 +127,7 @@ def test_node_at_its_maximum_share_is_skipped_in_both_trees() -> None:
 
 
 def test_tenant_leaf_beyond_a_quota_becomes_a_branch() -> None:
-    """T has no weight beyond the quota until T/y arrives."""
+    """The parent tenant has no weight beyond the quota until a second child arrives."""
     driver = CoreDriver(_create_core())
     for name, tenant in (("t", "T"), ("y", "T/y")):
         driver.open(name, 100, tenant=tenant)
@@ -140,7 +140,7 @@ def test_tenant_leaf_beyond_a_quota_becomes_a_branch() -> None:
 
 
 def test_application_beyond_a_quota_has_a_millionth_of_its_weight_without_tenant_shares() -> None:
-    """Without shares by tenant there is one clock; a change of policy moves it between clocks."""
+    """Without shares by tenant there is only one clock."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("a", weight=4)
     driver.submit("a1", "a")

@@ -99,7 +99,7 @@ def test_weights_of_outcomes_do_not_overflow() -> None:
 
 
 def test_quantiles_are_learned_for_each_expected_wait() -> None:
-    """Ratios of long waits grow, and only the p90 of long waits rises.
+    """Only the p90 of long waits rises if long waits take longer.
 
     With one pair of levels for all, the many short waits would set it.
     """

@@ -103,7 +103,6 @@ def test_usage_counts_each_report_once() -> None:
 
 
 def test_new_scheduler_counts_only_usage_missing_in_the_saved_totals() -> None:
-    """Totals are saved with the applications: both lack the same reports."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("a")
     driver.submit("q0", prompt=10, output=9)

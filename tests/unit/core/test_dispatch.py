@@ -138,7 +138,6 @@ def test_no_search_is_made_when_no_inference_can_start(
 
 
 def test_no_search_is_made_without_a_free_seat(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is memory for both inferences and one seat: x takes it, and y is not examined."""
     core = CoreDriver(SchedulerCore("justitia"))
     core.open("a")
     core.submit("held", "a")
@@ -188,7 +187,6 @@ def test_blocked_first_inference_is_never_overtaken(core: CoreDriver) -> None:
 
 
 def test_application_that_exceeds_its_charge_moves_back(core: CoreDriver) -> None:
-    """A large application that was predicted small keeps its place only for its charge."""
     core.open("a", 20)
     core.open("b", 39)
     core.submit("a1", "a")
@@ -392,7 +390,7 @@ def test_no_inference_overtakes_by_default() -> None:
 
 
 def test_inference_that_ends_before_the_first_could_start_may_overtake() -> None:
-    """The first starts when `held` ends, after 20 iterations; 10 + 5 fit beside that."""
+    """The first inference starts when the running one ends, after 20 iterations."""
     driver = _driver_with_a_blocked_inference("unlimited")
 
     assert ["short"] == _submit_application(driver, "short", 10, 5)
@@ -400,7 +398,7 @@ def test_inference_that_ends_before_the_first_could_start_may_overtake() -> None
 
 
 def test_longer_inference_may_overtake_if_it_leaves_room_for_the_first() -> None:
-    """At 20 `held` ends and `first` starts; at 40 that holds 70, and p + 40 fit beside it."""
+    """When both run they need no more than the memory."""
     driver = _driver_with_a_blocked_inference("unlimited", kv=120)
 
     assert [] == _submit_application(driver, "longer", 11, 50)
@@ -419,7 +417,7 @@ def test_number_of_times_the_first_is_overtaken_is_limited() -> None:
 
 
 def test_limit_of_overtaking_holds_within_one_report() -> None:
-    """Two that fit arrive before the replica's next pull, and one of them may overtake."""
+    """Two inferences that fit arrive before the replica's next pull; only one may overtake."""
     driver = _driver_with_a_blocked_inference(1)
     driver.handle(ev.PullAnswered("r0"))
     for name in ("s1", "s2"):
@@ -583,7 +581,6 @@ def test_share_cap_applies_to_each_replica() -> None:
 
 
 def test_capped_applications_keep_their_order() -> None:
-    """Each of two waits because the other one waits, until one of them holds no memory."""
     driver = _core_with_share_cap()
     driver.handle(ev.PullAnswered("r0"))
     for name, prompt in (("a1", 30), ("b1", 30), ("b2", 5), ("a2", 5)):

@@ -22,7 +22,6 @@ def _memory_sums(made: Footprints) -> tuple[int, int, int, int, int]:
 
 
 def test_sums_are_of_all_leases(footprints: Footprints) -> None:
-    """Four iterations of two sequences are 20 + 2·4 at the peak."""
     assert (60, 15 + 28 + 30, 4, 45, 28) == _memory_sums(footprints)
 
 
@@ -74,7 +73,7 @@ def test_forecast_follows_every_change(footprints: Footprints) -> None:
 def test_refusal_by_an_older_forecast_needs_no_new_forecast(
     footprints: Footprints, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A further lease only adds memory, and 60 tokens and one more were already too much."""
+    """A further lease only adds memory."""
     new = Footprint(0, 1, 1, "c")
     assert footprints.exceed(60, new, 1)
     footprints["4"] = Footprint(9, 1, 5, "b")
@@ -84,7 +83,6 @@ def test_refusal_by_an_older_forecast_needs_no_new_forecast(
 
 
 def test_forecast_counts_wasted_blocks(footprints: Footprints) -> None:
-    """Larger blocks waste 3 tokens more for each of the four sequences and the new one."""
     small = Footprint(0, 1, 0, "c")
 
     assert 60 == footprints.forecast(1).peak_with(small)

@@ -69,7 +69,7 @@ def let_replicas_ask(driver: CoreDriver) -> None:
 
 
 def test_first_application_waits_for_the_replica_with_its_context_and_starts_there() -> None:
-    """On r1 it would compute 1,100 tokens in 1.1 s; r0 has the memory in 0.2 s."""
+    """Computing the context again takes 1.1 s, and waiting for it 0.2 s."""
     driver = core_with_full_holder()
     assert [] == granted(driver.submit("a2", "a", prompt=1_100, output=10))
 
@@ -132,7 +132,7 @@ def test_wait_is_no_longer_than_the_time_that_it_could_save() -> None:
 
 
 def test_wait_ends_when_the_replica_is_full_for_longer_than_expected() -> None:
-    """`b` outlives its prediction: it is expected to take twice as long, and twice again."""
+    """A lease that outlives its prediction is expected to take twice as long."""
     driver = core_with_full_holder()
     driver.submit("a2", "a", prompt=1_100, output=10)
     driver.now += 0.2
@@ -181,7 +181,6 @@ def test_no_inference_waits_for_a_replica_that_takes_no_leases() -> None:
 
 
 def test_no_inference_waits_for_a_replica_that_refuses_it_despite_free_memory() -> None:
-    """The engine of r0 accepts 100 prompt tokens at once."""
     driver = core_with_full_holder()
     ended = ev.LeaseFinished(driver.lease_of("b1"), 0, 20, Outcome.FINISHED)
     asks = ev.ReplicaReported("r0", (), (ended,), asks=True, most_prompt_tokens=100)

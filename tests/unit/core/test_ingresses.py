@@ -29,7 +29,7 @@ def _advance_and_report(
 
 @pytest.fixture
 def silent_ingress(core: CoreDriver) -> CoreDriver:
-    """Return a core whose ingress i0 never took its grants of x and y, and also has z and w.
+    """Return a core whose ingress never took its grants of x and y, and also has z and w.
 
     All are of application a, which comes first; b is of i1. The leases have just expired.
     """
@@ -169,7 +169,6 @@ def test_grant_in_the_answer_to_a_submission_needs_no_other_message(core: CoreDr
 
 
 def test_lease_of_an_earlier_scheduler_does_not_make_its_ingress_silent() -> None:
-    """The new scheduler has sent this ingress no grant."""
     driver = CoreDriver(SchedulerCore(lease_prefix="2-"))
     driver.core.recover(["r0"], driver.now)
     driver.open()
@@ -267,7 +266,6 @@ def test_policy_change_keeps_inferences_suspended(silent_ingress: CoreDriver) ->
 
 
 def test_new_accounts_take_over_suspended_inferences(silent_ingress: CoreDriver) -> None:
-    """An application that is charged for an inference stays charged on another clock."""
     silent_ingress.handle(ev.PullAnswered("r0"))
     silent_ingress.handle(ev.PolicyChanged("justitia", (("fairness", "tenant"),)))
 

@@ -25,7 +25,7 @@ ALL_RULES = (*RULES, *GuardedPolicy.INVARIANTS)
 
 
 def _create_busy_core(clock: str = "served", fairness: str = "application") -> CoreDriver:
-    """Return a core with x running, y leased, z waiting, and b in a tool gap."""
+    """Return a core with a running, a leased and a waiting inference and an idle application."""
     options = {"clock": clock, "fairness": fairness}
     driver = CoreDriver(SchedulerCore("justitia", options, lease_prefix="1-"))
     driver.open("a", 1000)

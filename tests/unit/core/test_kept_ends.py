@@ -15,7 +15,7 @@ def _store_ends(ends: KeptEnds) -> list[EndsStored]:
 
 
 def test_ends_are_confirmed_to_their_ingresses_once_stored() -> None:
-    """An end that arrives during a save is not part of it."""
+    """An end that arrives during a save is confirmed by the next save."""
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.add_inference("a", "q1", "i1")
@@ -31,7 +31,6 @@ def test_ends_are_confirmed_to_their_ingresses_once_stored() -> None:
 
 
 def test_failed_save_leaves_its_ends_to_the_next_save() -> None:
-    """The failed save confirms none; the next one confirms both."""
     ends = KeptEnds()
     ends.add_inference("a", "q0", "i0")
     ends.take_changed()

@@ -40,7 +40,7 @@ def test_tenant_node_without_leases_gets_one_inference_of_any_size() -> None:
 
 @pytest.mark.parametrize(("lends", "refused"), [(0.0, "b"), (0.5, None), (1.0, None)])
 def test_unlent_part_of_a_guaranteed_share_is_reserved(lends: float, refused: str | None) -> None:
-    """Of 40 guaranteed, 40, 20 and 0 are reserved; b holds 50 of 100 and needs 20 more."""
+    """The less other tenants have borrowed, the more is reserved."""
     shares = _shares_with_leases(_tree_of_shares(a=KvShare(guaranteed=0.4, lends=lends)), b=50)
 
     assert shares.refuses("b", 20, 100) == refused
@@ -67,7 +67,6 @@ def test_new_tenant_does_not_take_memory_reserved_for_others() -> None:
 
 
 def test_reservation_of_a_child_counts_once_in_that_of_its_parent() -> None:
-    """A reserves 40, a/x 30 of them: 40 from b in all, and 30 from a/y, which is in a."""
     tree = _tree_of_shares(
         a=KvShare(guaranteed=0.4, lends=0.0), a__x=KvShare(guaranteed=0.3, lends=0.0)
     )
@@ -87,7 +86,6 @@ def test_memory_of_a_released_lease_is_not_held() -> None:
 
 @pytest.mark.parametrize("policy", ["justitia", "fcfs"])
 def test_node_at_its_maximum_share_is_overtaken_by_others(policy: str) -> None:
-    """Both inferences of acme are first; the second waits for the first, and other tenants pass."""
     options: dict[str, object] = {"fairness": "tenant"} if policy == "justitia" else {}
     tree = _tree_of_shares(acme=KvShare(most=0.3))
     driver = CoreDriver(SchedulerCore(policy, options, tenants=tree))

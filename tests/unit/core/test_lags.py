@@ -16,7 +16,7 @@ from tests.core_driver import PATIENT, CoreDriver
 def _mouse_behind_a_giant(
     policy: str = "justitia", options: dict[str, Any] | None = None
 ) -> CoreDriver:
-    """Return a core where a giant of 931 has had 40 when a mouse of 2 comes and does not fit.
+    """Return a core where an application of cost 2 waits behind a running one of cost 931.
 
     The giant: 39 of prompt and 19 of output. Its first token is 40, the second 41, and so on.
     """
@@ -36,10 +36,6 @@ def _report_and_pull(driver: CoreDriver, **reports: Any) -> list[Any]:
 
 
 def test_waiting_application_starts_at_the_latest_when_running_work_ends() -> None:
-    """GPS owes the mouse all its cost, and 891 of the giant still run before it.
-
-    After 405 more V has passed the tag; 486 of the giant are left, and 2 of the mouse itself.
-    """
     core = _mouse_behind_a_giant()
     before = core.core.lag("mouse")
     core.now += 9
@@ -62,7 +58,6 @@ def test_lag_of_a_running_application_is_that_of_its_last_start() -> None:
 
 
 def test_end_of_an_application_reports_its_lag() -> None:
-    """Virtual time passed the tag 18 s before the last start, which came 891 later in service."""
     core = _mouse_behind_a_giant()
     core.handle(ev.ApplicationClosed("mouse"))
     for made, ended in ((10, {}), (19, {"1": 19})):
@@ -129,7 +124,6 @@ def test_new_scheduler_does_not_know_when_v_reached_an_earlier_tag() -> None:
 
 
 def test_lags_of_many_applications_are_cached_briefly() -> None:
-    """Lags of 150 applications are cached for 0.15 s; later applications are added to them."""
     core = _mouse_behind_a_giant()
     for number in range(150):
         core.open(f"a{number}", 1000)

@@ -63,7 +63,6 @@ def test_running_lease_does_not_expire(leased_core: CoreDriver) -> None:
 
 
 def test_refused_lease_returns_to_its_place(leased_core: CoreDriver) -> None:
-    """A replica that did not hold a lease may get the inference again, as may any other."""
     actions = leased_core.handle(ev.LeaseNacked("1", ev.NackReason.LEASE))
 
     assert (aborted(actions), leased_core.waiting()) == (["1"], ["x", "z"])
@@ -75,7 +74,7 @@ def test_refused_lease_returns_to_its_place(leased_core: CoreDriver) -> None:
 
 
 def test_replica_that_one_ingress_cannot_reach_serves_others(leased_core: CoreDriver) -> None:
-    """A lost connection does not show that the replica failed, since it reports by another one."""
+    """A lost connection does not show that the replica failed."""
     leased_core.handle(ev.LeaseNacked("1", ev.NackReason.CONNECTION))
 
     assert granted(leased_core.pull("r1", seats=1)) == ["x"]
@@ -173,7 +172,6 @@ def test_final_report_repeated_in_one_pull_counts_once(leased_core: CoreDriver) 
 
 
 def test_inference_of_a_dead_engine_waits_again_at_its_place(leased_core: CoreDriver) -> None:
-    """The outcome None is no end."""
     leased_core.pull(progress={"1": 3, "2": 3}, seats=2)
     leased_core.handle(ev.PullAnswered("r0"))
     finished = ev.LeaseFinished("1", 10, 4, None)

@@ -13,7 +13,7 @@ NOMINAL = (("clock", "nominal"), ("nominal_iteration_s", 0.5))
 
 @pytest.fixture
 def queued_core(core: CoreDriver) -> CoreDriver:
-    """Return a core where application a (large) submitted before b (small), twice each."""
+    """Return a core where a large application submitted before a small one, twice each."""
     core.open("a", 1000)
     core.open("b", 10)
     for name in ("a1", "b1", "a2", "b2"):
@@ -45,7 +45,6 @@ def test_new_order_is_granted_from_at_once(queued_core: CoreDriver) -> None:
 
 
 def test_admission_rule_changes_with_the_policy(core: CoreDriver) -> None:
-    """Under `prompt` an inference is admitted at once that `peak` held back."""
     core.open()
     core.submit("x", prompt=20, output=60)
     core.submit("y", prompt=20, output=60)

@@ -76,7 +76,7 @@ def test_closed_idle_application_ends_at_once(core: CoreDriver) -> None:
 
 
 def test_end_of_an_application_has_its_settled_tag(core: CoreDriver) -> None:
-    """The lag behind GPS is measured with the cost really used, 36, not the charged 155.
+    """The lag behind GPS is measured with the cost really used, not the charged one.
 
     With b beside it, 36 of service are 18 of V; of its 155 the 119 unused are refunded.
     """
@@ -180,7 +180,6 @@ def test_open_application_without_inferences_expires(core: CoreDriver) -> None:
 
 
 def test_idle_time_starts_when_the_last_inference_ends(core: CoreDriver) -> None:
-    """The deadline of an earlier idle time has no effect."""
     core.open()
     core.now += 400.0
     core.pull()

@@ -229,7 +229,7 @@ def test_call_that_continues_no_context_leaves_a_new_one() -> None:
 
 
 def test_turn_of_a_sub_agent_goes_to_its_context() -> None:
-    """The agent's longer context is there, too; on the other replica a sibling's shorter one."""
+    """The agent's longer context is on the same replica."""
     agent, other = create_replica("r0", runs=1, context=5000), create_replica("r1")
     agent.contexts.put("a", Context(400, 410), KV)
     other.contexts.put("a", Context(200, 210), KV)
@@ -265,7 +265,7 @@ def test_missed_turn_leaves_the_other_contexts_of_its_application_as_they_are() 
 
 
 def test_turn_continues_the_context_that_the_engine_found() -> None:
-    """The sub-agent's prompt has become longer than the agent's: 310 tokens of it were cached."""
+    """The sub-agent's prompt has become longer than the agent's."""
     driver = core_with_two_contexts()
     driver.submit("sub2", prompt=4200)
     report_first_token(driver, "sub2", found=310)

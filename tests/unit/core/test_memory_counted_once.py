@@ -68,7 +68,7 @@ def running_lease(
 def test_prompts_with_a_shared_system_prompt_run_in_parallel(
     driver: CoreDriver, caches: bool, at_once: int
 ) -> None:
-    """800 + 3·(50 + 10) of 1,000 KV tokens are used; without a cache one inference takes 860."""
+    """The shared part counts once; without a cache one inference takes 860 of 1,000 KV tokens."""
     for number in range(5):
         driver.handle(create_submission(f"q{number}", SYSTEM))
 
@@ -76,7 +76,6 @@ def test_prompts_with_a_shared_system_prompt_run_in_parallel(
 
 
 def test_cache_miss_is_counted_at_the_first_token(driver: CoreDriver) -> None:
-    """From then on no further inference is admitted; running ones continue."""
     for number in range(3):
         driver.handle(create_submission(f"q{number}", SYSTEM))
     leases = granted_leases(pull_replica(driver))

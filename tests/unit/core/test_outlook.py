@@ -299,7 +299,7 @@ def test_position_behind_all_examined_applications_is_unknown(
 def test_positions_are_cached_for_a_millisecond_per_application(
     full_driver: CoreDriver,
 ) -> None:
-    """Walks take 1 % of the time; later applications are inserted by their tags."""
+    """Computing positions then takes 1 % of the time."""
     for name in "abcd":
         submit_waiting(full_driver, name)
     first = full_driver.core.state.inferences["a1"]

@@ -184,7 +184,7 @@ def test_replica_that_cannot_hold_the_whole_output_gets_no_inference() -> None:
 
 
 def test_small_inferences_start_on_replicas_too_small_for_the_first() -> None:
-    """This delays the first inference by nothing, and the small replica would be idle."""
+    """The first inference loses no time, and the small replica would be idle."""
     driver = _pool_of_replicas(small=100, large=1000)
     _submit_application(driver, "held", 800, 100)
 
@@ -410,7 +410,7 @@ def test_waiting_inference_is_checked_again_when_a_replica_changes(
 def test_waiting_inference_starts_where_missing_memory_or_seats_become_free(
     driver_with_two_waiting: CoreDriver, free: int, seats: int
 ) -> None:
-    """A larger r1 has five KV tokens of an aborted call, or one free seat."""
+    """A replica gets five more KV tokens, or one free seat."""
     assert [] == granted(driver_with_two_waiting.pull("r1", None, kv=105, free=free, seats=seats))
     assert ["x"] == granted(driver_with_two_waiting.pull("r1", None, kv=105, free=45))
 
@@ -418,7 +418,6 @@ def test_waiting_inference_starts_where_missing_memory_or_seats_become_free(
 def test_waiting_inference_starts_under_another_admission_rule(
     driver_with_two_waiting: CoreDriver,
 ) -> None:
-    """By vLLM's rule 60 and 35 tokens and one more for each inference are needed."""
     options = (("backfill", "unlimited"),)
 
     assert ["x"] == granted(
@@ -429,7 +428,7 @@ def test_waiting_inference_starts_under_another_admission_rule(
 def test_waiting_inference_starts_when_its_prompt_was_shorter(
     driver_with_two_waiting: CoreDriver,
 ) -> None:
-    """The inference ran on r0, which counted five prompt tokens less, and was lost."""
+    """The replica counted five prompt tokens less than the ingress, and was lost."""
     assert ["x"] == granted(
         driver_with_two_waiting.pull(
             "r0", finished={driver_with_two_waiting.lease_of("short"): 20}, kv=100

@@ -243,7 +243,6 @@ def test_policy_moved_to_the_lab_is_refused_with_its_import_path(name: str, path
 
 
 def test_records_of_different_kinds_of_accounts_are_distinguished() -> None:
-    """Records of one kind must not be read as those of another."""
     kinds = [
         PolicyOptions(clock=clock, fairness=fairness, accounts_cost=cost).accounts_kind
         for clock, fairness, cost in (
@@ -424,7 +423,6 @@ def test_custom_policy_has_separate_and_common_options() -> None:
 
 
 def test_cost_function_is_found_by_its_import_path() -> None:
-    """All policies with costs accept it: 40 tokens of 0.03 s put `a` in level 1, above 1 s."""
     assert find_cost(COST) is decode_seconds
     driver = PolicyDriver("mlfq", {"cost": COST, "quantum": 1})
     driver.open_and_submit("a", "a1", "a2")
@@ -435,7 +433,7 @@ def test_cost_function_is_found_by_its_import_path() -> None:
 
 
 def test_justitia_charges_by_a_custom_cost_function() -> None:
-    """V then has the unit of the function, here seconds: 10 tokens are 0.3 s."""
+    """Virtual time V then has the unit of the function, here seconds."""
     driver = PolicyDriver("justitia", {"cost": COST})
     driver.handle(ev.ApplicationArrived("a", "class", "t", 1, 100, "i0", predicted_cost=3.0))
     driver.submit("a1")

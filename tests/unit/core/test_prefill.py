@@ -104,7 +104,7 @@ def test_late_prompt_tokens_cost_more_because_of_attention() -> None:
 
 
 def test_price_of_a_prompt_token_is_the_service_of_its_time() -> None:
-    """A step takes 20 ms at half the memory; a token 0.1 ms, in which M/200 would be served."""
+    """A prompt token takes 0.1 ms, in which M/200 of service would be given."""
     cost = PrefillCost.from_step_times(10_000, 0.01, 2e-6, 1e-4, 1e-9)
 
     assert cost.per_token == pytest.approx(50)
@@ -285,7 +285,7 @@ def test_common_beginning_added_to_a_prompt_makes_it_no_cheaper() -> None:
 def test_tenant_pays_what_a_preemption_lets_compute_again_and_the_tag_does_not(
     fairness: str,
 ) -> None:
-    """1,000 tokens were lost and 200 of them found: no fault of the application's."""
+    """A preemption is no fault of the application."""
     driver = core_with_replicas(fairness=fairness)
     turns = TurnRunner(driver)
     turns.open_application(cost=10**7)

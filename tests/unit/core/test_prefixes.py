@@ -29,7 +29,7 @@ def test_each_prefix_of_a_submission_takes_ten_bytes() -> None:
 
 
 def test_invalid_prefixes_are_dropped() -> None:
-    """Invalid: longer than the prompt, no longer than the one before, cut, a fifth, or empty."""
+    """Invalid prefixes are too long, out of order, cut or too many."""
     long = Prefix(LONGEST_PREFIX, b"l" * 7)
     four = [Prefix(n, b"a" * 7) for n in (1, 2, 3, 4)]
 
@@ -66,7 +66,6 @@ def test_shared_prefix_stays_until_its_last_lease_ends() -> None:
 
 
 def test_shorter_prefix_named_later_is_inserted_below_the_longer_one() -> None:
-    """All leases with the longer prefix have it, too; it adds no tokens."""
     beginnings = Beginnings()
     beginnings.join("1", (CHAT,))
     beginnings.join("2", (CHAT,))
@@ -77,7 +76,6 @@ def test_shorter_prefix_named_later_is_inserted_below_the_longer_one() -> None:
 
 
 def test_lease_that_missed_a_prefix_has_a_separate_copy() -> None:
-    """A lease that found every prefix uses one of the copies; its first token shows which."""
     beginnings = Beginnings()
     for name in ("1", "2", "3"):
         beginnings.join(name, (SYSTEM, CHAT))
@@ -93,7 +91,6 @@ def test_lease_that_missed_a_prefix_has_a_separate_copy() -> None:
 
 
 def test_two_digests_of_equal_length_on_a_path_are_a_collision() -> None:
-    """Only one of them counts, and no sum is wrong."""
     beginnings = Beginnings()
     other = Prefix(32, b"o" * 7)
     beginnings.join("1", (SYSTEM, CHAT))

@@ -41,7 +41,6 @@ def test_empty_queue_has_no_first() -> None:
 
 
 def test_first_is_the_application_with_the_least_key() -> None:
-    """The order of the updates does not matter."""
     queue = _create_queue(
         None,
         create_application("b", 2, 5),
@@ -54,7 +53,6 @@ def test_first_is_the_application_with_the_least_key() -> None:
 
 
 def test_heads_are_the_first_applications_of_all_clients_in_order() -> None:
-    """Only these applications may come first when clients change places."""
     queue = _create_queue(
         StubPolicy(by_tenant=True),
         create_application("b", 2, tenant="t1"),
@@ -67,7 +65,6 @@ def test_heads_are_the_first_applications_of_all_clients_in_order() -> None:
 
 
 def test_application_without_waiting_inferences_is_not_returned() -> None:
-    """The heap entry of the application is stale."""
     policy = StubPolicy()
     gone, other = create_application("a", 1), create_application("b", 2)
     queue = _create_queue(policy, gone, other)
@@ -183,7 +180,6 @@ def test_skipped_application_lets_the_next_pass_and_keeps_its_place() -> None:
 
 
 def test_skipped_application_leaves_its_tenant_the_other_applications() -> None:
-    """The tenant's next application takes its place."""
     first, second = create_application("a", 1, tenant="t"), create_application("b", 2, tenant="t")
     queue = _create_queue(StubPolicy(by_tenant=True), first, second)
     queue.unschedule(first)
@@ -194,7 +190,6 @@ def test_skipped_application_leaves_its_tenant_the_other_applications() -> None:
 
 
 def test_reorder_keeps_all_inferences_under_another_key() -> None:
-    """The policy of a running scheduler may change."""
     queue = _create_queue(
         None, create_application("a", 3), create_application("b", 2), create_application("c", 1)
     )
@@ -261,7 +256,6 @@ def test_single_application_leaves_no_stale_entries() -> None:
 
 
 def test_iterated_heap_is_sorted_after_any_changes() -> None:
-    """The first entries are found without sorting all, and must be the same."""
     lots, heap = random.Random(3), LazyHeap()
     for _ in range(2_000):
         name = f"n{lots.randrange(300)}"
@@ -275,7 +269,6 @@ def test_iterated_heap_is_sorted_after_any_changes() -> None:
 
 
 def test_queue_in_order_includes_all_applications_of_a_client() -> None:
-    """Every application of a client has a separate key."""
     policy = StubPolicy(by_tenant=True)
     queue = _create_queue(
         policy,

@@ -98,7 +98,7 @@ def test_idle_application_is_withdrawn_at_the_end_of_an_instant(
 def test_grants_to_a_report_stay_within_its_prompt_token_budget(
     core_with_answered_pull: CoreDriver,
 ) -> None:
-    """With a budget of 12, two of the prompts of 6 + 6 + 1 tokens are granted."""
+    """With a budget of 12 prompt tokens, two prompts of 6 are granted."""
     for name, prompt in (("x", 6), ("y", 6), ("z", 1)):
         core_with_answered_pull.submit(name, prompt=prompt, output=2)
 
@@ -110,7 +110,6 @@ def test_grants_to_a_report_stay_within_its_prompt_token_budget(
 
 
 def test_reserved_kv_is_not_free(core_with_answered_pull: CoreDriver) -> None:
-    """Of 100 KV tokens 20 are used: 10 + 10 fit if 60 are reserved, and not if 61 are."""
     for name in "xy":
         core_with_answered_pull.submit(name)
 
@@ -145,10 +144,6 @@ def test_place_is_the_same_for_waiting_and_running_inferences(
 
 @pytest.mark.parametrize(("admission", "expected"), [("peak", 1), ("prompt", 2)])
 def test_number_of_iterations_until_an_inference_fits(admission: str, expected: int) -> None:
-    """Memory of 8 or 7 KV tokens; x (3 + 2) ends after 2 iterations, y takes 2 + 2.
-
-    By the prompt, M = 6: 3 + 2 + 1 + 1 = 7 does not fit before x has ended.
-    """
     core = CoreDriver(SchedulerCore("fcfs", admission=admission, timeouts=PATIENT))
     core.pull("r0", kv=8 if admission == "peak" else 6)
     core.open()
@@ -162,7 +157,6 @@ def test_number_of_iterations_until_an_inference_fits(admission: str, expected: 
 
 
 def test_reserved_kv_delays_an_inference() -> None:
-    """With 7 of 8 KV tokens x (3 + 2) has to end before y (2 + 2) starts."""
     core = CoreDriver(SchedulerCore("fcfs", admission="peak", timeouts=PATIENT))
     core.pull("r0", kv=8)
     core.open()
@@ -173,7 +167,6 @@ def test_reserved_kv_delays_an_inference() -> None:
 
 
 def test_inference_that_fits_needs_zero_iterations(core_with_answered_pull: CoreDriver) -> None:
-    """A replica whose pull is answered may still have room."""
     core_with_answered_pull.submit("x")
 
     assert 0 == core_with_answered_pull.core.iterations_until_fit("x", "r0")

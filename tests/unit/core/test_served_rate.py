@@ -18,7 +18,7 @@ def test_rate_is_service_over_busy_time() -> None:
 
 
 def test_iteration_takes_the_time_of_a_generated_token_until_a_lease_ends() -> None:
-    """Service does not count: most of it may be prefill."""
+    """Service does not count, because most of it may be prefill."""
     rates = [ServedRate() for _ in range(2)]
     for rate, per_iteration in zip(rates, (50, 5000), strict=True):
         rate.record(20 * per_iteration, 2.0, 50, 5, 100)
@@ -29,7 +29,7 @@ def test_iteration_takes_the_time_of_a_generated_token_until_a_lease_ends() -> N
 
 
 def test_iteration_is_as_long_under_light_load_as_it_is() -> None:
-    """20 tokens in 1 s, then a second of nothing: most samples find that nothing runs."""
+    """Most samples find that nothing runs."""
     driver = CoreDriver()
     driver.pull("r0", kv=10_000)
     driver.open("a", 10**6)

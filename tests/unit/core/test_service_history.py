@@ -35,7 +35,7 @@ def test_refund_moves_v_but_neither_service_nor_time() -> None:
 
 
 def test_idle_time_does_not_count_as_service() -> None:
-    """After an idle night S rises from the first start on, not from the last report."""
+    """After an idle night service rises from the first start on, not from the last report."""
     history = _history_of_reports(1)
     history.rise_from(50_000.0)
     history.note_service(exact(10), exact(2), 50_001.0)
@@ -58,7 +58,7 @@ def test_thinned_history_gives_the_same_times() -> None:
 
 
 def test_lag_of_a_start_is_the_service_since_v_reached_the_tag() -> None:
-    """The service counts from the start of the report; an earlier start has a lag of 0."""
+    """An earlier start has a lag of 0."""
     history = _history_of_reports(3)
 
     assert history.late((30, 3.0), exact(2), 3.0) == Late(20, 2.0, 10)

@@ -53,7 +53,7 @@ def test_snapshot_has_clock_applications_and_ghosts(options: dict[str, object]) 
 
 
 def test_guard_continues_from_its_stored_state() -> None:
-    """Level, debts, pace, and the shadow of each application, ended ones included."""
+    """The state has the level, the debts, the pace, and the shadow of each application."""
     driver = _create_filled_core(**GUARD)
     record = driver.record()
 
@@ -69,7 +69,6 @@ def test_guard_continues_from_its_stored_state() -> None:
 
 
 def test_guard_includes_inferences_running_under_earlier_leases() -> None:
-    """A running inference is not submitted again, but belongs to the stage."""
     driver = CoreDriver(SchedulerCore("justitia", GUARD, lease_prefix="1-"))
     driver.open("a", 300)
     driver.submit("a1", "a")
@@ -89,7 +88,6 @@ def test_guard_includes_inferences_running_under_earlier_leases() -> None:
 
 @pytest.mark.parametrize("options", [{}, NOMINAL, TENANTS, GUARD, TENANTS | GUARD])
 def test_restored_core_grants_in_the_same_order(options: dict[str, object]) -> None:
-    """The order includes later arrivals."""
     orders = []
     for restarted in (False, True):
         driver = _create_filled_core(**options)
@@ -110,7 +108,7 @@ def test_restored_core_grants_in_the_same_order(options: dict[str, object]) -> N
 
 
 def _core_with_booked_start(options: dict[str, object]) -> CoreDriver:
-    """Return a core where y is booked before x of its tenant, and v of another tenant is first.
+    """Return a core where an inference is booked to overtake another one of its tenant.
 
     x wants 20 inferences of 155, y 21 of 155, v and w 25 of 155: GPS inside is done with x before
     y, which is urgent. One booking puts x's key, 3,100, at 3,255.
@@ -126,7 +124,6 @@ def _core_with_booked_start(options: dict[str, object]) -> CoreDriver:
 def test_overtaking_is_charged_once_over_a_scheduler_restart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A booked inference keeps its place, the overtaken ones their keys."""
     options = TENANTS | {"guard_iterations": 1000}
     monkeypatch.setattr(
         ForetoldVtc,
@@ -148,7 +145,6 @@ def test_overtaking_is_charged_once_over_a_scheduler_restart(
 
 
 def test_tenants_have_the_same_keys_after_a_restart() -> None:
-    """The test has a debt of an ended application and a withdrawn one."""
     driver = _create_filled_core(**TENANTS)
     successor = _restore_from_snapshot(driver, **TENANTS)
     shares = [d.core.ledger.fair_share for d in (driver, successor)]
@@ -178,7 +174,7 @@ def test_tenants_have_the_same_keys_after_a_restart() -> None:
 def test_core_with_another_kind_of_accounts_takes_the_charges_over(
     before: dict[str, object], after: dict[str, object]
 ) -> None:
-    """Tags of another kind of accounts are meaningless, and ghosts are dropped."""
+    """Tags of accounts of another kind are meaningless."""
     driver = _create_filled_core(**before)
     driver.core.take_changed()
     successor = _restore_from_snapshot(driver, **after)

@@ -87,10 +87,6 @@ def test_number_of_stages_is_limited() -> None:
 
 
 def test_end_of_an_application_reports_the_cost_of_each_stage(core: CoreDriver) -> None:
-    """First 10·2 + 3 and 20·4 + 10; then three choices of 4 + 2 tokens: 3·(4·2 + 3).
-
-    The longest output was four tokens at first, then two in each choice; no time passed.
-    """
     core.open("a", 500)
     core.submit("x", prompt=10, output=2)
     core.submit("y", prompt=20, output=4)
@@ -139,7 +135,7 @@ def test_gap_lasts_from_the_last_end_to_the_first_submission(core: CoreDriver) -
 
 
 def test_gap_between_overlapping_stages_is_zero(core: CoreDriver) -> None:
-    """One branch submits its next call 3 s before the other branch's first call ends."""
+    """One branch submits its next call before the other branch's first call ends."""
     core.open("a", 500)
     core.submit("x", output=2)
     core.submit("y", output=4)
@@ -155,7 +151,7 @@ def test_gap_between_overlapping_stages_is_zero(core: CoreDriver) -> None:
 
 
 def test_gap_beside_an_unobserved_stage_is_unknown(core: CoreDriver) -> None:
-    """An ingress submits to the third stage: earlier stages ran at another scheduler."""
+    """Earlier stages ran at another scheduler."""
     core.open("a", 500)
     core.submit("x", output=2)
     core.pull()
@@ -188,7 +184,6 @@ def test_call_without_output_ends_no_stage(core: CoreDriver) -> None:
 
 
 def test_inference_without_output_is_no_part_of_a_stage(core: CoreDriver) -> None:
-    """A call cancelled while it waited must not be learned from; the stage stays."""
     core.open("a", 500)
     core.submit("x")
     core.handle(ev.InferenceCancelled("x"))

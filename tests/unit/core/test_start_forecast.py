@@ -14,21 +14,18 @@ KV = 10_000
 
 
 def test_next_application_starts_when_the_first_started_one_ends() -> None:
-    """Four of 100 share the service: 400 are served when the smallest has received its 100."""
     started = [(1_000, 100.0)] + [(1_000, 300.0)] * 3
 
     assert 400.0 == served_until_starts(4_000, started, [(1_000, 50.0)])[0]
 
 
 def test_application_that_fits_starts_at_once_and_delays_the_next() -> None:
-    """Both have received 100 when the first ends, after 200; then the second starts."""
     waiting = [(1_000, 900.0), (1, 1.0)]
 
     assert [0, 200.0] == served_until_starts(2_000, [(1_000, 100.0)], waiting)[:2]
 
 
 def test_each_waiting_application_takes_the_place_of_an_earlier_one() -> None:
-    """With two seats application a runs from level 100 to 200, and b from 200 on."""
     waiting = [(1_000, 100.0), (1_000, 100.0), (1_000, 100.0)]
     until = served_until_starts(2_000, [(1_000, 100.0), (1_000, 200.0)], waiting)
 
@@ -62,7 +59,7 @@ def read_outlook(driver: CoreDriver, name: str) -> Outlook:
 
 
 def test_forecast_of_the_first_application_waits_for_its_missing_tokens() -> None:
-    """1,000 of the lease, 6,000 of the context and 3,010 are 1,010 more than 0.9 of 10,000."""
+    """The needed memory is 1,010 KV tokens more than the limit."""
     outlook = read_outlook(core_with_idle_context(), "first")
 
     assert "working_set" == outlook.reason
@@ -74,7 +71,6 @@ def test_forecast_of_the_first_application_waits_for_its_missing_tokens() -> Non
 
 
 def test_forecast_start_is_when_started_applications_have_received_enough() -> None:
-    """`runs` ends first, and its 1,000 tokens are too few; both together have 3e6 at most."""
     driver = core_with_idle_context()
     outlook = read_outlook(driver, "first")
     of_idle = 2e6 - driver.account("idle").attained
@@ -89,7 +85,7 @@ def test_application_behind_the_first_has_the_reason_of_its_turn() -> None:
 
 
 def test_returning_application_with_a_place_precedes_the_first_in_order() -> None:
-    """Its charge has doubled, so that its tag is behind that of the first; no replica has room."""
+    """Its charge has doubled since it started."""
     driver = core_with_idle_context(costs=(10, 58_000, 60_000, 70_000))
     driver.submit("idle2", "idle", prompt=9_500)
     outlook = read_outlook(driver, "idle")

@@ -41,7 +41,7 @@ def test_greedy_tenant_leaves_room_for_others(limited_driver: CoreDriver) -> Non
 
 
 def test_greedy_tenants_get_equal_parts_of_the_limit() -> None:
-    """With k greedy tenants 1/(4k + 1) of the limit stays free: 100 of 900 beside two."""
+    """Beside two greedy tenants 100 of 900 places stay free."""
     quota = TenantQuota(900)
     for _ in range(900):
         for tenant in ("t", "u"):
@@ -274,7 +274,7 @@ def test_infinite_deadline_is_never_due_and_replaces_an_earlier_one() -> None:
 
 
 def test_reserved_places_count_as_taken() -> None:
-    """Of ten places six are taken and two reserved, so tenant t has used its eight."""
+    """Of ten places six are taken and two reserved, so the tenant has used its eight."""
     quota = TenantQuota(10)
     for _ in range(6):
         quota.arrive("t")

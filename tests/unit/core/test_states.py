@@ -87,7 +87,6 @@ def test_refused_transition_lists_the_last_states_and_their_times() -> None:
 
 
 def test_ended_state_is_final() -> None:
-    """The first final report of an inference counts."""
     assert not [pair for pair in TRANSITIONS if pair[0] is InferenceState.ENDED]
     assert not [pair for pair in APPLICATION_TRANSITIONS if pair[0] is ApplicationState.ENDED]
 
@@ -184,7 +183,7 @@ def test_events_move_an_application_through_its_states(
 def test_every_allowed_transition_is_made_by_the_core(
     state_transitions: list[tuple[ApplicationState, ApplicationState]],
 ) -> None:
-    """A row of the table that no event leads to is a state that the code does not have."""
+    """A state of the table that no event leads to does not exist."""
     for steps in _WAYS:
         driver = CoreDriver()
         for step in steps.split(", "):

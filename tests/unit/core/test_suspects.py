@@ -41,27 +41,27 @@ class Fleet:
         """Let replicas report at once the leases they were granted."""
         self.refused += refused(actions)
         for name in sorted({a.replica_id for a in actions if isinstance(a, Grant)}):
-            self.report(name)
+            self.report_leases(name)
 
-    def report(self, replica_id: str, finished: Iterable[str] = ()) -> None:
+    def report_leases(self, replica_id: str, finished: Iterable[str] = ()) -> None:
         """Let a replica report all its leases, and the given ends."""
         ends = {self.driver.lease_of(name): 1 for name in finished}
         held = dict.fromkeys(self.driver.core.state.replicas[replica_id].leases, 1)
         running = {lease_id: n for lease_id, n in held.items() if lease_id not in ends}
         self.report_granted(self.driver.pull(replica_id, running, ends))
 
-    def submit(self, *names: str) -> None:
+    def submit_inferences(self, *names: str) -> None:
         """Submit inferences, each of its own application."""
         for name in names:
             self.driver.open(name)
             self.report_granted(self.driver.submit(name, name))
 
-    def wait(self, seconds: float) -> None:
+    def advance_time(self, seconds: float) -> None:
         """Advance the time and let all replicas report."""
         self.report_granted(self.driver.wait(seconds))
         for name in list(self.driver.core.state.replicas):
             if not self.driver.core.state.replicas[name].draining:
-                self.report(name)
+                self.report_leases(name)
 
     def kill_engine(
         self,
@@ -113,64 +113,64 @@ def _create_core(deaths_allowed: int = 2, prefix: str = "") -> SchedulerCore:
 
 def test_each_suspect_of_an_engine_death_runs_on_a_separate_engine() -> None:
     fleet = Fleet(1)
-    fleet.submit("a", "b", "c")
+    fleet.submit_inferences("a", "b", "c")
     for _ in range(2):
         fleet.start_replica()
     fleet.kill_engine("r0")
-    fleet.wait(1.0)
+    fleet.advance_time(1.0)
 
     assert {"r1": ["a"], "r2": ["b"]} == fleet.inferences_by_replica()
     assert ["c"] == fleet.driver.waiting("c")
-    fleet.submit("x", "y")
+    fleet.submit_inferences("x", "y")
     assert ["c"] == [name for name in "abcxy" if name in fleet.driver.waiting(name)]
 
 
 def test_inference_that_kills_two_engines_is_refused_and_others_finish() -> None:
     fleet = Fleet(4)
     innocent = [f"s{k}" for k in range(10)]
-    fleet.submit(*innocent, "poison")
+    fleet.submit_inferences(*innocent, "poison")
     deaths = 0
     while "poison" in fleet.driver.core.state.inferences:
         if not fleet.driver.waiting("poison"):
-            fleet.wait(0.3)
+            fleet.advance_time(0.3)
             fleet.kill_engine(fleet.replica_of("poison"))
             deaths += 1
-        fleet.wait(1.0)
+        fleet.advance_time(1.0)
 
     assert deaths == 2
     assert [("poison", _KILLER)] == fleet.refused
     assert 0 == fleet.driver.core.suspects.open_count
     assert all(not fleet.driver.waiting(name) for name in innocent)
     for replica_id, names in fleet.inferences_by_replica().items():
-        fleet.report(replica_id, names)
+        fleet.report_leases(replica_id, names)
     assert not fleet.driver.core.state.inferences
 
 
 def test_single_replica_finds_the_killer_among_all_that_ran() -> None:
     """On one replica suspects run one after the other, until each is cleared."""
     fleet = Fleet(1)
-    fleet.submit("a", "b", "poison")
+    fleet.submit_inferences("a", "b", "poison")
     fleet.kill_engine("r0", {"a": 3.0, "b": 2.0})
     fleet.start_replica()
-    fleet.wait(1.0)
+    fleet.advance_time(1.0)
     assert {"r1": ["a"]} == fleet.inferences_by_replica()
-    fleet.wait(3.4)
+    fleet.advance_time(3.4)
     assert {"r1": ["a"]} == fleet.inferences_by_replica()
-    fleet.wait(0.2)
+    fleet.advance_time(0.2)
     assert {"r1": ["a", "b"]} == fleet.inferences_by_replica()
-    fleet.wait(2.5)
+    fleet.advance_time(2.5)
     assert {"r1": ["a", "b", "poison"]} == fleet.inferences_by_replica()
     fleet.kill_engine("r1")
     assert not fleet.refused
 
     fleet.start_replica()
-    fleet.wait(1.0)
-    fleet.report("r2", ["a"])
-    fleet.wait(0.0)
+    fleet.advance_time(1.0)
+    fleet.report_leases("r2", ["a"])
+    fleet.advance_time(0.0)
     assert {"r2": ["b"]} == fleet.inferences_by_replica()
-    fleet.wait(2.6)
+    fleet.advance_time(2.6)
     assert {"r2": ["b"]} == fleet.inferences_by_replica()
-    fleet.report("r2", ["b"])
+    fleet.report_leases("r2", ["b"])
     assert {"r2": ["poison"]} == fleet.inferences_by_replica()
     fleet.kill_engine("r2")
     assert [("poison", _KILLER)] == fleet.refused
@@ -179,13 +179,13 @@ def test_single_replica_finds_the_killer_among_all_that_ran() -> None:
 def test_inference_that_ran_beside_one_killer_in_two_deaths_is_not_blamed() -> None:
     """Inference and killer had both been cleared, and met again by coincidence."""
     fleet = Fleet(1)
-    fleet.submit("a", "poison")
+    fleet.submit_inferences("a", "poison")
     for dead, alive in (("r0", "r1"), ("r1", "r2")):
         fleet.kill_engine(dead)
         assert alive == fleet.start_replica()
-        fleet.wait(1.0)
-        fleet.wait(1.0)
-        fleet.wait(1.0)
+        fleet.advance_time(1.0)
+        fleet.advance_time(1.0)
+        fleet.advance_time(1.0)
         assert {alive: ["a", "poison"]} == fleet.inferences_by_replica()
     fleet.kill_engine("r2")
 
@@ -194,14 +194,13 @@ def test_inference_that_ran_beside_one_killer_in_two_deaths_is_not_blamed() -> N
 
 
 def test_inference_in_the_deaths_of_two_killers_is_not_blamed_for_a_short_run() -> None:
-    """The inference ran for three seconds at the first death, and for a moment at the second."""
     fleet = Fleet(1)
-    fleet.submit("a", "first")
+    fleet.submit_inferences("a", "first")
     fleet.start_replica()
-    fleet.submit("second")
+    fleet.submit_inferences("second")
     assert "r1" == fleet.replica_of("second")
     fleet.kill_engine("r0", {"a": 3.0})
-    fleet.wait(1.0)
+    fleet.advance_time(1.0)
     assert {"r1": ["a", "second"]} == fleet.inferences_by_replica()
     fleet.kill_engine("r1", {"a": 0.1})
 
@@ -215,21 +214,21 @@ def test_inference_in_the_deaths_of_two_killers_is_not_blamed_for_a_short_run() 
 
 def test_two_killers_of_one_engine_are_found_one_after_the_other() -> None:
     fleet = Fleet(3)
-    fleet.submit("x", "y", "z")
-    fleet.report("r1", ["y"])
-    fleet.report("r2", ["z"])
+    fleet.submit_inferences("x", "y", "z")
+    fleet.report_leases("r1", ["y"])
+    fleet.report_leases("r2", ["z"])
     fleet.driver.handle(ev.PullAnswered("r1"))
     fleet.driver.handle(ev.PullAnswered("r2"))
-    fleet.submit("one", "two")
+    fleet.submit_inferences("one", "two")
     assert ["one", "two", "x"] == fleet.inferences_by_replica()["r0"]
     fleet.kill_engine("r0")
-    fleet.wait(1.0)
+    fleet.advance_time(1.0)
     fleet.start_replica()
     assert {"one", "two", "x"} == {names[0] for names in fleet.inferences_by_replica().values()}
     fleet.kill_engine(fleet.replica_of("one"))
     fleet.kill_engine(fleet.replica_of("two"))
     assert [("one", _KILLER)] == fleet.refused  # equal content explains both deaths
-    fleet.wait(1.0)
+    fleet.advance_time(1.0)
     fleet.kill_engine(fleet.replica_of("two"))
 
     assert [("one", _KILLER), ("two", _KILLER)] == fleet.refused
@@ -239,39 +238,39 @@ def test_two_killers_of_one_engine_are_found_one_after_the_other() -> None:
 def test_killer_retried_under_another_id_brings_no_blame_on_others(gone: str) -> None:
     """The caller lost the ingress or hung up, and retries: the retry was in both deaths."""
     fleet = Fleet(1)
-    fleet.submit("a")
+    fleet.submit_inferences("a")
     fleet.driver.open("poison", ingress_id="i1")
     fleet.report_granted(fleet.driver.submit("poison", "poison", ingress_id="i1"))
-    fleet.wait(0.3)
+    fleet.advance_time(0.3)
     fleet.kill_engine("r0")
     if gone == "it was cancelled":
         fleet.report_granted(fleet.driver.handle(ev.InferenceCancelled("poison")))
-    fleet.wait(1.0)
-    fleet.submit("again")
+    fleet.advance_time(1.0)
+    fleet.submit_inferences("again")
     fleet.start_replica()
-    fleet.wait(1.0)
+    fleet.advance_time(1.0)
     assert {"a", "again"} <= set(fleet.inferences_by_replica()["r1"])
     fleet.kill_engine("r1")
     assert not fleet.refused
 
     for _ in range(3):
         fleet.start_replica()
-    fleet.wait(1.0)
+    fleet.advance_time(1.0)
     fleet.kill_engine(fleet.replica_of("again"))
     assert [("again", _KILLER)] == fleet.refused
 
 
 def test_completed_equal_call_does_not_clear_a_killer() -> None:
     fleet = Fleet(1)
-    fleet.submit("poison", "a")
+    fleet.submit_inferences("poison", "a")
     fleet.kill_engine("r0")
     fleet.start_replica()
     fleet.start_replica()
-    fleet.wait(1.0)
+    fleet.advance_time(1.0)
     free = fleet.replica_of("a")
-    fleet.report(free, ["a"])
+    fleet.report_leases(free, ["a"])
     fleet.driver.handle(ev.ReplicaLost(free))
-    fleet.submit("b")
+    fleet.submit_inferences("b")
     assert [["b", "poison"]] == list(fleet.inferences_by_replica().values())
     fleet.kill_engine(fleet.replica_of("poison"))
 
@@ -281,19 +280,19 @@ def test_completed_equal_call_does_not_clear_a_killer() -> None:
 @pytest.mark.parametrize("allowed", [1, 3])
 def test_number_of_allowed_engine_deaths_is_configurable(allowed: int) -> None:
     fleet = Fleet(1, deaths_allowed=allowed)
-    fleet.submit("poison")
+    fleet.submit_inferences("poison")
     for death in range(allowed):
         assert not fleet.refused
         fleet.kill_engine(f"r{death}")
         fleet.start_replica()
-        fleet.wait(1.0)
+        fleet.advance_time(1.0)
 
     assert [("poison", _KILLER)] == fleet.refused
 
 
 def test_engine_death_makes_no_suspects_if_deaths_are_not_counted() -> None:
     fleet = Fleet(1, deaths_allowed=0)
-    fleet.submit("a", "b")
+    fleet.submit_inferences("a", "b")
     for death in range(3):
         fleet.kill_engine(f"r{death}")
         fleet.start_replica()
@@ -304,7 +303,7 @@ def test_engine_death_makes_no_suspects_if_deaths_are_not_counted() -> None:
 
 def test_engine_killed_from_outside_and_lost_replica_make_no_suspects() -> None:
     fleet = Fleet(2)
-    fleet.submit("a", "b", "c", "d")
+    fleet.submit_inferences("a", "b", "c", "d")
     for death in range(6):
         if death % 2:
             fleet.report_granted(fleet.driver.handle(ev.ReplicaLost(f"r{death}")))
@@ -321,7 +320,7 @@ def test_engine_killed_from_outside_and_lost_replica_make_no_suspects() -> None:
 
 def test_lease_that_had_not_reached_the_engine_is_no_suspect() -> None:
     fleet = Fleet(1)
-    fleet.submit("a")
+    fleet.submit_inferences("a")
     fleet.driver.open("late")
     fleet.driver.submit("late", "late")
     ran = (ev.LeaseRun(fleet.driver.lease_of("a"), 0.3),)
@@ -335,11 +334,11 @@ def test_lease_that_had_not_reached_the_engine_is_no_suspect() -> None:
 
 def test_engine_death_reported_twice_counts_once() -> None:
     fleet = Fleet(1)
-    fleet.submit("a")
+    fleet.submit_inferences("a")
     runs = (ev.LeaseRun(fleet.driver.lease_of("a"), 0.3),)
     fleet.kill_engine("r0")
     fleet.start_replica()
-    fleet.wait(1.0)
+    fleet.advance_time(1.0)
     fleet.driver.handle(ev.EngineFailed("r0", "r0", FailureCause.CRASH, runs))
 
     assert not fleet.refused
@@ -349,21 +348,21 @@ def test_engine_death_reported_twice_counts_once() -> None:
 def test_suspects_that_fit_nowhere_may_be_overtaken() -> None:
     """At most 16 applications that wait for memory are overtaken in a search."""
     fleet = Fleet(1)
-    fleet.submit(*(f"s{k}" for k in range(40)))
+    fleet.submit_inferences(*(f"s{k}" for k in range(40)))
     fleet.start_replica()
     fleet.kill_engine("r0")
-    fleet.wait(1.0)
-    fleet.submit("x")
+    fleet.advance_time(1.0)
+    fleet.submit_inferences("x")
 
     assert {"r1": ["s0", "x"]} == fleet.inferences_by_replica()
-    fleet.wait(0.9)
-    fleet.wait(0.9)
+    fleet.advance_time(0.9)
+    fleet.advance_time(0.9)
     assert {"r1": ["s0", "s1", "s2", "x"]} == fleet.inferences_by_replica()
 
 
 def test_suspect_of_a_silent_ingress_blocks_no_engine() -> None:
     fleet = Fleet(1)
-    fleet.submit("a")
+    fleet.submit_inferences("a")
     fleet.driver.open("silent", ingress_id="i1")
     fleet.report_granted(fleet.driver.submit("silent", "silent", ingress_id="i1"))
     inference = fleet.driver.inference("silent")
@@ -371,7 +370,7 @@ def test_suspect_of_a_silent_ingress_blocks_no_engine() -> None:
     fleet.driver.core.ledger.leave(fleet.driver.application("silent"), inference)
     fleet.driver.core.ingresses.suspend(fleet.driver.application("silent"), inference)
     fleet.driver.core.ingresses.suspect.add("i1")
-    fleet.submit("x")
+    fleet.submit_inferences("x")
     fleet.start_replica()
 
     assert {"r1": ["x"]} == fleet.inferences_by_replica()
@@ -379,44 +378,44 @@ def test_suspect_of_a_silent_ingress_blocks_no_engine() -> None:
 
 def test_suspect_keeps_its_place_without_delaying_its_application() -> None:
     fleet = Fleet(1)
-    fleet.submit("a")
+    fleet.submit_inferences("a")
     fleet.driver.open("b")
     fleet.report_granted(fleet.driver.submit("b1", "b"))
     fleet.kill_engine("r0")
     fleet.start_replica()
-    fleet.wait(1.0)
+    fleet.advance_time(1.0)
     fleet.report_granted(fleet.driver.submit("b2", "b"))
 
     assert {"r1": ["a", "b2"]} == fleet.inferences_by_replica()
     assert ["b1"] == fleet.driver.waiting("b")
-    fleet.report("r1", ["a"])
+    fleet.report_leases("r1", ["a"])
     assert {"r1": ["b1", "b2"]} == fleet.inferences_by_replica()
 
 
 def test_suspect_runs_on_the_emptiest_replica_and_others_without_suspects() -> None:
     fleet = Fleet(1)
-    fleet.submit("a")
+    fleet.submit_inferences("a")
     fleet.start_replica()
-    fleet.submit("w")  # r1 has the most free memory
+    fleet.submit_inferences("w")  # r1 has the most free memory
     fleet.start_replica()
     fleet.kill_engine("r0")
-    fleet.wait(1.0)
+    fleet.advance_time(1.0)
     assert {"r1": ["w"], "r2": ["a"]} == fleet.inferences_by_replica()
-    fleet.submit("x", "y")
+    fleet.submit_inferences("x", "y")
 
     assert {"r1": ["w", "x", "y"], "r2": ["a"]} == fleet.inferences_by_replica()
 
 
 def test_cancelled_suspect_lets_the_next_suspect_run() -> None:
     fleet = Fleet(1)
-    fleet.submit("a", "b")
+    fleet.submit_inferences("a", "b")
     fleet.kill_engine("r0")
     fleet.start_replica()
-    fleet.wait(1.0)
+    fleet.advance_time(1.0)
     fleet.report_granted(fleet.driver.handle(ev.InferenceCancelled("a")))
 
     assert {"r1": ["b"]} == fleet.inferences_by_replica()
-    fleet.report("r1", ["b"])
+    fleet.report_leases("r1", ["b"])
     assert 0 == len(fleet.driver.core.suspects.known)
     assert "suspects" not in fleet.driver.record()["clock"]
 
@@ -424,15 +423,15 @@ def test_cancelled_suspect_lets_the_next_suspect_run() -> None:
 def test_killer_is_blamed_although_its_neighbours_change() -> None:
     """A caller may leave after each death and call again: any of them might be the killer."""
     fleet = Fleet(1)
-    fleet.submit("poison", "n0")
+    fleet.submit_inferences("poison", "n0")
     deaths = 0
     while not fleet.refused and deaths < 5:
-        fleet.wait(0.3)
+        fleet.advance_time(0.3)
         fleet.kill_engine(f"r{deaths}")
         fleet.report_granted(fleet.driver.handle(ev.InferenceCancelled(f"n{deaths}")))
         deaths += 1
-        fleet.wait(1.1)
-        fleet.submit(f"n{deaths}")
+        fleet.advance_time(1.1)
+        fleet.submit_inferences(f"n{deaths}")
         fleet.start_replica()
 
     assert ([("poison", _KILLER)], 3) == (fleet.refused, deaths)
@@ -440,7 +439,7 @@ def test_killer_is_blamed_although_its_neighbours_change() -> None:
 
 def test_refused_killer_ends_its_application_and_counts_as_failed() -> None:
     fleet = Fleet(1, deaths_allowed=1)
-    fleet.submit("poison")
+    fleet.submit_inferences("poison")
     fleet.driver.handle(ev.ApplicationClosed("poison"))
     actions = fleet.kill_engine("r0")
 
@@ -452,12 +451,12 @@ def test_refused_killer_ends_its_application_and_counts_as_failed() -> None:
 def test_count_outlives_the_scheduler_and_the_inferences_id(name: str) -> None:
     """The count of deaths stays, although an ingress that timed out resubmits under other ids."""
     fleet = Fleet(1)
-    fleet.submit("poison")
+    fleet.submit_inferences("poison")
     fleet.kill_engine("r0")
     fleet.driver.hand_over(_create_core(prefix="2-"))
     fleet.driver.submit(name, "poison", resubmitted=True)
     fleet.start_replica()
-    fleet.wait(0.3)
+    fleet.advance_time(0.3)
     fleet.kill_engine("r1")
 
     assert [(name, _KILLER)] == fleet.refused
@@ -466,7 +465,7 @@ def test_count_outlives_the_scheduler_and_the_inferences_id(name: str) -> None:
 def test_engine_death_first_reported_to_a_new_scheduler_counts() -> None:
     """The replica reports which leases ran, and the ingress which inferences held them."""
     fleet = Fleet(1, prefix="1-")
-    fleet.submit("poison", "a")
+    fleet.submit_inferences("poison", "a")
     fleet.driver.wait(0.3)
     runs = [(fleet.driver.lease_of(name), fleet.driver.inference(name)) for name in ("poison", "a")]
     fleet.driver.hand_over(_create_core(prefix="2-"), ["r0"])
@@ -478,7 +477,7 @@ def test_engine_death_first_reported_to_a_new_scheduler_counts() -> None:
     )
     fleet.driver.resubmit(runs[1][1], runs[1][0])
     fleet.start_replica()
-    fleet.wait(1.0)
+    fleet.advance_time(1.0)
     assert {"r0": [], "r1": ["poison"]} == fleet.inferences_by_replica()
     assert 2 == fleet.driver.core.suspects.open_count
 
@@ -489,7 +488,7 @@ def test_engine_death_first_reported_to_a_new_scheduler_counts() -> None:
 def test_lease_of_an_engine_death_may_be_claimed_late() -> None:
     """Ingresses reconnect to a new scheduler one after the other."""
     fleet = Fleet(1, prefix="1-")
-    fleet.submit("a", "b")
+    fleet.submit_inferences("a", "b")
     runs = [(fleet.driver.lease_of(name), fleet.driver.inference(name)) for name in ("a", "b")]
     fleet.driver.hand_over(_create_core(prefix="2-"), ["r0"])
     dead = tuple(ev.LeaseRun(lease, 0.3) for lease, _ in runs)
@@ -507,7 +506,7 @@ def test_lease_of_an_engine_death_may_be_claimed_late() -> None:
 
 def test_suspects_of_an_ingress_that_does_not_return_are_forgotten() -> None:
     fleet = Fleet(1)
-    fleet.submit("a")
+    fleet.submit_inferences("a")
     fleet.kill_engine("r0")
     fleet.driver.hand_over(SchedulerCore("fcfs"))
     assert 1 == len(fleet.driver.core.suspects.known)
@@ -527,7 +526,7 @@ def test_damaged_record_of_suspects_is_named() -> None:
 
 def test_two_running_suspects_on_one_replica_break_an_invariant() -> None:
     fleet = Fleet(1)
-    fleet.submit("a", "b")
+    fleet.submit_inferences("a", "b")
     core = fleet.driver.core
     inferences = [fleet.driver.inference(name) for name in ("a", "b")]
     core.suspects.note_death("r9", [(inference, 0.3) for inference in inferences])
@@ -545,8 +544,8 @@ def test_scheduler_without_engine_deaths_looks_for_no_suspects(
         monkeypatch.setattr(
             type(fleet.driver.core.suspects), name, lambda *_, name=name: asked.append(name)
         )
-    fleet.submit("a", "b", "c")
-    fleet.report("r0", fleet.inferences_by_replica()["r0"])
+    fleet.submit_inferences("a", "b", "c")
+    fleet.report_leases("r0", fleet.inferences_by_replica()["r0"])
 
     assert not asked
     assert granted(fleet.driver.handle(ev.DeadlinePassed())) == []
@@ -603,13 +602,13 @@ def test_suspended_engine_makes_no_suspects() -> None:
 
 def test_crash_of_a_replica_process_counts_as_death_of_its_engine() -> None:
     fleet = Fleet(1)
-    fleet.submit("poison", "a")
+    fleet.submit_inferences("poison", "a")
     fleet.driver.open("late")
     fleet.driver.submit("late", "late")  # this lease is granted, but not reported yet
     for _ in range(3):
         fleet.start_replica()
     fleet.crash_process("r0")
-    fleet.wait(1.0)
+    fleet.advance_time(1.0)
     alone = {name: fleet.replica_of(name) for name in ("poison", "a", "late")}
 
     assert 3 == len(set(alone.values()))
@@ -624,7 +623,7 @@ def test_crash_of_a_replica_process_counts_as_death_of_its_engine() -> None:
 def test_crash_reported_after_lost_connections_separates_the_requeued_suspects() -> None:
     """An ingress notices the end of a process at once, and its calls are leased again."""
     fleet = Fleet(1)
-    fleet.submit("poison", "a", "b")
+    fleet.submit_inferences("poison", "a", "b")
     fleet.start_replica()
     for name in ("poison", "a", "b"):
         fleet.lose_connection(name)
@@ -634,7 +633,7 @@ def test_crash_reported_after_lost_connections_separates_the_requeued_suspects()
     assert 2 == len(aborts)
     assert ["b"] == fleet.inferences_by_replica()["r1"]
     fleet.start_replica()
-    fleet.wait(1.0)
+    fleet.advance_time(1.0)
     assert ["poison"] == fleet.inferences_by_replica()["r2"]
     fleet.crash_process("r2")
     assert [("poison", _KILLER)] == fleet.refused
@@ -642,25 +641,25 @@ def test_crash_reported_after_lost_connections_separates_the_requeued_suspects()
 
 def test_suspect_running_elsewhere_at_the_crash_report_is_cleared_in_time() -> None:
     fleet = Fleet(1)
-    fleet.submit("a")
+    fleet.submit_inferences("a")
     fleet.start_replica()
-    fleet.wait(2.0)
+    fleet.advance_time(2.0)
     fleet.lose_connection("a")
     fleet.crash_process("r0")
     assert ["a"] == fleet.inferences_by_replica()["r1"]
-    fleet.wait(2.0)
+    fleet.advance_time(2.0)
     assert 1 == fleet.driver.core.suspects.open_count
-    fleet.wait(0.6)
+    fleet.advance_time(0.6)
 
     assert 0 == fleet.driver.core.suspects.open_count
 
 
 def test_connection_lost_before_the_last_pull_is_unrelated_to_a_crash() -> None:
     fleet = Fleet(1)
-    fleet.submit("a")
+    fleet.submit_inferences("a")
     fleet.start_replica()
     fleet.lose_connection("a")
-    fleet.report("r0")
+    fleet.report_leases("r0")
     fleet.crash_process("r0")
 
     assert 0 == len(fleet.driver.core.suspects.known)
@@ -668,7 +667,7 @@ def test_connection_lost_before_the_last_pull_is_unrelated_to_a_crash() -> None:
 
 def test_crash_of_an_unknown_replica_changes_nothing() -> None:
     fleet = Fleet(1)
-    fleet.submit("a")
+    fleet.submit_inferences("a")
     fleet.crash_process("other")
 
     assert {"r0": ["a"]} == fleet.inferences_by_replica()
@@ -678,10 +677,10 @@ def test_crash_of_an_unknown_replica_changes_nothing() -> None:
 def test_killer_that_runs_on_another_replica_is_aborted_there() -> None:
     """The ingress lost the connection before the crash of the process was reported."""
     fleet = Fleet(1)
-    fleet.submit("poison")
+    fleet.submit_inferences("poison")
     for _ in range(2):
         fleet.start_replica()
-        fleet.wait(1.0)
+        fleet.advance_time(1.0)
         dead = fleet.replica_of("poison")
         fleet.start_replica()
         fleet.lose_connection("poison")

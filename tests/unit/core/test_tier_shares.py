@@ -30,7 +30,7 @@ def _guaranteed_shares(
 
 @pytest.mark.parametrize(("lends", "is_refused"), [(0.0, True), (0.5, False), (1.0, False)])
 def test_unlent_part_of_a_tiers_share_is_reserved(lends: float, is_refused: bool) -> None:
-    """40, 20 and 0 of 100 are reserved; the tier flex holds 50 and needs 20 more."""
+    """The less other tiers have borrowed, the more is reserved."""
     shares = _guaranteed_shares(lends)
     shares.hold("f", "acme", 50, "flex")
 
@@ -39,7 +39,6 @@ def test_unlent_part_of_a_tiers_share_is_reserved(lends: float, is_refused: bool
 
 
 def test_held_part_of_a_tiers_share_is_not_reserved() -> None:
-    """With 30 held of 40, 10 are reserved; and 40 again after its end."""
     shares = _guaranteed_shares()
     shares.hold("p", "acme", 30, "priority")
     shares.hold("f", "acme", 40, "flex")
@@ -85,7 +84,6 @@ def test_tier_holds_at_most_its_maximum_share() -> None:
 
 
 def test_reservations_of_tenants_and_tiers_add_up() -> None:
-    """An application that is neither acme's (30 of 100) nor of the tier (40) holds 30 at most."""
     tree = TenantTree({"acme": TenantNode(kv_share=KvShare(guaranteed=0.3, lends=0.0))})
     shares = _guaranteed_shares(tree=tree)
     shares.hold("o", "other", 20, "flex")
@@ -103,7 +101,7 @@ def test_reservations_of_tenants_and_tiers_add_up() -> None:
 
 
 def _driver_with_tiers(policy: str, options: dict[str, object], flex: int = 40) -> CoreDriver:
-    """Open `flex` applications of tier flex with 30 tokens each, then p of tier priority."""
+    """Open applications of tier flex with 30 tokens each, then one of tier priority."""
     driver = CoreDriver(SchedulerCore(policy, options, tiers=_KEPT, timeouts=PATIENT))
     for number in range(flex):
         _open_in_tier(driver, f"f{number}", f"t{number % 3}", "flex")
@@ -129,7 +127,6 @@ def _open_in_tier(driver: CoreDriver, name: str, tenant: str, tier: str, cost: f
 def test_priority_application_is_found_behind_many_of_another_tier(
     policy: str, options: dict[str, object]
 ) -> None:
-    """38 applications of tier flex wait before p, which has the memory reserved for it."""
     driver = _driver_with_tiers(policy, options)
     names = granted(driver.pull(kv=100))
 

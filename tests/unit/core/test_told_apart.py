@@ -31,7 +31,6 @@ def test_flood_of_tenant_names_keeps_the_usage_of_others() -> None:
 
 
 def test_places_of_tenant_names_survive_a_restart() -> None:
-    """The saved totals keep their places."""
     book = UsageBook()
     for number in range(6_000):
         book.of(f"acme/{number}", 0.0)

@@ -295,7 +295,6 @@ def test_ended_applications_leave_the_working_set() -> None:
 
 
 def test_started_and_waiting_applications_are_counted() -> None:
-    """`runs` and `first` have started, `second` and `third` wait; `first` waits at its place."""
     driver = core_with_running_lease(costs=OUTRUN)
     driver.submit("second1", "second", prompt=3000)
     driver.submit("third1", "third", prompt=10)

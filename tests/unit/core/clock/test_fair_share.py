@@ -40,7 +40,7 @@ def test_charge_doubles_when_service_exceeds_it() -> None:
 
 
 def test_recharge_behind_v_starts_at_v() -> None:
-    """The new tag is max(F, V) plus the charge, from the present V, not from the arrival."""
+    """A raised charge counts from the present virtual time, not from the arrival."""
     share = _served_share(a=(2, 1), b=(100, 1))
     share.deliver([("b", exact(20))])  # V is 2 after 4 units; then only b is active
     share.deliver([("a", exact(3))])
@@ -135,7 +135,7 @@ def test_time_and_memory_do_not_move_the_served_clock() -> None:
 
 
 def test_tag_of_a_withdrawn_application_counts_its_attained_service() -> None:
-    """An application that has had 4 of its 10 must precede a new one of equal cost."""
+    """An application that has received 4 of its 10 must precede a new one of equal cost."""
     share = _served_share(a=(10, 1), b=(30, 1))
     share.deliver([("a", exact(4)), ("b", exact(6))])  # V = 5
     share.withdraw("a")
@@ -153,7 +153,7 @@ def _nominal_share(kv_tokens: int = 100) -> NominalShare:
 
 
 def test_v_rises_by_the_kv_memory_per_iteration_and_never_falls() -> None:
-    """At M per second the order would be that of SJF or FCFS; no second is counted twice."""
+    """At M tokens per second the order would be that of SJF or FCFS."""
     share = _nominal_share()
     share.arrive("a", exact(1000), exact(1), 0)
     share.advance(exact(11))
@@ -165,7 +165,7 @@ def test_v_rises_by_the_kv_memory_per_iteration_and_never_falls() -> None:
 
 
 def test_neither_service_nor_a_tool_gap_moves_the_nominal_clock() -> None:
-    """The paper does not settle charges and keeps an application in GPS, unlike `served`."""
+    """The paper neither settles charges nor withdraws idle applications."""
     share = _nominal_share()
     share.arrive("a", exact(50), exact(1), 0)
 
@@ -182,7 +182,6 @@ def test_neither_service_nor_a_tool_gap_moves_the_nominal_clock() -> None:
 
 
 def test_time_before_the_first_replica_does_not_move_v() -> None:
-    """The rate is 0 until a replica has reported its memory."""
     share = NominalShare(exact(1, 2), VirtualClock(exact(7)))
     share.advance(exact(0))
     share.arrive("a", exact(1000), exact(1), 0)
@@ -197,7 +196,7 @@ def _unsettled_share() -> UnsettledShare:
 
 
 def test_application_with_a_low_prediction_keeps_its_place_without_settling() -> None:
-    """With settling the charge would double twice by 40, and b would come first."""
+    """With settling its charge would double twice, and the other application would come first."""
     share = _unsettled_share()
     share.arrive("a", exact(10), exact(1), 0)
     share.arrive("b", exact(30), exact(1), 1)
@@ -207,7 +206,7 @@ def test_application_with_a_low_prediction_keeps_its_place_without_settling() ->
 
 
 def test_application_with_a_high_prediction_holds_v_back_without_settling() -> None:
-    """With settling the unused 90 of a would go to b when a ends."""
+    """With settling the unused part of its charge would go to the others at its end."""
     share = _unsettled_share()
     share.arrive("a", exact(100), exact(1), 0)
     share.arrive("b", exact(20), exact(1), 1)
@@ -219,7 +218,7 @@ def test_application_with_a_high_prediction_holds_v_back_without_settling() -> N
 
 
 def test_without_settling_tool_gaps_change_nothing_and_weights_scale_the_debt() -> None:
-    """With settling a gap would refund the remainder; 100 at weight 1 are 50 at weight 2."""
+    """With settling a tool gap would refund the remaining charge."""
     share = _unsettled_share()
     share.arrive("a", exact(100), exact(1), 0)
     share.withdraw("a")
@@ -243,7 +242,7 @@ def test_lag_is_measured_against_settled_accounts() -> None:
 
 
 def _reach_second_stage(core: CoreDriver, cost: float = 300) -> None:
-    """Finish the first inference of an application: 155 attained, and b has a tag of 400."""
+    """Finish the first inference of an application, while b has a tag of 400."""
     core.open("b", 400)
     core.submit("y", "b")
     core.open("a", cost)
@@ -263,7 +262,7 @@ def test_charge_may_differ_from_the_prediction(core: CoreDriver) -> None:
 
 
 def test_charge_is_raised_by_the_missing_cost_and_never_lowered() -> None:
-    """Charged 10 and served 4, with 20 still to come, it is charged 14 more."""
+    """An application charged 10 and served 4 that still needs 20 is charged 14 more."""
     share = ServedShare(VirtualClock(exact(0)))
     share.arrive("a", exact(10), exact(2), 1)
 
@@ -277,7 +276,7 @@ def test_charge_is_raised_by_the_missing_cost_and_never_lowered() -> None:
 
 
 def test_application_with_a_raised_charge_takes_its_new_place(core: CoreDriver) -> None:
-    """The application precedes b at first, and is the larger one at its second stage."""
+    """The application is first at its arrival, and behind b at its second stage."""
     _reach_second_stage(core)
     core.submit("x2", remaining=1000)
 

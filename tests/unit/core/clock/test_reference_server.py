@@ -26,7 +26,7 @@ def _tree_depth(sums: PrefixSums) -> int:
 
 
 def test_sums_equal_those_of_a_sorted_list() -> None:
-    """Every key of a tenant is a sum of this tree: an error would change the order."""
+    """Keys of tenants are sums of this tree, so an error would change the order."""
     sums, plain = PrefixSums(), dict[Place, float]()
     for step in range(600):
         place = _place_of_tag(_pseudo_random(step, 60))

@@ -130,7 +130,7 @@ def test_reused_id_takes_over_its_debt_in_another_tenant() -> None:
 
 
 def test_reused_id_takes_over_the_debt_of_both_servers() -> None:
-    """The reference server has finished x, while GPS in its tenant still owes it 5 of 10.
+    """The first server has finished x, while GPS in its tenant still owes it 5 of 10.
 
     Both must owe T the same, so 5 of y are done at once, and x is charged for them.
     """
@@ -172,7 +172,6 @@ def test_tool_gap_withdraws_the_charge_at_both_levels() -> None:
 
 
 def test_withdrawn_application_of_an_idle_tenant_gets_its_tag_from_v() -> None:
-    """Its tenant T is not in GPS during tool gaps."""
     share = _open_in_tenants(x=("T", 10, 1), y=("T", 2, 1), z=("U", 50, 1))
     share.withdraw("x")
     share.deliver([("y", exact(2)), ("z", exact(6))])
@@ -186,7 +185,7 @@ def test_withdrawn_application_of_an_idle_tenant_gets_its_tag_from_v() -> None:
 
 
 def test_returning_tenant_continues_while_the_root_serves_its_debt() -> None:
-    """The tenant's session was marked to be forgotten; it continues with the arrival's weight.
+    """The tenant was already marked to be forgotten.
 
     T is owed 5 of x and 10 of y, at φ = 5. Inside, y is before x: 5 + 10/5 against 10.
     """
@@ -203,11 +202,6 @@ def test_returning_tenant_continues_while_the_root_serves_its_debt() -> None:
 
 
 def test_weight_change_keeps_the_debt_at_both_levels() -> None:
-    """The application x has had 8, and its tenant's share is 4.
-
-    T's GPS is at 2, x gave 2 of its 10 back: F_x = 8, 6 ahead; at weight 3 that is 4, and x is
-    served before y, whose F_y is 6 and which has 2 of its 6 left.
-    """
     share = _open_in_tenants(x=("T", 10, 1), y=("T", 6, 1), z=("U", 90, 1))
     share.deliver([("x", exact(8))])  # V = 4
     share.withdraw("x")
@@ -219,7 +213,7 @@ def test_weight_change_keeps_the_debt_at_both_levels() -> None:
 
 
 def test_tenant_served_by_the_root_has_no_debt_inside_despite_rounding() -> None:
-    """In floats 0.7·(F − V) is less than 10.1, and x would stay in T although it has ended."""
+    """Otherwise an ended application would stay in its tenant because of a rounding error."""
     share = TenantShare(VirtualClock(1e6))
     for sequence, name in enumerate("xy"):
         share.arrive(name, 10.1, 0.7, sequence, "T")
@@ -314,7 +308,7 @@ def core_of_two_tenants() -> CoreDriver:
 def test_tenants_take_turns_by_key_and_their_applications_by_tag(
     core_of_two_tenants: CoreDriver,
 ) -> None:
-    """Between applications c would start at 300; T has received its share with a."""
+    """Without tenants the applications of one tenant could be served first one after another."""
     assert isinstance(core_of_two_tenants.core.ledger.fair_share, TenantShare)
     assert (400, 300) == (
         core_of_two_tenants.core.tag("c"),
@@ -326,7 +320,7 @@ def test_tenants_take_turns_by_key_and_their_applications_by_tag(
 def test_arrival_without_inferences_moves_other_applications_of_its_tenant(
     core_of_two_tenants: CoreDriver,
 ) -> None:
-    """The application d has no inference, but its charge of 60 puts a behind b: 160 against 150.
+    """The charge of the arriving application puts another one behind a foreign application.
 
     At the next report d is withdrawn, and a is first again.
     """
@@ -339,7 +333,7 @@ def test_arrival_without_inferences_moves_other_applications_of_its_tenant(
 
 
 def test_end_of_an_application_moves_others_of_its_tenant(core_of_two_tenants: CoreDriver) -> None:
-    """Without a, c is at 300; b, with a new weight, at 500: the queue is notified of both."""
+    """The queue must be notified of the moved applications."""
     core_of_two_tenants.handle(ev.WeightChanged("b", 0.25))
     core_of_two_tenants.open("e", 50, tenant="V")
     core_of_two_tenants.submit("e1", "e")
@@ -361,11 +355,6 @@ def test_virtual_finish_time_of_an_application_is_its_key(core_of_two_tenants: C
 
 
 def test_work_moved_to_an_earlier_application_moves_only_the_keys_between() -> None:
-    """T finishes p at 10, x at 30, y at 60, z at 100 of V; 5 of y are done before x's end.
-
-    F inside and the debts stay, as does the other tenant's key; the remaining part of y is done by
-    60.
-    """
     share = _open_in_tenants(
         p=("T", 10, 1), x=("T", 20, 1), y=("T", 30, 1), z=("T", 40, 1), u=("U", 50, 1)
     )
@@ -399,7 +388,6 @@ def test_no_work_is_moved_to_a_finished_application() -> None:
 
 
 def test_moved_work_is_weighted_by_tenant_and_application() -> None:
-    """With weight 2, moving 6 moves x's key by 3."""
     share = _open_in_tenants(x=("T", 10, 2), y=("T", 30, 2), u=("U", 50, 1))
     share.transfer("y", "x", exact(6))
 

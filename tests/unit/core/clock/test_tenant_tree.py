@@ -55,7 +55,7 @@ def test_weights_of_the_tree_count_at_their_level() -> None:
 
 
 def test_tenant_that_gets_children_keeps_its_owed_service() -> None:
-    """Leaf T (backlog 10) becomes a branch when T/a arrives with 10.
+    """A tenant without children that has a backlog of 10 becomes a branch when a child arrives.
 
     Each has half of T, and a key where T has been served 20. T's weight drops from the 2 that t
     asked for to the tree's 1; t keeps weight 2 inside T.
@@ -149,7 +149,6 @@ def _driver_with_tree(options: dict[str, object], tree: TenantTree | None = None
 
 @pytest.mark.parametrize("options", [{}, {"order": "sgps", "guard_iterations": 300}])
 def test_nodes_take_turns_and_their_children_within_them(options: dict[str, object]) -> None:
-    """T is served half of the memory; b has the key 300, u 250, t 400, a 550."""
     driver = _driver_with_tree(options)
     order = [application.application_id for application in driver.core.ledger.queue.in_order()]
 
@@ -177,7 +176,7 @@ def test_restored_core_has_the_same_keys_and_order(options: dict[str, object]) -
 
 
 def test_record_of_a_release_without_branches_still_loads() -> None:
-    """In the record tenants have paths but no branches: accounts start with the remaining work."""
+    """In the old record tenants have paths but no branches."""
     driver = _driver_with_tree({})
     record = snapshot(driver.core)
     del record["clock"]["branches"]

@@ -18,7 +18,7 @@ def _finish_tag(clock: VirtualClock, name: str) -> float:
 
 
 def test_first_charge_of_a_busy_period_counts() -> None:
-    """GPS finishes three packets of length 1 at 1, 2, 3; a clock that starts late says 0, 1, 2."""
+    """GPS finishes three packets of length 1 at 1, 2 and 3; a clock that starts late errs by 1."""
     clock = _clock_with_charges()
     for period in (0, 3):
         for packet in (1, 2, 3):
@@ -128,7 +128,6 @@ def test_debt_stays_when_a_weight_changes() -> None:
 
 
 def test_weight_change_of_a_session_without_debt_keeps_its_tag() -> None:
-    """The tag of a session that is owed 0 is at most V, and stays."""
     clock = _clock_with_charges(("a", 4, 1))
     clock.serve(exact(4))
     clock.reweigh("a", exact(2))
@@ -139,7 +138,7 @@ def test_weight_change_of_a_session_without_debt_keeps_its_tag() -> None:
 
 
 def test_released_session_keeps_its_debt_at_another_weight() -> None:
-    """The node of a tree whose applications have all ended may get another weight."""
+    """A tenant whose applications have all ended may get another weight."""
     clock = _clock_with_charges(("a", 4, 1), ("b", 9, 1))
     clock.release("a")
     clock.reweigh("a", exact(2))
@@ -183,7 +182,7 @@ def test_empty_clock_has_weight_zero_despite_rounding() -> None:
 
 
 def test_charge_of_zero_makes_no_session_active() -> None:
-    """A session is active while its tag F is above virtual time V, not at F = V."""
+    """A session is active while its tag is above virtual time V, not at V."""
     clock = _clock_with_charges(("a", 0, 1))
 
     assert (0, False) == (clock.active_weight, clock.session("a").active)

@@ -76,7 +76,6 @@ def test_lag_is_the_service_between_gps_and_the_last_start(patient_core: CoreDri
 
 
 def test_lag_of_a_live_application_grows_while_it_waits(patient_core: CoreDriver) -> None:
-    """The lag of a waiting application is that of a start now."""
     _start_giant(patient_core)
     before = patient_core.core.lag("mouse")
     patient_core.now += 9
@@ -102,10 +101,6 @@ def test_application_that_never_started_has_no_lag(patient_core: CoreDriver) -> 
 
 
 def test_requeued_inference_is_not_in_flight(patient_core: CoreDriver) -> None:
-    """A requeued inference waits like any other.
-
-    The giant's bound: 931 in flight when nothing waited, and the 40 served since its first start.
-    """
     _start_giant(patient_core)
     patient_core.handle(ev.ReplicaLost("r0"))
     lag = patient_core.core.lag("giant")
@@ -119,7 +114,7 @@ def test_requeued_inference_is_not_in_flight(patient_core: CoreDriver) -> None:
 
 
 def test_weight_change_restarts_the_lag(patient_core: CoreDriver) -> None:
-    """The new tag counts from V, so earlier service does not count against the bound."""
+    """Service before the weight change does not count against the bound."""
     _start_giant(patient_core)
     patient_core.handle(ev.WeightChanged("mouse", 2))
     lag = _lag_of_end(_finish_giant_then_mouse(patient_core))
@@ -164,7 +159,7 @@ def test_application_in_a_tool_gap_is_withdrawn_once(patient_core: CoreDriver) -
 def test_policy_change_ends_the_lag_bound_of_waiting_applications(
     patient_core: CoreDriver, policy: str
 ) -> None:
-    """Until then they were in another order; a new bound starts with an empty queue."""
+    """The bound assumes one order from the submission to the start."""
     _start_giant(patient_core)
     patient_core.handle(ev.PolicyChanged("fcfs"))
     patient_core.handle(ev.PolicyChanged(policy))
@@ -191,7 +186,7 @@ _OTHER_ACCOUNTS: list[dict[str, Any]] = [
 def test_changed_accounts_leave_the_reference_accounts_unchanged(
     patient_core: CoreDriver, options: dict[str, Any]
 ) -> None:
-    """Lags are still measured by the old accounts, beside those of the new order."""
+    """Lags are still measured by the old accounts."""
     _start_giant(patient_core)
     patient_core.handle(ev.PolicyChanged("justitia", tuple(options.items())))
     patient_core.handle(ev.WeightChanged("mouse", 2))
@@ -240,7 +235,6 @@ def test_reference_accounts_separate_at_the_first_known_true_cost(patient_core: 
 
 
 def test_tool_gap_withdraws_the_reference_charge_too() -> None:
-    """An application with a known true cost has tool gaps like any other."""
     driver = CoreDriver(
         SchedulerCore("fcfs", {"clock": "nominal"}, timeouts=PATIENT, meter=LagMeter)
     )
@@ -267,7 +261,7 @@ def _restart_scheduler(driver: CoreDriver, options: dict[str, Any]) -> CoreDrive
 
 @pytest.mark.parametrize("options", [{}, {"clock": "nominal"}])
 def test_restart_forgets_when_v_reached_a_tag(options: dict[str, Any]) -> None:
-    """An application that was already late has no known lag; the others have one."""
+    """An application that was already late at the restart has no known lag."""
     driver = CoreDriver(SchedulerCore("justitia", options, timeouts=PATIENT, meter=LagMeter))
     _start_giant(driver)
     driver.now += 9
@@ -285,7 +279,6 @@ def test_restart_forgets_when_v_reached_a_tag(options: dict[str, Any]) -> None:
 
 
 def test_idle_application_is_known_after_a_restart(patient_core: CoreDriver) -> None:
-    """An application may end before its first event after the restart."""
     patient_core.open("a", 100)
     patient_core.handle(
         ev.ApplicationArrived("b", "class", "tenant", 1, 100, "i0", true_kv_token_time=9)
@@ -331,7 +324,7 @@ def test_lag_bound_is_the_work_in_flight_at_the_last_start_of_a_larger_tag() -> 
 
 
 def test_lag_bound_adds_up_over_starts_of_larger_tags() -> None:
-    """Later submissions of the application wait behind each of these starts: 10, then 70."""
+    """Later submissions of the application wait behind each of these starts."""
     bound, claim = DelayBound(), Claim()
     _record_start(bound, Claim(), 9, work=10)
     _record_start(bound, claim, 5, work=20)
@@ -342,7 +335,6 @@ def test_lag_bound_adds_up_over_starts_of_larger_tags() -> None:
 
 
 def test_exceptions_since_the_last_start_are_added_to_the_lag_bound() -> None:
-    """Earlier exceptions were in flight at that start or have ended."""
     bound, claim = DelayBound(), Claim()
     bound.exceptions += 1000
     _record_start(bound, Claim(), 9, work=10)

@@ -62,7 +62,7 @@ def create_delivery(
 def test_prompt_is_charged_at_the_grant_and_tokens_as_they_are_made(
     meter_policy: MeterPolicy, inference_a1: Inference
 ) -> None:
-    """VTC charges this way; no charge is left for the end."""
+    """VTC charges this way."""
     assert 10 == meter_policy.charge_of_grant(inference_a1)
     assert 2 * 3 == meter_policy.charge_of_report(create_delivery(0, 3))
     assert 2 * 4 == meter_policy.charge_of_report(create_delivery(3, 7))
@@ -128,7 +128,7 @@ def test_tokens_of_an_earlier_policy_are_not_charged_with_a_later_grant(
 def test_prompt_is_charged_as_the_replica_counts_it(
     meter_policy: MeterPolicy, inference_a1: Inference
 ) -> None:
-    """The ingress estimates; a smaller true prompt gives no refund, but reduces later charges."""
+    """A shorter true prompt gives no refund, but reduces later charges."""
     meter_policy.charge_of_grant(inference_a1)
 
     assert 2 + 2 * 3 == meter_policy.charge_of_report(create_delivery(0, 3, prompt=12))
@@ -137,7 +137,7 @@ def test_prompt_is_charged_as_the_replica_counts_it(
 
 
 def test_each_sequence_of_a_lease_is_charged(inference_a1: Inference) -> None:
-    """If h has a price per call or is not linear, several sequences cost more than one."""
+    """With a price per call several sequences cost more than one."""
     inference_a1.choices = 2
 
     assert 2 * profiled_quadratic(5, 0) == MeterPolicy("profiled").charge_of_grant(inference_a1)
@@ -166,7 +166,7 @@ def running_core(core: CoreDriver) -> CoreDriver:
 
 
 def test_progress_is_metered_by_the_cost_formula(running_core: CoreDriver) -> None:
-    """After g of its tokens an inference has received h(p, g): 10·3 + 6, then 10·5 + 15."""
+    """With 10 prompt tokens 3 output tokens cost 10·3 + 6, and 5 cost 10·5 + 15."""
     running_core.pull(progress={"1": 3})
 
     assert running_core.account().attained == 36
@@ -186,7 +186,7 @@ def test_progress_moves_the_virtual_clock(running_core: CoreDriver) -> None:
 
 
 def test_final_report_is_metered_before_the_inference_ends(running_core: CoreDriver) -> None:
-    """The tokens since the last pull are service too, and the prediction was exact."""
+    """The tokens since the last pull are service, too."""
     running_core.pull(progress={"1": 3})
     running_core.pull(finished={"1": 10})
 
@@ -228,7 +228,7 @@ def test_decreasing_progress_is_ignored(running_core: CoreDriver) -> None:
 
 
 def test_prompt_length_is_corrected_by_the_replicas_count(running_core: CoreDriver) -> None:
-    """The ingress estimates the prompt; the engine counts it. 0 means not counted yet."""
+    """The ingress estimates the prompt; the engine counts it."""
     running_core.pull(progress=[ev.LeaseProgress("1", 0, 0, running=True)])
     running_core.pull(progress=[ev.LeaseProgress("1", 14, 3, running=True)])
 

@@ -149,7 +149,7 @@ def test_scheduler_under_justitia_imports_no_option_and_no_lab() -> None:
 
 
 class _PolicyWithProperty(Policy):
-    """Policy of a user, written when the property was in the base class."""
+    """Custom policy, written when the property was in the base class."""
 
     def key(self, client: str, first: Application) -> Key:
         return (first.sequence,)

@@ -40,7 +40,7 @@ def test_shortest_prediction_is_first_across_and_within_applications() -> None:
 
 
 def test_finished_inferences_move_an_application_forward() -> None:
-    """Remaining, not total, cost: a = 500 less 10·20 + 210 = 410 leaves 90, less than b's 100."""
+    """A cost of 500 of which 410 are served counts less than a new cost of 100."""
     driver = PolicyDriver("srjf")
     driver.open_and_submit("b", cost=100)
     driver.open_and_submit("a", "a1", "a2", cost=500)
@@ -64,7 +64,7 @@ def test_service_of_running_inferences_does_not_count() -> None:
 
 
 def test_remaining_cost_of_an_underpredicted_application_is_zero() -> None:
-    """Below 0 it would precede those that are almost done; ties go to the first opened."""
+    """A negative cost would precede applications that are almost done."""
     driver = PolicyDriver("srjf")
     driver.open_and_submit("a", "a1", cost=10)
     driver.open_and_submit("b", "b1", cost=10)

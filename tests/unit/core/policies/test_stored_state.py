@@ -55,7 +55,6 @@ def test_counters_of_tenants_stay_and_those_of_ended_applications_are_dropped(
 
 
 def test_tenant_stays_in_the_ring_with_its_balance() -> None:
-    """An ended application leaves the ring; two prompts and three tokens were charged."""
     application, tenant = (
         _counters_of_ended_application("drr", "application"),
         _counters_of_ended_application("drr", "tenant"),

@@ -38,7 +38,7 @@ def test_client_with_the_least_counter_is_granted_first() -> None:
 
 
 def test_new_client_is_lifted_to_the_least_waiting_counter() -> None:
-    """Otherwise b would get 14 more units of service before a (VTC, Alg. 2, lines 12 to 14)."""
+    """Otherwise client b would be served long before a (VTC, Alg. 2, lines 12 to 14)."""
     driver = driver_with_two_inferences()
     driver.report_tokens("a1", 2)
     driver.submit("b1", "b")
@@ -95,7 +95,7 @@ def test_lift_in_an_empty_queue_is_to_the_client_that_left_last() -> None:
 
 
 def test_ended_application_is_forgotten_but_not_its_counter_level() -> None:
-    """Only live applications are stored; a newcomer still gathers no credit (line 11)."""
+    """A new client still gathers no credit (VTC, Alg. 2, line 11)."""
     driver = driver_with_two_inferences()
     driver.handle(ev.ApplicationClosed("a"))
     driver.finish("a1", 4)
@@ -146,7 +146,7 @@ def test_charges_are_divided_by_weight() -> None:
 
 
 def test_changed_weight_applies_to_later_charges() -> None:
-    """Earlier charges stay: 10 + 2·2 at weight 1, then 2·3 at weight 2."""
+    """Charges are 10 + 2·2 at weight 1 and then 2·3 at weight 2."""
     driver = driver_with_two_inferences()
     driver.report_tokens("a1", 2)
     driver.handle(ev.WeightChanged("a", 2))
@@ -205,7 +205,7 @@ def test_prompt_is_charged_as_the_replica_counts_it(counted: int, expected: list
 
 
 def test_tenants_are_compared_by_all_their_applications() -> None:
-    """`unit: tenant`: opening another application gains nothing, and the earliest goes first."""
+    """A tenant gains nothing by opening another application."""
     driver = PolicyDriver("vtc", {"unit": "tenant"})
     for name, tenant in (("a", "x"), ("b", "x/below"), ("c", "y")):
         driver.open(name, tenant=tenant)

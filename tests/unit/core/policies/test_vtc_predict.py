@@ -85,7 +85,7 @@ def test_cancelled_inference_gets_a_refund_for_its_missing_output() -> None:
 
 
 def test_refund_uses_the_weight_of_the_charge() -> None:
-    """A lower weight in between must not give a gain: 50/4, less (50 − 20)/4."""
+    """A lower weight between charge and refund must not give a gain."""
     driver = driver_with_two_clients("vtc-oracle")
     driver.handle(ev.WeightChanged("a", 4))
     _submit_with_lengths(driver, "a1", true=20)
@@ -137,7 +137,7 @@ def test_restart_keeps_the_prepaid_output() -> None:
 
 
 def test_tokens_made_again_after_a_restart_are_not_counted_twice() -> None:
-    """The lease is lost with the scheduler; eight tokens were made, in any order of reports.
+    """The lease is lost with the scheduler after eight tokens.
 
     Inference a2 reports first, and its tokens are counted as those already booked.
     """
@@ -201,7 +201,6 @@ def test_inference_without_output_is_not_in_the_history() -> None:
 
 
 def test_history_of_a_tenant_outlives_its_applications() -> None:
-    """The application here has the same name as its tenant."""
     driver = PolicyDriver("vtc-predict", {"unit": "tenant"})
     driver.open("a", tenant="a")
     driver.pull(seats=1)
@@ -244,7 +243,7 @@ def test_history_of_another_unit_is_not_restored() -> None:
 def test_oracle_uses_the_true_output_length_or_else_the_prediction(
     true: Tokens | None, charged: int
 ) -> None:
-    """In service the true length is unknown; then d̂ is the predicted output."""
+    """In service the true length is unknown."""
     driver = driver_with_two_clients("vtc-oracle")
     _submit_with_lengths(driver, "a1", true=true, predicted=7)
 
@@ -265,7 +264,7 @@ def _noisy_predictions(seed: int, length: Tokens, count: int) -> list[Tokens]:
 
 
 def test_noise_is_uniform_from_half_to_one_and_a_half() -> None:
-    """Table 5: ±50 %. Four quarters of [50, 150], 25 draws expected in each of 100."""
+    """Table 5 of the paper has noise of ±50 %."""
     draws = _noisy_predictions(0, 100, 100)
     quarters = [sum(50 + 25 * k <= draw < 75 + 25 * k for draw in draws) for k in range(4)]
 
@@ -279,7 +278,6 @@ def test_noise_is_uniform_from_half_to_one_and_a_half() -> None:
     ("length", "allowed"), [(0, {0}), (1, {1}), (3, {2, 3, 4}), (4, {*range(2, 7)})]
 )
 def test_noise_reaches_every_whole_length_in_range(length: Tokens, allowed: set[Tokens]) -> None:
-    """Both ends are included; predictions are whole numbers."""
     assert allowed == set(_noisy_predictions(1, length, 200))
 
 

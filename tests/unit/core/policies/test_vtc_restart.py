@@ -14,7 +14,7 @@ from tests.unit.core.policies.policy_driver import PolicyDriver, driver_with_two
 
 
 def _driver_in_mid_run() -> PolicyDriver:
-    """Return a driver with a1 running, a2, b1 and c1 waiting at 16, 16 and 20."""
+    """Return a driver where client a has a running and a waiting inference, b and c one waiting."""
     driver = driver_with_two_inferences()
     driver.open("c")
     driver.report_tokens("a1", 3)
@@ -42,7 +42,7 @@ def test_restart_changes_no_counter_and_no_order() -> None:
 
 
 def test_second_restart_before_the_first_grant_changes_no_counter() -> None:
-    """Few inferences are resubmitted by then; clients that waited before still count."""
+    """Few inferences are resubmitted before the second restart."""
     driver = _driver_in_mid_run()
     waiting = driver.vtc.counted()["waiting"]
     driver.take_over(submit=False)
@@ -74,7 +74,7 @@ def test_new_client_after_a_restart_is_lifted_to_the_least_waiting_counter() -> 
 
 
 def test_client_waiting_before_a_restart_counts_until_the_first_grant() -> None:
-    """After that only the queue counts; b and c do not come back, and count 16."""
+    """After the first grant only clients in the queue count."""
     driver = _driver_in_mid_run()
     driver.take_over(submit=False)
     sizes: dict[str, Any] = {"prompt": 10, "resubmitted": True}
@@ -93,7 +93,7 @@ def test_client_waiting_before_a_restart_counts_until_the_first_grant() -> None:
 
 
 def test_ended_client_sets_no_level_after_a_restart() -> None:
-    """A forgotten client would count 0, and keep down every later one."""
+    """A forgotten client would count 0 and keep down every later one."""
     driver = _driver_in_mid_run()
     driver.take_over(submit=False)
     for name in "abc":
@@ -105,7 +105,7 @@ def test_ended_client_sets_no_level_after_a_restart() -> None:
 
 
 def test_client_that_left_the_queue_last_is_known_after_a_restart() -> None:
-    """With an empty queue a newcomer is lifted to the same level as without the restart."""
+    """With an empty queue a new client is lifted to the same level as without the restart."""
     driver = driver_with_two_inferences()
     driver.finish("a1", 4)
     driver.report_tokens("a2", 3)
@@ -169,7 +169,7 @@ def test_unconfirmed_lease_is_not_charged_again_after_a_restart() -> None:
 
 
 def test_service_booked_before_a_restart_is_charged_at_the_end() -> None:
-    """The accounts count the first reports of any inference as booked before.
+    """The accounts count the first reports of an inference as already booked.
 
     Bills are per inference, so that they end right: 2·10 for a1 and 2·50 for a2.
     """
@@ -190,7 +190,7 @@ def test_service_booked_before_a_restart_is_charged_at_the_end() -> None:
 
 
 def test_admission_not_recorded_by_a_dead_scheduler_is_not_charged() -> None:
-    """The lease is adopted without a bill: only its later tokens are charged, no prompt."""
+    """Only tokens made after the restart are charged, no prompt."""
     driver = driver_with_two_inferences()
     record = driver.record()
     for bills in record["clock"]["counted"]["counted"]["bills"].values():
@@ -206,7 +206,7 @@ def test_admission_not_recorded_by_a_dead_scheduler_is_not_charged() -> None:
 
 
 def test_record_names_the_options_of_its_counters() -> None:
-    """After an upgrade a key of another name would silently drop every counter."""
+    """After an upgrade an option of another name would silently drop every counter."""
     record = driver_with_two_inferences().record()
 
     assert {"cost": "compute", "unit": "application"} == record["clock"]["counted"]["options"]

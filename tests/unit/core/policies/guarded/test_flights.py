@@ -7,7 +7,7 @@ from justitia_ray.core.policies.guarded.flights import Flights
 
 
 def test_cohort_holds_memory_while_gathering_and_runs_for_its_mean_length() -> None:
-    """400 for 4 s and 200 for 1 s are 300 a second: 2 s from its start, after 16."""
+    """A cohort gathers the first inferences of applications that start in a period."""
     flights = Flights()
     flights.open(0.0, 0.5)
     flights.gather(400, 4.0)
@@ -29,7 +29,7 @@ def test_cohort_holds_memory_while_gathering_and_runs_for_its_mean_length() -> N
 
 
 def test_empty_cohort_never_runs() -> None:
-    """No inference started while it gathered, or all ended at once."""
+    """A cohort is empty if no inference started while it gathered, or all have ended."""
     flights = Flights()
     flights.open(0.0, 0.5)
     flights.gather(100, 0)
@@ -39,7 +39,7 @@ def test_empty_cohort_never_runs() -> None:
 
 
 def test_earliest_end_is_returned_first() -> None:
-    """A first inference carries its application's id; a cohort carries none."""
+    """First inferences carry their application's id; a cohort carries none."""
     flights = Flights()
     flights.open(0.0, 0.5)
     flights.gather(100, 4.0)

@@ -57,7 +57,7 @@ def test_single_inference_ends_its_duration_after_its_start() -> None:
 
 
 def test_last_of_four_inferences_starts_after_three_quarters_of_the_stage() -> None:
-    """A stage of 100 tokens costs 1,000: 75 of them take 7.5 s, while its first call runs.
+    """A stage of 100 tokens starts its last call when 75 of them are served.
 
     That call has all the memory, 31.25 tokens, for the 8 iterations of a mean call.
     """
@@ -82,7 +82,7 @@ def test_stage_does_not_end_with_its_first_call() -> None:
 
 
 def test_two_applications_share_the_service_by_weight() -> None:
-    """A level costs 10 + 30, so that 75 and 25 take 30 and 10 s.
+    """With weights 1 and 3, applications of 75 and 25 tokens take 30 and 10 s.
 
     Before that the first call of "2" is served, 2.5 s, for which there is no memory.
     """
@@ -110,7 +110,6 @@ def test_tool_gap_passes_in_wall_time_and_takes_no_service() -> None:
 
 
 def test_application_without_predicted_stages_has_its_submitted_stages() -> None:
-    """Without predicted stages only its first call is known."""
     foretold, application = _shadow_with_pace(), _create_application("1")
     foretold.arrived(application, 0.0)
 
@@ -122,7 +121,7 @@ def test_application_without_predicted_stages_has_its_submitted_stages() -> None
 
 
 def test_sums_of_a_stage_equal_those_of_its_calls_in_any_order() -> None:
-    """The sums follow a resubmission with another length, an end, and a later stage."""
+    """Stages change with a resubmission of another length, an end, and a later stage."""
     foretold, application = _shadow_with_pace(), _create_application("1")
     calls = {
         name: _create_inference(name, output) for name, output in (("x", 10), ("y", 30), ("z", 20))
@@ -144,7 +143,7 @@ def test_sums_of_a_stage_equal_those_of_its_calls_in_any_order() -> None:
 
 
 def test_heap_entries_are_renewed_for_reported_inferences(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rates leave the inner band: one heap entry per query, and one per inference reported."""
+    """A query renews one heap entry, and each reported inference one more."""
     foretold = _shadow_with_pace()
     for number in range(1, 30):
         foretold.arrived(_create_application(str(number), FOUR), 0.0)
@@ -223,7 +222,7 @@ def test_application_that_never_submitted_is_forgotten_at_its_end() -> None:
 
 
 def test_shadow_of_an_ended_application_continues_until_served() -> None:
-    """VTC would still serve it: two calls of 255 for 40 tokens each, beside four of 250."""
+    """VTC would still serve its two calls, beside four of another application."""
     foretold, application = _shadow_with_pace(), _create_application("1", FOUR, FOUR)
     calls = [_create_inference("x"), _create_inference("y")]
     for call in calls:
@@ -246,7 +245,7 @@ def test_shadow_of_an_ended_application_continues_until_served() -> None:
 
 @pytest.mark.parametrize("kv_tokens", [0, 300])
 def test_new_scheduler_predicts_as_the_last_one_did(kv_tokens: float) -> None:
-    """The applications are in a stage, past their last start, in a gap, and of unknown stages.
+    """Applications are in a stage, past their last start, in a gap, or of unknown stages.
 
     The state passes through JSON. With memory a cohort gathers.
     """
@@ -291,7 +290,7 @@ def test_new_scheduler_predicts_as_the_last_one_did(kv_tokens: float) -> None:
 
 
 def test_new_scheduler_measures_running_calls_from_their_last_report() -> None:
-    """A call reported at 2 s, saved at 3 s, took 3 s for 10 tokens at 5 s."""
+    """A call that took 3 s for 10 tokens was last reported before the restart."""
     before, after, application = (
         _shadow_with_memory(),
         _shadow_with_memory(),
@@ -391,7 +390,7 @@ def test_shadow_state_of_the_last_release_is_reset() -> None:
 
 
 def test_pace_counts_only_time_with_running_inferences() -> None:
-    """One second of 100 tokens, an idle hour, one second: 100 a second, not 0.05."""
+    """One second of 100 tokens, an idle hour, and one second: the pace is 100 a second."""
     pace = Pace()
     for begun_at in (0.0, 3600.0):
         pace.begin("x", begun_at)
@@ -402,7 +401,7 @@ def test_pace_counts_only_time_with_running_inferences() -> None:
 
 
 def test_pace_follows_the_last_minutes() -> None:
-    """A half-life at 100, then two at 300: the old second counts a quarter."""
+    """After two half-lives at a new pace the old one counts a quarter."""
     pace = Pace()
     pace.begin("x", 0.0)
     for minute, rate in enumerate((100, 300, 300), start=1):

@@ -52,7 +52,7 @@ def test_skipping_applications_that_fit_nowhere_changes_no_slack(
 def test_skipped_application_is_in_no_order_until_it_is_updated(
     driver_with_three_waiting: CoreDriver,
 ) -> None:
-    """An update puts an application back in its place, even while earlier ones are skipped."""
+    """An update puts the application back in its place."""
     queue, applications = (
         driver_with_three_waiting.core.ledger.queue,
         driver_with_three_waiting.core.state.applications,
@@ -71,7 +71,6 @@ def test_skipped_application_is_in_no_order_until_it_is_updated(
 def test_application_without_inferences_returns_with_its_next_submission(
     driver_with_three_waiting: CoreDriver,
 ) -> None:
-    """The charge of an application without waiting inferences still counts."""
     queue, applications = (
         driver_with_three_waiting.core.ledger.queue,
         driver_with_three_waiting.core.state.applications,

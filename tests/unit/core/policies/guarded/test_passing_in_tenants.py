@@ -34,7 +34,7 @@ def _application_ids(request_ids: list[str]) -> list[str]:
 
 @pytest.fixture
 def y_is_urgent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make every shadow of VTC that has y call it urgent."""
+    """Make the shadow VTC call application y urgent."""
     monkeypatch.setattr(
         ForetoldVtc,
         "urgent",
@@ -77,11 +77,6 @@ def test_late_tenant_is_served_in_order() -> None:
 
 
 def test_shortest_application_is_first_where_slack_allows_it() -> None:
-    """Tenant T has applications of 10, which runs, 20 and 30.
-
-    Of w, of 17, F is 3,135, and x's 3,100; but z, at 4,650, has the share of GPS that w takes: by
-    3,100 GPS will have served it and w 5,200, beside the work of p and x. w is shorter than x.
-    """
     driver = CoreDriver(SchedulerCore("justitia", SHORTEST, lease_prefix="1-"))
     for name, tenant, count in (("p", "T", 10), ("x", "T", 20), ("z", "T", 30), ("v", "U", 60)):
         driver.open(name, 155 * count, tenant=tenant)
@@ -106,7 +101,7 @@ def test_shortest_application_is_first_where_slack_allows_it() -> None:
 
 @pytest.mark.usefixtures("y_is_urgent")
 def test_policy_may_change_while_applications_overtake() -> None:
-    """Accounts, queue and booked starts stay; another kind of accounts takes over the charges."""
+    """Accounts and queue stay; accounts of another kind take over the charges."""
     driver = _driver_with_load({"fairness": "tenant"})
     options: list[tuple[str, dict[str, object]]] = [
         ("justitia", SHORTEST),
@@ -170,7 +165,7 @@ def test_shadow_of_a_tenant_has_its_part_of_the_memory() -> None:
 
 @pytest.mark.usefixtures("y_is_urgent")
 def test_requeued_inference_is_charged_for_overtaking_once() -> None:
-    """An inference whose lease ended starts again: the tenant has paid for y1 and for y2.
+    """An inference whose lease ended starts again, and its tenant has already paid.
 
     y1 is on the replica that y0 avoids, and y2 is next.
     """
@@ -199,7 +194,7 @@ def test_reported_order_is_the_order_of_service() -> None:
 @pytest.mark.usefixtures("y_is_urgent")
 @pytest.mark.parametrize("options", [SHORTEST, GUARD, {"fairness": "tenant"}])
 def test_scheduler_restarts_with_other_options(options: dict[str, object]) -> None:
-    """Counts of a guard are dropped without one, as are those of tenants that have left."""
+    """Counters of a guard are dropped by a policy without one."""
     driver = _driver_with_load(GUARD)
     driver.pull(kv=60, seats=3)
     record = driver.record()

@@ -13,7 +13,7 @@ FOUR = ExpectedStage(4, 100, 1000, 8, 0)
 
 
 def _shadow_clock(*stages: ExpectedStage, of: str = "1", kv_tokens: float = 0) -> ShadowClock:
-    """Return a clock of replicas that serve 100 a second, with iterations of half a second, at 0.
+    """Return a clock of replicas that serve 100 a second with iterations of half a second.
 
     It has one application of weight 1. Without memory X rises by the service, once all started work
     has been served.
@@ -49,7 +49,6 @@ def test_level_rises_by_service_beyond_first_inferences() -> None:
 
 
 def test_work_in_flight_is_limited_by_the_memory() -> None:
-    """Work in flight is limited to the memory that first calls leave free."""
     clock = _shadow_clock(FOUR, kv_tokens=31.25 * 2.5)
     clock.advance(0, 0.0)
 
@@ -63,7 +62,7 @@ def test_work_in_flight_is_limited_by_the_memory() -> None:
 
 
 def test_work_in_flight_has_the_mean_length_of_starts() -> None:
-    """VTC starts 30 at each level: 10 of calls of 8 iterations, and 20 of ones of 32."""
+    """A third of the started calls takes 8 iterations, the others 32."""
     clock = _shadow_clock(FOUR, kv_tokens=31.25 + 62.5 + 30)
     clock.add("2", 1, 2, [ExpectedStage(4, 400, 8000, 32, 0)])
     clock.advance(0, 0.0)
@@ -74,7 +73,7 @@ def test_work_in_flight_has_the_mean_length_of_starts() -> None:
 
 
 def test_cohort_runs_when_its_gathering_time_is_over() -> None:
-    """Three calls gather for 32 iterations, 16 s, and run for 8 more: 4 s, 187.5 a second."""
+    """Three calls gather for 16 s, and then run for 4 s."""
     clock = _shadow_clock(FOUR, kv_tokens=125)
     clock.advance(1000, 16.0)
 
@@ -106,7 +105,7 @@ def test_no_work_starts_while_running_work_exceeds_the_memory() -> None:
 
 
 def test_true_length_ends_a_first_inference_earlier() -> None:
-    """A call has run 2 of 8 iterations: with 4 in all 1 s is left, then it frees 100 tokens."""
+    """A call with a known length of 4 iterations that has run 2 of them has 1 s left."""
     clock = _shadow_clock(FOUR, kv_tokens=31.25 + 100)
     clock.add("2", 1, 2, [ONE])
     clock.advance(62.5 + 250, 1.0)
@@ -121,7 +120,7 @@ def test_true_length_ends_a_first_inference_earlier() -> None:
 
 
 def test_next_stage_waits_for_its_counter_while_its_gap_passes() -> None:
-    """The first call is over after 4 s, its tool after 9; the level of 100 tokens comes later."""
+    """The first call is over after 4 s and its tool after 9 s; the next stage starts later."""
     clock = _shadow_clock(ONE._replace(gap_s=5), ONE)
     clock.add("2", 1, 2, [FOUR])
     clock.advance(1000 + 250 + 540, 9.0)
@@ -182,7 +181,7 @@ def test_true_length_changes_the_debt_by_the_difference() -> None:
 
 
 def test_stage_with_another_call_starts_its_last_call_later() -> None:
-    """The stage was complete with one call; before a second as long, half of the tokens come."""
+    """A stage of one call was complete, and with a second equal call it is half complete."""
     clock = _shadow_clock(ONE)
     clock.add("2", 1, 2, [FOUR])
 
@@ -194,7 +193,7 @@ def test_stage_with_another_call_starts_its_last_call_later() -> None:
 
 
 def test_higher_weight_keeps_the_served_tokens() -> None:
-    """50 of 100 tokens are 50 levels at weight 1, and 25 at weight 2; so are the 25 to come."""
+    """50 of 100 tokens are served, at weight 1 or 2."""
     clock = _shadow_clock(FOUR)
     clock.advance(250, 5.0)
     clock.advance(500, 6.0)
@@ -205,7 +204,7 @@ def test_higher_weight_keeps_the_served_tokens() -> None:
 
 
 def test_application_ends_with_fewer_stages_than_entered_and_continues_with_more() -> None:
-    """With fewer stages it is complete; later stages are entered at the level of that time."""
+    """Later stages are entered at the level of that time."""
     clock = _shadow_clock(ONE, FOUR)
     clock.advance(1000, 4.0)
 
@@ -234,7 +233,7 @@ def test_forgotten_application_has_no_debt() -> None:
 
 @pytest.mark.parametrize("stages", [[ONE], [FOUR], [ONE, FOUR]])
 def test_released_shadow_is_forgotten_when_it_has_been_served(stages: list[ExpectedStage]) -> None:
-    """Until then, and while its first inference runs, it takes its part."""
+    """A released application still takes its part of the service until then."""
     clock = _shadow_clock(*stages)
     clock.release("1")
 

@@ -154,7 +154,7 @@ def test_first_is_found_where_block_bounds_do_not_decide(seed: int) -> None:
 
 @pytest.fixture
 def searches(monkeypatch: pytest.MonkeyPatch) -> list[Search]:
-    """Return a list that receives every search for the first, in groups of one application each."""
+    """Return a list that records every search for the first application."""
     monkeypatch.setattr(slack_module, "_MOST", 1)
     monkeypatch.setattr(slack_module, "_MOST_BLOCKS", 1)
     made: list[Search] = []
@@ -180,7 +180,7 @@ def test_change_without_effect_keeps_the_cached_first(searches: list[Search]) ->
 
 
 def _slack_with_overtaking_mouse(searches: list[Search]) -> Slack:
-    """Return the slack where a mouse uses 2 of the 15 of an earlier application."""
+    """Return the slack after an application of 2 has overtaken one with a slack of 15."""
     slack = Slack()
     put_entry(slack, "early", SlackEntry(Fraction(10), 0, Fraction(1), Fraction(90), True, False))
     put_entry(slack, "mouse", SlackEntry(Fraction(12), 2, Fraction(1), Fraction(2), True, True))
@@ -195,7 +195,6 @@ def _slack_with_overtaking_mouse(searches: list[Search]) -> Slack:
 
 
 def test_first_stays_cached_while_enough_slack_is_left(searches: list[Search]) -> None:
-    """Service of the giant lowers the slack of the earlier application: 2 - 2 + 105 - 90."""
     slack = _slack_with_overtaking_mouse(searches)
     for rest, first, made in ((100, "mouse", 0), (92, "mouse", 0), (91, None, 1)):
         put_entry(
@@ -207,7 +206,6 @@ def test_first_stays_cached_while_enough_slack_is_left(searches: list[Search]) -
 
 
 def test_change_that_keeps_the_cached_first_updates_its_sums(searches: list[Search]) -> None:
-    """The next search must not repeat all sums that changed since the last."""
     slack = _slack_with_overtaking_mouse(searches)
     put_entry(slack, "giant", SlackEntry(Fraction(100), 1, Fraction(1), Fraction(100), True, False))
     [giant] = [group for group in slack._groups if group.last == (100, 1)]
@@ -219,7 +217,7 @@ def test_change_that_keeps_the_cached_first_updates_its_sums(searches: list[Sear
 
 
 def test_first_stays_cached_while_it_is_served_and_others_arrive(searches: list[Search]) -> None:
-    """A later arrival that is charged what GPS gives it takes no slack from others."""
+    """An arrival that is charged as much as GPS gives it takes no slack from others."""
     slack = _slack_with_overtaking_mouse(searches)
     put_entry(slack, "mouse", SlackEntry(Fraction(12), 2, Fraction(1), Fraction(1), True, True))
     put_entry(slack, "late", SlackEntry(Fraction(60), 3, Fraction(2), Fraction(120), True, True))
