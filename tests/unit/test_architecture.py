@@ -119,7 +119,7 @@ RULES: dict[str, Rule] = {
         )
     ),
     "recognition": Rule((*BASE, "protocol"), ("msgspec",)),
-    # the settings name rules and headers, and are read where no extra is installed
+    # settings name rules and headers, and are read where no extra is installed
     "recognition.rules": Rule(("application_key", "protocol", "recognition.harnesses")),
     "recognition.harnesses": Rule(),
     "config": Rule(
@@ -153,7 +153,7 @@ RULES: dict[str, Rule] = {
     "lab.serve_scaling": Rule((*BASE, "scaling", "serve.drain_policy", "sim"), ("ray",)),
     "serve.asgi": Rule(BASE),
     "serve.detached": Rule((*BASE, "config", "observability"), ("ray",)),
-    # Serve pickles it by value into a process that may not have this package
+    # Serve pickles this module into a process that may not have the package
     "serve.drain_policy": Rule((), ("ray",)),
     "serve.front": Rule((*BASE, "protocol")),
     "serve.http_options": Rule(BASE, ("ray",)),

@@ -284,7 +284,7 @@ def _drain_with_departures(
     return drain
 
 
-def test_each_caller_gets_a_later_slot() -> None:
+def test_each_refused_caller_gets_a_later_retry_slot() -> None:
     """Slots follow each other as places become free: ten per second, a little slower."""
     drain = _drain_with_departures(10.0, 20.0)
     waits = [drain.retry_after("t", 20.0) for _ in range(100)]

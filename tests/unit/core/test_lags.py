@@ -98,8 +98,8 @@ def test_order_without_a_bound_reports_the_lag_alone(policy: str, options: dict[
 @pytest.mark.parametrize(
     "options", [{"clock": "nominal"}, {"clock": "unsettled"}, {"cost": "compute"}]
 )
-def test_accounts_of_other_clocks_report_no_lag(options: dict[str, Any]) -> None:
-    """Under them V rises at another rate than the service, or in another unit."""
+def test_lags_are_not_reported_by_accounts_with_another_clock(options: dict[str, Any]) -> None:
+    """Another clock has another rate or unit than the service."""
     assert _mouse_behind_a_giant("justitia", options).core.lag("mouse") is None
 
 

@@ -93,10 +93,10 @@ def test_expiry_before_a_refused_policy_change_is_reported(queued_core: CoreDriv
     assert aborted(queued_core.wait(0.0)) == []
 
 
-def test_nominal_clock_starts_at_the_present_v_with_the_remaining_cost(
+def test_change_to_the_nominal_clock_charges_the_remaining_cost(
     queued_core: CoreDriver,
 ) -> None:
-    """Attained service is not charged again; V keeps its value."""
+    """Attained service is not charged again, and virtual time V keeps its value."""
     queued_core.pull(seats=1)
     queued_core.pull(progress={"1": 1}, seats=1)
     v = queued_core.core.ledger.fair_share.clock.virtual_time

@@ -75,7 +75,7 @@ def test_new_prompt_goes_where_it_evicts_no_context() -> None:
     full.contexts.put("b", Context(9000, 9000), KV)
 
     assert "r1" == best_replica(2500, full, empty)
-    assert "r0" == best_replica(900, full, empty)  # r0 has room beside the idle context
+    assert "r0" == best_replica(900, full, empty)  # replica r0 has room beside the idle context
 
 
 def test_long_answer_goes_where_short_contexts_are_read_with_it() -> None:

@@ -425,10 +425,10 @@ def test_waiting_inference_starts_under_another_admission_rule(
     )
 
 
-def test_waiting_inference_starts_when_its_prompt_was_shorter(
+def test_inference_starts_when_its_prompt_is_shorter_than_estimated(
     driver_with_two_waiting: CoreDriver,
 ) -> None:
-    """The replica counted five prompt tokens less than the ingress, and was lost."""
+    """The first replica counted five prompt tokens less than the ingress, and was lost."""
     assert ["x"] == granted(
         driver_with_two_waiting.pull(
             "r0", finished={driver_with_two_waiting.lease_of("short"): 20}, kv=100

@@ -258,7 +258,7 @@ def test_records_of_different_kinds_of_accounts_are_distinguished() -> None:
     assert len(kinds) == len(set(kinds))
 
 
-def test_options_of_the_same_clock_are_recognised() -> None:
+def test_changed_options_that_keep_the_clock_are_recognised() -> None:
     """Only a clock that moves differently is restarted when options change."""
     served, nominal = PolicyOptions(), PolicyOptions("nominal", 0.03)
 

@@ -104,7 +104,7 @@ def test_late_prompt_tokens_cost_more_because_of_attention() -> None:
 
 
 def test_price_of_a_prompt_token_is_the_service_of_its_time() -> None:
-    """A prompt token takes 0.1 ms, in which M/200 of service would be given."""
+    """A prompt token takes 0.1 ms, and costs the service that replicas give in this time."""
     cost = PrefillCost.from_step_times(10_000, 0.01, 2e-6, 1e-4, 1e-9)
 
     assert cost.per_token == pytest.approx(50)
@@ -252,7 +252,7 @@ def test_two_contexts_of_one_application_pay_for_evicting_each_other() -> None:
 
 
 def test_keeping_a_context_warm_with_calls_costs_more_than_the_miss() -> None:
-    """Without these calls the application is not charged for an eviction by others."""
+    """Only calls that keep a context warm are charged, not evictions by others."""
     tags = {}
     for pings in (True, False):
         turns = TurnRunner(core_with_replicas())
@@ -339,7 +339,7 @@ def test_recomputation_is_counted_once_over_a_restart() -> None:
     assert driver.application().unfinished_forgiven == 0
 
 
-# --- restarts, cuts and other units
+# --- restarts, cancelled calls and other units
 
 
 def test_forgiven_prefill_is_counted_once_over_a_restart() -> None:

@@ -31,7 +31,7 @@ def report_measured_cost(driver: CoreDriver, cost: PrefillCost, release: str = "
 
 
 def test_application_keeps_the_prefill_cost_of_its_arrival() -> None:
-    """A change during its life would charge its prompts in two units."""
+    """With another cost an application's prompts would be charged in two units."""
     driver = driver_with_replica()
     turns = TurnRunner(driver)
     turns.open_application("early")

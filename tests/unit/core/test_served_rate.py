@@ -8,7 +8,7 @@ from tests.core_driver import CoreDriver
 
 
 def test_rate_is_service_over_busy_time() -> None:
-    """Expected waits are the service ahead divided by this rate."""
+    """Expected waits are computed from this rate."""
     rate = ServedRate()
     rate.record(1000, 2.0, 50, 5, 100)
     rate.record(2000, 4.0, 50, 5, 200)

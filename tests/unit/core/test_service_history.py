@@ -44,8 +44,8 @@ def test_idle_time_does_not_count_as_service() -> None:
     assert history.busy_s == 2.0
 
 
-def test_thinned_history_gives_the_same_times() -> None:
-    """The history keeps the tags of live applications behind V, and everything from V on."""
+def test_shortened_history_returns_the_same_times() -> None:
+    """The history keeps the tags of live applications."""
     thinned, whole = _history_of_reports(200), _history_of_reports(200)
     assert (thinned.is_long(30), thinned.is_long(40)) == (True, False)
     thinned.keep_only([exact(3, 2), exact(77), exact(900)])

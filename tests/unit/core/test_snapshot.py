@@ -171,7 +171,7 @@ def test_tenants_have_the_same_keys_after_a_restart() -> None:
         (NOMINAL, {}),
     ],
 )
-def test_core_with_another_kind_of_accounts_takes_the_charges_over(
+def test_charges_are_restored_under_another_kind_of_accounts(
     before: dict[str, object], after: dict[str, object]
 ) -> None:
     """Tags of accounts of another kind are meaningless."""

@@ -84,7 +84,7 @@ def test_application_behind_the_first_has_the_reason_of_its_turn() -> None:
     assert ("turn", 1, None) == (outlook.reason, outlook.position, outlook.missing_kv_tokens)
 
 
-def test_returning_application_with_a_place_precedes_the_first_in_order() -> None:
+def test_returning_application_precedes_the_first_in_the_queue() -> None:
     """Its charge has doubled since it started."""
     driver = core_with_idle_context(costs=(10, 58_000, 60_000, 70_000))
     driver.submit("idle2", "idle", prompt=9_500)

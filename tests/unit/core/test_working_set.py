@@ -130,8 +130,8 @@ def test_policy_change_changes_the_working_set() -> None:
     assert ["second1"] == granted(changed)
 
 
-def test_leases_without_contexts_fill_the_memory_as_without_the_option() -> None:
-    """The limit of 0.9 applies only beside a context that counts."""
+def test_working_set_without_contexts_admits_leases_to_the_full_memory() -> None:
+    """The limit of 90 % applies only beside contexts."""
     driver = core_with_running_lease()
     driver.handle(ev.ApplicationClosed("first"))
     driver.submit("second1", "second", prompt=8000)

@@ -190,7 +190,7 @@ async def test_answered_call_is_recorded_with_its_answer() -> None:
     [
         # the journal must separate two calls of one inference
         ((BROKEN, ANSWER), [Ending.BROKEN, Ending.ANSWERED], f"ConnectionError: {BROKEN}"),
-        # a retry would be refused forever
+        # a retry of this call would be refused forever
         ((Response(400, {}, b"no"),), [Ending.GIVEN_UP], "ResponseError: 400: no"),
         # without this call a lost inference would be a run that never ends
         ((None,), [Ending.GIVEN_UP], "no answer after 0.1 s"),

@@ -210,7 +210,7 @@ def measured_order(tags: list[int], *windows: FaultWindow) -> OrderMeasure:
 
 
 def test_kept_and_shuffled_order_of_grants_are_distinguished() -> None:
-    """Each grant is compared with all that waited: n(n-1)/2 pairs, and those of the first."""
+    """Each grant is compared with all inferences that waited at its time."""
     found = measured_order(list(range(MANY)))
 
     assert MANY * (MANY - 1) // 2 + MANY == found.pairs

@@ -138,7 +138,7 @@ CUT = "cut by a scale-down: x.0 on b"
                 scheduler_sample(30.1, wanted=3, **BUSY),
             ],
         ),
-        # the restarted scheduler requests the change
+        # a restarted scheduler requests the change of the number of replicas
         fleet_case(
             None,
             fleet_sample(9.0, 3),
@@ -280,7 +280,6 @@ def test_started_and_stopped_replicas_are_counted() -> None:
 
 
 def test_replica_without_an_observed_drain_counts_as_removed() -> None:
-    """The removed replica had no run to finish; c still exists, and a fault killed d."""
     records = RunRecords(
         fleet=[
             fleet_sample(1.0, 3, a="RUNNING", b="RUNNING", c="RUNNING", d="RUNNING"),

@@ -79,7 +79,7 @@ def recovery_case(
                 answered_call("c.0", 10.1, 12.0),
             ],
         ),
-        # the slowest of the next three openings, not the time until the next opening
+        # the slowest of the next three calls that open an application
         recovery_case(0.4, injected_fault(FaultKind.PREDICTOR_KILLED, 10.0), opened=OPENED),
         recovery_case(None, injected_fault(FaultKind.PREDICTOR_KILLED, 10.0), opened=OPENED[:-1]),
         # ends with the next save, not with the next answer

@@ -80,7 +80,7 @@ def set_value(values: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
     return values
 
 
-def values_arguments(folder: Path, values: dict[str, Any]) -> list[str]:
+def write_values_file(folder: Path, values: dict[str, Any]) -> list[str]:
     file = folder / "values.yaml"
     file.write_text(yaml.safe_dump(values), encoding="utf-8")
     return ["--values", str(file)]
@@ -108,7 +108,7 @@ def test_every_value_is_used_in_the_objects(tmp_path: Path) -> None:
             on = isinstance(parameter.default, bool)
             value = True if on else sample_value(parameter.path, parameter.default)
             set_value(values, parameter.path, value)
-    text = yaml.safe_dump_all(render_chart(*values_arguments(tmp_path, values)), width=1_000_000)
+    text = yaml.safe_dump_all(render_chart(*write_values_file(tmp_path, values)), width=1_000_000)
     missing = {
         p.path: word
         for p in parameters()
@@ -130,7 +130,7 @@ def test_value_that_replaces_others_is_used_in_the_objects(path: str, tmp_path: 
         set_value(values, "serve.args.name", "justitia-2")
 
     assert APART[path] in yaml.safe_dump_all(
-        render_chart(*values_arguments(tmp_path, values)), width=1_000_000
+        render_chart(*write_values_file(tmp_path, values)), width=1_000_000
     )
 
 
@@ -142,7 +142,7 @@ def test_boolean_value_changes_the_objects(path: str, tmp_path: Path) -> None:
     if path == "redis.enabled":
         set_value(values, "redis.externalAddress", "r:1")
 
-    assert render_chart() != render_chart(*values_arguments(tmp_path, values))
+    assert render_chart() != render_chart(*write_values_file(tmp_path, values))
 
 
 def test_every_object_of_the_schema_is_closed_or_deliberately_open() -> None:

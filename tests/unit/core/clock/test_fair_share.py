@@ -217,7 +217,7 @@ def test_application_with_a_high_prediction_holds_v_back_without_settling() -> N
     assert 15 == share.clock.virtual_time
 
 
-def test_without_settling_tool_gaps_change_nothing_and_weights_scale_the_debt() -> None:
+def test_tool_gaps_change_nothing_without_settling() -> None:
     """With settling a tool gap would refund the remaining charge."""
     share = _unsettled_share()
     share.arrive("a", exact(100), exact(1), 0)
@@ -307,8 +307,8 @@ def test_outdated_estimate_of_remaining_cost_is_ignored(
     assert 300 == core.account("a").charged
 
 
-def test_accounts_in_another_unit_are_not_raised() -> None:
-    """The remaining cost is given in KV token-time."""
+def test_charges_in_another_unit_than_kv_token_time_are_not_raised() -> None:
+    """The estimate of the remaining cost is in KV token-time."""
     core = CoreDriver(SchedulerCore("justitia", {"cost": "compute"}))
     core.open("a", 300)
     before = core.account("a").charged

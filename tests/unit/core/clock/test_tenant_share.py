@@ -248,8 +248,8 @@ def test_forgotten_tenant_leaves_no_state() -> None:
     assert share.session_record("nobody") is None
 
 
-def test_tenants_whose_keys_moved_are_named_once() -> None:
-    """The queue sorts them again: an arrival moves only other applications of its tenant."""
+def test_tenants_with_changed_keys_are_reported_once_to_the_queue() -> None:
+    """An arrival changes only keys of its own tenant."""
     share = _open_in_tenants(x=("T", 10, 1), z=("U", 10, 1))
 
     assert ["T", "U"] == share.take_rekeyed()

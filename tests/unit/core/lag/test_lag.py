@@ -183,10 +183,9 @@ _OTHER_ACCOUNTS: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", _OTHER_ACCOUNTS)
-def test_changed_accounts_leave_the_reference_accounts_unchanged(
+def test_lags_are_measured_by_the_old_accounts_after_a_policy_change(
     patient_core: CoreDriver, options: dict[str, Any]
 ) -> None:
-    """Lags are still measured by the old accounts."""
     _start_giant(patient_core)
     patient_core.handle(ev.PolicyChanged("justitia", tuple(options.items())))
     patient_core.handle(ev.WeightChanged("mouse", 2))

@@ -27,7 +27,7 @@ def test_arrival_releases_the_excess_if_a_new_window_has_begun() -> None:
     """No arrival can start by itself, but the window may have ended."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.open_and_submit("a", "a1", "a2", "a3")
-    driver.pull(seats=9)  # the replica continues to pull
+    driver.pull(seats=9)
 
     driver.now = 59.0
     assert [] == granted(driver.open("b"))

@@ -62,8 +62,7 @@ def test_regret_is_against_vtc_and_slowdown_against_running_alone() -> None:
     assert 1.98 == pytest.approx(measured["p99_regret_s"])
 
 
-def test_told_guard_gets_the_end_times_under_vtc(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The told guard has the settings of the guard's run, and the end times of `vtc`."""
+def test_guard_with_true_end_times_gets_those_under_vtc(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[RunSettings, Mapping[ApplicationId, Seconds]]] = []
 
     def record_told(

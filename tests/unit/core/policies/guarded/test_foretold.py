@@ -35,22 +35,22 @@ def _create_delivery(
     return Delivery("1", request_id, 20, 0, made, amount, choices)
 
 
-def _shadow_with_memory(kv_tokens: float = 0) -> ForetoldVtc:
-    """Return a shadow of replicas with this KV memory in tokens."""
+def _simulated_vtc(kv_tokens: float = 0) -> ForetoldVtc:
+    """Return a simulated VTC on replicas with this KV memory in tokens."""
     return ForetoldVtc(lambda: kv_tokens)
 
 
-def _shadow_with_pace(
+def _simulated_vtc_at_pace(
     kv_per_s: float = 100, iteration_s: float = 0.1, kv_tokens: float = 0
 ) -> ForetoldVtc:
-    foretold = _shadow_with_memory(kv_tokens)
+    foretold = _simulated_vtc(kv_tokens)
     foretold.pace.kv_per_s, foretold.pace.iteration_s = kv_per_s, iteration_s
     return foretold
 
 
 def test_single_inference_ends_its_duration_after_its_start() -> None:
     """VTC starts the first inference of an application at once."""
-    foretold = _shadow_with_pace()
+    foretold = _simulated_vtc_at_pace()
     foretold.arrived(_create_application("1", ONE), 7.0)
 
     assert 7.0 + 40 * 0.1 == foretold.deadline("1", 7.0)
@@ -61,7 +61,7 @@ def test_last_of_four_inferences_starts_after_three_quarters_of_the_stage() -> N
 
     That call has all the memory, 31.25 tokens, for the 8 iterations of a mean call.
     """
-    foretold = _shadow_with_pace(kv_tokens=31.25)
+    foretold = _simulated_vtc_at_pace(kv_tokens=31.25)
     foretold.arrived(_create_application("1", FOUR), 0.0)
 
     assert 7.5 + 4 == pytest.approx(foretold.deadline("1", 0.0))
@@ -69,7 +69,7 @@ def test_last_of_four_inferences_starts_after_three_quarters_of_the_stage() -> N
 
 def test_stage_does_not_end_with_its_first_call() -> None:
     """Half the cost of four calls is served at the arrival of the first; more are expected."""
-    foretold = _shadow_with_pace()
+    foretold = _simulated_vtc_at_pace()
     application = _create_application("1", FOUR)
     foretold.arrived(application, 0.0)
     foretold.served([_create_delivery(500)], 5.0)
@@ -86,7 +86,7 @@ def test_two_applications_share_the_service_by_weight() -> None:
 
     Before that the first call of "2" is served, 2.5 s, for which there is no memory.
     """
-    foretold = _shadow_with_pace(kv_tokens=31.25)
+    foretold = _simulated_vtc_at_pace(kv_tokens=31.25)
     foretold.arrived(_create_application("1", FOUR), 0.0)
     foretold.arrived(_create_application("2", FOUR, weight=3), 0.0)
 
@@ -96,7 +96,7 @@ def test_two_applications_share_the_service_by_weight() -> None:
 
 def test_tool_gap_passes_in_wall_time_and_takes_no_service() -> None:
     """A call takes 4 s, then a tool 6 s; the level of the only application skips the gap."""
-    foretold = _shadow_with_pace()
+    foretold = _simulated_vtc_at_pace()
     foretold.arrived(_create_application("1", ONE._replace(gap_s=6), ONE), 0.0)
     foretold.served([_create_delivery(1000)], 5.0)
     foretold.pace.kv_per_s, foretold.pace.iteration_s = 100, 0.1
@@ -110,7 +110,7 @@ def test_tool_gap_passes_in_wall_time_and_takes_no_service() -> None:
 
 
 def test_application_without_predicted_stages_has_its_submitted_stages() -> None:
-    foretold, application = _shadow_with_pace(), _create_application("1")
+    foretold, application = _simulated_vtc_at_pace(), _create_application("1")
     foretold.arrived(application, 0.0)
 
     assert foretold.deadline("1", 0.0) is None
@@ -122,7 +122,7 @@ def test_application_without_predicted_stages_has_its_submitted_stages() -> None
 
 def test_sums_of_a_stage_equal_those_of_its_calls_in_any_order() -> None:
     """Stages change with a resubmission of another length, an end, and a later stage."""
-    foretold, application = _shadow_with_pace(), _create_application("1")
+    foretold, application = _simulated_vtc_at_pace(), _create_application("1")
     calls = {
         name: _create_inference(name, output) for name, output in (("x", 10), ("y", 30), ("z", 20))
     }
@@ -142,9 +142,10 @@ def test_sums_of_a_stage_equal_those_of_its_calls_in_any_order() -> None:
     assert CriticalPath(12, 0) == foretold.critical_path("1")
 
 
-def test_heap_entries_are_renewed_for_reported_inferences(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A query renews one heap entry, and each reported inference one more."""
-    foretold = _shadow_with_pace()
+def test_reports_renew_only_heap_entries_of_their_inferences(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    foretold = _simulated_vtc_at_pace()
     for number in range(1, 30):
         foretold.arrived(_create_application(str(number), FOUR), 0.0)
     foretold.urgent(0.0)
@@ -170,7 +171,7 @@ def test_heap_entries_are_renewed_for_reported_inferences(monkeypatch: pytest.Mo
 
 def test_call_without_output_does_not_change_the_expected_stages() -> None:
     """A caller that gives up while it waits has not shown that the stage is small."""
-    foretold, application = _shadow_with_pace(), _create_application("1", ONE)
+    foretold, application = _simulated_vtc_at_pace(), _create_application("1", ONE)
     inference = _create_inference("x")
     foretold.submitted(application, inference, 0.0)
     before = foretold.deadline("1", 0.0)
@@ -181,7 +182,7 @@ def test_call_without_output_does_not_change_the_expected_stages() -> None:
 
 def test_critical_path_covers_running_and_later_stages() -> None:
     """Only the longest running call counts; the gap after the present stage is still to come."""
-    foretold = _shadow_with_pace()
+    foretold = _simulated_vtc_at_pace()
     application = _create_application("1", ONE._replace(gap_s=2), ONE._replace(gap_s=3), ONE)
     foretold.arrived(application, 0.0)
 
@@ -201,7 +202,7 @@ def test_critical_path_covers_running_and_later_stages() -> None:
 
 def test_deadlines_are_unknown_before_any_service() -> None:
     """The pace is unknown; only applications that VTC starts at once have a deadline."""
-    foretold = _shadow_with_memory()
+    foretold = _simulated_vtc()
     foretold.arrived(_create_application("1", FOUR), 0.0)
 
     assert foretold.deadline("1", 0.0) is None
@@ -210,7 +211,7 @@ def test_deadlines_are_unknown_before_any_service() -> None:
 
 def test_application_that_never_submitted_is_forgotten_at_its_end() -> None:
     """Stages that will never be submitted must not slow the others."""
-    foretold, application = _shadow_with_pace(), _create_application("1", FOUR)
+    foretold, application = _simulated_vtc_at_pace(), _create_application("1", FOUR)
     foretold.arrived(application, 0.0)
     foretold.arrived(_create_application("2", FOUR), 0.0)
     foretold.application_ended(application, 0.0)
@@ -223,7 +224,7 @@ def test_application_that_never_submitted_is_forgotten_at_its_end() -> None:
 
 def test_shadow_of_an_ended_application_continues_until_served() -> None:
     """VTC would still serve its two calls, beside four of another application."""
-    foretold, application = _shadow_with_pace(), _create_application("1", FOUR, FOUR)
+    foretold, application = _simulated_vtc_at_pace(), _create_application("1", FOUR, FOUR)
     calls = [_create_inference("x"), _create_inference("y")]
     for call in calls:
         foretold.submitted(application, call, 0.0)
@@ -249,7 +250,7 @@ def test_new_scheduler_predicts_as_the_last_one_did(kv_tokens: float) -> None:
 
     The state passes through JSON. With memory a cohort gathers.
     """
-    before = _shadow_with_pace(kv_tokens=kv_tokens)
+    before = _simulated_vtc_at_pace(kv_tokens=kv_tokens)
     applications = [
         _create_application("1", FOUR, FOUR),
         _create_application("2", ONE, weight=9),
@@ -267,7 +268,7 @@ def test_new_scheduler_predicts_as_the_last_one_did(kv_tokens: float) -> None:
     gone = _create_application("5")
     before.submitted(gone, _create_inference("g", 99, name="5"), 5.0)
     before.application_ended(gone, 5.0)
-    after = _shadow_with_memory(kv_tokens)
+    after = _simulated_vtc(kv_tokens)
     after.restore(json.loads(json.dumps(before.state())))
     for application in applications:
         if kept := before.application_state(application.application_id):
@@ -292,8 +293,8 @@ def test_new_scheduler_predicts_as_the_last_one_did(kv_tokens: float) -> None:
 def test_new_scheduler_measures_running_calls_from_their_last_report() -> None:
     """A call that took 3 s for 10 tokens was last reported before the restart."""
     before, after, application = (
-        _shadow_with_memory(),
-        _shadow_with_memory(),
+        _simulated_vtc(),
+        _simulated_vtc(),
         _create_application("1", ONE),
     )
     before.arrived(application, 0.0)
@@ -331,7 +332,7 @@ def test_new_scheduler_measures_running_calls_from_their_last_report() -> None:
 )
 def test_damaged_shadow_state_is_refused(damage: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"must|missing|allowed"):
-        _shadow_with_memory().restore(_shadow_with_memory().state() | damage)
+        _simulated_vtc().restore(_simulated_vtc().state() | damage)
 
 
 @pytest.mark.parametrize(
@@ -350,19 +351,19 @@ def test_damaged_shadow_state_is_refused(damage: dict[str, Any]) -> None:
 )
 def test_damaged_shadow_state_of_an_application_is_refused(part: str, damage: Any) -> None:
     """Every field is checked before any state is restored."""
-    before, application = _shadow_with_pace(), _create_application("1", ONE)
+    before, application = _simulated_vtc_at_pace(), _create_application("1", ONE)
     before.arrived(application, 0.0)
     kept = before.application_state("1")
     assert kept is not None
     kept[part] = {**kept[part], **damage} if isinstance(damage, dict) else damage
 
     with pytest.raises(ValueError, match=r"must|missing|allowed"):
-        _shadow_with_memory().restore_application(application, kept)
+        _simulated_vtc().restore_application(application, kept)
 
 
 def test_shadow_state_of_the_last_release_is_reset() -> None:
     """A state of 0.2.0 has levels of another shadow: only its pace is kept."""
-    before, application = _shadow_with_pace(), _create_application("1", FOUR)
+    before, application = _simulated_vtc_at_pace(), _create_application("1", FOUR)
     before.pace.begin("x", 0.0)
     before.served([_create_delivery(500)], 5.0)
     state = before.state()
@@ -376,7 +377,7 @@ def test_shadow_state_of_the_last_release_is_reset() -> None:
         "released": False,
         "stages": [[*FOUR]],
     }
-    after = _shadow_with_memory()
+    after = _simulated_vtc()
     after.restore({"level": 50.0, "pace": state["pace"], "ended": {"2": shadow}})
     after.restore_application(application, {"shadow": shadow, "submitted": []})
 

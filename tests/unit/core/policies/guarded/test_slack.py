@@ -167,7 +167,7 @@ def searches(monkeypatch: pytest.MonkeyPatch) -> list[Search]:
     return made
 
 
-def test_change_without_effect_keeps_the_cached_first(searches: list[Search]) -> None:
+def test_change_without_effect_keeps_the_cached_first_application(searches: list[Search]) -> None:
     """An application submits ten inferences; nine of them change no input of a decision."""
     slack = Slack()
     mouse = SlackEntry(Fraction(12), 1, Fraction(1), Fraction(12), True, True)
