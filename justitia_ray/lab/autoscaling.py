@@ -15,13 +15,13 @@ from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.units import KvTokenTime, Seconds
 
 EVERY_S: Seconds = 2.0
-"""Time between two decisions of the autoscaler."""
+"""Seconds between two decisions of the autoscaler."""
 TRACES = ("azure-conv", "azure-code", "mooncake")
 
 
 @dataclass(frozen=True, slots=True)
 class HourLoad:
-    """Nine-class applications that arrive like the requests of a trace, thinned to `count`."""
+    """Nine-class load with the arrivals of a trace, thinned to `count` applications."""
 
     trace: str
     count: int
@@ -29,7 +29,7 @@ class HourLoad:
     data_dir: Path
 
     def build(self) -> list[WorkloadApplication]:
-        """Return the applications in order of arrival.
+        """Return the load's applications in order of arrival.
 
         Raises:
             ConfigError: If the data directory lacks files.
@@ -51,7 +51,7 @@ def run_scaled(
     load_s: Seconds,
     initial: int,
 ) -> ScaledRun:
-    """Simulate a load under an autoscaler and return the run.
+    """Simulate a load with an autoscaler.
 
     Args:
         applications: The load.
@@ -70,7 +70,7 @@ def run_scaled(
 def scaled_figures(
     run: ScaledRun, target_drain_s: Seconds, replica_kv_per_s: float
 ) -> Mapping[str, float | None]:
-    """Return the figures of a run: completion times, cost and reaction of the autoscaler.
+    """Return completion times, cost and reaction times of an autoscaled run.
 
     `mean_jct_s`, `p99_jct_s`: completion times. `replica_h`: hours of all replicas together, from
     start to end of each, over the makespan. `reaction_s`: mean time from when the true remaining
@@ -93,7 +93,7 @@ def scaled_figures(
 
 
 def reaction_times(readings: Sequence[FleetReading], one: KvTokenTime) -> list[Seconds]:
-    """Return the time that each necessary rise of the number of replicas took.
+    """Return the seconds that each necessary increase of the number of replicas took.
 
     A rise is necessary once the true work exceeds what the requested replicas serve within the
     target time. If the work falls again before a rise, nothing is counted.

@@ -36,12 +36,12 @@ _PROMPTS = (50, 400)
 _OUTPUTS = (20, 200)
 _MOST_OUTPUT = 400
 _LARGE = ReplicaCapacity(kv_tokens=64_000, block_size=16, max_num_seqs=256)
-"""Replica whose KV memory holds about 220 of these inferences at their peak."""
+"""Replica whose KV memory holds about 220 of these inferences at their largest."""
 _ONE_SEAT = ReplicaCapacity(kv_tokens=64_000, block_size=16, max_num_seqs=1)
 _TENANTS = 100
 _DEPTH = 4
 _LAST_GRANT = 0.1
-"""Chance that an application ends after a grant: it gets ten grants on average."""
+"""Probability that an application ends after a grant, so that it gets ten grants on average."""
 
 
 @dataclass(slots=True)
@@ -50,7 +50,7 @@ class Timings:
 
     elapsed_ns: array[int] = field(default_factory=lambda: array("q"))
     decisions: array[int] = field(default_factory=lambda: array("q"))
-    """Number of arrivals, submissions, grants, reports and completions in each event."""
+    """Number of decisions in each event: arrivals, submissions, grants, reports, completions."""
 
     def add(self, elapsed_ns: int, decisions: int) -> None:
         """Record the duration of one event."""
@@ -58,7 +58,7 @@ class Timings:
         self.decisions.append(decisions)
 
     def us_a_decision(self) -> list[float]:
-        """Return each event's duration divided by its decisions, in microseconds."""
+        """Return the duration of each event over its decisions, in microseconds."""
         return [
             elapsed / decisions / 1e3
             for elapsed, decisions in zip(self.elapsed_ns, self.decisions, strict=True)
@@ -91,19 +91,6 @@ class CoreLoad:
         clock_ns: Callable[[], int] = time.perf_counter_ns,
         leaves: int | None = None,
     ) -> None:
-        """Create an empty core.
-
-        Args:
-            applications: Number of live applications.
-            seed: Seed of sizes, weights, and of which grant is an application's last.
-            policy: Name of the policy, as `SchedulerCore` takes it.
-            options: Options of the policy.
-            clock_ns: Clock by which events are timed, in nanoseconds.
-            leaves: Number of tenants at depth four of a tree; None: a hundred top-level tenants.
-
-        Raises:
-            ConfigError: If the policy or an option is not allowed.
-        """
         self.core = SchedulerCore(policy_path(policy), options)
         self.timings = {kind: Timings() for kind in KINDS}
         self._applications = applications
@@ -113,29 +100,29 @@ class CoreLoad:
         self._named = 0
         self._now: Seconds = 1000.0
         self._granted: deque[ApplicationId] = deque()
-        """Application of each grant that it has not answered yet."""
+        """Applications of grants that the load has not answered yet."""
         self._large = [_Replica(f"large-{k}", _LARGE) for k in range(2)]
         self._one_seat = _Replica("one-seat", _ONE_SEAT)
 
     def open_all(self) -> list[ApplicationId]:
-        """Create the applications, without inferences, and return their ids."""
-        return [self._open() for _ in range(self._applications)]
+        """Open the applications, and return their ids."""
+        return [self._open_application() for _ in range(self._applications)]
 
     def submit_all(self, application_ids: Iterable[ApplicationId]) -> None:
-        """Submit ten inferences for each of the applications."""
+        """Submit ten inferences for each application."""
         for application_id in application_ids:
-            self._submit(application_id, WAITING_EACH)
+            self._submit_inferences(application_id, WAITING_EACH)
 
     def build(self) -> None:
-        """Fill the queue and the replicas, the state to be measured; drop the timings."""
+        """Fill the queue and the replicas for the measurement, and drop the timings so far."""
         self.submit_all(self.open_all())
         for replica in (*self._large, self._one_seat):
-            self._pull(replica, PULL)
+            self._pull_with_report(replica, PULL)
         self._answer_grants()
         self.forget()
 
     def change_policy(self, policy: str, options: Mapping[str, object]) -> None:
-        """Change the policy; the queue stays.
+        """Change the policy, with the same queue.
 
         Raises:
             ConfigError: If the policy or an option is not allowed.
@@ -143,29 +130,29 @@ class CoreLoad:
         event = ev.PolicyChanged(
             policy_path(policy), tuple(options.items()), self.core.admission_name
         )
-        self._start(self._handle(event)[0])
+        self._apply_actions(self._handle_as_actor(event)[0])
         self._answer_grants()
 
     def run(self, steps: int, completions: int) -> None:
-        """Time `steps` pulls of full replicas, each followed by `completions` of a one-seat one.
+        """Time `steps` pulls of full replicas, with `completions` of a one-seat replica after each.
 
         At every fourth step an empty replica joins, pulls and is lost.
         """
         for step in range(steps):
             self._now += _PULL_INTERVAL_S / len(self._large)
             replica = self._large[step % len(self._large)]
-            self._pull(replica, PULL)
+            self._pull_with_report(replica, PULL)
             self._answer_grants()
             for _ in range(completions):
-                self._pull(self._one_seat, COMPLETION)
+                self._pull_with_report(self._one_seat, COMPLETION)
                 self._answer_grants()
             if step % 4 == 0:
-                self._fill()
+                self._fill_replica()
                 self._answer_grants()
             self.core.take_changed()
 
     def forget(self) -> None:
-        """Drop the timings recorded so far."""
+        """Drop the timings so far."""
         self.timings = {kind: Timings() for kind in KINDS}
 
     def waiting(self) -> int:
@@ -174,8 +161,8 @@ class CoreLoad:
 
     # --- replicas
 
-    def _pull(self, replica: _Replica, kind: str) -> None:
-        """Send a replica's report; under `COMPLETION` every inference that it runs has finished."""
+    def _pull_with_report(self, replica: _Replica, kind: str) -> None:
+        """Send a replica's report; under `COMPLETION` all of its inferences have finished."""
         progress: list[ev.LeaseProgress] = []
         finished: list[ev.LeaseFinished] = []
         for lease_id, running in list(replica.running.items()):
@@ -195,27 +182,31 @@ class CoreLoad:
             tuple(progress),
             tuple(finished),
         )
-        actions, elapsed_ns = self._handle(event)
+        actions, elapsed_ns = self._handle_as_actor(event)
         reports = len(progress) + len(finished)
-        self.timings[kind].add(elapsed_ns, max(1, reports + len(_grants(actions))))
-        self._start(actions)
+        self.timings[kind].add(elapsed_ns, max(1, reports + len(_grants_of(actions))))
+        self._apply_actions(actions)
 
-    def _fill(self) -> None:
-        """Join an empty replica, grant it all that fits, and lose it."""
-        actions, elapsed_ns = self._handle(ev.ReplicaPulled("joiner", _LARGE, _LARGE.kv_tokens))
-        granted = len(_grants(actions))
+    def _fill_replica(self) -> None:
+        """Add an empty replica, grant it all that fits, and remove it."""
+        actions, elapsed_ns = self._handle_as_actor(
+            ev.ReplicaPulled("joiner", _LARGE, _LARGE.kv_tokens)
+        )
+        granted = len(_grants_of(actions))
         if granted:
             self.timings[GRANT].add(elapsed_ns, granted)
-        self._start([grant for grant in _grants(actions) if grant.replica_id != "joiner"])
-        self._start(self._handle(ev.ReplicaLost("joiner"))[0])
+        self._apply_actions(
+            [grant for grant in _grants_of(actions) if grant.replica_id != "joiner"]
+        )
+        self._apply_actions(self._handle_as_actor(ev.ReplicaLost("joiner"))[0])
 
-    def _start(self, actions: Sequence[Action]) -> None:
-        """Start the granted inferences, record their applications, and stop the aborted ones."""
+    def _apply_actions(self, actions: Sequence[Action]) -> None:
+        """Start granted inferences, record their applications, and stop aborted inferences."""
         replicas = {replica.replica_id: replica for replica in (*self._large, self._one_seat)}
         for action in actions:
             if isinstance(action, Abort):
                 replicas[action.replica_id].running.pop(action.lease_id, None)
-        for grant in _grants(actions):
+        for grant in _grants_of(actions):
             inference = self.core.state.inferences[grant.request_id]
             assert inference.true_output_tokens is not None
             running = _Running(inference.prompt_tokens, inference.true_output_tokens)
@@ -225,32 +216,32 @@ class CoreLoad:
     # --- applications
 
     def _answer_grants(self) -> None:
-        """Submit one inference for each grant, or end the application and open another."""
+        """Submit an inference for each grant, or end its application and open another."""
         applications = self.core.state.applications
         while self._granted:
             application_id = self._granted.popleft()
             application = applications.get(application_id)
             if application is None or not application.state.takes_inferences:
-                continue  # its successor has already submitted its inferences
+                continue  # its successor has submitted inferences already
             if self._random.random() >= _LAST_GRANT:
-                self._submit(application_id, 1)
+                self._submit_inferences(application_id, 1)
                 continue
             for inference in application.waiting.values():
-                self._time(CANCEL, ev.InferenceCancelled(inference.request_id))
-            self._time(CLOSE, ev.ApplicationClosed(application_id))
-            self._submit(self._open(), WAITING_EACH)
+                self._time_event(CANCEL, ev.InferenceCancelled(inference.request_id))
+            self._time_event(CLOSE, ev.ApplicationClosed(application_id))
+            self._submit_inferences(self._open_application(), WAITING_EACH)
 
-    def _open(self) -> ApplicationId:
-        application_id = self._name("app")
+    def _open_application(self) -> ApplicationId:
+        application_id = self._new_id("app")
         prompt, output = sum(_PROMPTS) // 2, sum(_OUTPUTS) // 2
         cost = WAITING_EACH * kv_token_time(prompt, output) * self._random.uniform(0.3, 3.0)
-        tenant = self._tenant()
+        tenant = self._draw_tenant()
         weight = self._random.choice((1.0, 1.0, 2.0))
         event = ev.ApplicationArrived(application_id, "class", tenant, weight, cost, "ingress-0")
-        self._time(ARRIVAL, event)
+        self._time_event(ARRIVAL, event)
         return application_id
 
-    def _tenant(self) -> ClientId:
+    def _draw_tenant(self) -> ClientId:
         if self._leaves is None:
             return f"tenant-{self._random.randrange(_TENANTS)}"
         leaf = self._random.randrange(self._leaves)
@@ -258,35 +249,35 @@ class CoreLoad:
         parts = [str(leaf // width**level % width) for level in range(_DEPTH - 1)]
         return SEPARATOR.join([*parts, str(leaf // width ** (_DEPTH - 1))])
 
-    def _submit(self, application_id: ApplicationId, count: int) -> None:
+    def _submit_inferences(self, application_id: ApplicationId, count: int) -> None:
         draw = self._random
         for _ in range(count):
             output = draw.randint(*_OUTPUTS)
             event = ev.InferenceSubmitted(
-                request_id=self._name("request"),
+                request_id=self._new_id("request"),
                 application_id=application_id,
-                inference_id=self._name("inference"),
+                inference_id=self._new_id("inference"),
                 ingress_id="ingress-0",
                 prompt_tokens=draw.randint(*_PROMPTS),
                 predicted_output_tokens=max(1, round(output * draw.uniform(0.5, 2.0))),
                 max_output_tokens=_MOST_OUTPUT,
                 true_output_tokens=output,
             )
-            self._time(SUBMIT, event)
+            self._time_event(SUBMIT, event)
 
-    def _name(self, prefix: str) -> str:
-        """Return a new id as long as the ids that the ingress creates."""
+    def _new_id(self, prefix: str) -> str:
+        """Return a new id with the length of the ingress's ids."""
         self._named += 1
         return f"{prefix}-{self._named:032x}"
 
     # --- the clock
 
-    def _time(self, kind: str, event: ev.Event) -> None:
-        actions, elapsed_ns = self._handle(event)
-        self.timings[kind].add(elapsed_ns, 1 + len(_grants(actions)))
-        self._start(actions)
+    def _time_event(self, kind: str, event: ev.Event) -> None:
+        actions, elapsed_ns = self._handle_as_actor(event)
+        self.timings[kind].add(elapsed_ns, 1 + len(_grants_of(actions)))
+        self._apply_actions(actions)
 
-    def _handle(self, event: ev.Event) -> tuple[list[Action], int]:
+    def _handle_as_actor(self, event: ev.Event) -> tuple[list[Action], int]:
         """Handle an event as the scheduler actor does; return its actions and duration (ns)."""
         started = self._clock_ns()
         actions = self.core.handle(event, self._now)
@@ -294,5 +285,5 @@ class CoreLoad:
         return actions, self._clock_ns() - started
 
 
-def _grants(actions: Sequence[Action]) -> list[Grant]:
+def _grants_of(actions: Sequence[Action]) -> list[Grant]:
     return [action for action in actions if isinstance(action, Grant)]

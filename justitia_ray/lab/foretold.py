@@ -24,22 +24,24 @@ from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.units import ApplicationId, ClientId, Seconds
 
 _AS_THE_PAPER = {"order": "finish", "guard_iterations": 0}
-"""Options of justitia under which no application overtakes another."""
+"""Options of justitia as in the paper: no application overtakes another."""
 
 
 class ForetellingJustitia(GuardedPolicy):
-    """Justitia with a shadow of VTC, updated as the guard's is, that does not change the order."""
+    """Justitia with a shadow of VTC like the guard's, which does not change the order."""
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
         self._vtc = self._foretold = ForetoldVtc(context.kv_tokens)
         self._ended: dict[ApplicationId, Shadow] = {}
-        """Shadows of ended applications; they run on until VTC would have finished them."""
+        """Shadows of ended applications, which run until VTC would have finished the
+        applications."""
         self._began: dict[tuple[ApplicationId, int], Seconds] = {}
         self.at_stages: dict[tuple[ApplicationId, int], Seconds] = {}
-        """Deadline predicted when each stage began, from everything submitted up to then."""
+        """Deadline predicted at the beginning of each stage, from the inferences submitted so
+        far."""
         self.observed: list[Observation] = []
-        """Ended applications, in the form that a predictor learns from."""
+        """Ended applications in the form that a predictor learns."""
 
     def deadlines(self) -> dict[ApplicationId, Seconds]:
         """Return the deadlines of ended applications whose last stage has started in the shadow."""
@@ -51,7 +53,7 @@ class ForetellingJustitia(GuardedPolicy):
         }
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Record the deadline when a stage begins."""
+        """Record the predicted deadline at the beginning of a stage."""
         told = super().submitted(application, inference)
         name, now = application.application_id, self.context.now()
         if self._began.setdefault((name, inference.stage), now) == now:
@@ -61,7 +63,7 @@ class ForetellingJustitia(GuardedPolicy):
         return told
 
     def application_ended(self, application: Application) -> None:
-        """Record the ended application, and keep its shadow."""
+        """Record an ended application, whose shadow continues."""
         name = application.application_id
         counts = (application.inferences, application.output_tokens)
         self.observed.append(
@@ -86,7 +88,7 @@ class _ForetellingSimulation(Simulation):
 
 
 class Spread(NamedTuple):
-    """Median of some ratios, with their 5th and 95th percentiles."""
+    """Median of ratios, with their 5th and 95th percentiles."""
 
     applications: int
     p5: float
@@ -100,7 +102,7 @@ def foretold_over_vtc(
     replicas: int = 1,
     history: Sequence[Observation] | None = None,
 ) -> dict[str, list[float]]:
-    """Return, by class, each application's predicted completion time under VTC over the true one.
+    """Return predicted over true completion times under VTC, by class and application.
 
     Args:
         applications: A workload.
@@ -133,7 +135,7 @@ def off_by_learning(
     history: Sequence[Observation],
     replicas: int = 1,
 ) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
-    """Return, by class, how far deadlines by learned stages are from deadlines by true stages.
+    """Return the deviation of deadlines with learned stages from those with true stages, by class.
 
     The distance is |ln| of the ratio of the two times from the application's arrival to its
     deadline. The first table is of deadlines predicted on arrival, the second of those predicted
@@ -160,7 +162,7 @@ def foretell(
     replicas: int = 1,
     history: Sequence[Observation] | None = None,
 ) -> ForetellingJustitia:
-    """Simulate and return the policy with the predicted deadlines; see `foretold_over_vtc`."""
+    """Simulate a run; return the policy with its predicted deadlines."""
     path = f"{ForetellingJustitia.__module__}:{ForetellingJustitia.__qualname__}"
     settings = RunSettings(engine, path, _AS_THE_PAPER, replicas=replicas)
     if history is not None:
@@ -172,7 +174,7 @@ def foretell(
 
 
 def spread(ratios: Iterable[float]) -> Spread:
-    """Return median and range of at least two ratios."""
+    """Return median, 5th and 95th percentile of at least two ratios."""
     known = sorted(ratios)
     cuts = statistics.quantiles(known, n=20, method="inclusive")
     return Spread(len(known), cuts[0], statistics.median(known), cuts[-1])

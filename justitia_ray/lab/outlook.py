@@ -20,29 +20,29 @@ from justitia_ray.units import ApplicationId, Seconds
 LEVELS = (0.1, 0.5, 0.9)
 _ASKS_AGAIN_S: Seconds = 5.0
 _LATER = 1.5
-"""Factor by which an application's waiting time grows between two of its predictions."""
+"""Growth factor of the waiting time between two predictions for an application."""
 _HOUR_S: Seconds = 3600.0
 _LEAST_KNOWN = 3
-"""Smallest number of waiting times from which quantiles are computed."""
+"""Minimum number of waiting times for quantiles."""
 _UNKNOWN = Quantiles(1.0, 5.0, 30.0)
-"""Quantiles used while no waiting time is known."""
+"""Quantiles while no waiting time is known."""
 
 
 @dataclass(slots=True)
 class Told:
-    """A predicted start, and the true one."""
+    """Predicted start with the true start."""
 
     application_id: ApplicationId
     application_class: str
     at: Seconds
     waited_s: Seconds
-    """Time for which the application had waited at the prediction."""
+    """Seconds that the application had waited at the prediction."""
     is_first: bool
-    """Whether nothing of the application had started before."""
+    """Whether no inference of the application had started before."""
     expected: Quantiles
-    """Quantiles of the time to its next start."""
+    """Quantiles of the seconds until its next start."""
     started_s: Seconds | None = None
-    """True time to its next start; None until it starts."""
+    """Seconds until its next start; None until it starts."""
 
     @property
     def at_arrival(self) -> bool:
@@ -58,7 +58,7 @@ class _Wait:
 
 
 class _AskingSimulation(Simulation):
-    """Simulation in which waiting applications get predictions of their start."""
+    """Simulation that predicts the starts of waiting applications."""
 
     def __init__(self, applications: Sequence[WorkloadApplication], settings: RunSettings) -> None:
         super().__init__(applications, settings)
@@ -68,13 +68,13 @@ class _AskingSimulation(Simulation):
     def _step(self, now: Seconds) -> None:
         super()._step(now)
         known = self._core.state.applications
-        for name in [name for name in self._waits if not _only_waits(known.get(name))]:
+        for name in [name for name in self._waits if not _has_only_waiting(known.get(name))]:
             for told in self._waits.pop(name).told:
                 told.started_s = now - told.at
         asking = []
         for application in self._core.ledger.queue.in_order():
             name = application.application_id
-            if not _only_waits(application):
+            if not _has_only_waiting(application):
                 continue
             if name not in self._waits:
                 self._waits[name] = _Wait(now, now)
@@ -99,12 +99,12 @@ class _AskingSimulation(Simulation):
                 self.told.append(told)
 
 
-def _only_waits(application: Application | None) -> bool:
+def _has_only_waiting(application: Application | None) -> bool:
     return application is not None and bool(application.waiting) and not application.in_flight
 
 
 def tell(applications: Sequence[WorkloadApplication], settings: RunSettings) -> list[Told]:
-    """Simulate and return all predictions in order, each with the true start.
+    """Simulate a run; return all predictions in order, each with the true start.
 
     Raises:
         ConfigError: If a setting is not allowed.
@@ -115,7 +115,7 @@ def tell(applications: Sequence[WorkloadApplication], settings: RunSettings) -> 
 
 
 def by_last_hour(told: Sequence[Told]) -> list[Quantiles]:
-    """Return, for each prediction, the quantiles of the last hour's waiting times of its class.
+    """Return the quantiles of the last hour's waiting times of the class, for each prediction.
 
     For an application that has already waited w seconds: the longer waiting times, each less w.
     With fewer than three times of the class, those of all classes count.
@@ -143,22 +143,22 @@ def by_last_hour(told: Sequence[Told]) -> list[Quantiles]:
                 if at > one.at - _HOUR_S and (not one.waited_s or waited_s > one.waited_s)
             ]
             if len(left) >= _LEAST_KNOWN:
-                said[-1] = _quantiles(left)
+                said[-1] = _quantiles_of(left)
                 break
     return said
 
 
-def _quantiles(values: Iterable[Seconds]) -> Quantiles:
+def _quantiles_of(values: Iterable[Seconds]) -> Quantiles:
     cuts = statistics.quantiles(values, n=10, method="inclusive")
     return Quantiles(cuts[0], cuts[4], cuts[8])
 
 
 class Score(NamedTuple):
-    """Score of a set of predictions."""
+    """Score of predictions."""
 
     tellings: int
     covered: float
-    """Share of the true starts between p10 and p90, both included."""
+    """Share of the true starts from p10 to p90."""
     early: float
     """Share of the true starts before p10."""
     late: float
@@ -166,22 +166,22 @@ class Score(NamedTuple):
     pinball_s: Seconds
     """Mean pinball loss of the three quantiles."""
     median_error_s: Seconds
-    """Median absolute difference between the true start and the predicted median."""
+    """Median absolute error of the predicted median, in seconds."""
 
 
 def score(pairs: Iterable[tuple[Quantiles, Seconds]]) -> Score | None:
-    """Return the score of (predicted quantiles, true time) pairs; None without any."""
+    """Return the score of pairs of predicted quantiles and true time; None without pairs."""
     known = list(pairs)
     if not known:
         return None
     early = sum(came < said.p10 for said, came in known) / len(known)
     late = sum(came > said.p90 for said, came in known) / len(known)
-    loss = statistics.fmean(_pinball(said, came) for said, came in known)
+    loss = statistics.fmean(_pinball_loss(said, came) for said, came in known)
     error = statistics.median(abs(came - said.p50) for said, came in known)
     return Score(len(known), 1 - early - late, early, late, loss, error)
 
 
-def _pinball(said: Quantiles, came: Seconds) -> Seconds:
+def _pinball_loss(said: Quantiles, came: Seconds) -> Seconds:
     return statistics.fmean(
         max(level * (came - at), (1 - level) * (at - came))
         for level, at in zip(LEVELS, astuple(said), strict=True)

@@ -28,7 +28,7 @@ Policy = Callable[[AutoscalingContext], tuple[int | float, dict[str, Any]]]
 def scaling_config(
     minimum: int, maximum: int, requests: float | None, up_s: Seconds, down_s: Seconds
 ) -> AutoscalingConfig:
-    """Return Serve's configuration of an autoscaler.
+    """Return Serve's configuration for an autoscaler.
 
     Args:
         minimum: Smallest number of replicas.
@@ -48,15 +48,9 @@ def scaling_config(
 
 
 class ServeScaler:
-    """An autoscaler of simulated replicas that decides as Serve's controller does."""
+    """Autoscaler of simulated replicas with the decisions of Serve's controller."""
 
     def __init__(self, config: AutoscalingConfig, policy: Policy) -> None:
-        """Create an autoscaler without history.
-
-        Args:
-            config: Bounds, delays, factors, look-back.
-            policy: Returns the number of replicas before bounds and delays.
-        """
         self._config = config
         self._policy = policy
         self._state: dict[str, Any] = {}
@@ -64,7 +58,7 @@ class ServeScaler:
         """Waiting and running requests at each decision of the look-back period."""
 
     def target(self, view: FleetView) -> int:
-        """Return the target number of replicas, after Serve's delays and bounds."""
+        """Return the wanted number of replicas, after Serve's delays and bounds."""
         config = self._config
         self._requests.append((view.now, view.requests))
         while self._requests[0][0] < view.now - config.look_back_period_s:
@@ -88,10 +82,10 @@ class ServeScaler:
             current_time=view.now,
             config=config,
         )
-        decided = self._decided(context, view.now)
+        decided = self._delayed_target(context, view.now)
         return int(min(config.max_replicas, max(config.min_replicas, decided)))
 
-    def _decided(self, context: AutoscalingContext, now: Seconds) -> int:
+    def _delayed_target(self, context: AutoscalingContext, now: Seconds) -> int:
         """Return the policy's number after Serve's factors and delays, in simulated time."""
         cold = _get_cold_start_scale_up_replicas(context)
         if cold is not None:
@@ -107,15 +101,15 @@ class ServeScaler:
 
 
 class DirectAnswers:
-    """Answers of a simulated scheduler, the same as its actor's but without delay."""
+    """Answers of a simulated scheduler to the autoscaler, without delay."""
 
     def __init__(self) -> None:
         self.view: FleetView | None = None
-        """Queue and time at the present decision; None before the first."""
+        """Queue and time of the present decision; None before the first one."""
         self._sizer = Sizer()
 
     def latest(self, question: Mapping[str, Any]) -> tuple[dict[str, Any], Seconds] | None:
-        """Return the answer now, with age 0; None before the first decision."""
+        """Return the present answer with age 0; None before the first decision."""
         if self.view is None:
             return None
         rules = SizingRules(**question["rules"])
@@ -124,7 +118,7 @@ class DirectAnswers:
 
 
 class DrainScaler(ServeScaler):
-    """Serve's autoscaler with the drain-time policy of this project."""
+    """Serve's autoscaler with this project's drain-time policy."""
 
     def __init__(self, config: AutoscalingConfig, rules: Mapping[str, Any]) -> None:
         self._answers = DirectAnswers()

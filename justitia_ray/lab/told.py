@@ -20,7 +20,7 @@ from justitia_ray.units import ApplicationId, Seconds
 
 
 class ToldVtc(ForetoldVtc):
-    """The guard's shadow of VTC, with given deadlines instead of predicted ones.
+    """Shadow of VTC for the guard, with given deadlines instead of predicted ones.
 
     Critical paths, pace and margin are computed by the shadow. `urgent` looks at every live
     application that waits: O(N).
@@ -29,12 +29,12 @@ class ToldVtc(ForetoldVtc):
     def __init__(self, kv_tokens: Callable[[], float]) -> None:
         super().__init__(kv_tokens)
         self.ends: Mapping[ApplicationId, Seconds] = {}
-        """Time at which VTC ends each application; an application without one is never urgent."""
+        """Time at which VTC ends each application; applications without a time are never urgent."""
         self._live: dict[ApplicationId, int] = {}
         """Sequence numbers of live applications that have submitted an inference."""
 
     def submitted(self, application: Application, inference: Inference, now: Seconds) -> None:
-        """Record an inference; its application is checked by `urgent` from now on."""
+        """Record an inference, whose application is from now on checked by `urgent`."""
         self._live[application.application_id] = application.sequence
         super().submitted(application, inference, now)
 
@@ -44,13 +44,13 @@ class ToldVtc(ForetoldVtc):
         super().application_ended(application, now)
 
     def deadline(self, application_id: ApplicationId, now: Seconds) -> Seconds | None:
-        """Return the time at which VTC ends the application; None if it was not given."""
+        """Return the time at which VTC ends the application; None if it is not given."""
         return self.ends.get(application_id)
 
     def urgent(
         self, now: Seconds, waits: Callable[[ApplicationId], bool] | None = None
     ) -> list[ApplicationId]:
-        """Return the applications that are urgent now: by deadline, then by arrival.
+        """Return the urgent applications by deadline, then by arrival.
 
         Args:
             now: Time of the check.
@@ -65,7 +65,7 @@ class ToldVtc(ForetoldVtc):
 
 
 class ToldJustitia(GuardedPolicy):
-    """Justitia between applications, with a guard that uses the given ends."""
+    """Justitia between applications, with a guard that uses given ends."""
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
@@ -90,7 +90,7 @@ def simulate_told(
     settings: RunSettings,
     ends: Mapping[ApplicationId, Seconds],
 ) -> RunResult:
-    """Simulate justitia with a guard that has the true end of each application under VTC.
+    """Simulate justitia with a guard that knows each application's true end under VTC.
 
     Args:
         applications: A workload; each inference fits a replica.

@@ -146,8 +146,8 @@ def test_prediction_head_reads_the_cls_token(model: S3Model) -> None:
 
 def test_batches_group_similar_lengths_and_keep_the_order_of_answers(model: S3Model) -> None:
     """A long input must not slow fifteen short ones, and answers keep their inputs' order."""
-    assert [[1, 3], [0, 2]] == distilbert._groups([1024, 10, 1024, 12])
-    assert [[0], [1]] == distilbert._groups([3000, 3000])
+    assert [[1, 3], [0, 2]] == distilbert._batches_by_length([1024, 10, 1024, 12])
+    assert [[0], [1]] == distilbert._batches_by_length([3000, 3000])
 
     texts = ["merge these documents " * 9, "is this claim true", "", "merge"]
     together, alone = model.predict("FV", texts), [model.predict("FV", [t])[0] for t in texts]
@@ -269,7 +269,7 @@ def test_unreachable_hub_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(local_files_only)
         raise OSError("We couldn't connect\nto the hub")
 
-    monkeypatch.setattr(s3_weights, "_pretrained", pretrained_model)
+    monkeypatch.setattr(s3_weights, "_load_pretrained", pretrained_model)
     with pytest.raises(
         ConfigError, match="'distilbert-base': no such directory, and not to be had"
     ):

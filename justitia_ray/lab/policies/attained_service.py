@@ -13,7 +13,7 @@ from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, RequestId
 
 
 class MlfqPolicy(MeteredPolicy):
-    """A multi-level feedback queue: lowest level first, in the order of submission inside a level.
+    """Multi-level feedback queue: lowest level first, in submission order within a level.
 
     Source: FastServe, arXiv:2305.05920, Sec. 4.1. Quanta double from level to level: q0, 2·q0,
     4·q0, …, so a client that has attained a is in level floor(log2(1 + a/q0)).
@@ -37,7 +37,7 @@ class MlfqPolicy(MeteredPolicy):
         self._attained: dict[ClientId, KvTokenTime] = {}
 
     def level(self, client: ClientId) -> int:
-        """Return floor(log2(1 + attained/q0)), without the rounding errors of a logarithm."""
+        """Return floor(log2(1 + attained/q0)), computed without rounding errors."""
         return (int(self._attained.get(client, 0) // self._quantum) + 1).bit_length() - 1
 
     def key(self, client: ClientId, application: Application) -> Key:
@@ -49,7 +49,7 @@ class MlfqPolicy(MeteredPolicy):
         self._attained.pop(client, None)
 
     def counted(self) -> dict[str, Any]:
-        """Return the attained service of every client, with the counts of the base class."""
+        """Return the attained service of each client, with the counts of the base class."""
         return super().counted() | {"attained": dict(self._attained)}
 
     def take_over(self, counted: Mapping[str, Any]) -> None:
@@ -64,7 +64,7 @@ class MlfqPolicy(MeteredPolicy):
 
 
 class PlasPolicy(ClientPolicy):
-    """Program-level attained service: least service of finished calls at submission first.
+    """Program-level attained service: first the client with the least finished service.
 
     Source: PLAS; Autellix, arXiv:2502.13965, Sec. 4.2. The priority of a call is the service that
     the finished calls of its program had received when it was submitted. It never changes, so calls
@@ -79,25 +79,24 @@ class PlasPolicy(ClientPolicy):
         self._first_seen: dict[ClientId, int] = {}
         """Sequence number of each client's first application."""
         self._finished: dict[ClientId, KvTokenTime] = {}
-        """Service of the finished calls of each client."""
+        """Service of the finished calls, by client."""
         self._fixed: dict[ApplicationId, dict[RequestId, KvTokenTime]] = {}
-        """Service of the client at the submission of each inference, by application; until it ends.
-        """
+        """Client's service at the submission of each inference, by application."""
 
     def key(self, client: ClientId, application: Application) -> Key:
         """Return (service at the submission of its first inference, number of the client)."""
-        return (self._at_submission(application.waiting.first), self._first_seen[client])
+        return (self._service_at_submission(application.waiting.first), self._first_seen[client])
 
     def application_key(self, application: Application) -> Key:
         """Return the key inside a tenant: (service at the first waiting submission, arrival)."""
-        return (self._at_submission(application.waiting.first), application.sequence)
+        return (self._service_at_submission(application.waiting.first), application.sequence)
 
     def inference_key(self, inference: Inference) -> Key:
         """Return (service of the client at its submission, submission order)."""
-        return (self._at_submission(inference), *inference.order)
+        return (self._service_at_submission(inference), *inference.order)
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Fix the priority of a new inference; a re-queued one keeps its priority."""
+        """Fix the priority of a new inference; a resubmitted one keeps its priority."""
         client = self.client(application)
         self._first_seen.setdefault(client, application.sequence)
         fixed = self._fixed.setdefault(application.application_id, {})
@@ -105,7 +104,7 @@ class PlasPolicy(ClientPolicy):
         return ()
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Add the cost h(p, d) of a served inference to the client's service."""
+        """Add the cost h(p, d) of a finished inference to its client's service."""
         self._fixed.get(application.application_id, {}).pop(inference.request_id, None)
         if inference.output_tokens:
             client = self.client(application)
@@ -123,7 +122,7 @@ class PlasPolicy(ClientPolicy):
         self._fixed.pop(application_id, None)
 
     def counted(self) -> dict[str, Any]:
-        """Return the service of every client, and the priority of every inference."""
+        """Return the service of each client, and the priority of each inference."""
         return {
             "first_seen": dict(self._first_seen),
             "finished": dict(self._finished),
@@ -131,7 +130,7 @@ class PlasPolicy(ClientPolicy):
         }
 
     def take_over(self, counted: Mapping[str, Any]) -> None:
-        """Restore the counts that `counted` returned.
+        """Restore the counts from `counted`.
 
         Raises:
             ValueError: If `counted` has another form.
@@ -141,5 +140,5 @@ class PlasPolicy(ClientPolicy):
         self._finished = number_table(reader, "finished")
         self._fixed = reader.table("fixed", number_table)
 
-    def _at_submission(self, inference: Inference) -> KvTokenTime:
+    def _service_at_submission(self, inference: Inference) -> KvTokenTime:
         return self._fixed[inference.application_id][inference.request_id]

@@ -37,29 +37,29 @@ from justitia_ray.units import ClientId, KvTokenTime
 
 
 @dataclass(slots=True)
-class _Place:
+class _RingPlace:
     """State of one client in the ring."""
 
     index: int
     balance: KvTokenTime = 0
-    """Balance before the visit of `round`, or during it."""
+    """Balance before the visit in `round`, or during it."""
     round: int = 0
-    """Round of the present visit if the client is at its turn, otherwise of its next visit."""
+    """Round of the client's present visit; of its next visit otherwise."""
     at_turn: bool = False
     waits: bool = False
 
     def refills(self, quantum: float) -> int:
-        """Return the number of refills that bring the balance above 0."""
+        """Return the number of refills after which the balance is above 0."""
         return max(0, int(-self.balance // quantum) + 1)
 
     def turn(self, quantum: float) -> int:
-        """Return the first round in which the balance is above 0 after the refill."""
+        """Return the first round whose refill brings the balance above 0."""
         if self.at_turn:
             return self.round
         return self.round + max(0, self.refills(quantum) - 1)
 
     def take_turn(self, quantum: float) -> None:
-        """Move to the visit of that round, with the refills up to it."""
+        """Move to the visit of a round, with all refills up to it."""
         if not self.at_turn:
             refills, self.round = self.refills(quantum), self.turn(quantum)
             self.balance += quantum * refills
@@ -76,7 +76,7 @@ _PLACE_FIELDS: Fields = {
 
 
 class DrrPolicy(MeteredPolicy):
-    """Serve first the client with the least (round of its turn, place in the ring); FIFO inside."""
+    """Deficit round robin: the client with the earliest turn first, FIFO within a client."""
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         UNIT,
@@ -90,9 +90,9 @@ class DrrPolicy(MeteredPolicy):
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
         self._quantum: float = self.options.own["quantum"]
-        self._ring: dict[ClientId, _Place] = {}
+        self._ring: dict[ClientId, _RingPlace] = {}
         self._pointer = (0, 0)
-        """Round and place of the last visit that the sweep has made."""
+        """Round and place of the sweep's last visit."""
 
     def key(self, client: ClientId, application: Application) -> Key:
         """Return the sort key of a client: round of its next turn, place in the ring."""
@@ -100,19 +100,19 @@ class DrrPolicy(MeteredPolicy):
         return (place.turn(self._quantum), place.index)
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Mark the client as waiting, after the visits that the sweep has made since."""
-        place = self._place(application)
-        self._make_visits(place)
+        """Mark a client as waiting, after the visits that the sweep has made."""
+        place = self._place_of(application)
+        self._apply_visits(place)
         place.waits = True
         return ()
 
     def left(self, client: ClientId) -> None:
-        """Mark the client as not waiting: it is no longer refilled above 0."""
+        """Mark a client as not waiting, so that refills do not raise it above 0."""
         self._ring[client].waits = False
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Move the sweep to the client's turn, and charge the prompt."""
-        place = self._place(application)
+        """Move the sweep to the client's turn; charge the prompt."""
+        place = self._place_of(application)
         place.take_turn(self._quantum)
         self._pointer = max(self._pointer, (place.round, place.index))
         return super().dispatched(application, inference)
@@ -122,34 +122,36 @@ class DrrPolicy(MeteredPolicy):
         self._ring.pop(client, None)
 
     def counted(self) -> dict[str, Any]:
-        """Return the ring and the position of the sweep, with the counts of the base class."""
+        """Return the ring and the sweep's position, with the counts of the base class."""
         return super().counted() | {
             "pointer": list(self._pointer),
             "ring": {client: asdict(place) for client, place in self._ring.items()},
         }
 
     def take_over(self, counted: Mapping[str, Any]) -> None:
-        """Restore the ring and the sweep, and the counts of the base class."""
+        """Restore the ring, the sweep's position, and the counts of the base class."""
         reader = RecordReader(counted, ("pointer", "ring"), None)
         sweep_round, index = reader.integers("pointer")
         self._pointer = (sweep_round, index)
-        self._ring = reader.table("ring", lambda ring, c: _Place(**ring.record(c, _PLACE_FIELDS)))
+        self._ring = reader.table(
+            "ring", lambda ring, c: _RingPlace(**ring.record(c, _PLACE_FIELDS))
+        )
         super().take_over(counted)
 
     def charge(self, application: Application, amount: KvTokenTime) -> None:
-        """Apply the visits that are due, then subtract the charge from the client's balance."""
-        place = self._place(application)
-        self._make_visits(place)
+        """Apply the visits that are due; then subtract the charge from the client's balance."""
+        place = self._place_of(application)
+        self._apply_visits(place)
         place.balance -= amount
         if place.at_turn and place.balance <= 0:
             self._end_visit(place)
 
-    def _place(self, application: Application) -> _Place:
-        return self._ring.setdefault(self.client(application), _Place(application.sequence))
+    def _place_of(self, application: Application) -> _RingPlace:
+        return self._ring.setdefault(self.client(application), _RingPlace(application.sequence))
 
-    def _make_visits(self, place: _Place) -> None:
-        """Apply the visits that the sweep has made since the client's balance was last updated."""
-        passed = self._last_visit(place) - place.round + 1
+    def _apply_visits(self, place: _RingPlace) -> None:
+        """Apply the visits of the sweep since the client's balance was last updated."""
+        passed = self._last_round_at(place) - place.round + 1
         if place.at_turn:
             if not place.waits and self._pointer != (place.round, place.index):
                 self._end_visit(place)
@@ -158,16 +160,16 @@ class DrrPolicy(MeteredPolicy):
             if place.waits and passed >= refills:
                 place.take_turn(self._quantum)
             else:
-                if not place.waits:  # an idle client is refilled to 0 or just above
+                if not place.waits:  # an idle client is refilled only to 0 or just above
                     refills = max(0, int(-(place.balance // self._quantum)))
                 place.balance += self._quantum * min(passed, refills)
                 place.round += passed
 
-    def _end_visit(self, place: _Place) -> None:
+    def _end_visit(self, place: _RingPlace) -> None:
         place.at_turn = False
-        place.round = self._last_visit(place) + 1
+        place.round = self._last_round_at(place) + 1
 
-    def _last_visit(self, place: _Place) -> int:
-        """Return the last round in which the sweep has visited this place."""
+    def _last_round_at(self, place: _RingPlace) -> int:
+        """Return the last round in which the sweep visited this place."""
         sweep_round, index = self._pointer
         return sweep_round if place.index <= index else sweep_round - 1

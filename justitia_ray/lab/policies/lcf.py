@@ -9,7 +9,7 @@ from justitia_ray.core.policies.vtc import VtcPolicy
 
 
 class LcfPolicy(VtcPolicy):
-    """Smallest counter first; the counter of a client that starts to wait is not lifted.
+    """Smallest counter first; a client's counter is not lifted when it begins to wait.
 
     A client that was idle may catch up on everything that it missed. Other clients have no
     guarantee: an idle client's deficit grows without limit (Fig. 10).

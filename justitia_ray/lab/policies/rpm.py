@@ -20,7 +20,7 @@ WINDOW_S = 60
 
 
 class RpmPolicy(ClientPolicy):
-    """First come, first served, with a limit on the grants of a client in each window of 60 s.
+    """First come, first served, with a limit on a client's grants in each window of 60 s.
 
     Windows are [60k, 60k + 60) s. An inference counts once. If it is re-queued in the window in
     which it counted, it frees its place and takes one again when it is granted; in later windows it
@@ -30,7 +30,7 @@ class RpmPolicy(ClientPolicy):
     holds_back: ClassVar[bool] = True
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         UNIT,
-        # The limit of VTC's (5, 20, 30: Table 2) that loses the least throughput.
+        # Of VTC's limits (5, 20, 30; Table 2), the one with the highest throughput.
         Option("requests_per_minute", 30, whole(1)),
     )
 
@@ -38,25 +38,25 @@ class RpmPolicy(ClientPolicy):
         super().__init__(context)
         self._limit: int = self.options.own["requests_per_minute"]
         self._used: dict[ClientId, tuple[int, int]] = {}
-        """Window of each client's last grant, and the number of grants that count in it."""
+        """Window of the last grant and number of grants counted in it, by client."""
         self._counted: dict[ApplicationId, dict[RequestId, int]] = {}
-        """Window in which each inference counted, by application; until it ends."""
+        """Window in which each inference was counted, by application."""
 
     def key(self, client: ClientId, application: Application) -> Key:
         """Return the submission order of the client's first inference."""
         return application.waiting.first.order
 
     def eligible_at(self, client: ClientId) -> Seconds:
-        """Return the start of the next window if the client has used up this one, otherwise 0."""
-        window = self._window()
+        """Return the start of the next window if the client has reached the limit, otherwise 0."""
+        window = self._present_window()
         if self._used.get(client) == (window, self._limit):
             return float(WINDOW_S * (window + 1))
         return 0.0
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Free the place of an inference that is re-queued in the window in which it counted."""
+        """Uncount an inference that is queued again in the window in which it was counted."""
         counted = self._counted.get(application.application_id, {})
-        window = self._window()
+        window = self._present_window()
         if counted.get(inference.request_id) == window:
             del counted[inference.request_id]
             client = self.client(application)
@@ -64,18 +64,18 @@ class RpmPolicy(ClientPolicy):
         return ()
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Count an inference that has not counted yet."""
+        """Count an inference, unless it was counted before."""
         counted = self._counted.setdefault(application.application_id, {})
         if inference.request_id in counted:
             return ()
-        client, window = self.client(application), self._window()
+        client, window = self.client(application), self._present_window()
         counted[inference.request_id] = window
         last, used = self._used.get(client, (window, 0))
         self._used[client] = (window, used + 1 if last == window else 1)
         return (client,)
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Drop the ended inference; it still counts in its window."""
+        """Drop an ended inference, which remains counted in its window."""
         self._counted.get(application.application_id, {}).pop(inference.request_id, None)
         return ()
 
@@ -88,14 +88,14 @@ class RpmPolicy(ClientPolicy):
         self._counted.pop(application_id, None)
 
     def counted(self) -> dict[str, Any]:
-        """Return the counts of the clients and the windows of the inferences."""
+        """Return the counts of the clients, and the windows of the inferences."""
         return {
             "used": {client: list(used) for client, used in self._used.items()},
             "inferences": {name: dict(windows) for name, windows in self._counted.items()},
         }
 
     def take_over(self, counted: Mapping[str, Any]) -> None:
-        """Restore the counts that `counted` returned.
+        """Restore the counts from `counted`.
 
         Raises:
             ValueError: If `counted` has another form.
@@ -106,7 +106,7 @@ class RpmPolicy(ClientPolicy):
             "inferences", lambda windows, name: windows.table(name, RecordReader.integer)
         )
 
-    def _window(self) -> int:
+    def _present_window(self) -> int:
         return int(self.context.now() // WINDOW_S)
 
 

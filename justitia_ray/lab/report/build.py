@@ -21,12 +21,12 @@ from justitia_ray.sim.result_files import check_writable, writing
 PAGE, RESULTS, FIGURES = "report.html", "results.jsonl", "figures"
 
 FIRST_SEED = 101
-"""First seed of a report; defaults were tuned on lower seeds."""
+"""First seed of a report; default settings were tuned on lower seeds."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunProgress:
-    """Number of runs that are done, failed and planned."""
+    """Numbers of finished, failed and planned runs."""
 
     done: int
     total: int
@@ -34,7 +34,7 @@ class RunProgress:
     elapsed_s: float
 
     def __str__(self) -> str:
-        """Return one line, with the time left at the mean pace so far."""
+        """Return a line with these numbers, and the time left at the average pace."""
         left_s = self.elapsed_s / self.done * (self.total - self.done) if self.done else 0.0
         failed = f", {self.failed} failed" if self.failed else ""
         return f"{self.done}/{self.total} runs{failed}, {left_s:.0f} s left"
@@ -47,7 +47,7 @@ def build_report(
     workers: int,
     say: Callable[[RunProgress], None] = lambda _: None,
 ) -> list[ReportSection]:
-    """Run the experiments and write `report.html`, `results.jsonl` and `figures/` into `out`.
+    """Run the experiments; write `report.html`, `results.jsonl` and `figures/` into `out`.
 
     Args:
         experiments: In the order of the page.
@@ -64,7 +64,7 @@ def build_report(
     """
     check_matplotlib()
     check_writable(out)
-    plans = [_plan(experiment, scale) for experiment in experiments]
+    plans = [_plan_arms(experiment, scale) for experiment in experiments]
     planned = [plan for plan in plans if not isinstance(plan, Failed)]
     tasks = [task for plan in planned for arms in plan.values() for task in arms.values()]
     found = run_tasks(tasks, workers, say)
@@ -75,7 +75,7 @@ def build_report(
         else section_of(experiment, scale, plan, found, log, published)
         for experiment, plan in zip(experiments, plans, strict=True)
     ]
-    drawings = _draw(sections)
+    drawings = _draw_charts(sections)
     inline = {name: drawing.inline for name, drawing in drawings.items()}
     page = render(scale, len(found), sections, inline)
     with writing(out) as unfinished:
@@ -88,29 +88,29 @@ def build_report(
     return sections
 
 
-def _plan(experiment: Experiment, scale: Scale) -> dict[int, Mapping[Arm, Task]] | Failed:
+def _plan_arms(experiment: Experiment, scale: Scale) -> dict[int, Mapping[Arm, Task]] | Failed:
     """Return the arms of an experiment by seed, or `Failed` if the experiment raised."""
     try:
         return {seed: experiment.arms(scale, seed) for seed in experiment.seeds(scale)}
     except Exception as error:
-        return Failed.of(error)
+        return Failed.of_error(error)
 
 
-def _draw(sections: Sequence[ReportSection]) -> dict[str, Drawing]:
-    """Draw every chart; mark a section as failed if one of its charts cannot be drawn."""
+def _draw_charts(sections: Sequence[ReportSection]) -> dict[str, Drawing]:
+    """Draw every chart; mark a section as failed if one of its charts fails."""
     drawings: dict[str, Drawing] = {}
     for section in sections:
         try:
             drawings |= {chart.name: draw(chart) for chart in section.charts}
         except Exception as error:
-            section.failure = Failed.of(error).message
+            section.failure = Failed.of_error(error).message
     return drawings
 
 
 def run_tasks(
     tasks: Iterable[Task], workers: int, say: Callable[[RunProgress], None] = lambda _: None
 ) -> dict[Task, Any]:
-    """Run every task once and return the outcome, or `Failed`, of each.
+    """Run each task once; return its outcome or `Failed`.
 
     Args:
         tasks: Equal tasks are run once.
@@ -120,7 +120,7 @@ def run_tasks(
     distinct = list(dict.fromkeys(tasks))
     found: dict[Task, Any] = {}
     started, failed = time.perf_counter(), 0
-    for task, outcome in _outcomes(distinct, workers):
+    for task, outcome in _run_in_processes(distinct, workers):
         found[task] = outcome
         failed += isinstance(outcome, Failed)
         say(RunProgress(len(found), len(distinct), failed, time.perf_counter() - started))
@@ -128,21 +128,21 @@ def run_tasks(
 
 
 def attempt(task: Task) -> Any:
-    """Run a task; return `Failed`, which can always be pickled, if it raises."""
+    """Run a task; return `Failed` if it raises."""
     try:
         return task.run()
     except Exception as error:
-        return Failed.of(error)
+        return Failed.of_error(error)
 
 
-def _outcomes(tasks: Sequence[Task], workers: int) -> Iterator[tuple[Task, Any]]:
+def _run_in_processes(tasks: Sequence[Task], workers: int) -> Iterator[tuple[Task, Any]]:
     if workers <= 1:
         for task in tasks:
             yield task, attempt(task)
         return
-    # spawn: a fork would copy locks that threads of this process hold, for example matplotlib's
+    # spawn: a fork would copy locks held by other threads, such as matplotlib's
     context = multiprocessing.get_context("spawn")
-    # Workers ignore Ctrl-C, or each would print a traceback; the waiting process handles it.
+    # Workers ignore Ctrl-C, which the waiting process handles.
     leave_interrupts = functools.partial(signal.signal, signal.SIGINT, signal.SIG_IGN)
     with ProcessPoolExecutor(workers, context, initializer=leave_interrupts) as pool:
         futures: dict[Future[Any], Task] = {pool.submit(attempt, task): task for task in tasks}

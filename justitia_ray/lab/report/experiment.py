@@ -10,21 +10,21 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A curve, or the bars of one colour."""
+    """Curve, or the bars of one colour."""
 
     label: str
     points: Sequence[Point]
     low: Sequence[float] = ()
-    """Lower ends of intervals, one per point; empty: no intervals are drawn."""
+    """Lower ends of the intervals by point; empty without intervals."""
     high: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart of the report."""
+    """Chart of the report."""
 
     name: str
-    """Base name of the files: letters, digits and hyphens."""
+    """Base name of the chart's files: letters, digits and hyphens."""
     title: str
     x_label: str = ""
     y_label: str = ""
@@ -32,7 +32,7 @@ class Chart:
     kind: str = "line"
     """`line`, `marks` (a line with a mark at each point), `step` or `bars`."""
     categories: Sequence[str] = ()
-    """Names of x = 0, 1, … of a `bars` chart."""
+    """Names of x = 0, 1, … in a chart of bars."""
     is_log_x: bool = False
     is_log_y: bool = False
     y_limit: tuple[float, float] | None = None
@@ -41,7 +41,7 @@ class Chart:
 
 
 class Arm(NamedTuple):
-    """An arm of an experiment; arms of one group share a workload and are compared."""
+    """Arm of an experiment; arms of a group have the same workload and are compared."""
 
     group: str
     name: str
@@ -53,36 +53,36 @@ class Arm(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Outcome of a task that raised."""
+    """Outcome of a task that raised an error."""
 
     message: str
     """Message of the error, in one line."""
 
     @staticmethod
-    def of(error: Exception) -> "Failed":
-        """Return the `Failed` of an error: type and message in one line of at most 400 chars."""
+    def of_error(error: Exception) -> "Failed":
+        """Return the outcome of an error: type and message in one line, at most 400 characters."""
         return Failed(" ".join(f"{type(error).__name__}: {error}".split())[:400])
 
 
 class Task(Protocol):
-    """An arm on one seed: hashable, so that experiments share runs, and picklable."""
+    """Interface of an arm's run with one seed. Hashable, to share runs; can be pickled."""
 
     def run(self) -> Any:
         """Run the task and return its outcome."""
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return everything that the outcome depends on; written to the results."""
+        """Return everything that the outcome depends on, for the results file."""
 
     def __hash__(self) -> int:
         """Return the hash; equal tasks are run once."""
 
 
 Outcomes: TypeAlias = Mapping[Arm, Any]
-"""Outcomes of the arms on one seed."""
+"""Outcomes of the arms with one seed."""
 Found: TypeAlias = Sequence[tuple[int, Outcomes]]
-"""Outcomes of every seed, as (seed, outcomes)."""
+"""Pairs of a seed and its outcomes."""
 Measures: TypeAlias = Mapping[Arm, Mapping[str, float | None]]
-"""Metrics of each arm on one seed; None where a metric has no value."""
+"""Metrics of each arm with one seed; None for a metric without a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,23 +93,23 @@ class Scale:
     data_dir: Path
     is_quick: bool = False
     applications: int = 300
-    """Number of applications in one run of the nine-class suite; arrival windows scale with it."""
+    """Number of applications in a run of the nine-class suite; arrival windows scale with it."""
 
     def pick(self, full: Sequence[Any], quick: Sequence[Any]) -> Sequence[Any]:
-        """Return the quick or the full list of values, by the size of the report."""
+        """Return the quick or the full list, by the size of the report."""
         return quick if self.is_quick else full
 
 
 @dataclass(frozen=True, slots=True)
 class ReportMetric:
-    """A column of an experiment's table."""
+    """Metric of an experiment: a column of its table."""
 
     name: str
     label: str
     digits: int = 1
     unit: str = ""
     is_share: bool = False
-    """Whether the value is shown in percent."""
+    """Whether values are shown in percent."""
     better: str | None = "low"
     """Direction of better values: `low`, `high`, or None for neither."""
     is_timing: bool = False
@@ -117,22 +117,22 @@ class ReportMetric:
 
 @dataclass(frozen=True, slots=True)
 class PairedComparison:
-    """A column of paired differences from another arm of the same group."""
+    """Paired differences from another arm of the same group: a column of the table."""
 
     metric: str
     against: str
     is_relative: bool = True
-    """Whether differences are shares of the other arm's value."""
+    """Whether differences are relative to the other arm's value."""
 
 
 def compare_with(against: str, *metrics: str) -> tuple[PairedComparison, ...]:
-    """Return comparisons of several metrics with one arm, as shares of its values."""
+    """Return comparisons of several metrics with one arm, relative to its values."""
     return tuple(PairedComparison(metric, against) for metric in metrics)
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A limit that the project sets itself on a mean or on a mean paired difference."""
+    """The project's own limit on a mean or on a mean paired difference."""
 
     text: str
     arm: Arm
@@ -143,20 +143,20 @@ class Target:
 
 
 Arms: TypeAlias = Callable[[Scale, int], Mapping[Arm, Task]]
-"""Function that returns the arms on one seed."""
+"""Function that returns the arms for a seed."""
 Charts: TypeAlias = Callable[[Scale, Found], list[Chart]]
 Measure: TypeAlias = Callable[[Outcomes], Measures]
-"""Function that returns the metrics of the arms on one seed."""
+"""Function that returns the metrics of the arms from their outcomes with one seed."""
 
 
 def measure_each(figures: Callable[[Any], Mapping[str, float | None]]) -> Measure:
-    """Return a measure that computes each arm's metrics from its own outcome only."""
+    """Return a measure that computes each arm's metrics from its own outcome."""
     return lambda outcomes: {arm: figures(outcome) for arm, outcome in outcomes.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """An experiment: one section of the page."""
+    """Experiment: a section of the report."""
 
     name: str
     title: str
@@ -178,7 +178,7 @@ class Experiment:
     """Seeds of runs recorded elsewhere; None: the report runs the experiment."""
 
     def seeds(self, scale: Scale) -> tuple[int, ...]:
-        """Return the seeds on which the experiment runs."""
+        """Return the seeds with which the experiment runs."""
         if self.recorded_seeds is not None:
             return self.recorded_seeds
         if not self.is_drawn:
@@ -186,7 +186,7 @@ class Experiment:
         return scale.seeds[: self.quick_seeds] if scale.is_quick else scale.seeds
 
     def metric(self, name: str) -> ReportMetric:
-        """Return a metric by name.
+        """Return the metric with a name.
 
         Raises:
             KeyError: If the experiment has no metric of that name.

@@ -22,14 +22,14 @@ COLOURS = (
 """After Okabe and Ito's palette for colour-blind readers, darkened for contrast on white. The style
 sheet holds the same colours, and lighter ones for the dark theme, as `--s0` to `--s7`."""
 _SLOTS = {name: slot for slot, name in enumerate(("justitia", "vtc", "srjf", "fcfs"))}
-"""Policies with a fixed colour in every figure."""
+"""Policies with fixed colours."""
 _MOST_TICKS = 8
 _MOST_OF_MEAN = 1.6
-"""Maximum of the y axis as a multiple of the largest mean; error bars may be far longer."""
+"""Maximum of the y axis over the largest mean; error bars may be far longer."""
 _DASHES = ("-", "--", "-.", ":")
 _MARKS = "osv^Dxp*"
 _SIZE_IN = (5.2, 3.3)
-"""Size in inches at which the text is legible on a phone."""
+"""Size in inches, for text that is legible on a phone."""
 _THEME = {
     INK: "var(--ink)",
     GRID: "var(--grid)",
@@ -39,7 +39,7 @@ _THEME = {
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A drawn chart."""
+    """Drawn chart, as a file and for the page."""
 
     inline: str
     """SVG for a page: without namespaces or fixed colours, its ids prefixed with the chart's name.
@@ -49,7 +49,7 @@ class Drawing:
 
 
 def check_matplotlib() -> None:
-    """Check, before an hour of work, that figures can be drawn.
+    """Check that figures can be drawn; called before long runs.
 
     Raises:
         ConfigError: If matplotlib is not installed.
@@ -61,8 +61,8 @@ def check_matplotlib() -> None:
 
 
 def draw(chart: Chart) -> Drawing:
-    """Draw a chart; equal charts give equal bytes of SVG."""
-    with _style(chart.name):
+    """Draw a chart; equal charts give equal SVG."""
+    with _plot_style(chart.name):
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=_SIZE_IN, layout="constrained")
@@ -70,16 +70,16 @@ def draw(chart: Chart) -> Drawing:
         if chart.kind == "bars":
             _draw_bars(axes, chart)
         else:
-            for slot, series in _in_slots(chart.series):
+            for slot, series in _assign_slots(chart.series):
                 _draw_line(axes, chart, series, slot)
         _finish(figure, axes, chart)
-        svg = _saved(figure, "svg", metadata={"Date": None, "Creator": None})
-        png = _saved(figure, "png", dpi=160)
+        svg = _image_bytes(figure, "svg", metadata={"Date": None, "Creator": None})
+        png = _image_bytes(figure, "png", dpi=160)
     return Drawing(themed(svg.decode(), chart), svg, png)
 
 
 def themed(svg: str, chart: Chart) -> str:
-    """Return an SVG file as a page element: theme colours, ids prefixed with the chart's name."""
+    """Return an SVG file as an element of the page, with the theme's colours."""
     start = svg.index("<svg")
     body = re.sub(r"<metadata>.*?</metadata>\s*", "", svg[start:], flags=re.DOTALL)
     body = re.sub(r'\sxmlns(:xlink)?="[^"]*"', "", body)
@@ -96,7 +96,7 @@ def themed(svg: str, chart: Chart) -> str:
 
 
 @contextmanager
-def _style(salt: str) -> Iterator[None]:
+def _plot_style(salt: str) -> Iterator[None]:
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -128,8 +128,8 @@ def _style(salt: str) -> Iterator[None]:
         yield
 
 
-def _in_slots(series: Sequence[Series]) -> list[tuple[int, Series]]:
-    """Assign each series a slot, which determines its colour, dashes and mark."""
+def _assign_slots(series: Sequence[Series]) -> list[tuple[int, Series]]:
+    """Assign a slot to each series, which determines colour, dashes and mark."""
     taken = set(_SLOTS.values()) if any(s.label in _SLOTS for s in series) else set()
     free = (slot for slot in itertools.count() if slot not in taken)
     return [(_SLOTS[s.label] if s.label in _SLOTS else next(free), s) for s in series]
@@ -154,7 +154,7 @@ def _draw_line(axes: Any, chart: Chart, series: Series, slot: int) -> None:
 
 def _draw_bars(axes: Any, chart: Chart) -> None:
     width = 0.8 / max(1, len(chart.series))
-    for number, (slot, series) in enumerate(_in_slots(chart.series)):
+    for number, (slot, series) in enumerate(_assign_slots(chart.series)):
         shift = (number - (len(chart.series) - 1) / 2) * width
         xs = [x + shift for x, _ in series.points]
         ys = [y for _, y in series.points]
@@ -210,7 +210,7 @@ def _label_decades(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def _saved(figure: Any, kind: str, **options: Any) -> bytes:
+def _image_bytes(figure: Any, kind: str, **options: Any) -> bytes:
     stream = io.BytesIO()
     figure.savefig(stream, format=kind, facecolor=PAPER if kind == "png" else "none", **options)
     return stream.getvalue()

@@ -29,7 +29,7 @@ from justitia_ray.lab.report.statistics import MeanEstimate, differences, estima
 
 @dataclass(frozen=True, slots=True)
 class ResultLine:
-    """A line of `results.jsonl`."""
+    """Line of `results.jsonl`."""
 
     experiment: str
     arm: str
@@ -42,21 +42,21 @@ class ResultLine:
     `published`: of a paper."""
     seed: int | None = None
     against: str | None = None
-    """Arm that is subtracted in a difference; None: the value is no difference."""
+    """Arm that is subtracted in a difference; None for other values."""
     is_relative: bool = False
-    """Whether a difference is a share of the other arm's value."""
+    """Whether a difference is relative to the other arm's value."""
     of_lines: tuple[int, ...] = ()
-    """Line numbers of the runs behind an aggregate, which hold seeds and configurations."""
+    """Lines of the runs behind an aggregate, which hold seeds and configurations."""
     unit: str = ""
     source: str | None = None
     """Place of a published number in its paper."""
     is_timing: bool = False
-    """Whether the value is a time measured on this machine, which varies between runs."""
+    """Whether the value is a time on this machine, which varies between runs."""
     configuration: Mapping[str, Any] = field(default_factory=dict)
 
 
 class ResultLog:
-    """Lines of a report, in order; a line is identified by its number."""
+    """Lines of a report in order, each identified by its number."""
 
     def __init__(self) -> None:
         self._lines: list[ResultLine] = []
@@ -71,22 +71,22 @@ class ResultLog:
         with path.open("w", encoding="utf-8") as file:
             for number, line in enumerate(self._lines, 1):
                 row = {"line": number, **asdict(line), "version": __version__}
-                row["value"] = _finite(row["value"])
+                row["value"] = _json_value(row["value"])
                 file.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def _finite(value: Any) -> Any:
-    """Return a value with None for the numbers that JSON cannot hold (nan, inf)."""
+def _json_value(value: Any) -> Any:
+    """Return a value with None for numbers that JSON cannot express (nan, inf)."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, list | tuple):
-        return [_finite(part) for part in value]
+        return [_json_value(part) for part in value]
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """Value of a line of the results."""
+    """Value with the number of its line in the results."""
 
     value: float
     line: int
@@ -94,31 +94,31 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A cell of the table: the mean, its interval, the value of a paper."""
+    """Cell of the table: mean, interval, published value."""
 
     mean: Number
     low: Number | None = None
     high: Number | None = None
     published: tuple[Number, str] | None = None
-    """Published value, with its source."""
+    """Published value with its source."""
     verdict: str = ""
-    """Verdict on a difference: `better`, `worse`, or `level` where the interval contains zero."""
+    """`better`, `worse` or `level` for a difference; `level` if the interval contains 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of the table: a metric, or paired differences of one."""
+    """Column of the table: a metric, or its paired differences."""
 
     metric: ReportMetric
     against: str | None = None
-    """Arm of the same group from which differences are taken."""
+    """Arm of the same group that is subtracted; None for a metric."""
     is_relative: bool = False
-    """Whether differences are shares of the other arm's value."""
+    """Whether differences are relative to the other arm's value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A target, the value reached and whether it is met."""
+    """Target with the value reached, and whether it is met."""
 
     target: Target
     column: Column
@@ -138,12 +138,12 @@ class ReportSection:
     charts: list[Chart] = field(default_factory=list)
     seeds: tuple[int, ...] = ()
     failure: str | None = None
-    """Reason why the section has no results, in one line; None: it has."""
+    """Reason why the section has no results, in one line; None if it has."""
 
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """Metric of an arm: a value for each seed, and the numbers of the values' lines."""
+    """Values of an arm's metric by seed, with the values' line numbers."""
 
     values: Sequence[float]
     lines: tuple[int, ...]
@@ -157,7 +157,7 @@ def section_of(
     log: ResultLog,
     published: Sequence[Published],
 ) -> ReportSection:
-    """Return an experiment's section; a failed one holds the reason.
+    """Return the section of an experiment; a failed experiment's section has the reason.
 
     Args:
         experiment: The experiment.
@@ -194,11 +194,11 @@ def section_of(
             table.note_points(chart)
         return section
     except Exception as error:
-        return ReportSection(experiment, seeds=tuple(arms), failure=Failed.of(error).message)
+        return ReportSection(experiment, seeds=tuple(arms), failure=Failed.of_error(error).message)
 
 
 class _Table:
-    """Cells of one experiment; each is computed and logged when it is first requested."""
+    """Cells of one experiment, each computed and logged when first requested."""
 
     def __init__(
         self, experiment: Experiment, log: ResultLog, published: Sequence[Published]
@@ -214,7 +214,7 @@ class _Table:
     def take_runs(
         self, arms: Mapping[int, Mapping[Arm, Task]], outcomes: Mapping[int, Outcomes]
     ) -> None:
-        """Measure every seed and log each value.
+        """Compute the metrics of every seed, and log the values.
 
         A metric that has no value on one seed is left out of its arm: a mean over other seeds than
         the compared arm's would not be paired.
@@ -243,13 +243,13 @@ class _Table:
                     self._runs[arm, metric.name] = Runs(known, lines)
 
     def cell(self, arm: Arm, column: Column) -> Cell | None:
-        """Return the cell of an arm in a column; None if there is no value."""
+        """Return the cell of an arm in a column; None without a value."""
         if (arm, column) not in self._cells:
-            self._cells[arm, column] = self._made(arm, column)
+            self._cells[arm, column] = self._new_cell(arm, column)
         return self._cells[arm, column]
 
     def judge(self, target: Target) -> Judged | None:
-        """Return a target with its verdict; None if its arm was not run at this scale."""
+        """Return a target with its verdict; None if its arm did not run."""
         metric = self._experiment.metric(target.metric)
         column = Column(metric, target.against, is_relative=target.against is not None)
         reached = self.cell(target.arm, column)
@@ -260,11 +260,11 @@ class _Table:
         else:
             assert target.at_least is not None
             limit, is_met = target.at_least, reached.mean.value >= target.at_least
-        line = self._note(target.arm, column, "limit", limit)
+        line = self._log_value(target.arm, column, "limit", limit)
         return Judged(target, column, reached, line, is_met)
 
     def note_points(self, chart: Chart) -> None:
-        """Log the points of a chart's series, and the ends of their intervals."""
+        """Log the points of a chart's series, with the ends of their intervals."""
         for series in chart.series:
             xs = [x for x, _ in series.points]
             for label, points in (
@@ -285,25 +285,25 @@ class _Table:
                         )
                     )
 
-    def _made(self, arm: Arm, column: Column) -> Cell | None:
-        compared = self._compared(arm, column)
+    def _new_cell(self, arm: Arm, column: Column) -> Cell | None:
+        compared = self._estimate_of(arm, column)
         if compared is None:
             return None
         found, lines = compared
         statistic = "mean" if column.against is None else "difference"
-        mean = self._note(arm, column, statistic, found.mean, lines)
+        mean = self._log_value(arm, column, statistic, found.mean, lines)
         low, high = (
-            None if end is None else self._note(arm, column, f"{statistic}_{name}", end, lines)
+            None if end is None else self._log_value(arm, column, f"{statistic}_{name}", end, lines)
             for name, end in (("low", found.low), ("high", found.high))
         )
         paper = None
         if entry := self._published.get((arm, column.metric.name, column.against)):
-            number = self._note(arm, column, "published", entry.value, source=entry.source)
+            number = self._log_value(arm, column, "published", entry.value, source=entry.source)
             paper = (number, entry.source)
-        return Cell(mean, low, high, paper, self._verdict(found, column))
+        return Cell(mean, low, high, paper, self._verdict_on(found, column))
 
-    def _compared(self, arm: Arm, column: Column) -> tuple[MeanEstimate, tuple[int, ...]] | None:
-        """Return the estimate of a cell, and the lines of the runs it is computed from."""
+    def _estimate_of(self, arm: Arm, column: Column) -> tuple[MeanEstimate, tuple[int, ...]] | None:
+        """Return the estimate for a cell, with the lines of the runs behind it."""
         ours = self._runs.get((arm, column.metric.name))
         if ours is None:
             return None
@@ -316,8 +316,8 @@ class _Table:
         found = differences(ours.values, theirs.values, is_relative=column.is_relative)
         return estimate(found), (*ours.lines, *theirs.lines)
 
-    def _verdict(self, found: MeanEstimate, column: Column) -> str:
-        """Judge a difference by its interval, or by its sign where seeds change nothing."""
+    def _verdict_on(self, found: MeanEstimate, column: Column) -> str:
+        """Judge a difference by its interval, or by its sign if all seeds give the same value."""
         if column.against is None or column.metric.better is None:
             return ""
         if not self._experiment.is_drawn:
@@ -331,7 +331,7 @@ class _Table:
             good, bad = bad, good
         return "better" if good else "worse" if bad else "level"
 
-    def _note(
+    def _log_value(
         self,
         arm: Arm,
         column: Column,

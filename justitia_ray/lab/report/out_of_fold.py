@@ -35,47 +35,47 @@ CLASSES = ("ALFWI", "CC", "DM", "EV", "FV", "KBQAV", "MRS", "PE", "SC")
 """Classes of the suite."""
 HALVES = 2
 MOST_SAMPLES = 100
-"""Largest number of training samples of a class, as in the paper (v1, Sec. IV-B)."""
+"""Maximum number of training samples of a class, as in the paper (v1, Sec. IV-B)."""
 S3 = "s3"
-"""Recipe with one model for all classes."""
+"""Recipe with a single model for all classes."""
 CLASS_MEAN = "class mean"
-"""Recipe of the service before a class has a model."""
+"""Recipe of the service for a class without a model."""
 CLASS_MEDIAN = "class median"
-"""Recipe that predicts the median cost of a class; all other recipes are kinds of `train`."""
+"""Recipe that predicts the median cost of a class; other recipes are kinds of `train`."""
 _HISTORY_SEED = -1
-"""Seed of SC's training runs; no report uses it."""
+"""Seed of SC's training runs, which no report uses."""
 _TIMED = 50
 
 Key: TypeAlias = tuple[str, str, int]
-"""Class, text and half of an application."""
+"""Key of an application: class, text and half."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutOfFold:
-    """Predictions of one recipe, their errors, and the time that they took."""
+    """Predictions of a recipe, with errors and times."""
 
     predictions: Mapping[Key, CostPrediction]
     errors: Mapping[str, Sequence[float]]
     """|predicted − true| / true of each run, by class."""
     predict_ms: float
-    """Median time of a single prediction, features included."""
+    """Median milliseconds of a single prediction, including features."""
     train_s: float
-    """Mean training time of the models of all classes, on one half."""
+    """Mean seconds of training the models of all classes on one half."""
 
     def prediction(self, application: WorkloadApplication) -> CostPrediction:
-        """Return the prediction for an application of the suite.
+        """Return the prediction for an application.
 
         Raises:
             KeyError: If its text is not in the data directory.
         """
         return self.predictions[
-            _key(application.application_class, application.input, application.inferences)
+            _key_of(application.application_class, application.input, application.inferences)
         ]
 
 
 @lru_cache
 def predict_out_of_fold(recipe: str, data_dir: Path, s3: S3Config = TINY) -> OutOfFold:
-    """Train on each half and predict the other; cached, so each process does it once.
+    """Train on each half and predict the other half; cached for the process.
 
     Args:
         recipe: A kind of `train`, `s3`, `class mean` or `class median`.
@@ -91,7 +91,7 @@ def predict_out_of_fold(recipe: str, data_dir: Path, s3: S3Config = TINY) -> Out
     train_s, predict_s = [], list[float]()
     for half in range(HALVES):
         started = time.perf_counter()
-        predict = _trained(recipe, _samples(past, half), s3)
+        predict = _train_model(recipe, _training_samples(past, half), s3)
         train_s.append(time.perf_counter() - started)
         for name, runs in past.items():
             asked = [run for run in runs if run.key[2] == half]
@@ -100,7 +100,7 @@ def predict_out_of_fold(recipe: str, data_dir: Path, s3: S3Config = TINY) -> Out
                 found[run.key] = prediction
                 error = abs(prediction.kv_token_time - run.sample.kv_token_time)
                 errors[name].append(error / run.sample.kv_token_time)
-        predict_s += _timings(predict, past)
+        predict_s += _prediction_times(predict, past)
     return OutOfFold(found, errors, 1000 * median(predict_s), sum(train_s) / HALVES)
 
 
@@ -115,7 +115,7 @@ class _PastRun:
 
 
 def _past_runs(data_dir: Path, application_class: str) -> list[_PastRun]:
-    """Return every recorded run of a class once; for SC, one run per question."""
+    """Return each recorded run of a class once; for SC, a run per question."""
     if application_class == "SC":
         count = len(load_questions(data_dir))
     else:
@@ -124,19 +124,19 @@ def _past_runs(data_dir: Path, application_class: str) -> list[_PastRun]:
     runs = deal_runs(application_class, _HISTORY_SEED, data_dir, DEFAULT_SAMPLES)
     for run in islice(runs, count):
         calls = ((i.prompt_tokens, i.output_tokens) for i in run.inferences)
-        key = _key(application_class, run.text, run.inferences)
+        key = _key_of(application_class, run.text, run.inferences)
         past.append(_PastRun(key, Sample.of_calls(calls, run.text)))
     return past
 
 
-def _key(application_class: str, text: str, inferences: Iterable[WorkloadInference]) -> Key:
-    """Return the key of an application; its text, or its lengths without one, set the half."""
+def _key_of(application_class: str, text: str, inferences: Iterable[WorkloadInference]) -> Key:
+    """Return the key of an application; its text, or else its lengths, determines the half."""
     lengths = [(i.prompt_tokens, i.output_tokens) for i in inferences]
     return application_class, text, zlib.crc32((text or f"{lengths}").encode()) % HALVES
 
 
-def _samples(past: Mapping[str, Sequence[_PastRun]], half: int) -> dict[str, list[Sample]]:
-    """Return the training samples of the model for one half: at most 100 of each class."""
+def _training_samples(past: Mapping[str, Sequence[_PastRun]], half: int) -> dict[str, list[Sample]]:
+    """Return the training samples for a half: at most 100 of each class."""
     samples = {}
     for name, runs in past.items():
         others = [run.sample for run in runs if run.key[2] != half]
@@ -145,13 +145,13 @@ def _samples(past: Mapping[str, Sequence[_PastRun]], half: int) -> dict[str, lis
     return samples
 
 
-def _trained(recipe: str, samples: Mapping[str, Sequence[Sample]], s3: S3Config) -> _Predict:
+def _train_model(recipe: str, samples: Mapping[str, Sequence[Sample]], s3: S3Config) -> _Predict:
     if recipe == S3:
         from justitia_ray.lab.s3.model import train_s3
 
         return train_s3(samples, config=s3).predict
     if recipe == CLASS_MEAN:
-        return _class_means(samples)
+        return _mean_predictor(samples)
     if recipe == CLASS_MEDIAN:
         return lambda name, texts: (
             [class_quantiles([sample.kv_token_time for sample in samples[name]])] * len(texts)
@@ -160,7 +160,7 @@ def _trained(recipe: str, samples: Mapping[str, Sequence[Sample]], s3: S3Config)
     return lambda name, texts: models[name].predict([features_of(text) for text in texts])
 
 
-def _class_means(samples: Mapping[str, Sequence[Sample]]) -> _Predict:
+def _mean_predictor(samples: Mapping[str, Sequence[Sample]]) -> _Predict:
     means = ClassMeanPredictor()
     for name, runs in samples.items():
         for run in runs:
@@ -173,8 +173,8 @@ def _class_means(samples: Mapping[str, Sequence[Sample]]) -> _Predict:
     return predict
 
 
-def _timings(predict: _Predict, past: Mapping[str, Sequence[_PastRun]]) -> list[float]:
-    """Return the duration in seconds of single predictions, with runs from all classes in turn."""
+def _prediction_times(predict: _Predict, past: Mapping[str, Sequence[_PastRun]]) -> list[float]:
+    """Return the seconds of single predictions, for runs of all classes in turn."""
     timings = []
     for number in range(_TIMED):
         name = CLASSES[number % len(CLASSES)]

@@ -47,7 +47,7 @@ $sections
 def render(
     scale: Scale, runs: int, sections: Sequence[ReportSection], drawings: Mapping[str, str]
 ) -> str:
-    """Return the page.
+    """Return the HTML of the report.
 
     Args:
         scale: Scale of the report.
@@ -57,10 +57,10 @@ def render(
     """
     return _PAGE.substitute(
         style=files(__package__).joinpath("style.css").read_text(encoding="utf-8").strip(),
-        introduction=_introduction(scale, runs, sections),
-        summary=_targets(sections) + _losses(sections),
-        contents="\n".join(f"<li>{_link(section)}</li>" for section in sections),
-        sections="\n".join(_section(section, drawings) for section in sections),
+        introduction=_render_introduction(scale, runs, sections),
+        summary=_render_targets(sections) + _render_losses(sections),
+        contents="\n".join(f"<li>{_section_link(section)}</li>" for section in sections),
+        sections="\n".join(_render_section(section, drawings) for section in sections),
         footer=escape(
             f"justitia_ray {__version__}. results.jsonl beside this page holds every number with "
             "its arm, seed and configuration; figures/ holds the figures."
@@ -68,7 +68,7 @@ def render(
     )
 
 
-def _introduction(scale: Scale, runs: int, sections: Sequence[ReportSection]) -> str:
+def _render_introduction(scale: Scale, runs: int, sections: Sequence[ReportSection]) -> str:
     seeds = ", ".join(str(seed) for seed in scale.seeds)
     texts = [
         f"<p>Simulated with justitia_ray {escape(__version__)}: {runs} runs, seeds {seeds}."
@@ -84,33 +84,33 @@ def _introduction(scale: Scale, runs: int, sections: Sequence[ReportSection]) ->
             " not those of the full one.</p>"
         )
     if failed := [section for section in sections if section.failure is not None]:
-        names = ", ".join(_link(section) for section in failed)
+        names = ", ".join(_section_link(section) for section in failed)
         texts.append(f'<p class="notice">Failed: {names}.</p>')
     return "\n".join(texts)
 
 
-def _targets(sections: Sequence[ReportSection]) -> str:
+def _render_targets(sections: Sequence[ReportSection]) -> str:
     judged = [(section, j) for section in sections for j in section.judged]
     if not judged:
         return ""
-    rows = "\n".join(_target_row(section, j) for section, j in judged)
+    rows = "\n".join(_render_target(section, j) for section, j in judged)
     return (
         '<h2>Targets</h2>\n<div class="scroll"><table><thead><tr><th>target</th><th>limit</th>'
         f"<th>reached</th><th></th></tr></thead>\n<tbody>\n{rows}\n</tbody></table></div>\n"
     )
 
 
-def _target_row(section: ReportSection, judged: Judged) -> str:
+def _render_target(section: ReportSection, judged: Judged) -> str:
     verdict = "better" if judged.is_met else "worse"
     return (
         f'<tr><th><a href="#{section.experiment.name}">{escape(judged.target.text)}</a></th>'
-        f"<td>{_number(judged.limit, judged.column)}</td>"
+        f"<td>{_format_number(judged.limit, judged.column)}</td>"
         f"<td>{_mean_and_interval(judged.reached, judged.column)}</td>"
         f"<td class={verdict}>{'met' if judged.is_met else 'missed'}</td></tr>"
     )
 
 
-def _losses(sections: Sequence[ReportSection]) -> str:
+def _render_losses(sections: Sequence[ReportSection]) -> str:
     items = []
     for section in sections:
         for arms in section.groups.values():
@@ -118,7 +118,7 @@ def _losses(sections: Sequence[ReportSection]) -> str:
                 is_own = _OWN_POLICY in (arm.name, arm.group.partition(",")[0])
                 for column, cell in zip(section.columns, cells, strict=True):
                     if is_own and cell is not None and cell.verdict == "worse":
-                        items.append(_loss(section, arm, column, cell))
+                        items.append(_render_loss(section, arm, column, cell))
     if not items:
         return ""
     return (
@@ -127,20 +127,20 @@ def _losses(sections: Sequence[ReportSection]) -> str:
     )
 
 
-def _loss(section: ReportSection, arm: Arm, column: Column, cell: Cell) -> str:
+def _render_loss(section: ReportSection, arm: Arm, column: Column, cell: Cell) -> str:
     return (
-        f"<li>{_link(section)}, {escape(str(arm))}:"
-        f" {escape(column.metric.label)} {_number(cell.mean, column)} against"
+        f"<li>{_section_link(section)}, {escape(str(arm))}:"
+        f" {escape(column.metric.label)} {_format_number(cell.mean, column)} against"
         f" {escape(column.against or '')}</li>\n"
     )
 
 
-def _link(section: ReportSection) -> str:
+def _section_link(section: ReportSection) -> str:
     experiment = section.experiment
     return f'<a href="#{experiment.name}">{escape(experiment.title)}</a>'
 
 
-def _section(section: ReportSection, drawings: Mapping[str, str]) -> str:
+def _render_section(section: ReportSection, drawings: Mapping[str, str]) -> str:
     experiment = section.experiment
     seeds = f"{len(section.seeds)} seeds" if experiment.is_drawn else "nothing is drawn: one run"
     parts = [
@@ -158,28 +158,29 @@ def _section(section: ReportSection, drawings: Mapping[str, str]) -> str:
             drawing = drawings[chart.name].replace("<svg", f'<svg aria-label="{title}"', 1)
             parts.append(f"<figure>{drawing}<figcaption>{title}</figcaption></figure>")
         parts.append("</div>")
-    return "\n".join([*parts, _table(section), "</section>"])
+    return "\n".join([*parts, _render_table(section), "</section>"])
 
 
-def _table(section: ReportSection) -> str:
-    heads = "".join(f"<th>{_head(column)}</th>" for column in section.columns)
+def _render_table(section: ReportSection) -> str:
+    heads = "".join(f"<th>{_column_head(column)}</th>" for column in section.columns)
     rows = []
     for group, arms in section.groups.items():
         if group:
             rows.append(f'<tr><th colspan="{len(section.columns) + 1}">{escape(group)}</th></tr>')
         for arm, cells in arms.items():
             shown = "".join(
-                _shown(cell, column) for column, cell in zip(section.columns, cells, strict=True)
+                _render_cell(cell, column)
+                for column, cell in zip(section.columns, cells, strict=True)
             )
             rows.append(f"<tr><th>{escape(arm.name)}</th>{shown}</tr>")
     body = "\n".join(rows)
     return (
         f'<div class="scroll"><table><thead><tr><th></th>{heads}</tr></thead>\n<tbody>\n{body}\n'
-        f"</tbody></table></div>{_sources(section)}"
+        f"</tbody></table></div>{_render_sources(section)}"
     )
 
 
-def _sources(section: ReportSection) -> str:
+def _render_sources(section: ReportSection) -> str:
     cells = [cell for arms in section.groups.values() for row in arms.values() for cell in row]
     sources = dict.fromkeys(c.published[1] for c in cells if c is not None and c.published)
     if not sources:
@@ -187,7 +188,7 @@ def _sources(section: ReportSection) -> str:
     return f'\n<p class="source">Paper: {escape("; ".join(sources))}.</p>'
 
 
-def _head(column: Column) -> str:
+def _column_head(column: Column) -> str:
     label = escape(column.metric.label)
     if column.against is not None:
         return f"{label}<br>against {escape(column.against)}"
@@ -195,25 +196,25 @@ def _head(column: Column) -> str:
     return f"{label}, {escape(unit)}" if unit else label
 
 
-def _shown(cell: Cell | None, column: Column) -> str:
+def _render_cell(cell: Cell | None, column: Column) -> str:
     if cell is None:
         return "<td></td>"
     text = _mean_and_interval(cell, column)
     if cell.published is not None:
-        text += f'<span class="paper">paper {_number(cell.published[0], column)}</span>'
+        text += f'<span class="paper">paper {_format_number(cell.published[0], column)}</span>'
     return f"<td class={cell.verdict}>{text}</td>" if cell.verdict else f"<td>{text}</td>"
 
 
 def _mean_and_interval(cell: Cell, column: Column) -> str:
-    text = _number(cell.mean, column)
+    text = _format_number(cell.mean, column)
     if cell.low is not None and cell.high is not None:
-        low, high = _number(cell.low, column), _number(cell.high, column)
+        low, high = _format_number(cell.low, column), _format_number(cell.high, column)
         text += f'<span class="interval">{low} to {high}</span>'
     return text
 
 
-def _number(number: Number, column: Column) -> str:
-    """Return a number in the column's format: differences with a sign, shares in percent."""
+def _format_number(number: Number, column: Column) -> str:
+    """Format a number for its column: differences with a sign, shares in percent."""
     sign = "" if column.against is None else "+"
     if column.is_relative or column.metric.is_share:
         text = f"{number.value * 100:{sign},.1f} %"

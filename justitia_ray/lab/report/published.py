@@ -52,7 +52,7 @@ _DECISION_MS = {"15": 0.778, "20": 1.827, "30": 3.076, "50": 5.190, "100": 8.093
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A number of a paper, and the arm and metric beside which it is shown."""
+    """Number from a paper, with the arm and metric beside which it is shown."""
 
     experiment: str
     arm: Arm
@@ -60,15 +60,15 @@ class Published:
     value: float
     source: str
     against: str | None = None
-    """Arm from which the value is a relative difference; None: the value is absolute."""
+    """Arm to which the value is relative; None for an absolute value."""
 
 
 def published_values() -> list[Published]:
-    """Return every published number."""
-    return [*_justitia(), *_vtc()]
+    """Return all published numbers."""
+    return [*_justitia_numbers(), *_vtc_numbers()]
 
 
-def _justitia() -> Iterator[Published]:
+def _justitia_numbers() -> Iterator[Published]:
     ours, ratio = Arm("", "justitia"), 166 / 210 - 1
     yield Published("two-dm", Arm("", "vtc"), "mean_jct_s", 210.0, "v1, Sec. III-A, Fig. 3a")
     yield Published("two-dm", ours, "mean_jct_s", 166.0, "v1, Sec. III-A, Fig. 3b")
@@ -99,7 +99,7 @@ def _justitia() -> Iterator[Published]:
         yield Published("predictor-errors", nine, "train_s", train_s, table)
 
 
-def _vtc() -> Iterator[Published]:
+def _vtc_numbers() -> Iterator[Published]:
     for experiment, table, rows in (
         ("vtc-real", "Table 2", _REAL),
         ("vtc-real-profiled", "Table 3", _REAL_PROFILED),

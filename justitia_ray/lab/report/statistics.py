@@ -18,7 +18,7 @@ Statistical Methods, Sec. 1.3.6.7.2). More degrees use the last one, which widen
 
 @dataclass(frozen=True, slots=True)
 class MeanEstimate:
-    """A mean and its 95 % interval, which is None for fewer than two values."""
+    """Mean with its 95 % interval, which is None for fewer than two values."""
 
     mean: float
     low: float | None
@@ -41,7 +41,7 @@ def estimate(values: Sequence[float]) -> MeanEstimate:
 
 
 def curve(label: str, found: Iterable[tuple[float, Sequence[float]]]) -> Series:
-    """Return a curve of means with their intervals; an x without values is left out.
+    """Return a curve of means with intervals; an x without values is left out.
 
     Args:
         label: Label of the curve.
@@ -60,7 +60,7 @@ def curve(label: str, found: Iterable[tuple[float, Sequence[float]]]) -> Series:
 def differences(
     ours: Sequence[float], theirs: Sequence[float], *, is_relative: bool = False
 ) -> list[float]:
-    """Return ours − theirs, seed by seed, or each as a share of theirs.
+    """Return ours − theirs by seed, or the same relative to theirs.
 
     Raises:
         ValueError: If the arms have different numbers of seeds.
@@ -71,7 +71,7 @@ def differences(
 
 
 def distribution(values: Sequence[float], points: int = 200) -> list[tuple[float, float]]:
-    """Return an empirical distribution function, thinned to at most `points` steps.
+    """Return an empirical distribution function with at most `points` steps.
 
     Returns:
         (value, share of values ≤ it), in order.

@@ -24,7 +24,7 @@ PolicyOptions: TypeAlias = tuple[tuple[str, object], ...]
 
 @dataclass(frozen=True, slots=True)
 class SuiteLoad:
-    """A named suite of `justitia workload`."""
+    """Suite of `justitia workload`, by name and options."""
 
     suite: str
     seed: int
@@ -34,7 +34,7 @@ class SuiteLoad:
     mix: str | None = None
 
     def build(self) -> list[WorkloadApplication]:
-        """Build the suite.
+        """Return the applications of the suite.
 
         Raises:
             ConfigError: If the suite does not support an option, or the data directory lacks files.
@@ -57,19 +57,19 @@ class SuiteLoad:
 
 @dataclass(frozen=True, slots=True)
 class ChangedLoad:
-    """A suite changed by one number, for example cut, stretched or merged."""
+    """Suite with one change by a number, such as cut, stretched or merged."""
 
     suite: SuiteLoad
     change: Callable[[SuiteLoad, float], list[WorkloadApplication]]
-    """Function that builds the changed suite; module-level, so that it can be pickled."""
+    """Function that builds the changed suite; at module level, so that it can be pickled."""
     by: float
 
     def build(self) -> list[WorkloadApplication]:
-        """Build the changed suite; equal calls give equal applications."""
+        """Return the applications of the changed suite."""
         return self.change(self.suite, self.by)
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return the suite, and the number under the name of the change."""
+        """Return the suite's configuration, and the number under the name of the change."""
         return {**self.suite.configuration(), self.change.__name__: self.by}
 
 
@@ -99,7 +99,7 @@ PAPER_ENGINE = EngineProfile(kv_tokens=PAPER_KV_TOKENS)
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """A simulated run."""
+    """Simulated run of one policy on one load."""
 
     load: ExperimentLoad
     policy: str
@@ -111,11 +111,11 @@ class SimulatedRun:
     report_interval_s: Seconds = 0.0
     sample_kv: bool = False
     is_served: bool = True
-    """Whether noisy costs are charged as by the service: times a factor, and raised by later
+    """Whether noisy costs are charged as in the service: times a factor, and raised at later
     stages."""
 
     def run(self) -> RunResult:
-        """Simulate; return the result without its thousands of rows of inferences.
+        """Simulate; return the result without the inferences' rows.
 
         Raises:
             ConfigError: If the load or a setting is wrong.
@@ -123,12 +123,12 @@ class SimulatedRun:
         return replace(self.run_whole(), inferences=[])
 
     def run_whole(self) -> RunResult:
-        """Simulate; return the result with the rows of the inferences.
+        """Simulate; return the result with the inferences' rows.
 
         Raises:
             ConfigError: If the load or a setting is wrong.
         """
-        return simulate(built(self.load), self.settings())
+        return simulate(build_cached(self.load), self.settings())
 
     def settings(self) -> RunSettings:
         """Return the settings of the run."""
@@ -161,13 +161,13 @@ class SimulatedRun:
 
 @dataclass(frozen=True, slots=True)
 class ToldRun:
-    """A run of justitia whose guard receives the true end of each application under `vtc`."""
+    """Run of justitia whose guard is given each application's true end under `vtc`."""
 
     of: SimulatedRun
-    """Run of the guard that predicts these ends; everything else is equal."""
+    """Run of the guard with predicted ends, otherwise equal."""
 
     def run(self) -> RunResult:
-        """Simulate `vtc`, then the guard with the ends of that run; rows of inferences are dropped.
+        """Simulate `vtc`, then the guard with the ends from that run, without rows of inferences.
 
         Raises:
             ConfigError: If the load or a setting is wrong.
@@ -178,45 +178,45 @@ class ToldRun:
             for row in under_vtc.applications
             if row.finished_at_s is not None
         }
-        told = simulate_told(built(self.of.load), self.of.settings(), ends)
+        told = simulate_told(build_cached(self.of.load), self.of.settings(), ends)
         return replace(told, inferences=[])
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return the configuration of the guard's run, with a note on the deadlines."""
+        """Return the configuration of the guard's run, with a note about the ends."""
         return {**self.of.configuration(), "deadlines": "told: the ends of a run under vtc"}
 
 
 @dataclass(frozen=True, slots=True)
 class AloneRuns:
-    """Each application of a load alone on an empty replica, the least completion time."""
+    """Runs of each application alone on an empty replica: its shortest completion time."""
 
     load: ExperimentLoad
     engine: EngineProfile = PAPER_ENGINE
 
     def run(self) -> RunResult:
-        """Simulate each application; return the rows in one result, without inferences.
+        """Simulate each application; return their rows as one result, without inferences.
 
         Raises:
             ConfigError: If the load is wrong.
         """
         settings = RunSettings(self.engine, "fcfs")
-        rows = [simulate([one], settings).applications[0] for one in built(self.load)]
+        rows = [simulate([one], settings).applications[0] for one in build_cached(self.load)]
         return RunResult(rows)
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return load and engine."""
+        """Return load and engine of the runs."""
         return {"load": self.load.configuration(), "engine": asdict(self.engine)}
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A run that the authors of VTC measured on an A10G, from `data/vtc_runs`."""
+    """Run measured by VTC's authors on an A10G, from `data/vtc_runs`."""
 
     path: Path
     name: str
 
     def run(self) -> Sequence[TimedRequest]:
-        """Return the served requests.
+        """Return the recorded requests.
 
         Raises:
             ConfigError: If the file cannot be read.
@@ -230,7 +230,7 @@ class Recording:
 
 @dataclass(frozen=True, slots=True)
 class ServedRequests:
-    """Served requests of a simulated run, which are all that the VTC paper's measures need.
+    """Served requests of a simulated run, from which the VTC paper's measures are computed.
 
     A whole run of thousands of requests takes megabytes, and a report has hundreds of runs.
     """
@@ -251,6 +251,6 @@ class ServedRequests:
 
 
 @lru_cache(maxsize=2)
-def built(load: ExperimentLoad) -> list[WorkloadApplication]:
-    """Return the applications of a load; the last two loads are cached for runs that share them."""
+def build_cached(load: ExperimentLoad) -> list[WorkloadApplication]:
+    """Return the applications of a load; the last two loads are cached."""
     return load.build()

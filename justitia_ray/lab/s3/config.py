@@ -10,7 +10,7 @@ _Count = Annotated[int, Field(ge=1)]
 
 @dataclass(frozen=True, slots=True, config=ConfigDict(strict=True))
 class S3Config:
-    """A DistilBERT regressor and its fine-tuning; by default DistilBERT at full size.
+    """Settings of a DistilBERT regressor and its fine-tuning; by default DistilBERT at full size.
 
     The papers use DistilBERT with 66 million parameters, trained on the same samples as the MLPs
     for about 2 h on a V100 (v1, Sec. IV-B and Table II). They do not give learning rate, batch size
@@ -23,23 +23,22 @@ class S3Config:
     layers: _Count = 6
     heads: _Count = 12
     dim: _Count = 768
-    """Width of a token's state; a multiple of `heads`."""
+    """Size of a token's state, a multiple of `heads`."""
     hidden_dim: _Count = 3072
     vocabulary: Annotated[int, Field(ge=100)] = 30_522
-    """Largest number of word pieces, where the tokenizer is built from the training texts."""
+    """Maximum number of word pieces of a tokenizer that is built from the training texts."""
     max_length: Annotated[int, Field(ge=8, le=512)] = 512
-    """Number of word pieces read of an input, at most the positions of DistilBERT; the end is cut
-    off."""
+    """Number of word pieces that are read of an input, at most DistilBERT's positions."""
     epochs: _Count = 4
     batch_size: _Count = 16
     learning_rate: Annotated[float, Field(ge=0, le=1)] = 5e-5
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.01
     held_back: Annotated[float, Field(ge=0, le=0.5)] = 0.1
-    """Share of samples held back from training; their residuals give the spread of predictions."""
+    """Share of samples held back from training, whose residuals give the spread of predictions."""
     target: Literal["log", "cost"] = "log"
-    """Target of the squared error: ln(cost), or the cost itself."""
+    """Quantity whose squared error is minimised: ln(cost), or the cost."""
     names_class: bool = False
-    """Whether the class name is put before the text. The papers' S3 reads only the text."""
+    """Whether the class name precedes the text; the papers' S3 reads only the text."""
 
 
 TINY = S3Config(
@@ -52,4 +51,4 @@ TINY = S3Config(
     epochs=12,
     learning_rate=1e-3,
 )
-"""Sizes for which a CPU trains from random weights in seconds, without pretrained weights."""
+"""Sizes that a CPU trains from random weights in seconds."""

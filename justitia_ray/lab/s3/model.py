@@ -37,36 +37,35 @@ except ModuleNotFoundError as error:
 
 LEAST_SAMPLES = 10
 _BOUND = 10.0
-"""Factor by which a prediction may exceed the largest training cost, or fall below the smallest."""
+"""Maximum factor between a prediction and the range of training costs."""
 _PIECES_AT_ONCE = 2048
-"""Word pieces in a batch of predictions, padding included; larger batches are slower on a CPU."""
+"""Word pieces in a batch of predictions, including padding; larger batches are slower on a CPU."""
 
 
 @dataclass(frozen=True, slots=True)
 class S3Target:
-    """Conversion between costs and the network's standardised output."""
+    """Conversion between costs and the standardised output of the network."""
 
     in_log: bool
-    """Whether the network predicts ln(cost) instead of the cost; standardised either way."""
+    """Whether the network predicts ln(cost), not the cost."""
     mean: float
     """Mean of the training targets."""
     deviation: float
     """Standard deviation of the training targets, > 0."""
     low: float
     high: float
-    """Bounds of a prediction, in token·iterations."""
+    """Upper bound of a prediction in token·iterations; `low` is the lower bound."""
     residual_p10: float = 0.0
     residual_p90: float = 0.0
-    """Quantiles of ln(true) − ln(predicted) on held-back samples; p10 is at most 0, p90 at least 0.
-    """
+    """90 % quantile of ln(true) − ln(predicted) on held-back samples, at least 0."""
 
     def standardised(self, costs: Sequence[KvTokenTime]) -> torch.Tensor:
-        """Return the network's targets for these costs."""
+        """Return the network's targets for given costs."""
         values = torch.tensor(costs, dtype=torch.float64)
-        return ((_scale(values, self.in_log) - self.mean) / self.deviation).float()
+        return ((_to_target(values, self.in_log) - self.mean) / self.deviation).float()
 
     def prediction(self, answer: float) -> CostPrediction:
-        """Return the cost and its spread for an output of the network, within the bounds."""
+        """Return cost and spread for an output of the network, within the bounds."""
         cost = self.mean + self.deviation * answer
         if self.in_log:
             cost = math.exp(min(cost, math.log(self.high) + 1))
@@ -80,7 +79,7 @@ class S3Target:
 
 @dataclass(slots=True, eq=False)
 class S3Model:
-    """A trained regressor. Equal calls give equal predictions.
+    """Trained DistilBERT regressor; equal calls give equal predictions.
 
     The network reads a call's inputs in batches, whose composition may change the last bits of a
     prediction: float32 sums are then added in another order.
@@ -102,7 +101,7 @@ class S3Model:
         return sum(weights.numel() for weights in self.network.parameters())
 
     def predict(self, application_class: str, texts: Sequence[str]) -> list[CostPrediction]:
-        """Predict the cost of each input.
+        """Predict the cost of each input text.
 
         Args:
             application_class: Class of all inputs; used only if the configuration has
@@ -110,11 +109,11 @@ class S3Model:
             texts: The inputs; any Python strings.
         """
         read = [_input_text(self.config, application_class, text) for text in texts]
-        pieces = _pieces(self.tokenizer, read)
+        pieces = _word_pieces(self.tokenizer, read)
         found: dict[int, CostPrediction] = {}
         with torch.inference_mode():
-            for group in _groups([len(text) for text in pieces]):
-                answers = _answers(self.network, [pieces[i] for i in group]).tolist()
+            for group in _batches_by_length([len(text) for text in pieces]):
+                answers = _network_outputs(self.network, [pieces[i] for i in group]).tolist()
                 for index, answer in zip(group, answers, strict=True):
                     found[index] = self.target.prediction(answer)
         return [found[index] for index in range(len(texts))]
@@ -127,7 +126,7 @@ def train_s3(
     config: S3Config = S3Config(),  # noqa: B008 (frozen)
     seed: int = 0,
 ) -> S3Model:
-    """Fine-tune one model on the samples of all classes.
+    """Fine-tune a model on the samples of all classes.
 
     Args:
         samples_by_class: Samples; those without a text are skipped.
@@ -141,16 +140,18 @@ def train_s3(
     Raises:
         ConfigError: If fewer than 10 samples have a text, or the weights cannot be loaded.
     """
-    trained_on, held_back = _split(samples_by_class, config, seed)
+    trained_on, held_back = _split_samples(samples_by_class, config, seed)
     costs = [sample.kv_token_time for _, sample in trained_on]
     texts = [_input_text(config, name, sample.input_text or "") for name, sample in trained_on]
-    target = _target(costs, in_log=config.target == "log")
-    with _alone(seed):
+    target = _fit_target(costs, in_log=config.target == "log")
+    with _deterministic(seed):
         if weights is None:
             tokenizer, network = random_weights(config, texts)
         else:
             tokenizer, network = load_weights(weights, config)
-        _fit(network, _pieces(tokenizer, texts), target.standardised(costs), config, seed)
+        _train_network(
+            network, _word_pieces(tokenizer, texts), target.standardised(costs), config, seed
+        )
         model = S3Model(config, tokenizer, network, target, len(trained_on))
         model.target = _with_spread(model, held_back)
     return model
@@ -160,10 +161,10 @@ _Labelled = tuple[str, Sample]
 """A class and a sample of it."""
 
 
-def _split(
+def _split_samples(
     samples_by_class: Mapping[str, Sequence[Sample]], config: S3Config, seed: int
 ) -> tuple[list[_Labelled], list[_Labelled]]:
-    """Return the training samples and the held-back samples: the same share of every class."""
+    """Split samples into training and held-back ones, with the same shares for each class."""
     trained_on: list[_Labelled] = []
     held_back: list[_Labelled] = []
     for name in sorted(samples_by_class):
@@ -180,27 +181,27 @@ def _split(
     return trained_on, held_back
 
 
-def _target(costs: Sequence[KvTokenTime], *, in_log: bool) -> S3Target:
-    values = _scale(torch.tensor(costs, dtype=torch.float64), in_log)
-    # A minimum, because equal costs have a deviation of 0, by which nothing can be divided.
+def _fit_target(costs: Sequence[KvTokenTime], *, in_log: bool) -> S3Target:
+    values = _to_target(torch.tensor(costs, dtype=torch.float64), in_log)
+    # avoids a division by 0 for equal costs
     deviation = max(values.std().item(), 1e-6 * abs(values.mean().item()), 1e-6)
     return S3Target(
         in_log, values.mean().item(), deviation, min(costs) / _BOUND, max(costs) * _BOUND
     )
 
 
-def _scale(costs: torch.Tensor, in_log: bool) -> torch.Tensor:
+def _to_target(costs: torch.Tensor, in_log: bool) -> torch.Tensor:
     return costs.log() if in_log else costs
 
 
-def _fit(
+def _train_network(
     network: Network,
     pieces: Sequence[torch.Tensor],
     targets: torch.Tensor,
     config: S3Config,
     seed: int,
 ) -> None:
-    """Train the network in place: AdamW, with the learning rate falling linearly to 0."""
+    """Train the network in place with AdamW; the learning rate falls linearly to 0."""
     network.train()
     optimizer = torch.optim.AdamW(
         network.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay
@@ -213,7 +214,7 @@ def _fit(
         order.shuffle(indices)
         for start in range(0, len(indices), config.batch_size):
             batch = indices[start : start + config.batch_size]
-            answers = _answers(network, [pieces[i] for i in batch])
+            answers = _network_outputs(network, [pieces[i] for i in batch])
             loss = torch.nn.functional.mse_loss(answers, targets[batch])
             optimizer.zero_grad()
             loss.backward()
@@ -222,13 +223,13 @@ def _fit(
             schedule.step()
 
 
-def _pieces(tokenizer: Tokenizer, texts: Sequence[str]) -> list[torch.Tensor]:
+def _word_pieces(tokenizer: Tokenizer, texts: Sequence[str]) -> list[torch.Tensor]:
     """Return the word-piece ids of each text."""
     return [torch.tensor(encoded.ids) for encoded in tokenizer.encode_batch(list(texts))]
 
 
-def _groups(lengths: Sequence[int]) -> list[list[int]]:
-    """Return batches of text indices with similar lengths: the longest text sets a batch's cost."""
+def _batches_by_length(lengths: Sequence[int]) -> list[list[int]]:
+    """Return batches of indices of texts with similar lengths, to reduce padding."""
     groups: list[list[int]] = []
     for index in sorted(range(len(lengths)), key=lambda i: (lengths[i], i)):
         if not groups or (len(groups[-1]) + 1) * lengths[index] > _PIECES_AT_ONCE:
@@ -237,8 +238,8 @@ def _groups(lengths: Sequence[int]) -> list[list[int]]:
     return groups
 
 
-def _answers(network: Network, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Return the network's output for each text, computed in one batch."""
+def _network_outputs(network: Network, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Return the network's output for each text of a batch."""
     pad = network.config.pad_token_id
     ids = pad_sequence(list(pieces), batch_first=True, padding_value=pad)
     mask = pad_sequence([torch.ones_like(p) for p in pieces], batch_first=True)
@@ -247,7 +248,7 @@ def _answers(network: Network, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _with_spread(model: S3Model, held_back: Sequence[_Labelled]) -> S3Target:
-    """Return the model's target with the residuals of held-back samples, 0 without samples."""
+    """Return the target with residuals of held-back samples; 0 without samples."""
     residuals = []
     for name, sample in held_back:
         [predicted] = model.predict(name, [sample.input_text or ""])
@@ -259,14 +260,14 @@ def _with_spread(model: S3Model, held_back: Sequence[_Labelled]) -> S3Target:
 
 
 def _input_text(config: S3Config, application_class: str, text: str) -> str:
-    # Lone surrogates are not valid Unicode, and the tokenizer rejects them.
+    # Tokenizers reject lone surrogates.
     read = text[:READ_CHARS].encode("utf-8", "replace").decode()
     return f"{application_class}: {read}" if config.names_class else read
 
 
 @contextmanager
-def _alone(seed: int) -> Iterator[None]:
-    """Use one thread and a separate random state, so that sums are added in a fixed order."""
+def _deterministic(seed: int) -> Iterator[None]:
+    """Context with one thread and its own random state, so that sums have a fixed order."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -22,11 +22,11 @@ from justitia_ray.errors import ConfigError
 from justitia_ray.lab.s3.config import S3Config
 
 Network: TypeAlias = Any
-"""transformers' DistilBertForSequenceClassification with one output; it has no type stubs."""
+"""DistilBertForSequenceClassification of transformers with one output; it has no type stubs."""
 
 
 def load_weights(weights: str, config: S3Config) -> tuple[Tokenizer, Network]:
-    """Return the tokenizer and a network of pretrained weights with a new regression head.
+    """Return the tokenizer, and a network of pretrained weights with a new regression head.
 
     Args:
         weights: A directory as transformers saves it, with `model.safetensors`; or a name on the
@@ -42,14 +42,14 @@ def load_weights(weights: str, config: S3Config) -> tuple[Tokenizer, Network]:
     if is_path and not Path(name).is_dir():
         raise ConfigError(f"weights {weights!r}: must be a directory or a name on the hub")
     try:
-        found = _pretrained(name, local_files_only=True)
+        found = _load_pretrained(name, local_files_only=True)
     except _REFUSALS as error:
         if is_path:
             raise ConfigError(
                 f"weights {weights!r}: must hold config.json, model.safetensors and a tokenizer of "
-                f"a DistilBERT: {_one_line(error)}"
+                f"a DistilBERT: {_first_line(error)}"
             ) from error
-        found = _from_hub(weights)
+        found = _load_from_hub(weights)
     tokenizer, network = found
     if not len(_SPECIAL) < tokenizer.get_vocab_size() <= network.config.vocab_size:
         raise ConfigError(
@@ -63,13 +63,13 @@ def load_weights(weights: str, config: S3Config) -> tuple[Tokenizer, Network]:
 
 def save_weights(directory: Path, tokenizer: Tokenizer, network: Network) -> None:
     """Write weights and tokenizer in the format of transformers, for `load_weights`."""
-    with _quiet():
+    with _without_progress_bars():
         network.save_pretrained(directory)
     tokenizer.save(str(directory / "tokenizer.json"))
 
 
 def random_weights(config: S3Config, texts: Iterable[str]) -> tuple[Tokenizer, Network]:
-    """Return random weights, from torch's random state, and a WordPiece tokenizer of the texts."""
+    """Return random weights by torch's random state, and a WordPiece tokenizer for the texts."""
     tokenizer = Tokenizer.from_str(
         BertWordPieceTokenizer(_vocabulary(texts, config.vocabulary), lowercase=True).to_str()
     )
@@ -86,7 +86,7 @@ def random_weights(config: S3Config, texts: Iterable[str]) -> tuple[Tokenizer, N
 
 
 def _vocabulary(texts: Iterable[str], size: int) -> dict[str, int]:
-    """Return the most frequent words, and the most frequent characters to spell all others.
+    """Return the most frequent words, with the most frequent characters to spell all others.
 
     The library's own training gives another vocabulary each time, even for equal texts
     (huggingface/tokenizers, issue 1794).
@@ -112,7 +112,7 @@ def _by_frequency(counts: Counter[str]) -> list[str]:
 
 
 def empty_network(sizes: dict[str, Any]) -> Network:
-    """Return a network of these sizes (DistilBertConfig's names), initialised by torch.
+    """Return a network of given sizes (DistilBertConfig's names), initialised by torch.
 
     Raises:
         ValueError: If the sizes are not those of a DistilBERT.
@@ -121,24 +121,24 @@ def empty_network(sizes: dict[str, Any]) -> Network:
 
 
 _SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-"""Special word pieces; a tokenizer whose file is missing contains only these."""
+"""Special word pieces, the only ones of a tokenizer whose file is missing."""
 _REFUSALS = (OSError, ValueError, KeyError, RuntimeError)
-"""Errors of transformers for files that are missing, unreachable, or of another model."""
+"""Errors of transformers for files that are missing, unreachable or of another model."""
 
 
-def _from_hub(name: str) -> tuple[Tokenizer, Network]:
+def _load_from_hub(name: str) -> tuple[Tokenizer, Network]:
     try:
-        return _pretrained(name, local_files_only=False)
+        return _load_pretrained(name, local_files_only=False)
     except _REFUSALS as error:
         raise ConfigError(
             f"weights {name!r}: no such directory, and not to be had from the hub (give a directory"
-            f" with config.json, model.safetensors and a tokenizer): {_one_line(error)}"
+            f" with config.json, model.safetensors and a tokenizer): {_first_line(error)}"
         ) from error
 
 
-def _pretrained(name: str, *, local_files_only: bool) -> tuple[Tokenizer, Network]:
-    # Load the network first: if its file is missing, the tokenizer need not be requested.
-    with _quiet():
+def _load_pretrained(name: str, *, local_files_only: bool) -> tuple[Tokenizer, Network]:
+    # The network first: without its file, no tokenizer is requested.
+    with _without_progress_bars():
         network = DistilBertForSequenceClassification.from_pretrained(
             name, num_labels=1, use_safetensors=True, local_files_only=local_files_only
         )
@@ -149,8 +149,8 @@ def _pretrained(name: str, *, local_files_only: bool) -> tuple[Tokenizer, Networ
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Hide progress bars: loading takes a second."""
+def _without_progress_bars() -> Iterator[None]:
+    """Hide progress bars of a load that takes a second."""
     shown = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
@@ -160,5 +160,5 @@ def _quiet() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _one_line(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return " ".join(f"{error}".split())[:300]

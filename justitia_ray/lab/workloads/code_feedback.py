@@ -20,10 +20,11 @@ FEEDBACK = """\
 Say in one sentence what was wrong, then write the whole module again."""
 
 MAX_TURNS = 5
-"""Largest number of attempts in the recorded runs."""
+"""Maximum number of attempts in the recorded runs."""
 
 _MAX_RESULT_CHARS = 1500
-"""Characters kept of a failed run, from its end, where Python prints the error."""
+"""Number of characters kept of a failed run's output, from its end, where Python prints the
+error."""
 
 _RUN_EXAMPLES = """
 
@@ -35,7 +36,7 @@ raise SystemExit(bool(_runner.run(_test).failed))
 
 
 async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
-    """Complete the module whose start is given, until its examples pass; see `Workload`."""
+    """Complete a module until its examples pass; see `Workload`."""
     steps = Steps(app, lengths)
     transcript = Transcript(GENERATE, text)
     turns = lengths.rounds("code_generation") if lengths.steered else MAX_TURNS
@@ -49,35 +50,39 @@ async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
         tried = await run_python(program_of(text, answer))
         if tried.outcome == "passed":
             return steps.result(f"passed at attempt {number}")
-        transcript.add(FEEDBACK.format(result=told(tried)))
+        transcript.add(FEEDBACK.format(result=failure_message(tried)))
     return steps.result(f"not passed in {turns} attempts")
 
 
 def program_of(start: str, answer: str) -> str:
-    """Return a program that runs the examples of the start against the code in an answer.
+    """Return a program that runs the module's examples on the code of an answer.
 
     An answer that defines no function is taken as the end of the module that was started.
     """
     code = code_of(answer)
-    functions = [node for node in ast.walk(_parsed(code)) if isinstance(node, ast.FunctionDef)]
+    functions = [
+        node for node in ast.walk(_parse_or_none(code)) if isinstance(node, ast.FunctionDef)
+    ]
     module = code if functions else start + code
     return module + _RUN_EXAMPLES.format(examples=documentation(start))
 
 
 def documentation(start: str) -> str:
-    """Return the docstrings of a module's functions, examples included."""
-    functions = (node for node in ast.walk(_parsed(start)) if isinstance(node, ast.FunctionDef))
+    """Return the docstrings of a module's functions, with their examples."""
+    functions = (
+        node for node in ast.walk(_parse_or_none(start)) if isinstance(node, ast.FunctionDef)
+    )
     return "\n\n".join(ast.get_docstring(function) or "" for function in functions)
 
 
-def _parsed(code: str) -> ast.Module:
+def _parse_or_none(code: str) -> ast.Module:
     try:
         return ast.parse(code)
     except (SyntaxError, ValueError):
         return ast.Module([], [])
 
 
-def told(tried: ProgramRun) -> str:
+def failure_message(tried: ProgramRun) -> str:
     """Return the message to the model about a failed run."""
     said = (tried.output + tried.errors).strip()[-_MAX_RESULT_CHARS:]
     return f"{tried.outcome}\n{said}"

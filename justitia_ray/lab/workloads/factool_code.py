@@ -68,7 +68,7 @@ def add_up(numbers: list[int], times: int) -> int:
 
 SOLUTIONS = 3
 TEMPERATURE = 0.7
-"""Temperature of the solutions: identical ones could not outvote anything."""
+"""Sampling temperature of the solutions: a vote among identical ones would mean nothing."""
 MAX_CALLS = 3
 
 _PART = re.compile(r"^\[(question|entry point|code)\]\n", re.MULTILINE)
@@ -84,9 +84,9 @@ for _call in {calls!r}:
 
 
 async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
-    """Check the code in `[question]`, `[entry point]`, `[code]`; see `Workload`."""
+    """Check the code in a text with `[question]`, `[entry point]`, `[code]`; see `Workload`."""
     steps = Steps(app, lengths)
-    question, name, code = parts(text)
+    question, name, code = split_text(text)
     task = f"Function: {name}\n{question}"
     listed = await steps.ask(
         "generate_testcases", 0, TEST_CASES, f"{task}\nCalls:", examples=TEST_CASES_EXAMPLES
@@ -107,8 +107,8 @@ async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
     return steps.result(verdict(calls, results[0], results[1:]))
 
 
-def parts(text: str) -> tuple[str, str, str]:
-    """Return question, entry point and code; a text without these marks is all question."""
+def split_text(text: str) -> tuple[str, str, str]:
+    """Return question, entry point and code; a text without marks is all question."""
     found = dict(zip(*[iter(_PART.split(text)[1:])] * 2, strict=True))
     question, name, code = (
         found.get(part, default).strip()
@@ -124,14 +124,14 @@ def calls_of(listed: str, name: str) -> list[str]:
 
 
 async def outputs(program: str, calls: list[str]) -> list[str]:
-    """Return the output of each call under a program; "" for calls that were not reached."""
+    """Return the output of each call with a program; "" for calls that were not reached."""
     run = await run_python(program + _RUN_CALLS.format(calls=calls))
     said = [line[3:] for line in run.output.splitlines() if line.startswith("-> ")]
     return (said + [""] * len(calls))[: len(calls)]
 
 
 def verdict(calls: list[str], own: list[str], others: list[list[str]]) -> str:
-    """Return the number of calls on which the code agrees with most solutions (ties: the first)."""
+    """Return the number of calls on which the code agrees with most solutions."""
     agreed = 0
     for number, output in enumerate(own):
         votes = Counter(solution[number] for solution in others if solution[number])

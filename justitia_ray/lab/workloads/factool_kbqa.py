@@ -24,7 +24,7 @@ evidence bear on the claim and whether they agree with it. Then end with one lin
 "Verdict: true" or "Verdict: false"."""
 
 MAX_CLAIMS = 13
-"""Largest number of claims of one response in the recorded runs; further claims are dropped."""
+"""Maximum number of claims of a response in the recorded runs; further claims are dropped."""
 
 _LIST_MARK = re.compile(r"^\s*(?:[-*•]|\d+[.)])\s+")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
@@ -44,7 +44,7 @@ async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
     queries = await steps.ask_each("generate_queries", QUERY, told)
     await steps.use_tool("verify_claims")
     found = [
-        f"{claim}\nEvidence: {find(query, text)}"
+        f"{claim}\nEvidence: {rank_sentences(query, text)}"
         for claim, query in zip(told, queries, strict=True)
     ]
     verdicts = await steps.ask_each("verify_claims", VERIFY, found)
@@ -63,8 +63,8 @@ def is_true(verdict: str) -> bool:
     return verdict.lower().rpartition("verdict:")[2].strip(' ."*\n').startswith("true")
 
 
-def find(queries: str, text: str) -> str:
-    """Return the sentences of a text, those that share most words with the queries first.
+def rank_sentences(queries: str, text: str) -> str:
+    """Return the sentences of a text, first those that share most words with the queries.
 
     Replaces the web search, so that no application depends on a network; the tool time before the
     stage stands for its duration.

@@ -83,13 +83,13 @@ Expression: math.isclose(20 / 100 * 45, 9, abs_tol=0.01)""",
 )
 
 MAX_CALCULATIONS = 9
-"""Largest number of calculations of one solution in the recorded runs."""
+"""Maximum number of calculations of a solution in the recorded runs."""
 
 _SOLUTION_LINE = re.compile(r"[^\n]*\d[^\n]*")
 
 
 async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
-    """Check the calculations of a `[math problem]` and its `[potential solution]`."""
+    """Check the calculations of a `[math problem]` with its `[potential solution]`."""
     steps = Steps(app, lengths)
     listed = await steps.ask("extract_calculations", 0, EXTRACT, text, examples=EXTRACT_EXAMPLES)
     calculations = list_items(listed)[:MAX_CALCULATIONS]
@@ -110,7 +110,7 @@ async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
 
 
 async def holds(snippet: str) -> bool:
-    """Return whether an expression is True; False if it cannot be evaluated."""
+    """Return whether an expression evaluates to True; False if it cannot be evaluated."""
     expression = code_of(snippet).strip().removeprefix("Expression:").strip()
     program = f"import math\nprint(eval({expression!r}) is True)"
     return (await run_python(program)).output == "True\n"

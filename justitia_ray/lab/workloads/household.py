@@ -48,7 +48,7 @@ NOTHING = "Nothing happens."
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Goal of a game: put objects, perhaps heated, cooled or cleaned, in a kind of receptacle.
+    """Goal of a game: objects, perhaps heated, cooled or cleaned, in a kind of receptacle.
 
     With a lamp: look at an object of the kind in the lamp's light.
     """
@@ -57,7 +57,7 @@ class Goal:
     target: str = ""
     count: int = 1
     treatment: str = ""
-    """Treatment of the objects: `clean`, `heat`, `cool`, or "" for none."""
+    """Treatment of the objects: `clean`, `heat`, `cool`, or "" without one."""
     lamp: str = ""
 
 
@@ -68,7 +68,7 @@ class _Receptacle:
 
 
 class Household:
-    """A game in our own household.
+    """Game in a simulated household.
 
     Args:
         opening: The first observation, with the receptacles, and the task.
@@ -92,32 +92,32 @@ class Household:
         self.receptacles: dict[str, _Receptacle] = {
             name: _Receptacle(name.split()[0] not in _OPENABLE) for name in sorted(names)
         }
-        self._fill(random.Random(f"household/{opening}"))
+        self._place_objects(random.Random(f"household/{opening}"))
 
     def act(self, command: str) -> str:
-        """Carry out a command and return the observation; an unknown command does nothing."""
+        """Carry out a command; return the observation. Unknown commands have no effect."""
         said = as_command(command)
         if said.startswith("think:"):
             return "OK."
         if said in ("look", "inventory", "examine"):
-            return f"You are carrying: {self.held or 'nothing'}. {self._seen()}"
+            return f"You are carrying: {self.held or 'nothing'}. {self._describe_view()}"
         for form, verb in _COMMANDS:
             if found := form.fullmatch(said):
                 seen: str = getattr(self, verb)(*found.groups())
-                self._check()
+                self._check_goal()
                 return seen
         return NOTHING
 
-    def where(self, kind: str) -> list[str]:
-        """Return the receptacles that hold an object of a kind; the player does not see this."""
+    def receptacles_with(self, kind: str) -> list[str]:
+        """Return the receptacles with an object of a kind, which the player cannot see."""
         return [
             name
             for name, receptacle in self.receptacles.items()
-            if any(_is(item, kind) for item in receptacle.objects)
+            if any(_is_of_kind(item, kind) for item in receptacle.objects)
         ]
 
-    def _fill(self, rng: random.Random) -> None:
-        elsewhere = [name for name in self.receptacles if not _is(name, self.goal.target)]
+    def _place_objects(self, rng: random.Random) -> None:
+        elsewhere = [name for name in self.receptacles if not _is_of_kind(name, self.goal.target)]
         for number in range(1, self.goal.count + 1):
             name = rng.choice(elsewhere or list(self.receptacles))
             self.receptacles[name].objects.append(f"{self.goal.kind} {number}")
@@ -130,7 +130,7 @@ class Household:
                 if kind != self.goal.kind:
                     receptacle.objects.append(f"{kind} {number}")
 
-    def _seen(self) -> str:
+    def _describe_view(self) -> str:
         if self.place is None:
             return "You are in the middle of a room."
         receptacle = self.receptacles[self.place]
@@ -143,13 +143,13 @@ class Household:
         if name not in self.receptacles:
             return NOTHING
         self.place = name
-        return f"You arrive at {name}. {self._seen()}"
+        return f"You arrive at {name}. {self._describe_view()}"
 
     def _open(self, name: str) -> str:
         if name != self.place or self.receptacles[name].is_open:
             return NOTHING
         self.receptacles[name].is_open = True
-        return f"You open the {name}. {self._seen()}"
+        return f"You open the {name}. {self._describe_view()}"
 
     def _take(self, item: str, name: str) -> str:
         if self.held or name != self.place or not self.receptacles[name].is_open:
@@ -167,44 +167,45 @@ class Household:
         self.held = None
         return f"You put the {item} in/on the {name}."
 
-    def _treat(self, treatment: str, item: str, name: str) -> str:
-        if item != self.held or name != self.place or not _is(name, _TOOLS[treatment]):
+    def _treat_object(self, treatment: str, item: str, name: str) -> str:
+        if item != self.held or name != self.place or not _is_of_kind(name, _TOOLS[treatment]):
             return NOTHING
         self._treated[item] = treatment
         return f"You {treatment} the {item} using the {name}."
 
-    def _use(self, item: str) -> str:
+    def _use_lamp(self, item: str) -> str:
         if self.place is None or item not in self.receptacles[self.place].objects:
             return NOTHING
-        if self.goal.lamp and _is(item, self.goal.lamp):
-            self.is_done |= self.held is not None and _is(self.held, self.goal.kind)
+        if self.goal.lamp and _is_of_kind(item, self.goal.lamp):
+            self.is_done |= self.held is not None and _is_of_kind(self.held, self.goal.kind)
         return f"You turn on the {item}."
 
-    def _check(self) -> None:
+    def _check_goal(self) -> None:
         if self.goal.lamp:
             return
         there = [
             item
             for name, receptacle in self.receptacles.items()
-            if _is(name, self.goal.target)
+            if _is_of_kind(name, self.goal.target)
             for item in receptacle.objects
-            if _is(item, self.goal.kind) and self.goal.treatment in ("", self._treated.get(item))
+            if _is_of_kind(item, self.goal.kind)
+            and self.goal.treatment in ("", self._treated.get(item))
         ]
         self.is_done |= len(there) >= self.goal.count
 
 
 def receptacles_in(opening: str) -> list[str]:
-    """Return the receptacles that an opening names, spelled as there."""
+    """Return the receptacles in an opening text, spelled as there."""
     return _RECEPTACLE.findall(opening.partition("Your task")[0])
 
 
 def as_command(answer: str) -> str:
-    """Return a model's answer in the form of a game command: lower case, single spaces."""
+    """Return a model's answer as a game command: lower case, single spaces."""
     return " ".join(answer.lower().strip(" .>").split())
 
 
 def goal_of(opening: str) -> Goal:
-    """Return the goal that an opening's task states.
+    """Return the goal in the task of an opening text.
 
     Raises:
         RequestError: If the task is of no known kind.
@@ -225,12 +226,12 @@ def goal_of(opening: str) -> Goal:
     )
 
 
-def _is(name: str, kind: str) -> bool:
+def _is_of_kind(name: str, kind: str) -> bool:
     """Return whether an object such as `mug 2` is of a kind."""
     return name.rpartition(" ")[0] == kind
 
 
-def played(text: str) -> str:
+def transcript_of(text: str) -> str:
     """Return a whole game as text for a model: opening, thoughts, actions, observations."""
     game = Household(text)
     turns = [f"> {command}\n{game.act(command)}" for command in solution(game)]
@@ -245,26 +246,26 @@ def solution(game: Household) -> Iterator[str]:
         " with it what the task says."
     )
     for number in range(1, goal.count + 1):
-        yield from _fetch(game, f"{goal.kind} {number}")
+        yield from _fetch_object(game, f"{goal.kind} {number}")
         if goal.lamp:
-            [place] = game.where(goal.lamp)
+            [place] = game.receptacles_with(goal.lamp)
             yield f"think: Now that I have the {goal.kind}, I need the {goal.lamp}."
             yield f"go to {place}"
             yield f"use {goal.lamp} 1"
             return
         if goal.treatment:
-            tool = _first(game, _TOOLS[goal.treatment])
+            tool = _first_of_kind(game, _TOOLS[goal.treatment])
             yield f"think: Next I have to {goal.treatment} the {goal.kind} {number} with {tool}."
             yield f"go to {tool}"
             yield f"{goal.treatment} {goal.kind} {number} with {tool}"
-        place = _first(game, goal.target)
+        place = _first_of_kind(game, goal.target)
         yield f"think: Now I put the {goal.kind} {number} where the task wants it, in {place}."
         yield from _enter(game, place)
         yield f"put {goal.kind} {number} in/on {place}"
 
 
-def _fetch(game: Household, item: str) -> Iterator[str]:
-    """Search the receptacles in order until the object is found, and take it."""
+def _fetch_object(game: Household, item: str) -> Iterator[str]:
+    """Search the receptacles in order for an object, and take it."""
     for name, receptacle in game.receptacles.items():
         yield from _enter(game, name)
         if item in receptacle.objects:
@@ -278,8 +279,8 @@ def _enter(game: Household, name: str) -> Iterator[str]:
         yield f"open {name}"
 
 
-def _first(game: Household, kind: str) -> str:
-    return next(name for name in game.receptacles if _is(name, kind))
+def _first_of_kind(game: Household, kind: str) -> str:
+    return next(name for name in game.receptacles if _is_of_kind(name, kind))
 
 
 DATA_VARIABLE = "ALFWORLD_DATA"
@@ -287,11 +288,11 @@ _GAME_FILE = "game.tw-pddl"
 _FIELDS = ("pddl_domain", "grammar", "pddl_problem")
 _ALFWORLD_TASK = re.compile(r"Your task is to: ?(.+?)\.?(?=\n|\"|$)")
 _PUT_COMMAND = re.compile(r"put (.+?) (?:in/on|in|on) (.+)")
-"""The put command of the papers' prompts and ours; the package expects `move … to …` since 0.4."""
+"""Put command of the papers' prompts; the package expects `move … to …` since 0.4."""
 
 
 class AlfworldGame:
-    """A game of ALFWorld.
+    """Game of the ALFWorld package.
 
     Args:
         file: Its `game.tw-pddl`.
@@ -302,18 +303,18 @@ class AlfworldGame:
     """
 
     def __init__(self, file: Path) -> None:
-        # Imported here: these packages take seconds to load, and few machines have them.
+        # Imported here: these packages take seconds to load.
         from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
         from textworld.envs import PddlEnv
 
         self._environment: Any = AlfredDemangler(PddlEnv())
-        self._environment.load(_content(file))
+        self._environment.load(_read_game(file))
         feedback = str(self._environment.reset().feedback)
         self.opening = feedback[max(0, feedback.find("You are ")) :].strip()
         self.is_done = False
 
     def act(self, command: str) -> str:
-        """Carry out a command and return the observation.
+        """Carry out a command; return the observation.
 
         Thoughts are answered with "OK." as in the papers' prompts; they are not sent to the game.
         """
@@ -326,7 +327,7 @@ class AlfworldGame:
 
 
 class AlfworldGames:
-    """Games in a directory, found by their opening text.
+    """Games of a directory, found by their opening text.
 
     Args:
         directory: Searched for files `game.tw-pddl`.
@@ -338,7 +339,7 @@ class AlfworldGames:
     def __init__(self, directory: Path) -> None:
         self._by_task: dict[str, list[Path]] = {}
         for file in sorted(directory.rglob(_GAME_FILE)):
-            self._by_task.setdefault(_alfworld_task(_content(file)["grammar"]), []).append(file)
+            self._by_task.setdefault(_alfworld_task(_read_game(file)["grammar"]), []).append(file)
         if not self._by_task:
             raise ConfigError(
                 f"{DATA_VARIABLE} must name a directory of ALFWorld's games ({_GAME_FILE}), as"
@@ -346,23 +347,23 @@ class AlfworldGames:
             )
 
     def start(self, text: str) -> AlfworldGame:
-        """Start the game that an opening text describes.
+        """Start the game of an opening text.
 
         Raises:
             RequestError: If no game has this opening.
         """
-        game = self.find(text)
+        game = self.find_game(text)
         if game is None:
             raise RequestError(
                 f"the opening must be that of one of ALFWorld's games, got {shown_short(text)}"
             )
         return game
 
-    def find(self, text: str) -> AlfworldGame | None:
-        """Start the game that an opening text describes; None if no game has this opening."""
-        wanted = _begins_with(text)
+    def find_game(self, text: str) -> AlfworldGame | None:
+        """Start the game of an opening text; None if there is none."""
+        wanted = _game_identity(text)
         games = map(AlfworldGame, self._by_task.get(_alfworld_task(text), []))
-        return next((game for game in games if _begins_with(game.opening) == wanted), None)
+        return next((game for game in games if _game_identity(game.opening) == wanted), None)
 
 
 @functools.cache
@@ -378,7 +379,7 @@ def installed_games() -> AlfworldGames | None:
     return AlfworldGames(Path(directory))
 
 
-def _begins_with(opening: str) -> tuple[str, list[str]]:
+def _game_identity(opening: str) -> tuple[str, list[str]]:
     """Return the identity of a game: the task, and the receptacles in any order."""
     return _alfworld_task(opening), sorted(receptacles_in(opening))
 
@@ -388,7 +389,7 @@ def _alfworld_task(text: str) -> str:
     return "" if found is None else found.group(1).strip()
 
 
-def _content(file: Path) -> dict[str, Any]:
+def _read_game(file: Path) -> dict[str, Any]:
     """Return domain, grammar and problem of a game."""
     try:
         found = json.loads(file.read_bytes())

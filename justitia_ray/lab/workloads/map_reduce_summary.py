@@ -23,25 +23,25 @@ The following are summaries of all parts of one document, in order. Write the su
 document: first what it is about in one sentence, then its main points in order."""
 
 MAX_ROUNDS = 4
-"""Largest number of rounds in the recorded runs; then the final summary reads what fits."""
+"""Maximum number of rounds in the recorded runs; then a final summary reads what fits."""
 
 
 async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
     """Summarise a document; see `Workload`."""
     steps = Steps(app, lengths)
-    chunks = _planned_chunks(text, lengths) if lengths.steered else _chunks(text, lengths)
+    chunks = _planned_chunks(text, lengths) if lengths.steered else _cut_into_prompts(text, lengths)
     summaries = await steps.ask_each("generate_summary", MAP, chunks)
     number = 1
-    while _is_due(number, summaries, lengths):
-        groups = _groups(f"collapse_{number}", summaries, lengths)
+    while _has_another_round(number, summaries, lengths):
+        groups = _group_summaries(f"collapse_{number}", summaries, lengths)
         summaries = await steps.ask_each(f"collapse_{number}", COLLAPSE, groups)
         number += 1
-    return steps.result(await steps.ask("final_summary", 0, FINAL, _joined(summaries)))
+    return steps.result(await steps.ask("final_summary", 0, FINAL, _join_summaries(summaries)))
 
 
-def _chunks(text: str, lengths: Lengths) -> list[str]:
-    """Cut a text into chunks that each fill a prompt, without losing any text."""
-    chunks, size = [], _room("generate_summary", MAP, lengths)
+def _cut_into_prompts(text: str, lengths: Lengths) -> list[str]:
+    """Cut a text into chunks that each fill a prompt."""
+    chunks, size = [], _material_words("generate_summary", MAP, lengths)
     while text.strip():
         chunks.append(clip(text, size))
         text = text[len(chunks[-1]) :]
@@ -49,43 +49,43 @@ def _chunks(text: str, lengths: Lengths) -> list[str]:
 
 
 def _planned_chunks(text: str, lengths: Lengths) -> list[str]:
-    """Cut a text into chunks of the planned sizes, repeating it if it is too short."""
+    """Cut a text into chunks of planned sizes; a short text is repeated."""
     words = text.split()
     sizes = [room(MAP, call.prompt_words) for call in lengths.stages["generate_summary"].calls]
     words *= -(-sum(sizes) // len(words))
     return [" ".join(words[start:end]) for start, end in pairwise(accumulate(sizes, initial=0))]
 
 
-def _is_due(number: int, summaries: list[str], lengths: Lengths) -> bool:
+def _has_another_round(number: int, summaries: list[str], lengths: Lengths) -> bool:
     if lengths.steered:
         return f"collapse_{number}" in lengths.stages
     if number > MAX_ROUNDS:
         return False
-    final_room = _room("final_summary", FINAL, lengths)
-    return len(summaries) > 1 and not fits(_joined(summaries), final_room)
+    final_room = _material_words("final_summary", FINAL, lengths)
+    return len(summaries) > 1 and not fits(_join_summaries(summaries), final_room)
 
 
-def _groups(stage: str, summaries: list[str], lengths: Lengths) -> list[str]:
-    """Join neighbouring summaries into the planned groups, or as few as prompts can hold."""
+def _group_summaries(stage: str, summaries: list[str], lengths: Lengths) -> list[str]:
+    """Join neighbouring summaries into the planned groups, or into as few as prompts allow."""
     if lengths.steered:
         count = lengths.fan_out(stage)
         bounds = [len(summaries) * part // count for part in range(count + 1)]
         groups = [summaries[start:end] for start, end in pairwise(bounds)]
         # A planned group without summaries gets the last one: the plan's number of groups must
         # hold.
-        return [_joined(group or summaries[-1:]) for group in groups]
+        return [_join_summaries(group or summaries[-1:]) for group in groups]
     groups = [[]]
     for summary in summaries:
-        joined = _joined([*groups[-1], summary])
-        if groups[-1] and not fits(joined, _room(stage, COLLAPSE, lengths)):
+        joined = _join_summaries([*groups[-1], summary])
+        if groups[-1] and not fits(joined, _material_words(stage, COLLAPSE, lengths)):
             groups.append([])
         groups[-1].append(summary)
-    return [_joined(group) for group in groups]
+    return [_join_summaries(group) for group in groups]
 
 
-def _joined(summaries: list[str]) -> str:
+def _join_summaries(summaries: list[str]) -> str:
     return "\n\n".join(summaries)
 
 
-def _room(stage: str, instruction: str, lengths: Lengths) -> int:
+def _material_words(stage: str, instruction: str, lengths: Lengths) -> int:
     return room(instruction, lengths.call(stage, 0).prompt_words)

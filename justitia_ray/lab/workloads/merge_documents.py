@@ -61,9 +61,9 @@ Change nothing else: what is already complete and said once stays as it is worde
 
 MERGES = 2
 SCORES = 20
-"""Scores of each thought, as in the recorded runs; the original code uses three."""
+"""Number of scores of each thought, as in the recorded runs; the original code uses three."""
 TEMPERATURE = 1.0
-"""Temperature of the original code: thoughts, and scores of one thought, must differ."""
+"""Sampling temperature of the original code: thoughts, and scores of a thought, must differ."""
 
 _MARK = re.compile(r"^\W*(redundancy|retention)\W+(\d+(?:\.\d+)?)", re.IGNORECASE | re.MULTILINE)
 
@@ -73,17 +73,17 @@ async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
     graph = _Graph(Steps(app, lengths), text, lengths)
     merges = await graph.think("generate_1", GENERATE, GENERATE_RULES, text, MERGES)
     ranked = await graph.rank("score_1", merges)
-    attempts = f"{text}\n\n{_tagged(ranked)}"
+    attempts = f"{text}\n\n{_in_tags(ranked)}"
     combined = await graph.think("aggregate", AGGREGATE, AGGREGATE_RULES, attempts, MERGES)
     [best, *_] = await graph.rank("score_2", combined)
-    attempt = f"{text}\n\n{_tagged([best])}"
+    attempt = f"{text}\n\n{_in_tags([best])}"
     improved = await graph.think("generate_2", IMPROVE, IMPROVE_RULES, attempt, 1)
     [last, *_] = await graph.rank("score_3", improved)
     return graph.steps.result(last)
 
 
 class _Graph:
-    """Operations on thoughts, which are merged documents."""
+    """Operations on thoughts, i.e. merged documents (graph of thoughts)."""
 
     def __init__(self, steps: Steps, documents: str, lengths: Lengths) -> None:
         self.steps = steps
@@ -94,19 +94,19 @@ class _Graph:
         self, stage: str, instruction: str, rules: Sequence[str], material: str, count: int
     ) -> list[str]:
         """Return `count` new thoughts, or the planned number."""
-        materials = [material] * self._count(stage, count)
+        materials = [material] * self._planned_count(stage, count)
         return await self.steps.ask_each(
             stage, instruction, materials, examples=rules, temperature=TEMPERATURE
         )
 
     async def rank(self, stage: str, thoughts: Sequence[str]) -> list[str]:
-        """Return the thoughts by mean score, the best first; ties keep their order."""
-        count = self._count(stage, SCORES * len(thoughts))
+        """Return the thoughts by mean score, best first; ties keep their order."""
+        count = self._planned_count(stage, SCORES * len(thoughts))
         judged = [index * len(thoughts) // count for index in range(count)]
         answers = await self.steps.ask_each(
             stage,
             SCORE,
-            [f"{self._documents}\n\n{_tagged([thoughts[thought]])}" for thought in judged],
+            [f"{self._documents}\n\n{_in_tags([thoughts[thought]])}" for thought in judged],
             examples=SCORE_EXAMPLES,
             temperature=TEMPERATURE,
         )
@@ -118,17 +118,17 @@ class _Graph:
         order = sorted(range(len(thoughts)), key=lambda thought: -means[thought])
         return [thoughts[thought] for thought in order]
 
-    def _count(self, stage: str, count: int) -> int:
+    def _planned_count(self, stage: str, count: int) -> int:
         return self._lengths.fan_out(stage) if self._lengths.steered else count
 
 
 def score(answer: str) -> float | None:
-    """Return the harmonic mean of a judgement's two marks; None if one is missing."""
+    """Return the harmonic mean of a judgement's two marks; None without both."""
     marks = {name.lower(): min(10.0, float(mark)) for name, mark in _MARK.findall(answer)}
     if len(marks) < 2:
         return None
     return statistics.harmonic_mean([marks["redundancy"], marks["retention"]])
 
 
-def _tagged(merges: Sequence[str]) -> str:
+def _in_tags(merges: Sequence[str]) -> str:
     return "\n\n".join(f"<Merged>\n{merge}\n</Merged>" for merge in merges)

@@ -66,8 +66,8 @@ if it wants to know where things are or how many, that is object-detection. Answ
 tasks can help."""
 
 
-def _shown(request: str, *subtasks: tuple[str, list[int], dict[str, str]]) -> str:
-    """Return a request with its plan, in the form that the model must write."""
+def _example_with_plan(request: str, *subtasks: tuple[str, list[int], dict[str, str]]) -> str:
+    """Return a request with its plan, in the form that the model has to write."""
     plan = [
         {"task": task, "id": number, "dep": needs, "args": arguments}
         for number, (task, needs, arguments) in enumerate(subtasks)
@@ -77,7 +77,7 @@ def _shown(request: str, *subtasks: tuple[str, list[int], dict[str, str]]) -> st
 
 PLAN_EXAMPLES = (
     f"{_TASK_LIST}\n\n{_RULES}",
-    _shown(
+    _example_with_plan(
         "How many bicycles are in yard.jpg, and which of them is nearest? Tell me in Spanish.",
         ("object-detection", [-1], {"image": "yard.jpg"}),
         ("depth-estimation", [-1], {"image": "yard.jpg"}),
@@ -87,21 +87,21 @@ PLAN_EXAMPLES = (
             {"text": "bicycles: <result-0>, depths: <result-1>", "language": "Spanish"},
         ),
     ),
-    _shown(
+    _example_with_plan(
         "Draw a lighthouse in a storm, say in one sentence what the picture shows, and read that"
         " sentence out to me.",
         ("text-to-image", [-1], {"text": "a lighthouse in a storm"}),
         ("image-to-text", [0], {"image": "<result-0>"}),
         ("text-to-speech", [1], {"text": "<result-1>"}),
     ),
-    _shown(
+    _example_with_plan(
         "Here is the recording meeting.wav. I need its main points and a friendly letter to the"
         " team about them.",
         ("automatic-speech-recognition", [-1], {"audio": "meeting.wav"}),
         ("summarization", [0], {"text": "<result-0>"}),
         ("text-generation", [1], {"text": "a friendly letter to the team about <result-1>"}),
     ),
-    _shown(
+    _example_with_plan(
         "Sharpen old.png. Is the woman on the left wearing a hat? And make a video of a hat that"
         " flies away.",
         ("image-to-image", [-1], {"image": "old.png"}),
@@ -112,7 +112,7 @@ PLAN_EXAMPLES = (
         ),
         ("text-to-video", [-1], {"text": "a hat that flies away in the wind"}),
     ),
-    _shown(
+    _example_with_plan(
         "Explain in plain words what this says, then write a short poem about it: 'Photosynthesis"
         " converts light energy into chemical energy that is later released to fuel the organism.'",
         (
@@ -145,7 +145,7 @@ Answer the user's request below from the results of its subtasks. Say first what
 know, then how it was found and by which models; say plainly what could not be done."""
 
 MAX_SUBTASKS = 7
-"""Largest number of subtasks of one request in the recorded runs."""
+"""Maximum number of subtasks of a request in the recorded runs."""
 
 RunModel = Callable[[str, str, str], Awaitable[str]]
 """Function that runs a model for a subtask: (task, model, arguments) -> its result as text."""
@@ -153,11 +153,11 @@ RunModel = Callable[[str, str, str], Awaitable[str]]
 
 @dataclass(frozen=True, slots=True)
 class Subtask:
-    """A step of a plan."""
+    """Step of a plan."""
 
     task: str
     needs: tuple[int, ...] = ()
-    """Indices of the earlier subtasks whose results it needs."""
+    """Indices of earlier subtasks whose results the subtask needs."""
     arguments: str = ""
     exec_s: float = field(default=0.0, compare=False)
 
@@ -170,12 +170,12 @@ class Subtask:
 
 
 async def no_models(task: str, model: str, arguments: str) -> str:
-    """Return a text that the model is not available; `workload` takes a real function."""
+    """Return the text that a model is not available; the default for `workload`."""
     return f"{model} for {task} is not available here"
 
 
 def workload(run_model: RunModel) -> Workload:
-    """Return the plan-and-execute agent with a function that runs its models."""
+    """Return the plan-and-execute agent, with a function that runs its models."""
 
     async def run_with_models(app: Chats, text: str, lengths: Lengths) -> AgentResult:
         return await _Execution(Steps(app, lengths), text, lengths, run_model).run()
@@ -184,7 +184,7 @@ def workload(run_model: RunModel) -> Workload:
 
 
 run = workload(no_models)
-"""Agent that plans and executes a request without models besides the LLM; see `Workload`."""
+"""Plan-and-execute agent without models besides the LLM; see `Workload`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,27 +197,31 @@ class _Execution:
     async def run(self) -> AgentResult:
         material = f"Request: {self.text}\nSubtasks:"
         answer = await self.steps.ask("task_planning", 0, PLAN, material, examples=PLAN_EXAMPLES)
-        plan = _planned(self.lengths, self.text) if self.lengths.steered else read_plan(answer)
-        results = await self._execute(plan)
+        plan = (
+            _planned_subtasks(self.lengths, self.text)
+            if self.lengths.steered
+            else read_plan(answer)
+        )
+        results = await self._run_subtasks(plan)
         told = "\n".join(f"{s.task}: {result}" for s, result in zip(plan, results, strict=True))
         found = f"Request: {self.text}\nResults:\n{told}"
         return self.steps.result(await self.steps.ask("response", 0, RESPOND, found))
 
-    async def _execute(self, plan: Sequence[Subtask]) -> list[str]:
-        """Carry out the subtasks, each as soon as those that it needs are done."""
+    async def _run_subtasks(self, plan: Sequence[Subtask]) -> list[str]:
+        """Carry out the subtasks, each when the ones that it needs are done."""
         kinds = [subtask.kind for subtask in plan]
         done: list[asyncio.Future[str]] = [asyncio.Future() for _ in plan]
 
-        async def carry_out(index: int) -> str:
+        async def run_when_ready(index: int) -> str:
             needed = [await done[need] for need in plan[index].needs]
             number = kinds[:index].count(kinds[index])
-            result = await self._carry_out(plan[index], number, needed)
+            result = await self._run_subtask(plan[index], number, needed)
             done[index].set_result(result)
             return result
 
-        return await fan_out(carry_out(index) for index in range(len(plan)))
+        return await fan_out(run_when_ready(index) for index in range(len(plan)))
 
-    async def _carry_out(self, subtask: Subtask, number: int, needed: Sequence[str]) -> str:
+    async def _run_subtask(self, subtask: Subtask, number: int, needed: Sequence[str]) -> str:
         asked = f"Subtask: {subtask.task}\nArguments: {subtask.arguments}\n" + "\n".join(needed)
         if subtask.kind == LLM_TASK:
             return await self.steps.ask(LLM_TASK, number, SOLVE, asked)
@@ -234,7 +238,7 @@ class _Execution:
 
 
 def read_plan(answer: str) -> list[Subtask]:
-    """Return the subtasks of an answer; an empty list if it contains no list of them.
+    """Return the subtasks in an answer; an empty list without a list of subtasks.
 
     Needs that name no earlier subtask are dropped, so that every execution ends.
     """
@@ -253,7 +257,7 @@ def read_plan(answer: str) -> list[Subtask]:
     return plan
 
 
-def _planned(lengths: Lengths, text: str) -> list[Subtask]:
-    """Return subtasks of the planned kinds, each with a task of its kind."""
+def _planned_subtasks(lengths: Lengths, text: str) -> list[Subtask]:
+    """Return subtasks of the planned kinds."""
     tasks = {LLM_TASK: "summarization", CHOOSE_MODEL: "object-detection", MODEL: "text-to-image"}
     return [Subtask(tasks[s.kind], s.needs, text, s.exec_s) for s in lengths.subtasks]

@@ -34,31 +34,31 @@ WORKLOADS: dict[str, Workload] = {
     "DM": merge_documents.run,
     "CG": code_feedback.run,
 }
-"""Every agent that a load may contain, by application class."""
+"""Agents by application class."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationRecord:
-    """A played application. Times are seconds from the start of the load."""
+    """Record of a played application. Times are seconds from the start of the load."""
 
     application_id: ApplicationId | None
-    """Id that the service gave to it; None if it was never opened."""
+    """Id from the service; None if the application was never opened."""
     application_class: str
     tenant: str
     arrived_at_s: Seconds
-    """Planned arrival. A late send time would flatter the service."""
+    """Planned arrival; a late send counts as waiting."""
     finished_at_s: Seconds
     jct_s: Seconds
     """Completion time, `finished_at_s - arrived_at_s`."""
     outcome: Literal["completed", "failed"]
     inferences: int
-    """Number of answered inferences."""
+    """Number of inferences with an answer."""
     output_tokens: Tokens
-    """Output tokens of the answered inferences."""
+    """Output tokens of these inferences."""
     error: str | None
     """Cause of a failure; None if the application completed."""
     calls: tuple[CallMade, ...] = ()
-    """Inferences as the service counted them; empty if the application failed."""
+    """Inferences with the service's counts; empty if the application failed."""
 
 
 async def play(
@@ -67,7 +67,7 @@ async def play(
     *,
     on_progress: Callable[[LoadProgress], None] = lambda _: None,
 ) -> list[ApplicationRecord]:
-    """Run the applications as an open load (`play_load`), and return their records in order.
+    """Run the applications as an open load; return their records in order.
 
     A failed application is recorded as failed and stops no other.
     """
@@ -84,7 +84,7 @@ async def play(
                 calls = (await run(app, planned.text, planned.lengths)).calls
                 finished_at_s = load_clock.now_s()
         except Exception as failure:
-            # An agent may fail with any error, which must not stop the other applications.
+            # Any error of an agent ends only its own application.
             error, finished_at_s = f"{type(failure).__name__}: {failure}", load_clock.now_s()
         return ApplicationRecord(
             application_id=app.application_id if app and app.was_opened else None,

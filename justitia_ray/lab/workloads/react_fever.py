@@ -16,11 +16,11 @@ from justitia_ray.sim.suites.inputs import python_texts
 from justitia_ray.sim.suites.load_plan import Lengths
 
 _LEAST_SCORE = 1e-9
-"""Least score of a result; a passage that shares no word with the query scores 0."""
+"""Minimum score of a result; a passage without a word of the query has score 0."""
 
 
 class PassageSearch:
-    """Passages, ranked by BM25 for each query.
+    """Search in passages, ranked by BM25.
 
     Args:
         passages: The passages; a title at the start of each helps.
@@ -44,10 +44,10 @@ class PassageSearch:
         self._index.index(bm25s.tokenize(self._passages, show_progress=False), show_progress=False)
 
     async def best(self, query: str, count: int = 1) -> list[str]:
-        """Return up to `count` passages that share a word with the query, the best first."""
-        return await asyncio.to_thread(self._best, query, count)
+        """Return up to `count` passages with a word of the query, best first."""
+        return await asyncio.to_thread(self._rank, query, count)
 
-    def _best(self, query: str, count: int) -> list[str]:
+    def _rank(self, query: str, count: int) -> list[str]:
         found, scores = self._index.retrieve(
             self._tokenize([query], show_progress=False),
             k=min(count, len(self._passages)),
@@ -112,24 +112,24 @@ Action: Finish[NOT ENOUGH INFO]""",
 
 VERDICTS = ("SUPPORTS", "REFUTES", "NOT ENOUGH INFO")
 MAX_TURNS = 7
-"""Most turns in the second set of recordings; the first had no run of more than four."""
+"""Maximum number of turns in the second set of recordings; the first had at most four."""
 
 _ACTION = re.compile(r"action\s*:\s*(search|lookup|finish)\s*\[([^\]]*)\]", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+")
 
 
 def workload(passages: Sequence[str]) -> Workload:
-    """Return the agent that searches the given passages.
+    """Return the agent that searches given passages.
 
     Raises:
         ConfigError: If there are none, or bm25s is not installed.
     """
     search = PassageSearch(passages)
-    return _agent(lambda: search)
+    return _agent_with(lambda: search)
 
 
-def _agent(find_search: Callable[[], PassageSearch]) -> Workload:
-    """Return the agent on passages that are loaded only when a real model searches them."""
+def _agent_with(find_search: Callable[[], PassageSearch]) -> Workload:
+    """Return the agent with passages that are loaded when a real model first searches them."""
 
     async def verify(app: Chats, text: str, lengths: Lengths) -> AgentResult:
         steps = Steps(app, lengths)
@@ -152,7 +152,7 @@ def _agent(find_search: Callable[[], PassageSearch]) -> Workload:
 
 
 class _Reader:
-    """Passages that an agent has found, and its actions on them."""
+    """Passages found by an agent, and its actions on them."""
 
     def __init__(self, search: PassageSearch | None) -> None:
         self._search = search
@@ -171,15 +171,15 @@ class _Reader:
 
 
 def verdict_of(said: str) -> str:
-    """Return the verdict that a text states; any other text counts as "NOT ENOUGH INFO"."""
+    """Return the verdict stated in a text; "NOT ENOUGH INFO" for any other text."""
     stated = " ".join(said.upper().split())
     return stated if stated in VERDICTS else "NOT ENOUGH INFO"
 
 
 @functools.cache
-def _python_search() -> PassageSearch:
+def _search_of_python() -> PassageSearch:
     return PassageSearch(python_texts("KBQAV"))
 
 
-run = _agent(_python_search)
-"""Agent that verifies a claim against the docstrings of the installed Python; see `Workload`."""
+run = _agent_with(_search_of_python)
+"""Agent that verifies a claim with the docstrings of the installed Python; see `Workload`."""

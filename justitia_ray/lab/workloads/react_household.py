@@ -9,7 +9,7 @@ import functools
 from collections.abc import Callable
 from typing import Protocol
 
-from justitia_ray.lab.workloads.household import Household, installed_games, played
+from justitia_ray.lab.workloads.household import Household, installed_games, transcript_of
 from justitia_ray.lab.workloads.steps import AgentResult, Chats, Steps, Transcript, Workload
 from justitia_ray.sim.suites.inputs import household_game
 from justitia_ray.sim.suites.load_plan import Lengths
@@ -19,26 +19,27 @@ You act in a household to fulfil a task. Each turn write one line: either a thou
 ...", or one command, as in the games below. Stop when the task is fulfilled."""
 
 MAX_TURNS = 50
-"""Limit of the paper on turns; the longest recorded run had 43."""
+"""Maximum number of turns in the paper; the longest recorded run had 43."""
 
 _SHOTS = 2
 _EXAMPLE_CHARS = range(1_500, 2_300)
-"""Length of one example game; two make the recorded templates of 3,199 to 4,403 characters."""
+"""Length of an example game in characters; two make the recorded templates of 3,199 to 4,403
+characters."""
 
 
 class Game(Protocol):
-    """A household in which an agent acts."""
+    """Interface of a household game."""
 
     @property
     def is_done(self) -> bool:
         """Whether the goal is reached."""
 
     def act(self, command: str) -> str:
-        """Carry out a command and return the observation."""
+        """Carry out a command; return the observation."""
 
 
 def workload(start: Callable[[str], Game]) -> Workload:
-    """Return the agent in another household, e.g. `AlfworldGames(directory).start`.
+    """Return the agent for another kind of game, e.g. `AlfworldGames(directory).start`.
 
     Where lengths are planned, answers decide nothing and no game runs.
 
@@ -55,7 +56,7 @@ def workload(start: Callable[[str], Game]) -> Workload:
         for number in range(1, turns + 1):
             answer = await steps.turn("turn", number, transcript, stop=("\n",))
             if number < turns:
-                act = functools.partial(asyncio.to_thread, _seen, game, answer)
+                act = functools.partial(asyncio.to_thread, _observe, game, answer)
                 transcript.add(await steps.run_tool(f"turn_{number + 1}", act))
             if game is not None and game.is_done:
                 return steps.result(f"done in {number} turns")
@@ -64,42 +65,46 @@ def workload(start: Callable[[str], Game]) -> Workload:
     return run_there
 
 
-def start_any(text: str) -> Game:
-    """Start ALFWorld's game with this opening if it is installed, otherwise one of our own.
+def start_game(text: str) -> Game:
+    """Start ALFWorld's game with an opening text if installed, otherwise this project's.
 
     Raises:
         RequestError: If the text names no receptacle or no task.
     """
     games = installed_games()
-    found = None if games is None else games.find(text)
+    found = None if games is None else games.find_game(text)
     return found or Household(text)
 
 
-run = workload(start_any)
-"""Agent that plays the game that an opening text describes (`start_any`); see `Workload`."""
+run = workload(start_game)
+"""Agent that plays the game of an opening text; see `Workload`."""
 
 
-def _seen(game: Game | None, command: str) -> str:
+def _observe(game: Game | None, command: str) -> str:
     return "" if game is None else game.act(command.strip().removeprefix(">").strip())
 
 
 def examples_for(text: str) -> tuple[str, ...]:
-    """Return two example games of the same kind of task, played to their ends."""
-    verb = _verb(text)
-    return _examples()[verb] if verb in _examples() else next(iter(_examples().values()))
+    """Return two example games with the same kind of task, as text."""
+    verb = _task_verb(text)
+    return (
+        _examples_by_kind()[verb]
+        if verb in _examples_by_kind()
+        else next(iter(_examples_by_kind().values()))
+    )
 
 
 @functools.cache
-def _examples() -> dict[str, tuple[str, ...]]:
-    """Return, by kind of task, the first games of a suitable length."""
+def _examples_by_kind() -> dict[str, tuple[str, ...]]:
+    """Return the first games of a suitable length, by kind of task."""
     found: dict[str, list[str]] = {}
     for seed in range(2_000):
         text = household_game(seed)
-        games = found.setdefault(_verb(text), [])
-        if len(games) < _SHOTS and len(game := played(text)) in _EXAMPLE_CHARS:
+        games = found.setdefault(_task_verb(text), [])
+        if len(games) < _SHOTS and len(game := transcript_of(text)) in _EXAMPLE_CHARS:
             games.append(game)
     return {verb: tuple(games) for verb, games in sorted(found.items())}
 
 
-def _verb(text: str) -> str:
+def _task_verb(text: str) -> str:
     return text.rpartition("ask is to:")[2].split()[0].lower() if "ask is to:" in text else ""

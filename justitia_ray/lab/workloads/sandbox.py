@@ -27,15 +27,14 @@ from justitia_ray.units import Seconds
 
 _CHILD = Path(__file__).with_name("sandbox_child.py")
 _CPU_EXIT_CODES = (-signal.SIGXCPU, -signal.SIGKILL, 128 + signal.SIGXCPU, 128 + signal.SIGKILL)
-"""Exit codes of a program that used up its CPU time. Kills by this module are recorded separately;
-the process between adds 128."""
+"""Exit codes of a program that used up its CPU time; the process in between adds 128."""
 _READ_BYTES = 65_536
 _LAST_OUTPUT_S: Seconds = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class SandboxLimits:
-    """Limits of a program."""
+    """Limits on a program."""
 
     wall_s: Seconds = 30.0
     """Time until it is killed; the recorded runs took about a second. A program that computes is
@@ -43,13 +42,13 @@ class SandboxLimits:
     """
     cpu_s: int = 5
     memory_bytes: int = 512 * 1024**2
-    """Address space; an idle interpreter takes some 30 MiB."""
+    """Address space in bytes; an idle interpreter takes some 30 MiB."""
     file_bytes: int = 1024**2
-    """Size of each written file."""
+    """Maximum size of a written file in bytes."""
     processes: int = 0
-    """Processes and threads besides its main one."""
+    """Maximum number of processes and threads besides the main one."""
     output_bytes: int = 64 * 1024
-    """Printed output, and the same again of errors; a program that prints more is killed."""
+    """Maximum bytes of output, and of errors; a program that prints more is killed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +59,16 @@ class ProgramRun:
     """`passed`: exit status 0; `failed`: another status, also for lack of memory or processes;
     `timed_out`: time used up; `flooded`: too much output."""
     output: str
-    """Printed output, up to the limit."""
+    """Standard output up to the limit."""
     errors: str
-    """Standard error: the traceback if the program failed."""
+    """Standard error up to the limit, with the traceback of a failure."""
     guards: frozenset[str]
     """Guards that could be set: `network` (the program had none), `leftovers` (no process that it
     started is alive), `user` (the program was not root)."""
 
 
 async def run_python(program: str, limits: SandboxLimits | None = None) -> ProgramRun:
-    """Run a program to its end and return the outcome; never raises for what the program does.
+    """Run a program and return its outcome; errors of the program are not raised.
 
     The event loop is not blocked. If the caller is cancelled, the program is killed.
 
@@ -114,7 +113,7 @@ async def _run_in(directory: str, program: str, limits: SandboxLimits) -> Progra
     timed_out = False
     try:
         async with asyncio.timeout(limits.wall_s):
-            await _feed(child, program)
+            await _write_program(child, program)
             await child.wait()
     except TimeoutError:
         timed_out = True
@@ -139,7 +138,7 @@ async def _run_in(directory: str, program: str, limits: SandboxLimits) -> Progra
 
 
 class _Output:
-    """Output of a program, kept up to a limit, beyond which the program is killed."""
+    """Output of a program up to a limit, at which the program is killed."""
 
     def __init__(
         self, child: asyncio.subprocess.Process, stream: asyncio.StreamReader, most: int
@@ -149,12 +148,12 @@ class _Output:
         self._most = most
         self._kept = bytearray()
         self.is_too_long = False
-        self.reading = asyncio.create_task(self._read())
+        self.reading = asyncio.create_task(self._read_until_limit())
 
     def text(self) -> str:
         return self._kept.decode(errors="replace")
 
-    async def _read(self) -> None:
+    async def _read_until_limit(self) -> None:
         while chunk := await self._stream.read(_READ_BYTES):
             room = self._most - len(self._kept)
             self._kept += chunk[:room]
@@ -163,7 +162,7 @@ class _Output:
                 _kill_group(self._child)
 
 
-async def _feed(child: asyncio.subprocess.Process, program: str) -> None:
+async def _write_program(child: asyncio.subprocess.Process, program: str) -> None:
     assert child.stdin is not None
     child.stdin.write(program.encode(errors="replace"))
     with suppress(ConnectionError):
@@ -189,6 +188,6 @@ _FENCE = re.compile(r"```(?:python|py)?\s*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGN
 
 
 def code_of(answer: str) -> str:
-    """Return the code of an answer: its first fenced block, or all of it if it has none."""
+    """Return the code in an answer: its first fenced block, or all of an answer without one."""
     found = _FENCE.search(answer)
     return (found[1] if found else answer).strip("\n")

@@ -29,29 +29,29 @@ def main(limits: dict[str, int], tell: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     apart = libc.unshare(_NEWNET | _NEWPID | _NEWIPC | (_NEWNS if is_root else _NEWUSER)) == 0
     if apart:
-        _await_child(os.fork(), libc)  # the child is process 1 of the new namespace
+        _await_child(os.fork(), libc)  # process 1 of the new namespace
         _await_child(os.fork(), libc)
     guards = {"network": apart, "leftovers": apart, "user": not is_root or _become_nobody(libc)}
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    _limit(limits)
+    _set_limits(limits)
     os.write(tell, json.dumps(guards).encode())
     os.close(tell)
     exec(compile(source, "<program>", "exec"), {"__name__": "__main__"})
 
 
 def _await_child(child: int, libc: ctypes.CDLL) -> None:
-    """Return in the child; in the parent, wait for it and exit with its status."""
+    """Return in the child process; in the parent, wait for the child and exit with its status."""
     if child == 0:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         return
-    os.closerange(0, 256)  # an output that this parent holds open would never end for its reader
+    os.closerange(0, 256)  # the reader does not see the end of an output held open here
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os._exit(status if status >= 0 else 128 - status)
 
 
 def _become_nobody(libc: ctypes.CDLL) -> bool:
-    """Switch from root to the user `nobody`, if that user can read the standard library."""
-    if not (_nobody_reads() or _show_library(libc)):
+    """Switch from root to the user `nobody` if that user can read the standard library."""
+    if not (_nobody_can_read() or _mount_library(libc)):
         return False
     os.chown(".", _NOBODY, _NOBODY)
     os.setgroups([])
@@ -60,16 +60,16 @@ def _become_nobody(libc: ctypes.CDLL) -> bool:
     return True
 
 
-def _nobody_reads() -> bool:
-    library = os.path.join(sys.path[-1], "")  # lib-dynload, the last standard library path
+def _nobody_can_read() -> bool:
+    library = os.path.join(sys.path[-1], "")  # lib-dynload, the last path of the standard library
     os.seteuid(_NOBODY)
     readable = os.access(library, os.R_OK, effective_ids=True)
     os.seteuid(0)
     return readable
 
 
-def _show_library(libc: ctypes.CDLL) -> bool:
-    """Bind-mount the interpreter's directory, inside root's home, to a readable place.
+def _mount_library(libc: ctypes.CDLL) -> bool:
+    """Bind-mount the interpreter's directory from root's home to a readable place.
 
     The mount is in a separate namespace, invisible to other processes.
     """
@@ -87,10 +87,10 @@ def _show_library(libc: ctypes.CDLL) -> bool:
     for paths in (sys.path, *(found for found in of_packages if isinstance(found, list))):
         paths[:] = [path.replace(sys.base_prefix, shown, 1) for path in paths]
     sys.path_importer_cache.clear()
-    return _nobody_reads()
+    return _nobody_can_read()
 
 
-def _limit(limits: dict[str, int]) -> None:
+def _set_limits(limits: dict[str, int]) -> None:
     for kind, most in (
         (resource.RLIMIT_CPU, limits["cpu_s"]),
         (resource.RLIMIT_AS, limits["memory_bytes"]),

@@ -11,7 +11,7 @@ from justitia_ray.lab.workloads.steps import AgentResult, Chats, Steps
 from justitia_ray.sim.suites.load_plan import Lengths
 
 TEMPERATURE = 0.7
-"""Temperature of the paper and of the measured code: a vote between equal answers means nothing."""
+"""Sampling temperature of the paper: a vote among equal answers would mean nothing."""
 
 INSTRUCTION = """\
 Work out the question below step by step. State each step in one short sentence and do its
@@ -36,12 +36,12 @@ async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
 
 
 def vote(attempts: list[str]) -> str:
-    """Return the number that most attempts end with (ties: the first reached), or ""."""
+    """Return the final number of most attempts, or ""; ties go to the first."""
     votes = Counter(number for attempt in attempts if (number := final_number(attempt)))
     return votes.most_common(1)[0][0] if votes else ""
 
 
 def final_number(attempt: str) -> str | None:
-    """Return the last number that an attempt gives, in plain form (`1,200.0` is `1200`)."""
+    """Return the last number in an attempt, in plain form (`1,200.0` is `1200`)."""
     found = _ANSWER.findall(attempt)
     return f"{float(found[-1].replace(',', '')):.10g}" if found else None

@@ -12,7 +12,7 @@ from justitia_ray.sim.suites.load_plan import CallMade, Lengths
 from justitia_ray.units import Tokens
 
 _BYTES_PER_WORD = 6
-"""Bytes of an English word with its space. Also bounds text without words: code, random text."""
+"""Bytes of an English word with its space; also limits text without words, such as code."""
 _LEAST_MATERIAL_WORDS = 8
 
 _WORD = re.compile(r"\s*\S+")
@@ -28,23 +28,23 @@ def clip(text: str, max_words: int) -> str:
         end = word.end()
     if end:
         return text[:end]
-    return text.encode()[:budget].decode(errors="ignore")  # even the first word is too long
+    return text.encode()[:budget].decode(errors="ignore")  # the first word alone is too long
 
 
 def fits(text: str, max_words: int) -> bool:
-    """Return whether `clip` would leave a text whole."""
+    """Return whether `clip` leaves a text unchanged."""
     return clip(text, max_words) == text.rstrip()
 
 
 def room(instruction: str, words: int) -> int:
-    """Return the number of words, at least eight, that a prompt has left beside its instruction."""
+    """Return the number of words, at least eight, that a prompt has for material."""
     return max(_LEAST_MATERIAL_WORDS, words - len(instruction.split()))
 
 
 def prompt(
     instruction: str, material: str, words: int, *, fill: bool, examples: Sequence[str] = ()
 ) -> str:
-    """Return a prompt of an instruction, examples and material, in at most `words` words.
+    """Return a prompt of instruction, examples and material with at most `words` words.
 
     The instruction stays whole, and so do eight words of the material.
 
@@ -71,7 +71,7 @@ def prompt(
 
 
 def repeated(text: str, words: int) -> str:
-    """Return a text repeated until it has `words` words; blank texts stay as they are."""
+    """Return a text repeated up to `words` words; a blank text is unchanged."""
     have = len(text.split())
     return "\n".join([text] * -(-words // have)) if 0 < have < words else text
 
@@ -80,7 +80,7 @@ _LEFT_OUT = "[earlier turns left out]"
 
 
 class Transcript:
-    """A prompt that grows: instruction, examples and material, then all answers and observations.
+    """Prompt that grows: instruction, examples and material, then answers and observations.
 
     Args:
         instruction: What the model must do in every turn.
@@ -97,7 +97,7 @@ class Transcript:
         self._sent_count = 0
 
     def add(self, text: str) -> None:
-        """Append an answer or an observation."""
+        """Append an answer or observation."""
         self._said.append(text.strip())
 
     def prompt(self, words: int, *, fill: bool) -> str:
@@ -109,41 +109,41 @@ class Transcript:
                 (which an engine with a prefix cache has computed). Otherwise examples, then the
                 oldest turns are dropped in favour of the newest.
         """
-        self._sent = self._filled(words) if fill else self._fitting(words)
+        self._sent = self._filled_prompt(words) if fill else self._clipped_prompt(words)
         self._sent_count = len(self._said)
         return self._sent
 
-    def _filled(self, words: int) -> str:
+    def _filled_prompt(self, words: int) -> str:
         if not self._sent:
             return prompt(
                 self._instruction, self._material, words, fill=True, examples=self._examples
             )
-        new = _joined(*self._said[self._sent_count :])
+        new = _join_parts(*self._said[self._sent_count :])
         left = words - len(self._sent.split()) - len(new.split())
         padding = clip(repeated(self._material, left), left) if left > 0 else ""
-        return clip(_joined(self._sent, new, padding), words)
+        return clip(_join_parts(self._sent, new, padding), words)
 
-    def _fitting(self, words: int) -> str:
-        turns = _joined(*self._said)
+    def _clipped_prompt(self, words: int) -> str:
+        turns = _join_parts(*self._said)
         for count in range(len(self._examples), -1, -1):
-            whole = _joined(self._instruction, *self._examples[:count], self._material, turns)
+            whole = _join_parts(self._instruction, *self._examples[:count], self._material, turns)
             if fits(whole, words):
                 return whole
-        head = _joined(self._instruction, self._material, _LEFT_OUT)
+        head = _join_parts(self._instruction, self._material, _LEFT_OUT)
         kept = self._said[-1:]
         for turn in reversed(self._said[:-1]):
-            if not fits(_joined(head, turn, *kept), words):
+            if not fits(_join_parts(head, turn, *kept), words):
                 break
             kept = [turn, *kept]
-        return clip(_joined(head, *kept), words)
+        return clip(_join_parts(head, *kept), words)
 
 
-def _joined(*parts: str) -> str:
+def _join_parts(*parts: str) -> str:
     return "\n".join(part for part in parts if part)
 
 
 class Chats(Protocol):
-    """The part of `justitia_ray.client.Application` that an agent needs."""
+    """Part of `justitia_ray.client.Application` that agents use."""
 
     async def chat(
         self, messages: Messages, *, max_tokens: Tokens | None = None, **fields: Any
@@ -156,13 +156,13 @@ class AgentResult:
     """Result of an agent."""
 
     answer: str
-    """Answer of the agent; meaningless from a random model."""
+    """Answer of the agent; it has no meaning with a random model."""
     calls: tuple[CallMade, ...]
-    """Inferences in the order in which they were answered."""
+    """Inferences in the order of their answers."""
 
     @property
     def fan_outs(self) -> Mapping[str, int]:
-        """Number of inferences by stage, in order."""
+        """Number of inferences by stage."""
         return Counter(call.stage for call in self.calls)
 
 
@@ -175,7 +175,7 @@ it did not answer.
 
 
 class Steps:
-    """Inferences of one run of an agent, with the planned lengths."""
+    """Inferences of an agent's run, with planned lengths."""
 
     def __init__(self, app: Chats, lengths: Lengths) -> None:
         self._app = app
@@ -192,10 +192,10 @@ class Steps:
         examples: Sequence[str] = (),
         temperature: float = 0.0,
     ) -> str:
-        """Run inference `index` of a stage and return the text of its answer."""
+        """Run an inference of a stage; return the text of its answer."""
         words, fill = self._lengths.call(stage, index).prompt_words, self._lengths.steered
         text = prompt(instruction, material, words, fill=fill, examples=examples)
-        return await self._chat(stage, index, text, temperature)
+        return await self._run_inference(stage, index, text, temperature)
 
     async def ask_each(
         self,
@@ -206,7 +206,7 @@ class Steps:
         examples: Sequence[str] = (),
         temperature: float = 0.0,
     ) -> list[str]:
-        """Run a stage in parallel, one inference for each material, and return the answers."""
+        """Run a stage in parallel, an inference for each material; return the answers."""
         return await fan_out(
             self.ask(
                 stage, index, instruction, material, examples=examples, temperature=temperature
@@ -217,7 +217,7 @@ class Steps:
     async def turn(
         self, name: str, number: int, transcript: Transcript, *, stop: Sequence[str] = ()
     ) -> str:
-        """Run turn `number`, from 1, of a loop on the transcript; append and return the answer.
+        """Run a turn of a loop on the transcript, numbered from 1; append and return the answer.
 
         Args:
             name: The loop; its turns are the stages `NAME_1`, `NAME_2`, …
@@ -227,7 +227,7 @@ class Steps:
         """
         stage = f"{name}_{number}"
         words, fill = self._lengths.call(stage, 0).prompt_words, self._lengths.steered
-        answer = await self._chat(stage, 0, transcript.prompt(words, fill=fill), 0.0, stop)
+        answer = await self._run_inference(stage, 0, transcript.prompt(words, fill=fill), 0.0, stop)
         transcript.add(answer)
         return answer
 
@@ -236,7 +236,7 @@ class Steps:
         await asyncio.sleep(self._lengths.stages[stage].gap_s)
 
     async def run_tool(self, stage: str, tool: Callable[[], Awaitable[str]]) -> str:
-        """Run the tool before a stage and return its output.
+        """Run the tool before a stage; return its output.
 
         Under a plan, wait for the planned duration and return "": a random model's request to a
         tool is noise, and the tool's work would take CPU from the engines.
@@ -247,10 +247,10 @@ class Steps:
         return await tool()
 
     def result(self, answer: str) -> AgentResult:
-        """Return the answer with the inferences made so far."""
+        """Return the answer with the inferences so far."""
         return AgentResult(answer, tuple(self._calls))
 
-    async def _chat(
+    async def _run_inference(
         self, stage: str, index: int, text: str, temperature: float, stop: Sequence[str] = ()
     ) -> str:
         options: dict[str, Any] = {"ignore_eos": True} if self._lengths.steered else {}

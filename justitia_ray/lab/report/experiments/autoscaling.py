@@ -25,16 +25,16 @@ from justitia_ray.units import Seconds
 _LOADS_S: tuple[Seconds, ...] = (30.0, 180.0)
 _TARGET_S: Seconds = 60.0
 _MOST, _FIRST = 10, 2
-"""Largest number of replicas, and the number at the start."""
+"""Maximum number of replicas, and the number at the start."""
 _APPLICATIONS, _QUICK_APPLICATIONS = 720, 180
-"""Applications in the hour: 720 keep three replicas busy on average."""
+"""Applications per hour; 720 keep three replicas busy on average."""
 _PREDICTION = "noisy:2"
 _USUAL_USE, _ITERATION_S = 0.7, 0.03
 _REPLICA_KV_PER_S = _USUAL_USE * PAPER_KV_TOKENS / _ITERATION_S
-"""Service per second of a full replica of that engine; all arms are judged by it."""
+"""Service per second of a full replica of the engine, by which all arms are judged."""
 _FITTING = 12.0
-"""Ongoing requests that roughly fill a replica under this load; an operator would have to find it.
-"""
+"""Ongoing requests that roughly fill a replica under this load; operators would have to measure
+it."""
 _UP_S: Seconds = 10.0
 _OURS, _SERVE = "drain time", "requests, Serve's defaults"
 _FITTED, _SAME_DELAYS = "requests, 12 a replica", "requests, 12 a replica, our delays"
@@ -48,20 +48,20 @@ def _patience_s(load_s: Seconds) -> Seconds:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """A run of one autoscaler."""
+    """Run with one autoscaler."""
 
     load: HourLoad
     load_s: Seconds
-    """Time that a replica takes to load."""
+    """Seconds that a replica takes to load."""
     requests: float | None = None
-    """Serve's `target_ongoing_requests`; None: scale by drain time."""
+    """Serve's `target_ongoing_requests`; None: scaling by drain time."""
     up_s: Seconds = _UP_S
     down_s: Seconds = 600.0
     fixed: int | None = None
-    """Fixed number of replicas; None: autoscale."""
+    """Constant number of replicas; None: autoscaling."""
 
     def run(self) -> Mapping[str, float | None]:
-        """Simulate the run and return its figures.
+        """Simulate the run; return its figures.
 
         Raises:
             ConfigError: If the data directory lacks files.
@@ -74,7 +74,7 @@ class Scaled:
             report_interval_s=1.0,
         )
         first = _FIRST if self.fixed is None else self.fixed
-        run = run_scaled(self.load.build(), settings, self._autoscaler(), self.load_s, first)
+        run = run_scaled(self.load.build(), settings, self._new_autoscaler(), self.load_s, first)
         return scaled_figures(run, _TARGET_S, _REPLICA_KV_PER_S)
 
     def configuration(self) -> Mapping[str, Any]:
@@ -90,10 +90,10 @@ class Scaled:
             **delays,
         }
 
-    def _autoscaler(self) -> Autoscaler:
+    def _new_autoscaler(self) -> Autoscaler:
         if self.fixed is not None:
             return FixedSize(self.fixed)
-        # Ray takes seconds to import, and no other experiment needs it.
+        # imported here because Ray takes seconds to import
         from justitia_ray.lab.serve_scaling import DrainScaler, RequestsScaler, scaling_config
 
         config = scaling_config(1, _MOST, self.requests, self.up_s, self.down_s)
@@ -109,7 +109,7 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     for trace in scale.pick(TRACES, TRACES[1:2]):
         load = HourLoad(trace, count, seed, scale.data_dir)
         for load_s in _LOADS_S:
-            group = _group(trace, load_s)
+            group = _group_name(trace, load_s)
             down_s = _patience_s(load_s)
             found |= {
                 Arm(group, _OURS): Scaled(load, load_s, None, _UP_S, down_s),
@@ -122,18 +122,18 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     return found
 
 
-def _group(trace: str, load_s: Seconds) -> str:
+def _group_name(trace: str, load_s: Seconds) -> str:
     return f"{trace}, {load_s:g} s to load"
 
 
 def _charts(scale: Scale, found: Found) -> list[Chart]:
-    """Return charts of completion time over cost, one per trace and loading time."""
+    """Return charts of completion time over cost, for each trace and loading time."""
     charts = []
     for trace in scale.pick(TRACES, TRACES[1:2]):
         for load_s in _LOADS_S:
-            group = _group(trace, load_s)
+            group = _group_name(trace, load_s)
             names = [arm.name for arm in found[0][1] if arm.group == group]
-            series = [Series(name, _points(found, Arm(group, name))) for name in names]
+            series = [Series(name, _curve_points(found, Arm(group, name))) for name in names]
             charts.append(
                 Chart(
                     f"autoscaling-{trace}-{load_s:g}",
@@ -147,7 +147,7 @@ def _charts(scale: Scale, found: Found) -> list[Chart]:
     return charts
 
 
-def _points(found: Found, arm: Arm) -> list[tuple[float, float]]:
+def _curve_points(found: Found, arm: Arm) -> list[tuple[float, float]]:
     outcomes: list[Any] = [of_seed[arm] for _, of_seed in found]
     known = [one for one in outcomes if isinstance(one, Mapping)]
     if not known:

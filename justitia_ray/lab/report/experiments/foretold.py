@@ -17,7 +17,7 @@ from justitia_ray.lab.report.experiment import (
 )
 from justitia_ray.lab.report.experiments import nine_class
 from justitia_ray.lab.report.out_of_fold import CLASSES
-from justitia_ray.lab.report.tasks import PAPER_ENGINE, SuiteLoad, built
+from justitia_ray.lab.report.tasks import PAPER_ENGINE, SuiteLoad, build_cached
 
 _ALL = "all classes"
 _METRICS = ("p5", "median", "p95")
@@ -25,20 +25,20 @@ _METRICS = ("p5", "median", "p95")
 
 @dataclass(frozen=True, slots=True)
 class Foretelling:
-    """Two runs of one load: under `vtc`, and under justitia with a passive shadow of VTC."""
+    """Runs of a load under `vtc`, and under justitia with a passive shadow of VTC."""
 
     load: SuiteLoad
 
     def run(self) -> Mapping[str, list[float]]:
-        """Return the ratios of the applications by class.
+        """Return the applications' ratios by class.
 
         Raises:
             ConfigError: If the data directory lacks files.
         """
-        return foretold_over_vtc(built(self.load), PAPER_ENGINE)
+        return foretold_over_vtc(build_cached(self.load), PAPER_ENGINE)
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return load and engine."""
+        """Return load and engine of the runs."""
         return {"load": self.load.configuration(), "engine": asdict(PAPER_ENGINE)}
 
 
@@ -52,7 +52,7 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     }
 
 
-def _measure(outcomes: Outcomes) -> Measures:
+def _ratio_metrics(outcomes: Outcomes) -> Measures:
     measured: dict[Arm, dict[str, float | None]] = {}
     for arm, found in outcomes.items():
         ratios = list(chain(*found.values())) if arm.group == _ALL else found.get(arm.group, [])
@@ -73,6 +73,6 @@ FORETOLD = Experiment(
         "does on the same load. 1 is right, below 1 is too early. Costs and stages are known."
     ),
     arms=_arms,
-    measure=_measure,
+    measure=_ratio_metrics,
     metrics=tuple(ReportMetric(name, name, digits=2, better=None) for name in _METRICS),
 )

@@ -27,7 +27,7 @@ from justitia_ray.lab.report.experiment import (
 )
 from justitia_ray.lab.report.experiments import nine_class
 from justitia_ray.lab.report.statistics import curve, differences
-from justitia_ray.lab.report.tasks import PolicyOptions, SimulatedRun, SuiteLoad, built
+from justitia_ray.lab.report.tasks import PolicyOptions, SimulatedRun, SuiteLoad, build_cached
 from justitia_ray.sim.results import RunResult, summarise
 
 DENSITIES = (1, 2, 3)
@@ -109,7 +109,7 @@ _STEPS = 240
 _TITLES = {"vtc": "concurrently (vtc)", "justitia": "one after the other (justitia)"}
 
 
-def _ends(run: RunResult) -> Mapping[str, float | None]:
+def _end_times(run: RunResult) -> Mapping[str, float | None]:
     ends = [a.jct_s for a in run.applications if a.jct_s is not None]
     return {"mean_jct_s": fmean(ends), "first_jct_s": min(ends), "last_jct_s": max(ends)}
 
@@ -122,7 +122,7 @@ def _two_dm_charts(_scale: Scale, found: Found) -> list[Chart]:
             f"KV blocks of two document mergings served {title}, first seed",
             "time (s)",
             "KV blocks",
-            _blocks(outcomes[Arm("", name)]),
+            _held_blocks(outcomes[Arm("", name)]),
             kind="step",
             y_limit=(0.0, 470.0),
         )
@@ -130,8 +130,8 @@ def _two_dm_charts(_scale: Scale, found: Found) -> list[Chart]:
     ]
 
 
-def _blocks(run: RunResult) -> list[Series]:
-    """Return the KV blocks that each application held, at evenly spaced instants."""
+def _held_blocks(run: RunResult) -> list[Series]:
+    """Return the KV blocks held by each application at evenly spaced times."""
     instants = [run.makespan_s * step / _STEPS for step in range(_STEPS + 1)]
     series = []
     for number, application in enumerate(run.applications, 1):
@@ -157,7 +157,7 @@ TWO_DM = Experiment(
         Arm("", name): SimulatedRun(SuiteLoad("two-dm", seed, scale.data_dir), name, sample_kv=True)
         for name in _TITLES
     },
-    measure=measure_each(_ends),
+    measure=measure_each(_end_times),
     metrics=(
         ReportMetric("mean_jct_s", "mean JCT", unit="s"),
         ReportMetric("first_jct_s", "JCT of the first to end", unit="s"),
@@ -170,31 +170,31 @@ TWO_DM = Experiment(
 
 _ELEPHANT_POLICIES = ("srjf", "vtc", "justitia")
 _PACES_S = {"one a second": 1.0, "one in 1.6 s": 1.6}
-"""Time between arrivals: at the paper's pace, which overloads this replica, and near its capacity.
-"""
+"""Seconds between arrivals: the paper's pace, which overloads this replica, and one near its
+capacity."""
 
 
-def _counts(scale: Scale) -> list[int]:
+def _arm_counts(scale: Scale) -> list[int]:
     return list(scale.pick((50, 200, 400, 800), (50, 400)))
 
 
-def _group(count: int, pace: str) -> str:
+def _group_name(count: int, pace: str) -> str:
     return f"{count} mice, {pace}"
 
 
 def _elephant_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     arms: dict[Arm, Task] = {}
     for pace, gap_s in _PACES_S.items():
-        for count in _counts(scale):
+        for count in _arm_counts(scale):
             load = SuiteLoad(
                 "elephant-mice", seed, scale.data_dir, count=count + 1, window_s=count * gap_s
             )
-            group = _group(count, pace)
+            group = _group_name(count, pace)
             arms |= nine_class.policies(group, load, _ELEPHANT_POLICIES)
     return arms
 
 
-def _elephant(run: RunResult) -> Mapping[str, float | None]:
+def _elephant_row(run: RunResult) -> Mapping[str, float | None]:
     elephant, mice = run.applications[0], run.applications[1:]
     ends = [a.jct_s for a in mice if a.jct_s is not None]
     late = run.lateness.get(elephant.application_id)
@@ -206,7 +206,7 @@ def _elephant(run: RunResult) -> Mapping[str, float | None]:
     }
 
 
-_measure_elephant = measure_each(_elephant)
+_measure_elephant = measure_each(_elephant_row)
 _ELEPHANT_JCT = ReportMetric("elephant_jct_s", "JCT of the elephant", unit="s")
 
 
@@ -215,9 +215,9 @@ def _elephant_charts(scale: Scale, found: Found) -> list[Chart]:
     for number, pace in enumerate(_PACES_S, 1):
         title = f"Completion time of the elephant among mice, {pace}"
         chart = Chart(f"elephant-{number}", title, "mice", kind="marks")
-        places = [(float(count), _group(count, pace)) for count in _counts(scale)]
+        places = [(float(count), _group_name(count, pace)) for count in _arm_counts(scale)]
         charts.append(
-            nine_class.scan(
+            nine_class.metric_chart(
                 found, _measure_elephant, chart, places, _ELEPHANT_POLICIES, _ELEPHANT_JCT
             )
         )
@@ -253,7 +253,7 @@ ELEPHANT = Experiment(
     targets=(
         Target(
             "elephant’s lag behind fair sharing over the exported bound, 400 mice",
-            Arm(_group(400, "one in 1.6 s"), "justitia"),
+            Arm(_group_name(400, "one in 1.6 s"), "justitia"),
             "share_of_bound",
             at_most=1.0,
         ),
@@ -268,15 +268,15 @@ _ARMS: dict[str, tuple[str, PolicyOptions, bool]] = {
     "justitia, not settling": ("justitia", (("clock", "unsettled"),), False),
     "srjf": ("srjf", (), False),
 }
-"""Policy, options, and whether the service's charges are used, by name of the arm."""
+"""Policy, options, and whether charges are the service's, by name of the arm."""
 _EXACT = "λ = 1"
 
 
-def _spreads(scale: Scale) -> list[float]:
+def _noise_levels(scale: Scale) -> list[float]:
     return list(scale.pick((1, 1.5, 2, 3, 5, 10), (1, 3, 10)))
 
 
-def _name(spread: float) -> str:
+def _noise_name(spread: float) -> str:
     return f"λ = {spread:g}"
 
 
@@ -284,9 +284,9 @@ def _prediction_error_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     load = nine_class.load(scale, seed, 3)
     arms: dict[Arm, Task] = {}
     for name, (policy, options, is_served) in _ARMS.items():
-        for spread in _spreads(scale):
+        for spread in _noise_levels(scale):
             exact = spread == 1
-            arms[Arm(name, _name(spread))] = SimulatedRun(
+            arms[Arm(name, _noise_name(spread))] = SimulatedRun(
                 load,
                 policy,
                 options,
@@ -306,8 +306,8 @@ def _prediction_error_charts(scale: Scale, found: Found) -> list[Chart]:
     for policy in _ARMS:
         exact = [m[Arm(policy, _EXACT)]["mean_jct_s"] or 0.0 for m in measured]
         points = []
-        for spread in _spreads(scale):
-            ours = [m[Arm(policy, _name(spread))]["mean_jct_s"] or 0.0 for m in measured]
+        for spread in _noise_levels(scale):
+            ours = [m[Arm(policy, _noise_name(spread))]["mean_jct_s"] or 0.0 for m in measured]
             shares = differences(ours, exact, is_relative=True)
             points.append((spread, [100 * share for share in shares]))
         series.append(curve(policy, points))
@@ -371,7 +371,7 @@ _TIMED_STEPS, _COMPLETIONS, _WARM_UP = 16, 8, 4
 
 @dataclass(frozen=True, slots=True)
 class TimedRun:
-    """CPU time per event of a whole simulated run, the simulator's own work included.
+    """CPU time per event of a whole simulated run, including the simulator's own work.
 
     CPU time is used because wall time would include other processes, such as parallel runs of the
     report.
@@ -380,8 +380,8 @@ class TimedRun:
     simulation: SimulatedRun
 
     def run(self) -> float:
-        """Return CPU milliseconds per event."""
-        built(self.simulation.load)
+        """Return CPU milliseconds per event of the run."""
+        build_cached(self.simulation.load)
         started = time.thread_time()
         result = self.simulation.run()
         return (time.thread_time() - started) / result.decisions * 1e3
@@ -393,13 +393,13 @@ class TimedRun:
 
 @dataclass(frozen=True, slots=True)
 class TimedCore:
-    """CPU time of the core alone with N live applications of ten waiting inferences each."""
+    """CPU time of the scheduler core with N applications of ten waiting inferences each."""
 
     applications: int
     seed: int
 
     def run(self) -> float:
-        """Return CPU milliseconds per arrival, submission, report, grant or completion."""
+        """Return CPU milliseconds per decision of the core."""
         load = CoreLoad(self.applications, self.seed, clock_ns=time.thread_time_ns)
         load.build()
         load.run(_WARM_UP, _COMPLETIONS)
@@ -414,7 +414,7 @@ class TimedCore:
         return {"live_applications": self.applications, "waiting_each": 10, "seed": self.seed}
 
 
-def _timed_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
+def _timing_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     arms: dict[Arm, Task] = {}
     for rate in _RATES:
         count = scale.applications
@@ -426,7 +426,7 @@ def _timed_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     return arms
 
 
-def _timed_charts(_: Scale, found: Found) -> list[Chart]:
+def _timing_charts(_: Scale, found: Found) -> list[Chart]:
     points = [
         (float(rate), fmean(outcomes[Arm("", f"{rate} a minute")] for _, outcomes in found))
         for rate in _RATES
@@ -446,7 +446,7 @@ DECISION_TIME = Experiment(
         "is in it. By live applications: the core alone, each with ten waiting inferences. "
         "scripts/bench_core measures with more care."
     ),
-    arms=_timed_arms,
+    arms=_timing_arms,
     measure=measure_each(lambda ms: {"decision_ms": ms}),
     metrics=(ReportMetric("decision_ms", "a decision", digits=4, unit="ms", is_timing=True),),
     targets=(
@@ -457,5 +457,5 @@ DECISION_TIME = Experiment(
             at_most=8.093,
         ),
     ),
-    charts=_timed_charts,
+    charts=_timing_charts,
 )

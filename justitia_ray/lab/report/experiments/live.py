@@ -25,7 +25,7 @@ from justitia_ray.sim.result_files import read_object
 
 LIVE = "live.json"
 MOST_ERROR = 0.15
-"""Largest allowed relative error of the simulated mean completion time, in either direction."""
+"""Maximum relative error of the simulated mean completion time, in either direction."""
 _OWN = "justitia"
 _MICROSECOND = 1e-6
 _FIELDS = ("arms", "seeds", "machine", "load", "model", "elephant", "version")
@@ -34,12 +34,12 @@ _SIMULATED = ReportMetric("simulated_mean_jct_s", "mean JCT simulated", unit="s"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Recorded:
-    """A recorded run. Runs are compared by identity, so equal figures do not merge two of them."""
+    """Recorded run of the service; runs are compared by identity, so equal figures stay apart."""
 
     figures: Mapping[str, Any]
-    """Figures from the file: of all arms on the run's seed, or of this run alone."""
+    """Figures of the run, or of all arms with its seed."""
     about: Mapping[str, Any]
-    """Machine, load and model of the recording."""
+    """Machine, load and model of the run."""
 
     def run(self) -> Mapping[str, Any]:
         """Return the recorded figures."""
@@ -55,7 +55,7 @@ _Runs: TypeAlias = Mapping[int, Mapping[str, Recorded]]
 
 
 def live_experiments(directory: Path) -> tuple[Experiment, ...]:
-    """Return the sections about a directory that `scripts/bench_live` wrote.
+    """Return the sections about a directory written by `scripts/bench_live`.
 
     Raises:
         ConfigError: If its `live.json` cannot be read or lacks a field.
@@ -73,9 +73,9 @@ def live_experiments(directory: Path) -> tuple[Experiment, ...]:
         for row in live["seeds"]
     }
     classes = sorted({name for row in live["seeds"] for name in row["classes"]})
-    experiments = [_policies(live, runs), _classes(classes, runs)]
+    experiments = [_compare_policies(live, runs), _compare_classes(classes, runs)]
     if live["elephant"]:
-        experiments.append(_elephant(live))
+        experiments.append(_compare_elephant(live))
     return tuple(experiments)
 
 
@@ -94,14 +94,16 @@ _AGAINST_VTC = Target(
 )
 
 
-def _policies(live: Mapping[str, Any], runs: _Runs) -> Experiment:
+def _compare_policies(live: Mapping[str, Any], runs: _Runs) -> Experiment:
     return Experiment(
         name="live",
         title="Live: nine classes on real engines",
         source="measured by scripts/bench_live; beside Justitia v1, Fig. 8 to 10",
-        about=_about(live),
+        about=_describe_recording(live),
         arms=lambda _, seed: {Arm("", name): run for name, run in runs[seed].items()},
-        measure=lambda outcomes: {arm: _figures(row, arm.name) for arm, row in outcomes.items()},
+        measure=lambda outcomes: {
+            arm: _row_figures(row, arm.name) for arm, row in outcomes.items()
+        },
         metrics=(
             MEAN,
             P90,
@@ -127,7 +129,7 @@ def _policies(live: Mapping[str, Any], runs: _Runs) -> Experiment:
 
 
 def _error_targets(what: str, names: Iterable[object]) -> list[Target]:
-    """Return a target for every arm: the limit on the simulator's error."""
+    """Return a target for each arm: the limit on the simulator's error."""
     return [
         Target(
             f"{what} against that on real engines, {name}",
@@ -143,10 +145,10 @@ _PLAYED = (
     *("mean_jct_s", "p90_jct_s", "no_later_than_vtc", "worst_ratio_to_vtc"),
     *("kv_utilization", "preemptions"),
 )
-"""Figures of the run on the engines, named as in `summary.json`."""
+"""Figures of the run on engines, as named in `summary.json`."""
 
 
-def _figures(row: Mapping[str, Any], arm: str) -> Mapping[str, float | None]:
+def _row_figures(row: Mapping[str, Any], arm: str) -> Mapping[str, float | None]:
     live, decisions = row["live"][arm], row["machine"][arm]["decisions"]
     return {
         **{name: live[name] for name in _PLAYED},
@@ -154,11 +156,11 @@ def _figures(row: Mapping[str, Any], arm: str) -> Mapping[str, float | None]:
         "decision_p99_us": _microseconds(decisions["p99_s"]),
         "simulated_mean_jct_s": row["simulated"][arm]["mean_jct_s"],
         "error": row["error"][arm],
-        "absolute_error": _absolute(row["error"][arm]),
+        "absolute_error": _absolute_error(row["error"][arm]),
     }
 
 
-def _classes(classes: Sequence[str], runs: _Runs) -> Experiment:
+def _compare_classes(classes: Sequence[str], runs: _Runs) -> Experiment:
     return Experiment(
         name="live-classes",
         title="Live: completion times by class",
@@ -189,7 +191,7 @@ def _measure_classes(outcomes: Outcomes) -> Measures:
     }
 
 
-def _elephant(live: Mapping[str, Any]) -> Experiment:
+def _compare_elephant(live: Mapping[str, Any]) -> Experiment:
     load, figures = live["elephant"]["load"], live["elephant"]["arms"]
     about = {"machine": live["machine"], "load": load}
     runs = {Arm("", str(name)): Recorded(of_arm, about) for name, of_arm in figures.items()}
@@ -205,7 +207,7 @@ def _elephant(live: Mapping[str, Any]) -> Experiment:
         ),
         arms=lambda _, __: runs,
         measure=measure_each(
-            lambda found: {**found, "absolute_error": _absolute(found.get("error"))}
+            lambda found: {**found, "absolute_error": _absolute_error(found.get("error"))}
         ),
         metrics=(
             ReportMetric("elephant_jct_s", "JCT of the elephant", unit="s"),
@@ -233,10 +235,10 @@ def _elephant(live: Mapping[str, Any]) -> Experiment:
     )
 
 
-def _about(live: Mapping[str, Any]) -> str:
+def _describe_recording(live: Mapping[str, Any]) -> str:
     load, machine = live["load"], live["machine"]
     noise = ""
-    if control := live.get("control"):  # earlier releases recorded no control run
+    if control := live.get("control"):  # earlier releases had no control run
         noise = (
             f"{control} is vtc played once more: what it differs from vtc by is the noise by which "
             "to read the other arms. "
@@ -253,7 +255,7 @@ def _about(live: Mapping[str, Any]) -> str:
     )
 
 
-def _absolute(error: float | None) -> float | None:
+def _absolute_error(error: float | None) -> float | None:
     return None if error is None else abs(error)
 
 

@@ -30,7 +30,7 @@ from justitia_ray.lab.report.tasks import (
 from justitia_ray.sim.results import ApplicationResult, ratios_to_reference, summarise
 
 GAP_AT_1X_S = 1080 / 300
-"""Mean time between arrivals at density 1: 300 applications in 18 minutes (v1, Sec. V-A)."""
+"""Mean seconds between arrivals at density 1: 300 applications in 18 minutes (v1, Sec. V-A)."""
 BASELINES = ("fcfs", "sjf", "app-fcfs", "vtc", "srjf")
 """The paper's five baselines: vLLM, vLLM-SJF, Parrot, VTC, SRJF."""
 
@@ -53,11 +53,11 @@ TITLES = {
     "longest": "Longest completion time",
 }
 _EARLIER = 1000
-"""Offset from a load's seed to the seed of the load that has ended before it."""
+"""Offset from a load's seed to the seed of the load before it."""
 
 
 def load(scale: Scale, seed: int, density: float, applications: int | None = None) -> SuiteLoad:
-    """Return the suite at a density; density 1 is 300 applications in 18 minutes."""
+    """Return the nine-class suite at a density; density 1 is 300 applications in 18 minutes."""
     count = applications or scale.applications
     return SuiteLoad(
         "nine-class",
@@ -68,13 +68,13 @@ def load(scale: Scale, seed: int, density: float, applications: int | None = Non
     )
 
 
-def ended_before(load: SuiteLoad) -> SuiteLoad:
+def earlier_load(load: SuiteLoad) -> SuiteLoad:
     """Return the load that has ended before a load: the same suite with another seed."""
     return replace(load, seed=load.seed + _EARLIER)
 
 
 def policies(group: str, load: ExperimentLoad, names: Sequence[str]) -> dict[Arm, SimulatedRun]:
-    """Return one arm for each policy, with its default options."""
+    """Return an arm for each policy with its default options."""
     return {Arm(group, name): SimulatedRun(load, name) for name in names}
 
 
@@ -84,7 +84,7 @@ def arms_at(
     variants: Mapping[str, PolicyOptions] = MappingProxyType({}),
     quick_densities: Sequence[float] | None = None,
 ) -> Arms:
-    """Return the arms of an experiment that compares policies at several densities.
+    """Return the function for the arms of a comparison of policies at several densities.
 
     Args:
         densities: Each is a group of arms: `1x`, `2x`, ….
@@ -106,14 +106,14 @@ def arms_at(
 
 
 def offered_load(applications: Sequence[ApplicationResult]) -> float:
-    """Return the total cost over what a full replica serves from first to last arrival."""
+    """Return the total cost over the service of a full replica from first to last arrival."""
     arrivals = [a.arrived_at_s for a in applications]
     work_s = sum(a.kv_token_time for a in applications) / PAPER_KV_TOKENS
     return work_s * PAPER_ENGINE.iteration.base_s / (max(arrivals) - min(arrivals))
 
 
 def measure(outcomes: Outcomes) -> Measures:
-    """Return the figures of `summary.json` for every arm; ratios are to `vtc` of its group."""
+    """Return the figures of `summary.json` for each arm, with ratios to its group's `vtc`."""
     measured: dict[Arm, Mapping[str, float | None]] = {}
     for group in dict.fromkeys(arm.group for arm in outcomes):
         runs = {arm.name: run for arm, run in outcomes.items() if arm.group == group}
@@ -123,7 +123,7 @@ def measure(outcomes: Outcomes) -> Measures:
 
 
 def ratio_charts(name: str, title: str, arms: Sequence[str], level: float | None = None) -> Charts:
-    """Return a function that charts completion times at 3x relative to `vtc`, over all seeds.
+    """Return a function that charts completion times at 3x over those of `vtc`, over all seeds.
 
     A curve is a cumulative distribution: the share of applications below a ratio.
     """
@@ -146,20 +146,20 @@ def ratio_charts(name: str, title: str, arms: Sequence[str], level: float | None
 def bar_charts(
     name: str, groups: Sequence[str], arms: Sequence[str], metrics: Mapping[str, ReportMetric]
 ) -> Charts:
-    """Return a function that charts every arm as bars by group, one chart `NAME-KEY` per metric."""
+    """Return a function that charts arms as bars by group, with a chart for each metric."""
     places = list(enumerate(groups))
 
     def charts(_: Scale, found: Found) -> list[Chart]:
         drawn = []
         for key, metric in metrics.items():
             chart = Chart(f"{name}-{key}", TITLES[key], kind="bars", categories=groups)
-            drawn.append(scan(found, measure, chart, places, arms, metric))
+            drawn.append(metric_chart(found, measure, chart, places, arms, metric))
         return drawn
 
     return charts
 
 
-def scan(
+def metric_chart(
     found: Found,
     measure: Measure,
     chart: Chart,
@@ -167,7 +167,7 @@ def scan(
     arms: Sequence[str],
     metric: ReportMetric = MEAN,
 ) -> Chart:
-    """Return a chart with a curve of one metric for each arm, over the groups.
+    """Return a chart of a metric over the groups, with a curve for each arm.
 
     Args:
         found: Outcomes by seed.

@@ -19,7 +19,7 @@ from justitia_ray.lab.report.experiment import (
 )
 from justitia_ray.lab.report.experiments import nine_class
 from justitia_ray.lab.report.experiments.predictors import Predicted
-from justitia_ray.lab.report.experiments.variants import offered
+from justitia_ray.lab.report.experiments.variants import at_offered_load
 from justitia_ray.lab.report.tasks import (
     PAPER_ENGINE,
     AloneRuns,
@@ -58,13 +58,13 @@ _COMPARISONS = (
 )
 
 
-def _measure(outcomes: Outcomes) -> Measures:
-    """Return the figures of every arm, relative to the `vtc` and `alone` arms of its group."""
+def _relative_figures(outcomes: Outcomes) -> Measures:
+    """Return the figures of each arm, relative to the `vtc` and `alone` arms of its group."""
     measured = {arm: dict(figures) for arm, figures in nine_class.measure(outcomes).items()}
     for arm, run in outcomes.items():
         under_vtc, alone = outcomes[Arm(arm.group, _VTC)], outcomes[Arm(arm.group, _ALONE)]
-        regrets = [max(0.0, here - there) for here, there in _pairs(run, under_vtc)]
-        slowdowns = [here / there for here, there in _pairs(run, alone)]
+        regrets = [max(0.0, here - there) for here, there in _paired_times(run, under_vtc)]
+        slowdowns = [here / there for here, there in _paired_times(run, alone)]
         measured[arm] |= {
             "p99_regret_s": percentile(regrets, 99),
             "max_regret_s": max(regrets, default=None),
@@ -74,21 +74,21 @@ def _measure(outcomes: Outcomes) -> Measures:
     return measured
 
 
-def _pairs(run: RunResult, other: RunResult) -> Sequence[tuple[float, float]]:
-    """Return pairs of completion times of the applications that ended in both runs."""
+def _paired_times(run: RunResult, other: RunResult) -> Sequence[tuple[float, float]]:
+    """Return pairs of completion times of applications that ended in both runs."""
     theirs = {row.application_id: row.jct_s for row in other.applications}
     pairs = ((row.jct_s, theirs.get(row.application_id)) for row in run.applications)
     return [(here, there) for here, there in pairs if here is not None and there]
 
 
-def _known(
+def _arms_with_known_costs(
     group: str,
     load: ExperimentLoad,
     variants: Mapping[str, PolicyOptions] = _VARIANTS,
     replicas: int = 1,
     engine: EngineProfile = PAPER_ENGINE,
 ) -> dict[Arm, Task]:
-    """Return the arms on one load, with costs and stages known."""
+    """Return the arms for one load, with known costs and stages."""
     policies: dict[str, tuple[str, PolicyOptions]] = {name: (name, ()) for name in (_VTC, "srjf")}
     policies |= {"justitia": ("justitia", ())}
     policies |= {name: (_GUARDED, options) for name, options in variants.items()}
@@ -104,7 +104,7 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     found: dict[Arm, Task] = {}
     for density in scale.pick((1, 2, 3), (3,)):
         group, load = f"{density}x", nine_class.load(scale, seed, density)
-        found |= _known(group, load)
+        found |= _arms_with_known_costs(group, load)
         found[Arm(group, _TOLD)] = ToldRun(SimulatedRun(load, _GUARDED, GUARD))
     return found
 
@@ -113,7 +113,7 @@ def _learned_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     found: dict[Arm, Task] = {}
     for density in scale.pick((1, 2, 3), (3,)):
         group, load = f"{density}x", nine_class.load(scale, seed, density)
-        earlier = nine_class.ended_before(load)
+        earlier = nine_class.earlier_load(load)
         found[Arm(group, _ALONE)] = AloneRuns(load)
         found[Arm(group, _VTC)] = SimulatedRun(load, _VTC)
         found[Arm(group, "srjf")] = Predicted("mlp", load, policy="srjf")
@@ -125,12 +125,12 @@ def _learned_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
 
 
 def _other_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
-    """Return the arms on loads for which the guard was not designed."""
+    """Return the arms for loads on which the guard was not tuned."""
     variants = {"sgps": PASSING, "guard": GUARD}
     at_1x = nine_class.load(scale, seed, 1)
     mice = scale.pick((400,), (50,))[0]
     loads: dict[str, ExperimentLoad] = {
-        "load 0.65": ChangedLoad(at_1x, offered, 0.65),
+        "load 0.65": ChangedLoad(at_1x, at_offered_load, 0.65),
         "recorded mix, 2x": replace(nine_class.load(scale, seed, 2), mix="recorded"),
         f"elephant, {mice} mice": SuiteLoad(
             "elephant-mice", seed, scale.data_dir, count=mice + 1, window_s=1.6 * mice
@@ -138,13 +138,15 @@ def _other_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     }
     found: dict[Arm, Task] = {}
     for group, load in loads.items():
-        found |= _known(group, load, variants)
+        found |= _arms_with_known_costs(group, load, variants)
     peak = replace(PAPER_ENGINE, admission="peak")
-    found |= _known("3x, peak", nine_class.load(scale, seed, 3), variants, engine=peak)
+    found |= _arms_with_known_costs(
+        "3x, peak", nine_class.load(scale, seed, 3), variants, engine=peak
+    )
     live = SuiteLoad("nine-class-live", seed, scale.data_dir, count=52, window_s=4.0)
-    found |= _known("live suite in 4 s, two replicas", live, variants, replicas=2)
+    found |= _arms_with_known_costs("live suite in 4 s, two replicas", live, variants, replicas=2)
     four = nine_class.load(scale, seed, 8)
-    return found | _known("four replicas, 2x each", four, variants, replicas=4)
+    return found | _arms_with_known_costs("four replicas, 2x each", four, variants, replicas=4)
 
 
 _GUARD_TARGETS = (
@@ -152,10 +154,10 @@ _GUARD_TARGETS = (
     ("2x", 1.25, 0.0, 0.98),
     ("3x", 1.25, 0.01, 0.985),
 )
-"""Density; most worst ratio to VTC; most mean against SRJF; least share no later than under VTC."""
+"""Density, and limits: worst ratio to VTC, mean against SRJF, share no later than under VTC."""
 
 
-def _targets() -> tuple[Target, ...]:
+def _guard_targets() -> tuple[Target, ...]:
     found: list[Target] = []
     for group, worst, mean, share in _GUARD_TARGETS:
         arm = Arm(group, "guard")
@@ -178,7 +180,7 @@ def _targets() -> tuple[Target, ...]:
     return tuple(found)
 
 
-def _experiment(
+def _new_experiment(
     name: str,
     title: str,
     about: str,
@@ -186,7 +188,7 @@ def _experiment(
     targets: tuple[Target, ...] = (),
     chart: str | None = None,
 ) -> Experiment:
-    """Return an experiment; `chart` titles its curves at 3x (None: no chart)."""
+    """Return an experiment; `chart` is the title of its curves at 3x, None for no chart."""
     drawn = ("justitia", *_VARIANTS)
     return Experiment(
         name=name,
@@ -194,7 +196,7 @@ def _experiment(
         source="the papers have nothing like it",
         about=about,
         arms=arms,
-        measure=_measure,
+        measure=_relative_figures,
         metrics=_METRICS,
         comparisons=_COMPARISONS,
         targets=targets,
@@ -214,7 +216,7 @@ _ABOUT = (
     "alone on an empty replica. "
 )
 ORDERS = (
-    _experiment(
+    _new_experiment(
         "orders",
         "Shortest first inside the promise, and the guard",
         f"{_ABOUT}Costs and stages are known. The guard has to foretell when VTC ends an "
@@ -222,10 +224,10 @@ ORDERS = (
         "which no scheduler can know. What lies between the two is owed to foretelling; what the "
         "told guard itself misses is the price of the promise.",
         _arms,
-        _targets(),
+        _guard_targets(),
         "Completion time over that under VTC at 3x: share of the applications below",
     ),
-    _experiment(
+    _new_experiment(
         "orders-learned",
         "The same with learned predictions",
         f"{_ABOUT}Costs are predicted out of fold and charged as the service charges; stages are "
@@ -234,7 +236,7 @@ ORDERS = (
         _learned_arms,
         chart="Completion time over that under VTC at 3x, learned predictions: share below",
     ),
-    _experiment(
+    _new_experiment(
         "orders-elsewhere",
         "The same on other loads",
         f"{_ABOUT}Costs and stages are known. A load of 0.65 has little to schedule; the recorded "

@@ -17,7 +17,7 @@ from justitia_ray.lab.report.experiment import (
     Task,
 )
 from justitia_ray.lab.report.experiments import nine_class
-from justitia_ray.lab.report.tasks import PAPER_ENGINE, SuiteLoad, built
+from justitia_ray.lab.report.tasks import PAPER_ENGINE, SuiteLoad, build_cached
 from justitia_ray.sim.engine_profile import EngineProfile
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.units import Seconds
@@ -25,8 +25,8 @@ from justitia_ray.units import Seconds
 _PREDICTIONS = {"oracle": "true costs", "learned": "learned costs"}
 _DENSITIES, _QUICK_DENSITIES = (1, 2, 3), (2,)
 _SEATS, _SEATS_DENSITY = 6, 2
-"""Seats and density of a load short of seats, not memory; the paper's engine has 256 seats.
-"""
+"""Seats and density of a load that is limited by seats, not memory; the paper's engine has 256
+seats."""
 _SHORT_OF_SEATS = f"{_SEATS_DENSITY}x, true costs, {_SEATS} seats"
 _AT_ARRIVAL, _LATER = "at arrival", "later"
 _HORIZONS: tuple[tuple[str, Seconds, Seconds], ...] = (
@@ -35,31 +35,31 @@ _HORIZONS: tuple[tuple[str, Seconds, Seconds], ...] = (
     ("60 to 300 s", 60.0, 300.0),
     ("more than 300 s", 300.0, float("inf")),
 )
-"""Groups of predictions by their p50."""
+"""Groups of predictions by their median."""
 _LEAST, _MOST = 0.75, 0.85
-"""Allowed share of true starts between p10 and p90: 80 % ± 5."""
+"""Allowed share of true starts from p10 to p90: 80 % ± 5."""
 
 
 @dataclass(frozen=True, slots=True)
 class Telling:
-    """A run in which waiting applications get predictions of their start."""
+    """Run with predictions of the starts of waiting applications."""
 
     load: SuiteLoad
     prediction: str
     engine: EngineProfile = PAPER_ENGINE
 
     def run(self) -> list[tuple[Told, Quantiles]]:
-        """Return every prediction with its true start, beside the last hour's quantiles.
+        """Return each prediction with its true start and the last hour's quantiles.
 
         Raises:
             ConfigError: If the data directory lacks files.
         """
         settings = RunSettings(self.engine, prediction=self.prediction, seed=self.load.seed)
-        told = tell(built(self.load), settings)
+        told = tell(build_cached(self.load), settings)
         return list(zip(told, by_last_hour(told), strict=True))
 
     def configuration(self) -> Mapping[str, Any]:
-        """Return load, engine and prediction mode."""
+        """Return load, engine and prediction mode of the run."""
         return {
             "load": self.load.configuration(),
             "engine": asdict(self.engine),
@@ -79,12 +79,12 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     return found | {Arm(_SHORT_OF_SEATS, name): task for name in names}
 
 
-def _measure(outcomes: Outcomes) -> Measures:
-    return {arm: _figures(arm.name, outcome) for arm, outcome in outcomes.items()}
+def _measure_predictions(outcomes: Outcomes) -> Measures:
+    return {arm: _group_figures(arm.name, outcome) for arm, outcome in outcomes.items()}
 
 
-def _figures(name: str, outcome: list[tuple[Told, Quantiles]]) -> Mapping[str, float | None]:
-    known = [(told, hour) for told, hour in outcome if _is_of(name, told)]
+def _group_figures(name: str, outcome: list[tuple[Told, Quantiles]]) -> Mapping[str, float | None]:
+    known = [(told, hour) for told, hour in outcome if _is_in_group(name, told)]
     pairs = [(told.expected, hour, told.started_s) for told, hour in known]
     own = score((said, came) for said, _, came in pairs if came is not None)
     by_hour = score((hour, came) for _, hour, came in pairs if came is not None)
@@ -101,7 +101,7 @@ def _figures(name: str, outcome: list[tuple[Told, Quantiles]]) -> Mapping[str, f
     }
 
 
-def _is_of(name: str, told: Told) -> bool:
+def _is_in_group(name: str, told: Told) -> bool:
     if name == _AT_ARRIVAL:
         return told.at_arrival
     if name == _LATER:
@@ -122,7 +122,7 @@ _METRICS = (
 )
 
 
-def _targets() -> tuple[Target, ...]:
+def _coverage_targets() -> tuple[Target, ...]:
     groups = [f"{density}x, {label}" for label in _PREDICTIONS.values() for density in _DENSITIES]
     targets = []
     for group in (*groups, _SHORT_OF_SEATS):
@@ -165,7 +165,7 @@ OUTLOOK = Experiment(
         "target holds, as each horizon is chosen by its answer."
     ),
     arms=_arms,
-    measure=_measure,
+    measure=_measure_predictions,
     metrics=_METRICS,
-    targets=_targets(),
+    targets=_coverage_targets(),
 )

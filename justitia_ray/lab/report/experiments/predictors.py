@@ -48,11 +48,11 @@ _RECIPES = {
     "paper’s recipe": "paper",
     "S3, random weights": S3,
 }
-"""Recipe of each arm, as `predict_out_of_fold` takes it."""
+"""Recipe of each arm, as for `predict_out_of_fold`."""
 _QUICK_RECIPES = {name: _RECIPES[name] for name in (CLASS_MEDIAN, _LEARNED)}
-"""Recipes of a quick report, which has no time to train large networks."""
+"""Recipes of a quick report, without large networks."""
 _JOINED = ("ALFWI", "CC", "DM", "EV", "FV", "KBQAV", "PE")
-"""Classes whose recorded runs have texts."""
+"""Classes with texts in their recorded runs."""
 _NINE, _SEVEN = "mean of the nine classes", "mean of the seven with recorded runs and texts"
 
 _ERROR = ReportMetric("mean_relative_error", "mean error", is_share=True)
@@ -64,22 +64,21 @@ _TRAIN_S = ReportMetric("train_s", "training, all classes", unit="s", is_timing=
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """A run of the suite with costs that a recipe predicts, out of fold."""
+    """Run of the suite with costs that a recipe predicts out of fold."""
 
     recipe: str
     load: SuiteLoad
     is_cautious: bool = False
     """Whether the scheduler receives p90 instead of the estimate."""
     is_served: bool = False
-    """Whether charges are the service's: a factor above the prediction, raised by known stages.
-    """
+    """Whether charges are the service's: a factor above the prediction, raised at known stages."""
     policy: str = "justitia"
     options: PolicyOptions = ()
     earlier: SuiteLoad | None = None
-    """A load that ended earlier, from which the stages of the classes are known; None: none are."""
+    """Earlier load from which the stages of classes are known; None: they are unknown."""
 
     def run(self) -> RunResult:
-        """Train the models if this process has not yet, predict and simulate.
+        """Train the models if needed, predict, and simulate.
 
         Raises:
             ConfigError: If the data directory lacks files, or a package is not installed.
@@ -97,7 +96,7 @@ class Predicted:
             policy_options=dict(self.options),
             prediction="table",
             predicted_costs=told,
-            history=() if self.earlier is None else _ended(self.earlier),
+            history=() if self.earlier is None else _learned_from(self.earlier),
             raises=self.is_served,
             charge_factor=CHARGE_FACTOR if self.is_served else 1.0,
         )
@@ -114,25 +113,25 @@ class Predicted:
             "told": "p90" if self.is_cautious else "estimate",
             "charge_factor": CHARGE_FACTOR if self.is_served else 1.0,
             "raises": self.is_served,
-            **_training(self.recipe),
+            **_training_settings(self.recipe),
         }
 
 
 @lru_cache(maxsize=2)
-def _ended(load: SuiteLoad) -> tuple[Observation, ...]:
-    """Return what a predictor has learned once every application of a load has ended."""
+def _learned_from(load: SuiteLoad) -> tuple[Observation, ...]:
+    """Return a predictor's knowledge after all applications of a load have ended."""
     return tuple(foretell(load.build(), PAPER_ENGINE).observed)
 
 
 @dataclass(frozen=True, slots=True)
 class PredictorErrors:
-    """Errors of a recipe, out of fold."""
+    """Errors of a recipe on out-of-fold predictions."""
 
     recipe: str
     data_dir: Path
 
     def run(self) -> OutOfFold:
-        """Train the models if this process has not yet, and predict.
+        """Train the models if needed, and predict.
 
         Raises:
             ConfigError: If the data directory lacks files, or a package is not installed.
@@ -141,14 +140,14 @@ class PredictorErrors:
 
     def configuration(self) -> Mapping[str, Any]:
         """Return recipe and training settings."""
-        return _training(self.recipe)
+        return _training_settings(self.recipe)
 
 
-def _training(recipe: str) -> dict[str, Any]:
+def _training_settings(recipe: str) -> dict[str, Any]:
     return {"recipe": recipe, "folds": HALVES, "most_samples": MOST_SAMPLES}
 
 
-def _recipes(scale: Scale) -> Mapping[str, str]:
+def _recipes_at(scale: Scale) -> Mapping[str, str]:
     return _QUICK_RECIPES if scale.is_quick else _RECIPES
 
 
@@ -157,7 +156,7 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     for density in scale.pick((2, 3), (2,)):
         group, load = f"{density}x", nine_class.load(scale, seed, density)
         found[Arm(group, _ORACLE)] = SimulatedRun(load, "justitia")
-        for name, recipe in _recipes(scale).items():
+        for name, recipe in _recipes_at(scale).items():
             if density == 2 or name == _LEARNED:  # the papers compare predictors at 2x
                 found[Arm(group, name)] = Predicted(recipe, load)
         if not scale.is_quick:
@@ -166,7 +165,7 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     return found
 
 
-def _figures(run: RunResult) -> Mapping[str, float | None]:
+def _run_figures(run: RunResult) -> Mapping[str, float | None]:
     told_error = fmean(
         abs(a.predicted_kv_token_time - a.kv_token_time) / a.kv_token_time for a in run.applications
     )
@@ -177,7 +176,7 @@ def _error_arms(scale: Scale, _: int) -> Mapping[Arm, Task]:
     return {
         Arm(group, name): PredictorErrors(recipe, scale.data_dir)
         for group in (_NINE, _SEVEN, *CLASSES)
-        for name, recipe in _recipes(scale).items()
+        for name, recipe in _recipes_at(scale).items()
     }
 
 
@@ -199,7 +198,7 @@ def _error_charts(scale: Scale, found: Found) -> list[Chart]:
     [(_, outcomes)] = found
     measured = _measure_errors(outcomes)
     series = []
-    for name in _recipes(scale):
+    for name in _recipes_at(scale):
         errors = [measured[Arm(group, name)][_ERROR.name] or 0.0 for group in CLASSES]
         series.append(Series(name, [(float(x), error) for x, error in enumerate(errors)]))
     title = "Mean relative error of predicted costs by class, out of fold"
@@ -230,7 +229,7 @@ PREDICTORS = Experiment(
         "than is told in place of the estimate."
     ),
     arms=_arms,
-    measure=measure_each(_figures),
+    measure=measure_each(_run_figures),
     metrics=(nine_class.MEAN, nine_class.P90, _TOLD_ERROR),
     comparisons=compare_with(_ORACLE, "mean_jct_s", "p90_jct_s"),
     targets=tuple(

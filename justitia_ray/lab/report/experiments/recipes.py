@@ -21,13 +21,13 @@ from justitia_ray.lab.report.out_of_fold import CLASS_MEAN
 from justitia_ray.lab.report.tasks import SimulatedRun
 
 WORTH = 0.02
-"""Smallest share of the mean completion time that a recipe has to save."""
+"""Minimum share of the mean completion time that a recipe has to save."""
 
 _ORACLE, _LEARNED, _MEAN = "true costs", "learned", "class mean"
 _RECIPES = {_LEARNED: "mlp", "paper’s recipe": "paper", _MEAN: CLASS_MEAN}
-"""Recipe of each arm, as `predict_out_of_fold` takes it."""
+"""Recipe of each arm, as for `predict_out_of_fold`."""
 _QUICK_RECIPES = {name: _RECIPES[name] for name in (_LEARNED, _MEAN)}
-"""Recipes of a quick report, which has no time to train large networks."""
+"""Recipes of a quick report, without large networks."""
 
 
 def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
@@ -36,7 +36,7 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
         group, load = f"{density}x", nine_class.load(scale, seed, density)
         found[Arm(group, "vtc")] = SimulatedRun(load, "vtc")
         found[Arm(group, _ORACLE)] = SimulatedRun(load, "justitia")
-        earlier = nine_class.ended_before(load)
+        earlier = nine_class.earlier_load(load)
         for name, recipe in (_QUICK_RECIPES if scale.is_quick else _RECIPES).items():
             found[Arm(group, name)] = Predicted(recipe, load, is_served=True, earlier=earlier)
     return found

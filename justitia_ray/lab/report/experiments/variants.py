@@ -38,7 +38,7 @@ _COMPARISONS = (
 _NONE = "the papers have nothing like it"
 
 
-def _experiment(
+def _compare_variants(
     name: str, title: str, about: str, variants: Mapping[str, PolicyOptions]
 ) -> Experiment:
     """Return an experiment that compares variants of justitia with justitia and vtc.
@@ -66,7 +66,7 @@ def _experiment(
     )
 
 
-CLOCK = _experiment(
+CLOCK = _compare_variants(
     "clock",
     "Served against nominal clock",
     "The paper’s clock runs at the nominal rate of the machine; justitia’s default moves by "
@@ -75,14 +75,14 @@ CLOCK = _experiment(
     {"nominal clock": (("clock", "nominal"),)},
 )
 
-SHARE_CAP = _experiment(
+SHARE_CAP = _compare_variants(
     "share-cap",
     "A cap on one application’s share of the KV memory",
     "While others wait, one application may hold at most this share of a replica’s memory.",
     {f"cap {cap}": (("kv_share_cap", cap),) for cap in (0.5, 0.65, 0.8)},
 )
 
-BACKFILL = _experiment(
+BACKFILL = _compare_variants(
     "backfill",
     "Backfill",
     "How often the first in line may be passed by what fits while it does not.",
@@ -90,7 +90,7 @@ BACKFILL = _experiment(
 )
 
 
-def _rooms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
+def _admission_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     load = nine_class.load(scale, seed, 3)
     found: dict[Arm, Task] = dict(nine_class.policies("3x", load, ("vtc", "justitia")))
     engine = replace(PAPER_ENGINE, admission="peak")
@@ -108,7 +108,7 @@ ADMISSION = Experiment(
         "end, the default of the service. Swapping costs no time here, so peak’s advantage is "
         "what it is in spite of that."
     ),
-    arms=_rooms,
+    arms=_admission_arms,
     measure=nine_class.measure,
     metrics=_METRICS,
     comparisons=_COMPARISONS,
@@ -118,8 +118,8 @@ ADMISSION = Experiment(
 _POLICIES = ("fcfs", "vtc", "srjf", "justitia")
 
 
-def offered(suite: SuiteLoad, load: float) -> list[WorkloadApplication]:
-    """Return the applications of a suite, with arrivals stretched to an offered load.
+def at_offered_load(suite: SuiteLoad, load: float) -> list[WorkloadApplication]:
+    """Return the applications of a suite with arrivals stretched to an offered load.
 
     The offered load is the total cost over what one replica delivers in the window when its memory
     is always full.
@@ -132,7 +132,7 @@ def offered(suite: SuiteLoad, load: float) -> list[WorkloadApplication]:
     return [replace(a, arrived_at_s=a.arrived_at_s * stretch) for a in applications]
 
 
-def _loads(scale: Scale) -> dict[float, str]:
+def _load_names(scale: Scale) -> dict[float, str]:
     """Return the name of the arms' group for each load."""
     loads = scale.pick((0.3, 0.6, 0.9, 1.5, 3, 6), (0.3, 0.9, 3))
     return {load: f"load {load:g}" for load in loads}
@@ -140,14 +140,14 @@ def _loads(scale: Scale) -> dict[float, str]:
 
 def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     arms: dict[Arm, Task] = {}
-    for number, group in _loads(scale).items():
-        load = ChangedLoad(nine_class.load(scale, seed, 1), offered, number)
+    for number, group in _load_names(scale).items():
+        load = ChangedLoad(nine_class.load(scale, seed, 1), at_offered_load, number)
         arms |= nine_class.policies(group, load, _POLICIES)
     return arms
 
 
 def _charts(scale: Scale, found: Found) -> list[Chart]:
-    places = list(_loads(scale).items())
+    places = list(_load_names(scale).items())
     mean = Chart(
         "offered-load-mean",
         "Mean completion time by offered load",
@@ -164,8 +164,10 @@ def _charts(scale: Scale, found: Found) -> list[Chart]:
     )
     compared = ("fcfs", "srjf", "justitia")
     return [
-        nine_class.scan(found, nine_class.measure, mean, places, _POLICIES),
-        nine_class.scan(found, nine_class.measure, fair, places, compared, nine_class.NO_LATER),
+        nine_class.metric_chart(found, nine_class.measure, mean, places, _POLICIES),
+        nine_class.metric_chart(
+            found, nine_class.measure, fair, places, compared, nine_class.NO_LATER
+        ),
     ]
 
 
@@ -189,13 +191,12 @@ OFFERED_LOAD = Experiment(
 
 _REPLICAS_POLICIES = ("vtc", "justitia")
 _EACH = 20
-"""Applications per replica; with 64 replicas these are 1,280."""
+"""Applications per replica; 64 replicas have 1,280."""
 _REPORT_INTERVAL_S = 1.0
-"""Report interval of the service's replicas; reports at every event would take hours to simulate.
-"""
+"""Report interval of the service's replicas; simulating reports at every event would take hours."""
 
 
-def _counts(scale: Scale) -> dict[int, str]:
+def _replica_count_names(scale: Scale) -> dict[int, str]:
     """Return the name of the arms' group for each number of replicas."""
     counts = scale.pick((1, 2, 4, 8, 16, 32, 64), (1, 4))
     return {count: f"{count} replicas" if count > 1 else "1 replica" for count in counts}
@@ -203,7 +204,7 @@ def _counts(scale: Scale) -> dict[int, str]:
 
 def _replicas_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     arms: dict[Arm, Task] = {}
-    for count, group in _counts(scale).items():
+    for count, group in _replica_count_names(scale).items():
         load = nine_class.load(scale, seed, 3 * count, applications=_EACH * count)
         for name in _REPLICAS_POLICIES:
             arms[Arm(group, name)] = SimulatedRun(
@@ -215,8 +216,8 @@ def _replicas_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
 def _replicas_charts(scale: Scale, found: Found) -> list[Chart]:
     title = "Mean completion time by number of replicas, load in proportion"
     chart = Chart("replicas", title, "replicas", kind="marks", is_log_x=True)
-    places = list(_counts(scale).items())
-    return [nine_class.scan(found, nine_class.measure, chart, places, _REPLICAS_POLICIES)]
+    places = list(_replica_count_names(scale).items())
+    return [nine_class.metric_chart(found, nine_class.measure, chart, places, _REPLICAS_POLICIES)]
 
 
 REPLICAS = Experiment(
@@ -237,7 +238,7 @@ REPLICAS = Experiment(
 
 
 _OTHERS = {"vtc-predict", "vtc-oracle", "vtc-noisy", "rpm", "justitia-guarded"}
-"""Policies left out: variants that `vtc-real` and `orders` compare, and `rpm`."""
+"""Policies that are left out: variants compared by `vtc-real` and `orders`, and `rpm`."""
 _NAMES = tuple(name for name in (*POLICIES, *LAB_POLICIES) if name not in _OTHERS)
 
 
@@ -278,7 +279,7 @@ _TENANTS_POLICIES: dict[str, tuple[str, PolicyOptions]] = {
 _AS_ONE = "as one"
 
 
-def parts(suite: SuiteLoad, number: float) -> list[WorkloadApplication]:
+def merge_parts(suite: SuiteLoad, number: float) -> list[WorkloadApplication]:
     """Return the gaming suite with the splitter's inferences merged into `number` applications.
 
     The splitter's applications come last.
@@ -297,7 +298,7 @@ def parts(suite: SuiteLoad, number: float) -> list[WorkloadApplication]:
     return [a for a in applications if a.tenant != SPLITTER] + merged
 
 
-def _name(number: int) -> str:
+def _part_count_name(number: int) -> str:
     return _AS_ONE if number == 1 else f"split in {number}"
 
 
@@ -305,12 +306,12 @@ def _tenants_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     arms: dict[Arm, Task] = {}
     for group, (policy, options) in _TENANTS_POLICIES.items():
         for number in _PARTS:
-            load = ChangedLoad(SuiteLoad("gaming", seed, scale.data_dir), parts, number)
-            arms[Arm(group, _name(number))] = SimulatedRun(load, policy, options)
+            load = ChangedLoad(SuiteLoad("gaming", seed, scale.data_dir), merge_parts, number)
+            arms[Arm(group, _part_count_name(number))] = SimulatedRun(load, policy, options)
     return arms
 
 
-def _last_ends(run: RunResult) -> Mapping[str, float | None]:
+def _last_end_times(run: RunResult) -> Mapping[str, float | None]:
     ends: dict[str, float] = {}
     for application in run.applications:
         if application.finished_at_s is not None:
@@ -330,7 +331,7 @@ TENANTS = Experiment(
         "last piece forward: worse is where it does."
     ),
     arms=_tenants_arms,
-    measure=measure_each(_last_ends),
+    measure=measure_each(_last_end_times),
     metrics=(
         ReportMetric("splitter_end_s", "splitter’s last end", unit="s", better="high"),
         ReportMetric("honest_end_s", "the honest tenants’ mean end", unit="s"),

@@ -56,15 +56,15 @@ from justitia_ray.sim.engine_profile import EngineProfile, load_profile
 from justitia_ray.units import Seconds
 
 _RECORDED = "measured on an A10G"
-"""Group of the arms that the authors of VTC measured."""
+"""Group of arms that VTC's authors measured."""
 
 _COSTED = ("vtc", "lcf", "vtc-predict", "vtc-oracle", "vtc-noisy")
-"""Policies that charge by a cost function."""
+"""Policies with a cost function."""
 _OPTIONS: dict[str, PolicyOptions] = {
     **dict.fromkeys(_COSTED, (("unit", "tenant"),)),
     "justitia": (("fairness", "tenant"),),
 }
-"""Options with which each policy compares clients."""
+"""Options by which each policy compares clients."""
 
 _MOST = ReportMetric("most_difference", "max diff", unit="service/s")
 _MEAN = ReportMetric("mean_difference", "avg diff", unit="service/s")
@@ -90,7 +90,7 @@ _BOUND = 2 * 2 * 10_000
 """2·max(w_p·L_input, w_q·M) of VTC's Theorem 4.4, with M = 10,000 and w_q = 2."""
 
 
-def _arms(
+def _arms_of_suite(
     suite: str,
     names: Sequence[str],
     files: Mapping[str, str],
@@ -100,7 +100,7 @@ def _arms(
     count: int | None = None,
     quick_count: int | None = None,
 ) -> Arms:
-    """Return the arms of one suite at full length: a shorter run does not reach the paper's state.
+    """Return the arms of a suite at full length, which the paper's state requires.
 
     Args:
         suite: Name of the suite.
@@ -123,10 +123,10 @@ def _arms(
                 options = (*options, ("seed", seed))
             if cost is not None and name in _COSTED:
                 options = (*options, ("cost", cost))
-            found[Arm("", name)] = _served(load, name, options)
+            found[Arm("", name)] = _served_task(load, name, options)
         for limit in limits:
             limited = ChangedLoad(load, requests_per_minute, limit)
-            found[Arm("", f"rpm {limit}")] = _served(limited, "fcfs")
+            found[Arm("", f"rpm {limit}")] = _served_task(limited, "fcfs")
         for name, file in files.items():
             path = scale.data_dir / "vtc_runs" / f"{file}.csv.gz"
             found[Arm(_RECORDED, name)] = Recording(path, file)
@@ -135,22 +135,22 @@ def _arms(
     return arms
 
 
-def _served(
+def _served_task(
     load: ExperimentLoad,
     policy: str,
     options: PolicyOptions = (),
     engine: EngineProfile | None = None,
 ) -> ServedRequests:
-    return ServedRequests(SimulatedRun(load, policy, options, engine=engine or _a10g()))
+    return ServedRequests(SimulatedRun(load, policy, options, engine=engine or _a10g_engine()))
 
 
 @cache
-def _a10g() -> EngineProfile:
+def _a10g_engine() -> EngineProfile:
     return load_profile("a10g-llama2-7b")
 
 
 def _measure_with(cost: ServiceFunction = weighted_tokens) -> Measure:
-    """Return a measure of every arm: the tables' columns, the largest gap, latencies."""
+    """Return a measure of the tables' columns, the largest gap, and latencies, for each arm."""
 
     def measured(served: Sequence[TimedRequest]) -> Mapping[str, float | None]:
         at = table_instants()
@@ -175,13 +175,13 @@ def _measure_with(cost: ServiceFunction = weighted_tokens) -> Measure:
 def _gap_chart(
     name: str, title: str, found: Found, names: Sequence[str], from_s: Seconds = 0.0
 ) -> Chart:
-    """Return a chart of the gap in accumulated service between clients, the mean over the seeds."""
+    """Return a chart of the gap in accumulated service between clients, averaged over seeds."""
     at = from_s + _chart_instants(TABLE_SPAN_S - from_s)
     series = []
     for arm in names:
         served = [ClientService(outcomes[Arm("", arm)]) for _, outcomes in found]
         rows = [service.gaps(at, from_s) for service in served]
-        series.append(_series(arm, at, np.mean(rows, axis=0)))
+        series.append(_without_missing(arm, at, np.mean(rows, axis=0)))
     return Chart(name, title, "time (s)", "gap in accumulated service", series)
 
 
@@ -194,26 +194,28 @@ _CLIENT_CURVES = {
 def _clients_chart(
     kind: str, name: str, title: str, found: Found, arm: str, span_s: Seconds
 ) -> Chart:
-    """Return a chart of every client's service rate or latency over time, on the first seed."""
+    """Return a chart of each client's service rate or latency over time, with the first seed."""
     service = ClientService(found[0][1][Arm("", arm)])
     at = _chart_instants(span_s)
     y_label, curves = _CLIENT_CURVES[kind]
     rows = zip(service.clients, curves(service, at), strict=True)
-    return Chart(name, title, "time (s)", y_label, [_series(who, at, row) for who, row in rows])
+    return Chart(
+        name, title, "time (s)", y_label, [_without_missing(who, at, row) for who, row in rows]
+    )
 
 
 def _chart_instants(span_s: Seconds) -> Floats:
-    """Return evenly spaced instants, the last of them at the end of the span."""
+    """Return evenly spaced times up to the end of a span."""
     return span_s * np.arange(1, _CHART_STEPS + 1) / _CHART_STEPS
 
 
-def _series(label: str, at: Floats, values: Floats) -> Series:
-    """Return a curve without the points that have no value."""
+def _without_missing(label: str, at: Floats, values: Floats) -> Series:
+    """Return a curve without points that have no value."""
     points = zip(at.tolist(), values.tolist(), strict=True)
     return Series(label, [(t, value) for t, value in points if not math.isnan(value)])
 
 
-def _figure(
+def _suite_experiment(
     name: str,
     suite: str,
     arms: Sequence[str],
@@ -232,7 +234,7 @@ def _figure(
     count: int | None = None,
     quick_count: int | None = None,
 ) -> Experiment:
-    """Return the experiment of one suite, with the charts that the paper draws of it."""
+    """Return the experiment about a suite, with the paper's charts of it."""
 
     def charts(_: Scale, found: Found) -> list[Chart]:
         drawn = []
@@ -254,7 +256,7 @@ def _figure(
         title=title,
         source=source,
         about=about,
-        arms=_arms(suite, arms, files, count=count, quick_count=quick_count),
+        arms=_arms_of_suite(suite, arms, files, count=count, quick_count=quick_count),
         measure=_measure_with(),
         metrics=metrics,
         comparisons=comparisons,
@@ -268,7 +270,7 @@ _GAP_AGAINST_VTC = compare_with("vtc", "largest_gap", "tokens_per_s")
 _FIRST_AGAINST_FCFS = compare_with("fcfs", "client1_latency_s", "client2_latency_s")
 
 VTC_FIGURES: tuple[Experiment, ...] = (
-    _figure(
+    _suite_experiment(
         "vtc-overload",
         "two-clients-overload",
         ("fcfs", "vtc", "justitia"),
@@ -292,7 +294,7 @@ VTC_FIGURES: tuple[Experiment, ...] = (
         rates_of=("vtc",),
         files={"fcfs": "fcfs__overload", "vtc": "vtc__overload"},
     ),
-    _figure(
+    _suite_experiment(
         "vtc-proportional",
         "three-clients",
         ("fcfs", "vtc", "justitia"),
@@ -306,7 +308,7 @@ VTC_FIGURES: tuple[Experiment, ...] = (
         latency_of=("fcfs", "vtc"),
         files={"fcfs": "fcfs__proportional", "vtc": "vtc__proportional"},
     ),
-    _figure(
+    _suite_experiment(
         "vtc-on-off",
         "on-off-less",
         ("fcfs", "vtc", "justitia"),
@@ -320,7 +322,7 @@ VTC_FIGURES: tuple[Experiment, ...] = (
         latency_of=("vtc",),
         files={"fcfs": "fcfs__on_off_less"},
     ),
-    _figure(
+    _suite_experiment(
         "vtc-on-off-overload",
         "on-off-overload",
         ("fcfs", "lcf", "vtc", "justitia"),
@@ -334,7 +336,7 @@ VTC_FIGURES: tuple[Experiment, ...] = (
         rates_of=("vtc",),
         files={"fcfs": "fcfs__on_off_overload"},
     ),
-    _figure(
+    _suite_experiment(
         "vtc-poisson",
         "poisson-short-long",
         ("fcfs", "vtc", "justitia"),
@@ -349,7 +351,7 @@ VTC_FIGURES: tuple[Experiment, ...] = (
         files={"fcfs": "fcfs__poisson_short_long"},
         quick_count=1_900,
     ),
-    _figure(
+    _suite_experiment(
         "vtc-poisson-2",
         "poisson-short-long-2",
         ("fcfs", "vtc", "justitia"),
@@ -365,7 +367,7 @@ VTC_FIGURES: tuple[Experiment, ...] = (
         count=4_275,
         quick_count=1_425,
     ),
-    _figure(
+    _suite_experiment(
         "vtc-isolation",
         "increasing",
         ("fcfs", "vtc", "justitia"),
@@ -379,7 +381,7 @@ VTC_FIGURES: tuple[Experiment, ...] = (
         latency_of=("fcfs", "vtc"),
         files={"fcfs": "fcfs__increase"},
     ),
-    _figure(
+    _suite_experiment(
         "vtc-shift",
         "distribution-shift",
         ("lcf", "vtc", "justitia"),
@@ -400,7 +402,7 @@ _REAL_ARMS = ("fcfs", "lcf", "vtc", "vtc-predict", "vtc-oracle", "justitia")
 _LIMITS = (5, 20, 30)
 _PREDICTORS = ("vtc", "vtc-noisy", "vtc-oracle")
 _EIGHT_CLIENTS_COUNT = 1_584
-"""Requests in six minutes, as in the published run; all clients stay backlogged for ten."""
+"""Requests in six minutes, as in the published run; all clients remain backlogged for ten."""
 _AGAINST_VTC = compare_with("vtc", "most_difference", "mean_difference", "tokens_per_s")
 _DEFINITION = (
     "Service is p + 2d a second in windows of 60 s; a difference is the sum over clients of "
@@ -409,8 +411,8 @@ _DEFINITION = (
 )
 
 
-def _gaps_of(name: str, clients: str) -> Charts:
-    """Return a function that charts the gaps of the predictors over time (Fig. 19)."""
+def _predictor_gap_chart(name: str, clients: str) -> Charts:
+    """Return a function that charts the predictors' gaps over time (Fig. 19)."""
     title = f"Largest gap in service since the warm-up of 30 s, {clients} clients"
     return lambda _, found: [_gap_chart(name, title, found, _PREDICTORS, TABLE_WARM_UP_S)]
 
@@ -428,14 +430,14 @@ def _measured_memories(scale: Scale) -> Sequence[str]:
     return scale.pick(list(_MEMORIES), list(_MEMORIES)[::2])
 
 
-def _memories(scale: Scale, seed: int) -> Mapping[Arm, Task]:
+def _memory_arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
     arms: dict[Arm, Task] = {}
     for group in _measured_memories(scale):
         suite, kv_tokens, count = _MEMORIES[group]
         load = SuiteLoad(suite, seed, scale.data_dir, count=count)
-        batched = max(kv_tokens // 6, _a10g().max_batched_tokens)
-        engine = replace(_a10g(), kv_tokens=kv_tokens, max_batched_tokens=batched)
-        arms[Arm(group, "vtc")] = _served(load, "vtc", _OPTIONS["vtc"], engine)
+        batched = max(kv_tokens // 6, _a10g_engine().max_batched_tokens)
+        engine = replace(_a10g_engine(), kv_tokens=kv_tokens, max_batched_tokens=batched)
+        arms[Arm(group, "vtc")] = _served_task(load, "vtc", _OPTIONS["vtc"], engine)
     return arms
 
 
@@ -448,7 +450,7 @@ def _memory_charts(scale: Scale, found: Found) -> list[Chart]:
     return [_gap_chart("vtc-memory", title, renamed, _measured_memories(scale))]
 
 
-def _shares(served: Sequence[TimedRequest]) -> Mapping[str, float | None]:
+def _service_shares(served: Sequence[TimedRequest]) -> Mapping[str, float | None]:
     totals = ClientService(served).accumulated([TABLE_SPAN_S], TABLE_WARM_UP_S)[:, 0]
     shares = (totals / totals.sum()).tolist()
     return {f"share{n}": share for n, share in enumerate(shares, 1)}
@@ -469,7 +471,9 @@ VTC_TABLES: tuple[Experiment, ...] = (
             "refuses what exceeds N requests a minute of a client, as in the paper, and serves the "
             "rest by fcfs; this project’s policy rpm lets it wait instead."
         ),
-        arms=_arms("lmsys", _REAL_ARMS, {"fcfs": "fcfs__real", "vtc": "vtc__real"}, limits=_LIMITS),
+        arms=_arms_of_suite(
+            "lmsys", _REAL_ARMS, {"fcfs": "fcfs__real", "vtc": "vtc__real"}, limits=_LIMITS
+        ),
         measure=_measure_with(),
         metrics=(*_TABLE, _LATENCY),
         comparisons=_AGAINST_VTC,
@@ -480,7 +484,9 @@ VTC_TABLES: tuple[Experiment, ...] = (
         title="The real trace under the profiled cost",
         source="VTC, Table 3",
         about="The same, with service by the profiled cost function of App. B.2, in tenths of it.",
-        arms=_arms("lmsys", _REAL_ARMS, {"fcfs": "fcfs__real"}, limits=_LIMITS, cost="profiled"),
+        arms=_arms_of_suite(
+            "lmsys", _REAL_ARMS, {"fcfs": "fcfs__real"}, limits=_LIMITS, cost="profiled"
+        ),
         measure=_measure_with(profiled_service),
         metrics=_TABLE,
         comparisons=_AGAINST_VTC,
@@ -491,7 +497,7 @@ VTC_TABLES: tuple[Experiment, ...] = (
         title="Two overloaded clients under the profiled cost",
         source="VTC, Table 4",
         about="The load of VTC’s Fig. 3, with service by the profiled cost function.",
-        arms=_arms(
+        arms=_arms_of_suite(
             "two-clients-overload",
             ("fcfs", "vtc", "vtc-oracle"),
             {"fcfs": "fcfs__overload"},
@@ -507,11 +513,11 @@ VTC_TABLES: tuple[Experiment, ...] = (
         title="VTC with length prediction, two clients",
         source="VTC, Table 5 and Fig. 19a",
         about="vtc-noisy predicts within 50 % of the length, vtc-oracle knows it.",
-        arms=_arms("two-clients-overload", _PREDICTORS, {"vtc": "vtc__overload"}),
+        arms=_arms_of_suite("two-clients-overload", _PREDICTORS, {"vtc": "vtc__overload"}),
         measure=_measure_with(),
         metrics=_TABLE,
         comparisons=_AGAINST_VTC,
-        charts=_gaps_of("vtc-prediction-2", "two"),
+        charts=_predictor_gap_chart("vtc-prediction-2", "two"),
         quick_seeds=1,
     ),
     Experiment(
@@ -519,11 +525,11 @@ VTC_TABLES: tuple[Experiment, ...] = (
         title="VTC with length prediction, eight clients",
         source="VTC, Table 6 and Fig. 19b",
         about="Three clients at 24 and five at 36 requests a minute; all exceed their share.",
-        arms=_arms("eight-clients-overload", _PREDICTORS, {}, count=_EIGHT_CLIENTS_COUNT),
+        arms=_arms_of_suite("eight-clients-overload", _PREDICTORS, {}, count=_EIGHT_CLIENTS_COUNT),
         measure=_measure_with(),
         metrics=_TABLE,
         comparisons=_AGAINST_VTC,
-        charts=_gaps_of("vtc-prediction-8", "eight"),
+        charts=_predictor_gap_chart("vtc-prediction-8", "eight"),
         quick_seeds=1,
     ),
     Experiment(
@@ -535,7 +541,7 @@ VTC_TABLES: tuple[Experiment, ...] = (
             "paper has Llama-2-13B on an A100; here it is the A10G’s pace with that much memory, "
             "so shapes are to be compared and not seconds."
         ),
-        arms=_memories,
+        arms=_memory_arms,
         measure=_measure_with(),
         metrics=(_GAP, _MOST, _MEAN),
         charts=_memory_charts,
@@ -549,8 +555,8 @@ VTC_TABLES: tuple[Experiment, ...] = (
             "Four overloaded clients of weights 1, 2, 3, 4: their shares of the service are to be "
             "10, 20, 30 and 40 %. fcfs serves by request rate, which is in that proportion too."
         ),
-        arms=_arms("four-clients-weighted", ("vtc", "justitia", "fcfs"), {}),
-        measure=measure_each(_shares),
+        arms=_arms_of_suite("four-clients-weighted", ("vtc", "justitia", "fcfs"), {}),
+        measure=measure_each(_service_shares),
         metrics=tuple(
             ReportMetric(f"share{weight}", f"client {weight}’s share", is_share=True, better=None)
             for weight in (1, 2, 3, 4)

@@ -10,7 +10,7 @@ import pytest
 from justitia_ray.errors import ConfigError
 from justitia_ray.lab.report.experiment import Arm, Experiment, Scale, Task
 from justitia_ray.lab.report.experiments import EXPERIMENTS
-from justitia_ray.lab.report.experiments.variants import TENANTS, offered
+from justitia_ray.lab.report.experiments.variants import TENANTS, at_offered_load
 from justitia_ray.lab.report.published import published_values
 from justitia_ray.lab.report.tasks import (
     ChangedLoad,
@@ -132,7 +132,7 @@ def test_rate_limit_refuses_the_excess_of_each_minute_and_client() -> None:
 def test_offered_load_is_cost_divided_by_the_capacity_of_a_replica() -> None:
     """At load 2 the window is half of what a full memory would need for all the cost."""
     suite = SuiteLoad("two-clients-overload", 1, _DATA, count=20, window_s=100.0)
-    plain, stretched = suite.build(), ChangedLoad(suite, offered, 2.0).build()
+    plain, stretched = suite.build(), ChangedLoad(suite, at_offered_load, 2.0).build()
 
     work_s = 20 * (256 * 256 + 256 * 257 / 2) / 7_344 * 0.03
     assert [a.inferences for a in plain] == [a.inferences for a in stretched]

@@ -93,7 +93,7 @@ class _TrainingSpy:
 @pytest.fixture
 def training_spy(monkeypatch: pytest.MonkeyPatch) -> _TrainingSpy:
     spy = _TrainingSpy()
-    monkeypatch.setattr(out_of_fold, "_trained", spy)
+    monkeypatch.setattr(out_of_fold, "_train_model", spy)
     monkeypatch.setattr(out_of_fold, "_TIMED", 1)
     predict_out_of_fold.cache_clear()
     return spy

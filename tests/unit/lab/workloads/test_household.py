@@ -16,8 +16,8 @@ from justitia_ray.lab.workloads.household import (
     Household,
     goal_of,
     installed_games,
-    played,
     solution,
+    transcript_of,
 )
 from justitia_ray.sim.suites.inputs import household_game
 from tests.unit.lab.workloads.scripted import ScriptedModel, answers_in_turn, run_freely
@@ -56,7 +56,7 @@ def test_text_without_a_household_task_is_refused() -> None:
 def test_household_task_requires_its_steps_in_order() -> None:
     """An egg that was put down before it was heated is no hot egg."""
     game = Household(HEAT)
-    [place] = game.where("egg")
+    [place] = game.receptacles_with("egg")
 
     assert NOTHING == game.act(f"take egg 1 from {place}")
     assert game.act(f"go to {place}").startswith(f"You arrive at {place}.")
@@ -98,7 +98,7 @@ def test_every_generated_game_can_be_won(seed: int) -> None:
         assert NOTHING != game.act(command)
 
     assert game.is_done
-    assert played(household_game(seed)) == played(household_game(seed))
+    assert transcript_of(household_game(seed)) == transcript_of(household_game(seed))
 
 
 @needs_real_data
@@ -113,7 +113,7 @@ def test_every_game_of_alfworld_can_be_started_and_won() -> None:
 
 async def test_alfwi_plays_until_the_task_is_done() -> None:
     """Each observation is in the next prompt; the game ends the loop."""
-    commands = [line[2:] for line in played(HEAT).splitlines() if line.startswith("> ")]
+    commands = [line[2:] for line in transcript_of(HEAT).splitlines() if line.startswith("> ")]
     app = ScriptedModel({react_household.INSTRUCTION: answers_in_turn(*commands)})
 
     result = await run_freely("ALFWI", app, HEAT)
