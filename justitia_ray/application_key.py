@@ -9,14 +9,14 @@ import re
 from justitia_ray.units import ApplicationId
 
 PLAIN_ID = re.compile(r"[A-Za-z0-9._:/-]{1,128}")
-"""Form of the ids that callers choose."""
+"""Form of ids that callers may choose."""
 
 SEPARATOR = "|"
-"""Character that is not allowed in tenants and in callers' ids."""
+"""Separator between tenant and id, allowed in neither of them."""
 
 
 def application_key(tenant: str, application_id: str) -> ApplicationId:
-    """Return the key of a tenant's application."""
+    """Return the key of an application: its tenant and its id, separated."""
     return f"{tenant}{SEPARATOR}{application_id}"
 
 

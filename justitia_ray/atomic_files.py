@@ -17,7 +17,7 @@ from justitia_ray.errors import ConfigError
 
 @contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file to write bytes to, which replaces `path` when it is left without an error.
+    """Yield a file to write bytes to; without an error it then replaces `path`.
 
     After an error, `path` is unchanged and no scratch file is left.
 

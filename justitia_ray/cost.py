@@ -12,7 +12,7 @@ from justitia_ray.errors import ConfigError
 from justitia_ray.units import KvTokenTime, Seconds, Tokens
 
 CostFunction = Callable[[Tokens, Tokens], KvTokenTime]
-"""h(p, d): the cost of an inference of p prompt and d output tokens, non-decreasing in both."""
+"""Cost function h(p, d) of p prompt and d output tokens, non-decreasing in both."""
 
 
 def kv_token_time(prompt_tokens: Tokens, output_tokens: Tokens) -> KvTokenTime:
@@ -40,7 +40,7 @@ def weighted_tokens(prompt_tokens: Tokens, output_tokens: Tokens) -> KvTokenTime
 
 
 def profiled_quadratic(prompt_tokens: Tokens, output_tokens: Tokens) -> KvTokenTime:
-    """Return 2.1 p + d + 0.04 p d + 0.032 d² + 11.46, fitted to Llama-2-7B on an A10G.
+    """Return 2.1 p + d + 0.04 p d + 0.032 d² + 11.46, VTC's fit to Llama-2-7B on an A10G.
 
     Unit: not given by the paper; time on a machine whose memory is full. Source: VTC, App. B.2.
     """
@@ -73,7 +73,7 @@ def find_cost(name: str) -> CostFunction:
 
 
 def find_by_path(path: str) -> object | None:
-    """Return the object that `package.module:name` names, or None if there is none."""
+    """Return the object at the import path `package.module:name`; None if there is none."""
     module, _, attribute = path.partition(":")
     if not module or not attribute:
         return None
@@ -86,7 +86,7 @@ def find_by_path(path: str) -> object | None:
 def choices_cost(
     cost: CostFunction, prompt_tokens: Tokens, output_tokens: Tokens, choices: int
 ) -> KvTokenTime:
-    """Return the cost of a lease of several sequences, with tokens spread evenly over them.
+    """Return the cost of several sequences with tokens spread evenly over them.
 
     Exact for n choices of one prompt with equal lengths. Never decreases as `output_tokens` grows,
     so that it can meter service.
@@ -109,8 +109,8 @@ def choices_cost(
 def choices_kv_token_time(
     prompt_tokens: Tokens, output_tokens: Tokens, choices: int
 ) -> KvTokenTime:
-    """Return `choices_cost` of KV token-time: a lower bound if lengths differ (convex in d)."""
-    if choices == 1:  # the usual case, evaluated for each lease in each report
+    """Return `choices_cost` of KV token-time, a lower bound if lengths differ."""
+    if choices == 1:  # the usual case, computed for every lease of every report
         return kv_token_time(prompt_tokens, output_tokens)
     return choices_cost(kv_token_time, prompt_tokens, output_tokens, choices)
 
@@ -128,10 +128,10 @@ class PrefillCost:
     per_token: float
     """κ, token·iterations of each computed token."""
     per_pair: float = 0.0
-    """κ₁, token·iterations of each pair of a computed token and a token before it."""
+    """κ₁, token·iterations of each pair of a computed token and an earlier token."""
 
     def of(self, computed_tokens: Tokens, prompt_tokens: Tokens) -> int:
-        """Return the cost of computing the last tokens of a prompt, rounded to a whole number.
+        """Return the cost of computing the last tokens of a prompt, rounded to an integer.
 
         Whole numbers, so that charges and refunds of it cancel exactly. Never decreases as
         `computed_tokens` grows.
@@ -152,7 +152,7 @@ class PrefillCost:
         computed_token_s: Seconds,
         pair_s: Seconds = 0.0,
     ) -> "PrefillCost":
-        """Return the cost on an engine with these step times.
+        """Return the prefill cost on an engine with these step times.
 
         Args:
             kv_tokens: M, its KV memory.

@@ -34,7 +34,7 @@ from typing import Any
 
 
 class _Shown(reprlib.Repr):
-    """Shortened values, with null, true and false as in JSON and YAML."""
+    """Shortens values for messages; null, true and false are as in JSON."""
 
     def repr_NoneType(self, value: None, level: int) -> str:  # noqa: N802 (found by the type)
         return "null"
@@ -48,14 +48,14 @@ _REPR.maxstring = _REPR.maxother = 100
 
 
 def error_class(name: str) -> type["JustitiaError"] | None:
-    """Return the error class of that name, None if there is none."""
+    """Return the error class of a name; None if there is none."""
     kind = globals().get(name)
     is_ours = isinstance(kind, type) and issubclass(kind, JustitiaError)
     return kind if is_ours else None
 
 
 def shown_short(value: object) -> str:
-    """Return a short form of a value for a message: callers may send megabytes."""
+    """Return a short text of a value for a message: callers may send megabytes."""
     return _REPR.repr(value)
 
 
@@ -68,7 +68,7 @@ class ConfigError(JustitiaError):
 
 
 class RequestError(JustitiaError):
-    """The request can never succeed as it stands.
+    """The request can never succeed unchanged.
 
     Attributes:
         message: What is wrong and what is allowed.
@@ -85,27 +85,27 @@ class RequestError(JustitiaError):
 
 
 class UnknownModel(RequestError):
-    """No model of that name is served."""
+    """No model with this name is served."""
 
 
 class UnknownApplication(RequestError):
-    """No application with that id is open."""
+    """No application with this id is open."""
 
 
 class ApplicationIsClosed(RequestError):
-    """The application was closed, cancelled or expired, and takes no more inferences."""
+    """The application is closed, cancelled or expired, and accepts no more inferences."""
 
 
 class ApplicationCancelled(ApplicationIsClosed):
-    """The application was cancelled, and takes no more inferences."""
+    """The application was cancelled, and accepts no more inferences."""
 
 
 class ApplicationExpired(ApplicationIsClosed):
-    """The application was idle for too long, and takes no more inferences."""
+    """The application was idle for too long, and accepts no more inferences."""
 
 
 class ContextLengthExceeded(RequestError):
-    """The prompt, or prompt plus requested output, exceeds the model's context."""
+    """The prompt, or prompt plus requested output, exceeds the model's context length."""
 
 
 class UnsupportedOperation(RequestError):
@@ -113,7 +113,7 @@ class UnsupportedOperation(RequestError):
 
 
 class NotServed(RequestError):
-    """The model does not serve this path; a generating model, for example, has no embeddings."""
+    """The model does not serve this path; a generating model has no embeddings, for example."""
 
 
 class BodyTooLarge(RequestError):
@@ -170,19 +170,19 @@ class AdmissionError(JustitiaError):
 
 
 class QueueFull(AdmissionError):
-    """The configured number of waiting inferences is reached."""
+    """The maximum number of waiting inferences is reached."""
 
 
 class TooManyApplications(AdmissionError):
-    """The configured number of open applications is reached."""
+    """The maximum number of open applications is reached."""
 
 
 class TooManyFailures(AdmissionError):
-    """Too many calls with wrong credentials are being answered; this one is not checked."""
+    """Too many calls with wrong credentials are waiting; this one is not checked."""
 
 
 class TooManyViewers(AdmissionError):
-    """As many viewers watch the console as allowed."""
+    """The maximum number of viewers of the console is reached."""
 
 
 class ConsoleIsBusy(AdmissionError):
@@ -190,7 +190,7 @@ class ConsoleIsBusy(AdmissionError):
 
 
 class QuotaExhausted(AdmissionError):
-    """A quota of the tenant, or of a node above it, is used up in its period."""
+    """A quota of the tenant, or of one of its ancestors, is exhausted for this period."""
 
 
 class ApplicationBudgetExhausted(AdmissionError):
@@ -202,15 +202,15 @@ class DeadlineMissed(AdmissionError):
 
 
 class ApplicationIsEnding(AdmissionError):
-    """Whether the application has ended is not known yet; its id can be reused once it has."""
+    """Whether the application has ended is not known yet; its id may be reused later."""
 
 
 class NotStored(AdmissionError):
-    """Redis did not store the application in time."""
+    """Redis did not store the application within the time limit."""
 
 
 class NoReplicaAnswers(AdmissionError):
-    """No replica has answered a call that needs no lease."""
+    """No replica answered a call that needs no lease."""
 
 
 class SchedulerSuperseded(AdmissionError):
@@ -218,15 +218,15 @@ class SchedulerSuperseded(AdmissionError):
 
 
 class ConnectionLost(JustitiaError):
-    """A connection between two processes of the service is lost, refused, or cannot be opened."""
+    """A connection between two processes of the service is lost, or cannot be opened."""
 
 
 class RemoteFailure(JustitiaError):
-    """A call to another process of the service failed there by a bug; its log has the traceback."""
+    """A call to another process of the service failed there with a bug, which its log describes."""
 
 
 class LeaseError(JustitiaError):
-    """A lease is not valid, or not any more.
+    """A lease is not valid, or not valid any more.
 
     Attributes:
         lease_id: The lease.
@@ -247,7 +247,7 @@ class UnknownLease(LeaseError):
 
 
 class LeaseSuperseded(LeaseError):
-    """The scheduler has revoked this lease and granted another one for its inference."""
+    """The scheduler has revoked this lease and granted another one to its inference."""
 
     def __str__(self) -> str:
         return f"lease {self.lease_id} on replica {self.replica_id} was replaced by another"
@@ -266,19 +266,19 @@ class KillsEngines(EngineError):
 
 
 class CannotContinue(EngineError):
-    """A stream was cut, and no other engine can continue it; the message gives the reason."""
+    """A stream was cut and no other engine can continue it; the message gives the reason."""
 
 
 class EngineFailed(EngineError):
-    """The engine ended a stream with its own error event, which the caller has received."""
+    """The engine ended a stream with an error event, which was sent to the caller."""
 
 
 class StreamUnfinished(EngineError):
-    """The engine ended a stream without the final event."""
+    """The engine ended a stream without its final event."""
 
 
 class StreamRefused(JustitiaError):
-    """The engine refused a call whose stream had already started with keep-alives.
+    """The engine refused a call after keep-alives were sent on its stream.
 
     Attributes:
         status: HTTP status of the engine's answer.
@@ -295,7 +295,7 @@ class StreamRefused(JustitiaError):
 
 
 class StoreError(JustitiaError):
-    """Redis cannot be reached, refuses a command, or holds data that this version cannot read."""
+    """Redis is unreachable, refuses a command, or has data that this version cannot read."""
 
 
 class ResponseError(JustitiaError):

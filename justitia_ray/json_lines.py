@@ -10,9 +10,9 @@ from typing import Any, BinaryIO, TypeAlias
 from justitia_ray.errors import ConfigError
 
 MAX_LINE_BYTES = 64 * 1024**2
-"""Room for an application of half a million inferences."""
+"""Maximum length of a line, enough for an application of half a million inferences."""
 MAX_FILE_BYTES = 1024**3
-"""Largest unpacked file: room for a million applications without texts."""
+"""Maximum size of an unpacked file, enough for a million applications without texts."""
 
 _Bytes: TypeAlias = BinaryIO | gzip.GzipFile
 
@@ -30,7 +30,7 @@ class JsonRecord:
         self.fields = fields
 
     def text(self, name: str) -> str:
-        """Return a field that must be a non-blank text.
+        """Return a field that must be a text, and not blank.
 
         Raises:
             ConfigError: If it is not.
@@ -41,11 +41,11 @@ class JsonRecord:
         return value
 
     def value(self, name: str) -> Any:
-        """Return a field of any type, None if it is missing."""
+        """Return a field of any type; None if it is missing."""
         return self.fields.get(name)
 
     def error(self, name: str, allowed: str, value: object) -> ConfigError:
-        """Return an error that names a field, the allowed values and the value."""
+        """Return an error with a field's name, the allowed values and its value."""
         return ConfigError(f"{self.where}: {name} must be {allowed}, got {value!r:.80}")
 
 
@@ -70,27 +70,27 @@ def read_records(path: Path) -> Iterator[JsonRecord]:
 
 
 def numbered_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines of a text file with their numbers, from 1; a `.gz` file is unpacked.
+    """Yield line numbers, from 1, and lines of a text file; a `.gz` file is unpacked.
 
     Raises:
         ConfigError: As `read_records`, except for the content of the lines.
     """
     try:
-        with _opened(path) as file:
-            yield from _lines(path, file)
+        with _open_text(path) as file:
+            yield from _limited_lines(path, file)
     except (OSError, EOFError, zlib.error) as error:
         raise ConfigError(f"{path}: cannot be read: {error}") from error
 
 
-def _opened(path: Path) -> _Bytes:
+def _open_text(path: Path) -> _Bytes:
     if path.suffix == ".gz":
         return gzip.open(path, "rb")
     if path.stat().st_size > MAX_FILE_BYTES:
-        raise _too_large(path)
+        raise _too_large_error(path)
     return path.open("rb")
 
 
-def _lines(path: Path, file: _Bytes) -> Iterator[tuple[int, str]]:
+def _limited_lines(path: Path, file: _Bytes) -> Iterator[tuple[int, str]]:
     number, size = 0, 0
     while raw := file.readline(MAX_LINE_BYTES + 1):
         number += 1
@@ -100,12 +100,12 @@ def _lines(path: Path, file: _Bytes) -> Iterator[tuple[int, str]]:
                 f"{path}:{number}: a line must be at most {MAX_LINE_BYTES // 1024**2} MiB long"
             )
         if size > MAX_FILE_BYTES:
-            raise _too_large(path)
+            raise _too_large_error(path)
         try:
             yield number, raw.decode("utf-8")
         except UnicodeDecodeError as error:
             raise ConfigError(f"{path}:{number}: cannot be read: not UTF-8: {error}") from error
 
 
-def _too_large(path: Path) -> ConfigError:
+def _too_large_error(path: Path) -> ConfigError:
     return ConfigError(f"{path}: must be at most {MAX_FILE_BYTES // 1024**3} GiB, unpacked")

@@ -7,10 +7,10 @@ wherever a `KvTokenTime` or a `VirtualTime` is expected, as in the oracle tests.
 from typing import TypeAlias
 
 Seconds: TypeAlias = float
-"""A duration, or a time on the caller's monotonic clock (`…_at`)."""
+"""A duration, or a time on a monotonic clock (`…_at`), in seconds."""
 
 Tokens: TypeAlias = int
-"""A number of tokens; also of KV memory, where one token takes one KV slot in every layer."""
+"""A number of tokens, also of KV memory: a token takes one KV slot in every layer."""
 
 KvTokenTime: TypeAlias = float
 """KV memory held over decode iterations, in token·iterations (Justitia v1, Sec. IV-A, Eq. 1)."""
@@ -25,5 +25,5 @@ LeaseId: TypeAlias = str
 ReplicaId: TypeAlias = str
 IngressId: TypeAlias = str
 ClientId: TypeAlias = str
-"""Id of a client, the unit whose service a policy compares: an application's id or a tenant."""
+"""Id of a client, whose service policies compare: an application's id or a tenant."""
 Epoch: TypeAlias = int
