@@ -40,8 +40,8 @@ _COMMANDS = (
     (re.compile(r"open (\w+ \d+)"), "_open"),
     (re.compile(r"take (\w+ \d+) from (\w+ \d+)"), "_take"),
     (re.compile(r"(?:put|move) (\w+ \d+) (?:in/on|in|on|to) (\w+ \d+)"), "_put"),
-    (re.compile(r"(clean|heat|cool) (\w+ \d+) with (\w+ \d+)"), "_treat"),
-    (re.compile(r"use (\w+ \d+)"), "_use"),
+    (re.compile(r"(clean|heat|cool) (\w+ \d+) with (\w+ \d+)"), "_treat_object"),
+    (re.compile(r"use (\w+ \d+)"), "_use_lamp"),
 )
 NOTHING = "Nothing happens."
 
