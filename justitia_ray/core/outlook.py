@@ -143,9 +143,8 @@ class Outlooks:
         self.starts = Calibration()
         self.ends = Calibration()
         self._profile: QueueProfile | None = None
-        self._forecast: StartForecast | None = None
-        """Starts in the cached walk while the first in order waits for contexts; None: it does not.
-        """
+        self._forecasts: tuple[QueueProfile, StartForecast | None] | None = None
+        """The walk of the last question, and the starts in it if its first waits for contexts."""
         self._said: dict[ApplicationId, list[Said]] = {}
         """Expected starts without an outcome."""
         self._said_of_ends: dict[ApplicationId, list[Said]] = {}
@@ -288,7 +287,6 @@ class Outlooks:
         state, profile = self._core.state, self._profile
         if profile is None or not max_age_s or self._now - profile.made_at > max_age_s:
             profile = self._profile = QueueProfile(state, self._core.ledger)
-            self._forecast = self._forecast_of(profile)
         return profile
 
     @property
@@ -313,8 +311,9 @@ class Outlooks:
             remedy = f"time: its context lies on {subject}, which is full for {full_s:.1f} s"
             why = why[0], remedy
         missing = None
-        if reason is Reason.WORKING_SET and self._forecast is not None:
-            missing = self._forecast.missing_tokens
+        forecast = self._forecast(profile)
+        if reason is Reason.WORKING_SET and forecast is not None:
+            missing = forecast.missing_tokens
         if not application.waiting:
             return Outlook(*why, expected_finish_s=self._end_of_run(application))
         place = profile.place_of(name)
@@ -322,7 +321,6 @@ class Outlooks:
         if place is None:  # submitted since the walk, behind the visited applications, or held back
             place = profile.place_by(core.ledger.place(application.waiting.first))
             is_least = place == len(profile) and not profile.is_whole
-        forecast = self._forecast
         if forecast is None:
             ahead_work = profile.ahead(place, core.ledger.rank(name)).kv_token_time
         elif name in forecast.passing:
@@ -372,7 +370,7 @@ class Outlooks:
         first = profile.first
         if first is None or first.application_id != application.application_id:
             return Reason.TURN, None
-        if self._forecast is not None:
+        if self._forecast(profile) is not None:
             return Reason.WORKING_SET, None
         inference = application.waiting.first
         fits = any(
@@ -396,24 +394,34 @@ class Outlooks:
         wait = _wait_of(application, self._core.state.now)
         if wait is not None:
             return max(0.0, wait.full_until - self._now)
-        if self._forecast is not None:
-            if application.application_id in self._forecast.passing:
+        forecast = self._forecast(profile)
+        if forecast is not None:
+            if application.application_id in forecast.passing:
                 return self._fits_in_s(inference)
-            return max(0.0, self.seconds_for(self._forecast.served_until(place)) - served_s)
+            passed_s = self._now - forecast.made_at
+            return max(0.0, self.seconds_for(forecast.served_until(place)) - passed_s)
         return self._fits_in_s(first) + max(0.0, self._served_within_s(ahead) - served_s)
 
-    def _forecast_of(self, profile: QueueProfile) -> StartForecast | None:
+    def _forecast(self, profile: QueueProfile) -> StartForecast | None:
         """Return the starts in a walk, if the first in order waits for contexts; else None."""
+        if self._forecasts is None or self._forecasts[0] is not profile:
+            self._forecasts = (profile, self._new_forecast(profile))
+        return self._forecasts[1]
+
+    def _new_forecast(self, profile: QueueProfile) -> StartForecast | None:
         core, first = self._core, profile.first
         gate = core.ledger.gate
         if gate is None or first is None:
             return None
-        application = core.state.applications[first.application_id]
-        if not gate.missing_tokens(application, first):
+        application = core.state.applications.get(first.application_id)
+        if application is None or not application.waiting:
+            return None  # it has started since the walk
+        missing = gate.missing_tokens(application, application.waiting.first)
+        if not missing:
             return None
         from justitia_ray.core.start_forecast import StartForecast
 
-        return StartForecast(core.state, core.ledger, gate, profile, application)
+        return StartForecast(core.state, core.ledger, gate, profile, application, missing)
 
     def _served_within_s(self, demand: Demand) -> Seconds:
         """Return how long the replicas take to serve a demand, limited by memory or seats.

@@ -28,9 +28,11 @@ class StartForecast:
         gate: The working set.
         profile: The walk.
         first: The first application in order.
+        missing_tokens: KV tokens that must become free before it starts.
 
     Attributes:
         missing_tokens: KV tokens that must become free before the first in order starts.
+        made_at: Time at which it was made.
         passing: Waiting applications that keep a place before the first, with their positions.
     """
 
@@ -41,8 +43,10 @@ class StartForecast:
         gate: WorkingSet,
         profile: QueueProfile,
         first: Application,
+        missing_tokens: Tokens,
     ) -> None:
-        self.missing_tokens: Tokens = gate.missing_tokens(first, first.waiting.first)
+        self.missing_tokens = missing_tokens
+        self.made_at = state.now
         passing = sorted(gate.started_before(first), key=ledger.queue.place)
         self.passing: Mapping[ApplicationId, int] = {
             one.application_id: place for place, one in enumerate(passing)

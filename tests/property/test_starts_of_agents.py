@@ -72,8 +72,9 @@ _START_S = Outlooks._start_s
 
 def _start_by_leases(outlooks: Outlooks, *asked: object) -> Seconds:
     """Return the start as it is predicted where no context counts."""
-    forecast, outlooks._forecast = outlooks._forecast, None
+    [profile] = asked[-1:]
+    forecasts, outlooks._forecasts = outlooks._forecasts, (profile, None)  # type: ignore[assignment]
     try:
         return _START_S(outlooks, *asked)  # type: ignore[arg-type]
     finally:
-        outlooks._forecast = forecast
+        outlooks._forecasts = forecasts

@@ -116,5 +116,16 @@ def test_no_forecast_is_made_while_contexts_delay_no_start(monkeypatch: pytest.M
     driver.submit("second2", "second", prompt=9_000)
     outlook = read_outlook(driver, "second")
 
-    assert driver.core.outlooks._forecast is None
+    assert driver.core.outlooks._forecasts is not None
+    assert driver.core.outlooks._forecasts[1] is None
     assert outlook.missing_kv_tokens is None
+
+
+def test_position_walks_over_no_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each answer in the queue has its position; its walk takes a hundredth of the time."""
+    driver = core_with_idle_context()
+    gate = driver.core.ledger.gate
+    assert gate is not None
+    monkeypatch.setattr(gate, "_counts", lambda *_: pytest.fail("the contexts are walked"))
+
+    assert 0 == driver.core.outlooks.position(driver.inference("first1"))
