@@ -33,5 +33,5 @@ class Agent:
         return [not isinstance(result, BaseException) for result in results]
 
 
-def build_agent(args: dict[str, Any]) -> Application:
+def build(args: dict[str, Any]) -> Application:
     return serve.deployment(Agent, max_ongoing_requests=100).bind(args["service"])

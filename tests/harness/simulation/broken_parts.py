@@ -31,7 +31,7 @@ from tests.harness.simulation.unusable_leases import WatchedQueueClient
 
 
 class _HastyLine(Outbox):
-    """Outbox that treats delivered messages as read by the receiver."""
+    """Broken outbox that treats delivered messages as read by the receiver."""
 
     def unread(self, ack: int) -> list[tuple[int, Any]]:
         unread = super().unread(ack)
@@ -53,7 +53,7 @@ class _HastyService(WatchedService):
 
 
 class _ServiceForAnyEpoch(WatchedService):
-    """Service that accepts calls of every epoch, not only of its own."""
+    """Broken service that accepts calls of every epoch, not only of its own."""
 
     async def submit_many(self, ingress_id: str, epoch: Epoch, ack: int, items: Any) -> IngressMail:
         mail = await super().submit_many(ingress_id, self.term.epoch, ack, items)
@@ -69,7 +69,7 @@ class _ServiceForAnyEpoch(WatchedService):
 
 
 class _ServiceThatShiftsTags(WatchedService):
-    """Service that restores the virtual time V slightly behind its stored value."""
+    """Broken service that restores the virtual time V slightly behind its stored value."""
 
     def note_lead(self) -> None:
         for session in self.core.ledger.fair_share.sessions().values():
@@ -78,7 +78,7 @@ class _ServiceThatShiftsTags(WatchedService):
 
 
 class _LeaseTableThatTellsOnce(WatchedLeaseTable):
-    """Lease table that takes a lease's end as delivered once it is sent."""
+    """Broken lease table that takes a lease's end as delivered once it is sent."""
 
     def report_ends(self) -> tuple[LeaseFinished, ...]:
         finished = super().report_ends()
@@ -87,14 +87,14 @@ class _LeaseTableThatTellsOnce(WatchedLeaseTable):
 
 
 class _LeaseTableThatForgetsWhatEnded(WatchedLeaseTable):
-    """Lease table that does not repeat ends to a new scheduler if an earlier one confirmed them."""
+    """Broken lease table that does not repeat ends that an earlier scheduler confirmed."""
 
     def report_ends_again(self) -> None:
         self._remembered.clear()
 
 
 class _LeaseTableThatTellsCallersFirst(WatchedLeaseTable):
-    """Lease table that tells callers of a dead engine before the scheduler knows its runs."""
+    """Broken lease table that tells a dead engine's callers before the scheduler knows."""
 
     def note_engine_failed(self, cause: FailureCause) -> None:
         super().note_engine_failed(cause)
@@ -102,7 +102,7 @@ class _LeaseTableThatTellsCallersFirst(WatchedLeaseTable):
 
 
 class _ServiceThatBlamesNothing(WatchedService):
-    """Service that counts no engine deaths of a call."""
+    """Broken service that counts no engine deaths of a call."""
 
     def note_lead(self) -> None:
         self.core.suspects.deaths_allowed = 0
@@ -110,14 +110,14 @@ class _ServiceThatBlamesNothing(WatchedService):
 
 
 class _ServiceThatHearsOfNoCrash(WatchedService):
-    """Service that treats crashed replica processes as killed ones."""
+    """Broken service that treats crashed replica processes as killed ones."""
 
     async def replica_crashed(self, replica_id: str) -> None:
         pass
 
 
 class _ServiceThatKeepsNothingApart(WatchedService):
-    """Service that leases the suspects of one engine death to the same engine again."""
+    """Broken service that leases the suspects of one engine death to the same engine again."""
 
     def note_lead(self) -> None:
         self.core.suspects.keep_apart = lambda: None
@@ -125,7 +125,7 @@ class _ServiceThatKeepsNothingApart(WatchedService):
 
 
 class _PullerThatTellsEndsAlone(Puller):
-    """Puller that reports its leases to a new scheduler only."""
+    """Broken puller that reports its leases to a new scheduler only."""
 
     def _next_pull(self, now: Seconds, wait_s: Seconds | None = None) -> Pull:
         told_before = self._progress_due_at > 0.0
@@ -134,7 +134,7 @@ class _PullerThatTellsEndsAlone(Puller):
 
 
 class _PullerForAnyEpoch(Puller):
-    """Puller that follows every scheduler that answers, whatever its epoch."""
+    """Broken puller that follows every scheduler that answers, whatever its epoch."""
 
     def _take_epoch(self, epoch: Epoch) -> None:
         if epoch != self.epoch:
@@ -143,21 +143,21 @@ class _PullerForAnyEpoch(Puller):
 
 
 class _SessionThatSendsOnce(SchedulerSession):
-    """Session that resubmits nothing to a new scheduler."""
+    """Broken session that resubmits nothing to a new scheduler."""
 
     def _submit_everything(self, *, resubmitted: bool) -> None:
         self._cursor.reset()
 
 
 class _SessionWithoutReason(SchedulerSession):
-    """Session that does not ask why a lease that it returns had ended."""
+    """Broken session that does not ask why a lease that it returns had ended."""
 
     async def _read_reason(self, asked: Any) -> Answer:
         return Answer()
 
 
 class _KeyringThatForgets(Keyring):
-    """Keyring that uses the first key for ever."""
+    """Broken keyring that uses the first key for ever."""
 
     def add(self, key: Key) -> None:
         if not self.keys:
@@ -186,7 +186,7 @@ class _ClientWithoutReason(WatchedQueueClient):
 
 
 class _ClientThatGivesUpEarly(WatchedQueueClient):
-    """Client that treats every lease as the last that its call may use."""
+    """Broken client that treats every lease as the last that its call may use."""
 
     async def nack_lease(self, *parts: Any) -> None:
         await super().nack_lease(*parts)

@@ -23,7 +23,7 @@ from tests.harness.simulation.unusable_leases import WatchedQueueClient
 
 
 class AccountsThatForgetClaims(WatchedAccounts):
-    """Accounts that restore used amounts but no claims."""
+    """Broken accounts that restore used amounts but no claims."""
 
     async def begin(self) -> None:
         """Begin a term without the stored claims."""
@@ -34,7 +34,7 @@ class AccountsThatForgetClaims(WatchedAccounts):
 
 
 class _BookThatCountsNothing(ClaimBook):
-    """Book that returns claims without counting their use."""
+    """Broken book that returns claims without counting their use."""
 
     def settle(
         self, claim: Claim, used: Mapping[Unit, float], *, when_stored: bool = False
@@ -43,15 +43,13 @@ class _BookThatCountsNothing(ClaimBook):
 
 
 class ServiceThatCountsNothing(WatchedService):
-    """Service with `_BookThatCountsNothing`."""
-
     def watch(self, *parts: Any) -> None:
         super().watch(*parts)
         self.term.gate.book.__class__ = _BookThatCountsNothing
 
 
 class _ExchangeWithoutSurvivors(ClaimExchange):
-    """Exchange that does not report which claims of its predecessor are still alive."""
+    """Broken exchange that does not report which claims of its predecessor are still alive."""
 
     def begin(self, epoch: Epoch) -> None:
         super().begin(epoch)
@@ -59,15 +57,13 @@ class _ExchangeWithoutSurvivors(ClaimExchange):
 
 
 class ServiceWithoutSurvivors(WatchedService):
-    """Service with `_ExchangeWithoutSurvivors`."""
-
     def watch(self, *parts: Any) -> None:
         super().watch(*parts)
         self.term.gate.exchange.__class__ = _ExchangeWithoutSurvivors
 
 
 class _BookThatReservesNothing(ClaimBook):
-    """Book whose claim for an inference covers its use so far but not its expected use."""
+    """Broken book whose claim for an inference omits the expected use."""
 
     def make(self, claim: Claim) -> None:
         for unit in METERED:
@@ -78,15 +74,13 @@ class _BookThatReservesNothing(ClaimBook):
 
 
 class ServiceThatReservesNothing(WatchedService):
-    """Service with `_BookThatReservesNothing`."""
-
     def watch(self, *parts: Any) -> None:
         super().watch(*parts)
         self.term.gate.book.__class__ = _BookThatReservesNothing
 
 
 class _ExchangeThatKeepsClaims(ClaimExchange):
-    """Exchange that returns no part of an ended inference's claim."""
+    """Broken exchange that returns no part of an ended inference's claim."""
 
     def used_of(self, claim: Claim) -> tuple[dict[Unit, float], bool]:
         used, is_final = super().used_of(claim)
@@ -94,15 +88,13 @@ class _ExchangeThatKeepsClaims(ClaimExchange):
 
 
 class ServiceThatKeepsClaims(WatchedService):
-    """Service with `_ExchangeThatKeepsClaims`."""
-
     def watch(self, *parts: Any) -> None:
         super().watch(*parts)
         self.term.gate.exchange.__class__ = _ExchangeThatKeepsClaims
 
 
 class StoreThatSavesUsageApart(StoreClient):
-    """Store client that saves usage totals before the state they belong to, in two steps."""
+    """Broken store client that saves usage totals before the state they belong to."""
 
     async def save(self, *parts: Any) -> bool:
         """Save usage and state in separate steps."""
@@ -121,22 +113,20 @@ _USAGE = 6
 
 
 class _ForgetfulEnds(KeptEnds):
-    """Record of kept ends that forgets which ends are counted."""
+    """Broken record of ended inferences: it forgets which ends are counted."""
 
     def is_counted(self, application_id: ApplicationId, request_id: RequestId) -> bool:
         return False
 
 
 class ServiceThatCountsAgain(WatchedService):
-    """Service with `_ForgetfulEnds`."""
-
     def note_lead(self) -> None:
         self.core.state.ends.__class__ = _ForgetfulEnds
         super().note_lead()
 
 
 class _HastyEnds(KeptEnds):
-    """Record of kept ends that takes ends as stored as soon as they happen."""
+    """Broken record of ended inferences: it takes their ends as stored as soon as they happen."""
 
     def take_stored(self) -> list[EndsStored]:
         self.take_changed()
@@ -144,7 +134,7 @@ class _HastyEnds(KeptEnds):
 
 
 class ServiceWithHastyEnds(WatchedService):
-    """Service that reports ends as stored that the last save does not contain."""
+    """Broken service that reports ends of inferences as stored before they are saved."""
 
     def note_lead(self) -> None:
         self.core.state.ends.__class__ = _HastyEnds
@@ -152,7 +142,7 @@ class ServiceWithHastyEnds(WatchedService):
 
 
 class ClientThatKeepsNoEnds(WatchedQueueClient):
-    """Client that does not resend answered inferences to a new scheduler."""
+    """Broken client that does not resend answered inferences to a new scheduler."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -164,7 +154,7 @@ def _keep_nothing(inference: PendingInference, outcome: Outcome) -> None:
 
 
 class ClientThatForgetsApplications(WatchedQueueClient):
-    """Client that does not keep ended applications."""
+    """Broken client that forgets ended applications."""
 
     def __init__(self, *parts: Any) -> None:
         super().__init__(*parts)
@@ -174,7 +164,7 @@ class ClientThatForgetsApplications(WatchedQueueClient):
 
 
 class ServiceWithHastyUsage(WatchedService):
-    """Service that declares a day final once it is over, whether saved or not."""
+    """Broken service that declares a day's usage final once the day is over, saved or not."""
 
     async def usage(self, days: list[Day]) -> dict[str, Any]:
         """Return usage totals; those of all days before today are marked final."""

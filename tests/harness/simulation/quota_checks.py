@@ -28,8 +28,8 @@ from tests.harness.simulation.world import World
 
 LOOK_EVERY_S: Seconds = 1.0
 _HANDED_OVER_S: Seconds = 40.0
-"""Seconds until accounts that lost claims have received those of live applications: an ingress may
-be silent that long, and a little more.
+"""Seconds until accounts that lost claims have received those of live applications: the time that
+an ingress may be silent, and a little more.
 """
 _REPORTED_S: Seconds = 3.0
 """Seconds until a scheduler has booked an ended inference: a replica reports at most once a second.
@@ -48,7 +48,7 @@ _LOSING = frozenset(FaultKind) - {
     FaultKind.ACCOUNTS_STORE_EMPTIED,
     FaultKind.ACCOUNTS_STORE_SLOW,
 }
-"""Faults that may keep the end of an inference from every scheduler, or empty the store."""
+"""Faults that may hide the end of an inference from all schedulers, or empty the store."""
 
 
 def limits_hold(worlds: Sequence[World]) -> None:
@@ -78,7 +78,7 @@ def limits_hold(worlds: Sequence[World]) -> None:
 
 
 def _knowledge_lost_at(worlds: Sequence[World]) -> list[Seconds]:
-    """Return when accounts died with data that their successors cannot have (recorders' time).
+    """Return when accounts died with data that their successors cannot have.
 
     While their store is away, this is the data of a scheduler that died about the same time.
     """
@@ -135,7 +135,7 @@ def _check_windows(
 
 
 def _window_begin(world: World, quota: Quota, at_s: Seconds) -> Seconds:
-    """Return the begin of the window that ends at an instant."""
+    """Return the start of the quota's window that ends at an instant."""
     if quota.window is Window.ROLLING:
         # Engines' output is sampled once a second.
         return at_s - LENGTHS[quota.per] + LOOK_EVERY_S * (quota.unit in METERED)
@@ -146,7 +146,7 @@ def _window_begin(world: World, quota: Quota, at_s: Seconds) -> Seconds:
 
 
 def use_is_counted_once(worlds: Sequence[World]) -> None:
-    """Check that the accounts have counted all that was admitted, and nothing twice.
+    """Check that the accounts have counted all admitted calls, and none twice.
 
     A claim whose scheduler died counts as used in any case. Accounts that die while their store is
     away may lose the data of a scheduler that died as well.
@@ -194,7 +194,7 @@ _EXACT = frozenset(
 
 
 def usage_is_what_ran(world: World) -> None:
-    """Check that the totals contain each application and inference that ran, exactly once.
+    """Check that the usage totals contain each application and inference that ran, once.
 
     Some may be missing if an ingress or replica died or was cut off, or the store was emptied.
     """
@@ -235,7 +235,7 @@ def usage_is_what_ran(world: World) -> None:
 
 
 def _certain_counts(world: World) -> dict[ClientId, int]:
-    """Return by tenant the number of ended inferences that its quota must include.
+    """Return by tenant the least number of ended inferences that its quota must have counted.
 
     Inferences that a dying scheduler may not have saved are excluded.
     """
@@ -261,7 +261,7 @@ def _fault_kinds(worlds: Sequence[World]) -> set[FaultKind]:
 
 
 def remaining_claims(world: World) -> list[str]:
-    """Return the claims and held-back amounts that remain after all clients are done."""
+    """Return the claims that remain after all clients are done."""
     scheduler, accounts = world.scheduler, world.accounts
     if accounts is None:
         return []
@@ -279,7 +279,7 @@ def remaining_claims(world: World) -> list[str]:
 
 
 class FinalTotals:
-    """Checks that the totals of a day that was declared final never change."""
+    """Checks that a day's totals never change once they are declared final."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -32,7 +32,7 @@ _TWO = 2
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Amount of a quota's unit that was really used."""
+    """Amount of a quota's unit that a tenant really used."""
 
     at_s: Seconds
     tenant: ClientId
@@ -76,12 +76,12 @@ class UseRecorder:
         self.begun: dict[tuple[RequestId, Epoch], ClientId] = {}
         """Inferences with output, by the scheduler that leased them."""
         self.finished: dict[RequestId, FinishedInference] = {}
-        """First end of each completed inference."""
+        """First completion of each completed inference."""
         self.aborted: set[RequestId] = set()
         """Inferences that a scheduler aborted, perhaps before it received their ends."""
         self._now = now
         self.granted_names: dict[ClaimName, tuple[ClientId, Unit]] = {}
-        """Granted claims on exact units."""
+        """Granted claims on units that are counted exactly."""
         self.let_in: set[ClaimName] = set()
         """Claims of all inferences and applications that some scheduler admitted."""
         self.has_resubmissions = False
@@ -97,13 +97,13 @@ class UseRecorder:
         self._submitted: set[tuple[Epoch, IngressId]] = set()
         """Ingresses that have resubmitted all their inferences, with the scheduler's epoch."""
         self.again: Counter[ClientId] = Counter()
-        """Number of inferences that a scheduler admitted again after they had ended there."""
+        """Number of inferences that a scheduler admitted again after it had ended them."""
         self._let_in_by: set[tuple[Epoch, RequestId]] = set()
         self._kept_claims: Counter[ClientId] = Counter()
         """Number of applications that returned as new ones and may hold their earlier claims."""
         self._over: set[ClaimName] = set()
         self._claimed_again: Counter[ClientId] = Counter()
-        """Number of inferences claimed again after their claims were over."""
+        """Number of inferences for which a second claim was made after the first was over."""
         self._produced: defaultdict[tuple[ClaimName, Unit], float] = defaultdict(float)
 
     # --- schedulers
@@ -204,7 +204,7 @@ class UseRecorder:
             self._produced[claim, unit] = so_far
 
     def began(self, request_id: RequestId, epoch: Epoch, application_id: ApplicationId) -> None:
-        """Record that an inference has output."""
+        """Record that an inference has output tokens."""
         self.begun.setdefault((request_id, epoch), self.tenants[application_id])
 
     def completed(
@@ -223,7 +223,7 @@ class UseRecorder:
     # --- totals
 
     def use_by_tenant(self, unit: Unit) -> defaultdict[ClientId, float]:
-        """Return each tenant's use of a unit."""
+        """Return each tenant's real use of a unit."""
         totals: defaultdict[ClientId, float] = defaultdict(float)
         for used in self.amounts:
             if used.unit is unit:
@@ -231,7 +231,7 @@ class UseRecorder:
         return totals
 
     def possible_overcount(self, tenant: ClientId, unit: Unit) -> int:
-        """Return how much more of a unit may be counted than was admitted, because of deaths.
+        """Return how much more than was admitted may be counted, because of deaths.
 
         Included are lost claims, claims granted for work that an earlier scheduler may have
         admitted, and inferences claimed again because their ends were not received.
@@ -245,7 +245,7 @@ class UseRecorder:
         return count
 
     def possible_undercount(self, tenant: ClientId, unit: Unit) -> int:
-        """Return how much admitted work may not be counted because the accounts did not answer.
+        """Return how much admitted use may be missing, because the accounts did not answer.
 
         Included are schedulers that died before the answer, and applications that returned after
         such deaths.
@@ -260,7 +260,7 @@ class UseRecorder:
         )
 
     def use_beyond_claim(self, claim: ClaimName, unit: Unit, at_s: Seconds) -> tuple[float, float]:
-        """Return a claim's output up to a time beyond its expected need, and beyond its hold.
+        """Return a claim's use until a time beyond the amount that it held.
 
         The first is misprediction. The second is work that no claim covered: after cancellation, in
         a second run, or while the accounts did not answer.
