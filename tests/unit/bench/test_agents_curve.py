@@ -5,7 +5,7 @@ from scripts.bench.agents_player import Play, TurnSample
 from scripts.bench.agents_report import Pair
 
 
-def a_play(turns: int, cached: int, elapsed_s: float = 60.0) -> Play:
+def play_of_equal_turns(turns: int, cached: int, elapsed_s: float = 60.0) -> Play:
     """Return a play of equal turns, each with 100 prompt tokens."""
     made = [
         TurnSample("s", place, 0.0, elapsed_s * (place + 1) / turns, 100, cached, 10)
@@ -22,16 +22,20 @@ RECORDED = [
     *pairs_of(
         "synthetic of 32",
         32,
-        {"ours": a_play(90, 80), "pinned": a_play(20, 2)},
-        {"ours": a_play(100, 82), "pinned": a_play(24, 4)},
-        {"ours": a_play(96, 81), "pinned": a_play(23, 3)},
+        {"ours": play_of_equal_turns(90, 80), "pinned": play_of_equal_turns(20, 2)},
+        {"ours": play_of_equal_turns(100, 82), "pinned": play_of_equal_turns(24, 4)},
+        {"ours": play_of_equal_turns(96, 81), "pinned": play_of_equal_turns(23, 3)},
     ),
-    *pairs_of("synthetic of 8", 8, {"ours": a_play(100, 90), "pinned": a_play(92, 90)}),
-    *pairs_of("common of 48", 48, {"ours": a_play(10, 90)}),
+    *pairs_of(
+        "synthetic of 8",
+        8,
+        {"ours": play_of_equal_turns(100, 90), "pinned": play_of_equal_turns(92, 90)},
+    ),
+    *pairs_of("common of 48", 48, {"ours": play_of_equal_turns(10, 90)}),
 ]
 
 
-def test_curve_has_medians_of_the_repeats_and_their_share_of_the_best() -> None:
+def test_curve_has_the_median_of_the_repeats_and_its_share_of_the_best() -> None:
     points = {(one.load, one.agents, one.arm): one for one in curve(RECORDED)}
 
     assert CurvePoint("synthetic", 32, "ours", 96.0, 0.81, 0.96) == points["synthetic", 32, "ours"]
@@ -54,16 +58,16 @@ def test_table_has_a_row_for_each_number_of_agents() -> None:
     assert not [row for row in rows if "common" in row]
 
 
-def test_table_has_a_dash_where_an_arm_has_not_played() -> None:
-    pairs = [*RECORDED, *pairs_of("synthetic of 64", 64, {"ours": a_play(90, 80)})]
+def test_table_has_a_dash_for_an_arm_without_a_run() -> None:
+    pairs = [*RECORDED, *pairs_of("synthetic of 64", 64, {"ours": play_of_equal_turns(90, 80)})]
     last = curve_table(curve(pairs)).splitlines()[-1].split()
 
     assert ["synthetic", "64", "90", "90", "80", "–", "–", "–"] == last
 
 
-def test_numbers_of_agents_of_a_multiple_of_the_memory_are_one_point() -> None:
+def test_equal_multiples_of_the_memory_are_one_point_of_the_curve() -> None:
     pairs = [
-        Pair("sessions 3", repeat, agents, {"ours": a_play(10, 50)})
+        Pair("sessions 3", repeat, agents, {"ours": play_of_equal_turns(10, 50)})
         for repeat, agents in enumerate((11, 12, 14))
     ]
 
@@ -71,7 +75,7 @@ def test_numbers_of_agents_of_a_multiple_of_the_memory_are_one_point() -> None:
     assert "" == curve_table(curve(pairs))
 
 
-def test_play_without_turns_is_a_point_at_zero() -> None:
+def test_run_without_turns_is_a_point_at_zero() -> None:
     empty = Play({}, (), ("it failed",))
 
     assert [0.0] == [one.of_best for one in curve(pairs_of("synthetic of 8", 8, {"ours": empty}))]

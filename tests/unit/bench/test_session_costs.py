@@ -29,25 +29,25 @@ from tests.unit.sim.sessions.made import ENGINE, growing, line, read, turn
         ([(1, 1)], 0.0),
     ],
 )
-def test_rank_correlation_is_spearmans(
+def test_rank_correlation_is_that_of_spearman(
     pairs: list[tuple[float, float]], correlation: float
 ) -> None:
-    """1 − 6·2/(3·8) = 0.5; equal values have the mean of their ranks."""
+    """Equal values have the mean of their ranks."""
     assert rank_correlation(pairs) == pytest.approx(correlation, abs=1e-3)
 
 
-def test_expected_tokens_are_those_that_a_turn_adds_to_the_answer_before_it(
+def test_expected_prompt_tokens_are_those_added_after_the_last_answer(
     tmp_path: Path,
 ) -> None:
-    """The trace counts the answer as new: 20 tokens of 52 are the scheduler's error."""
+    """A trace wrongly counts the last answer as new prompt tokens."""
     (session,) = read(tmp_path, line("a", turn(640, 20), turn(692, 20, 640), turn(64, 20, 0)))
 
     assert computed_tokens(session.turns) == [640, 52, 64]
     assert expected_tokens(session.turns) == [640, 32, 64]
 
 
-def test_longer_sessions_have_higher_predicted_costs_later(tmp_path: Path) -> None:
-    """Sessions that differ in the length of their first prompt only are told apart by it."""
+def test_predicted_costs_of_sessions_rank_like_their_true_costs(tmp_path: Path) -> None:
+    """The sessions differ only in the length of their first prompt."""
     sessions = read(tmp_path, *(growing(f"s{n}", turns=12, first=64 * (n + 2)) for n in range(20)))
     found = measure_sessions(sessions, ENGINE, sets=2, seed=1)
 
@@ -58,7 +58,7 @@ def test_longer_sessions_have_higher_predicted_costs_later(tmp_path: Path) -> No
         assert ranks[40] == [0.0, 0.0]
 
 
-def test_command_prints_errors_and_ranks(
+def test_command_prints_prediction_errors_and_rank_correlations(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / SESSIONS_FILE

@@ -282,7 +282,7 @@ def test_common_beginning_added_to_a_prompt_makes_it_no_cheaper() -> None:
 
 
 @pytest.mark.parametrize("fairness", ["application", "tenant"])
-def test_tenant_pays_what_a_preemption_lets_compute_again_and_the_tag_does_not(
+def test_recomputation_after_a_preemption_is_charged_to_the_tenant_only(
     fairness: str,
 ) -> None:
     """A preemption is no fault of the application."""
@@ -306,7 +306,7 @@ def test_tenant_pays_what_a_preemption_lets_compute_again_and_the_tag_does_not(
     assert driver.application().unfinished_forgiven == 0
 
 
-def test_tokens_computed_again_read_the_answer_too() -> None:
+def test_price_of_recomputed_tokens_includes_attention_to_the_answer() -> None:
     cost = PrefillCost(1, 0.5)
     driver = CoreDriver(SchedulerCore("justitia", timeouts=PATIENT, prefill_cost=cost))
     driver.pull("r0", kv=KV, caches=True)
@@ -319,7 +319,7 @@ def test_tokens_computed_again_read_the_answer_too() -> None:
     assert driver.core.state.counters.forgiven == cost.of(40, 160)
 
 
-def test_recomputation_is_counted_once_over_a_restart() -> None:
+def test_recomputation_is_charged_once_over_a_restart() -> None:
     driver = core_with_replicas()
     turns = TurnRunner(driver)
     turns.open_application(cost=10**7)

@@ -17,7 +17,7 @@ def test_rate_is_service_over_busy_time() -> None:
     assert rate.iteration_s == pytest.approx(50 / 500)
 
 
-def test_iteration_takes_the_time_of_a_generated_token_until_a_lease_ends() -> None:
+def test_iteration_time_is_that_of_a_generated_token() -> None:
     """Service does not count, because most of it may be prefill."""
     rates = [ServedRate() for _ in range(2)]
     for rate, per_iteration in zip(rates, (50, 5000), strict=True):
@@ -28,7 +28,7 @@ def test_iteration_takes_the_time_of_a_generated_token_until_a_lease_ends() -> N
     assert rates[0].iteration_s == pytest.approx(0.2)
 
 
-def test_iteration_is_as_long_under_light_load_as_it_is() -> None:
+def test_light_load_does_not_change_the_measured_iteration_time() -> None:
     """Most samples find that nothing runs."""
     driver = CoreDriver()
     driver.pull("r0", kv=10_000)
@@ -46,7 +46,7 @@ def test_iteration_is_as_long_under_light_load_as_it_is() -> None:
     assert driver.core.outlooks.iteration_s == pytest.approx(0.05)
 
 
-def test_cut_and_repeated_leases_say_nothing_about_iterations() -> None:
+def test_cut_and_repeated_leases_give_no_iteration_time() -> None:
     driver = CoreDriver()
     driver.pull("r0", kv=10_000)
     driver.open("a", 10**6)
