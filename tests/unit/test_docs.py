@@ -42,7 +42,6 @@ def test_every_choice_of_a_setting_is_documented(name: str) -> None:
 
 
 def test_every_key_of_a_model_entry_is_documented() -> None:
-    """Keys of a model entry are those of `model`, and sections."""
     section = SETTINGS.split("## Several models\n")[1].split("\n## ")[0]
     listed = section.split("An entry takes the keys of ")[1].split(";")[0]
 

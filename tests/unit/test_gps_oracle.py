@@ -27,7 +27,7 @@ def test_equal_weights_share_equally_until_the_smaller_session_departs() -> None
 
 
 def test_weights_share_in_proportion() -> None:
-    """Weight 3 gets three quarters; both are owed service for the same V."""
+    """A session of weight 3 gets three quarters of the service beside one of weight 1."""
     server = _server_with_sessions(a=(2, 1), b=(6, 3))
 
     assert (F(2), F(2)) == (server.tag("a"), server.tag("b"))

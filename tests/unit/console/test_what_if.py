@@ -59,7 +59,7 @@ def create_history(
 
 
 def test_simulated_calls_follow_their_predecessors_after_the_recorded_tool_times() -> None:
-    """The second call came 4 s after the end of the first call, which the simulation moves."""
+    """The simulation moves the end of the first call, and the second call with it."""
     answer = estimate(
         create_history(past_application("a", (0.0, 100.0, 50), (104.0, 200.0, 50))), Question()
     )

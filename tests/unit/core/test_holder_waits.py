@@ -23,7 +23,7 @@ def core_with_full_holder(
     cost: int = 1_000_000,
     knows_times: bool = True,
 ) -> CoreDriver:
-    """Return a core in which `a` has its context on r0, which `b` fills for 0.2 s; r1 is empty."""
+    """Return a core where the replica with the context of `a` is full and the other one empty."""
     driver = CoreDriver(SchedulerCore(policy, options, timeouts=PATIENT))
     if knows_times:
         teach_engine_times(driver)

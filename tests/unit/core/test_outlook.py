@@ -82,7 +82,6 @@ def generate_tokens(driver: CoreDriver, *, kv: int, seats: int) -> None:
 @pytest.mark.parametrize(
     ("kv", "seats", "expected_s"),
     [
-        # of 20 KV tokens 13 are held on average, so 155 token·iterations take 5.96 s
         (20, 256, 155 / 26),
         # with one seat 10 tokens take 0.5 s each, however much memory is free
         (1_000_000, 1, 10 * 0.5),

@@ -84,9 +84,7 @@ def test_next_turn_goes_to_the_replica_of_the_last_turn() -> None:
     driver.pull("r1", kv=1000)
     driver.submit("a2", "a", prompt=30, output=20)
     _finish_inference(driver, "a2", "r1", kv=1000)
-    _submit_application(
-        driver, "c", 900, 20
-    )  # the next turn goes to r1, although r0 has more free memory
+    _submit_application(driver, "c", 900, 20)
     _finish_inference(driver, "b", "r0", kv=100)
 
     assert {"a3": "r1"} == _granted_replicas(driver.submit("a3", "a", prompt=40, output=2))
@@ -190,9 +188,7 @@ def test_small_inferences_start_on_replicas_too_small_for_the_first() -> None:
 
     assert {} == _submit_application(driver, "giant", 300, 100)
     assert {"b": "small"} == _submit_application(driver, "b", 40, 10)
-    assert {} == _submit_application(
-        driver, "c", 60, 10
-    )  # waits for the replica `large` behind `giant`
+    assert {} == _submit_application(driver, "c", 60, 10)
     assert {} == _submit_application(driver, "d", 10, 10)
     assert 0 == driver.inference("giant").passes
 

@@ -125,7 +125,7 @@ def test_report_of_an_unknown_replica_is_an_error_of_the_driver(
         core_with_answered_pull.handle(ev.ReplicaReported("r9"))
 
 
-def test_place_is_the_same_for_waiting_and_running_inferences(
+def test_queue_place_is_the_same_for_waiting_and_running_inferences(
     core_with_answered_pull: CoreDriver,
 ) -> None:
     """Swapping out and back uses the same order: last out, first back."""

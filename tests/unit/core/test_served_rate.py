@@ -29,7 +29,7 @@ def test_iteration_time_is_that_of_a_generated_token() -> None:
 
 
 def test_light_load_does_not_change_the_measured_iteration_time() -> None:
-    """Most samples find that nothing runs."""
+    """Under light load most samples find that nothing runs."""
     driver = CoreDriver()
     driver.pull("r0", kv=10_000)
     driver.open("a", 10**6)

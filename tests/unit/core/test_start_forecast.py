@@ -25,7 +25,7 @@ def test_application_that_fits_starts_at_once_and_delays_the_next() -> None:
     assert [0, 200.0] == served_until_starts(2_000, [(1_000, 100.0)], waiting)[:2]
 
 
-def test_each_waiting_application_takes_the_place_of_an_earlier_one() -> None:
+def test_waiting_application_starts_in_the_place_of_an_ended_one() -> None:
     waiting = [(1_000, 100.0), (1_000, 100.0), (1_000, 100.0)]
     until = served_until_starts(2_000, [(1_000, 100.0), (1_000, 200.0)], waiting)
 

@@ -227,7 +227,7 @@ def test_two_killers_of_one_engine_are_found_one_after_the_other() -> None:
     assert {"one", "two", "x"} == {names[0] for names in fleet.inferences_by_replica().values()}
     fleet.kill_engine(fleet.replica_of("one"))
     fleet.kill_engine(fleet.replica_of("two"))
-    assert [("one", _KILLER)] == fleet.refused  # equal content explains both deaths
+    assert [("one", _KILLER)] == fleet.refused  # equal calls explain both deaths
     fleet.advance_time(1.0)
     fleet.kill_engine(fleet.replica_of("two"))
 

@@ -255,8 +255,8 @@ def test_application_that_has_not_started_waits_behind_the_first_in_order() -> N
     assert driver.inference("third1").lease_id is None
 
 
-def test_place_of_a_started_application_is_only_before_later_starts() -> None:
-    """A smaller application that arrives later still comes before all started ones."""
+def test_started_application_precedes_only_later_starts() -> None:
+    """A smaller application that arrives later still precedes all started ones."""
     driver = core_with_running_lease(costs=OUTRUN)
     driver.open("small", 1_000)
     driver.submit("second1", "second", prompt=3000)

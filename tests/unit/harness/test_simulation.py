@@ -57,7 +57,7 @@ def test_deliberately_broken_part_is_found(mistake: str) -> None:
 
 @pytest.mark.slow
 def test_calls_end_as_documented_while_no_replica_is_reachable() -> None:
-    """Two replicas take two leases of each call every two seconds, and twenty end it."""
+    """Each replica takes two leases of a call every two seconds, and twenty leases end the call."""
     plan = draw_plan(3117)
     faults = tuple(
         Fault(FaultKind.PORT_BLOCKED, at_s=6.9, for_s=40.0, party=replica, other=2, both=True)

@@ -121,7 +121,7 @@ def test_told_guard_differs_where_the_prediction_is_wrong() -> None:
 @needs_real_data
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-def test_told_guard_ends_as_many_no_later_than_under_vtc_as_without_a_guard(seed: int) -> None:
+def test_guard_with_true_end_times_keeps_at_least_as_many_ends_of_vtc(seed: int) -> None:
     """Forty applications of the nine classes at 3x."""
     load = SuiteLoad("nine-class", seed, REAL, count=40, window_s=48.0)
     tasks: dict[str, Task] = {name: SimulatedRun(load, name) for name in ("vtc", "justitia")}

@@ -199,7 +199,6 @@ def test_lags_are_measured_by_the_old_accounts_after_a_policy_change(
 def test_reference_accounts_are_replaced_when_no_application_is_live(
     patient_core: CoreDriver, options: dict[str, Any]
 ) -> None:
-    """Lags are then measured by the scheduler's accounts again."""
     patient_core.handle(ev.PolicyChanged("justitia", tuple(options.items())))
     _start_giant(patient_core)
     apart = _lag_of_end(_finish_giant_then_mouse(patient_core))

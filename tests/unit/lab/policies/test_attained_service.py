@@ -201,7 +201,7 @@ def test_running_call_does_not_count_before_its_end() -> None:
 
 
 def test_priority_precedes_the_order_of_submission() -> None:
-    """An ingress may be late: its call was fixed after a1 had finished."""
+    """The submission of a call may arrive late, after its priority was fixed."""
     driver = PolicyDriver("plas")
     driver.now = 10.0
     driver.open_and_submit("a", "a1", "a2")
@@ -294,7 +294,6 @@ def test_changing_to_the_policy_fixes_priorities_of_waiting_calls() -> None:
 
 
 def test_level_is_fifo_by_inference_and_not_by_client() -> None:
-    """The first client must not be first for as long as it stays in the level."""
     driver = PolicyDriver("mlfq", LENGTHS)
     driver.open_and_submit("c")
     driver.open_and_submit("a", "a1")

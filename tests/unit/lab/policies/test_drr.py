@@ -11,7 +11,7 @@ from tests.unit.core.stub_policy import create_application, stub_context
 
 
 def test_deficit_round_robin_by_hand() -> None:
-    """With a quantum of 20 two prompts of 10 use up a visit, and tokens cost further rounds.
+    """With a quantum of 20 two prompts of 10 use up the turn of a client.
 
     Round 0: a1, a2 (a at 0), b1, b2 (b at 0). 5 tokens of a1 put a at −10. Round 1: a at 10, a3; b
     at 20, b3, and for the next seat b4: its visit continues. 20 tokens of b3 put b at −40, so that
@@ -47,7 +47,7 @@ def _policy_after_overtaking(times: int) -> tuple[DrrPolicy, Application, Applic
 
 @pytest.fixture
 def policy_after_four_rounds() -> tuple[DrrPolicy, Application, Application]:
-    """Return a policy that has granted b, and not a, in rounds 0 to 3."""
+    """Return a policy after four rounds in which it has skipped client a and served b."""
     return _policy_after_overtaking(times=4)
 
 
@@ -184,7 +184,6 @@ def test_prompts_without_a_price_do_not_end_a_visit() -> None:
 
 
 def test_service_under_another_policy_is_not_charged() -> None:
-    """A client with only running inferences at the policy change enters the ring by them."""
     driver = PolicyDriver("fcfs")
     driver.open_and_submit("a", "a1")
     driver.open_and_submit("b", "b1")

@@ -85,7 +85,7 @@ def test_inference_requeued_in_a_later_window_is_granted_free() -> None:
 
 
 def test_inference_requeued_in_a_used_up_window_waits_with_its_client() -> None:
-    """A grant in an earlier window is no place in this one."""
+    """A grant in an earlier window gives no place in this window."""
     driver = PolicyDriver("rpm", LIMIT_2)
     driver.open_and_submit("a", "a1", "a2", "a3", "a4", "a5")
     driver.step(seats=9)

@@ -35,7 +35,7 @@ SOLUTIONS = ("def double(x):\n    return 2 * x", "```python\ndef double(x):\n   
 
 @pytest.mark.parametrize(("code", "right"), [("x * 2", 3), ("x ** 2", 2)])
 async def test_cc_runs_the_code_against_solutions(code: str, right: int) -> None:
-    """The square of 0 and of 2 is twice the number too; of 3 it is not. A wrong solution loses."""
+    """For 0 and 2 the square equals the double, for 3 it does not."""
     app = ScriptedModel(
         {
             factool_code.TEST_CASES: "double(0)\n`double(2)`\nprint('no call')\ndouble(3)",

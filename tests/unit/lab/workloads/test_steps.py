@@ -44,7 +44,7 @@ def test_prompt_is_cut_or_filled_to_its_size() -> None:
     ],
 )
 def test_every_instruction_leaves_room_for_material(instruction: str) -> None:
-    """The minimum of `max_prompt_words` then works for every agent."""
+    """Every agent can then run with the smallest allowed `max_prompt_words`."""
     assert len(instruction.split()) <= LEAST_MAX_PROMPT_WORDS - 8
 
 
@@ -91,7 +91,7 @@ def test_turns_replace_examples_first_and_then_the_oldest_turns() -> None:
     assert last.startswith("Do it.\nThe task.\n[earlier turns left out]")
 
 
-def test_examples_fill_a_planned_prompt_and_are_whole_in_a_free_one() -> None:
+def test_examples_fill_a_planned_prompt_and_are_complete_otherwise() -> None:
     """With a plan they fill the recorded template; a real model must see no cut example."""
     filled = prompt("Do it.", "The task.", 40, fill=True, examples=EXAMPLES)
     free = prompt("Do it.", "The task.", 8, fill=False, examples=EXAMPLES)

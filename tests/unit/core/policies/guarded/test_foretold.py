@@ -48,7 +48,7 @@ def _simulated_vtc_at_pace(
     return foretold
 
 
-def test_single_inference_ends_its_duration_after_its_start() -> None:
+def test_single_inference_is_expected_to_end_after_its_duration() -> None:
     """VTC starts the first inference of an application at once."""
     foretold = _simulated_vtc_at_pace()
     foretold.arrived(_create_application("1", ONE), 7.0)
@@ -223,7 +223,7 @@ def test_application_that_never_submitted_is_forgotten_at_its_end() -> None:
 
 
 def test_shadow_of_an_ended_application_continues_until_served() -> None:
-    """VTC would still serve its two calls, beside four of another application."""
+    """VTC would still serve the two calls of the ended application."""
     foretold, application = _simulated_vtc_at_pace(), _create_application("1", FOUR, FOUR)
     calls = [_create_inference("x"), _create_inference("y")]
     for call in calls:

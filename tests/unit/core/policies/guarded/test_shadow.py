@@ -13,7 +13,7 @@ FOUR = ExpectedStage(4, 100, 1000, 8, 0)
 
 
 def _shadow_clock(*stages: ExpectedStage, of: str = "1", kv_tokens: float = 0) -> ShadowClock:
-    """Return a clock of replicas that serve 100 a second with iterations of half a second.
+    """Return a clock of replicas that serve 100 KV token·iterations per second.
 
     It has one application of weight 1. Without memory X rises by the service, once all started work
     has been served.

@@ -54,7 +54,6 @@ def overtaking_by_definition(ones: Mapping[str, SlackEntry], now: Fraction) -> l
         return []
     found, owed = [], Fraction(0)
     least: Fraction | float = inf
-    # all owed service equals all remaining work; the difference is subtracted
     for name in in_order:
         one = ones[name]
         if one.finish <= now:
@@ -250,7 +249,6 @@ def test_search_is_repeated_where_another_application_may_be_first(
 
 
 def test_application_behind_skipped_ones_needs_no_search(searches: list[Search]) -> None:
-    """The first is found again when some of the skipped applications return."""
     slack = _slack_with_overtaking_mouse(searches)
     put_entry(slack, "rat", SlackEntry(Fraction(14), 3, Fraction(1), Fraction(3), True, True))
     put_entry(slack, "cat", SlackEntry(Fraction(16), 4, Fraction(1), Fraction(4), True, True))
@@ -290,7 +288,6 @@ def least_slack_before(
         else:
             finish = record.one.finish
             given = sum(one.weight * (min(one.finish, finish) - now) for one in ahead)
-            # all owed service equals all remaining work; the difference is subtracted
             least = min(least, given - in_all + left - owed)
     return least
 
