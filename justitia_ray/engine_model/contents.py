@@ -87,7 +87,7 @@ class TokenContent:
         """Tokens of the last block, which is not full."""
 
     def append(self, tokens: Iterable[Hashable]) -> None:
-        """Append tokens to the content."""
+        """Append tokens to the sequence."""
         rest, size = self._rest, self._block_size
         rest.extend(tokens)
         full = len(rest) // size * size

@@ -39,7 +39,7 @@ class ToldVtc(ForetoldVtc):
         super().submitted(application, inference, now)
 
     def application_ended(self, application: Application, now: Seconds) -> None:
-        """Stop checking an application."""
+        """Remove an ended application, which can no longer be urgent."""
         self._live.pop(application.application_id, None)
         super().application_ended(application, now)
 

@@ -309,5 +309,5 @@ class ClassLife:
         if self._undone is None:
             return self._new, self._before
         new, before = self._undone
-        # `_before` remains None after a change detected during the training.
+        # None stays None: a change was detected during the training.
         return self._new + new, None if self._before is None else before

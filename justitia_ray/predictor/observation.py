@@ -100,7 +100,7 @@ class Observation(Stored):
 
 
 _CLOSED_BY_CALLERS = ("", "header")
-"""Recognition rules for callers that close their applications."""
+"""Rules that recognise applications whose callers close them explicitly."""
 
 
 def is_lesson(ended: EndApplication) -> bool:

@@ -118,7 +118,7 @@ def _new_body(
             " fits, is allowed",
             "truncate_prompt_tokens",
         )
-    if keeps == -1:  # -1: context length minus one output token (vllm/renderers/params.py:222)
+    if keeps == -1:  # -1 means the context length minus one token (vllm/renderers/params.py:222)
         keeps = longest - 1
     n = integer(fields, "n", 1, _MAX_CHOICES) or 1
     check_sequences(len(prompts), n, MAX_SEQUENCES, "prompt")

@@ -25,7 +25,7 @@ _RANGES: dict[str, tuple[str, Callable[[float], bool]]] = {
     "min_tokens": ("[0, ∞)", lambda value: value >= 0),
 }
 _SAMPLED = {
-    # checked parameters by path; requests ignore others
+    # parameters that are checked, by API path; a path ignores all others
     CHAT: tuple(_RANGES),
     COMPLETIONS: tuple(_RANGES),
     RESPONSES: tuple(name for name in _RANGES if name != "min_tokens"),
@@ -90,7 +90,7 @@ def _check_chat(fields: Fields) -> None:
     if type(top) is int and top and not fields.get("logprobs"):  # :836
         raise _value_error("top_logprobs", top, "it needs logprobs: true")
     if fields.get("continue_final_message") is True and (
-        # :1023; the default of transformers
+        # chat_completion/protocol.py:1023; the default is transformers'
         fields.get("add_generation_prompt", True) is True
     ):
         raise RequestError(

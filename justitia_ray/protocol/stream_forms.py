@@ -131,7 +131,7 @@ class ChunkForm(StreamForm):
         """Id and creation time of chunks that were inserted before the engine's first chunk."""
 
     def passed(self, chunk: bytes) -> bytes:
-        """Return an engine's chunk with the id and time of earlier inserted chunks."""
+        """Return an engine's chunk with the response id and time that the caller knows."""
         if self._start is not None:
             chunk = _CHUNK_START.sub(self._with_sent_start, chunk)
         self._last = chunk

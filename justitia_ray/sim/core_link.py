@@ -36,7 +36,7 @@ class GpsHistory:
         self._last: tuple[VirtualTime, Seconds] = (0.0, 0.0)
 
     def record(self, virtual_time: VirtualTime, now: Seconds) -> None:
-        """Record V at time `now`."""
+        """Record virtual time V at time `now`."""
         before, since = self._last
         if virtual_time > before:
             self._reached.append(virtual_time)

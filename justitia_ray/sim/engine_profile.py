@@ -179,7 +179,7 @@ class _FileKeys(EngineProfile):
 
 _FILE = TypeAdapter(_FileKeys)
 _KEYS = ["name", *(key.name for key in fields(_FileKeys) if key.name != "name")]
-"""Keys of a file in their order."""
+"""Keys of a profile file, in the order in which they are written."""
 _KINDS = {
     "": _FileKeys,
     "iteration": IterationCost,

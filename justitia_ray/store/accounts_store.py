@@ -47,7 +47,7 @@ class AccountsStore:
             self._store = SchedulerStore(url, f"{name}//accounts", credentials, leader)
 
     async def begin_term(self) -> tuple[Epoch, StoredAccounts]:
-        """Begin a term above all earlier ones; return the state saved by the last term."""
+        """Begin a new term, numbered above all earlier ones; return the last term's saved state."""
         epoch = await self._store.become_leader()
         stored = await self._store.load()
         return epoch, StoredAccounts(stored.applications)

@@ -381,7 +381,7 @@ class PredictionMemory:
         self.applied = ""
         self.changes = 0
         self._last = (0, 0)
-        """Milliseconds of the last id, and how many ids before it have the same milliseconds."""
+        """Last stream id: its milliseconds, and its number among ids of that millisecond."""
 
     async def load(self) -> StoredPredictions:
         """Return everything learned."""

@@ -26,8 +26,7 @@ class MlfqPolicy(MeteredPolicy):
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         UNIT,
-        # In the unit of `cost`. One inference of 256 tokens in and out, the size of VTC's synthetic
-        # loads (Sec. 5.2), costs 98,432 token·iterations.
+        # Unit of `cost`; an inference of 256 tokens in and out (VTC, Sec. 5.2) costs 98,432.
         Option("quantum", 100_000, number(least=1e-6)),
     )
 

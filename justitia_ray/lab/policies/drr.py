@@ -80,9 +80,7 @@ class DrrPolicy(MeteredPolicy):
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (
         UNIT,
-        # In the unit of `cost`: the prompt of VTC's synthetic loads (Sec. 5.2), so a visit covers
-        # one of them. A small quantum comes close to `vtc`; it costs no time here, for empty rounds
-        # are skipped.
+        # Unit of `cost`: a prompt of VTC's synthetic loads (Sec. 5.2). Empty rounds cost no time.
         Option("quantum", 256, number(least=1e-6)),
     )
     DEFAULT_COST: ClassVar[str] = "compute"

@@ -71,8 +71,7 @@ def _group_summaries(stage: str, summaries: list[str], lengths: Lengths) -> list
         count = lengths.fan_out(stage)
         bounds = [len(summaries) * part // count for part in range(count + 1)]
         groups = [summaries[start:end] for start, end in pairwise(bounds)]
-        # A planned group without summaries gets the last one: the plan's number of groups must
-        # hold.
+        # Repeats the last summary in groups that would be empty, to keep the planned number.
         return [_join_summaries(group or summaries[-1:]) for group in groups]
     groups = [[]]
     for summary in summaries:

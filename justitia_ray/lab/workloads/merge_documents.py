@@ -83,7 +83,7 @@ async def run(app: Chats, text: str, lengths: Lengths) -> AgentResult:
 
 
 class _Graph:
-    """Operations on thoughts, i.e. merged documents (graph of thoughts)."""
+    """Graph of thoughts: generates, scores and selects merged documents."""
 
     def __init__(self, steps: Steps, documents: str, lengths: Lengths) -> None:
         self.steps = steps

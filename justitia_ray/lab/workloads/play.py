@@ -54,7 +54,7 @@ class ApplicationRecord:
     inferences: int
     """Number of inferences with an answer."""
     output_tokens: Tokens
-    """Output tokens of these inferences."""
+    """Output tokens of the inferences with an answer."""
     error: str | None
     """Cause of a failure; None if the application completed."""
     calls: tuple[CallMade, ...] = ()

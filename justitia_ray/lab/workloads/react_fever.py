@@ -125,10 +125,10 @@ def workload(passages: Sequence[str]) -> Workload:
         ConfigError: If there are none, or bm25s is not installed.
     """
     search = PassageSearch(passages)
-    return _agent_with(lambda: search)
+    return _agent_on_loaded_passages(lambda: search)
 
 
-def _agent_with(find_search: Callable[[], PassageSearch]) -> Workload:
+def _agent_on_loaded_passages(find_search: Callable[[], PassageSearch]) -> Workload:
     """Return the agent with passages that are loaded when a real model first searches them."""
 
     async def verify(app: Chats, text: str, lengths: Lengths) -> AgentResult:
@@ -181,5 +181,5 @@ def _search_of_python() -> PassageSearch:
     return PassageSearch(python_texts("KBQAV"))
 
 
-run = _agent_with(_search_of_python)
+run = _agent_on_loaded_passages(_search_of_python)
 """Agent that verifies a claim with the docstrings of the installed Python; see `Workload`."""

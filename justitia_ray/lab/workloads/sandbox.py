@@ -120,8 +120,7 @@ async def _run_in(directory: str, program: str, limits: SandboxLimits) -> Progra
     finally:
         _kill_group(child)
         status = await asyncio.shield(child.wait())
-        # A process that left the group may keep the pipes open where the kernel does not let us end
-        # it.
+        # A process that left the group may survive and keep the pipes open.
         await asyncio.wait([output.reading, errors.reading], timeout=_LAST_OUTPUT_S)
         output.reading.cancel()
         errors.reading.cancel()

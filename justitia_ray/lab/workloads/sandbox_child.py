@@ -44,7 +44,7 @@ def _await_child(child: int, libc: ctypes.CDLL) -> None:
     if child == 0:
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         return
-    os.closerange(0, 256)  # the reader does not see the end of an output held open here
+    os.closerange(0, 256)  # close the outputs, whose readers otherwise wait for their end
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os._exit(status if status >= 0 else 128 - status)
 

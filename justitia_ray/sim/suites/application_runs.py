@@ -40,9 +40,10 @@ from justitia_ray.sim.workload import WorkloadInference
 from justitia_ray.units import Tokens
 
 DEFAULT_SAMPLES = 40
-"""Samples of the self-consistency paper (Wang et al., 2023), which make the class a medium one, as
-in the Justitia paper: 2.7 M token·iterations, between PE's 0.7 M and MRS' 5.5 M. The 5 of the
-Hermes sample code make it as small as KBQAV."""
+"""Number of samples of a self-consistency vote, as in its paper (Wang et al., 2023). An application
+of the class SC then costs 2.7 M token·iterations, which makes it a medium class, as in the Justitia
+paper (PE has 0.7 M, MRS 5.5 M); with the 5 samples of the Hermes code it would be as small as
+KBQAV."""
 
 CHARS_PER_TOKEN = 3.3
 TEMPLATE_CHARS = 600

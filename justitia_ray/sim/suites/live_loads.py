@@ -28,7 +28,7 @@ from justitia_ray.sim.workload import WorkloadApplication
 from justitia_ray.units import Seconds, Tokens
 
 _GAP_SCALE = 0.3  # shorter tool times, in proportion to the lengths for a tiny model
-_MAX_OUTPUT_TOKENS = 600  # 3 % of the measured outputs are longer
+_MAX_OUTPUT_TOKENS = 600  # cuts the longest 3 % of the measured outputs
 _TENANTS = ("team-a", "team-b", "team-c")
 _DEMO_MIX = {"FV": 0.5, "KBQAV": 0.35, "MRS": 0.15}
 """Mix of the demo, heavy-tailed as agents are.

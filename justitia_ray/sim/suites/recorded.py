@@ -186,7 +186,7 @@ def inferences_of(run: RecordedRun, *, named: bool = False) -> tuple[WorkloadInf
 
 @dataclass(frozen=True, slots=True)
 class _Instant:
-    """A delay after the last of some inferences; after the arrival without inferences."""
+    """Time of a submission: a delay after the last of some inferences, or after the arrival."""
 
     after: tuple[InferenceId, ...]
     delay_s: Seconds

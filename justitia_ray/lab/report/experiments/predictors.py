@@ -157,7 +157,7 @@ def _arms(scale: Scale, seed: int) -> Mapping[Arm, Task]:
         group, load = f"{density}x", nine_class.load(scale, seed, density)
         found[Arm(group, _ORACLE)] = SimulatedRun(load, "justitia")
         for name, recipe in _recipes_at(scale).items():
-            if density == 2 or name == _LEARNED:  # the papers compare predictors at 2x
+            if density == 2 or name == _LEARNED:  # the papers compare predictors at 2x load
                 found[Arm(group, name)] = Predicted(recipe, load)
         if not scale.is_quick:
             found[Arm(group, _CAUTIOUS)] = Predicted("mlp", load, is_cautious=True)
