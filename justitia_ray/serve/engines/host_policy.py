@@ -61,8 +61,11 @@ class HostContexts(CachePolicy):
         """Return a chunk, or None."""
         return self._chunks.get(key)
 
-    def insert(self, key: Any, chunk: ChunkStatus) -> None:
-        """Add a chunk; its application is known when the request ends."""
+    def insert(self, key: Any, chunk: ChunkStatus, req_context: Any = None) -> None:
+        """Add a chunk; it is given to its application when the request ends.
+
+        Only vLLM 0.33 passes the request.
+        """
         self._chunks[key] = chunk
         self._give(key, _NOBODY)
         if chunk.ref_cnt != 0:
