@@ -23,7 +23,7 @@ class HeldLease:
 
     @property
     def read_tokens(self) -> Tokens:
-        """Prompt tokens read so far: half of them while the lease runs without a token."""
+        """Prompt tokens read so far: half of the prompt until the first output token."""
         if self.made:
             return self.prompt
         return self.prompt // 2 if self.running else 0

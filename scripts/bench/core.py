@@ -152,7 +152,7 @@ class Plan:
     memory_applications: int
     """Live applications at which the memory of the policy with a target is measured."""
     clock: str = "wall"
-    """Key of `CLOCKS`."""
+    """Name of the clock that times the events, a key of `CLOCKS`."""
 
 
 def default_plan(

@@ -70,7 +70,7 @@ class DirectCalls(ReplicaCalls):
             try:
                 async for item in response:
                     await items.put(item)
-            except Exception as error:  # the reader of the queue receives any error as an item
+            except Exception as error:  # pass any error on to the reader
                 await items.put(error)
                 return
             finally:

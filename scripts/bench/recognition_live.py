@@ -54,7 +54,7 @@ class LiveSize:
     mix: Mapping[str, int]
     """Number of applications by class, equal for every seed."""
     sc_samples: int | None = None
-    """Samples of a vote; None uses the suite's number."""
+    """Number of sampled answers in a vote of class SC; None uses the suite's number."""
 
 
 FULL, QUICK = LiveSize(live.FULL.mix), LiveSize(live.QUICK.mix)

@@ -46,9 +46,9 @@ class Arm:
     """Name of the deployment that has the engines."""
     server: Callable[[AppConfig, int], AbstractContextManager[OwnServer]] | None = None
     chunk_interval_s: Seconds | None = None
-    """`replica.chunk_interval_s` in place of the file's; None keeps the file's."""
+    """Setting `replica.chunk_interval_s` of the arm; None keeps the Serve file's."""
     cache_fill_s: Seconds | None = None
-    """`replica.cache_fill_s` in place of the file's; None keeps the file's."""
+    """Setting `replica.cache_fill_s` of the arm; None keeps the Serve file's."""
     iteration_s: Seconds | None = None
     """Iteration time of the fake engine in place of the setting's, in seconds."""
     metrics: bool = True

@@ -174,7 +174,7 @@ async def test_shutdown_saves_a_last_snapshot_that_the_next_start_reads(
     async with open_applications(http, kept):
         # A replica's next report withdraws the applications, which may move V by a rounding error.
         await eventually(
-            lambda: are_withdrawn(service, [f"default|{name}" for name in kept]),
+            lambda: are_withdrawn_from_gps(service, [f"default|{name}" for name in kept]),
             "only these are left, idle",
         )
         before, tags = await service.status(), await virtual_finish_times(http, [*kept])
@@ -221,7 +221,7 @@ async def open_applications(
             await http.delete(f"/v1/applications/{name}")
 
 
-async def are_withdrawn(service: Service, names: list[str]) -> bool:
+async def are_withdrawn_from_gps(service: Service, names: list[str]) -> bool:
     """Return whether only these applications exist, and GPS serves none of them."""
     seen = (await service.scheduler().inspect.remote())["applications"]
     return names == sorted(seen) and all(one["withdrawn"] for one in seen.values())

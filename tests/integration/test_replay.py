@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.ray, pytest.mark.asyncio(loop_scope="session")]
 _MAPS = 4
 
 
-def _map_reduce(number: int) -> dict[str, Any]:
+def _map_reduce_application(number: int) -> dict[str, Any]:
     """Return an application of four maps, a tool of 50 ms and a reduce."""
     maps = [
         {"inference_id": f"map-{k}", "prompt_tokens": 300 + k, "output_tokens": 10 + k, "after": []}
@@ -43,7 +43,7 @@ async def test_workload_is_replayed_with_its_lengths_and_dependencies(
     service, and the result files can be read back.
     """
     workload = tmp_path / "workload.jsonl"
-    workload.write_text("".join(json.dumps(_map_reduce(n)) + "\n" for n in range(6)))
+    workload.write_text("".join(json.dumps(_map_reduce_application(n)) + "\n" for n in range(6)))
     applications = read_workload(workload)
     done = await replay_workload(service.url, applications, timeout_s=60.0)
     await service.until_idle()

@@ -70,7 +70,7 @@ class ScriptedWords(LogitsProcessor):  # type: ignore[misc] # vLLM is not follow
             (self._roles[prompt[start]], prompt[start + 1 : end])
             for start, end in zip(starts, chain(starts[1:], (len(prompt),)), strict=True)
         ]
-        *before, (_, begun) = said  # a continued call starts with output
+        *before, (_, begun) = said  # output before the continuation
         texts = [
             (role, self._tokenizer.decode(tokens) if role == "user" else "")
             for role, tokens in before

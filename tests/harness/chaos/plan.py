@@ -264,7 +264,7 @@ class FaultRound:
     """Phase of the load, from 0."""
     kinds: tuple[FaultKind, ...]
     after_s: Seconds
-    """Delay after the first arrival of the phase, in seconds."""
+    """Seconds between the first arrival of the round's phase and the faults."""
     draw: float
     """Random number in [0, 1) that selects the victim."""
 

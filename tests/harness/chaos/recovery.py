@@ -81,7 +81,7 @@ def had_no_effect(fault: InjectedFault, records: RunRecords, runs: Sequence[Engi
 def _first_run_in_new_epoch(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    return _earliest(
+    return _earliest_instant(
         run.began_at for run in runs if run.epoch > fault.epoch and _begins_after(run, fault)
     )
 
@@ -89,7 +89,7 @@ def _first_run_in_new_epoch(
 def _next_run_begin(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    return _earliest(run.began_at for run in runs if run.began_at >= fault.back_at)
+    return _earliest_instant(run.began_at for run in runs if run.began_at >= fault.back_at)
 
 
 def _next_run_on_victim(
@@ -104,7 +104,7 @@ def _leases_returned_at(
     """Return the first sample in which the scheduler has no lease on the replica."""
     if had_no_effect(fault, records, runs):
         return None
-    return _earliest(
+    return _earliest_instant(
         sample.at
         for sample in records.samples
         if sample.at >= fault.injected_at and sample.ready and not sample.leases.get(fault.target)
@@ -117,7 +117,7 @@ def _reruns_begun_at(
     """Return when the last of the process's runs began again, in a new run or call."""
     begun = []
     for lost in _lost_runs(fault, records, runs):
-        again = _earliest(
+        again = _earliest_instant(
             run.began_at
             for run in runs
             if run.inference == lost.inference
@@ -154,7 +154,7 @@ def _caller_disconnected(run: EngineRun, fault: InjectedFault, records: RunRecor
 def _next_answer_at(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    return _earliest(
+    return _earliest_instant(
         call.ended_at
         for call in records.calls
         if call.ending is Ending.ANSWERED and call.called_at >= fault.injected_at
@@ -215,7 +215,7 @@ def _injector_saw_recovery_at(
 def _replica_count_restored_at(
     fault: InjectedFault, records: RunRecords, runs: Sequence[EngineRun]
 ) -> Seconds | None:
-    return _earliest(
+    return _earliest_instant(
         sample.at
         for sample in records.fleet
         if sample.at > fault.injected_at
@@ -237,7 +237,7 @@ def _was_running(run: EngineRun, at: Seconds, records: RunRecords) -> bool:
     return run.began_at <= at and (run.ended_at is None or run.ended_at >= at)
 
 
-def _earliest(instants: Iterable[Seconds]) -> Seconds | None:
+def _earliest_instant(instants: Iterable[Seconds]) -> Seconds | None:
     return min(instants, default=None)
 
 

@@ -177,7 +177,7 @@ class WatchedLeaseTable(LeaseTable):
     _reports = 0
 
     def report_ends(self) -> tuple[ev.LeaseFinished, ...]:
-        """Count the reports, as the puller counts its pulls."""
+        """Report the ends of leases, and count the reports as the puller counts its pulls."""
         self._reports += 1
         return super().report_ends()
 
