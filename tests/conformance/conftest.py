@@ -15,11 +15,10 @@ from justitia_ray.serve.engines.vllm_engine import VllmEngine
 from tests.conformance.corpus.words import CONTEXT
 
 MOST_SALTS = 3
-"""Salts of the prefix cache that the callers of one tenant may use at a time on `strict`."""
+"""Number of prefix-cache salts that the callers of a tenant may use at a time on `strict`."""
 _MODEL = "tiny"
 _KV_TOKENS = 2048
-"""KV memory of the engines: scarce, so that one prompt can fill it; the longest sequence just
-fits."""
+"""KV tokens of the engines: so few that one prompt can fill them."""
 _BLOCK_SIZE = 32
 _MAX_NUM_SEQS = 16
 _CPU_ENVIRONMENT = {
@@ -69,7 +68,7 @@ VLLM_ONLY = [
         "vllm",
         marks=[
             pytest.mark.vllm,
-            # vLLM itself uses deprecated torch functions and additional chat fields.
+            # vLLM itself uses deprecated torch functions and additional chat fields
             pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning"),
             pytest.mark.filterwarnings("ignore:max_tokens is deprecated:DeprecationWarning:vllm"),
         ],
@@ -87,8 +86,8 @@ def model_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield materialise_model("random:tiny-llama", tmp_path_factory.mktemp("models"))
 
 
-def _make(request: pytest.FixtureRequest) -> Engine:
-    # The fake engine needs no model, and building one takes ten seconds.
+def _new_engine(request: pytest.FixtureRequest) -> Engine:
+    # the fake engine needs no model, and building one takes ten seconds
     path = request.getfixturevalue("model_path") if request.param == "vllm" else ""
     return _ENGINES[request.param](path)
 
@@ -96,7 +95,7 @@ def _make(request: pytest.FixtureRequest) -> Engine:
 @pytest_asyncio.fixture(scope="session", loop_scope="session", params=_PARAMS)
 async def started(request: pytest.FixtureRequest) -> AsyncIterator[tuple[Engine, EngineCapacity]]:
     """Running engine that the tests share; each test leaves it idle."""
-    engine = _make(request)
+    engine = _new_engine(request)
     capacity = await engine.start()
     yield engine, capacity
     await engine.stop()
@@ -116,14 +115,14 @@ def capacity(started: tuple[Engine, EngineCapacity]) -> EngineCapacity:
 @pytest_asyncio.fixture(loop_scope="session", params=_PARAMS)
 async def own_engine(request: pytest.FixtureRequest) -> AsyncIterator[Engine]:
     """Engine that has not been started and that the test may break."""
-    engine = _make(request)
+    engine = _new_engine(request)
     yield engine
     await engine.stop()
 
 
 @pytest.fixture(scope="package")
 def strict_config(model_path: str) -> AppConfig:
-    """Configuration of a model with a strict template, tools, a short context, few cache salts."""
+    """Configuration of a model with a strict template, tools, a short context and few salts."""
     options = {
         "dtype": "float32",
         "enforce_eager": True,

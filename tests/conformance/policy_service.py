@@ -14,13 +14,13 @@ from tests.core_driver import CoreDriver
 from tests.fake_replica import FakeReplica, HeldLease
 
 STEP_S = 0.5
-"""Step of the clock: a power of two, so that ages and times are exact in floats."""
+"""Step of the clock in seconds: a power of two, so that times are exact in floats."""
 _TENANTS = {"t0": 1, "t1": 2}
 """Tenants with the weight of their applications, which must agree."""
 
 
 class Service:
-    """Core with two replicas, an ingress and a seeded load."""
+    """Scheduler core with two replicas, an ingress and a seeded load."""
 
     def __init__(self, policy: str, options: Mapping[str, object], seed: int = 7) -> None:
         self.options = dict(options)
@@ -88,7 +88,7 @@ class Service:
                 fake.make(lease_id, self.random.randint(0, 6))
         self.report()
 
-    def make(self, tokens: Tokens) -> None:
+    def make_tokens(self, tokens: Tokens) -> None:
         """Produce tokens under each lease without reporting them."""
         for fake in self.replicas.values():
             fake.start_all()
@@ -126,11 +126,11 @@ class Service:
                 self.replicas[action.replica_id].abort(action.lease_id)
         return actions
 
-    def join(self, replica_id: ReplicaId, capacity: ReplicaCapacity) -> None:
+    def add_replica(self, replica_id: ReplicaId, capacity: ReplicaCapacity) -> None:
         self.replicas[replica_id] = FakeReplica(replica_id, capacity)
 
-    def lose(self, replica_id: ReplicaId) -> None:
-        """Remove a replica with everything it runs."""
+    def lose_replica(self, replica_id: ReplicaId) -> None:
+        """Remove a replica with all its leases."""
         del self.replicas[replica_id]
         self.handle(ev.ReplicaLost(replica_id))
 
@@ -147,7 +147,7 @@ class Service:
         for lease_id in list(fake.held)[:1]:
             fake.end(lease_id, Outcome.FAILED)
 
-    def running(self) -> set[RequestId]:
+    def running_ids(self) -> set[RequestId]:
         """Return the inferences that replicas hold."""
         return {self.owners[name] for fake in self.replicas.values() for name in fake.held}
 
@@ -167,26 +167,26 @@ class Service:
                 )
             )
 
-    def story(self) -> list[object]:
+    def executed_actions(self) -> list[object]:
         """Return the executed actions, with names that do not depend on the scheduler.
 
         Leases are replaced by their inferences, and priorities by their ranks: some are sequence
         numbers, of which resubmitted inferences have used up some.
         """
         ranks = {priority: rank for rank, priority in enumerate(sorted(self._priorities))}
-        return [self._told(action, ranks) for action in self.log]
+        return [self._neutral_action(action, ranks) for action in self.log]
 
     def ends(self) -> list[EndApplication]:
         return [action for action in self.log if isinstance(action, EndApplication)]
 
-    def _told(self, action: Action, ranks: Mapping[int, int]) -> object:
+    def _neutral_action(self, action: Action, ranks: Mapping[int, int]) -> object:
         if isinstance(action, Grant):
             return replace(action, lease_id="", priority=ranks[action.priority])
         if isinstance(action, Abort):
             return (action.replica_id, self.owners[action.lease_id])
         if isinstance(action, EndApplication):
             told = {name: getattr(action, name) for name in action.__dataclass_fields__}
-            # Lag and stages are measured anew by each leader.
+            # lag and stages are measured anew by each leader
             return {name: value for name, value in told.items() if name not in ("lag", "stages")}
         return action
 

@@ -21,9 +21,9 @@ from tests.conformance.test_engines import (
     COMPLETIONS,
     LEASES,
     answer_json,
-    chat,
-    events,
-    leased,
+    chat_of,
+    events_of,
+    leased_call,
 )
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -32,8 +32,8 @@ _USAGE = {"stream_options": {"include_usage": True, "continuous_usage_stats": Tr
 _BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "completion": (COMPLETIONS, {"prompt": "a b c"}),
     "completion-usage": (COMPLETIONS, {"prompt": "a b c"} | _USAGE),
-    "chat": (CHAT, {"messages": chat("hi there")}),
-    "chat-usage": (CHAT, {"messages": chat("hi there")} | _USAGE),
+    "chat": (CHAT, {"messages": chat_of("hi there")}),
+    "chat-usage": (CHAT, {"messages": chat_of("hi there")} | _USAGE),
     "echo": (COMPLETIONS, {"prompt": "a b c", "echo": True}),
     "one-token": (COMPLETIONS, {"prompt": "a b c", "max_tokens": 1} | _USAGE),
     "repetition": (COMPLETIONS, {"prompt": "a b c", "repetition_penalty": 1.3}),
@@ -47,18 +47,18 @@ async def parts_of(engine: Engine, call: EngineCall) -> list[Part]:
         return [item async for item in items if isinstance(item, Part)]
 
 
-def under_a_new_lease(call: EngineCall, earlier: tuple[Output, ...]) -> EngineCall:
+def next_attempt(call: EngineCall, earlier: tuple[Output, ...]) -> EngineCall:
     """Return the next attempt at a call."""
     return replace(call, lease_id=next(LEASES), earlier=earlier)
 
 
-async def continued(
+async def continue_stream(
     engine: Engine, call: EngineCall, delivered: Delivered
 ) -> tuple[bytes, Progress]:
     """Return the bytes and the progress of the next attempt."""
     resume = delivered.resume()
     assert resume is not None
-    following = under_a_new_lease(call, resume.outputs)
+    following = next_attempt(call, resume.outputs)
     parts = in_parts(engine.call(following), engine, following.lease_id)
     rest = b""
     async with aclosing(without_delivered(parts, resume)) as items:
@@ -70,9 +70,9 @@ async def continued(
     return rest, engine.release(following.lease_id)
 
 
-def told(stream: bytes) -> tuple[Any, ...]:
+def content_of(stream: bytes) -> tuple[Any, ...]:
     """Return the content of a stream, independent of chunk borders; fail on two ids."""
-    said = events(stream)
+    said = events_of(stream)
     assert 1 == len({(event["id"], event["created"]) for event in said})
     choices = [choice for event in said for choice in event["choices"]]
     text = "".join(c["delta"].get("content", "") if "delta" in c else c["text"] for c in choices)
@@ -82,9 +82,9 @@ def told(stream: bytes) -> tuple[Any, ...]:
 
 
 async def check_every_cut(
-    engine: Engine, call: EngineCall, told: Callable[[bytes], Any] = told, ahead: int = 0
+    engine: Engine, call: EngineCall, told: Callable[[bytes], Any] = content_of, ahead: int = 0
 ) -> bytes:
-    """Cut a stream after each of its chunks, check the continuation, and return the uncut stream.
+    """Cut a stream after each chunk, check the continuation, and return the uncut stream.
 
     Args:
         engine: The engine of all attempts.
@@ -105,63 +105,63 @@ async def check_every_cut(
         for part in whole[cut : cut + ahead]:
             delivered.add_part(part._replace(body=b"", chunks=0))
 
-        rest, counted = await continued(engine, call, delivered)
+        rest, counted = await continue_stream(engine, call, delivered)
 
         begun = b"".join(part.body for part in whole[:cut])
         assert told(undisturbed) == told(begun + rest)
-        # An attempt may find the previous attempt's tokens in the cache.
+        # an attempt may find the previous attempt's tokens in the cache
         assert final == replace(counted, cached_tokens=final.cached_tokens)
     return undisturbed
 
 
 @pytest.mark.parametrize("kind", _BODIES)
-async def test_stream_cut_anywhere_goes_on_as_if_it_had_not_been(engine: Engine, kind: str) -> None:
-    """Text, end and usage equal those of an uncut stream."""
+async def test_continued_stream_equals_the_uncut_one(engine: Engine, kind: str) -> None:
+    """Text, end and usage are equal wherever the stream was cut."""
     path, body = _BODIES[kind]
 
-    await check_every_cut(engine, leased(body | {"stream": True}, path))
+    await check_every_cut(engine, leased_call(body | {"stream": True}, path))
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-async def test_stream_continues_when_reported_tokens_are_ahead_of_chunks(
+async def test_stream_continues_if_reported_tokens_are_ahead_of_chunks(
     engine: Engine, path: str
 ) -> None:
     """A replica may die after it has reported tokens whose chunks it still holds."""
-    body = {"messages": chat("hi")} if path == CHAT else {"prompt": "a b"}
+    body = {"messages": chat_of("hi")} if path == CHAT else {"prompt": "a b"}
 
-    await check_every_cut(engine, leased(body | {"stream": True} | _USAGE, path), ahead=3)
+    await check_every_cut(engine, leased_call(body | {"stream": True} | _USAGE, path), ahead=3)
 
 
 @pytest.mark.parametrize("shown", [False, True], ids=["hidden", "shown"])
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-async def test_stream_that_ends_with_a_stop_string_ends_there_again(
+async def test_continued_stream_ends_with_its_stop_string(
     engine: Engine, path: str, shown: bool
 ) -> None:
     """Text is held back while it may begin a stop string, and a cut may split the string."""
-    body = {"messages": chat("hi")} if path == CHAT else {"prompt": "a b"}
-    _, unary = await answer_json(engine, leased(body | {"max_tokens": 12}, path))
+    body = {"messages": chat_of("hi")} if path == CHAT else {"prompt": "a b"}
+    _, unary = await answer_json(engine, leased_call(body | {"max_tokens": 12}, path))
     choice = unary["choices"][0]
     text = choice["message"]["content"] if path == CHAT else choice["text"]
     stop = {"stop": [text[8:13]], "include_stop_str_in_output": shown, "max_tokens": 12}
 
-    await check_every_cut(engine, leased(body | stop | {"stream": True} | _USAGE, path))
+    await check_every_cut(engine, leased_call(body | stop | {"stream": True} | _USAGE, path))
 
 
-async def test_stream_that_ends_with_a_stop_token_ends_there_again(engine: Engine) -> None:
+async def test_continued_stream_ends_with_its_stop_token(engine: Engine) -> None:
     """A stop token is not part of the text, but is counted."""
-    whole = await parts_of(engine, leased({"prompt": "a b", "stream": True}))
+    whole = await parts_of(engine, leased_call({"prompt": "a b", "stream": True}))
     made = [token for part in whole for output in part.outputs for token in output.tokens]
     stop = {"prompt": "a b", "stop_token_ids": [made[4]], "stream": True}
 
-    await check_every_cut(engine, leased(stop | _USAGE))
+    await check_every_cut(engine, leased_call(stop | _USAGE))
 
 
-async def test_earlier_outputs_cost_no_iterations_and_are_counted(engine: Engine) -> None:
-    """Earlier outputs are prefilled with the prompt; the clock counts them as output."""
-    call = leased({"prompt": [5] * 10, "max_tokens": 6, "stream": True})
+async def test_earlier_outputs_are_prefilled_and_counted_as_output(engine: Engine) -> None:
+    """Earlier outputs need no iterations; the clock counts them as output."""
+    call = leased_call({"prompt": [5] * 10, "max_tokens": 6, "stream": True})
     whole = await parts_of(engine, call)
     outputs = tuple(output for part in whole for output in part.outputs)
-    following = under_a_new_lease(call, outputs[:-1])
+    following = next_attempt(call, outputs[:-1])
     items = engine.call(following)
     async with aclosing(items):
         await anext(items)
@@ -174,9 +174,9 @@ async def test_earlier_outputs_cost_no_iterations_and_are_counted(engine: Engine
     assert 10 == early.prompt_tokens
 
 
-async def test_outputs_can_be_taken_once_and_are_dropped_with_the_lease(engine: Engine) -> None:
-    """The ingress takes the outputs; they must not accumulate in the engine."""
-    call = leased({"prompt": "a b", "stream": True})
+async def test_outputs_are_returned_once_and_dropped_with_the_lease(engine: Engine) -> None:
+    """The outputs must not accumulate in the engine."""
+    call = leased_call({"prompt": "a b", "stream": True})
     assert () == engine.take_outputs(call.lease_id)
     assert "" == engine.obstacle(call.lease_id)
     parts = await parts_of(engine, call)
@@ -197,36 +197,35 @@ _OBSTACLES: list[tuple[str, dict[str, Any], str]] = [
     (COMPLETIONS, {"prompt": "a", "frequency_penalty": 1.0}, "frequency_penalty"),
     (COMPLETIONS, {"prompt": "a", "logprobs": 1}, "logprobs"),
     (COMPLETIONS, {"prompt": "a", "seed": 1, "temperature": 1.0}, "seed"),
-    (CHAT, {"messages": chat("a"), "response_format": {"type": "json_object"}}, "structured"),
-    (CHAT, {"messages": chat("a"), "logprobs": True}, "logprobs"),
+    (CHAT, {"messages": chat_of("a"), "response_format": {"type": "json_object"}}, "structured"),
+    (CHAT, {"messages": chat_of("a"), "logprobs": True}, "logprobs"),
 ]
 _OF_EVERY_ENGINE = 2
-"""Number of cases for every engine; the others concern sampling, which the fake engine lacks."""
+"""Number of cases for every engine; the fake engine lacks sampling."""
 
 
 @pytest.mark.parametrize(("path", "body", "reason"), _OBSTACLES)
-async def test_stream_that_cannot_be_continued_says_why_with_its_first_chunk(
+async def test_first_chunk_says_why_a_stream_cannot_be_continued(
     engine: Engine, path: str, body: dict[str, Any], reason: str
 ) -> None:
-    """The outputs of such a stream are not kept: a second half would not fit the first."""
+    """The outputs of the stream are not kept: a second half would not fit the first."""
     if isinstance(engine, FakeEngine) and (path, body, reason) not in _OBSTACLES[:_OF_EVERY_ENGINE]:
         pytest.skip("the fake engine knows no sampling")
-    parts = await parts_of(engine, leased(body | {"stream": True, "max_tokens": 3}, path))
+    parts = await parts_of(engine, leased_call(body | {"stream": True, "max_tokens": 3}, path))
 
     assert reason in parts[0].obstacle
     assert not any(part.outputs for part in parts)
 
 
-async def test_seed_is_no_obstacle_to_a_greedy_stream(engine: Engine) -> None:
-    """A greedy stream does not depend on the seed."""
-    parts = await parts_of(engine, leased({"prompt": "a", "seed": 1, "stream": True}))
+async def test_greedy_stream_with_a_seed_can_be_continued(engine: Engine) -> None:
+    parts = await parts_of(engine, leased_call({"prompt": "a", "seed": 1, "stream": True}))
 
     assert {""} == {part.obstacle for part in parts}
 
 
 async def test_call_with_an_error_answer_can_be_repeated(engine: Engine) -> None:
     """An error answer has no outputs, and the next engine gives the same answer."""
-    call = leased({"prompt": "a", "model": "nope", "stream": True})
+    call = leased_call({"prompt": "a", "model": "nope", "stream": True})
     items: AsyncGenerator[ResponseHead | Part] = in_parts(engine.call(call), engine, call.lease_id)
     async with aclosing(items):
         head, body = [item async for item in items]

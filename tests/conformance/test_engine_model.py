@@ -27,7 +27,7 @@ _LONGEST = 400
 
 
 @dataclass(frozen=True)
-class Setup:
+class EngineSetup:
     """Sizes and rules of an engine."""
 
     block_size: int
@@ -38,10 +38,10 @@ class Setup:
     caching: bool
 
     @staticmethod
-    def drawn(random: Random) -> "Setup":
+    def drawn(random: Random) -> "EngineSetup":
         """Draw a setup that is short of some resource."""
         block_size = random.choice((1, 4, 16))
-        return Setup(
+        return EngineSetup(
             block_size,
             random.randint(2, 20) * max(2, 64 // block_size),
             random.choice((1, 3, 8, 40)),
@@ -52,8 +52,8 @@ class Setup:
 
 
 @dataclass
-class Call:
-    """Call in both schedulers."""
+class CallInBoth:
+    """Call that runs in vLLM's scheduler and in its model."""
 
     prompt: list[int]
     max_tokens: int
@@ -70,10 +70,10 @@ class Call:
         return zlib.crc32(repr([*self.prompt, *self.made]).encode()) % 3
 
 
-class Both:
+class BothSchedulers:
     """vLLM's scheduler beside its model."""
 
-    def __init__(self, setup: Setup, make_vllm: Callable[[Setup], Any]) -> None:
+    def __init__(self, setup: EngineSetup, make_vllm: Callable[[EngineSetup], Any]) -> None:
         self.setup = setup
         self.theirs = make_vllm(setup)
         self.ours: StepScheduler[EngineSequence] = StepScheduler(
@@ -84,12 +84,12 @@ class Both:
             setup.policy,
         )
         self.tree = ContentTree(setup.block_size)
-        self.open: dict[str, Call] = {}
-        self.ended: list[Call] = []
+        self.open: dict[str, CallInBoth] = {}
+        self.ended: list[CallInBoth] = []
         self.cached_tokens = 0
         self._made = 0
 
-    def add(self, call: Call) -> None:
+    def add(self, call: CallInBoth) -> None:
         from vllm import SamplingParams
         from vllm.utils.hashing import sha256
         from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -135,7 +135,7 @@ class Both:
         self.check()
 
     def step(self, abort: str | None = None) -> None:
-        """Run an iteration on both, with an optional abort during it."""
+        """Run an iteration on both schedulers, with an optional abort during it."""
         from vllm.v1.outputs import ModelRunnerOutput
 
         planned = self.theirs.schedule()
@@ -184,7 +184,7 @@ class Both:
         self.check()
 
     def check(self) -> None:
-        """Compare all visible state of both."""
+        """Compare all visible state of both schedulers."""
         pool = self.theirs.kv_cache_manager.block_pool
         assert pool.get_num_free_blocks() == self.ours.pool.free_blocks
         names = {id(call.sequence): call.name for call in self.open.values()}
@@ -206,7 +206,7 @@ class Both:
         assert cached == self.ours.pool.cached_blocks
 
 
-def drawn_prompt(random: Random, both: Both, stems: list[list[int]]) -> list[int]:
+def drawn_prompt(random: Random, both: BothSchedulers, stems: list[list[int]]) -> list[int]:
     """Draw a prompt: a stem or another call's tokens, extended, or a repeated prompt."""
     room = both.setup.blocks * both.setup.block_size
     calls = [*both.open.values(), *both.ended[-8:]]
@@ -225,17 +225,17 @@ def drawn_prompt(random: Random, both: Both, stems: list[list[int]]) -> list[int
     return prompt or [1]
 
 
-def play(seed: int, make_vllm: Callable[[Setup], Any]) -> Both:
+def compare_run(seed: int, make_vllm: Callable[[EngineSetup], Any]) -> BothSchedulers:
     """Draw calls for both schedulers and compare them after each."""
     random = Random(seed)
-    both = Both(Setup.drawn(random), make_vllm)
+    both = BothSchedulers(EngineSetup.drawn(random), make_vllm)
     stems = [[random.randrange(3) for _ in range(random.randint(1, 120))] for _ in range(3)]
     pressure = random.choice((0.15, 0.4, 0.7))
     for position in range(_CALLS):
         draw = random.random()
         if draw < pressure and len(both.open) < 30:
             both.add(
-                Call(
+                CallInBoth(
                     drawn_prompt(random, both, stems),
                     random.randint(1, 12),
                     random.randrange(3),
@@ -255,7 +255,7 @@ def play(seed: int, make_vllm: Callable[[Setup], Any]) -> Both:
 
 
 @pytest.fixture(scope="module")
-def make_vllm(model_path: str) -> Callable[[Setup], Any]:
+def make_vllm(model_path: str) -> Callable[[EngineSetup], Any]:
     """Function that makes a vLLM scheduler with the sizes of a setup."""
     import torch
     from vllm.engine.arg_utils import EngineArgs
@@ -266,7 +266,7 @@ def make_vllm(model_path: str) -> Callable[[Setup], Any]:
     args = EngineArgs(model=model_path, dtype="float32", max_model_len=_LONGEST, block_size=16)
     config = args.create_engine_config()
 
-    def make(setup: Setup) -> Any:
+    def make_scheduler(setup: EngineSetup) -> Any:
         scheduler, cache = config.scheduler_config, config.cache_config
         scheduler.max_num_seqs = setup.max_num_seqs
         scheduler.max_num_batched_tokens = setup.max_batched_tokens
@@ -289,21 +289,23 @@ def make_vllm(model_path: str) -> Callable[[Setup], Any]:
             log_stats=True,
         )
 
-    return make
+    return make_scheduler
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 4 * _SEEDS_OF_A_TEST, _SEEDS_OF_A_TEST))
-def test_plans_and_cache_are_those_of_vllm(first: int, make_vllm: Callable[[Setup], Any]) -> None:
+def test_plans_and_cache_of_the_model_equal_vllms(
+    first: int, make_vllm: Callable[[EngineSetup], Any]
+) -> None:
     """All measurements on the fake engine and in the simulator rely on this equality."""
-    played = [play(seed, make_vllm) for seed in range(first, first + _SEEDS_OF_A_TEST)]
+    played = [compare_run(seed, make_vllm) for seed in range(first, first + _SEEDS_OF_A_TEST)]
 
     assert sum(both.cached_tokens for both in played) > 0
     assert sum(both.ours.preemptions for both in played) > 0
 
 
 class FreesFromTheFirst(BlockPool):
-    """Wrong pool that frees the blocks of a sequence from first to last."""
+    """Wrong block pool that frees the blocks of a sequence from first to last."""
 
     def free(self, holding: Holding) -> None:
         holding.pieces.reverse()
@@ -311,7 +313,7 @@ class FreesFromTheFirst(BlockPool):
 
 
 class EvictsTheLatest(BlockPool):
-    """Wrong pool that evicts the most recently freed block first."""
+    """Wrong block pool that evicts the most recently freed block first."""
 
     def allocate(self, holding: Holding, blocks: int) -> None:
         """Reverse the list of free runs for the allocation."""
@@ -329,7 +331,7 @@ class EvictsTheLatest(BlockPool):
 
 
 class FindsWholePrompts(StepScheduler[EngineSequence]):
-    """Wrong scheduler that treats a cached prompt as computed including its last token."""
+    """Wrong scheduler that takes the last token of a cached prompt as computed, too."""
 
     def _start_sequence(self, sequence: EngineSequence) -> bool:
         sequence.prompt_tokens += 1
@@ -364,14 +366,17 @@ class CachesForLogprobs(StepScheduler[EngineSequence]):
         ("StepScheduler", CachesForLogprobs),
     ],
 )
-def test_broken_rule_is_found(
-    part: str, broken: type, make_vllm: Callable[[Setup], Any], monkeypatch: pytest.MonkeyPatch
+def test_each_broken_rule_is_found(
+    part: str,
+    broken: type,
+    make_vllm: Callable[[EngineSetup], Any],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(sys.modules[__name__], part, broken)
 
-    def play_all() -> None:
+    def compare_all() -> None:
         for seed in range(_SEEDS_OF_A_TEST):
-            play(seed, make_vllm)
+            compare_run(seed, make_vllm)
 
     with pytest.raises(AssertionError):
-        play_all()
+        compare_all()

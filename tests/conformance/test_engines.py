@@ -29,7 +29,9 @@ COMPLETIONS = "/v1/completions"
 LEASES = (f"lease-{n}" for n in count())
 
 
-def leased(body: dict[str, Any] | bytes, path: str = COMPLETIONS, priority: int = 0) -> EngineCall:
+def leased_call(
+    body: dict[str, Any] | bytes, path: str = COMPLETIONS, priority: int = 0
+) -> EngineCall:
     """Return a call under a new lease; greedy and of fixed length unless the body differs."""
     if isinstance(body, dict):
         body = json.dumps(
@@ -38,16 +40,16 @@ def leased(body: dict[str, Any] | bytes, path: str = COMPLETIONS, priority: int 
     return EngineCall(next(LEASES), priority, path, {"x-something": "else"}, body)
 
 
-def ids(length: int, first: int = 5) -> list[int]:
+def prompt_ids(length: int, first: int = 5) -> list[int]:
     """Return a prompt of `length` tokens in every engine; another `first` shares no KV."""
     return [first] + [5] * (length - 1)
 
 
-def chat(text: str) -> list[dict[str, str]]:
+def chat_of(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
-async def answer(engine: Engine, call: EngineCall) -> tuple[ResponseHead, bytes]:
+async def answer_to(engine: Engine, call: EngineCall) -> tuple[ResponseHead, bytes]:
     """Return the whole answer; fail if the head is not first or not the only one."""
     async with aclosing(engine.call(call)) as items:
         head = await anext(items)
@@ -60,43 +62,44 @@ async def answer(engine: Engine, call: EngineCall) -> tuple[ResponseHead, bytes]
 
 
 async def answer_json(engine: Engine, call: EngineCall) -> tuple[int, Any]:
-    head, body = await answer(engine, call)
+    head, body = await answer_to(engine, call)
     return head.status, json.loads(body)
 
 
-def events(body: bytes) -> list[Any]:
+def events_of(body: bytes) -> list[Any]:
     """Return the events of a stream; fail if it does not end with [DONE]."""
     lines = [line for line in body.decode().split("\n\n") if line]
     assert lines[-1] == "data: [DONE]"
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
 
 
-async def until(condition: Callable[[], bool], within_s: float = 30.0) -> None:
+async def wait_until(condition: Callable[[], bool], within_s: float = 30.0) -> None:
     """Poll a condition that an engine shows only in a gauge."""
     async with asyncio.timeout(within_s):
-        # Engines do not signal changes of their gauges.
+        # engines do not signal changes of their gauges
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.002)
 
 
-async def cancelled(task: asyncio.Task[Any]) -> None:
+async def cancel_and_wait(task: asyncio.Task[Any]) -> None:
     """Cancel a caller's task, which closes its call."""
     task.cancel()
     await asyncio.wait([task])
     assert task.cancelled()
 
 
-async def test_capacity_is_what_the_engine_was_given(
+async def test_reported_capacity_is_the_configured_one(
     engine: Engine, capacity: EngineCapacity
 ) -> None:
-    """The scheduler fills replicas by these numbers; one token too many is a grant that waits."""
+    """The scheduler fills replicas by these numbers; one token too many makes a lease wait."""
     assert capacity == EngineCapacity(
         2048, block_size=32, max_num_seqs=16, max_model_len=2048, caches_prefixes=True
     )
 
 
 @pytest.mark.parametrize(
-    ("path", "prompt"), [(CHAT, {"messages": chat("hi there")}), (COMPLETIONS, {"prompt": "a b c"})]
+    ("path", "prompt"),
+    [(CHAT, {"messages": chat_of("hi there")}), (COMPLETIONS, {"prompt": "a b c"})],
 )
 async def test_stream_deltas_add_up_to_the_unary_text(
     engine: Engine, path: str, prompt: dict[str, Any]
@@ -105,12 +108,12 @@ async def test_stream_deltas_add_up_to_the_unary_text(
 
     The ingress frames the answer, so headers of the hop are left out: a stale length would cut it.
     """
-    head, unary = await answer(engine, leased(prompt, path))
-    stream_head, stream = await answer(engine, leased(prompt | {"stream": True}, path))
+    head, unary = await answer_to(engine, leased_call(prompt, path))
+    stream_head, stream = await answer_to(engine, leased_call(prompt | {"stream": True}, path))
 
     choice = json.loads(unary)["choices"][0]
     text = choice["message"]["content"] if path == CHAT else choice["text"]
-    deltas = [event["choices"][0] for event in events(stream)]
+    deltas = [event["choices"][0] for event in events_of(stream)]
     assert 200 == head.status == stream_head.status
     assert "application/json" in head.headers["content-type"]
     assert "text/event-stream" in stream_head.headers["content-type"]
@@ -124,29 +127,31 @@ async def test_stream_deltas_add_up_to_the_unary_text(
     assert "length" == choice["finish_reason"] == deltas[-1]["finish_reason"]
 
 
-async def test_stream_comes_in_chunks(engine: Engine, capacity: EngineCapacity) -> None:
-    """An engine that collects the stream first would lose the time to first token."""
-    call = leased({"prompt": "a b c", "max_tokens": 1800, "stream": True})
+async def test_stream_arrives_in_several_chunks(engine: Engine, capacity: EngineCapacity) -> None:
+    """An engine that collects the stream first would delay the first token."""
+    call = leased_call({"prompt": "a b c", "max_tokens": 1800, "stream": True})
 
     async with aclosing(engine.call(call)) as items:
         await anext(items)
         first = await anext(items)
         produced = engine.progress(call.lease_id).output_tokens
-    await until(lambda: engine.free_kv_tokens() == capacity.kv_tokens)
+    await wait_until(lambda: engine.free_kv_tokens() == capacity.kv_tokens)
 
     assert isinstance(first, bytes)
     assert produced < 1800
 
 
 @pytest.mark.slow
-async def test_progress_rises_during_a_unary_call(engine: Engine) -> None:
-    """A unary call must be metered while it runs, or the fair clock stops until its end."""
-    call = leased({"prompt": ids(10), "max_tokens": 500})
-    task = asyncio.create_task(answer(engine, call))
+async def test_progress_increases_during_a_unary_call(engine: Engine) -> None:
+    """Without it the fair-share clock would stop until the end of the call."""
+    call = leased_call({"prompt": prompt_ids(10), "max_tokens": 500})
+    task = asyncio.create_task(answer_to(engine, call))
 
-    await until(lambda: engine.progress(call.lease_id).output_tokens >= 1)
+    await wait_until(lambda: engine.progress(call.lease_id).output_tokens >= 1)
     early = engine.progress(call.lease_id)
-    await until(lambda: engine.progress(call.lease_id).output_tokens >= early.output_tokens + 10)
+    await wait_until(
+        lambda: engine.progress(call.lease_id).output_tokens >= early.output_tokens + 10
+    )
     still_running = not task.done()
     await task
 
@@ -163,7 +168,7 @@ async def test_progress_rises_during_a_unary_call(engine: Engine) -> None:
         (COMPLETIONS, {"prompt": ["a b c", "d e"]}, 1),
         (COMPLETIONS, {"prompt": "a b c", "n": 2, "temperature": 1.0}, 2),
         (COMPLETIONS, {"prompt": ["a b c", "d e"], "n": 2, "temperature": 1.0}, 2),
-        (CHAT, {"messages": chat("hi"), "n": 3, "temperature": 1.0}, 3),
+        (CHAT, {"messages": chat_of("hi"), "n": 3, "temperature": 1.0}, 3),
         (COMPLETIONS, {"prompt": "a b c", "max_tokens": 1}, 1),
     ],
     ids=["one", "prompts", "n", "prompts-n", "chat-n", "one-token"],
@@ -176,10 +181,10 @@ async def test_final_progress_equals_usage(
     `usage` counts a prompt once; the KV of its n choices holds it n times, and so does progress.
     """
     extra = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
-    call = leased(body | extra, path)
+    call = leased_call(body | extra, path)
 
-    _, received = await answer(engine, call)
-    usage = events(received)[-1]["usage"] if stream else json.loads(received)["usage"]
+    _, received = await answer_to(engine, call)
+    usage = events_of(received)[-1]["usage"] if stream else json.loads(received)["usage"]
 
     final = usage["prompt_tokens"] * choices, usage["completion_tokens"]
     assert usage["completion_tokens"] > 0
@@ -188,32 +193,32 @@ async def test_final_progress_equals_usage(
     assert Progress(0, 0) == engine.progress(call.lease_id)
 
 
-async def test_two_calls_with_one_request_id_are_metered_apart(engine: Engine) -> None:
+async def test_two_calls_with_one_request_id_are_metered_separately(engine: Engine) -> None:
     """A client may send the same X-Request-Id twice; each lease still pays for its own tokens."""
     calls = [
-        replace(leased({"prompt": "a b", "max_tokens": n}), headers={"x-request-id": "same"})
+        replace(leased_call({"prompt": "a b", "max_tokens": n}), headers={"x-request-id": "same"})
         for n in (5, 9)
     ]
 
-    await asyncio.gather(*(answer(engine, call) for call in calls))
+    await asyncio.gather(*(answer_to(engine, call) for call in calls))
 
     produced = [engine.release(call.lease_id).output_tokens for call in calls]
     assert produced == [5, 9]
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
-async def test_early_close_frees_kv_within_a_second(
+async def test_closed_call_frees_its_kv_memory_within_a_second(
     engine: Engine, capacity: EngineCapacity, stream: bool
 ) -> None:
-    """A caller that has left must not hold memory that others wait for."""
-    call = leased({"prompt": ids(1000), "max_tokens": 1000, "stream": stream})
-    task = asyncio.create_task(answer(engine, call))
-    await until(lambda: engine.progress(call.lease_id).output_tokens >= 5)
+    """The call of a disconnected caller must not hold memory that others wait for."""
+    call = leased_call({"prompt": prompt_ids(1000), "max_tokens": 1000, "stream": stream})
+    task = asyncio.create_task(answer_to(engine, call))
+    await wait_until(lambda: engine.progress(call.lease_id).output_tokens >= 5)
     held = capacity.kv_tokens - engine.free_kv_tokens()
 
     async with asyncio.timeout(1.0):
-        await cancelled(task)
-        await until(lambda: engine.free_kv_tokens() == capacity.kv_tokens)
+        await cancel_and_wait(task)
+        await wait_until(lambda: engine.free_kv_tokens() == capacity.kv_tokens)
 
     final = engine.release(call.lease_id)
     assert held >= 1000
@@ -222,27 +227,29 @@ async def test_early_close_frees_kv_within_a_second(
 
 
 @pytest.mark.slow
-async def test_call_closed_at_any_moment_is_charged_as_the_engine_counts_it(
+async def test_closed_call_is_charged_as_the_engine_counts_it(
     engine: Engine, capacity: EngineCapacity
 ) -> None:
     """From the first token on the count is exact; before it at most the read prompt counts."""
-    rng, before = random.Random(34), _counted(engine)
+    rng, before = random.Random(34), _engines_own_count(engine)
     charged = Progress(0, 0)
     unread = 0
 
-    async def leave(number: int) -> None:
+    async def close_call(number: int) -> None:
         nonlocal charged, unread
         prompt, most = rng.randint(20, 300), rng.randint(1, 80)
         after_s, turns = rng.uniform(0.0, 0.02 if number % 4 == 0 else 0.3), rng.randint(1, 4)
-        call = leased({"prompt": ids(prompt), "max_tokens": most, "stream": number % 3 > 0})
-        task = asyncio.create_task(answer(engine, call))
+        call = leased_call(
+            {"prompt": prompt_ids(prompt), "max_tokens": most, "stream": number % 3 > 0}
+        )
+        task = asyncio.create_task(answer_to(engine, call))
         if number % 8 == 0:  # before any token, however slow the machine is
             for _ in range(turns):
                 await asyncio.sleep(0)
         else:
             await asyncio.wait([task], timeout=after_s)
         if not task.done():
-            await cancelled(task)
+            await cancel_and_wait(task)
         used = engine.release(call.lease_id)
         if used.output_tokens:
             charged = Progress(
@@ -254,10 +261,10 @@ async def test_call_closed_at_any_moment_is_charged_as_the_engine_counts_it(
             assert 0 <= used.prompt_tokens <= prompt
 
     for begin in range(0, 200, 8):
-        await asyncio.gather(*(leave(number) for number in range(begin, begin + 8)))
-    await until(lambda: engine.free_kv_tokens() == capacity.kv_tokens)
+        await asyncio.gather(*(close_call(number) for number in range(begin, begin + 8)))
+    await wait_until(lambda: engine.free_kv_tokens() == capacity.kv_tokens)
 
-    counted = _counted(engine)
+    counted = _engines_own_count(engine)
     assert unread >= 10
     assert charged == Progress(
         counted.prompt_tokens - before.prompt_tokens,
@@ -270,7 +277,7 @@ def counted_tokens(progress: Progress) -> tuple[int, int]:
     return progress.prompt_tokens, progress.output_tokens
 
 
-def _counted(engine: Engine) -> Progress:
+def _engines_own_count(engine: Engine) -> Progress:
     """Return the tokens that an engine has counted itself."""
     if isinstance(engine, FakeEngine):
         return Progress(engine.begun_prompt_tokens, engine.made_tokens)
@@ -286,58 +293,57 @@ def _counted(engine: Engine) -> Progress:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True], ids=["unary", "stream"])
-async def test_closing_a_call_that_waits_for_kv_removes_it(
+async def test_call_closed_while_it_waits_for_memory_is_never_admitted(
     engine: Engine, capacity: EngineCapacity, stream: bool
 ) -> None:
-    """A call that was cancelled while it waited must never be admitted."""
-    running = leased({"prompt": ids(1600, 7), "max_tokens": 400})
-    waiting = leased({"prompt": ids(500, 8), "max_tokens": 400, "stream": stream})
-    running_task = asyncio.create_task(answer(engine, running))
-    await until(lambda: engine.progress(running.lease_id).output_tokens >= 1)
-    waiting_task = asyncio.create_task(answer(engine, waiting))
-    await until(lambda: engine.progress(waiting.lease_id).prompt_tokens > 0)
+    running = leased_call({"prompt": prompt_ids(1600, 7), "max_tokens": 400})
+    waiting = leased_call({"prompt": prompt_ids(500, 8), "max_tokens": 400, "stream": stream})
+    running_task = asyncio.create_task(answer_to(engine, running))
+    await wait_until(lambda: engine.progress(running.lease_id).output_tokens >= 1)
+    waiting_task = asyncio.create_task(answer_to(engine, waiting))
+    await wait_until(lambda: engine.progress(waiting.lease_id).prompt_tokens > 0)
 
     async with asyncio.timeout(1.0):
-        await cancelled(waiting_task)
+        await cancel_and_wait(waiting_task)
     _, body = await running_task
-    await until(lambda: engine.free_kv_tokens() == capacity.kv_tokens)
+    await wait_until(lambda: engine.free_kv_tokens() == capacity.kv_tokens)
 
     assert json.loads(body)["usage"]["completion_tokens"] == 400
     assert Progress(0, 0) == engine.release(waiting.lease_id)
 
 
 async def finishing_order(engine: Engine, calls: list[EngineCall]) -> list[int]:
-    """Return the priorities of calls in the order of their ends, all queued while KV was full.
+    """Return the priorities of calls in the order of their ends.
 
     No prompt of them fits beside the call that blocks the memory.
     """
-    blocker = leased({"prompt": ids(1060, 6), "max_tokens": 980})
-    blocking = asyncio.create_task(answer(engine, blocker))
-    await until(lambda: engine.progress(blocker.lease_id).output_tokens >= 1)
+    blocker = leased_call({"prompt": prompt_ids(1060, 6), "max_tokens": 980})
+    blocking = asyncio.create_task(answer_to(engine, blocker))
+    await wait_until(lambda: engine.progress(blocker.lease_id).output_tokens >= 1)
     order: list[int] = []
 
-    async def run(call: EngineCall) -> None:
+    async def run_and_note(call: EngineCall) -> None:
         _, body = await answer_json(engine, call)
         order.append(call.priority)
         assert body["usage"]["completion_tokens"] == json.loads(call.body)["max_tokens"]
 
     tasks = []
     for call in calls:
-        tasks.append(asyncio.create_task(run(call)))
-        await until(lambda call=call: engine.progress(call.lease_id).prompt_tokens > 0)  # type: ignore[misc]
+        tasks.append(asyncio.create_task(run_and_note(call)))
+        await wait_until(lambda call=call: engine.progress(call.lease_id).prompt_tokens > 0)  # type: ignore[misc]
     assert all(engine.progress(call.lease_id).output_tokens == 0 for call in calls)
-    await cancelled(blocking)
+    await cancel_and_wait(blocking)
     await asyncio.gather(*tasks)
     return order
 
 
-async def test_lower_priority_is_admitted_first(engine: Engine) -> None:
+async def test_lower_priority_number_is_admitted_first(engine: Engine) -> None:
     """The engine's own queue must not change the order of the leases.
 
     No two of the calls fit at once, so they end in the order of their admission.
     """
     calls = [
-        leased({"prompt": ids(1100, 7 + number)}, priority=priority)
+        leased_call({"prompt": prompt_ids(1100, 7 + number)}, priority=priority)
         for number, priority in enumerate((30, -5, 20, 10))
     ]
 
@@ -352,7 +358,7 @@ async def test_lower_priority_is_admitted_first(engine: Engine) -> None:
 async def test_priority_in_the_body_is_ignored(engine: Engine) -> None:
     """A caller could otherwise put its own call first."""
     calls = [
-        leased({"prompt": ids(1100, 7 + given), "priority": asked}, priority=given)
+        leased_call({"prompt": prompt_ids(1100, 7 + given), "priority": asked}, priority=given)
         for given, asked in ((3, 0), (1, 9), (2, 5))
     ]
 
@@ -360,14 +366,14 @@ async def test_priority_in_the_body_is_ignored(engine: Engine) -> None:
 
 
 @pytest.mark.slow
-async def test_kv_overflow_preempts_the_last_in_priority(engine: Engine) -> None:
-    """The call with the lowest priority is preempted, recomputed, and still answered whole.
+async def test_full_kv_memory_preempts_the_call_of_lowest_priority(engine: Engine) -> None:
+    """The preempted call is recomputed and still answered completely.
 
     It has about 1,024 tokens then; the other call takes 256 of them before it ends.
     """
     before = engine.preemptions()
-    last = leased({"prompt": ids(980, 7), "max_tokens": 300}, priority=2)
-    first = leased({"prompt": ids(980, 8), "max_tokens": 300}, priority=1)
+    last = leased_call({"prompt": prompt_ids(980, 7), "max_tokens": 300}, priority=2)
+    first = leased_call({"prompt": prompt_ids(980, 8), "max_tokens": 300}, priority=1)
 
     order = await finishing_order(engine, [last, first])
 
@@ -393,12 +399,12 @@ async def test_engine_answers_the_calls_that_measure_the_cost_of_prompts(
     ("path", "body", "status", "param"),
     [
         (COMPLETIONS, {"model": "nope", "prompt": "a"}, 404, "model"),
-        (CHAT, {"model": "nope", "messages": chat("a")}, 404, "model"),
+        (CHAT, {"model": "nope", "messages": chat_of("a")}, 404, "model"),
         (CHAT, {}, 400, None),
         (COMPLETIONS, {}, 400, "prompt"),
         (COMPLETIONS, b'{"prompt": ', 400, None),
         (COMPLETIONS, {"prompt": "a", "max_tokens": 0}, 400, "max_tokens"),
-        (COMPLETIONS, {"prompt": ids(3000)}, 400, "input_tokens"),
+        (COMPLETIONS, {"prompt": prompt_ids(3000)}, 400, "input_tokens"),
         (COMPLETIONS, {"prompt": "a", "stream": "perhaps"}, 400, None),
     ],
     ids=[
@@ -412,11 +418,11 @@ async def test_engine_answers_the_calls_that_measure_the_cost_of_prompts(
         "no-bool",
     ],
 )
-async def test_bad_requests_get_an_openai_error(
+async def test_invalid_request_gets_an_openai_error(
     engine: Engine, path: str, body: dict[str, Any] | bytes, status: int, param: str | None
 ) -> None:
-    """Clients read `error.message`; an exception or an empty 500 is no help to them."""
-    call = leased(body, path)
+    """Clients read `error.message`, which an exception or an empty 500 lacks."""
+    call = leased_call(body, path)
 
     answered, received = await answer_json(engine, call)
 
@@ -427,15 +433,15 @@ async def test_bad_requests_get_an_openai_error(
 
 
 async def test_path_that_is_not_served_is_not_found(engine: Engine) -> None:
-    """A misspelt path is the caller's mistake, and no reason to restart a replica."""
-    head, _ = await answer(engine, leased({"prompt": "a"}, "/v1/completion"))
+    """A misspelt path is the caller's error, and no reason to restart a replica."""
+    head, _ = await answer_to(engine, leased_call({"prompt": "a"}, "/v1/completion"))
 
     assert head.status == 404
     engine.check()
 
 
 def engine_processes() -> dict[int, psutil.Process]:
-    """Return the processes below this one, without multiprocessing's helper.
+    """Return the child processes, without the helper of multiprocessing.
 
     A Ray cluster started by other tests is excluded too: its processes come and go.
     """
@@ -450,23 +456,23 @@ def _mentions(process: psutil.Process, word: str) -> bool:
     return any(word in argument for argument in process.cmdline())
 
 
-async def test_steps_are_counted_while_there_is_work(engine: Engine) -> None:
+async def test_steps_are_counted_while_the_engine_has_work(engine: Engine) -> None:
     """A replica detects a stalled engine by its steps, also in a prefill and for unary calls."""
     before = engine.steps()
     assert not before.has_work
-    call = leased({"prompt": "a", "max_tokens": 20})
-    running = asyncio.create_task(answer(engine, call))
-    await until(lambda: engine.steps().has_work)
+    call = leased_call({"prompt": "a", "max_tokens": 20})
+    running = asyncio.create_task(answer_to(engine, call))
+    await wait_until(lambda: engine.steps().has_work)
     await running
 
     after = engine.steps()
     assert after.made >= before.made + 20
-    await until(lambda: not engine.steps().has_work)
+    await wait_until(lambda: not engine.steps().has_work)
     assert "" == engine.suspended()
 
 
-class Stalling:
-    """The processes of an engine, which a test stops and continues."""
+class StallingEngine:
+    """Processes of an engine, which a test stops and continues."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -487,47 +493,47 @@ class Stalling:
             os.kill(pid, signal.SIGCONT)
 
 
-async def test_stalled_engine_shows_no_steps_and_continues(engine: Engine) -> None:
-    """The engine's calls end while it is stalled; it still shows a step when it continues."""
-    stalling = Stalling(engine)
-    await answer(engine, leased({"prompt": "a"}))
+async def test_stalled_engine_makes_no_steps_and_continues(engine: Engine) -> None:
+    """Calls end while the engine is stalled, and a step follows when it continues."""
+    stalling = StallingEngine(engine)
+    await answer_to(engine, leased_call({"prompt": "a"}))
     for comes_before_it in (True, False):  # at work when it is stopped, or idle
-        call = leased({"prompt": "a", "max_tokens": 2000, "stream": True})
+        call = leased_call({"prompt": "a", "max_tokens": 2000, "stream": True})
         if comes_before_it:
-            running = asyncio.create_task(answer(engine, call))
-            await until(lambda call=call: engine.progress(call.lease_id).output_tokens >= 5)  # type: ignore[misc]
+            running = asyncio.create_task(answer_to(engine, call))
+            await wait_until(lambda call=call: engine.progress(call.lease_id).output_tokens >= 5)  # type: ignore[misc]
             stalling.stop()
         else:
             stalling.stop()
-            running = asyncio.create_task(answer(engine, call))
+            running = asyncio.create_task(answer_to(engine, call))
         try:
-            await until(lambda: engine.steps().has_work and bool(engine.suspended()))
+            await wait_until(lambda: engine.steps().has_work and bool(engine.suspended()))
             await asyncio.sleep(0.2)  # its earlier output is read
             made = engine.steps().made
             await asyncio.sleep(0.2)
             assert made == engine.steps().made
             engine.check()
 
-            await cancelled(running)
+            await cancel_and_wait(running)
             assert not engine.steps().has_work
         finally:
             stalling.go_on()
-        await until(lambda made=made: engine.steps().made > made)  # type: ignore[misc]
+        await wait_until(lambda made=made: engine.steps().made > made)  # type: ignore[misc]
         assert "" == engine.suspended()
-        head, _ = await answer(engine, leased({"prompt": "a"}))
+        head, _ = await answer_to(engine, leased_call({"prompt": "a"}))
         assert head.status == 200
 
 
-# The last tests in this file: each starts its own engine.
+# the last tests of this file start engines of their own
 @pytest.mark.parametrize(
     "own_engine",
     ["fake", pytest.param("vllm", marks=[*VLLM_ONLY[0].marks, pytest.mark.long])],
     indirect=True,
 )
 async def test_stalled_engine_can_be_killed(own_engine: Engine) -> None:
-    """A stopped process ends by no signal but SIGKILL."""
+    """Of all signals only SIGKILL ends a stopped process."""
     await own_engine.start()
-    stalling = Stalling(own_engine)
+    stalling = StallingEngine(own_engine)
     stalling.stop()
     await asyncio.to_thread(own_engine.kill)
     with pytest.raises(EngineError):
@@ -537,8 +543,10 @@ async def test_stalled_engine_can_be_killed(own_engine: Engine) -> None:
     assert not [pid for pid in stalling.pids if psutil.pid_exists(pid)]
 
 
-async def test_engine_death_is_an_engine_error_and_stop_leaves_nothing(own_engine: Engine) -> None:
-    """Only with such an error does the replica let its leases run elsewhere.
+async def test_engine_death_raises_an_engine_error_and_stop_leaves_no_process(
+    own_engine: Engine,
+) -> None:
+    """Only with this error does the replica let its leases run elsewhere.
 
     Workers outlive a killed engine; they would hold the GPU's memory.
     """
@@ -550,14 +558,14 @@ async def test_engine_death_is_an_engine_error_and_stop_leaves_nothing(own_engin
     started = [p for pid, p in engine_processes().items() if pid not in others]
     received: dict[bool, list[ResponseHead | bytes]] = {False: [], True: []}
 
-    async def run(call: EngineCall, stream: bool) -> None:
+    async def receive_items(call: EngineCall, stream: bool) -> None:
         async for item in own_engine.call(call):
             received[stream].append(item)
 
-    calls = {s: leased({"prompt": "a", "max_tokens": 2000, "stream": s}) for s in received}
-    tasks = {s: asyncio.create_task(run(call, s)) for s, call in calls.items()}
+    calls = {s: leased_call({"prompt": "a", "max_tokens": 2000, "stream": s}) for s in received}
+    tasks = {s: asyncio.create_task(receive_items(call, s)) for s, call in calls.items()}
     for call in calls.values():
-        await until(lambda call=call: own_engine.progress(call.lease_id).output_tokens >= 5)  # type: ignore[misc]
+        await wait_until(lambda call=call: own_engine.progress(call.lease_id).output_tokens >= 5)  # type: ignore[misc]
 
     if isinstance(own_engine, FakeEngine):
         own_engine.die(by_itself=False)
@@ -576,7 +584,7 @@ async def test_engine_death_is_an_engine_error_and_stop_leaves_nothing(own_engin
         own_engine.check()
     assert not own_engine.died_by_itself()
     with pytest.raises(EngineError):
-        await answer(own_engine, leased({"prompt": "a"}))
+        await answer_to(own_engine, leased_call({"prompt": "a"}))
     assert own_engine.progress(calls[False].lease_id).output_tokens >= 5
 
     await own_engine.stop()

@@ -10,7 +10,7 @@ import pytest
 from justitia_ray.protocol.engine import Engine, EngineCall
 from justitia_ray.protocol.generation_bodies import CHAT, MESSAGES, RESPONSES
 from tests.conformance.conftest import VLLM_ONLY
-from tests.conformance.test_engines import LEASES, MODEL, answer, answer_json, chat
+from tests.conformance.test_engines import LEASES, MODEL, answer_json, answer_to, chat_of
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
@@ -25,11 +25,11 @@ _SMALL = {
 }
 
 
-def _nested(depth: int) -> dict[str, Any]:
+def _nested_schema(depth: int) -> dict[str, Any]:
     """Return a schema with two alternatives at each level: 1.25 MB for depth 13."""
     if depth == 0:
         return {"type": "string"}
-    inner = _nested(depth - 1)
+    inner = _nested_schema(depth - 1)
     return {
         "oneOf": [
             {
@@ -43,34 +43,36 @@ def _nested(depth: int) -> dict[str, Any]:
     }
 
 
-def _format(schema: dict[str, Any]) -> dict[str, Any]:
+def _response_format(schema: dict[str, Any]) -> dict[str, Any]:
     described = {"name": "s", "schema": schema, "strict": True}
     return {"response_format": {"type": "json_schema", "json_schema": described}}
 
 
-def _call(path: str, **fields: Any) -> EngineCall:
+def _leased_call(path: str, **fields: Any) -> EngineCall:
     body = {"model": MODEL, "temperature": 0, **fields}
     return EngineCall(next(LEASES), 0, path, {}, json.dumps(body).encode(), (), "a")
 
 
-def _chat(**fields: Any) -> EngineCall:
-    return _call(CHAT, messages=chat("say something"), max_tokens=64, **fields)
+def _chat_call(**fields: Any) -> EngineCall:
+    return _leased_call(CHAT, messages=chat_of("say something"), max_tokens=64, **fields)
 
 
-async def _content(engine: Engine, **fields: Any) -> str:
-    status, said = await answer_json(engine, _chat(**fields))
+async def _chat_content(engine: Engine, **fields: Any) -> str:
+    status, said = await answer_json(engine, _chat_call(**fields))
     assert 200 == status, said
     return str(said["choices"][0]["message"]["content"])
 
 
 async def test_output_follows_each_kind_of_grammar(engine: Engine) -> None:
-    """The backends of vLLM apply the grammar after the other process has compiled it."""
-    in_schema = json.loads(await _content(engine, **_format({"enum": ["red", "blue"]})))
-    chosen = await _content(engine, structured_outputs={"choice": ["yes", "no"]})
-    matched = await _content(engine, structured_outputs={"regex": "[ab]{3}"})
+    """VLLM's backends apply the grammar after a separate process has compiled it."""
+    in_schema = json.loads(
+        await _chat_content(engine, **_response_format({"enum": ["red", "blue"]}))
+    )
+    chosen = await _chat_content(engine, structured_outputs={"choice": ["yes", "no"]})
+    matched = await _chat_content(engine, structured_outputs={"regex": "[ab]{3}"})
     grammar = 'root ::= "one" | "two"'
-    derived = await _content(engine, structured_outputs={"grammar": grammar})
-    an_object = await _content(engine, response_format={"type": "json_object"})
+    derived = await _chat_content(engine, structured_outputs={"grammar": grammar})
+    an_object = await _chat_content(engine, response_format={"type": "json_object"})
 
     assert in_schema in ("red", "blue")
     assert chosen in ("yes", "no")
@@ -79,14 +81,14 @@ async def test_output_follows_each_kind_of_grammar(engine: Engine) -> None:
     assert an_object.lstrip().startswith("{")
 
 
-async def test_grammar_that_vllm_refuses_gets_vllms_400(engine: Engine) -> None:
+async def test_grammar_that_vllm_refuses_is_answered_with_its_400(engine: Engine) -> None:
     wrongs: tuple[dict[str, Any], ...] = (
         {"regex": "(a"},
         {"grammar": "root ::= ("},
         {"choice": []},
     )
     for wrong in wrongs:
-        status, said = await answer_json(engine, _chat(structured_outputs=wrong))
+        status, said = await answer_json(engine, _chat_call(structured_outputs=wrong))
 
         assert 400 == status, said
 
@@ -95,21 +97,23 @@ async def test_grammar_that_vllm_refuses_gets_vllms_400(engine: Engine) -> None:
 async def test_schema_that_compiles_too_long_is_refused_while_other_calls_continue(
     engine: Engine, path: str
 ) -> None:
-    """Without the limit, such a schema blocked the replica's loop for 30 s."""
-    schema = _nested(13)
+    """Without the limit such a compilation blocked the replica's event loop for 30 s."""
+    schema = _nested_schema(13)
     if path == RESPONSES:
         described = {"type": "json_schema", "name": "s", "schema": schema, "strict": True}
-        heavy = _call(path, input="a", max_output_tokens=9, text={"format": described})
+        heavy = _leased_call(path, input="a", max_output_tokens=9, text={"format": described})
     elif path == MESSAGES:
         described = {"type": "json_schema", "schema": schema}
-        messages = chat("a")
-        heavy = _call(path, messages=messages, max_tokens=9, output_config={"format": described})
+        messages = chat_of("a")
+        heavy = _leased_call(
+            path, messages=messages, max_tokens=9, output_config={"format": described}
+        )
     else:
-        heavy = _chat(**_format(schema))
-    await _content(engine, **_format(_SMALL))  # starts the worker
+        heavy = _chat_call(**_response_format(schema))
+    await _chat_content(engine, **_response_format(_SMALL))  # starts the worker
     gaps: list[float] = []
 
-    async def beat() -> None:
+    async def measure_gaps() -> None:
         last = time.monotonic()
         while True:
             await asyncio.sleep(0.01)
@@ -117,9 +121,9 @@ async def test_schema_that_compiles_too_long_is_refused_while_other_calls_contin
             gaps.append(now - last)
             last = now
 
-    beating = asyncio.create_task(beat())
-    refused = asyncio.create_task(answer(engine, heavy))
-    await _content(engine, ignore_eos=True)  # completes beside it
+    beating = asyncio.create_task(measure_gaps())
+    refused = asyncio.create_task(answer_to(engine, heavy))
+    await _chat_content(engine, ignore_eos=True)  # completes beside it
     head, body = await refused
     beating.cancel()
 
@@ -129,13 +133,18 @@ async def test_schema_that_compiles_too_long_is_refused_while_other_calls_contin
     engine.check()
 
 
-async def test_schema_that_is_known_costs_no_time(engine: Engine) -> None:
-    """A known schema is compiled neither by the worker nor again by the engine."""
+async def test_known_schema_is_not_compiled_again(engine: Engine) -> None:
+    """Neither the worker nor the engine compiles a schema twice."""
     schema = {**_SMALL, "title": "another one"}
     times = []
-    for format_ in ({}, _format(schema), _format(schema), _format({**schema, "title": "third"})):
+    for format_ in (
+        {},
+        _response_format(schema),
+        _response_format(schema),
+        _response_format({**schema, "title": "third"}),
+    ):
         began_at = time.perf_counter()
-        await _content(engine, ignore_eos=True, **format_)
+        await _chat_content(engine, ignore_eos=True, **format_)
         times.append(round(1_000 * (time.perf_counter() - began_at), 1))
     without_ms, first_ms, known_ms, other_ms = times
 

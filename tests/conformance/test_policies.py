@@ -65,11 +65,11 @@ pytestmark = pytest.mark.parametrize(
 )
 
 
-def _open(driver: CoreDriver, name: str, tenant: str) -> None:
+def _open_application(driver: CoreDriver, name: str, tenant: str) -> None:
     driver.handle(ev.ApplicationArrived(name, "class", tenant, 1, 100, "i0", 100))
 
 
-def test_nothing_is_lost_or_duplicated(policy: str, options: Options) -> None:
+def test_no_inference_is_lost_or_duplicated(policy: str, options: Options) -> None:
     service = Service(policy, options)
     service.load()
     service.run()
@@ -83,7 +83,9 @@ def test_nothing_is_lost_or_duplicated(policy: str, options: Options) -> None:
     assert sum(service.outputs.values()) == sum(end.output_tokens for end in ends)
 
 
-def test_nothing_is_lost_or_duplicated_when_replicas_die(policy: str, options: Options) -> None:
+def test_no_inference_is_lost_or_duplicated_when_replicas_die(
+    policy: str, options: Options
+) -> None:
     """Engines and replicas die, and one joins: interrupted inferences wait again and end once."""
     service = Service(policy, options)
     service.load()
@@ -91,9 +93,9 @@ def test_nothing_is_lost_or_duplicated_when_replicas_die(policy: str, options: O
     service.step()
     service.fail_one("r1")
     service.step()
-    service.lose("r1")
+    service.lose_replica("r1")
     service.step()
-    service.join("r2", ReplicaCapacity(400, 1, 5))
+    service.add_replica("r2", ReplicaCapacity(400, 1, 5))
     service.run()
     ends = service.ends()
 
@@ -104,23 +106,29 @@ def test_nothing_is_lost_or_duplicated_when_replicas_die(policy: str, options: O
 
 
 @pytest.mark.parametrize("tenants", ["one", "own"])
-def test_ties_go_to_the_first_arrival(policy: str, options: Options, tenants: str) -> None:
-    """Among equal applications arrival decides, never a hash or a heap."""
-    driver = CoreDriver(SchedulerCore(policy_path(policy), {**options, **_unlimited(policy)}))
+def test_first_of_equal_applications_is_served_first(
+    policy: str, options: Options, tenants: str
+) -> None:
+    """The arrival decides, never a hash or a heap."""
+    driver = CoreDriver(
+        SchedulerCore(policy_path(policy), {**options, **_options_without_limit(policy)})
+    )
     names = ["c", "a", "b", "e", "d"]
     for name in names:
-        _open(driver, name, "t" if tenants == "one" else f"of {name}")
+        _open_application(driver, name, "t" if tenants == "one" else f"of {name}")
         driver.submit(f"{name}1", name)
 
     assert [f"{name}1" for name in names] == granted(driver.pull())
 
 
-def test_inferences_of_one_application_go_in_their_order(policy: str, options: Options) -> None:
-    """An application's inferences are FIFO: longest or shortest first was measured as no better.
+def test_inferences_of_an_application_are_served_in_order(policy: str, options: Options) -> None:
+    """Serving the longest or shortest first was measured as no better.
 
     Under `sjf` the order is that of the predicted lengths.
     """
-    driver = CoreDriver(SchedulerCore(policy_path(policy), {**options, **_unlimited(policy)}))
+    driver = CoreDriver(
+        SchedulerCore(policy_path(policy), {**options, **_options_without_limit(policy)})
+    )
     driver.open()
     lengths = {f"x{number}": 5 + number * number % 11 for number in range(6)}
     for number, (name, length) in enumerate(lengths.items()):
@@ -136,7 +144,7 @@ def test_order_keys_are_unique(policy: str, options: Options) -> None:
     """A key ends in a sequence number, so that no comparison ever reaches an id."""
     driver = CoreDriver(SchedulerCore(policy_path(policy), options))
     for name in "abcdef":
-        _open(driver, name, f"of {name}")
+        _open_application(driver, name, f"of {name}")
         driver.submit(f"{name}1", name)
     order = driver.core.ledger.policy
     applications = driver.core.state.applications.values()
@@ -144,26 +152,26 @@ def test_order_keys_are_unique(policy: str, options: Options) -> None:
     assert 6 == len({order.key(order.client(a), a) for a in applications})
 
 
-def _go_on(service: Service) -> None:
+def _apply_further_events(service: Service) -> None:
     """Apply further events: arrivals, weights, losses, cancellations."""
     service.step()
     service.load(1, first=3)
     service.handle(ev.WeightChanged("b3", 3))
-    service.join("r2", ReplicaCapacity(260, 1, 4))
+    service.add_replica("r2", ReplicaCapacity(260, 1, 4))
     service.step()
     service.handle(ev.InferenceCancelled("a3/1"))
     service.fail_one("r2")
     service.step()
     service.break_engine("r0")
     service.load(1, first=4)
-    service.lose("r1")
+    service.lose_replica("r1")
     service.handle(ev.ApplicationCancelled("b4"))
     service.run()
 
 
 @pytest.mark.parametrize("steps", [0, 3, 9])
 def test_restart_does_not_change_later_grants(policy: str, options: Options, steps: int) -> None:
-    """Every state that affects the order must survive a scheduler.
+    """All state that affects the order must survive a scheduler.
 
     One run continues; in the other a new scheduler starts from the stored state, the ingress
     resubmits everything, and the replicas report. From then on both make the same grants in the
@@ -176,21 +184,21 @@ def test_restart_does_not_change_later_grants(policy: str, options: Options, ste
         for _ in range(steps):
             service.step()
         service.log.clear()
-        assert service.running()
+        assert service.running_ids()
         if restarts:
             service.restart()
         service.report()
 
         assert [] == service.log, "nothing has changed, and something was done"
 
-        _go_on(service)
+        _apply_further_events(service)
         runs.append(service)
 
-    assert runs[0].story() == runs[1].story()
+    assert runs[0].executed_actions() == runs[1].executed_actions()
 
 
 @pytest.mark.parametrize("steps", [0, 3, 9])
-def test_restart_after_lost_replicas_loses_nothing(
+def test_restart_after_lost_replicas_loses_no_inference(
     policy: str, options: Options, steps: int
 ) -> None:
     """Inferences requeued before the restart are served once, and running ones continue.
@@ -205,7 +213,7 @@ def test_restart_after_lost_replicas_loses_nothing(
         service.step()
     service.break_engine("r0")
     service.step()
-    running = service.running()
+    running = service.running_ids()
     leases = {service.holds[name] for name in running}
     service.restart()
     adopted_from = len(service.log)
@@ -218,10 +226,10 @@ def test_restart_after_lost_replicas_loses_nothing(
     assert 6 == len({name for name, _ in ended(service.log)}) == len(ended(service.log))
 
 
-def test_cancelled_application_is_settled_and_the_others_go_on(
+def test_cancelled_application_is_charged_its_runs_and_refunded_the_rest(
     policy: str, options: Options
 ) -> None:
-    """The application pays for runs until its leases were aborted; the other charge is refunded."""
+    """The application pays for its runs until its leases were aborted."""
     service = Service(policy, options)
     service.load()
     driver = service.driver
@@ -240,7 +248,7 @@ def test_cancelled_application_is_settled_and_the_others_go_on(
     ended_before = driver.application(victim).kv_token_time - sum(
         driver.inference(service.owners[lease_id]).attained for lease_id in held
     )
-    service.make(1)
+    service.make_tokens(1)
     actions = service.handle(ev.ApplicationCancelled(victim))
     before = len(ended(service.log))
     service.report()
@@ -296,10 +304,10 @@ def _cancel_running(driver: CoreDriver) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("cancel", [_cancel_waiting, _cancel_running])
-def test_cancelled_inference_costs_what_it_was_served(
+def test_cancelled_inference_costs_the_service_it_received(
     policy: str, options: Options, cancel: Callable[[CoreDriver], tuple[int, int]]
 ) -> None:
-    """A charge in advance is refunded, and the account holds the service received."""
+    """A charge in advance is refunded."""
     driver = CoreDriver(SchedulerCore(policy_path(policy), options))
     driver.open(cost=1000)
     prompt, output = cancel(driver)
@@ -312,6 +320,6 @@ def test_cancelled_inference_costs_what_it_was_served(
         )
 
 
-def _unlimited(policy: str) -> Options:
+def _options_without_limit(policy: str) -> Options:
     """Return options under which no client is delayed."""
     return {"requests_per_minute": 100} if policy == "rpm" else {}

@@ -36,7 +36,7 @@ def _prompt(kind: str, path: str) -> dict[str, Any]:
     )
 
 
-async def _ask(engine: Engine, tenant: str, kind: str, **more: Any) -> tuple[int, Any]:
+async def _send_prompt(engine: Engine, tenant: str, kind: str, **more: Any) -> tuple[int, Any]:
     path, fields = _BODIES[kind]
     body = {"model": MODEL, "temperature": 0, **fields, **_prompt(kind, path), **more}
     call = EngineCall(next(LEASES), 0, path, {}, json.dumps(body).encode(), (), tenant)
@@ -45,9 +45,9 @@ async def _ask(engine: Engine, tenant: str, kind: str, **more: Any) -> tuple[int
     return status, answered
 
 
-async def _cached(engine: Engine, tenant: str, kind: str, **more: Any) -> int:
+async def _cached_tokens(engine: Engine, tenant: str, kind: str, **more: Any) -> int:
     """Return how many tokens of a prompt were found in the cache."""
-    status, answered = await _ask(engine, tenant, kind, **more)
+    status, answered = await _send_prompt(engine, tenant, kind, **more)
     assert 200 == status, answered
     usage = answered["usage"]
     details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
@@ -55,28 +55,30 @@ async def _cached(engine: Engine, tenant: str, kind: str, **more: Any) -> int:
 
 
 @pytest.mark.parametrize("kind", _BODIES)
-async def test_prompt_is_found_by_its_own_tenant_only(strict: Engine, kind: str) -> None:
-    assert 0 == await _cached(strict, "a/x", kind)
-    assert 0 == await _cached(strict, "b", kind)
-    assert 0 == await _cached(strict, "a", kind)
-    assert 64 <= await _cached(strict, "a/x", kind)
+async def test_cached_prompt_is_found_by_its_own_tenant_only(strict: Engine, kind: str) -> None:
+    assert 0 == await _cached_tokens(strict, "a/x", kind)
+    assert 0 == await _cached_tokens(strict, "b", kind)
+    assert 0 == await _cached_tokens(strict, "a", kind)
+    assert 64 <= await _cached_tokens(strict, "a/x", kind)
 
 
 async def test_callers_salt_divides_the_prefix_cache_within_its_tenant(strict: Engine) -> None:
     own = {"cache_salt": "s", "max_tokens": 2}
-    assert 0 == await _cached(strict, "c", "chat")
-    assert 0 == await _cached(strict, "c", "chat", **own)
-    assert 64 <= await _cached(strict, "c", "chat", **own)
-    assert 0 == await _cached(strict, "d", "chat", **own)
+    assert 0 == await _cached_tokens(strict, "c", "chat")
+    assert 0 == await _cached_tokens(strict, "c", "chat", **own)
+    assert 64 <= await _cached_tokens(strict, "c", "chat", **own)
+    assert 0 == await _cached_tokens(strict, "d", "chat", **own)
 
 
-async def test_one_salt_too_many_is_the_callers_mistake(strict: Engine) -> None:
+async def test_request_with_one_salt_too_many_is_refused(strict: Engine) -> None:
     """The engine continues, and so do the tenant's other calls."""
-    statuses = [(await _ask(strict, "e", "chat", cache_salt=f"s{n}"))[0] for n in range(MOST_SALTS)]
-    status, answered = await _ask(strict, "e", "chat", cache_salt="more")
+    statuses = [
+        (await _send_prompt(strict, "e", "chat", cache_salt=f"s{n}"))[0] for n in range(MOST_SALTS)
+    ]
+    status, answered = await _send_prompt(strict, "e", "chat", cache_salt="more")
 
     assert [200] * MOST_SALTS == statuses
     assert 400 == status
     assert "engine.max_cache_salts" in answered["error"]["message"]
-    assert 64 <= await _cached(strict, "e", "chat", cache_salt="s0")
+    assert 64 <= await _cached_tokens(strict, "e", "chat", cache_salt="s0")
     strict.check()

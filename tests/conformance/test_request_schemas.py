@@ -9,7 +9,7 @@ import pytest
 @pytest.mark.long
 @pytest.mark.vllm
 def test_schemas_are_of_the_installed_vllm() -> None:
-    """Another release may accept other requests; `scripts/write_request_schemas` writes its file.
+    """`scripts/write_request_schemas` writes the file for another vLLM release.
 
     The test runs in a separate process: pydantic names equal classes by earlier imports.
     """

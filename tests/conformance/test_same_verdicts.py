@@ -53,7 +53,7 @@ DIFFERENCES = {
     "beam search": "it runs outside the engine's batch (openai/chat_completion/serving.py:380)",
     "129 choices": "OpenAI's limit is 128, vLLM's 16,384 (vllm/sampling_params.py:46)",
 }
-"""Requests that vLLM answers and this service refuses, with the reason and the line in vLLM."""
+"""Requests that vLLM answers and this service refuses, with the reason and vLLM's line."""
 LATE = {
     "audio": "only the engine knows whether its model hears (multimodal/registry.py:159)",
     "content no blocks": "the engine makes no message of it (anthropic/serving.py:420)",
@@ -73,7 +73,7 @@ _CASES = [
 
 
 class EngineReplicas(AnsweringReplicas):
-    """Replica calls answered by an engine, which counts the calls that reach it."""
+    """Replica calls that an engine answers; the calls that reach the engine are counted."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -131,7 +131,7 @@ async def http(
 
 
 @pytest.mark.parametrize(("path", "name"), _CASES)
-async def test_verdict_field_and_count_are_vllms(
+async def test_verdict_field_and_token_count_equal_vllms(
     http: httpx.AsyncClient,
     replicas: EngineReplicas,
     counter: TokenCounter,

@@ -13,7 +13,7 @@ from justitia_ray.protocol.engine import Engine, EngineCall
 from justitia_ray.protocol.generation_bodies import COUNT_TOKENS, MESSAGES, RESPONSES
 from tests.conformance.conftest import VLLM_ONLY
 from tests.conformance.test_continuation import check_every_cut, parts_of
-from tests.conformance.test_engines import LEASES, MODEL, answer, chat
+from tests.conformance.test_engines import LEASES, MODEL, answer_to, chat_of
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
@@ -22,7 +22,7 @@ pytestmark = [
 
 _BODIES: dict[str, dict[str, Any]] = {
     RESPONSES: {"input": "hi there", "max_output_tokens": 6},
-    MESSAGES: {"messages": chat("hi there"), "max_tokens": 6},
+    MESSAGES: {"messages": chat_of("hi there"), "max_tokens": 6},
 }
 _NAME = re.compile(
     r'"((?:(?:resp|msg|rs|fc|call|chatcmpl(?:-tool)?)[_-])?[0-9a-f-]{16,})"|"created_at":(\d+)'
@@ -30,12 +30,12 @@ _NAME = re.compile(
 _CACHED = re.compile(r'("cached_tokens":)\d+')
 
 
-def leased(path: str, **more: Any) -> EngineCall:
+def leased_call(path: str, **more: Any) -> EngineCall:
     body = {"model": MODEL, "temperature": 0, **_BODIES[path], **more}
     return EngineCall(next(LEASES), 0, path, {}, json.dumps(body).encode())
 
 
-def told(stream: bytes) -> list[tuple[dict[str, Any], str | None]]:
+def contents_of(stream: bytes) -> list[tuple[dict[str, Any], str | None]]:
     """Return the events of a stream, each with its piece of text, if it has one.
 
     Each id is replaced by its order of appearance, and cached counts by 0: an attempt may find the
@@ -44,11 +44,11 @@ def told(stream: bytes) -> list[tuple[dict[str, Any], str | None]]:
     """
     places: dict[str, int] = {}
 
-    def place(found: re.Match[str]) -> str:
+    def numbered(found: re.Match[str]) -> str:
         number = places.setdefault(found[0], len(places))
         return f'"name {number}"' if found[1] else f'"created_at":{number}'
 
-    text = _CACHED.sub(r"\1 0", _NAME.sub(place, stream.decode()))
+    text = _CACHED.sub(r"\1 0", _NAME.sub(numbered, stream.decode()))
     lines = [line for line in text.splitlines() if line]
     events: list[dict[str, Any]] = []
     for kind, data in zip(lines[::2], lines[1::2], strict=True):
@@ -82,8 +82,8 @@ async def test_final_progress_equals_usage_on_every_endpoint(
     engine: Engine, path: str, stream: bool
 ) -> None:
     """The meter and the caller's usage must count the same tokens."""
-    call = leased(path, stream=stream)
-    head, body = await answer(engine, call)
+    call = leased_call(path, stream=stream)
+    head, body = await answer_to(engine, call)
     sizes = {
         name: int(re.findall(rf'"{name}":\s*(\d+)', body.decode())[-1])
         for name in ("input_tokens", "output_tokens")
@@ -96,15 +96,15 @@ async def test_final_progress_equals_usage_on_every_endpoint(
 
 
 @pytest.mark.parametrize("path", _BODIES)
-async def test_stream_cut_anywhere_goes_on_as_if_it_had_not_been(engine: Engine, path: str) -> None:
-    """Each event names its response and item, which must stay those that the caller has seen."""
-    await check_every_cut(engine, leased(path, stream=True), told)
+async def test_continued_stream_equals_the_uncut_one_on_every_endpoint(
+    engine: Engine, path: str
+) -> None:
+    """Each event names its response and item by ids that the caller has already seen."""
+    await check_every_cut(engine, leased_call(path, stream=True), contents_of)
 
 
 @pytest.mark.parametrize("path", _BODIES)
-async def test_stream_that_follows_a_grammar_says_that_it_cannot_be_continued(
-    engine: Engine, path: str
-) -> None:
+async def test_stream_that_follows_a_grammar_cannot_be_continued(engine: Engine, path: str) -> None:
     """The grammar's state is lost with the engine."""
     schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
     wanted = (
@@ -112,18 +112,18 @@ async def test_stream_that_follows_a_grammar_says_that_it_cannot_be_continued(
         if path == RESPONSES
         else {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
     )
-    call = leased(path, stream=True, **wanted)
+    call = leased_call(path, stream=True, **wanted)
     parts = await parts_of(engine, call)
 
     assert "structured_outputs" in parts[-1].obstacle
 
 
-async def test_tokenize_is_answered_without_a_lease(engine: Engine) -> None:
-    """The endpoint returns the tokens that an inference will be charged for its prompt."""
-    call = leased(MESSAGES)
-    await answer(engine, call)
+async def test_tokenize_needs_no_lease(engine: Engine) -> None:
+    """The endpoint returns the number of tokens that a prompt is charged for."""
+    call = leased_call(MESSAGES)
+    await answer_to(engine, call)
     charged = engine.release(call.lease_id).prompt_tokens
-    asked = {"model": MODEL, "messages": chat("hi there")}
+    asked = {"model": MODEL, "messages": chat_of("hi there")}
     head, body = await engine.answer_unscheduled(COUNT_TOKENS, {}, json.dumps(asked).encode())
 
     assert (200, charged) == (head.status, json.loads(body)["input_tokens"])

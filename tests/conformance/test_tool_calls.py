@@ -15,9 +15,9 @@ from justitia_ray.protocol.engine import Engine, EngineCall, Output
 from justitia_ray.protocol.generation_bodies import MESSAGES, RESPONSES
 from justitia_ray.protocol.stream_parts import Delivered, Part
 from tests.conformance.conftest import VLLM_ONLY
-from tests.conformance.test_continuation import check_every_cut, continued, parts_of
-from tests.conformance.test_engines import CHAT, LEASES, MODEL, chat, events
-from tests.conformance.test_surface import told
+from tests.conformance.test_continuation import check_every_cut, continue_stream, parts_of
+from tests.conformance.test_engines import CHAT, LEASES, MODEL, chat_of, events_of
+from tests.conformance.test_surface import contents_of
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
@@ -32,18 +32,18 @@ _OWN_TOKENS = 6
 """Number of tokens that the model generates after the given ones."""
 _BODIES: dict[str, tuple[dict[str, Any], str]] = {
     CHAT: (
-        {"messages": chat("hi"), "tools": [{"type": "function", "function": _FUNCTION}]},
+        {"messages": chat_of("hi"), "tools": [{"type": "function", "function": _FUNCTION}]},
         "max_tokens",
     ),
     RESPONSES: ({"input": "hi", "tools": [{"type": "function", **_FUNCTION}]}, "max_output_tokens"),
     MESSAGES: (
-        {"messages": chat("hi"), "tools": [{"name": "weather", "input_schema": _SCHEMA}]},
+        {"messages": chat_of("hi"), "tools": [{"name": "weather", "input_schema": _SCHEMA}]},
         "max_tokens",
     ),
 }
 
 
-async def outputs_of(engine: Engine, text: str) -> tuple[Output, ...]:
+async def outputs_for(engine: Engine, text: str) -> tuple[Output, ...]:
     """Return outputs with which the engine would have generated a text, one token each."""
     asked = {"model": MODEL, "prompt": text, "add_special_tokens": False}
     head, body = await engine.answer_unscheduled("/tokenize", {}, json.dumps(asked).encode())
@@ -51,12 +51,12 @@ async def outputs_of(engine: Engine, text: str) -> tuple[Output, ...]:
     return tuple(Output((token,)) for token in json.loads(body)["tokens"])
 
 
-def ending(output: Output) -> Output:
+def with_regular_end(output: Output) -> Output:
     """Return the output with the finish reason of a regular end."""
     return output._replace(finish_reason="stop")
 
 
-def leased(path: str, said: tuple[Output, ...], own_tokens: int) -> EngineCall:
+def leased_call(path: str, said: tuple[Output, ...], own_tokens: int) -> EngineCall:
     """Return a streamed call under a new lease that continues after `said`."""
     fields, limit = _BODIES[path]
     body = {"model": MODEL, "temperature": 0, "stream": True, "ignore_eos": True, **fields}
@@ -64,7 +64,7 @@ def leased(path: str, said: tuple[Output, ...], own_tokens: int) -> EngineCall:
     return EngineCall(next(LEASES), 0, path, {}, json.dumps(body).encode(), said)
 
 
-def called(path: str, stream: bytes) -> tuple[list[str], str]:
+def tool_calls_in(path: str, stream: bytes) -> tuple[list[str], str]:
     """Return the tool names that a stream calls, and all their arguments as text."""
     lines = [line for line in stream.decode().splitlines() if line.startswith("data: {")]
     found = [json.loads(line.removeprefix("data: ")) for line in lines]
@@ -83,28 +83,28 @@ def called(path: str, stream: bytes) -> tuple[list[str], str]:
     return [block["name"] for block in blocks if block["type"] == "tool_use"], "".join(pieces)
 
 
-def said_by(path: str, stream: bytes) -> Any:
+def content_of(path: str, stream: bytes) -> Any:
     """Return the content of a stream, independent of chunk borders."""
     if path != CHAT:
-        return told(stream)
-    choices = [choice for event in events(stream) for choice in event["choices"]]
+        return contents_of(stream)
+    choices = [choice for event in events_of(stream) for choice in event["choices"]]
     calls = [call for choice in choices for call in choice["delta"].get("tool_calls") or []]
-    names = {event["id"] for event in events(stream)} | {c["id"] for c in calls if c.get("id")}
+    names = {event["id"] for event in events_of(stream)} | {c["id"] for c in calls if c.get("id")}
     ends = [choice["finish_reason"] for choice in choices if choice["finish_reason"]]
     text = "".join(choice["delta"].get("content") or "" for choice in choices)
-    return called(path, stream), text, ends, len(names)
+    return tool_calls_in(path, stream), text, ends, len(names)
 
 
 @pytest.mark.parametrize("path", _BODIES)
-async def test_call_cut_anywhere_goes_on_as_if_it_had_not_been(engine: Engine, path: str) -> None:
+async def test_continued_tool_call_equals_the_uncut_one(engine: Engine, path: str) -> None:
     """Half of the arguments are no JSON, so an agent would fail on a wrong continuation.
 
     Name and id are sent once, and the arguments after the cut equal those of an uncut stream.
     """
-    said = await outputs_of(engine, _OPENED)
-    call = leased(path, said, _OWN_TOKENS)
-    undisturbed = await check_every_cut(engine, call, partial(said_by, path))
-    names, arguments = called(path, undisturbed)
+    said = await outputs_for(engine, _OPENED)
+    call = leased_call(path, said, _OWN_TOKENS)
+    undisturbed = await check_every_cut(engine, call, partial(content_of, path))
+    names, arguments = tool_calls_in(path, undisturbed)
 
     assert ["weather"] == names
     assert len(arguments) > len('{"city": "')
@@ -114,17 +114,17 @@ async def test_call_cut_anywhere_goes_on_as_if_it_had_not_been(engine: Engine, p
 async def test_stream_cut_after_a_complete_tool_call_gets_its_end(
     engine: Engine, path: str
 ) -> None:
-    """The engine has nothing left to generate, but the caller has not received the end."""
-    made = await outputs_of(engine, _CALL)
-    said = (*made[:-1], ending(made[-1]))
-    call = leased(path, said, 1)
+    """The engine has no more to generate, but the caller has not received the end."""
+    made = await outputs_for(engine, _CALL)
+    said = (*made[:-1], with_regular_end(made[-1]))
+    call = leased_call(path, said, 1)
     whole = await parts_of(engine, call)
     delivered = Delivered(names=path == RESPONSES)
     delivered.add_part(Part(b"", 0, said))
     delivered.add_part(whole[0])
 
-    rest, _ = await continued(engine, replace(call, earlier=()), delivered)
+    rest, _ = await continue_stream(engine, replace(call, earlier=()), delivered)
 
     undisturbed = b"".join(part.body for part in whole)
-    assert (["weather"], '{"city": "Oslo"}') == called(path, undisturbed)
-    assert said_by(path, undisturbed) == said_by(path, whole[0].body + rest)
+    assert (["weather"], '{"city": "Oslo"}') == tool_calls_in(path, undisturbed)
+    assert content_of(path, undisturbed) == content_of(path, whole[0].body + rest)

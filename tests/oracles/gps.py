@@ -11,7 +11,7 @@ from fractions import Fraction
 
 
 class FluidServer:
-    """Serves all sessions that are owed work at the same time, in proportion to their weights."""
+    """Fluid server that serves all sessions with owed work, in proportion to their weights."""
 
     def __init__(self) -> None:
         self.virtual_time = Fraction(0)
@@ -69,7 +69,7 @@ class FluidServer:
 
 @dataclass
 class Ledger:
-    """Charged and attained service of an application."""
+    """Charged and received service of an application."""
 
     charged: Fraction
     attained: Fraction = Fraction(0)
@@ -88,7 +88,7 @@ class ServedRules:
         self.ledgers: dict[str, Ledger] = {}
 
     def arrive(self, name: str, predicted: Fraction, weight: Fraction) -> None:
-        """Apply rule 6."""
+        """Apply rule 6: charge a new application its predicted cost."""
         charge = max(Fraction(2), predicted)
         self.ledgers[name] = Ledger(charge)
         self._join(name, weight)
@@ -99,7 +99,7 @@ class ServedRules:
         return self.gps.tag(name)
 
     def report(self, deliveries: Iterable[tuple[str, Fraction]]) -> None:
-        """Apply rules 1 and 2."""
+        """Apply rules 1 and 2: raise used-up charges, and pour the reported service into GPS."""
         total = Fraction(0)
         for name, amount in deliveries:
             total += amount
@@ -111,21 +111,21 @@ class ServedRules:
         self._pour(total)
 
     def leave(self, name: str) -> None:
-        """Apply rule 4."""
+        """Apply rule 4: refund what an idle application is charged beyond its service."""
         ledger = self.ledgers[name]
         if not ledger.away:
             ledger.away = True
             self._take_back(name, ledger.charged - ledger.attained)
 
     def come_back(self, name: str) -> None:
-        """Apply rule 5."""
+        """Apply rule 5: charge a returning application again."""
         ledger = self.ledgers[name]
         if ledger.away:
             ledger.away = False
             self._ask(name, ledger.charged - ledger.attained)
 
     def expect(self, name: str, remaining: Fraction) -> None:
-        """Apply rule 7."""
+        """Apply rule 7: raise the charge to the expected cost."""
         ledger = self.ledgers[name]
         more = ledger.attained + remaining - ledger.charged
         if more > 0:
@@ -134,7 +134,7 @@ class ServedRules:
                 self._ask(name, more)
 
     def end(self, name: str) -> None:
-        """Apply rule 3; work owed beyond the refund is still served."""
+        """Apply rule 3: refund an ended application; service beyond the refund is still owed."""
         self.leave(name)
         del self.ledgers[name]
 

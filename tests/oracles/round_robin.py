@@ -7,13 +7,13 @@ from collections.abc import Mapping
 
 
 class RoundRobin:
-    """The four steps of App. C.2 over clients, identified by their place in the ring, from 1."""
+    """Four steps of the paper's App. C.2 over clients, named by their place in the ring."""
 
     def __init__(self, quantum: int) -> None:
-        """Step 1: set the quantum Q."""
+        """Step 1 of the algorithm: set the quantum Q."""
         self.quantum = quantum
         self.balance: dict[int, int] = {}
-        """Step 2: C_i, initially 0. The source calls a balance of at most 0 debt."""
+        """Step 2 of the algorithm: balance C_i of each client, initially 0."""
         self.at = 0
         """Client that is being visited; 0 before the first visit."""
 
@@ -28,7 +28,7 @@ class RoundRobin:
             prompts: Cost of the first waiting prompt of each client that has one; not empty.
         """
         while self.at not in prompts or self.balance[self.at] <= 0:
-            self.at = self._next()
+            self.at = self._next_in_ring()
             waits = self.at in prompts
             # "If a client has no requests in the queue, it will cease to be refilled once C ≥ 0."
             if self.balance[self.at] <= 0 if waits else self.balance[self.at] < 0:
@@ -37,10 +37,10 @@ class RoundRobin:
         return self.at
 
     def decode(self, client: int, cost: int) -> None:
-        """Step 4: deduct the cost of tokens."""
+        """Step 4 of the algorithm: deduct the cost of tokens."""
         self.balance[client] -= cost
 
-    def _next(self) -> int:
+    def _next_in_ring(self) -> int:
         ring = sorted(self.balance)
         return next(
             (client for client in ring if self.at is not None and client > self.at), ring[0]

@@ -13,7 +13,7 @@ from justitia_ray.core.stages import ExpectedStage
 
 @dataclass
 class Member:
-    """Application with the last stage that it has entered, and the started part of it."""
+    """Application of the shadow, with the stage it has entered and that stage's started part."""
 
     weight: Any
     sequence: int
@@ -27,17 +27,17 @@ class Member:
     first_since: Any = None
     first_iteration_s: Any = None
     first_until: Any = None
-    """End of the first inference (seconds); None: it has ended."""
+    """End of the first inference in seconds; None: it has ended."""
     started_at: Any = None
     ready_at: Any = None
     next_level: Any = None
     """Level for which the application waits; None: it waits for no level."""
     next_time: Any = None
-    """Time for which the application waits (seconds); None: it waits for no time."""
+    """Time for which the application waits, in seconds; None: it waits for no time."""
 
     @property
     def is_last(self) -> bool:
-        """Return whether this is the last stage."""
+        """Return whether the application is in its last stage."""
         return self.at == len(self.stages) - 1
 
     @property
@@ -47,7 +47,7 @@ class Member:
 
     @property
     def first_rate(self) -> Any:
-        """Return the service per second of the first inference of the stage, while it runs."""
+        """Return the service per second of the stage's first inference, while it runs."""
         return self.took / (self.first_until - self.first_since)
 
     def levels(self, number: int) -> Any:
@@ -74,12 +74,12 @@ class Cohort:
     gathers_until: Any
     service: Any = Fraction(0)
     rate: Any = Fraction(0)
-    """Service per second of its inferences."""
+    """Service per second of the cohort's inferences."""
     flies: bool = False
 
     @property
     def until(self) -> Any:
-        """Return the end: gathering time plus the mean duration of its inferences."""
+        """Return the end: gathering time plus the mean duration of the inferences."""
         if not self.rate:
             return self.gathers_until
         return self.gathers_until + self.service / self.rate
@@ -90,7 +90,7 @@ class Cohort:
 
 
 class LiteralShadow:
-    """All applications of the shadow at one time."""
+    """Applications of the shadow, simulated literally from event to event."""
 
     def __init__(self, iteration_s: Any) -> None:
         self.iteration_s = iteration_s
@@ -164,10 +164,10 @@ class LiteralShadow:
         elif was_beyond:
             self._enter(member, member.at)
         else:
-            self._take(member)
+            self._take_first(member)
             if member.started_at is not None:
                 self._start_last(member, member.started_at)
-            self._go_on(member)
+            self._continue_member(member)
 
     def advance(self, amount: Any, now: Any) -> None:
         """Let `amount` of service flow evenly from the last call until `now`."""
@@ -180,11 +180,13 @@ class LiteralShadow:
             for cohort in self.cohorts:
                 cohort.flies = cohort.gathers_until <= self.now
             self.cohorts = [c for c in self.cohorts if not c.flies or c.until > self.now]
-            if (due := self._first("next_time")) and due.next_time <= self.now:
-                self._go_on(due)
+            if (due := self._first_waiting_for("next_time")) and due.next_time <= self.now:
+                self._continue_member(due)
                 continue
-            self._rise()
-            if (first := self._first("next_level")) and self._owed_for(first.next_level) <= 0:
+            self._raise_level()
+            if (first := self._first_waiting_for("next_level")) and self._owed_for(
+                first.next_level
+            ) <= 0:
                 self._reach(first)
                 continue
             if self.now == now:
@@ -193,7 +195,7 @@ class LiteralShadow:
                 self.owed, amount = self.owed - part, amount - part
                 if part == lacking:
                     continue
-                self._rise()
+                self._raise_level()
                 return
             ends = [m.first_until for m in self.members.values() if m.first_until is not None]
             ends += [c.until if c.flies else c.gathers_until for c in self.cohorts]
@@ -212,7 +214,7 @@ class LiteralShadow:
             amount -= rate * (until - self.now)
             self.owed -= rate * (until - self.now)
             self.now = until
-            self._rise()  # before later events of the same time
+            self._raise_level()  # before later events of the same time
             if self.now == opens:
                 self.cohorts.append(Cohort(self.now + 32 * self.iteration_s))
 
@@ -227,12 +229,12 @@ class LiteralShadow:
             return Fraction(0)
         return self.owed + (level - self.level) * self._paying() - in_flight
 
-    def _rise(self) -> None:
+    def _raise_level(self) -> None:
         """Start work that fits in memory, up to the next level; unusable service is lost."""
         if not (paying := self._paying()):
             self.owed = max(self.rest(), self.owed)
             return
-        first, in_flight = self._first("next_level"), self.in_flight()
+        first, in_flight = self._first_waiting_for("next_level"), self.in_flight()
         levels = first.next_level - self.level if first else Fraction(0)
         if in_flight is not None:
             levels = min(levels, (in_flight - self.owed) / paying)
@@ -258,7 +260,7 @@ class LiteralShadow:
     def _reach(self, first: Member) -> None:
         self._start((first.next_level - self.level) * self._paying())
         self.level = first.next_level
-        self._go_on(first)
+        self._continue_member(first)
 
     def deadline(self, name: str, now: Any, kv_per_s: Any) -> Any:
         """Return the time at which the last inference has started and run."""
@@ -295,7 +297,7 @@ class LiteralShadow:
     def _starts(self, member: Member) -> bool:
         return member.next_level is not None and member.started_at is None
 
-    def _first(self, of: str) -> Member | None:
+    def _first_waiting_for(self, of: str) -> Member | None:
         waiting = [m for m in self.members.values() if getattr(m, of) is not None]
         return min(waiting, key=lambda m: (getattr(m, of), m.sequence), default=None)
 
@@ -303,10 +305,10 @@ class LiteralShadow:
         member.at, member.entered, member.started_at = at, self.level, None
         member.took, member.first_since = Fraction(0), self.now
         member.first_iteration_s = self.iteration_s
-        self._take(member)
-        self._go_on(member)
+        self._take_first(member)
+        self._continue_member(member)
 
-    def _take(self, member: Member) -> None:
+    def _take_first(self, member: Member) -> None:
         stage = member.stages[member.at]
         took = Fraction(stage.kv_token_time) / max(1, stage.inferences)
         self.owed += took - member.took
@@ -318,7 +320,7 @@ class LiteralShadow:
         member.started_at = at
         member.ready_at = at + self._path_s(member.stages[member.at])
 
-    def _go_on(self, member: Member) -> None:
+    def _continue_member(self, member: Member) -> None:
         """Make an application wait for its next level or time, or enter its next stage."""
         member.next_level = member.next_time = None
         last_starts = member.entered + member.levels_of_starts(member.at)

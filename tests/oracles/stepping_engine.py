@@ -53,7 +53,7 @@ class _Replica:
 
 
 class SteppingEngine:
-    """Runs applications to their end with true predictions."""
+    """Engine simulated by single iterations, with true predictions."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class SteppingEngine:
             self._handle(ev.PullAnswered(str(replica.index)), 0.0)
 
     def run(self, applications: Sequence[WorkloadApplication]) -> None:
-        """Run until all have ended; fills `rows` and `ended` by id."""
+        """Run until all have ended; fill `rows` and `ended` by id."""
         self._inferences = {
             f"{a.application_id}/{i.inference_id}": (a, i)
             for a in applications
@@ -101,9 +101,9 @@ class SteppingEngine:
             (a.arrived_at_s, a, None) for a in sorted(applications, key=lambda a: a.arrived_at_s)
         ]
         while len(self.ended) < len(applications):
-            self._boundary(self._next())
+            self._run_boundary(self._next_instant())
 
-    def _next(self) -> float:
+    def _next_instant(self) -> float:
         instants = [r.boundary for r in self._replicas if r.boundary is not None]
         waits = [at for at, _, _ in self._due]
         deadline = self.core.next_deadline()
@@ -113,7 +113,7 @@ class SteppingEngine:
             instants.append(min(waits))
         return min(instants)
 
-    def _boundary(self, now: float) -> None:
+    def _run_boundary(self, now: float) -> None:
         here = [r for r in self._replicas if r.boundary is None or r.boundary == now]
         completed: list[_Running] = []
         for replica in here:  # step 0
@@ -127,12 +127,12 @@ class SteppingEngine:
                 replica.swapped.append(last)
                 last.row.preemptions += 1
         for running in completed:
-            self._successors(running, now)
-        self._take_due(now)
+            self._submit_successors(running, now)
+        self._process_due(now)
         if self.core.applications.settled_since_report:
             self._handle(ev.ReplicaReported("0", withdraws=True), now)
         for replica in here:
-            self._let_in(replica, now)
+            self._admit(replica, now)
 
     def _end_iteration(self, replica: _Replica, now: float) -> list[_Running]:
         for running in replica.running:
@@ -162,7 +162,7 @@ class SteppingEngine:
         replica.boundary = None
         return completed
 
-    def _successors(self, running: _Running, now: float) -> None:
+    def _submit_successors(self, running: _Running, now: float) -> None:
         application, finished = self._inferences[running.request_id]
         self._finished.add(running.request_id)
         for inference in application.inferences:
@@ -170,7 +170,7 @@ class SteppingEngine:
             if finished.inference_id in inference.after and self._finished.issuperset(names):
                 self._submit_after(now, application, inference, now)
 
-    def _take_due(self, now: float) -> None:
+    def _process_due(self, now: float) -> None:
         if (deadline := self.core.next_deadline()) is not None and deadline <= now:
             self._handle(ev.DeadlinePassed(), now)
         while ready := sorted((d for d in self._due if d[0] <= now), key=lambda due: due[0]):
@@ -243,12 +243,12 @@ class SteppingEngine:
         if self._submitted[name] == len(application.inferences):
             self._handle(ev.ApplicationClosed(name), now)
 
-    def _let_in(self, replica: _Replica, now: float) -> None:
+    def _admit(self, replica: _Replica, now: float) -> None:
         for swapped in sorted(
             replica.swapped, key=lambda r: self.core.place(r.request_id)
         ):  # step 1
             wanted = replica.needed(self._block_size) + swapped.blocks(self._block_size, 1)
-            # At block size 1: used + its context + one token for it and for each that runs.
+            # at block size 1: the used tokens, its context, and one token for each sequence
             if wanted > self._kv_tokens:
                 break
             if len(replica.running) >= self._seats:

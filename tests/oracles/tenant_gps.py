@@ -12,7 +12,7 @@ from tests.oracles.gps import FluidServer, ServedRules
 
 @dataclass
 class TenantWork:
-    """A tenant: GPS among its applications, and the remaining work of its share."""
+    """Tenant with GPS among its applications, and the remaining work of its share."""
 
     gps: FluidServer = field(default_factory=FluidServer)
     left: dict[str, Fraction] = field(default_factory=dict)
@@ -21,11 +21,11 @@ class TenantWork:
     order: dict[str, int] = field(default_factory=dict)
 
     def place(self, name: str) -> tuple[Fraction, int]:
-        """Return the place in the order of service."""
+        """Return an application's place in the order of service."""
         return self.gps.tag(name), self.order[name]
 
     def first(self) -> str | None:
-        """Return the application that the share serves, or None."""
+        """Return the application that the tenant's share serves, or None."""
         waiting = [name for name, work in self.left.items() if work > 0]
         return min(waiting, key=self.place, default=None)
 
@@ -36,7 +36,7 @@ class TenantWork:
 
 
 class TenantRules(ServedRules):
-    """The rules of the served clock at both levels; `gps` is the root."""
+    """Rules of the served clock at both levels; `gps` is the root."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class TenantRules(ServedRules):
         return tenant.finished[name]
 
     def tag(self, name: str) -> Fraction:
-        """Return F_x."""
+        """Return F_x, the finish tag of an application inside its tenant."""
         return self._tenant(name).gps.tag(name)
 
     def open(self, name: str, tenant: str, predicted: Fraction, weight: Fraction) -> None:

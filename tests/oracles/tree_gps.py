@@ -16,7 +16,7 @@ ROOT = ""
 
 @dataclass
 class Leaf:
-    """GPS among the applications of a leaf, and the remaining work of its share."""
+    """Leaf of the tenant tree: GPS among its applications, and their remaining work."""
 
     gps: FluidServer = field(default_factory=FluidServer)
     left: dict[str, Fraction] = field(default_factory=dict)
@@ -24,22 +24,22 @@ class Leaf:
     """V of the root at which the last work of the leaf was done."""
     order: dict[str, int] = field(default_factory=dict)
     asked: Fraction = Fraction(1)
-    """Weight of the application named last."""
+    """Weight of the application that arrived last."""
 
     def first(self) -> str | None:
-        """Return the application that the share serves, or None."""
+        """Return the application that the leaf's share serves, or None."""
         waiting = [name for name, work in self.left.items() if work > 0]
         return min(waiting, key=lambda n: (self.gps.tag(n), self.order[n]), default=None)
 
 
 class TreeRules(ServedRules):
-    """The rules of the served clock over a tree; `gps` is the root's fluid server.
+    """Rules of the served clock over a tree; `gps` is the root's fluid server.
 
     Names of nodes are their paths; the leaf of a node's own applications is `path/.`.
     """
 
     def __init__(self, weights: dict[str, Fraction] | None = None) -> None:
-        """Create an empty tree.
+        """Create an empty tenant tree.
 
         Args:
             weights: Weights of nodes; any other leaf has the weight of its applications.
@@ -51,7 +51,7 @@ class TreeRules(ServedRules):
         self.leaf_of: dict[str, str] = {}
 
     def open(self, name: str, tenant: str, predicted: Fraction, weight: Fraction) -> None:
-        """Apply rule 6."""
+        """Apply rule 6: charge a new application of a tenant its predicted cost."""
         parts = tenant.split("/")
         for depth in range(1, len(parts)):
             self._branch("/".join(parts[:depth]))
@@ -128,8 +128,8 @@ class TreeRules(ServedRules):
         leaf.gps.take_back(name, work)
         taken = min(work, leaf.left[name])
         if taken > 0:
-            self._do(leaf, name, taken)
-        self._spend(leaf, work - taken)
+            self._serve_application(leaf, name, taken)
+        self._serve_leaf(leaf, work - taken)
         while path != ROOT:
             above = self.nodes[_parent(path)]
             owed = min(work, above.owed[path])
@@ -141,7 +141,7 @@ class TreeRules(ServedRules):
         self._serve(ROOT, work)
 
     def _serve(self, path: str, work: Fraction) -> None:
-        """Let a node serve everything below it, from event to event; V passes only at the root."""
+        """Let a node serve all nodes below it, from event to event; V passes only at the root."""
         while work > 0 and self.nodes[path].busy():
             rates = self._rates(path)
             step = min(work, *(self._until_event(name, rate) for name, rate in rates.items()))
@@ -151,7 +151,7 @@ class TreeRules(ServedRules):
                     self.nodes[name].pour(step * rate)
                 else:
                     self.leaves[name].gps.pour(step * rate)
-                    self._spend(self.leaves[name], step * rate)
+                    self._serve_leaf(self.leaves[name], step * rate)
             work -= step
 
     def _rates(self, path: str) -> dict[str, Fraction]:
@@ -169,7 +169,7 @@ class TreeRules(ServedRules):
         return rates
 
     def _until_event(self, name: str, rate: Fraction) -> Fraction:
-        """Return the service of the node until a busy child, or the work in it, changes."""
+        """Return the service of the node until a busy child, or its work, changes."""
         owed = self.nodes[_parent(name)].owed[name] / rate
         if name in self.nodes:
             return owed
@@ -177,13 +177,13 @@ class TreeRules(ServedRules):
         first = leaf.first()
         return owed if first is None else min(owed, leaf.left[first] / rate)
 
-    def _spend(self, leaf: Leaf, work: Fraction) -> None:
+    def _serve_leaf(self, leaf: Leaf, work: Fraction) -> None:
         while work > 0 and (name := leaf.first()) is not None:
             taken = min(work, leaf.left[name])
-            self._do(leaf, name, taken)
+            self._serve_application(leaf, name, taken)
             work -= taken
 
-    def _do(self, leaf: Leaf, name: str, work: Fraction) -> None:
+    def _serve_application(self, leaf: Leaf, name: str, work: Fraction) -> None:
         leaf.left[name] -= work
         if leaf.left[name] == 0:
             leaf.finished[name] = self.gps.virtual_time

@@ -35,13 +35,13 @@ class Call:
     cached: Tokens | None = None
     """Prompt tokens that each replica finds in its prefix cache; None: not reported."""
     seen: Tokens = 0
-    """Largest number of output tokens that a replica reported or returned on abort."""
+    """Largest number of output tokens that a replica has reported or returned on abort."""
     read: Tokens = 0
-    """Prompt tokens already prefilled when the inference was aborted."""
+    """Prompt tokens that were prefilled before the inference was aborted."""
 
 
 class CoreWorld:
-    """Feeds events to a core, executes its actions and records the state of every inference."""
+    """Scheduler core with its replicas and ingresses, checked after every event."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class CoreWorld:
         """Inferences that have not ended."""
         self.ended: dict[RequestId, str] = {}
         self.to_resubmit: list[RequestId] = []
-        """Inferences that were outstanding at the last restart and are not resubmitted yet."""
+        """Inferences outstanding at the last restart that are not resubmitted yet."""
         self.lease_owner: dict[LeaseId, RequestId] = {}
         self.finished: set[LeaseId] = set()
         """Leases that a replica has reported as finished."""
@@ -74,17 +74,17 @@ class CoreWorld:
         before = set(self.core.state.inferences)
         if isinstance(event, ev.InferenceSubmitted) and event.request_id in self.calls:
             before.add(event.request_id)
-        self._see(event)
+        self._note_reports(event)
         actions = self.core.handle(event, self.now)
         check(self.core)
         for action in actions:
-            self._carry_out(action)
+            self._execute(action)
         for request_id in sorted(before - set(self.core.state.inferences)):
             self._end(request_id, event, actions)
         known = set(self.core.state.inferences)
         assert self.calls.keys() - set(self.to_resubmit) == known, "lost or invented"
-        self._check_that_the_first_would_not_fit()
-        self._check_that_service_was_seen()
+        self._check_that_the_first_does_not_fit()
+        self._check_charged_service()
         return actions
 
     def submit(self, request_id: RequestId, *, resubmitted: bool = False) -> list[Action]:
@@ -133,7 +133,7 @@ class CoreWorld:
                 return
 
     def restart(self) -> None:
-        """Replace the core by one that recovers from a snapshot of it."""
+        """Replace the core by one that recovers from a snapshot."""
         stored = json.loads(json.dumps(snapshot(self.core)))
         policy, options = self.core.ledger.policy_name, self.core.ledger.options
         chosen = {
@@ -163,7 +163,7 @@ class CoreWorld:
         )
         first, claim_first = core.ledger.queue.first, core.ledger.queue.claim_first
 
-        def held_to_the_order(chosen: Application | None) -> Application | None:
+        def checked_choice(chosen: Application | None) -> Application | None:
             """Return the chosen application after checking that the policy's order allows it."""
             policy = core.ledger.policy
             if not isinstance(policy, GuardedPolicy) or not policy.lets_pass:
@@ -175,11 +175,11 @@ class CoreWorld:
             return chosen
 
         queue = core.ledger.queue
-        setattr(queue, "first", lambda: held_to_the_order(first()))  # noqa: B010 - a method, to mypy
-        setattr(queue, "claim_first", lambda: held_to_the_order(claim_first()))  # noqa: B010
+        setattr(queue, "first", lambda: checked_choice(first()))  # noqa: B010 - a method, to mypy
+        setattr(queue, "claim_first", lambda: checked_choice(claim_first()))  # noqa: B010
         return core
 
-    def _see(self, event: ev.Event) -> None:
+    def _note_reports(self, event: ev.Event) -> None:
         if isinstance(event, ev.ReplicaPulled):
             reports: list[ev.LeaseProgress | ev.LeaseFinished] = [
                 *(event.progress or ()),
@@ -191,7 +191,7 @@ class CoreWorld:
                     call.seen = max(call.seen, report.output_tokens)
             self.finished.update(r.lease_id for r in event.finished if r.outcome is not None)
 
-    def _carry_out(self, action: Action) -> None:
+    def _execute(self, action: Action) -> None:
         if isinstance(action, Grant):
             assert action.lease_id not in self.lease_owner, "lease granted twice"
             self.lease_owner[action.lease_id] = action.request_id
@@ -241,9 +241,9 @@ class CoreWorld:
         self.ended[request_id] = reason
         if call.application_id in self.applications:
             before = self.served.get(call.application_id, 0)
-            self.served[call.application_id] = before + self._received(call)
+            self.served[call.application_id] = before + self._most_received(call)
 
-    def _check_that_the_first_would_not_fit(self) -> None:
+    def _check_that_the_first_does_not_fit(self) -> None:
         if self.core.recovery.holding:
             return
         first = self.core.ledger.queue.first()
@@ -256,18 +256,18 @@ class CoreWorld:
                 asking = replica.replica_id in self.core.state.asking and not replica.draining
                 assert not (asking and placement.fits(replica, head)), "idle beside work"
 
-    def _check_that_service_was_seen(self) -> None:
+    def _check_charged_service(self) -> None:
         """Check that no application is charged more service than replicas reported."""
         seen = dict.fromkeys(self.applications, 0.0)
         for call in self.calls.values():
             if call.application_id in seen:
-                seen[call.application_id] += self._received(call)
+                seen[call.application_id] += self._most_received(call)
         for application_id, account in self.core.ledger.fair_share.accounts.items():
             most = seen[application_id] + self.served.get(application_id, 0)
             assert account.attained <= most, "booked more than was served"
 
-    def _received(self, call: Call) -> float:
-        """Return the most service that a call has received by its reports."""
+    def _most_received(self, call: Call) -> float:
+        """Return the most service that a call can have received by its reports."""
         memory = choices_kv_token_time(call.prompt, call.seen, call.choices) or call.read
         computed = call.prompt if call.seen else call.read
         cost = self._prefill_cost

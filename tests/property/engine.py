@@ -30,10 +30,10 @@ _CHECK_EVERY = 8
 """Number of iterations between two checks of all invariants."""
 
 Sizes = tuple[tuple[int, int], ...]
-"""(prompt tokens, output tokens) of each inference."""
+"""Prompt and output tokens of each inference."""
 
 
-def work(sizes: Sizes) -> int:
+def work_of(sizes: Sizes) -> int:
     """Return the KV token-time of the inferences, in token·iterations."""
     return sum(int(kv_token_time(p, d)) for p, d in sizes)
 
@@ -50,20 +50,18 @@ class Arrival:
     predicted: Fraction = Fraction(1)
     """Predicted cost as a multiple of the true cost."""
     overlaps: bool = False
-    """Whether a stage is submitted when the first inference of the previous stage ends, not the
-    last: then the application is never idle."""
+    """Whether a stage begins when the first call of the last one ends; then it is never idle."""
     predicted_output: int | None = None
     """Predicted output tokens of each inference; None: the true number."""
     expected: Fraction | None = None
-    """Predicted remaining cost at each later stage, as a multiple of the truth; None: no
-    prediction."""
+    """Predicted remaining cost at each later stage, over the true one; None: no prediction."""
     tenant: str = "tenant"
     cached: Fraction = Fraction(0)
     """Share of each prompt that its replica finds in its cache."""
 
     @property
     def cost(self) -> int:
-        return sum(work(sizes) for sizes in self.stages)
+        return sum(work_of(sizes) for sizes in self.stages)
 
     def found(self, prompt: int) -> int:
         """Return the tokens of a prompt that its replica finds in its cache."""
@@ -81,8 +79,7 @@ class Server:
     report_every: int = 1
     """Number of iterations between two reports."""
     progress_every: int = 1
-    """Number of reports from one that contains progress to the next; the others contain only
-    ends."""
+    """Number of reports from one with progress to the next; the others contain only ends."""
 
 
 @dataclass
@@ -93,7 +90,7 @@ class Outcomes:
     lag: dict[str, int] = field(default_factory=dict)
     """S(e) − S(f̄) by the accounts of the policy, with f̄ at the start of its report."""
     in_flight: int = 0
-    """I: largest remaining work in flight, computed from reported tokens."""
+    """Largest remaining work in flight (I), computed from reported tokens."""
     report: int = 0
     """Largest service of one report."""
     passed: int = 0
@@ -115,12 +112,12 @@ class _Running:
     output: int
     found: int = 0
     prefill: int = 0
-    """Cost of the tokens that it computes, in its service from the first token on."""
+    """Cost of the prompt tokens that are computed, which counts from the first token on."""
     made: int = 0
     reported: int = 0
 
     def service(self, made: int) -> int:
-        """Return the service that the inference has received after a number of output tokens."""
+        """Return the service received after a number of output tokens."""
         return int(kv_token_time(self.prompt, made)) + (self.prefill if made else 0)
 
     @property
@@ -129,7 +126,7 @@ class _Running:
 
 
 class Engine:
-    """Runs applications on replicas until all have ended."""
+    """Replicas that run applications until all have ended."""
 
     def __init__(
         self,
@@ -163,7 +160,7 @@ class Engine:
         self.outcomes = Outcomes()
 
     def run(self, arrivals: Mapping[str, Arrival] | Sequence[Arrival]) -> Outcomes:
-        """Run the applications to their end; those without names are named a0, a1, …."""
+        """Run the applications to their end; those without names are named a0, a1 and so on."""
         if not isinstance(arrivals, Mapping):
             arrivals = {f"a{number}": arrival for number, arrival in enumerate(arrivals)}
         self._arrivals = arrivals
@@ -230,7 +227,7 @@ class Engine:
         arrival = self._arrivals[name]
         remaining = None
         if arrival.expected is not None and len(self._left[name]) < len(arrival.stages):
-            remaining = exact(arrival.expected * sum(work(sizes) for sizes in self._left[name]))
+            remaining = exact(arrival.expected * sum(work_of(sizes) for sizes in self._left[name]))
         sizes = self._left[name].pop(0)
         stage = (name, len(self._left[name]))
         self._open[stage] = 1 if arrival.overlaps else len(sizes)

@@ -50,14 +50,11 @@ class Run:
     gap: float = 0
     """Largest difference between the counters of clients that wait at the same time."""
     ahead: dict[str, int] = field(default_factory=dict)
-    """D of each client: largest uncharged service after one of its admissions, which is the
-    admitted prompt and all remaining output of the client's inferences in flight."""
+    """Largest uncharged service (D) of each client after one of its admissions."""
     in_flight: int = 0
-    """I: largest uncharged service after an admission, over the inferences of all clients in
-    flight."""
+    """Largest uncharged service (I) of all clients after an admission."""
     overtaken: int = 0
-    """Largest service of other clients between the submission of a call and its dispatch, over
-    calls of clients that had no inference waiting or running."""
+    """Largest service of other clients between a call of an idle client and its dispatch."""
 
     def backlogged(self, *clients: str) -> list[list[Moment]]:
         """Return the longest intervals in which all given clients are backlogged (Def. 4.1)."""

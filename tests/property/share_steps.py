@@ -16,12 +16,12 @@ VERBS = (
     *("withdraw", "resume", "settle", "reweigh", "expect"),
 )
 WORK = st.integers(0, 60 * 60).map(lambda parts: Fraction(parts, 60))
-"""Drawn as integers because `st.fractions` needs four times the CPU time."""
+"""Strategy of amounts of work; whole numbers take a quarter of the CPU time of fractions."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """Operation on an application; it is skipped if it does not apply to the current state."""
+    """Operation on an application; it is skipped if the state does not allow it."""
 
     verb: str
     name: str
@@ -30,7 +30,7 @@ class Step:
     others: tuple[tuple[str, Fraction], ...] = ()
 
 
-def lives(
+def step_lists(
     verbs: tuple[str, ...],
     names: st.SearchStrategy[str],
     weights: st.SearchStrategy[Fraction],
@@ -41,14 +41,14 @@ def lives(
     return st.lists(step, min_size=1, max_size=most)
 
 
-def change(
+def apply_step(
     share: ServedShare,
     verb: str,
     name: ApplicationId,
     work: KvTokenTime,
     weight: float = 1,
 ) -> None:
-    """Apply an operation to a present application, if its state allows it."""
+    """Apply an operation to a present application, if its state allows that."""
     if verb == "deliver" and not share.accounts[name].withdrawn:
         share.deliver([(name, work)])
     elif verb == "withdraw":
@@ -67,7 +67,7 @@ _NOTHING = Fraction(0)
 
 
 class Pair:
-    """Runs the same steps on the accounts under test and on the oracle."""
+    """Fair-share accounts and an exact oracle that run the same steps."""
 
     def __init__(self, origin: Fraction = _NOTHING) -> None:
         """Start the accounts at V = `origin`, and the oracle at V = 0."""
@@ -77,9 +77,9 @@ class Pair:
         self.arrivals = 0
 
     def apply(self, step: Step) -> None:
-        name = self.named(step.name)
+        name = self.id_of(step.name)
         if step.verb == "deliver":
-            named = [(self.named(n), work) for n, work in ((step.name, step.work), *step.others)]
+            named = [(self.id_of(n), work) for n, work in ((step.name, step.work), *step.others)]
             busy = [(n, work) for n, work in named if n in self.present()]
             self.share.deliver([(n, exact(work)) for n, work in busy])
             self.oracle.report(busy)
@@ -87,9 +87,9 @@ class Pair:
             self.arrivals += 1
             self.arrive(step)
         elif step.verb != "arrive" and name in self.oracle.ledgers:
-            self._change(step, name)
+            self._change_both(step, name)
 
-    def named(self, name: str) -> ApplicationId:
+    def id_of(self, name: str) -> ApplicationId:
         return name
 
     def arrive(self, step: Step) -> None:
@@ -100,13 +100,13 @@ class Pair:
         """Return the applications that are charged at present."""
         return [name for name, ledger in self.oracle.ledgers.items() if not ledger.away]
 
-    def _change(self, step: Step, name: ApplicationId) -> None:
+    def _change_both(self, step: Step, name: ApplicationId) -> None:
         if step.verb == "settle":
             final = self.share.settle(name)
             self.oracle.end(name)
             assert self.oracle.key(name) + self.origin == final
             return
-        change(self.share, step.verb, name, exact(step.work), exact(step.weight))
+        apply_step(self.share, step.verb, name, exact(step.work), exact(step.weight))
         if step.verb == "withdraw":
             self.oracle.leave(name)
         elif step.verb == "resume":

@@ -40,7 +40,7 @@ _CALLS = st.lists(
 )
 
 
-def _starts(
+def _run_calls(
     calls: Sequence[Call], kv_tokens: int, seats: int, admission: str, backfill: object
 ) -> tuple[dict[str, int], int, list[str]]:
     """Run the calls to their end, at one token per iteration.
@@ -86,33 +86,34 @@ def _starts(
 def test_first_in_line_starts_no_later_with_backfill(
     calls: list[Call], kv_tokens: int, seats: int, admission: str
 ) -> None:
-    """Calls that pass the first in line must not delay it, however often it is passed."""
-    strict, _, blocked = _starts(calls, kv_tokens, seats, admission, 0)
-    free, _, _ = _starts(calls, kv_tokens, seats, admission, "unlimited")
+    """Calls that overtake the first in line must not delay it, however often that happens."""
+    strict, _, blocked = _run_calls(calls, kv_tokens, seats, admission, 0)
+    free, _, _ = _run_calls(calls, kv_tokens, seats, admission, "unlimited")
 
-    # From the second blocked call on the runs differ, and it may start sooner or later.
+    # from the second blocked call on the runs differ, and its start may be sooner or later
     assert all(free[name] <= strict[name] for name in blocked[:1])
 
 
 @given(_CALLS, st.integers(40, 120), st.integers(1, 3))
-def test_no_inference_is_passed_more_often_than_allowed(
+def test_no_inference_is_overtaken_more_often_than_allowed(
     calls: list[Call], kv_tokens: int, limit: int
 ) -> None:
-    """With wrong predictions only the limit on passes bounds the delay."""
-    _, passes, _ = _starts(calls, kv_tokens, 4, "peak", limit)
+    """If predictions are wrong, only the limit on overtaking bounds the delay."""
+    _, passes, _ = _run_calls(calls, kv_tokens, 4, "peak", limit)
 
     assert passes <= limit
 
 
 _LONG_AND_SHORT = [Call(20, 20), Call(60, 20), Call(10, 40)]
-"""The second call waits for the first, and the third would delay the second."""
+"""Three calls: the second waits for the first, and the third would delay the second."""
 
 
-def test_backfill_that_delays_breaks_the_promise(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Backfill that delays the first call makes the test of its start fail."""
-    strict, _, blocked = _starts(_LONG_AND_SHORT, 100, 4, "peak", "unlimited")
+def test_check_of_the_first_start_finds_backfill_that_delays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    strict, _, blocked = _run_calls(_LONG_AND_SHORT, 100, 4, "peak", "unlimited")
     monkeypatch.setattr(Placement, "_delays", lambda *_: False)
-    greedy, passes, _ = _starts(_LONG_AND_SHORT, 100, 4, "peak", "unlimited")
+    greedy, passes, _ = _run_calls(_LONG_AND_SHORT, 100, 4, "peak", "unlimited")
 
     assert ["q1"] == blocked[:1]
     assert greedy["q1"] > strict["q1"]

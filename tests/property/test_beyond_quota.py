@@ -15,14 +15,14 @@ from justitia_ray.core.tenants import BEYOND, LEAST_WEIGHT, TenantNode, TenantTr
 from tests.core_driver import CoreDriver
 from tests.exact import exact
 from tests.property.profiles import examples
-from tests.property.share_steps import VERBS, Step, change, lives
+from tests.property.share_steps import VERBS, Step, apply_step, step_lists
 from tests.property.test_tree_rules import TENANT_OF, restored_from_records
 
 _TENANT_OF = TENANT_OF | {"j": "Y/r"}
 _NAMES = st.sampled_from("".join(_TENANT_OF))
 _WEIGHTS = st.sampled_from([Fraction(1), Fraction(2), Fraction(1, 2)])
-_STEPS = lives(VERBS, _NAMES, _WEIGHTS, 30)
-_MOVING = lives((*VERBS, "move", "move"), _NAMES, _WEIGHTS, 30)
+_STEPS = step_lists(VERBS, _NAMES, _WEIGHTS, 30)
+_MOVING = step_lists((*VERBS, "move", "move"), _NAMES, _WEIGHTS, 30)
 _TREE = TenantTree(
     {
         "X": TenantNode(weight=exact(3)),
@@ -34,7 +34,7 @@ _TREE = TenantTree(
 
 
 class _Share(TenantShare):
-    """Exact accounts in which some applications are beyond their quota."""
+    """Exact fair-share accounts in which some applications are beyond their quota."""
 
     def __init__(self) -> None:
         super().__init__(VirtualClock(exact(0)), _TREE)
@@ -43,7 +43,7 @@ class _Share(TenantShare):
         self.has_none: set[str] = set()
         """Applications that are beyond their quota."""
 
-    def take(self, step: Step) -> None:
+    def apply(self, step: Step) -> None:
         name, weight = step.name, exact(step.weight)
         if step.verb == "arrive" and name not in self.accounts:
             self.sequence += 1
@@ -51,7 +51,7 @@ class _Share(TenantShare):
             self.arrive(name, exact(step.work + 2), weight, self.sequence, _TENANT_OF[name])
         elif step.verb == "move" and name in self.accounts:
             self.has_none ^= {name}
-            self.place(name)
+            self.place_application(name)
         elif step.verb == "deliver":
             busy = [
                 (one, exact(work))
@@ -61,50 +61,50 @@ class _Share(TenantShare):
             if busy:
                 self.deliver(busy)
         elif name in self.accounts and step.verb not in ("arrive", "move"):
-            change(self, step.verb, name, exact(step.work), weight)
+            apply_step(self, step.verb, name, exact(step.work), weight)
 
-    def place(self, name: str) -> None:
+    def place_application(self, name: str) -> None:
         tenant = _TENANT_OF[name]
         leaf = beyond(tenant) if name in self.has_none else tenant
         self.move(name, leaf, self.accounts[name].weight)
 
     def keys_of(self, names: set[str]) -> dict[str, tuple[float, float]]:
-        """Return the keys of the present applications, at the top and inside their tenants."""
+        """Return the keys of present applications, at the top and inside their tenants."""
         there = sorted(names & self.accounts.keys())
         return {name: (self.tag(name), self.tag_in_tenant(name)) for name in there}
 
 
-class _Unruled(_Share):
-    """Accounts without the rule: work beyond a quota has a millionth of its weight."""
+class _LowWeightShare(_Share):
+    """Accounts in which work beyond a quota has a millionth of its weight."""
 
-    def place(self, name: str) -> None:
+    def place_application(self, name: str) -> None:
         self.reweigh(name, self.accounts[name].weight * LEAST_WEIGHT)
 
 
 def _with_and_without(share: _Share, steps: list[Step], beyond_it: set[str]) -> _Share:
-    """Return accounts after all steps, and accounts after only the steps of work within quota."""
+    """Return accounts after all steps, and after the steps of work within quota only."""
     without = _Share()
     for step in steps:
-        share.take(step)
+        share.apply(step)
         if step.verb == "arrive" and step.name in beyond_it - share.has_none:
             share.has_none.add(step.name)
-            share.place(step.name)
+            share.place_application(step.name)
         others = tuple(one for one in step.others if one[0] not in beyond_it)
         rest = replace(step, others=others)
         if step.name not in beyond_it:
-            without.take(rest)
+            without.apply(rest)
         elif step.verb == "deliver" and others:
             first, work = others[0]
-            without.take(replace(rest, name=first, work=work, others=others[1:]))
+            without.apply(replace(rest, name=first, work=work, others=others[1:]))
     return without
 
 
 @examples(60)
 @given(_STEPS, st.sets(_NAMES))
-def test_work_within_quotas_loses_nothing_by_work_beyond_them(
+def test_work_beyond_quotas_changes_no_key_of_work_within(
     steps: list[Step], beyond_it: set[str]
 ) -> None:
-    """V and every key are as if the work beyond quotas did not exist, whichever tenant has it."""
+    """V and all keys are as if the work beyond quotas did not exist."""
     share = _Share()
     without = _with_and_without(share, steps, beyond_it)
     names = set(_TENANT_OF) - beyond_it
@@ -115,28 +115,28 @@ def test_work_within_quotas_loses_nothing_by_work_beyond_them(
 
 @examples(60)
 @given(_STEPS, st.sets(_NAMES))
-def test_work_beyond_quotas_is_shared_by_the_same_tree(
+def test_work_beyond_quotas_is_shared_by_the_tenant_tree(
     steps: list[Step], beyond_it: set[str]
 ) -> None:
-    """Work beyond quotas is shared by the weights of the tree: splitting a tenant gains nothing."""
+    """Splitting a tenant gains nothing beyond the quotas either."""
     share, only = _Share(), _Share()
     _with_and_without(share, steps, beyond_it)
     for step in steps:
         others = tuple(one for one in step.others if one[0] in beyond_it)
         rest = replace(step, others=others)
         if step.name in beyond_it:
-            only.take(rest)
+            only.apply(rest)
         elif step.verb == "deliver" and others:
             first, work = others[0]
-            only.take(replace(rest, name=first, work=work, others=others[1:]))
+            only.apply(replace(rest, name=first, work=work, others=others[1:]))
 
     for name, account in only.accounts.items():
         if not account.withdrawn:
             assert share.keys.key_in(share.nodes.branches.get(BEYOND), name) == only.tag(name), name
 
 
-def test_without_a_clock_of_its_own_others_are_delayed() -> None:
-    """Without the rule this check fails, so it can detect a violation.
+def test_low_weight_for_work_beyond_quotas_delays_work_within() -> None:
+    """A low weight alone is not enough: only a separate clock keeps the order within quotas.
 
     Both applications have 12 to do. Without the rule x of X (weight 3, no quota left) is done at V
     = 4, and f of Y, which has quota left, at V = 12.
@@ -146,7 +146,7 @@ def test_without_a_clock_of_its_own_others_are_delayed() -> None:
         Step("arrive", "f", Fraction(10), Fraction(1)),
         Step("deliver", "f", Fraction(6), Fraction(1)),
     ]
-    share, unruled = _Share(), _Unruled()
+    share, unruled = _Share(), _LowWeightShare()
     without = _with_and_without(share, steps, {"a"})
     _with_and_without(unruled, steps, {"a"})
 
@@ -158,10 +158,10 @@ def test_without_a_clock_of_its_own_others_are_delayed() -> None:
 @examples(80)
 @given(_MOVING)
 def test_each_tree_owes_the_work_charged_in_it(steps: list[Step]) -> None:
-    """After any number of moves between the trees no work is owed twice or in the wrong tree."""
+    """After any number of moves between the two trees no work is owed twice."""
     share = _Share()
     for step in steps:
-        share.take(step)
+        share.apply(step)
         for clock, names in (
             (share.clock, share.accounts.keys() - share.has_none),
             (share.nodes.beyond, share.accounts.keys() & share.has_none),
@@ -180,8 +180,8 @@ def test_each_tree_owes_the_work_charged_in_it(steps: list[Step]) -> None:
             assert owed == branch.clock.backlog()
 
 
-def test_reused_id_takes_no_debt_from_the_other_tree() -> None:
-    """J leaves with 8 of 16 still owed beyond its quota, and they stay owed there.
+def test_reused_id_takes_over_no_debt_of_the_other_tree() -> None:
+    """J ends with 8 of 16 still owed beyond its quota, and the new J starts within it.
 
     GPS had served the other 8. The 8 are owed with the rest of g's 100; the next j, which has
     quota, is charged only its own 10.
@@ -191,7 +191,7 @@ def test_reused_id_takes_no_debt_from_the_other_tree() -> None:
         *(("arrive", "g", 98), ("move", "g", 0), ("arrive", "j", 18), ("move", "j", 0)),
         *(("deliver", "j", 16), ("settle", "j", 0), ("arrive", "j", 8)),
     ):
-        share.take(Step(verb, name, Fraction(work), Fraction(1)))
+        share.apply(Step(verb, name, Fraction(work), Fraction(1)))
 
     assert (100, 10) == (share.nodes.beyond.backlog(), share.clock.backlog())
     assert "j|0" in share.sessions()
@@ -199,16 +199,18 @@ def test_reused_id_takes_no_debt_from_the_other_tree() -> None:
 
 @examples(60)
 @given(_MOVING, _NAMES)
-def test_leaving_a_tree_is_like_ending_for_the_others_in_it(steps: list[Step], name: str) -> None:
-    """Service received before a move between the trees stays received in the tree that was left."""
+def test_move_to_the_other_tree_is_like_an_end_for_the_applications_left(
+    steps: list[Step], name: str
+) -> None:
+    """Service received before the move stays received."""
     share, ended = _Share(), _Share()
     for step in steps:
-        share.take(step)
-        ended.take(step)
+        share.apply(step)
+        ended.apply(step)
     if name not in share.accounts:
         return
     had_none = name in share.has_none
-    share.take(Step("move", name, Fraction(0), Fraction(1)))
+    share.apply(Step("move", name, Fraction(0), Fraction(1)))
     ended.settle(name)
     left = {one for one in ended.accounts if (one in ended.has_none) == had_none}
     clocks = [one.nodes.beyond if had_none else one.clock for one in (share, ended)]
@@ -234,7 +236,7 @@ _FLOATS = st.lists(
 def test_restored_accounts_have_the_same_keys_in_both_trees(
     steps: list[tuple[str, str, float, float]], shuffled: Random
 ) -> None:
-    """The keys are equal to the last bit, in whatever order a store returns the records."""
+    """Keys are equal to the last bit, in whatever order a store returns the records."""
     share = TenantShare(tree=TenantTree({"X": TenantNode(weight=3.0)}))
     for sequence, (verb, name, work, weight) in enumerate(steps):
         account = share.accounts.get(name)
@@ -244,7 +246,7 @@ def test_restored_accounts_have_the_same_keys_in_both_trees(
             tenant, now = _TENANT_OF[name], share.nodes.path_of[name]
             share.move(name, beyond(tenant) if now == tenant else tenant, account.weight)
         elif account is not None and verb != "move":
-            change(share, verb, name, work, weight)
+            apply_step(share, verb, name, work, weight)
     share.take_changed()
     names = sorted(share.sessions())
     shuffled.shuffle(names)

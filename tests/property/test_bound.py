@@ -21,13 +21,13 @@ from tests.property.engine import (
     Outcomes,
     Server,
     one_stage,
-    work,
+    work_of,
 )
 from tests.property.profiles import examples
 from tests.property.workloads import arrivals, servers
 
 
-def is_within_what_the_core_says(outcomes: Outcomes) -> None:
+def assert_bounds_of_the_core(outcomes: Outcomes) -> None:
     """Fail if an application started later than its own bound allows."""
     for name, ended in outcomes.ended.items():
         lag = ended.lag
@@ -38,7 +38,7 @@ def is_within_what_the_core_says(outcomes: Outcomes) -> None:
         assert lag.seconds <= lag.bound_s, name
 
 
-def _is_what_the_engine_saw(outcomes: Outcomes) -> None:
+def _assert_lags_of_the_engine(outcomes: Outcomes) -> None:
     """Check the core's lag against the engine's, where V reached the tag before the end."""
     for name, ended in outcomes.ended.items():
         assert ended.lag is not None
@@ -48,22 +48,22 @@ def _is_what_the_engine_saw(outcomes: Outcomes) -> None:
 
 
 _PASSING: dict[str, object] = {"order": "sgps"}
-"""Options that let applications with slack be passed by shorter ones; the bounds are the same."""
+"""Options that let applications with slack be overtaken; the bounds are the same."""
 
 
 @pytest.mark.parametrize("options", [{}, _PASSING])
 @examples(30)
 @given(arrivals(weighted=True), servers())
-def test_one_stage_is_within_the_work_in_flight(
+def test_lag_of_one_stage_is_within_the_work_in_flight(
     options: dict[str, object], applications: list[Arrival], replicas: list[Server]
 ) -> None:
-    """No application waits longer than GPS and the work in flight make it wait."""
+    """An application waits only as long as in GPS and for the work in flight."""
     outcomes = Engine(replicas, options=options).run(applications)
 
     assert outcomes.worst <= outcomes.in_flight + outcomes.report
     assert options or outcomes.passed == 0
-    _is_what_the_engine_saw(outcomes)
-    is_within_what_the_core_says(outcomes)
+    _assert_lags_of_the_engine(outcomes)
+    assert_bounds_of_the_core(outcomes)
 
 
 _CACHED = [Fraction(0), Fraction(1, 2), Fraction(9, 10)]
@@ -79,13 +79,13 @@ def test_prefill_in_flight_is_a_part_of_the_bound(
     replicas: list[Server],
     price: PrefillCost,
 ) -> None:
-    """Service jumps by a prompt's cost at its first token; it was in flight until then."""
+    """Service jumps by a prompt's cost at its first token; until then it was in flight."""
     engine = Engine(replicas, options=options, prefill_cost=price)
     outcomes = engine.run(applications)
 
     assert outcomes.worst <= outcomes.in_flight + outcomes.report + outcomes.passed
     if not options:
-        is_within_what_the_core_says(outcomes)
+        assert_bounds_of_the_core(outcomes)
 
 
 @examples(40)
@@ -94,12 +94,12 @@ def test_prefill_in_flight_is_a_part_of_the_bound(
     servers(2, lagging=True),
     st.sampled_from(_PRICES),
 )
-def test_prompts_cheaper_or_dearer_than_expected_stay_within_the_bound_of_the_core(
+def test_wrong_prompt_costs_stay_within_the_bound_of_the_core(
     applications: list[Arrival], replicas: list[Server], price: PrefillCost
 ) -> None:
-    """Charges for prompts are corrected when they are computed, some with misses."""
+    """Charges for prompts are corrected when they are computed, some with cache misses."""
     outcomes = Engine(replicas, prefill_cost=price).run(applications)
-    is_within_what_the_core_says(outcomes)
+    assert_bounds_of_the_core(outcomes)
 
 
 def test_bound_without_the_prefill_in_flight_would_be_exceeded() -> None:
@@ -107,7 +107,7 @@ def test_bound_without_the_prefill_in_flight_would_be_exceeded() -> None:
     first = one_stage(0, ((30, 1),))
     engine = Engine([Server(40, 1, report_every=5)], prefill_cost=PrefillCost(40))
     outcomes = engine.run([first, one_stage(1, ((1, 1),)), one_stage(1, ((1, 1),))])
-    memory = max(work(sizes) for sizes in first.stages)
+    memory = max(work_of(sizes) for sizes in first.stages)
 
     assert outcomes.worst > memory + 2
     assert outcomes.worst <= outcomes.in_flight + outcomes.report
@@ -120,16 +120,16 @@ _FACTORS = [Fraction(1, 10), Fraction(1), Fraction(5)]
 @pytest.mark.parametrize(
     ("applications", "replicas", "options"),
     [
-        # A larger weight brings a larger share, within the same bound for others.
+        # a larger weight brings a larger share, within the same bound for others
         pytest.param(arrivals(weighted=True), servers(), {}, id="weights"),
-        # I covers all replicas; a start on one too small for all that wait is out of order.
+        # I covers all replicas; a start on one too small for all that wait is out of order
         pytest.param(arrivals(weighted=True), servers(3), {}, id="replicas"),
-        # Unreported service is still in flight to the core, so nothing else is added.
+        # unreported service is still in flight to the core, so nothing else is added
         pytest.param(arrivals(weighted=True), servers(3, lagging=True), {}, id="late reports"),
-        # The share of others is work out of order. C_max + (1 − κ)/κ·C_j is too small.
+        # the share of others is work out of order; C_max + (1 − κ)/κ·C_j is too small
         pytest.param(arrivals(weighted=True), servers(), {"kv_share_cap": 0.5}, id="half"),
         pytest.param(arrivals(weighted=True), servers(), {"kv_share_cap": 0.8}, id="cap"),
-        # The limit counts passes of each inference that was first in line, not of each application.
+        # the limit counts how often each inference at the head is overtaken
         pytest.param(arrivals(weighted=True), servers(2), {"backfill": 1}, id="backfill"),
         pytest.param(arrivals(weighted=True), servers(2), {"backfill": 4}, id="backfill of 4"),
         pytest.param(arrivals(weighted=True), servers(3), _PASSING, id="shortest, replicas"),
@@ -146,37 +146,37 @@ _FACTORS = [Fraction(1, 10), Fraction(1), Fraction(5)]
 )
 @examples(25)
 @given(data=st.data())
-def test_passing_work_is_added_to_the_work_in_flight(
+def test_work_out_of_order_is_added_to_the_work_in_flight(
     applications: st.SearchStrategy[list[Arrival]],
     replicas: st.SearchStrategy[list[Server]],
     options: dict[str, object],
     data: st.DataObject,
 ) -> None:
-    """Only work out of order is added, while each application is one stage of known cost."""
+    """Each application has one stage of known cost, so nothing else is added."""
     engine = Engine(data.draw(replicas), options=options)
     outcomes = engine.run(data.draw(applications))
     may_pass = bool(options) or len(engine.core.state.replicas) > 1
 
     assert outcomes.worst <= outcomes.in_flight + outcomes.report + outcomes.passed
     assert may_pass or outcomes.passed == 0
-    is_within_what_the_core_says(outcomes)
+    assert_bounds_of_the_core(outcomes)
 
 
 @pytest.mark.parametrize(
     ("applications", "replicas"),
     [
-        # Each stage is charged again from V; only the credit that others lost is added.
+        # each stage is charged again from V, so only the credit that others lost is added
         pytest.param(
             arrivals(stages=4, weighted=True), servers(2, lagging=True), id="stages and tool gaps"
         ),
-        # An application that is never idle is charged for its own chain of inferences.
+        # an application that is never idle is charged for its own chain of inferences
         pytest.param(arrivals(stages=4, weighted=True, overlaps=True), servers(2), id="overlaps"),
-        # Rule 1 doubles a charge only when it is used up: work in flight at that time was too
+        # rule 1 doubles a charge only when it is used up: work in flight at that time was too
         # early.
         pytest.param(
             arrivals(stages=2, weighted=True, predicted=_ERRORS), servers(2), id="wrong predictions"
         ),
-        # Work in flight of an application that rule 7 raises is owed by GPS later: nothing is
+        # work in flight of an application that rule 7 raises is owed by GPS later
         # added.
         pytest.param(
             arrivals(stages=3, predicted=_FACTORS, expected=_FACTORS), servers(2), id="raised"
@@ -192,9 +192,9 @@ def test_stages_and_wrong_predictions_stay_within_the_bound_of_the_core(
     replicas: st.SearchStrategy[list[Server]],
     data: st.DataObject,
 ) -> None:
-    """A lag of one I may be exceeded here (`test_bound_limits`); the core's bound is larger."""
+    """The lag may exceed one I here (`test_bound_limits`), but not the core's larger bound."""
     outcomes = Engine(data.draw(replicas), options=options).run(data.draw(applications))
-    is_within_what_the_core_says(outcomes)
+    assert_bounds_of_the_core(outcomes)
 
 
 _ORDERS: list[dict[str, object]] = [
@@ -224,7 +224,7 @@ def test_lag_is_measured_with_true_costs_under_any_accounts(
 
 
 def test_bound_is_nearly_reached() -> None:
-    """A mouse that arrives just after a giant inference has started nearly reaches the bound I.
+    """A small application arrives just after a very large inference has started.
 
     The giant costs 931. After an iteration S = V = 40, and the mouse's tag is 42: V reaches it in
     the next report. It starts at S = 931.
@@ -245,9 +245,9 @@ def elephant_and_mice() -> list[Arrival]:
 
 
 def test_elephant_among_endless_mice_is_within_the_bound() -> None:
-    """The elephant finishes when its share of the machine is served, whatever arrives after it."""
+    """The elephant finishes when its share of the machine is served, whatever arrives later."""
     outcomes = Engine([Server(16, 2)]).run(elephant_and_mice())
 
     assert outcomes.lag["a0"] <= outcomes.in_flight + outcomes.report
     assert outcomes.jct["a0"] < 300
-    is_within_what_the_core_says(outcomes)
+    assert_bounds_of_the_core(outcomes)

@@ -8,11 +8,11 @@ from fractions import Fraction
 import pytest
 
 from justitia_ray.core.actions import EndApplication
-from tests.property.engine import ITERATION_S, Arrival, Engine, Outcomes, Server, one_stage, work
-from tests.property.test_bound import elephant_and_mice, is_within_what_the_core_says
+from tests.property.engine import ITERATION_S, Arrival, Engine, Outcomes, Server, one_stage, work_of
+from tests.property.test_bound import assert_bounds_of_the_core, elephant_and_mice
 
 _WHOLE = (91, 9)
-"""Inference of peak KV 100, the whole server below, for 9 iterations: 864 token·iterations."""
+"""Inference that fills the server of 100 KV tokens for 9 iterations: 864 token·iterations."""
 _NEXT_TO_NOTHING = Fraction(1, 10_000)
 
 
@@ -20,31 +20,31 @@ def _bound(outcomes: Outcomes) -> int:
     return outcomes.in_flight + outcomes.report
 
 
-def _told(outcomes: Outcomes, name: str) -> EndApplication:
+def _end_of(outcomes: Outcomes, name: str) -> EndApplication:
     ended = outcomes.ended[name]
     assert ended.lag is not None
     return ended
 
 
-def test_elephant_does_not_finish_under_srjf_while_the_mice_last() -> None:
-    """Shortest first starves the elephant: it waits for all mice, and the last arrives at 580."""
+def test_srjf_starves_an_elephant_while_mice_arrive() -> None:
+    """The elephant waits for all mice under shortest-first; the last one arrives at 580."""
     outcomes = Engine([Server(16, 2)], "srjf").run(elephant_and_mice())
 
     assert outcomes.jct["a0"] > 600
     assert outcomes.lag["a0"] > 50 * _bound(outcomes)
 
 
-def test_order_by_tokens_breaks_the_bound_in_memory() -> None:
+def test_order_by_tokens_exceeds_the_bound_in_kv_token_time() -> None:
     """VTC is fair in p + 2d: half the tokens of a long output are most of the KV token-time."""
     prompts, outputs = one_stage(0, ((30, 1),) * 100), one_stage(0, ((1, 30),) * 30)
     outcomes = Engine([Server(62, 2)], "vtc").run([prompts, outputs])
 
     assert outcomes.lag["a0"] > 5 * _bound(outcomes)
-    assert _told(outcomes, "a0").lag.bound_kv_token_time is None  # type: ignore[union-attr]
+    assert _end_of(outcomes, "a0").lag.bound_kv_token_time is None  # type: ignore[union-attr]
 
 
-def test_nominal_clock_breaks_the_bound_under_fragmentation() -> None:
-    """One inference of 60 fits in 100: V runs at 100 per iteration, the machine at about 60.
+def test_nominal_clock_exceeds_the_bound_under_fragmentation() -> None:
+    """With one inference of 60 in 100, V runs at 100 per iteration, the machine at about 60.
 
     The nominal GPS has finished the elephant when 60 % of its work is done. Mice that arrive then
     have later tags and wait for the remaining work.
@@ -54,7 +54,7 @@ def test_nominal_clock_breaks_the_bound_under_fragmentation() -> None:
     nominal = {"clock": "nominal", "nominal_iteration_s": ITERATION_S}
     outcomes = Engine([Server(100)], options=nominal).run([elephant, *mice])
     served = Engine([Server(100)]).run([elephant, *mice])
-    told = _told(outcomes, "a1").lag
+    told = _end_of(outcomes, "a1").lag
 
     assert told is not None
     assert told.bound_kv_token_time is None
@@ -62,8 +62,8 @@ def test_nominal_clock_breaks_the_bound_under_fragmentation() -> None:
     assert served.worst <= _bound(served)
 
 
-def test_backfill_without_limit_breaks_it_where_predictions_are_too_short() -> None:
-    """Each mouse is predicted to end before the elephant could start, and runs four times as long.
+def test_unlimited_backfill_exceeds_the_bound_if_predictions_are_too_short() -> None:
+    """Each small call is predicted to end before the large one could start, and runs longer.
 
     The elephant needs the whole machine, which is never empty while mice arrive.
     """
@@ -75,11 +75,11 @@ def test_backfill_without_limit_breaks_it_where_predictions_are_too_short() -> N
 
     assert unlimited.lag["a1"] > 50 * _bound(unlimited)
     assert limited.lag["a1"] <= _bound(limited)
-    is_within_what_the_core_says(limited)
+    assert_bounds_of_the_core(limited)
 
 
-def test_limited_backfill_adds_passes_of_every_inference_in_line() -> None:
-    """Each of 60 inferences that leave 40 % of the machine free is passed once.
+def test_limited_backfill_adds_the_work_that_overtakes_every_inference() -> None:
+    """Each of 60 inferences that leave 40 % of the machine free is overtaken once.
 
     The bound is therefore not n·c_max in all. The inferences that pass have nearly no weight, so
     that GPS serves them after the others.
@@ -88,12 +88,12 @@ def test_limited_backfill_adds_passes_of_every_inference_in_line() -> None:
     later = one_stage(0, ((36, 4),) * 200, _NEXT_TO_NOTHING)
     outcomes = Engine([Server(100)], options={"backfill": 1}).run([first, later])
 
-    assert outcomes.lag["a0"] > 10 * (_bound(outcomes) + 1 * work(((56, 4),)))
+    assert outcomes.lag["a0"] > 10 * (_bound(outcomes) + 1 * work_of(((56, 4),)))
     assert outcomes.lag["a0"] <= _bound(outcomes) + outcomes.passed
-    is_within_what_the_core_says(outcomes)
+    assert_bounds_of_the_core(outcomes)
 
 
-def test_share_cap_wastes_what_does_not_divide_it() -> None:
+def test_share_cap_wastes_the_remainder_of_its_division() -> None:
     """A cap of 50 holds one inference of 26: others get 72, not the 50 that κ = ½ allows.
 
     C_max + (1 − κ)/κ·C_j is twice the cost of the first application here.
@@ -104,11 +104,11 @@ def test_share_cap_wastes_what_does_not_divide_it() -> None:
 
     assert outcomes.lag["a0"] > _bound(outcomes) + 2 * first.cost
     assert outcomes.lag["a0"] <= _bound(outcomes) + outcomes.passed
-    is_within_what_the_core_says(outcomes)
+    assert_bounds_of_the_core(outcomes)
 
 
-def test_work_in_flight_before_an_arrival_counts() -> None:
-    """I must be taken at t0: the largest I since the arrival would be that of the two before it.
+def test_work_in_flight_before_an_arrival_counts_in_its_bound() -> None:
+    """The largest work in flight since the arrival would leave out the two before it.
 
     The two arrive just after a giant has started, and GPS has finished them when the mouse arrives.
     When the giant ends, 58 later, both still have to run, one after the other.
@@ -119,11 +119,11 @@ def test_work_in_flight_before_an_arrival_counts() -> None:
 
     assert (58 + 2 * 161, 58) == (outcomes.lag["a3"], outcomes.report)
     assert outcomes.lag["a3"] > 161 + outcomes.report
-    is_within_what_the_core_says(outcomes)
+    assert_bounds_of_the_core(outcomes)
 
 
-def _five_after(one: Arrival) -> tuple[Engine, Outcomes]:
-    """Run a large application, another that GPS has half served, and five mice during it."""
+def _run_with_five_after(one: Arrival) -> tuple[Engine, Outcomes]:
+    """Run a large application, one that GPS has half served, and five small ones during it."""
     large = one_stage(0, (_WHOLE,) * 24)
     mice = [one_stage(24 * 9 + 2, (_WHOLE,)) for _ in range(5)]
     engine = Engine([Server(100)])
@@ -145,35 +145,35 @@ def test_refunded_credit_moves_other_applications_forward(one: Arrival) -> None:
     five mice at once, which can only be served one by one. The last start is 4 inferences later,
     and V is far beyond F + o/w: no work in flight exceeded a charge.
     """
-    engine, outcomes = _five_after(one)
+    engine, outcomes = _run_with_five_after(one)
 
-    assert 4 * work((_WHOLE,)) + 100 == outcomes.lag["a6"]
+    assert 4 * work_of((_WHOLE,)) + 100 == outcomes.lag["a6"]
     assert outcomes.lag["a6"] > _bound(outcomes)
     assert engine.late_by("a6", 1) > _bound(outcomes)
-    is_within_what_the_core_says(outcomes)
+    assert_bounds_of_the_core(outcomes)
 
 
 def test_work_beyond_charges_adds_up_over_applications() -> None:
-    """Twenty mice with tiny predictions run before five elephants, whenever GPS serves those.
+    """Twenty small applications with tiny predictions run before five large ones.
 
     A mouse is charged only when it has run, and GPS gives the elephants their share meanwhile: the
     sum of the work in flight beyond a charge counts, not the largest. The largest in V is too small
     as well: waiting mice are still first when V is beyond the elephants' tags, and are charged from
     there.
     """
-    small = Fraction(2, work((_WHOLE,)))
+    small = Fraction(2, work_of((_WHOLE,)))
     mice = [Arrival(0, ((_WHOLE,),), predicted=small) for _ in range(20)]
     elephants = [one_stage(0, (_WHOLE,)) for _ in range(5)]
     engine = Engine([Server(100)])
     outcomes = engine.run([*mice, *elephants])
-    most_beyond_a_charge = work((_WHOLE,))
+    most_beyond_a_charge = work_of((_WHOLE,))
 
     assert outcomes.worst > 10 * _bound(outcomes)
     assert engine.late_by("a24", most_beyond_a_charge) > 2 * _bound(outcomes)
-    is_within_what_the_core_says(outcomes)
+    assert_bounds_of_the_core(outcomes)
 
 
-def test_stage_that_overlaps_the_next_has_had_its_share_in_gps() -> None:
+def test_overlapping_stages_have_already_had_their_share_in_gps() -> None:
     """GPS gives nine tenths of the machine to two long inferences that use an eighth of it.
 
     When their application submits its other inferences, these still precede a later application,
@@ -186,22 +186,22 @@ def test_stage_that_overlaps_the_next_has_had_its_share_in_gps() -> None:
     outcomes = Engine([Server(1000)]).run([slow, others, later])
 
     assert outcomes.lag["a2"] > _bound(outcomes)
-    is_within_what_the_core_says(outcomes)
+    assert_bounds_of_the_core(outcomes)
 
 
-def _theorem_1(applications: list[Arrival], kv_tokens: int) -> Fraction:
-    """Return 2·c_max + C_max/M (v1, Eq. 4), in iterations."""
-    largest = max(work((size,)) for a in applications for sizes in a.stages for size in sizes)
+def _theorem_1_bound(applications: list[Arrival], kv_tokens: int) -> Fraction:
+    """Return the paper's bound 2·c_max + C_max/M (v1, Eq. 4), in iterations."""
+    largest = max(work_of((size,)) for a in applications for sizes in a.stages for size in sizes)
     return 2 * largest + Fraction(max(a.cost for a in applications), kv_tokens)
 
 
-def test_theorem_1_fails_for_an_application_that_waits_for_its_tools() -> None:
-    """The paper's Eq. 5 assumes that an application always has work, but it waits for tools."""
+def test_theorem_1_fails_for_an_application_that_waits_for_tools() -> None:
+    """The paper's Eq. 5 assumes that an application always has work to run."""
     alone = Arrival(0, (((1, 1),), ((1, 1),)), gap=20)
     outcomes = Engine([Server(10)], options={"clock": "nominal"}).run([alone])
     in_gps = Fraction(alone.cost, 10)
 
-    assert outcomes.jct["a0"] - in_gps > _theorem_1([alone], 10)
+    assert outcomes.jct["a0"] - in_gps > _theorem_1_bound([alone], 10)
 
 
 def test_theorem_1_fails_for_an_arrival_after_tool_gaps_of_others() -> None:
@@ -216,9 +216,9 @@ def test_theorem_1_fails_for_an_arrival_after_tool_gaps_of_others() -> None:
     applications = [*waiting, one_stage(206, ((1, 9),))]
     nominal = {"clock": "nominal", "nominal_iteration_s": ITERATION_S}
     outcomes = Engine([Server(100)], options=nominal).run(applications)
-    in_gps = Fraction(work(((1, 9),)), 100)
+    in_gps = Fraction(work_of(((1, 9),)), 100)
     served = Engine([Server(100)]).run(applications)
 
-    assert outcomes.jct["a20"] - in_gps > 3 * _theorem_1(applications, 100)
+    assert outcomes.jct["a20"] - in_gps > 3 * _theorem_1_bound(applications, 100)
     assert served.jct["a20"] - in_gps < 18
     assert served.worst <= _bound(served)

@@ -10,11 +10,11 @@ from justitia_ray.core.clock.fair_share import NominalShare, ServedShare, Unsett
 from justitia_ray.core.clock.virtual_clock import VirtualClock
 from tests.exact import exact
 from tests.oracles.gps import FluidServer
-from tests.property.share_steps import VERBS, WORK, Pair, Step, change, lives
+from tests.property.share_steps import VERBS, WORK, Pair, Step, apply_step, step_lists
 
 _NAMES = st.sampled_from("abcde")
 _WEIGHTS = st.sampled_from([Fraction(1), Fraction(2), Fraction(1, 2), Fraction(3), Fraction(7, 5)])
-_STEPS = lives(VERBS, _NAMES, _WEIGHTS, 30)
+_STEPS = step_lists(VERBS, _NAMES, _WEIGHTS, 30)
 _NOMINAL_VERBS = ("arrive", "arrive", "time", "time", "rate", "settle", "reweigh", "deliver")
 
 
@@ -41,8 +41,8 @@ def test_clock_and_tags_equal_those_of_exact_gps(steps: list[Step]) -> None:
 
 
 @given(_STEPS)
-def test_gps_owes_the_charged_service_that_is_not_attained(steps: list[Step]) -> None:
-    """The invariant of the served clock is that no service is lost."""
+def test_gps_owes_exactly_the_charged_service_not_yet_received(steps: list[Step]) -> None:
+    """No service is lost between the served clock and the accounts."""
     pair = Pair()
     for step in steps:
         before = pair.share.clock.virtual_time
@@ -54,8 +54,8 @@ def test_gps_owes_the_charged_service_that_is_not_attained(steps: list[Step]) ->
 
 
 @given(_STEPS)
-def test_estimate_never_moves_a_tag_backwards(steps: list[Step]) -> None:
-    """V and other tags do not move either. The return value says whether the tag moved."""
+def test_raised_estimate_never_moves_a_tag_backwards(steps: list[Step]) -> None:
+    """V and other tags do not move; the return value says whether the tag moved."""
     pair = Pair()
     for step in steps:
         before = {name: pair.share.tag(name) for name in pair.share.accounts}
@@ -73,8 +73,8 @@ def test_estimate_never_moves_a_tag_backwards(steps: list[Step]) -> None:
 
 
 @pytest.mark.parametrize("share", [NominalShare(0.5), UnsettledShare()])
-def test_clocks_that_settle_nothing_raise_nothing(share: NominalShare | UnsettledShare) -> None:
-    """The paper gives a tag once; a clock without settling shows the effect of raising tags."""
+def test_clocks_without_settling_raise_no_charge(share: NominalShare | UnsettledShare) -> None:
+    """The paper gives a tag once; such a clock shows the effect of raising tags."""
     share.arrive("a", 10, 1, 1)
 
     assert share.expect("a", 500) is False
@@ -105,7 +105,7 @@ def test_tags_do_not_depend_on_the_scale_of_weights(steps: list[Step], scale: in
     assert tags == {name: scaled.share.tag(name) * scale for name in scaled.share.accounts}
 
 
-@given(lives(_NOMINAL_VERBS, _NAMES, _WEIGHTS, 30))
+@given(step_lists(_NOMINAL_VERBS, _NAMES, _WEIGHTS, 30))
 def test_nominal_clock_equals_gps_at_the_nominal_rate(steps: list[Step]) -> None:
     """Ended applications stay in GPS until it has served them."""
     iteration_s = Fraction(1, 4)
@@ -153,8 +153,10 @@ def test_nominal_clock_equals_gps_at_the_nominal_rate(steps: list[Step]) -> None
         max_size=40,
     )
 )
-def test_floats_stay_near_the_invariant(steps: list[tuple[str, str, float, float]]) -> None:
-    """The service computes in floats: V never falls, and the sums hold to a part in 1e9."""
+def test_rounding_errors_stay_within_a_billionth(
+    steps: list[tuple[str, str, float, float]],
+) -> None:
+    """The service computes in floats; V must never fall."""
     share = ServedShare()
     charged = 1.0
     for sequence, (verb, name, work, weight) in enumerate(steps):
@@ -165,7 +167,7 @@ def test_floats_stay_near_the_invariant(steps: list[tuple[str, str, float, float
         elif account is None:
             continue
         else:
-            change(share, verb, name, work)
+            apply_step(share, verb, name, work)
         charged += work
         live = [a for a in share.accounts.values() if not a.withdrawn]
         weights = sum(session.weight for session in share.clock.sessions().values())

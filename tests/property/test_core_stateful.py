@@ -26,7 +26,7 @@ _CAPACITIES = ((60, 2, 1, False), (150, 3, 4, True), (400, 5, 1, True))
 _INGRESSES = st.sampled_from(["i0", "i1"])
 _WEIGHTS = st.sampled_from([1, 2, 0.5])
 _NAMES = sorted({*POLICIES, *LAB_POLICIES} - {"justitia-guarded"})
-"""Policy names; `guarded` is justitia with an order that lets applications pass."""
+"""Policy names; `guarded` is justitia with an order that lets applications be overtaken."""
 _POLICIES = st.sampled_from([policy_path(name) for name in _NAMES])
 _ACCOUNTS = st.sampled_from(
     ({"clock": "served"}, {"clock": "nominal"}, {"clock": "served", "fairness": "tenant"})
@@ -60,17 +60,17 @@ _ORDERS = st.sampled_from(
 )
 
 
-def _chosen(
+def _policy_and_options(
     policy: str, accounts: dict[str, str], order: dict[str, object]
 ) -> tuple[str, dict[str, object]]:
-    """Return a policy and its options; passing is enabled only where there is slack."""
+    """Return a policy and its options; overtaking is allowed only where there is slack."""
     if policy == "justitia" and order and accounts["clock"] == "served":
         return "justitia-guarded", {**accounts, **order}
     return policy, {**accounts}
 
 
 class CoreMachine(RuleBasedStateMachine):
-    """Hypothesis rules for every event that the core may receive; the world checks each step."""
+    """Hypothesis rules for every event that the core may receive."""
 
     @initialize(
         policy=_POLICIES,
@@ -90,7 +90,9 @@ class CoreMachine(RuleBasedStateMachine):
         prefill_cost: PrefillCost | None,
     ) -> None:
         self.tenant_of = tenants
-        self.world = CoreWorld(*_chosen(policy, accounts, order), admission, prefill_cost)
+        self.world = CoreWorld(
+            *_policy_and_options(policy, accounts, order), admission, prefill_cost
+        )
         self.requests = 0
         self.slots: dict[int, FakeReplica] = {}
         self.replicas = 0
@@ -104,13 +106,15 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(tree=_TREES, tiers=_TIERS)
     def change_tenants(self, tree: TenantTree, tiers: dict[str, Tier]) -> None:
-        self._do(ev.TenantsChanged(tree, tiers))
+        self._handle_event(ev.TenantsChanged(tree, tiers))
 
     @rule(name=_APPLICATIONS, cost=st.integers(0, 3000), weight=_WEIGHTS, ingress=_INGRESSES)
     def open(self, name: str, cost: int, weight: float, ingress: str) -> None:
         self.world.applications.setdefault(name)
         tenant, tier = self.tenant_of[name], _TIER_OF[name]
-        self._do(ev.ApplicationArrived(name, "class", tenant, weight, cost, ingress, tier=tier))
+        self._handle_event(
+            ev.ApplicationArrived(name, "class", tenant, weight, cost, ingress, tier=tier)
+        )
 
     @rule(
         name=_APPLICATIONS,
@@ -182,7 +186,7 @@ class CoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.world.to_resubmit)
     @rule(data=st.data())
     def submit_again(self, data: st.DataObject) -> None:
-        """Resubmit after the ingress has detected the restart."""
+        """Resubmit an inference after the ingress has detected the restart."""
         self.world.submit(data.draw(st.sampled_from(self.world.to_resubmit)), resubmitted=True)
 
     @precondition(lambda self: self.world.calls)
@@ -195,21 +199,23 @@ class CoreMachine(RuleBasedStateMachine):
     def reweigh(self, data: st.DataObject, weight: float) -> None:
         """Change the weight of an application."""
         name = data.draw(st.sampled_from(sorted(self.world.applications)))
-        self._do(ev.WeightChanged(name, weight))
+        self._handle_event(ev.WeightChanged(name, weight))
 
     @precondition(lambda self: self.world.applications)
     @rule(data=st.data(), is_so=st.booleans())
     def deprioritise(self, data: st.DataObject, is_so: bool) -> None:
         """Mark an application as beyond its quota, or as within it again."""
         name = data.draw(st.sampled_from(sorted(self.world.applications)))
-        self._do(ev.ApplicationDeprioritised(name, is_so))
+        self._handle_event(ev.ApplicationDeprioritised(name, is_so))
 
     @precondition(lambda self: len(self.world.applications) > 1)
     @rule(data=st.data(), cancelled=st.booleans())
     def end_application(self, data: st.DataObject, cancelled: bool) -> None:
         """Close or cancel an application."""
         name = data.draw(st.sampled_from(sorted(self.world.applications)))
-        self._do(ev.ApplicationCancelled(name) if cancelled else ev.ApplicationClosed(name))
+        self._handle_event(
+            ev.ApplicationCancelled(name) if cancelled else ev.ApplicationClosed(name)
+        )
 
     # --- replicas
 
@@ -221,7 +227,7 @@ class CoreMachine(RuleBasedStateMachine):
             fake.start_all()
         for lease_id in list(fake.held):
             fake.make(lease_id, tokens)
-        self._do(fake.pull(whole=whole))
+        self._handle_event(fake.pull(whole=whole))
 
     @rule(slot=_SLOTS, data=st.data())
     def pull_in_part(self, slot: int, data: st.DataObject) -> None:
@@ -231,11 +237,11 @@ class CoreMachine(RuleBasedStateMachine):
             if data.draw(st.booleans()):
                 fake.held[lease_id].running = True
                 fake.make(lease_id, data.draw(st.integers(0, 20)))
-        self._do(fake.pull())
+        self._handle_event(fake.pull())
 
     @rule(slot=_SLOTS)
-    def answer(self, slot: int) -> None:
-        self._do(ev.PullAnswered(self._replica(slot).replica_id))
+    def answer_pull(self, slot: int) -> None:
+        self._handle_event(ev.PullAnswered(self._replica(slot).replica_id))
 
     @rule(slot=_SLOTS, outcome=st.sampled_from([None, Outcome.FAILED]))
     def break_engine(self, slot: int, outcome: Outcome | None) -> None:
@@ -243,34 +249,34 @@ class CoreMachine(RuleBasedStateMachine):
         fake = self._replica(slot)
         for lease_id in list(fake.held):
             fake.end(lease_id, outcome)
-        self._do(fake.pull())
+        self._handle_event(fake.pull())
 
     @rule(slot=_SLOTS, cause=st.sampled_from(FailureCause), told=st.booleans())
     def lose_engine(self, slot: int, cause: FailureCause, told: bool) -> None:
-        """Fail the engine; its replica reports what ran and leaves, or the report is lost."""
+        """Fail an engine whose replica reports what ran, or whose report is lost."""
         fake = self._replica(slot)
         fake.start_all()
-        self._do(fake.pull())
+        self._handle_event(fake.pull())
         ran = tuple(ev.LeaseRun(lease_id, 0.5) for lease_id in fake.held)
         fake.draining = True
-        self._do(ev.EngineFailed(fake.replica_id, fake.replica_id, cause, ran))
+        self._handle_event(ev.EngineFailed(fake.replica_id, fake.replica_id, cause, ran))
         if told:
             for lease_id in list(fake.held):
                 fake.end(lease_id, None)
-            self._do(fake.pull())
-        self.lose(slot, told)
+            self._handle_event(fake.pull())
+        self.lose_replica(slot, told)
 
     @rule(slot=_SLOTS, data=st.data(), told=st.booleans())
     def crash(self, slot: int, data: st.DataObject, told: bool) -> None:
         """Crash a replica's process; some ingresses may have detected that before."""
         fake = self._replica(slot)
         fake.start_all()
-        self._do(fake.pull())
+        self._handle_event(fake.pull())
         for lease_id in list(fake.held):
             if data.draw(st.booleans()):
-                self._do(ev.LeaseNacked(lease_id, ev.NackReason.CONNECTION))
-        self._do(ev.ReplicaCrashed(fake.replica_id))
-        self.lose(slot, told)
+                self._handle_event(ev.LeaseNacked(lease_id, ev.NackReason.CONNECTION))
+        self._handle_event(ev.ReplicaCrashed(fake.replica_id))
+        self.lose_replica(slot, told)
 
     @rule(slot=_SLOTS)
     def forget_leases(self, slot: int) -> None:
@@ -278,23 +284,23 @@ class CoreMachine(RuleBasedStateMachine):
         self._replica(slot).held.clear()
 
     @rule(slot=_SLOTS, told=st.booleans())
-    def lose(self, slot: int, told: bool) -> None:
+    def lose_replica(self, slot: int, told: bool) -> None:
         """Stop a replica; the scheduler is notified or finds out by timeout."""
         fake = self._replica(slot)
         del self.slots[slot], self.world.replicas[fake.replica_id]
         if told:
-            self._do(ev.ReplicaLost(fake.replica_id))
+            self._handle_event(ev.ReplicaLost(fake.replica_id))
 
     @rule(slot=_SLOTS)
-    def drain(self, slot: int) -> None:
+    def drain_replica(self, slot: int) -> None:
         self._replica(slot).draining = True
 
     @precondition(lambda self: self.world.lease_owner)
     @rule(data=st.data(), reason=st.sampled_from(ev.NackReason))
-    def refuse(self, data: st.DataObject, reason: ev.NackReason) -> None:
-        """Nack a lease, which may have ended long ago."""
+    def refuse_lease(self, data: st.DataObject, reason: ev.NackReason) -> None:
+        """Refuse a lease, which may have ended long ago."""
         lease_id = data.draw(st.sampled_from(sorted(self.world.lease_owner)))
-        self._do(ev.LeaseNacked(lease_id, reason))
+        self._handle_event(ev.LeaseNacked(lease_id, reason))
 
     # --- the scheduler, the ingresses and time
 
@@ -306,8 +312,8 @@ class CoreMachine(RuleBasedStateMachine):
         admission: str,
         order: dict[str, object],
     ) -> None:
-        name, options = _chosen(policy, accounts, order)
-        self._do(ev.PolicyChanged(name, tuple(options.items()), admission))
+        name, options = _policy_and_options(policy, accounts, order)
+        self._handle_event(ev.PolicyChanged(name, tuple(options.items()), admission))
 
     @rule(recovered=st.booleans(), tokens=st.integers(0, 9))
     def restart(self, recovered: bool, tokens: int) -> None:
@@ -320,14 +326,14 @@ class CoreMachine(RuleBasedStateMachine):
                 self.pull(slot, tokens, started=False)
 
     @rule()
-    def repeat(self) -> None:
-        # the application may have ended: then this one is new
+    def repeat_last_event(self) -> None:
+        # a repeated opening of an ended application would open a new one
         if not isinstance(self.last, ev.ApplicationArrived):
-            self._do(self.last)
+            self._handle_event(self.last)
 
     @precondition(lambda self: self.world.applications)
     @rule(data=st.data())
-    def ask(self, data: st.DataObject) -> None:
+    def read_outlook(self, data: st.DataObject) -> None:
         """Request the reasons why an application waits, which must change no state."""
         name = data.draw(st.sampled_from(sorted(self.world.applications)))
         outlook = self.world.core.outlooks.ask([name])[name]
@@ -348,7 +354,7 @@ class CoreMachine(RuleBasedStateMachine):
     def wake_ingress(self, name: str) -> None:
         """Send a heartbeat of an ingress that may have paused longer than its timeout."""
         self.world.live_ingresses.add(name)
-        self._do(ev.IngressHeartbeat(name))
+        self._handle_event(ev.IngressHeartbeat(name))
 
     @precondition(lambda self: len(self.world.live_ingresses) == 2)
     @rule(name=_APPLICATIONS, ingress=_INGRESSES, slot=_SLOTS, wakes=st.booleans())
@@ -358,12 +364,12 @@ class CoreMachine(RuleBasedStateMachine):
         self.world.kill_ingress(ingress)
         for _ in range(8):
             self.world.pass_time(1.5)
-            self._do(self._replica(slot).pull())
+            self._handle_event(self._replica(slot).pull())
         if wakes:
             self.wake_ingress(ingress)
 
     def teardown(self) -> None:
-        """Run everything to its end: nothing may be stuck."""
+        """Run all applications to their end, so that none may be stuck."""
         if not hasattr(self, "world"):
             return
         world = self.world
@@ -405,7 +411,7 @@ class CoreMachine(RuleBasedStateMachine):
             self.slots[slot] = self.world.replicas[name] = fake
         return self.slots[slot]
 
-    def _do(self, event: ev.Event) -> None:
+    def _handle_event(self, event: ev.Event) -> None:
         self.last = event
         self.world.handle(event)
 

@@ -13,13 +13,13 @@ from tests.property.profiles import examples
 from tests.property.workloads import arrivals, servers
 
 
-class _AskedEngine(Engine):
-    """Asks for the lag of every application that waits after every event, without a meter."""
+class _BoundReadingEngine(Engine):
+    """Engine that reads the bound of every waiting application after every event."""
 
     def __init__(self, replicas: Sequence[Server], policy: str = "justitia") -> None:
         super().__init__(replicas, policy, meter=None)
         self.least: dict[str, Fraction] = {}
-        """The least bound that was told of each application."""
+        """Least bound that was read for each application."""
         self.greatest: dict[str, Fraction] = {}
 
     def _handle(self, event: ev.Event) -> None:
@@ -34,11 +34,11 @@ class _AskedEngine(Engine):
 
 @examples(60)
 @given(arrivals(weighted=True), st.one_of(servers(), servers(lagging=True)))
-def test_no_application_starts_later_than_it_was_ever_told(
+def test_no_application_starts_later_than_any_bound_read_for_it(
     applications: list[Arrival], replicas: list[Server]
 ) -> None:
-    """Nor is more told than the bound of the order: the work in flight, and one report."""
-    engine = _AskedEngine(replicas)
+    """The bound is never above that of the order: the work in flight, and one report."""
+    engine = _BoundReadingEngine(replicas)
     outcomes = engine.run(applications)
 
     assume(engine.least)  # else nothing had to wait
@@ -49,15 +49,15 @@ def test_no_application_starts_later_than_it_was_ever_told(
 
 @examples(30)
 @given(arrivals(weighted=True), servers(lagging=True))
-def test_ended_application_is_as_late_without_a_meter(
+def test_lag_of_an_ended_application_is_equal_without_the_meter(
     applications: list[Arrival], replicas: list[Server]
 ) -> None:
     measured = Engine(replicas).run(applications)
     computed = Engine(replicas, meter=None).run(applications)
 
-    assert _lags(measured) == _lags(computed)
+    assert _lags_by_application(measured) == _lags_by_application(computed)
 
 
-def _lags(outcomes: Outcomes) -> dict[str, tuple[KvTokenTime, Seconds]]:
+def _lags_by_application(outcomes: Outcomes) -> dict[str, tuple[KvTokenTime, Seconds]]:
     lags = ((name, ended.lag) for name, ended in outcomes.ended.items())
     return {name: (lag.kv_token_time, lag.seconds) for name, lag in lags if lag is not None}

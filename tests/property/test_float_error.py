@@ -20,15 +20,17 @@ import pytest
 from justitia_ray.core.clock.fair_share import NominalShare, ServedShare
 from justitia_ray.core.clock.virtual_clock import VirtualClock
 from tests.exact import exact
-from tests.property.share_steps import change
+from tests.property.share_steps import apply_step
 
 _V = 10**15
 _EVENTS = 3_000
 _WEIGHTS = (1, 2, 3)
 
 
-def _step(floats: ServedShare, fractions: ServedShare, draw: random.Random, sequence: int) -> None:
-    """Apply the same step to both accounts; work is whole, so that both get the same."""
+def _step_both(
+    floats: ServedShare, fractions: ServedShare, draw: random.Random, sequence: int
+) -> None:
+    """Apply the same step of whole work to float and to exact accounts."""
     name, amount = f"a{draw.randrange(4)}", draw.randint(1_000, 1_000_000)
     is_new = name not in floats.accounts
     verb = draw.choice(("deliver", "deliver", "deliver", "withdraw", "resume", "settle"))
@@ -40,17 +42,17 @@ def _step(floats: ServedShare, fractions: ServedShare, draw: random.Random, sequ
         if is_new:
             share.arrive(name, work, weight, sequence)
         else:
-            change(share, verb, name, work)
+            apply_step(share, verb, name, work)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_distance_of_tags_from_v_at_a_quadrillion_is_that_of_exact_arithmetic(seed: int) -> None:
+def test_tags_at_a_quadrillion_are_as_far_from_v_as_in_exact_arithmetic(seed: int) -> None:
     """10¹⁵ token·iterations are ten years of a large cluster; the order must still be exact."""
     floats = ServedShare(VirtualClock(float(_V)))
     fractions = ServedShare(VirtualClock(exact(_V)))
     draw = random.Random(seed)
     for sequence in range(1, _EVENTS + 1):
-        _step(floats, fractions, draw, sequence)
+        _step_both(floats, fractions, draw, sequence)
         for name in floats.accounts:
             ahead = Fraction(floats.tag(name)) - Fraction(floats.clock.virtual_time)
             exactly = fractions.tag(name) - fractions.clock.virtual_time
@@ -72,7 +74,7 @@ def test_rounding_error_of_the_backlog_is_a_random_walk(origin: int) -> None:
         if name not in share.accounts:
             share.arrive(name, amount, float(draw.choice(_WEIGHTS)), sequence)
         else:
-            change(share, verb, name, amount)
+            apply_step(share, verb, name, amount)
     charged = sum(a.charged - a.attained for a in share.accounts.values() if not a.withdrawn)
     weights = sum(account.weight for account in share.accounts.values())
     step = ulp(share.clock.virtual_time) * weights
@@ -81,7 +83,7 @@ def test_rounding_error_of_the_backlog_is_a_random_walk(origin: int) -> None:
     assert abs(charged - share.clock.backlog()) < 2 * step * sqrt(events)
 
 
-def test_nominal_clock_after_a_billion_seconds_strays_less_than_a_tick_an_advance() -> None:
+def test_nominal_clock_after_a_billion_seconds_errs_less_than_a_tick() -> None:
     """At 10⁹ s a double of seconds is a multiple of 2⁻²³: 0.04 token·iterations at this rate."""
     kv_tokens, iteration_s, started = 10_000, Fraction(3, 100), 10**9
     floats = NominalShare(float(iteration_s), VirtualClock(float(_V)))

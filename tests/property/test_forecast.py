@@ -26,21 +26,21 @@ _KV = st.integers(10, 140)
 _SEATS = st.integers(3, 12)
 
 
-def _replica(leases: list[Footprint], kv_tokens: int, block: int, seats: int) -> KnownReplica:
+def _replica_with(leases: list[Footprint], kv_tokens: int, block: int, seats: int) -> KnownReplica:
     replica = KnownReplica("r0", ReplicaCapacity(kv_tokens, block, seats), 0.0)
     for number, lease in enumerate(leases):
         replica.leases[str(number)] = lease
     return replica
 
 
-def _inference(lease: Footprint) -> Inference:
+def _inference_of(lease: Footprint) -> Inference:
     output = lease.iterations * lease.choices
     return Inference(
         "r", "b", "0", "i0", lease.context_tokens, output, output, lease.choices, 0.0, 1
     )  # fmt: skip
 
 
-def _after(leases: list[Footprint], iterations: int) -> list[Footprint]:
+def _leases_after(leases: list[Footprint], iterations: int) -> list[Footprint]:
     """Return the leases that still run after the given number of iterations."""
     return [
         Footprint(end - iterations, choices, context + choices * iterations, owner)
@@ -49,19 +49,23 @@ def _after(leases: list[Footprint], iterations: int) -> list[Footprint]:
     ]
 
 
-def _held(leases: list[Footprint], block: int) -> int:
+def _held_tokens(leases: list[Footprint], block: int) -> int:
     return sum(lease.context_tokens + lease.choices * (block - 1) for lease in leases)
 
 
-def _peak(leases: list[Footprint], block: int) -> int:
+def _peak_tokens(leases: list[Footprint], block: int) -> int:
     """Return the peak KV tokens; a lease holds its last token until the next iteration."""
     return max(
-        _held([Footprint(0, c, p + c * now, a) for end, c, p, a in leases if end >= now], block)
+        _held_tokens(
+            [Footprint(0, c, p + c * now, a) for end, c, p, a in leases if end >= now], block
+        )
         for now in range(max(lease.iterations for lease in leases) + 1)
     )
 
 
-def _fits(rule: str, replica: KnownReplica, running: list[Footprint], wanted: Footprint) -> bool:
+def _fits_literally(
+    rule: str, replica: KnownReplica, running: list[Footprint], wanted: Footprint
+) -> bool:
     """Return whether a lease fits, by the literal rule."""
     capacity = replica.capacity
     everybody = [*running, wanted]
@@ -69,23 +73,25 @@ def _fits(rule: str, replica: KnownReplica, running: list[Footprint], wanted: Fo
     if sequences > capacity.max_num_seqs:
         return False
     if rule == "prompt":
-        return _held(everybody, capacity.block_size) + sequences <= capacity.kv_tokens
-    return _peak(everybody, capacity.block_size) <= capacity.kv_tokens
+        return _held_tokens(everybody, capacity.block_size) + sequences <= capacity.kv_tokens
+    return _peak_tokens(everybody, capacity.block_size) <= capacity.kv_tokens
 
 
 @given(st.sampled_from(sorted(ADMISSIONS)), _LEASES, _WANTED, _KV, _BLOCKS, _SEATS)
-def test_fits_agrees_with_the_literal_rule(
+def test_cached_fit_decisions_agree_with_the_literal_rule(
     rule: str, leases: list[Footprint], wanted: Footprint, kv_tokens: int, block: int, seats: int
 ) -> None:
-    """The cached sums that decide most cases and the scan of all ends must agree."""
-    replica = _replica(leases, kv_tokens, block, seats)
-    expected = _fits(rule, replica, leases, wanted)
+    """Cached sums decide most cases, and a scan of all ends the others."""
+    replica = _replica_with(leases, kv_tokens, block, seats)
+    expected = _fits_literally(rule, replica, leases, wanted)
 
-    assert expected == ADMISSIONS[rule].fits(replica, _inference(wanted), replica.leasable_tokens)
+    assert expected == ADMISSIONS[rule].fits(
+        replica, _inference_of(wanted), replica.leasable_tokens
+    )
 
 
 @given(_LEASES, _LEASES, _LEASES, _WANTED, _KV, _BLOCKS)
-def test_forecast_counts_all_leases_in_any_order_of_starts(
+def test_forecast_counts_all_leases_in_any_order_of_their_starts(
     first: list[Footprint],
     later: list[Footprint],
     reported: list[Footprint],
@@ -94,10 +100,10 @@ def test_forecast_counts_all_leases_in_any_order_of_starts(
     block: int,
 ) -> None:
     """A forecast made before leases started must not be used after that."""
-    leases = _replica(first, kv_tokens, block, 1).leases
+    leases = _replica_with(first, kv_tokens, block, 1).leases
     for number, lease in enumerate([*first, *later]):
         leases[str(number)] = lease
-        assert (_peak([*leases.values(), wanted], block) > kv_tokens) == leases.exceed(
+        assert (_peak_tokens([*leases.values(), wanted], block) > kv_tokens) == leases.exceed(
             kv_tokens, wanted, block
         )
     for name, lease in zip([*leases], reported, strict=False):
@@ -106,35 +112,36 @@ def test_forecast_counts_all_leases_in_any_order_of_starts(
         else:
             leases[name] = lease
         leases["last"] = lease
-        assert (_peak([*leases.values(), wanted], block) > kv_tokens) == leases.exceed(
+        assert (_peak_tokens([*leases.values(), wanted], block) > kv_tokens) == leases.exceed(
             kv_tokens, wanted, block
         )
 
 
 @given(_LEASES, _WANTED, _BLOCKS)
-def test_peak_is_the_most_of_all_moments(
+def test_peak_of_lease_ends_is_the_peak_of_all_moments(
     leases: list[Footprint], wanted: Footprint, block: int
 ) -> None:
     """Only the ends of leases are examined, so the peak must be at one of them."""
-    replica = _replica(leases, 1, block, 1)
+    replica = _replica_with(leases, 1, block, 1)
     forecast = replica.leases.forecast(block)
 
-    assert _peak([*leases, wanted], block) == forecast.peak_with(wanted)
+    assert _peak_tokens([*leases, wanted], block) == forecast.peak_with(wanted)
 
 
 @given(st.sampled_from(sorted(ADMISSIONS)), _LEASES, _WANTED, _KV, _BLOCKS, _SEATS)
 @example("peak", [Footprint(20, 1, 50, "a")], Footprint(20, 1, 20, "b"), 100, 1, 9)
-def test_start_is_the_first_moment_that_fits(
+def test_forecast_start_is_the_first_moment_that_fits(
     rule: str, leases: list[Footprint], wanted: Footprint, kv_tokens: int, block: int, seats: int
 ) -> None:
-    """With a start that is too late, backfilling would delay the first in line."""
-    replica = _replica(leases, kv_tokens, block, seats)
-    inference = _inference(wanted)
+    """If the forecast were too late, backfilling would delay the first in line."""
+    replica = _replica_with(leases, kv_tokens, block, seats)
+    inference = _inference_of(wanted)
     forecast = replica.leases.forecast(block)
     expected = next(
         now
         for now in range(1000)
-        if not (running := _after(leases, now)) or _fits(rule, replica, running, wanted)
+        if not (running := _leases_after(leases, now))
+        or _fits_literally(rule, replica, running, wanted)
     )
 
     assert expected == ADMISSIONS[rule].start(replica, inference, forecast, replica.leasable_tokens)

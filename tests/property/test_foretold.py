@@ -19,7 +19,7 @@ from tests.oracles.shadow import LiteralShadow
 
 
 class GivenPace(Pace):
-    """Pace whose values are set by the test."""
+    """Pace of an engine whose values the test sets."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class GivenPace(Pace):
 
 
 class World:
-    """Applies the same events to the shadow under test and to the literal shadow."""
+    """Shadow of VTC under test and a literal shadow, with the same events."""
 
     def __init__(self, reports: int = 1) -> None:
         self.reports = reports
@@ -52,11 +52,11 @@ class World:
         application.expected_stages = tuple(stages)
         self.applications[name] = application
         self.expected[name], self.calls[name] = stages, []
-        self._literal_stays()
+        self._update_literal()
         self.foretold.arrived(application, self.now)
         if stages:
             self.literal.add(name, application.weight, application.sequence, stages)
-            self._literal_stays()
+            self._update_literal()
 
     def submit(self, name: str, stage: int, prompt: int, output: int) -> None:
         request = f"r{self.names}"
@@ -70,10 +70,10 @@ class World:
             rows.append({})
         rows[stage][request] = (inference, output, False)
         self.foretold.submitted(self.applications[name], inference, self.now)
-        self._renew(name)
+        self._rebuild_literal(name)
 
     def end(self, name: str, output: int) -> None:
-        """End the oldest running inference of an application, after `output` tokens."""
+        """End the oldest running inference of an application after this many output tokens."""
         for row in self.calls[name]:
             for request, (inference, _, is_over) in row.items():
                 if not is_over:
@@ -83,50 +83,50 @@ class World:
                     else:
                         del row[request]
                     self.foretold.ended(self.applications[name], inference, self.now)
-                    self._renew(name)
+                    self._rebuild_literal(name)
                     return
 
     def reweigh(self, name: str, weight: int) -> None:
         self.applications[name].weight = exact(weight)
         self.foretold.reweighed(self.applications[name], self.now)
-        self._renew(name)
+        self._rebuild_literal(name)
 
     def leave(self, name: str) -> None:
         application = self.applications[name]
         self.expected[name] = self.expected[name][: len(self.calls[name])]
         if name in self.literal.members and any(self.calls[name]):
-            self._renew(name)
+            self._rebuild_literal(name)
         elif name in self.literal.members:
             self.literal.remove(name)
         self.foretold.application_ended(application, self.now)
         del self.applications[name]
 
-    def serve(self, amount: int, seconds: int) -> None:
-        """Advance the time; the service in it is split into several reports."""
+    def pass_time(self, amount: int, seconds: int) -> None:
+        """Advance the time in several reports that share the service."""
         for _ in range(self.reports):
             self.now += Fraction(seconds, 3 * self.reports)
             part = exact(amount, self.reports)
             self.literal.advance(Fraction(amount, self.reports), self.now)
             self.foretold.served([Delivery("", "", 0, 0, 0, part)], self.now)
 
-    def play(self, kind: str, *values: Any) -> None:
+    def apply(self, kind: str, *values: Any) -> None:
         if kind == "arrive":
             self.arrive(*values)
         elif kind == "serve":
-            self.serve(*values)
+            self.pass_time(*values)
         elif kind == "memory":
             self.literal.kv_tokens = exact(values[0])
-            self.serve(0, 0)  # a report passes the change on
+            self.pass_time(0, 0)  # a report passes the change on
         elif kind == "pace":
             self.pace.kv_per_s = exact(values[0])
             self.pace.iteration_s = self.literal.iteration_s = exact(values[1], 1024)
-            self.serve(0, 0)  # the pace is measured with a report
+            self.pass_time(0, 0)  # the pace is measured with a report
         elif self.applications:
             names = [*self.applications]
             getattr(self, kind)(names[values[0] % len(names)], *values[1:])
 
     def check(self) -> None:
-        """Check every deadline, and the urgent applications in their order."""
+        """Check every deadline, and the order of the urgent applications."""
         kv_per_s, iteration_s = self.pace.kv_per_s, self.pace.iteration_s
         urgent = []
         for name, application in self.applications.items():
@@ -135,14 +135,14 @@ class World:
                 continue
             deadline = self.literal.deadline(name, self.now, kv_per_s)
             assert deadline == self.foretold.deadline(name, self.now)
-            iterations, gaps_s = self._path(name)
+            iterations, gaps_s = self._remaining_path(name)
             margin = min(150, iterations)
             if self.now >= deadline - (iterations + margin) * iteration_s - gaps_s:
                 urgent.append((deadline, application.sequence, name))
         assert [name for _, _, name in sorted(urgent)] == self.foretold.urgent(self.now)
         assert self.literal.density() == self.foretold.clock.density.total
 
-    def _path(self, name: str) -> tuple[Any, Any]:
+    def _remaining_path(self, name: str) -> tuple[Any, Any]:
         """Return the iterations of the longest remaining path, and its number of gaps."""
         rows, expected = self.calls[name], self.expected[name]
         left: list[float] = [d for row in rows for _, d, is_over in row.values() if not is_over]
@@ -161,11 +161,11 @@ class World:
             return 0
         return max(0, int(expected[number].inferences) - len(rows[number]))
 
-    def _literal_stays(self) -> None:
+    def _update_literal(self) -> None:
         self.literal.advance(Fraction(0), self.now)
 
-    def _renew(self, name: str) -> None:
-        self._literal_stays()
+    def _rebuild_literal(self, name: str) -> None:
+        self._update_literal()
         stages = []
         rows, expected = self.calls[name], self.expected[name]
         for number in range(max(len(rows), len(expected))):
@@ -198,7 +198,7 @@ class World:
         elif stages:
             sequence = self.applications[name].sequence
             self.literal.add(name, weight, sequence, stages)
-        self._literal_stays()
+        self._update_literal()
 
 
 sizes = st.integers(1, 40)
@@ -225,25 +225,27 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, min_size=4, max_size=30))
-def test_deadlines_and_urgency_equal_those_of_the_literal_rules(run: list[tuple[Any, ...]]) -> None:
-    """The heaps and their stale keys may change the cost of an answer, but not the answer."""
+def test_deadlines_and_urgency_equal_those_of_the_literal_shadow(
+    run: list[tuple[Any, ...]],
+) -> None:
+    """Heaps with stale keys may make an answer quicker, but must not change it."""
     world = World()
     world.arrive(1, _FIRST)
     for step in run:
-        world.play(*step)
+        world.apply(*step)
         world.check()
 
 
 @given(st.lists(steps, min_size=4, max_size=20), st.integers(2, 5))
-def test_level_does_not_depend_on_the_number_of_reports(
+def test_state_of_the_shadow_does_not_depend_on_the_number_of_reports(
     run: list[tuple[Any, ...]], reports: int
 ) -> None:
-    """With evenly flowing service, several reports leave the shadow in the state of one report."""
+    """With evenly flowing service, several reports have the effect of one."""
     once, often = World(), World(reports)
     for world in (once, often):
         world.arrive(1, _FIRST)
         for step in run:
-            world.play(*step)
+            world.apply(*step)
     clock, other = once.foretold.clock, often.foretold.clock
     assert (clock.level, clock.owed) == (other.level, other.owed)
     for name in once.applications:

@@ -19,12 +19,12 @@ from justitia_ray.core.policies.guarded.slack import Slack
 from justitia_ray.units import ApplicationId, Seconds
 from tests.property.engine import Arrival, Engine, Outcomes, Server
 from tests.property.profiles import examples
-from tests.property.test_bound import elephant_and_mice, is_within_what_the_core_says
+from tests.property.test_bound import assert_bounds_of_the_core, elephant_and_mice
 from tests.property.workloads import arrivals, servers
 
 
 def random_shadow(seed: int) -> type[ForetoldVtc]:
-    """Return a shadow that calls some of the applications urgent, others at each time."""
+    """Return a shadow class that calls random applications urgent at each time."""
 
     class RandomShadow(ForetoldVtc):
         def urgent(self, now: Seconds, waits: object = None) -> list[ApplicationId]:
@@ -43,7 +43,7 @@ def _mice_are_urgent() -> type[ForetoldVtc]:
     return MiceAreUrgent
 
 
-def run_claiming(
+def run_with_urgency(
     claims: type[ForetoldVtc],
     options: dict[str, object],
     replicas: list[Server],
@@ -69,10 +69,10 @@ def run_claiming(
 def test_lag_is_within_the_budget_for_any_urgency(
     replicas: st.SearchStrategy[list[Server]], options: dict[str, object], data: st.DataObject
 ) -> None:
-    """The bound of a single stage with true costs is I, plus work that passes otherwise, plus B."""
+    """With a single stage and true costs the bound is I, plus other work out of order, plus B."""
     machines = data.draw(replicas)
     iterations = data.draw(st.sampled_from([0.5, 1, 3, 10]))
-    outcomes = run_claiming(
+    outcomes = run_with_urgency(
         random_shadow(data.draw(st.integers(0, 99))),
         options | {"guard_iterations": iterations},
         machines,
@@ -81,30 +81,30 @@ def test_lag_is_within_the_budget_for_any_urgency(
     budget = iterations * sum(machine.kv_tokens for machine in machines)
 
     assert outcomes.worst <= outcomes.in_flight + outcomes.report + outcomes.passed + budget
-    is_within_what_the_core_says(outcomes)
+    assert_bounds_of_the_core(outcomes)
 
 
 @examples(60)
 @given(data=st.data())
 def test_stages_and_gaps_stay_within_the_bound_of_the_core(data: st.DataObject) -> None:
-    """The core adds the budget to its bound where the guard has used it."""
-    outcomes = run_claiming(
+    """The core adds the guard's budget to its bound where the guard has used it."""
+    outcomes = run_with_urgency(
         random_shadow(data.draw(st.integers(0, 99))),
         {"order": "sgps", "guard_iterations": data.draw(st.sampled_from([1, 10]))},
         data.draw(servers(2)),
         data.draw(arrivals(stages=4, weighted=True)),
     )
-    is_within_what_the_core_says(outcomes)
+    assert_bounds_of_the_core(outcomes)
 
 
-def _no_budget(patch: pytest.MonkeyPatch) -> None:
+def _remove_budget(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GuardedPolicy, "guard_budget", inf)
 
 
-def _overdue_as_soon_as_due(patch: pytest.MonkeyPatch) -> None:
-    """Replace the slack of an overdue application by its remaining charge, however late it is."""
+def _measure_slack_wrongly(patch: pytest.MonkeyPatch) -> None:
+    """Take the remaining charge as the slack of an overdue application, however late it is."""
 
-    def least(slack: Slack, before: object) -> float:
+    def least_slack(slack: Slack, before: object) -> float:
         owed, found = 0.0, inf
         for entry in slack._overdue:
             if entry is before:
@@ -113,28 +113,30 @@ def _overdue_as_soon_as_due(patch: pytest.MonkeyPatch) -> None:
             found = min(found, slack._served - owed)
         return found
 
-    def allows(slack: Slack, name: str, amount: float) -> bool:
+    def allows_uncached(slack: Slack, name: str, amount: float) -> bool:
         slack._least_overdue = None
         return exactly(slack, name, amount)
 
     exactly = Slack.allows
-    patch.setattr(Slack, "_least_of_overdue", least)
-    patch.setattr(Slack, "allows", allows)
+    patch.setattr(Slack, "_least_of_overdue", least_slack)
+    patch.setattr(Slack, "allows", allows_uncached)
 
 
 @pytest.mark.parametrize(
     ("change", "holds"),
-    [(lambda patch: None, True), (_no_budget, False), (_overdue_as_soon_as_due, False)],
+    [(lambda patch: None, True), (_remove_budget, False), (_measure_slack_wrongly, False)],
 )
-def test_urgent_mice_delay_an_elephant_by_the_budget(
+def test_urgent_mice_delay_an_elephant_by_at_most_the_budget(
     change: Callable[[pytest.MonkeyPatch], None], holds: bool
 ) -> None:
-    """Without a budget, or with one that is renewed for late applications, there is no bound."""
+    """The bound is lost without a budget, or with one that is renewed for late applications."""
     with pytest.MonkeyPatch.context() as patch:
         change(patch)
         iterations = 10
         options: dict[str, object] = {"guard_iterations": iterations}
-        outcomes = run_claiming(_mice_are_urgent(), options, [Server(16, 2)], elephant_and_mice())
+        outcomes = run_with_urgency(
+            _mice_are_urgent(), options, [Server(16, 2)], elephant_and_mice()
+        )
 
     late = outcomes.lag["a0"]
     assert (late <= outcomes.in_flight + outcomes.report + iterations * 16) == holds

@@ -23,13 +23,13 @@ from tests.property.workloads import arrivals, servers
 
 
 class _WaitingEngine(Engine):
-    """Asks for every promise after every event, while inferences wait at random."""
+    """Engine that reads every bound after every event, while inferences wait at random."""
 
     def __init__(self, replicas: Sequence[Server], draws: Sequence[int]) -> None:
-        options = {"working_set": False}  # otherwise contexts decide who may start
+        options = {"working_set": False}  # otherwise contexts decide which inference may start
         super().__init__(replicas, options=options, meter=None, caches=True)
         self.least: dict[str, Fraction] = {}
-        """The least bound that was told of each application."""
+        """Least bound that was read for each application."""
         self.waits = 0
         self._draws = draws
 
@@ -61,13 +61,13 @@ _SMALL = ((15, 2), (16, 6), (5, 7), (5, 1))
 _DRAWS = st.lists(st.integers(0, 12), min_size=1, max_size=8)
 
 
-def _most_beyond(
+def _greatest_excess(
     applications: Sequence[Arrival], replicas: Sequence[Server], draws: Sequence[int]
 ) -> tuple[Fraction, int]:
-    """Return the most service by which a start was later than promised, and the waits."""
+    """Return the most service by which a start exceeded its bound, and the number of waits."""
     engine = _WaitingEngine(replicas, draws)
     outcomes = engine.run_waiting(applications)
-    # V reaches a tag with one report, and the other replica may be asked last of all.
+    # V reaches a tag with one report, and the other replica may be the last to pull
     reports = len(replicas) * outcomes.report
     beyond = [outcomes.lag[name] - bound - reports for name, bound in engine.least.items()]
     return max(beyond, default=Fraction(0)), engine.waits
@@ -75,18 +75,18 @@ def _most_beyond(
 
 @examples(80)
 @given(arrivals(weighted=True, stages=2), servers(3), _DRAWS)
-def test_no_wait_lets_an_application_start_later_than_it_was_ever_told(
+def test_waiting_for_a_context_breaks_no_bound(
     applications: list[Arrival], replicas: list[Server], draws: list[int]
 ) -> None:
     assume(len(replicas) > 1)
-    beyond, waits = _most_beyond(applications, replicas, draws)
+    beyond, waits = _greatest_excess(applications, replicas, draws)
 
     assume(waits)
     assert beyond <= 0
 
 
 @contextmanager
-def _broken(rule: str) -> Iterator[None]:
+def _without_rule(rule: str) -> Iterator[None]:
     owner = HolderWaits if rule == "_is_early" else Placement
     with patch.object(owner, rule, lambda *_: True):
         yield
@@ -113,10 +113,10 @@ def _broken(rule: str) -> Iterator[None]:
         ),
     ],
 )
-def test_without_either_limit_a_promise_is_broken(
+def test_without_either_limit_of_the_waits_a_bound_is_broken(
     rule: str, applications: list[Arrival], replicas: list[Server], draws: list[int]
 ) -> None:
-    """An application that is late waits, or others take the memory with which it could start."""
-    assert _most_beyond(applications, replicas, draws)[0] <= 0
-    with _broken(rule):
-        assert _most_beyond(applications, replicas, draws)[0] > 0
+    """A late application waits, or others take the memory with which it could start."""
+    assert _greatest_excess(applications, replicas, draws)[0] <= 0
+    with _without_rule(rule):
+        assert _greatest_excess(applications, replicas, draws)[0] > 0

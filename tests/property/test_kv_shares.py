@@ -16,7 +16,7 @@ _LENDS = st.sampled_from([0.0, 0.5, 1.0])
 
 
 @st.composite
-def _guaranteed(draw: st.DrawFn, parts: int) -> dict[str, KvShare]:
+def _guaranteed_shares(draw: st.DrawFn, parts: int) -> dict[str, KvShare]:
     """Return shares of the tiers and of two top-level tenants, at most 1 in sum."""
     left, found = parts, {}
     for name in (*_TIERS, "a", "b"):
@@ -27,7 +27,7 @@ def _guaranteed(draw: st.DrawFn, parts: int) -> dict[str, KvShare]:
 
 
 @dataclass(frozen=True)
-class _Wish:
+class _Request:
     tenant: str
     tier: str
     tokens: int
@@ -37,7 +37,7 @@ class _Wish:
 
 _WISHES = st.lists(
     st.builds(
-        _Wish,
+        _Request,
         st.sampled_from(_TENANTS),
         st.sampled_from(_TIERS),
         st.integers(1, 40),
@@ -55,7 +55,7 @@ class _Memory:
         self.of = shares
         tree = TenantTree({name: TenantNode(kv_share=shares[name]) for name in "ab"})
         self.shares = KvShares(tree, {name: Tier(1.0, shares[name]) for name in _TIERS})
-        self.running: dict[str, _Wish] = {}
+        self.running: dict[str, _Request] = {}
         self._started = 0
 
     def held(self, name: str | None = None) -> int:
@@ -66,11 +66,11 @@ class _Memory:
             if name in (None, one.tier, one.tenant.partition("/")[0])
         )
 
-    def kept_at_most(self, names: set[str]) -> float:
-        """Return the tokens that are reserved for these names while they hold nothing."""
+    def reserved_at_most(self, names: set[str]) -> float:
+        """Return the tokens that are reserved for these names while they hold none."""
         return sum(self.of[n].guaranteed * (1 - self.of[n].lends) * _TOTAL for n in names)
 
-    def kept_for(self, names: set[str]) -> float:
+    def reserved_for(self, names: set[str]) -> float:
         """Return the tokens that are reserved for these names at present."""
         return sum(
             max(
@@ -79,7 +79,7 @@ class _Memory:
             for name in names
         )
 
-    def keeps(self, name: str) -> bool:
+    def has_reservation(self, name: str) -> bool:
         """Return whether a tier or a top-level tenant has a reservation that it does not lend."""
         share = self.of.get(name, KvShare())
         return share.guaranteed * (1 - share.lends) > 0
@@ -90,11 +90,11 @@ class _Memory:
             return False
         return self.held(name) + tokens <= self.of[name].guaranteed * _TOTAL
 
-    def admits(self, wish: _Wish) -> bool:
+    def admits(self, wish: _Request) -> bool:
         node = self.shares.refuses(wish.tenant, wish.tokens, _TOTAL, wish.tier)
         return node is None and not self.shares.tier_refuses(wish.tier, wish.tokens, _TOTAL)
 
-    def start(self, wish: _Wish) -> None:
+    def start(self, wish: _Request) -> None:
         self._started += 1
         name = f"l{self._started}"
         self.running[name] = wish
@@ -107,26 +107,31 @@ class _Memory:
 
 
 @examples(100)
-@given(_guaranteed(24), _WISHES)
+@given(_guaranteed_shares(24), _WISHES)
 def test_only_requests_that_would_take_reserved_memory_are_refused(
-    shares: dict[str, KvShare], wishes: list[_Wish]
+    shares: dict[str, KvShare], wishes: list[_Request]
 ) -> None:
     """Reservations of tiers and tenants add up; a request too large for the rest may run alone."""
     memory = _Memory(shares)
     for wish in wishes:
         if wish.ends is not None and memory.running:
             memory.end(wish.ends)
-        top = _top(wish)
+        top = _top_tenant(wish)
         tiers = set(_TIERS) - {wish.tier}
         tenants = {"a", "b"} - {top}
-        for_tiers = 0.0 if memory.is_within(wish.tier, wish.tokens) else memory.kept_for(tiers)
-        for_tenants = 0.0 if memory.is_within(top, wish.tokens) else memory.kept_for(tenants)
+        for_tiers = 0.0 if memory.is_within(wish.tier, wish.tokens) else memory.reserved_for(tiers)
+        for_tenants = 0.0 if memory.is_within(top, wish.tokens) else memory.reserved_for(tenants)
         left = _TOTAL - memory.held() - wish.tokens
         running = memory.running.values()
-        alone = not any(one.tier == wish.tier or not memory.keeps(one.tier) for one in running)
-        alone = alone and wish.tokens > _TOTAL - memory.kept_at_most(tiers)
-        first = not any(_top(one) == top or not memory.keeps(_top(one)) for one in running)
-        first = first and wish.tokens > _TOTAL - for_tiers - memory.kept_at_most(tenants)
+        alone = not any(
+            one.tier == wish.tier or not memory.has_reservation(one.tier) for one in running
+        )
+        alone = alone and wish.tokens > _TOTAL - memory.reserved_at_most(tiers)
+        first = not any(
+            _top_tenant(one) == top or not memory.has_reservation(_top_tenant(one))
+            for one in running
+        )
+        first = first and wish.tokens > _TOTAL - for_tiers - memory.reserved_at_most(tenants)
         if not memory.admits(wish):
             assert left < for_tiers + for_tenants
             continue
@@ -136,18 +141,18 @@ def test_only_requests_that_would_take_reserved_memory_are_refused(
             memory.start(wish)
 
 
-def _top(wish: _Wish) -> str:
+def _top_tenant(wish: _Request) -> str:
     return wish.tenant.partition("/")[0]
 
 
 @examples(100)
-@given(_guaranteed(24), _WISHES)
+@given(_guaranteed_shares(24), _WISHES)
 def test_reserved_memory_of_a_tier_is_available_on_arrival(
-    shares: dict[str, KvShare], wishes: list[_Wish]
+    shares: dict[str, KvShare], wishes: list[_Request]
 ) -> None:
-    """Without shares of tenants, a tier gets its unlent share at once, whatever others hold."""
+    """If tenants have no shares, a tier gets its unlent share at once."""
     memory = _Memory({**shares, "a": KvShare(), "b": KvShare()})
-    kept = memory.kept_for(set(_TIERS))
+    kept = memory.reserved_for(set(_TIERS))
     for wish in wishes:
         if wish.ends is not None and memory.running:
             memory.end(wish.ends)
@@ -155,7 +160,7 @@ def test_reserved_memory_of_a_tier_is_available_on_arrival(
         if wish.tokens <= _TOTAL - kept and memory.admits(wish) and fits:
             memory.start(wish)
         for tier in _TIERS:
-            tokens = int(memory.kept_for({tier}) + 1e-9)
+            tokens = int(memory.reserved_for({tier}) + 1e-9)
             if tokens:
-                assert memory.admits(_Wish("c", tier, tokens, None))
+                assert memory.admits(_Request("c", tier, tokens, None))
                 assert memory.held() + tokens <= _TOTAL + 1e-9

@@ -14,16 +14,16 @@ from justitia_ray.core.state import State, Timeouts
 from justitia_ray.core.tenants import ApplicationCaps, KvShare, TenantNode, TenantTree
 from tests.exact import exact
 from tests.property.profiles import examples
-from tests.property.share_steps import VERBS, Step, change, lives
+from tests.property.share_steps import VERBS, Step, apply_step, step_lists
 
 _BELOW = st.sampled_from(["acme", "acme/a", "acme/b", "acme/b/c", "acme/d/e/f"])
 _WEIGHTS = st.sampled_from([Fraction(1, 2), Fraction(2)])
-_STEPS = lives(VERBS, st.sampled_from("abcuv"), st.just(Fraction(1)), 30)
+_STEPS = step_lists(VERBS, st.sampled_from("abcuv"), st.just(Fraction(1)), 30)
 
 
 @examples(60)
 @given(_STEPS, st.lists(_BELOW, min_size=3, max_size=3), _WEIGHTS)
-def test_names_below_move_no_key_of_others_whatever_the_operator_s_weight(
+def test_tenants_named_below_another_move_no_key_of_others(
     steps: list[Step], names: list[str], weight: Fraction
 ) -> None:
     """`tenant_weights: {acme: w}` is acme's weight as a leaf and as a node with children."""
@@ -39,7 +39,7 @@ def test_names_below_move_no_key_of_others_whatever_the_operator_s_weight(
             if step.verb == "arrive" and step.name not in share.accounts:
                 share.arrive(step.name, exact(step.work + 2), own, sequence, tenant)
             elif step.name in share.accounts and step.verb != "arrive":
-                change(share, step.verb, step.name, exact(step.work), own)
+                apply_step(share, step.verb, step.name, exact(step.work), own)
 
         assert named.clock.virtual_time == plain.clock.virtual_time
         for name, account in named.accounts.items():
@@ -47,8 +47,8 @@ def test_names_below_move_no_key_of_others_whatever_the_operator_s_weight(
                 assert named.tag(name) == plain.tag(name)
 
 
-def test_without_the_weight_of_the_branch_a_name_below_is_worth_more() -> None:
-    """The check fails where a node with children weighs 1 whatever its configured weight."""
+def test_check_finds_a_branch_without_its_configured_weight() -> None:
+    """If every branch weighed 1, a name below a light tenant would be worth more."""
     keys = []
     for weights in ({"acme": 0.5}, {}):
         share = TenantShare(tree=TenantTree(weights=weights))
@@ -60,7 +60,7 @@ def test_without_the_weight_of_the_branch_a_name_below_is_worth_more() -> None:
 
 
 def test_branch_weighs_no_more_than_its_applications_may() -> None:
-    """`max_weight` also binds a node without a weight, and the nodes above it."""
+    """`max_weight` also limits a node without a weight, and the nodes above it."""
     tree = TenantTree(
         {"acme": TenantNode(max_weight=0.5), "acme/b": TenantNode(weight=0.25)}, {"acme/c": 3.0}
     )
@@ -71,8 +71,8 @@ def test_branch_weighs_no_more_than_its_applications_may() -> None:
 
 @examples(60)
 @given(st.lists(st.tuples(_BELOW, st.integers(1, 30)), min_size=1, max_size=30))
-def test_limits_of_a_node_bind_whatever_is_named_below_it(wishes: list[tuple[str, int]]) -> None:
-    """KV share, weight, queue places and caps bind as if all applications were acme's own."""
+def test_limits_of_a_node_hold_for_all_names_below_it(wishes: list[tuple[str, int]]) -> None:
+    """KV share, weight, queue places and caps hold as if all applications were acme's own."""
     caps = ApplicationCaps(inferences=5)
     node = TenantNode(max_weight=2.0, kv_share=KvShare(most=0.5), caps=caps, deadline_s=9.0)
     tree = TenantTree({"acme": node})

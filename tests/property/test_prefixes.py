@@ -8,7 +8,7 @@ from justitia_ray.core.prefixes import Prefix
 
 BLOCK = 4
 _PROMPTS = st.lists(st.sampled_from("ab"), min_size=1, max_size=4).map("".join)
-"""Block-sized segments of which prompts consist; equal segments have equal tokens."""
+"""Prompts as sequences of block-sized segments; equal segments have equal tokens."""
 _LEASE = st.tuples(
     st.sampled_from("12345"), _PROMPTS, st.integers(0, 3), st.integers(1, 9), st.integers(1, 3)
 )
@@ -27,7 +27,7 @@ _STEPS = st.lists(
 
 
 class _World:
-    """Leases with the blocks that each holds, and the ledger of them."""
+    """Leases with the blocks that each one holds, and the ledger of them."""
 
     def __init__(self, *, names_all: bool) -> None:
         self.ledger = Footprints()
@@ -36,7 +36,7 @@ class _World:
         """Number of leading blocks after which a lease has its own copies."""
         self._names_all = names_all
 
-    def step(self, step: tuple) -> None:  # type: ignore[type-arg]
+    def apply(self, step: tuple) -> None:  # type: ignore[type-arg]
         kind, what, *names = step
         if kind == "grant" and what[0] not in self.leases:
             lease_id, prompt, rest, iterations, choices = what
@@ -45,23 +45,23 @@ class _World:
             if prefixes:
                 self.ledger.join(lease_id, prefixes)
             context = BLOCK * len(prompt) + rest
-            self._set(lease_id, prompt, Footprint(iterations, choices, context, lease_id))
+            self._set_lease(lease_id, prompt, Footprint(iterations, choices, context, lease_id))
         elif kind == "end" and what in self.leases:
             del self.ledger[what], self.leases[what]
             self.missed.pop(what, None)
         elif kind == "report" and what in self.leases:
             prompt, (iterations, choices, context, owner) = self.leases[what]
             grown = Footprint(max(0, iterations - 1), choices, context + choices, owner)
-            self._set(what, prompt, grown)
+            self._set_lease(what, prompt, grown)
         elif kind == "found" and what[0] in self.leases:
             self.missed.setdefault(what[0], what[1])
             self.ledger.note_found(what[0], BLOCK * what[1])
 
-    def _set(self, lease_id: str, prompt: str, footprint: Footprint) -> None:
+    def _set_lease(self, lease_id: str, prompt: str, footprint: Footprint) -> None:
         self.ledger[lease_id] = footprint
         self.leases[lease_id] = (prompt, footprint)
 
-    def union(self, after: int = 0) -> int:
+    def held_tokens(self, after: int = 0) -> int:
         """Return the KV tokens held after some iterations, with each shared block counted once."""
         own = 0
         blocks: dict[str, list[bool]] = {}
@@ -74,8 +74,8 @@ class _World:
                 blocks.setdefault(prompt[:length], []).append(is_copy)
         return own + BLOCK * sum(max(1, sum(copies)) for copies in blocks.values())
 
-    def apart(self) -> int:
-        """Return the KV tokens that the leases would hold if nothing were shared."""
+    def unshared_tokens(self) -> int:
+        """Return the KV tokens that the leases would hold without sharing."""
         return sum(footprint.context_tokens for _, footprint in self.leases.values())
 
 
@@ -88,32 +88,32 @@ def named_prefixes(prompt: str, lengths: object) -> tuple[Prefix, ...]:
 
 
 @given(_STEPS)
-def test_ledger_is_the_union_of_the_blocks(steps: list) -> None:  # type: ignore[type-arg]
-    """The ledger equals the union now and at each end, in any order of starts, ends and misses."""
+def test_prefix_ledger_equals_the_union_of_the_blocks(steps: list) -> None:  # type: ignore[type-arg]
+    """The two are equal at present and at each end, in any order of starts, ends and misses."""
     world = _World(names_all=True)
     for step in steps:
-        world.step(step)
+        world.apply(step)
 
-        assert world.union() == world.ledger.context_tokens
+        assert world.held_tokens() == world.ledger.context_tokens
         forecast = world.ledger.forecast(1)
         columns = zip(reversed(forecast.ends), reversed(forecast.held), strict=True)
-        at_ends = {end: world.union(end) for end in forecast.ends}
+        at_ends = {end: world.held_tokens(end) for end in forecast.ends}
         assert at_ends == dict(columns) or world.missed
         full = sum(f.choices * f.iterations for _, f in world.leases.values())
-        assert world.union() + full == world.ledger.full_tokens
+        assert world.held_tokens() + full == world.ledger.full_tokens
         assert world.ledger.full_tokens == sum(map(world.ledger.held_by, "12345"))
 
 
 @given(_STEPS)
 def test_unnamed_prefix_counts_for_each_lease(steps: list) -> None:  # type: ignore[type-arg]
-    """The ledger is never below the union: no engine is granted more than it has room for."""
+    """The ledger is never below the union, so no engine is granted more than fits."""
     world = _World(names_all=False)
     for step in steps:
-        world.step(step)
+        world.apply(step)
 
-        assert world.union() <= world.ledger.context_tokens or world.missed
+        assert world.held_tokens() <= world.ledger.context_tokens or world.missed
         assert 0 <= world.ledger.context_tokens
-        assert world.ledger.context_tokens <= world.apart() or world.missed
+        assert world.ledger.context_tokens <= world.unshared_tokens() or world.missed
     for lease_id in list(world.leases):
         del world.ledger[lease_id]
     assert (0, 0, 0) == (
@@ -124,16 +124,16 @@ def test_unnamed_prefix_counts_for_each_lease(steps: list) -> None:  # type: ign
 
 
 @given(_STEPS, _LEASE)
-def test_peak_with_a_further_lease_is_that_of_all_leases(
+def test_peak_with_another_lease_is_that_of_all_leases(
     steps: list,  # type: ignore[type-arg]
     lease: tuple[str, str, int, int, int],
 ) -> None:
-    """The peak is right also where a lease outlives the one it shares blocks with."""
+    """A lease may outlive the one with which it shares blocks."""
     world = _World(names_all=True)
     _, prompt, rest, iterations, choices = lease
     named = named_prefixes(prompt, range(1, 5))
     for step in [*steps, ("end", "5")]:
-        world.step(step)
+        world.apply(step)
         ledger = world.ledger
         context = BLOCK * len(prompt) + rest - ledger.shared_with(named)
         wanted = Footprint(iterations, choices, context, "6")
@@ -144,6 +144,6 @@ def test_peak_with_a_further_lease_is_that_of_all_leases(
         assert (peak > 40) == ledger.exceed(40, wanted, 1, extension)
 
     if not world.missed:
-        world.step(("grant", ("6", prompt, rest, iterations, choices), set()))
+        world.apply(("grant", ("6", prompt, rest, iterations, choices), set()))
         ends = [footprint.iterations for _, footprint in world.leases.values()]
-        assert peak == max(world.union(end) for end in ends)
+        assert peak == max(world.held_tokens(end) for end in ends)

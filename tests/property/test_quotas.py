@@ -56,7 +56,7 @@ class _Scheduler:
     loses: bool = False
     """Whether the answer to the next exchange is lost."""
     given_up: list[str] = field(default_factory=list)
-    """Claims that ended while their request is unanswered."""
+    """Claims that ended while their request was unanswered."""
     saved: dict[str, _Claimed] = field(default_factory=dict)
     """Applications of earlier terms, with their recorded use."""
     ended: set[str] = field(default_factory=set)
@@ -64,7 +64,7 @@ class _Scheduler:
 
 
 class _World:
-    """Schedulers that use their claims, and a list of all real use."""
+    """Schedulers that use their quota claims, and a list of all real use."""
 
     def __init__(self) -> None:
         self.now = exact(86_400 * 59 - 30)
@@ -74,7 +74,7 @@ class _World:
 
     def send(self, name: str, asks: tuple[Ask, ...] = (), survivors: bool = False) -> None:
         one = self.schedulers[name]
-        self._hear(name)
+        self._repeat_until_answered(name)
         one.number += 1
         uses = [Use(claim, {**of.used}) for claim, of in one.claims.items()]
         alive = (*one.claims, *(ask.name for ask in asks)) if survivors else None
@@ -82,9 +82,9 @@ class _World:
         one.over, one.is_answered = [], False
         self.repeat(name)
 
-    def ask(self, name: str, claim: str, tenant: str, more: float) -> None:
+    def request(self, name: str, claim: str, tenant: str, more: float) -> None:
         """Request an application, and more KV token-time than it holds."""
-        self._hear(name)
+        self._repeat_until_answered(name)
         if claim in self.schedulers[name].ended:
             return
         known = self.schedulers[name].claims.get(claim, _Claimed(tenant))
@@ -92,8 +92,8 @@ class _World:
         wants = {Unit.APPLICATIONS: exact(1), Unit.KV_TOKEN_TIME: held + more}
         self.send(name, (Ask(claim, known.tenant, wants),))
 
-    def _hear(self, name: str) -> None:
-        """Repeat the last exchange until it is answered; no other may be sent before."""
+    def _repeat_until_answered(self, name: str) -> None:
+        """Repeat the last exchange until it is answered, since no other may be sent before."""
         while not self.schedulers[name].is_answered:
             self.repeat(name)
 
@@ -113,12 +113,12 @@ class _World:
             elif verdict.refused_by is None:
                 claim = one.claims.get(ask.name)
                 if claim is None:
-                    claim = one.claims[ask.name] = self._claimed(one, ask)
+                    claim = one.claims[ask.name] = self._new_claim(one, ask)
                 claim.holds = {
                     unit: exact(Fraction(amount)) for unit, amount in verdict.holds.items()
                 }
 
-    def _claimed(self, one: _Scheduler, ask: Ask) -> _Claimed:
+    def _new_claim(self, one: _Scheduler, ask: Ask) -> _Claimed:
         """Return a new claim, or the claim of an earlier term with its recorded use."""
         before = one.saved.pop(ask.name, None)
         used = {} if before is None or before.tenant != ask.tenant else before.used
@@ -144,12 +144,12 @@ class _World:
         if of is not None:
             one.over.append(Use(claim, {**of.used}, is_over=True))
 
-    def lose(self, name: str) -> None:
+    def lose_answer(self, name: str) -> None:
         """Lose the answer to the scheduler's next exchange."""
         self.schedulers[name].loses = True
 
-    def die(self, name: str) -> None:
-        """Replace the scheduler by one without claims that starts from the saved ones."""
+    def replace_scheduler(self, name: str) -> None:
+        """Replace a scheduler by one without claims that starts from the saved ones."""
         dead = self.schedulers[name]
         ended = {use.name for use in dead.over} | {*dead.given_up} | dead.ended
         saved = dead.saved | dead.claims
@@ -162,16 +162,16 @@ class _World:
         self.book.restore(json.loads(json.dumps(stored, default=float)), self.now)
 
     def check(self) -> None:
-        """Check by the real use that no window of any quota holds more than its limit."""
+        """Check by the real use that no window of any quota exceeds its limit."""
         for path, node in _TREE.described.items():
             for quota in node.quotas:
                 for tenant in _TENANTS:
                     own = [p for p in ancestors(tenant) if _TREE.node(p) is node]
                     for at in own:
-                        self._check(at, quota)
+                        self._check_quota(at, quota)
                 assert path  # every node is examined
 
-    def _check(self, path: str, quota: Quota) -> None:
+    def _check_quota(self, path: str, quota: Quota) -> None:
         length = LENGTHS[quota.per]
         since = self.now - length
         if quota.window is Window.CALENDAR:
@@ -193,7 +193,7 @@ class _World:
 _NAMES = st.sampled_from(_SCHEDULERS)
 _CLAIMS = st.sampled_from(("p", "q", "r"))
 _AMOUNTS = st.sampled_from([Fraction(n, 4) for n in (0, 3, 8, 20)])
-"""Multiples of 1/4: floats hold them and their sums exactly, as do the records of the book."""
+"""Multiples of 1/4, which floats and the stored records hold exactly."""
 _PAUSES = [Fraction(n, 7) for n in (5, 141, 427, 25_207)]
 _STEPS = st.one_of(
     st.tuples(st.just("ask"), _NAMES, _CLAIMS, st.sampled_from(_TENANTS), _AMOUNTS),
@@ -220,7 +220,7 @@ def test_no_window_holds_more_than_its_limit(steps: list[tuple[object, ...]]) ->
     for kind, *of in steps:
         match kind, of:
             case "ask", [str(name), str(claim), str(tenant), Fraction() as amount]:
-                world.ask(name, claim, tenant, exact(amount))
+                world.request(name, claim, tenant, exact(amount))
             case "use", [str(name), str(claim), Fraction() as share]:
                 world.use(name, claim, exact(share))
             case "end", [str(name), str(claim)]:
@@ -230,9 +230,9 @@ def test_no_window_holds_more_than_its_limit(steps: list[tuple[object, ...]]) ->
             case "repeat", [str(name)]:
                 world.repeat(name)
             case "lose", [str(name)]:
-                world.lose(name)
+                world.lose_answer(name)
             case "die", [str(name)]:
-                world.die(name)
+                world.replace_scheduler(name)
             case "restart", []:
                 world.restart_book()
             case "wait", [Fraction() as pause]:
@@ -240,8 +240,7 @@ def test_no_window_holds_more_than_its_limit(steps: list[tuple[object, ...]]) ->
         world.check()
 
 
-def test_part_that_is_dated_too_early_is_found() -> None:
-    """Unreported use exceeds the limit, so the check can fail."""
+def test_check_finds_use_that_is_dated_too_early() -> None:
     world = _World()
     world.send("one", (Ask("p", "a/x", {Unit.APPLICATIONS: exact(2)}),))
     world.use("one", "p", exact(1))

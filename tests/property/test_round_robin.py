@@ -16,14 +16,14 @@ from tests.oracles.round_robin import RoundRobin
 from tests.unit.core.policies.policy_driver import PolicyDriver
 
 _Pull: TypeAlias = tuple[int, list[tuple[Tokens, str]]]
-"""Free seats, and for each running inference its new tokens and `run`, `finish` or `requeue`."""
+"""Free seats, and the new tokens and the fate of each running inference."""
 _Operation: TypeAlias = tuple[str, int, int, _Pull]
 
 _APPLICATIONS = 4
 
 
 class _Both:
-    """Runs the same events on the policy and on a literal simulation; h = p + 2d."""
+    """Round-robin policy and a literal simulation with the same events; h = p + 2d."""
 
     def __init__(self, quantum: int, unit: str) -> None:
         self.driver = PolicyDriver("drr", {"quantum": quantum, "unit": unit})
@@ -36,12 +36,12 @@ class _Both:
         self.prompts: dict[RequestId, Tokens] = {}
         """Prompt tokens that are not charged yet, by request."""
         self.best: dict[RequestId, Tokens] = {}
-        """Largest number of tokens made by each request: tokens made again cost nothing."""
+        """Largest number of tokens made by each request; tokens made again cost nothing."""
         for number in range(_APPLICATIONS):
             self.driver.open_and_submit(f"a{number}", tenant=f"t{number % 2}")
 
     def apply(self, operation: _Operation) -> None:
-        """Apply an operation to both and compare the grants."""
+        """Apply an operation to both, and compare the grants."""
         kind, number, prompt, pull = operation
         if kind == "submit":
             self._submit(number, prompt)
@@ -51,14 +51,14 @@ class _Both:
         elif kind == "restart":
             running = len(self.driver.made)
             granted = self.driver.restart(seats=max(1, running))
-            assert granted == self._expected(0 if running else 1)
+            assert granted == self._expected_grants(0 if running else 1)
         elif kind == "pull":
             self._pull(*pull)
 
     def _submit(self, number: int, prompt: Tokens) -> None:
         name = f"a{number}/{len(self.prompts)}"
-        self.places.setdefault(self._client(name), number + 1)
-        self.literal.see(self.places[self._client(name)])
+        self.places.setdefault(self._client_of(name), number + 1)
+        self.literal.see(self.places[self._client_of(name)])
         self.prompts[name] = prompt
         self.waiting.append(name)
         self.driver.submit(name, f"a{number}", prompt=prompt)
@@ -71,20 +71,20 @@ class _Both:
             leaving[fate].append(name)
             best = self.best.get(name, 0)
             self.best[name] = max(best, self.driver.made[name] + tokens)
-            self.literal.decode(self.places[self._client(name)], 2 * (self.best[name] - best))
+            self.literal.decode(self.places[self._client_of(name)], 2 * (self.best[name] - best))
         self.waiting += leaving["requeue"]
         self.waiting.sort(key=lambda name: int(name.split("/")[1]))
         stay = len(self.driver.made) - len(leaving["finish"]) - len(leaving["requeue"])
-        seats = max(seats, 0 if stay else 1)  # on an empty replica one always fits
+        seats = max(seats, 0 if stay else 1)  # an empty replica always fits one
         granted = self.driver.step(stay + seats, make, leaving["finish"], leaving["requeue"])
-        assert granted == self._expected(seats)
+        assert granted == self._expected_grants(seats)
 
-    def _expected(self, seats: int) -> list[RequestId]:
+    def _expected_grants(self, seats: int) -> list[RequestId]:
         granted: list[RequestId] = []
         while len(granted) < seats and self.waiting:
             heads: dict[int, RequestId] = {}
             for name in self.waiting:
-                heads.setdefault(self.places[self._client(name)], name)
+                heads.setdefault(self.places[self._client_of(name)], name)
             name = heads[
                 self.literal.schedule({place: self.prompts[n] for place, n in heads.items()})
             ]
@@ -93,7 +93,7 @@ class _Both:
             granted.append(name)
         return granted
 
-    def _client(self, name: RequestId) -> str:
+    def _client_of(self, name: RequestId) -> str:
         application = name.split("/")[0]
         return application if self.unit == "application" else f"t{int(application[1:]) % 2}"
 
@@ -114,10 +114,10 @@ def _operations(kinds: list[str], fates: list[str]) -> st.SearchStrategy[list[_O
         ["submit", "submit", "pull", "pull", "cancel"], ["run", "run", "finish", "requeue"]
     ),
 )
-def test_grants_are_those_of_the_literal_algorithm(
+def test_grants_equal_those_of_the_literal_round_robin(
     quantum: int, unit: str, operations: list[_Operation]
 ) -> None:
-    """The policy computes all rounds at once by keys; the source makes them visit by visit."""
+    """The policy computes all rounds at once by keys, the literal algorithm visits each client."""
     both = _Both(quantum, unit)
     for operation in operations:
         both.apply(operation)

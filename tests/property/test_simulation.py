@@ -81,7 +81,7 @@ _ENGINES = st.builds(
 )
 
 
-def _assert_jumps_change_nothing(
+def _assert_equal_to_stepping(
     applications: list[WorkloadApplication],
     engine: EngineProfile,
     policy: str,
@@ -114,36 +114,36 @@ def _assert_jumps_change_nothing(
 
 
 _ORDERED_BY_EVENTS = sorted({*POLICIES, *LAB_POLICIES} - {"justitia-guarded"})
-"""Without guards: only time makes an application urgent to a guard, perhaps within a jump."""
+"""Policies without guards, for which an application may become urgent within a jump."""
 
 
 @pytest.mark.parametrize("policy", _ORDERED_BY_EVENTS)
 @examples(16)
 @given(applications=_applications(), engine=_ENGINES, replicas=st.integers(1, 3))
-def test_jumps_give_the_times_of_single_iterations(
+def test_jumping_simulation_equals_single_iterations(
     policy: str, applications: list[WorkloadApplication], engine: EngineProfile, replicas: int
 ) -> None:
     """Start, first token and end of every inference are equal."""
-    _assert_jumps_change_nothing(applications, engine, policy, {}, replicas)
+    _assert_equal_to_stepping(applications, engine, policy, {}, replicas)
 
 
 @pytest.mark.parametrize(("policy", "options"), _OPTIONS)
 @examples(16)
 @given(applications=_applications(), engine=_ENGINES, replicas=st.integers(1, 2))
-def test_jumps_give_the_same_with_options(
+def test_jumping_simulation_equals_single_iterations_with_options(
     policy: str,
     options: dict[str, object],
     applications: list[WorkloadApplication],
     engine: EngineProfile,
     replicas: int,
 ) -> None:
-    """The options let later applications pass, hold clients back, or share between tenants."""
-    _assert_jumps_change_nothing(applications, engine, policy, options, replicas)
+    """The options let later applications overtake, hold clients back, or share by tenants."""
+    _assert_equal_to_stepping(applications, engine, policy, options, replicas)
 
 
 @st.composite
 def _any_run(draw: st.DrawFn) -> tuple[list[WorkloadApplication], RunSettings]:
-    """Return a run with random options, also those that the stepping engine lacks."""
+    """Return a run with random options, including those that the stepping engine lacks."""
     knobs: dict[str, list[Any]] = {
         "block_size": [1, 4],
         "max_num_seqs": [2, 256],
@@ -179,7 +179,7 @@ def _any_run(draw: st.DrawFn) -> tuple[list[WorkloadApplication], RunSettings]:
     return applications, run
 
 
-def _most_held(result: RunResult) -> int:
+def _most_held_tokens(result: RunResult) -> int:
     held: dict[str, int] = {}
     most: dict[float, int] = {}
     for at, application_id, tokens in result.kv_samples:
@@ -216,5 +216,5 @@ def test_each_inference_runs_once_and_completely_on_any_engine(
         assert told.outcome == "finished"
         if run.engine.last_token_held:
             assert application.cost() == pytest.approx(told.kv_token_time)
-    assert _most_held(result) <= _KV_TOKENS * run.replicas
+    assert _most_held_tokens(result) <= _KV_TOKENS * run.replicas
     assert simulate(applications, run) == result

@@ -17,7 +17,7 @@ counts = st.integers(0, 500)
 
 @st.composite
 def demands(draw: st.DrawFn) -> Demand:
-    """Return random demand of a queue."""
+    """Return the random demand of a queue."""
     replicas = draw(st.integers(0, MOST))
     running = draw(counts) if replicas else 0
     held = draw(st.integers(0, replicas * KV))
@@ -54,7 +54,7 @@ fleets = st.builds(Fleet, st.integers(0, MOST), st.none() | st.floats(0, 1e3))
 def test_wanted_replicas_are_within_limits_and_positive_with_work(
     readings: list[Demand], own: SizingRules, fleet: Fleet
 ) -> None:
-    """Serve scales up from zero by this number alone."""
+    """Ray Serve scales up from zero by this number alone."""
     sizer = Sizer()
     for reading in sorted(readings, key=lambda one: one.at):
         decision = sizer.size(reading, own, fleet)
@@ -67,7 +67,7 @@ def test_wanted_replicas_are_within_limits_and_positive_with_work(
 
 
 @given(demands(), rules, fleets, st.floats(1, 10))
-def test_more_work_never_asks_for_fewer(
+def test_more_work_never_wants_fewer_replicas(
     reading: Demand, own: SizingRules, fleet: Fleet, factor: float
 ) -> None:
     """A longer queue must not remove replicas."""
@@ -78,7 +78,9 @@ def test_more_work_never_asks_for_fewer(
 
 
 @given(demands(), rules, fleets)
-def test_longer_target_never_asks_for_more(reading: Demand, own: SizingRules, fleet: Fleet) -> None:
+def test_longer_target_never_wants_more_replicas(
+    reading: Demand, own: SizingRules, fleet: Fleet
+) -> None:
     """An operator who accepts longer waits needs fewer replicas."""
     patient = replace(own, target_drain_s=2 * own.target_drain_s)
 

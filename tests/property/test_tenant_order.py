@@ -29,8 +29,8 @@ def run_tenants(
     return Engine([Server(kv_tokens, seats)], options={"fairness": fairness}).run(arrivals)
 
 
-def _of(tenant: str, iteration: int, sizes: Sizes, weight: int = 1) -> Arrival:
-    """Return an application of a tenant, all of whose inferences are submitted on arrival."""
+def _arrival_of(tenant: str, iteration: int, sizes: Sizes, weight: int = 1) -> Arrival:
+    """Return an application of a tenant whose inferences are all submitted on arrival."""
     return Arrival(iteration, (sizes,), Fraction(weight), tenant=tenant)
 
 
@@ -56,12 +56,14 @@ def test_last_piece_of_a_split_application_finishes_no_earlier(
     """
     cut = data.draw(st.integers(1, inferences - 1))
     came = data.draw(st.integers(0, 40))
-    rest = {f"o{n}": _of(f"O{n}", at, (size,) * k) for n, (at, k) in enumerate(others)}
+    rest = {f"o{n}": _arrival_of(f"O{n}", at, (size,) * k) for n, (at, k) in enumerate(others)}
     kv_tokens = seats * sum(size)
-    whole = run_tenants({"w": _of("T", came, (size,) * inferences), **rest}, kv_tokens, seats)
+    whole = run_tenants(
+        {"w": _arrival_of("T", came, (size,) * inferences), **rest}, kv_tokens, seats
+    )
     pieces = {
-        "p": _of("T", came, (size,) * cut),
-        "q": _of("T", came, (size,) * (inferences - cut)),
+        "p": _arrival_of("T", came, (size,) * cut),
+        "q": _arrival_of("T", came, (size,) * (inferences - cut)),
     }
     parts = run_tenants({**pieces, **rest}, kv_tokens, seats)
 
@@ -69,14 +71,14 @@ def test_last_piece_of_a_split_application_finishes_no_earlier(
 
 
 @pytest.mark.slow
-def test_splitting_pays_under_fairness_between_applications_and_not_between_tenants() -> None:
+def test_splitting_pays_only_under_fairness_between_applications() -> None:
     """A tenant has 40 inferences, as one application or as 40, beside five others of 20."""
     size = (4, 4)
-    rest = {f"o{n}": _of(f"O{n}", 0, (size,) * 20) for n in range(5)}
+    rest = {f"o{n}": _arrival_of(f"O{n}", 0, (size,) * 20) for n in range(5)}
     last = {}
     for fairness in ("application", "tenant"):
-        whole = run_tenants({"w": _of("T", 0, (size,) * 40), **rest}, 16, 2, fairness)
-        pieces = {f"p{n}": _of("T", 0, (size,)) for n in range(40)}
+        whole = run_tenants({"w": _arrival_of("T", 0, (size,) * 40), **rest}, 16, 2, fairness)
+        pieces = {f"p{n}": _arrival_of("T", 0, (size,)) for n in range(40)}
         parts = run_tenants({**pieces, **rest}, 16, 2, fairness)
         last[fairness] = (
             whole.finished["w"],
@@ -98,15 +100,15 @@ def test_splitting_pays_under_fairness_between_applications_and_not_between_tena
     st.integers(42, 160),
     st.integers(1, 6),
 )
-def test_last_start_is_within_the_bound_if_a_tenants_applications_come_at_once(
+def test_last_start_is_within_the_bound_if_applications_arrive_at_once(
     tenants: list[tuple[int, list[tuple[tuple[int, int], ...]]]],
     weights: list[int],
     kv_tokens: int,
     seats: int,
 ) -> None:
-    """S(e) − S(f̄) ≤ I plus a report, as between applications, while no key is moved back."""
+    """While no key is moved back, S(e) − S(f̄) ≤ I plus a report, as between applications."""
     arrivals = [
-        _of(f"T{number}", at, inferences, weights[number])
+        _arrival_of(f"T{number}", at, inferences, weights[number])
         for number, (at, applications) in enumerate(tenants)
         for inferences in applications
     ]
@@ -116,29 +118,31 @@ def test_last_start_is_within_the_bound_if_a_tenants_applications_come_at_once(
 
 
 def test_later_application_of_another_tenant_can_make_splitting_pay() -> None:
-    """Both ask for 10 at V = 0; Z came first and takes the first slot, until its later one comes.
+    """Y and Z ask for 10 at V = 0; Z gets the first slot, until its later application arrives.
 
     The later one precedes Z's first, whose key is then behind X's. Cut in two, X's first piece (key
     5) takes the first slot instead, and the other piece of Z's first comes after X in either case.
     """
     two = ((1, 2), (1, 2))
-    others = {"z1": _of("Z", 0, two), "z2": _of("Z", 3, two[:1])}
-    whole = run_tenants({**others, "x": _of("X", 1, two)}, 3, 1)
-    parts = run_tenants({**others, "p": _of("X", 1, two[:1]), "q": _of("X", 1, two[1:])}, 3, 1)
+    others = {"z1": _arrival_of("Z", 0, two), "z2": _arrival_of("Z", 3, two[:1])}
+    whole = run_tenants({**others, "x": _arrival_of("X", 1, two)}, 3, 1)
+    parts = run_tenants(
+        {**others, "p": _arrival_of("X", 1, two[:1]), "q": _arrival_of("X", 1, two[1:])}, 3, 1
+    )
 
     assert (10, 8) == (whole.finished["x"], max(parts.finished["p"], parts.finished["q"]))
 
 
 @pytest.mark.slow
-def test_tenant_that_keeps_coming_with_smaller_applications_breaks_the_bound() -> None:
-    """Each application arrives when the last was served, precedes it in GPS and moves its key back.
+def test_tenant_with_ever_smaller_applications_exceeds_the_bound() -> None:
+    """Each application precedes the last one in GPS and moves the tenant's key back.
 
     So the tenant's keys never show the service beyond its share, and nine others wait.
     """
-    arrivals = {f"o{n}": _of(f"O{n}", 0, ((1, 2),) * 10) for n in range(9)}
+    arrivals = {f"o{n}": _arrival_of(f"O{n}", 0, ((1, 2),) * 10) for n in range(9)}
     came = 0
     for inferences in range(9, 0, -1):
-        arrivals[f"z{inferences}"] = _of("Z", came, ((1, 2),) * inferences)
+        arrivals[f"z{inferences}"] = _arrival_of("Z", came, ((1, 2),) * inferences)
         came += 2 * inferences
     between_tenants = run_tenants(arrivals, 3, 1)
     between_applications = run_tenants(arrivals, 3, 1, "application")

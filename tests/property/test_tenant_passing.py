@@ -38,7 +38,7 @@ _ORDERS: list[dict[str, object]] = [
 
 
 @st.composite
-def _tenants(draw: st.DrawFn) -> list[Arrival]:
+def _arrivals_of_tenants(draw: st.DrawFn) -> list[Arrival]:
     """Return applications of up to three tenants; each tenant's arrive at once with one weight."""
     found = []
     for tenant in range(draw(st.integers(1, 3))):
@@ -49,7 +49,7 @@ def _tenants(draw: st.DrawFn) -> list[Arrival]:
 
 
 class TenantEngine(Engine):
-    """Records when GPS inside the tenant would have finished each application."""
+    """Engine that records when GPS inside the tenant would have finished each application."""
 
     def __init__(self, replicas: list[Server], options: dict[str, object]) -> None:
         super().__init__(replicas, options={"fairness": "tenant", **options})
@@ -88,7 +88,7 @@ class TenantEngine(Engine):
                 self._reached.setdefault(name, before)
 
 
-def _run(
+def _run_with_urgency(
     urgent: type[ForetoldVtc],
     options: dict[str, object],
     replicas: list[Server],
@@ -98,13 +98,13 @@ def _run(
     weights = [inf]
     budget_in = GuardedPolicy.budget_in
 
-    def noted(policy: GuardedPolicy, tenant: str) -> KvTokenTime:
+    def noted_budget(policy: GuardedPolicy, tenant: str) -> KvTokenTime:
         weights.append(policy.fair_share.clock.active_weight)
         return budget_in(policy, tenant)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(guarded, "ForetoldVtc", urgent)
-        patch.setattr(GuardedPolicy, "budget_in", noted)
+        patch.setattr(GuardedPolicy, "budget_in", noted_budget)
         engine = TenantEngine(replicas, options)
         outcomes = engine.run(applications)
     return outcomes, engine.inner_lags(), min(weights)
@@ -116,10 +116,10 @@ def _run(
 def test_lag_inside_a_tenant_is_within_the_work_in_flight_and_the_budget(
     options: dict[str, Any], data: st.DataObject
 ) -> None:
-    """The bound is I + B, with a larger B if the tenants' weights were less at a pass."""
-    replicas, applications = data.draw(servers()), data.draw(_tenants())
+    """The bound is I + B, and B is larger if the tenants' weights were less at the time."""
+    replicas, applications = data.draw(servers()), data.draw(_arrivals_of_tenants())
     urgent = random_shadow(data.draw(st.integers(0, 99)))
-    outcomes, lags, weight = _run(urgent, options, replicas, applications)
+    outcomes, lags, weight = _run_with_urgency(urgent, options, replicas, applications)
     budget = options.get("guard_iterations", 0) * sum(r.kv_tokens for r in replicas)
     of_all = sum({a.tenant: a.weight for a in applications}.values())
 
@@ -127,7 +127,7 @@ def test_lag_inside_a_tenant_is_within_the_work_in_flight_and_the_budget(
     assert late <= budget * max(1, of_all / weight)
 
 
-def _urgent(*but: str) -> type[ForetoldVtc]:
+def _all_urgent_except(*but: str) -> type[ForetoldVtc]:
     class Claims(ForetoldVtc):
         def urgent(self, now: Seconds, waits: object = None) -> list[ApplicationId]:
             """Return all applications except some."""
@@ -138,13 +138,13 @@ def _urgent(*but: str) -> type[ForetoldVtc]:
 
 @examples(60)
 @given(data=st.data())
-def test_tenant_loses_nothing_by_passing_inside_another_tenant(data: st.DataObject) -> None:
+def test_overtaking_inside_a_tenant_costs_other_tenants_nothing(data: st.DataObject) -> None:
     """T0 has any urgency and an unlimited budget; the bound of other tenants is still I."""
-    replicas, applications = data.draw(servers()), data.draw(_tenants())
+    replicas, applications = data.draw(servers()), data.draw(_arrivals_of_tenants())
     named = {f"a{number}": arrival for number, arrival in enumerate(applications)}
     others = [name for name, a in named.items() if a.tenant != "T0"]
     options: dict[str, object] = {"guard_iterations": 1e9, "order": "finish"}
-    outcomes, lags, _ = _run(_urgent(*others), options, replicas, named)
+    outcomes, lags, _ = _run_with_urgency(_all_urgent_except(*others), options, replicas, named)
 
     late = max([lags[name] for name in others], default=0)
     assert late <= outcomes.in_flight + outcomes.report
@@ -157,19 +157,22 @@ def _mouse_among_elephants() -> dict[str, Arrival]:
     return found | {"other": Arrival(0, (((4, 4),) * 50,), tenant="U")}
 
 
-def _no_budget(patch: pytest.MonkeyPatch) -> None:
+def _remove_budget(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(GuardedPolicy, "guard_budget", inf)
 
 
-@pytest.mark.parametrize(("change", "holds"), [(lambda patch: None, True), (_no_budget, False)])
+@pytest.mark.parametrize(("change", "holds"), [(lambda patch: None, True), (_remove_budget, False)])
 def test_urgent_elephants_delay_a_mouse_of_their_tenant_by_the_budget(
     change: Callable[[pytest.MonkeyPatch], None], holds: bool
 ) -> None:
     """Without a budget the mouse waits for all elephants."""
     with pytest.MonkeyPatch.context() as patch:
         change(patch)
-        outcomes, lags, _ = _run(
-            _urgent("mouse"), {"guard_iterations": 10}, [Server(16, 2)], _mouse_among_elephants()
+        outcomes, lags, _ = _run_with_urgency(
+            _all_urgent_except("mouse"),
+            {"guard_iterations": 10},
+            [Server(16, 2)],
+            _mouse_among_elephants(),
         )
 
     late = lags["mouse"] - outcomes.in_flight - outcomes.report
@@ -177,12 +180,14 @@ def test_urgent_elephants_delay_a_mouse_of_their_tenant_by_the_budget(
     assert lags["other"] <= outcomes.in_flight + outcomes.report
 
 
-def _book_nothing(patch: pytest.MonkeyPatch) -> None:
+def _charge_no_overtaking(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(TenantOrder, "claim", lambda order: order.first())
 
 
-@pytest.mark.parametrize(("change", "holds"), [(lambda patch: None, True), (_book_nothing, False)])
-def test_tenant_that_does_not_book_passing_starts_delays_others(
+@pytest.mark.parametrize(
+    ("change", "holds"), [(lambda patch: None, True), (_charge_no_overtaking, False)]
+)
+def test_tenant_that_is_not_charged_for_overtaking_delays_others(
     change: Callable[[pytest.MonkeyPatch], None], holds: bool
 ) -> None:
     """The tenant's place would be the key of a small application that it never starts."""
@@ -190,8 +195,8 @@ def test_tenant_that_does_not_book_passing_starts_delays_others(
     applications["mouse"] = Arrival(0, (((4, 4),) * 28,), tenant="T")
     with pytest.MonkeyPatch.context() as patch:
         change(patch)
-        outcomes, lags, _ = _run(
-            _urgent("mouse"), {"guard_iterations": 1e9}, [Server(16, 2)], applications
+        outcomes, lags, _ = _run_with_urgency(
+            _all_urgent_except("mouse"), {"guard_iterations": 1e9}, [Server(16, 2)], applications
         )
 
     assert (lags["other"] <= outcomes.in_flight + outcomes.report) == holds
@@ -206,7 +211,7 @@ def test_tenant_that_does_not_book_passing_starts_delays_others(
     size=st.tuples(st.integers(1, 15), st.integers(1, 8)),
     seats=st.integers(1, 4),
 )
-def test_last_piece_of_a_split_application_finishes_no_earlier_by_passing(
+def test_split_application_finishes_no_earlier_by_overtaking(
     options: dict[str, object],
     inferences: int,
     data: st.DataObject,
@@ -221,14 +226,14 @@ def test_last_piece_of_a_split_application_finishes_no_earlier_by_passing(
     }
     replicas = [Server(seats * sum(size), seats)]
     urgent = random_shadow(data.draw(st.integers(0, 99)))
-    whole, _, _ = _run(
+    whole, _, _ = _run_with_urgency(
         urgent, options, replicas, {"w": Arrival(came, ((size,) * inferences,), tenant="T"), **rest}
     )
     pieces = {
         "p": Arrival(came, ((size,) * cut,), tenant="T"),
         "q": Arrival(came, ((size,) * (inferences - cut),), tenant="T"),
     }
-    parts, _, _ = _run(urgent, options, replicas, {**pieces, **rest})
+    parts, _, _ = _run_with_urgency(urgent, options, replicas, {**pieces, **rest})
 
     assert max(parts.finished["p"], parts.finished["q"]) >= whole.finished["w"]
 
@@ -236,13 +241,13 @@ def test_last_piece_of_a_split_application_finishes_no_earlier_by_passing(
 @pytest.mark.parametrize("options", _ORDERS)
 @examples(30)
 @given(data=st.data())
-def test_every_start_follows_the_literal_rules(
+def test_every_start_follows_the_literal_rules_of_the_order(
     options: dict[str, object], data: st.DataObject
 ) -> None:
-    """Each start has the least key among tenants, and by definition enough slack inside."""
+    """Each start has the least key among tenants, and enough slack inside its tenant."""
     book = TenantShare.transfer
 
-    def transfer(share: TenantShare, source: str, target: str, amount: KvTokenTime) -> None:
+    def transfer_checked(share: TenantShare, source: str, target: str, amount: KvTokenTime) -> None:
         keys = {name: share.tag(name) for name in share.accounts}
         tenant = share.nodes.leaf_of(source)
         assert tenant is not None
@@ -257,12 +262,12 @@ def test_every_start_follows_the_literal_rules(
             assert is_between or later == 0, name
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TenantShare, "transfer", transfer)
+        patch.setattr(TenantShare, "transfer", transfer_checked)
         patch.setattr(guarded, "ForetoldVtc", random_shadow(data.draw(st.integers(0, 99))))
         engine = TenantEngine(data.draw(servers()), options)
         first = engine.core.ledger.queue.first
 
-        def checked() -> Any:
+        def checked_choice() -> Any:
             chosen, policy = first(), engine.core.ledger.policy
             assert isinstance(policy, GuardedPolicy)
             if chosen is not None:
@@ -270,5 +275,5 @@ def test_every_start_follows_the_literal_rules(
                     assert holds, detail
             return chosen
 
-        patch.setattr(engine.core.ledger.queue, "first", checked)
-        engine.run(data.draw(_tenants()))
+        patch.setattr(engine.core.ledger.queue, "first", checked_choice)
+        engine.run(data.draw(_arrivals_of_tenants()))

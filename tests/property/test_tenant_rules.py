@@ -11,16 +11,16 @@ from justitia_ray.core.clock.tenant_share import TenantShare
 from justitia_ray.core.clock.virtual_clock import VirtualClock
 from tests.exact import exact
 from tests.oracles.tenant_gps import TenantRules
-from tests.property.share_steps import VERBS, WORK, Pair, Step, change, lives
+from tests.property.share_steps import VERBS, WORK, Pair, Step, apply_step, step_lists
 
 _NAMES = st.sampled_from("abcdef")
 _TENANT_OF = dict(zip("abcdef", "XXXYYZ", strict=True))
 _WEIGHTS = st.sampled_from([Fraction(1), Fraction(1), Fraction(2), Fraction(1, 2), Fraction(7, 5)])
-_STEPS = lives(VERBS, _NAMES, _WEIGHTS, 35)
+_STEPS = step_lists(VERBS, _NAMES, _WEIGHTS, 35)
 
 
 class TenantPair(Pair):
-    """Runs both with tenants; an arrival under a used name is a new application."""
+    """Accounts and an oracle with tenants; an arrival under a used name is a new application."""
 
     share: TenantShare
     oracle: TenantRules
@@ -31,7 +31,7 @@ class TenantPair(Pair):
         self.oracle = TenantRules()
         self._lives: dict[str, str] = {}
 
-    def named(self, name: str) -> str:
+    def id_of(self, name: str) -> str:
         """Return the id of the latest application of this name."""
         return self._lives.get(name, "")
 
@@ -43,7 +43,7 @@ class TenantPair(Pair):
 
 
 @given(_STEPS)
-def test_both_levels_equal_those_of_exact_fluid_servers(steps: list[Step]) -> None:
+def test_tenants_and_applications_equal_exact_fluid_servers(steps: list[Step]) -> None:
     """V, the tenants' tags, every F_x and every key are equal after every step, unrounded."""
     pair = TenantPair()
     for step in steps:
@@ -61,7 +61,7 @@ def test_both_levels_equal_those_of_exact_fluid_servers(steps: list[Step]) -> No
 
 
 @given(_STEPS)
-def test_root_gps_and_reference_server_owe_a_tenant_the_same(steps: list[Step]) -> None:
+def test_top_level_gps_and_tenants_reference_server_owe_the_same(steps: list[Step]) -> None:
     """No level gives service that another did not receive, and all of it was charged."""
     pair = TenantPair()
     for step in steps:
@@ -77,7 +77,7 @@ def test_root_gps_and_reference_server_owe_a_tenant_the_same(steps: list[Step]) 
 
 
 @given(_STEPS, WORK)
-def test_keys_do_not_change_by_service(steps: list[Step], work: Fraction) -> None:
+def test_service_changes_no_key(steps: list[Step], work: Fraction) -> None:
     """An order of grants stays right during service: only charges and refunds move a key."""
     pair = TenantPair()
     for step in steps:
@@ -99,7 +99,7 @@ def test_keys_do_not_change_by_service(steps: list[Step], work: Fraction) -> Non
 
 
 @given(_STEPS)
-def test_key_that_v_has_passed_is_frozen(steps: list[Step]) -> None:
+def test_key_below_v_does_not_change(steps: list[Step]) -> None:
     """Work that the reference server has finished precedes work that is requested later."""
     pair = TenantPair()
     frozen: dict[str, float] = {}
@@ -116,7 +116,7 @@ def test_key_that_v_has_passed_is_frozen(steps: list[Step]) -> None:
 
 
 @given(_STEPS)
-def test_tag_of_a_withdrawn_application_is_what_resuming_makes_it(steps: list[Step]) -> None:
+def test_tag_of_a_withdrawn_application_is_its_tag_after_resuming(steps: list[Step]) -> None:
     """The tag may be read at any time, and reading it changes nothing."""
     pair = TenantPair()
     for step in steps:
@@ -142,25 +142,25 @@ _FLOAT_STEPS = st.lists(
 )
 
 
-def _live_in_floats(steps: list[tuple[str, str, float, float]]) -> TenantShare:
+def _run_in_floats(steps: list[tuple[str, str, float, float]]) -> TenantShare:
     share = TenantShare()
     for sequence, (verb, name, work, weight) in enumerate(steps):
         account = share.accounts.get(name)
         if verb == "arrive" and account is None:
-            # The tenant changes with each new application: an ended one may be owed work in
+            # the tenant changes with each new application: an ended one may be owed work in
             # another.
             share.arrive(name, work, weight, sequence, "XYZ"[sequence % 3])
         elif account is not None:
-            change(share, verb, name, work, weight)
+            apply_step(share, verb, name, work, weight)
     return share
 
 
 @given(_FLOAT_STEPS)
-def test_floats_stay_near_the_three_backlogs(
+def test_rounding_errors_of_the_three_backlogs_are_small(
     steps: list[tuple[str, str, float, float]],
 ) -> None:
     """The service computes in floats: the sums hold to a part in 1e9 of all service."""
-    share = _live_in_floats(steps)
+    share = _run_in_floats(steps)
     live = [account for account in share.accounts.values() if not account.withdrawn]
     scale = 1 + sum(work for _, _, work, _ in steps) * 10
 
@@ -178,7 +178,7 @@ def test_restored_accounts_give_the_same_keys_to_the_last_bit(
     steps: list[tuple[str, str, float, float]], shuffled: Random
 ) -> None:
     """Float keys are equal to the last bit, in whatever order a store returns the records."""
-    share = _live_in_floats(steps)
+    share = _run_in_floats(steps)
     names = sorted(share.sessions())
     shuffled.shuffle(names)
     records = {name: json.loads(json.dumps(share.session_record(name))) for name in names}

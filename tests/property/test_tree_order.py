@@ -36,7 +36,7 @@ _ORDERS: list[dict[str, object]] = [
 
 
 @st.composite
-def _trees(draw: st.DrawFn) -> list[Arrival]:
+def _arrivals_of_trees(draw: st.DrawFn) -> list[Arrival]:
     """Return applications below up to three top-level nodes; each node's arrive at once."""
     found = []
     for top in range(draw(st.integers(1, 3))):
@@ -49,7 +49,7 @@ def _trees(draw: st.DrawFn) -> list[Arrival]:
 
 
 class TreeEngine(_TenantEngine):
-    """Records when GPS inside the tenant would have finished each application."""
+    """Engine that records when GPS inside the tenant would have finished each application."""
 
     def least_part(self, tenant: str) -> float:
         """Return φ/Φ of a tenant at each level, with all that was ever active."""
@@ -85,18 +85,18 @@ def test_lag_in_a_leaf_is_within_the_work_in_flight_and_the_budget_at_any_depth(
     options: dict[str, Any], data: st.DataObject
 ) -> None:
     """The bound is I + B in total, not per level, for any urgency."""
-    replicas, applications = data.draw(servers()), data.draw(_trees())
+    replicas, applications = data.draw(servers()), data.draw(_arrivals_of_trees())
     parts: dict[str, list[float]] = {}
     budget_in = GuardedPolicy.budget_in
 
-    def noted(policy: GuardedPolicy, tenant: str) -> KvTokenTime:
+    def noted_budget(policy: GuardedPolicy, tenant: str) -> KvTokenTime:
         budget = budget_in(policy, tenant)
         parts.setdefault(tenant, []).append(budget / policy.guard_budget)
         return budget
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(guarded, "ForetoldVtc", random_shadow(data.draw(st.integers(0, 99))))
-        patch.setattr(GuardedPolicy, "budget_in", noted)
+        patch.setattr(GuardedPolicy, "budget_in", noted_budget)
         engine = TreeEngine(replicas, options)
         outcomes = engine.run(applications)
     budget = options.get("guard_iterations", 0) * sum(r.kv_tokens for r in replicas)
@@ -116,7 +116,7 @@ def test_lag_in_a_leaf_is_within_the_work_in_flight_and_the_budget_at_any_depth(
     st.tuples(st.integers(1, 15), st.integers(1, 8)),
     st.integers(1, 4),
 )
-def test_last_piece_of_a_tenant_split_into_tenants_below_it_finishes_no_earlier(
+def test_tenant_split_into_children_finishes_no_earlier(
     inferences: int,
     data: st.DataObject,
     others: list[tuple[int, int]],
@@ -126,29 +126,32 @@ def test_last_piece_of_a_tenant_split_into_tenants_below_it_finishes_no_earlier(
     """Naming tenants below one's own must gain nothing; inferences have one size."""
     cut = data.draw(st.integers(1, inferences - 1))
     came = data.draw(st.integers(0, 40))
-    rest = {f"o{n}": _of(f"O{n}", at, size, k) for n, (at, k) in enumerate(others)}
+    rest = {f"o{n}": _arrival_of(f"O{n}", at, size, k) for n, (at, k) in enumerate(others)}
     kv_tokens = seats * sum(size)
-    whole = run_tenants({"w": _of("T", came, size, inferences), **rest}, kv_tokens, seats)
-    pieces = {"p": _of("T/p", came, size, cut), "q": _of("T/q", came, size, inferences - cut)}
+    whole = run_tenants({"w": _arrival_of("T", came, size, inferences), **rest}, kv_tokens, seats)
+    pieces = {
+        "p": _arrival_of("T/p", came, size, cut),
+        "q": _arrival_of("T/q", came, size, inferences - cut),
+    }
     parts = run_tenants({**pieces, **rest}, kv_tokens, seats)
 
     assert max(parts.finished["p"], parts.finished["q"]) >= whole.finished["w"]
 
 
-def _of(tenant: str, iteration: int, size: tuple[int, int], inferences: int) -> Arrival:
+def _arrival_of(tenant: str, iteration: int, size: tuple[int, int], inferences: int) -> Arrival:
     return Arrival(iteration, ((size,) * inferences,), tenant=tenant)
 
 
 @pytest.mark.parametrize(("below", "holds"), [("/", True), ("-", False)])
-def test_others_wait_for_a_split_tenant_only_where_paths_are_flat(below: str, holds: bool) -> None:
+def test_others_wait_for_a_split_tenant_only_without_a_tree(below: str, holds: bool) -> None:
     """T has 40 inferences, as one tenant or as eight below it, beside five others of 20.
 
     As eight top-level tenants (`T-0`, …) it has eight times the share, and the others wait for it.
     """
     size = (4, 4)
-    rest = {f"o{n}": _of(f"O{n}", 0, size, 20) for n in range(5)}
-    whole = run_tenants({"w": _of("T", 0, size, 40), **rest}, 16, 2)
-    pieces = {f"p{n}": _of(f"T{below}{n}", 0, size, 5) for n in range(8)}
+    rest = {f"o{n}": _arrival_of(f"O{n}", 0, size, 20) for n in range(5)}
+    whole = run_tenants({"w": _arrival_of("T", 0, size, 40), **rest}, 16, 2)
+    pieces = {f"p{n}": _arrival_of(f"T{below}{n}", 0, size, 5) for n in range(8)}
     parts = run_tenants({**pieces, **rest}, 16, 2)
 
     gained = whole.finished["w"] - max(parts.finished[name] for name in pieces)
@@ -157,12 +160,12 @@ def test_others_wait_for_a_split_tenant_only_where_paths_are_flat(below: str, ho
     assert (later <= 8) == holds  # two iterations of four tokens: the seats that are taken
 
 
-def test_applications_below_a_node_take_turns_as_its_children_do() -> None:
-    """T shares equally among T/a, T/b and its own applications; U has half of everything."""
+def test_a_nodes_own_applications_take_turns_with_its_children() -> None:
+    """T shares equally among T/a, T/b and its own applications; U has half of the machine."""
     size = (4, 4)
     tenants = {"a": "T/a", "b": "T/b", "t": "T", "u": "U"}
-    arrivals = {name: _of(path, 0, size, 12) for name, path in tenants.items()}
-    arrivals["many"] = _of("T/a", 0, size, 12)
+    arrivals = {name: _arrival_of(path, 0, size, 12) for name, path in tenants.items()}
+    arrivals["many"] = _arrival_of("T/a", 0, size, 12)
     finished = run_tenants(arrivals, 16, 2).finished
 
     assert finished["u"] < min(finished[name] for name in "abt")

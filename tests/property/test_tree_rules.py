@@ -15,7 +15,7 @@ from justitia_ray.core.tenants import TenantNode, TenantTree
 from tests.exact import exact
 from tests.oracles.tree_gps import TreeRules
 from tests.property.profiles import examples
-from tests.property.share_steps import VERBS, WORK, Pair, Step, change, lives
+from tests.property.share_steps import VERBS, WORK, Pair, Step, apply_step, step_lists
 
 TENANT_OF = {
     "a": "X",
@@ -31,8 +31,8 @@ TENANT_OF = {
 }
 _NAMES = st.sampled_from("".join(TENANT_OF))
 _WEIGHTS = st.sampled_from([Fraction(1), Fraction(1), Fraction(2), Fraction(1, 2), Fraction(7, 5)])
-_STEPS = lives(VERBS, _NAMES, _WEIGHTS, 30)
-_STEPS_WITH_MISSES = lives((*VERBS, "miss", "miss"), _NAMES, _WEIGHTS, 30)
+_STEPS = step_lists(VERBS, _NAMES, _WEIGHTS, 30)
+_STEPS_WITH_MISSES = step_lists((*VERBS, "miss", "miss"), _NAMES, _WEIGHTS, 30)
 _TREE = {
     **{path: Fraction(1) for path in ("Y", "Z", "Z/s", "X/q/v")},
     "X": Fraction(3),
@@ -43,7 +43,7 @@ _TREE = {
 
 
 class TreePair(Pair):
-    """Runs both with a tree of tenants; an arrival under a used name is a new application."""
+    """Accounts and an oracle with a tree; an arrival under a used name is a new application."""
 
     share: TenantShare
     oracle: TreeRules
@@ -55,7 +55,7 @@ class TreePair(Pair):
         self.oracle = TreeRules(_TREE)
         self._lives: dict[str, str] = {}
 
-    def named(self, name: str) -> str:
+    def id_of(self, name: str) -> str:
         """Return the id of the latest application of this name."""
         return self._lives.get(name, "")
 
@@ -68,7 +68,7 @@ class TreePair(Pair):
 
 @examples(30)
 @given(_STEPS)
-def test_keys_equal_those_of_exact_fluid_servers_at_every_node(steps: list[Step]) -> None:
+def test_keys_at_every_node_equal_exact_fluid_servers(steps: list[Step]) -> None:
     """The root's V and every key are equal after every step, without rounding."""
     pair = TreePair()
     for step in steps:
@@ -105,7 +105,7 @@ def test_every_node_owes_its_children_what_its_parent_owes_it(steps: list[Step])
 
 @examples(60)
 @given(_STEPS_WITH_MISSES)
-def test_misses_are_owed_by_every_node_above_and_by_no_application(steps: list[Step]) -> None:
+def test_cache_misses_are_owed_by_every_node_above_the_application(steps: list[Step]) -> None:
     """A miss is charged at every level and served at once; V falls at none."""
     tree = {path: TenantNode(weight=exact(weight)) for path, weight in _TREE.items()}
     share = TenantShare(VirtualClock(exact(0)), TenantTree(tree))
@@ -116,9 +116,9 @@ def test_misses_are_owed_by_every_node_above_and_by_no_application(steps: list[S
             share.arrive(name, work, exact(step.weight), number, TENANT_OF[name])
         elif step.verb == "miss":
             share.miss(name, work)
-            assert all(share.tag_in_tenant(one) == tags[one] for one in _charged(share))
+            assert all(share.tag_in_tenant(one) == tags[one] for one in _charged_names(share))
         else:
-            change(share, step.verb, name, work, exact(step.weight))
+            apply_step(share, step.verb, name, work, exact(step.weight))
 
         assert before <= share.clock.virtual_time
         for leaf in share.nodes.kept_leaves().values():
@@ -127,18 +127,18 @@ def test_misses_are_owed_by_every_node_above_and_by_no_application(steps: list[S
             assert owed == leaf.gps.backlog() == leaf.server.total
         for branch in share.nodes.kept_branches().values():
             assert _owed_by_parent(share, branch) == branch.clock.backlog()
-        live = [share.accounts[one] for one in _charged(share)]
+        live = [share.accounts[one] for one in _charged_names(share)]
 
         assert sum(a.charged - a.attained for a in live) == share.clock.backlog()
 
 
-def _charged(share: TenantShare) -> list[str]:
+def _charged_names(share: TenantShare) -> list[str]:
     return [name for name, account in share.accounts.items() if not account.withdrawn]
 
 
 @examples(60)
 @given(_STEPS, WORK)
-def test_keys_at_every_level_do_not_change_by_service(steps: list[Step], work: Fraction) -> None:
+def test_service_changes_no_key_at_any_level(steps: list[Step], work: Fraction) -> None:
     """An order of grants stays right during service: only charges and refunds move a key."""
     pair = TreePair()
     for step in steps:
@@ -170,7 +170,7 @@ def _all_keys(pair: TreePair) -> dict[str, list[float]]:
 
 @examples(60)
 @given(_STEPS)
-def test_order_by_nested_keys_is_the_order_by_keys_at_the_root(steps: list[Step]) -> None:
+def test_order_level_by_level_is_the_order_by_keys_at_the_root(steps: list[Step]) -> None:
     """The least child, level by level, is the least of all: keys rise together."""
     pair = TreePair()
     for step in steps:
@@ -179,7 +179,9 @@ def test_order_by_nested_keys_is_the_order_by_keys_at_the_root(steps: list[Step]
     share = pair.share
     for one in keys:
         for other in keys:
-            path = {b.path for b in _above(share, one)} & {b.path for b in _above(share, other)}
+            path = {b.path for b in _branches_above(share, one)} & {
+                b.path for b in _branches_above(share, other)
+            }
             for shared in path:
                 branch = share.nodes.branches.get(shared)
                 inner = share.keys.key_in(branch, one) - share.keys.key_in(branch, other)
@@ -188,7 +190,7 @@ def test_order_by_nested_keys_is_the_order_by_keys_at_the_root(steps: list[Step]
                 assert outer or not inner or keys[one][0] <= share.clock.virtual_time
 
 
-def _above(share: TenantShare, name: str) -> list[Branch]:
+def _branches_above(share: TenantShare, name: str) -> list[Branch]:
     leaf = share.nodes.leaf_of(name)
     above, found = leaf.parent if leaf is not None else None, []
     while above is not None:
@@ -215,7 +217,7 @@ def test_key_of_a_withdrawn_application_is_that_after_resuming(steps: list[Step]
 
 @examples(60)
 @given(_STEPS)
-def test_key_in_a_branch_is_not_moved_by_events_below_its_siblings(
+def test_events_below_a_sibling_move_no_key(
     steps: list[Step],
 ) -> None:
     """Only the nodes above both children see a change, as more or less work owed to them."""
@@ -237,7 +239,7 @@ def test_key_in_a_branch_is_not_moved_by_events_below_its_siblings(
 
 @examples(60)
 @given(_STEPS)
-def test_tenants_below_a_node_move_no_key_outside_it(steps: list[Step]) -> None:
+def test_splitting_a_node_into_children_moves_no_key_outside(steps: list[Step]) -> None:
     """Splitting gains nothing: keys outside X are exactly those with X as one tenant."""
     tops = TenantTree({path: TenantNode(weight=exact(1)) for path in "XYZ"})
     split = TenantShare(VirtualClock(exact(0)), tops)
@@ -252,7 +254,7 @@ def test_tenants_below_a_node_move_no_key_outside_it(steps: list[Step]) -> None:
                 weight = exact(step.weight)
                 share.arrive(step.name, exact(step.work + 2), weight, sequence, path)
             elif step.name in share.accounts:
-                change(share, step.verb, step.name, exact(step.work), exact(step.weight))
+                apply_step(share, step.verb, step.name, exact(step.work), exact(step.weight))
 
         assert split.clock.virtual_time == whole.clock.virtual_time
         for name, account in split.accounts.items():
@@ -274,14 +276,14 @@ _FLOAT_STEPS = st.lists(
 )
 
 
-def _live_in_floats(steps: list[tuple[str, str, float, float]]) -> TenantShare:
+def _run_in_floats(steps: list[tuple[str, str, float, float]]) -> TenantShare:
     share = TenantShare(tree=TenantTree({"X": TenantNode(weight=3.0)}))
     for sequence, (verb, name, work, weight) in enumerate(steps):
         account = share.accounts.get(name)
         if verb == "arrive" and account is None:
             share.arrive(name, work, weight, sequence, TENANT_OF[name])
         elif account is not None:
-            change(share, verb, name, work, weight)
+            apply_step(share, verb, name, work, weight)
     return share
 
 
@@ -306,7 +308,7 @@ def test_restored_tree_gives_the_same_keys_to_the_last_bit(
     steps: list[tuple[str, str, float, float]], shuffled: Random
 ) -> None:
     """Float keys are equal to the last bit, in whatever order a store returns the records."""
-    share = _live_in_floats(steps)
+    share = _run_in_floats(steps)
     share.take_changed()
     names = sorted(share.sessions())
     shuffled.shuffle(names)

@@ -25,20 +25,20 @@ class _Pool:
 
     sizes: list[int]
     cut: set[tuple[str, str]]
-    """(ingress, replica) pairs whose connection is cut."""
+    """Pairs of ingress and replica whose connection is cut."""
     driver: CoreDriver = field(
         default_factory=lambda: CoreDriver(SchedulerCore("fcfs", timeouts=PATIENT))
     )
     running: dict[str, list[str]] = field(default_factory=dict)
     """Running leases by replica."""
     tried: list[tuple[str, str]] = field(default_factory=list)
-    """(request, replica) of each grant that was nacked."""
+    """Request and replica of each grant that was refused."""
     done: int = 0
 
     def submit(self, number: int, ingress_id: str, prompt: int) -> None:
         name = f"q{number}"
         self.driver.open(name, ingress_id=ingress_id)
-        self._start(self.driver.submit(name, name, prompt=prompt, ingress_id=ingress_id))
+        self._run_grants(self.driver.submit(name, name, prompt=prompt, ingress_id=ingress_id))
 
     def pull_all(self) -> None:
         """Advance by a second, end all running leases, and let every replica pull."""
@@ -47,10 +47,10 @@ class _Pool:
             replica_id = f"r{number}"
             ended = dict.fromkeys(self.running.pop(replica_id, []), 10)
             self.done += len(ended)
-            self._start(self.driver.pull(replica_id, finished=ended, kv=kv))
+            self._run_grants(self.driver.pull(replica_id, finished=ended, kv=kv))
 
-    def _start(self, actions: list[Action]) -> None:
-        """Run granted leases; nack those whose ingress cannot reach the replica."""
+    def _run_grants(self, actions: list[Action]) -> None:
+        """Run granted leases; refuse those whose ingress cannot reach the replica."""
         grants = [action for action in actions if isinstance(action, Grant)]
         for grant in grants:
             self._check_order(grant)
@@ -58,12 +58,12 @@ class _Pool:
             if (grant.ingress_id, grant.replica_id) in self.cut:
                 self.tried.append((grant.request_id, grant.replica_id))
                 nacked = ev.LeaseNacked(grant.lease_id, ev.NackReason.CONNECTION)
-                self._start(self.driver.handle(nacked))
+                self._run_grants(self.driver.handle(nacked))
             else:
                 self.running.setdefault(grant.replica_id, []).append(grant.lease_id)
 
     def _check_order(self, grant: Grant) -> None:
-        """An inference may only be passed if it is too large or its connection is cut."""
+        """Check that only inferences that cannot run on a replica are overtaken there."""
         core = self.driver.core
         replica = core.state.replicas[grant.replica_id]
         granted = core.state.inferences[grant.request_id]
@@ -75,7 +75,7 @@ class _Pool:
 
 
 @st.composite
-def _pools(draw: st.DrawFn) -> _Pool:
+def _random_pool(draw: st.DrawFn) -> _Pool:
     """Draw a pool where each ingress can reach at least one of the largest replicas."""
     sizes = [*draw(st.lists(st.sampled_from([60, 120, _LARGE]), max_size=3)), _LARGE, _LARGE]
     names = [f"r{number}" for number in range(len(sizes))]
@@ -90,11 +90,11 @@ _CALLS = st.lists(
 
 
 @examples(100)
-@given(_pools(), _CALLS)
-def test_all_are_served_in_order_and_no_connection_is_tried_twice(
+@given(_random_pool(), _CALLS)
+def test_all_inferences_run_in_order_and_no_cut_connection_is_tried_twice(
     pool: _Pool, calls: list[tuple[str, int]]
 ) -> None:
-    """A failed connection is not tried again for an inference that fits another replica."""
+    """A cut connection is not tried again for an inference that fits another replica."""
     pool.pull_all()
     for number, (ingress_id, prompt) in enumerate(calls):
         pool.submit(number, ingress_id, prompt)

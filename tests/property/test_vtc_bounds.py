@@ -25,7 +25,7 @@ inference frees is promised to the growth of the others. With n running and cont
 token each, the j-th from the last to end has at most M/j − 1 tokens to come, so that I ≤
 w_p·L_input + w_q·Σⱼ₌₁..n (⌊M/j⌋ − 1), M times a harmonic number; and there is a workload that
 reaches it, in which the gap is 2.4·U and Theorem 4.4 fails
-(`test_bounds_of_the_paper_fail_where_memory_is_promised_twice`).
+(`test_bounds_of_the_paper_fail_if_memory_is_promised_twice`).
 
 Reports of one iteration at its end are what Alg. 2 does (line 31). A report that brings more tokens
 lets a client be admitted on a counter that lags by them: add one report's service to D.
@@ -45,7 +45,7 @@ _CLIENTS = "abcd"
 
 
 @st.composite
-def _calls(draw: st.DrawFn, prompt: int, output: int) -> list[Call]:
+def _bursts(draw: st.DrawFn, prompt: int, output: int) -> list[Call]:
     """Draw bursts of calls, with pauses in which clients are absent."""
     calls: list[Call] = []
     iteration = 0
@@ -59,24 +59,24 @@ def _calls(draw: st.DrawFn, prompt: int, output: int) -> list[Call]:
 
 
 _MEMORY = 60
-_PROMISED = st.tuples(_calls(12, 48), st.integers(1, 16))
+_PROMISED = st.tuples(_bursts(12, 48), st.integers(1, 16))
 """Calls and seats whose limit is memory, so that memory is promised more than once."""
-_RESERVED = st.tuples(_calls(6, 9), st.integers(1, 4))
+_RESERVED = st.tuples(_bursts(6, 9), st.integers(1, 4))
 """Calls and seats with Σ(p + d) ≤ 4·15 = M in every combination."""
 
 
 def _paper_bound(calls: Sequence[Call], kv_tokens: int) -> int:
-    """Return U of Lemma 4.3."""
+    """Return the bound U of the VTC paper's Lemma 4.3."""
     return max(PROMPT_PRICE * max(call.prompt for call in calls), OUTPUT_PRICE * kv_tokens)
 
 
 def _peak_bound(calls: Sequence[Call], kv_tokens: int, seats: int) -> int:
-    """Return the bound of I under peak admission that the module docstring derives."""
+    """Return the bound of the work in flight I under peak admission."""
     to_come = sum(max(0, kv_tokens // j - 1) for j in range(1, seats + 1))
     return PROMPT_PRICE * max(call.prompt for call in calls) + OUTPUT_PRICE * to_come
 
 
-def _difference(run: Run, f: str, g: str, weights: tuple[int, int] = (1, 1)) -> Fraction:
+def _largest_difference(run: Run, f: str, g: str, weights: tuple[int, int] = (1, 1)) -> Fraction:
     """Return the largest |W_f/w_f − W_g/w_g| of any interval in which both are backlogged."""
     worst = Fraction(0)
     for interval in run.backlogged(f, g):
@@ -88,7 +88,7 @@ def _difference(run: Run, f: str, g: str, weights: tuple[int, int] = (1, 1)) -> 
     return worst
 
 
-def _shortfall(run: Run, f: str, g: str) -> int:
+def _largest_shortfall(run: Run, f: str, g: str) -> int:
     """Return the largest W_g − W_f of any interval in which f is backlogged."""
     worst = 0
     for interval in run.backlogged(f):
@@ -100,7 +100,7 @@ def _shortfall(run: Run, f: str, g: str) -> int:
     return worst
 
 
-def _pairs(run: Run) -> list[tuple[str, str]]:
+def _client_pairs(run: Run) -> list[tuple[str, str]]:
     return [(f, g) for f in run.ahead for g in run.ahead if f != g]
 
 
@@ -119,14 +119,14 @@ def test_bounds_hold_with_the_work_in_flight(workload: tuple[list[Call], int]) -
     assert run.gap <= max(run.ahead.values())
     assert max(run.ahead.values()) <= run.in_flight <= _peak_bound(calls, _MEMORY, seats)
     assert run.overtaken <= 2 * (len(run.ahead) - 1) * run.in_flight
-    for f, g in _pairs(run):
-        assert _difference(run, f, g) <= run.ahead[f] + run.ahead[g]
-        assert _shortfall(run, f, g) <= 4 * max(run.ahead.values())
+    for f, g in _client_pairs(run):
+        assert _largest_difference(run, f, g) <= run.ahead[f] + run.ahead[g]
+        assert _largest_shortfall(run, f, g) <= 4 * max(run.ahead.values())
 
 
 @examples(40)
 @given(_RESERVED)
-def test_bounds_of_the_paper_hold_where_memory_is_reserved(
+def test_bounds_of_the_paper_hold_if_memory_is_reserved(
     workload: tuple[list[Call], int],
 ) -> None:
     """Lemma 4.3 and Theorems 4.4, 4.9 and 4.11 hold as printed, with U."""
@@ -136,13 +136,13 @@ def test_bounds_of_the_paper_hold_where_memory_is_reserved(
 
     assert run.gap <= bound
     assert run.overtaken <= 2 * (len(run.ahead) - 1) * bound
-    for f, g in _pairs(run):
-        assert _difference(run, f, g) <= 2 * bound
-        assert _shortfall(run, f, g) <= 4 * bound
+    for f, g in _client_pairs(run):
+        assert _largest_difference(run, f, g) <= 2 * bound
+        assert _largest_shortfall(run, f, g) <= 4 * bound
 
 
-def test_bounds_of_the_paper_fail_where_memory_is_promised_twice() -> None:
-    """Six inferences of f end one by one, each in the memory that the one before has freed.
+def test_bounds_of_the_paper_fail_if_memory_is_promised_twice() -> None:
+    """Six inferences of f end one by one, each in the memory that the previous one has freed.
 
     M = 120. They have 19, 23, 29, 39, 59 and 119 tokens to come, 288 in all and not 120. The next
     of f and the one of g need all of the memory, so they wait to the end while f makes 2·287 units.
@@ -153,7 +153,7 @@ def test_bounds_of_the_paper_fail_where_memory_is_promised_twice() -> None:
     run = OneServer(120, 6).run(calls, iterations=119)
     bound = _paper_bound(calls, 120)
 
-    assert 2 * 287 == run.gap == _difference(run, "f", "g")
+    assert 2 * 287 == run.gap == _largest_difference(run, "f", "g")
     assert run.gap > 2 * bound == 480
     assert 1 + 2 * 288 == run.ahead["f"] == _peak_bound(calls, 120, 6)
     assert run.gap <= run.ahead["f"]
@@ -172,12 +172,12 @@ def test_weighted_counters_stay_together(
     ahead = {client: Fraction(run.ahead[client], weights[client]) for client in run.ahead}
 
     assert run.gap <= max(ahead.values())
-    for f, g in _pairs(run):
-        assert _difference(run, f, g, (weights[f], weights[g])) <= ahead[f] + ahead[g]
+    for f, g in _client_pairs(run):
+        assert _largest_difference(run, f, g, (weights[f], weights[g])) <= ahead[f] + ahead[g]
 
 
-def test_weights_of_one_to_four_are_served_one_to_four() -> None:
-    """Fig. 16: clients of weights 1 to 4 get service in these proportions.
+def test_clients_are_served_in_proportion_to_their_weights() -> None:
+    """VTC paper, Fig. 16: clients of weights 1 to 4 get service in these proportions.
 
     By Theorem 4.4 each W_f/w_f is within E = max(D_f/w_f + D_g/w_g) of each other. So it is within
     E of their mean weighted by w, S/10, and W_f within w_f·E of its share w_f·S/10. The run is long
@@ -190,7 +190,7 @@ def test_weights_of_one_to_four_are_served_one_to_four() -> None:
     total = sum(last.service.values())
     allowed = max(
         Fraction(run.ahead[f], weights[f]) + Fraction(run.ahead[g], weights[g])
-        for f, g in _pairs(run)
+        for f, g in _client_pairs(run)
     )
 
     assert 399 == last.iteration
@@ -201,7 +201,7 @@ def test_weights_of_one_to_four_are_served_one_to_four() -> None:
 
 
 def _on_off_then_overload() -> list[Call]:
-    """Return Fig. 10: one client comes and goes below its share, then both exceed theirs.
+    """Return Fig. 10 of the VTC paper: one client pauses below its share, then both exceed theirs.
 
     The server handles one call per iteration (8 seats, 8 tokens each).
     """
@@ -218,17 +218,17 @@ def _on_off_then_overload() -> list[Call]:
 
 
 def test_client_that_was_away_has_no_credit_under_vtc() -> None:
-    """Fig. 10: in the overload both clients get equal service, whatever they had before."""
+    """VTC paper, Fig. 10: in the overload both clients get equal service."""
     calls = _on_off_then_overload()
     run = OneServer(128, 8).run(calls, iterations=400)
     bound = _paper_bound(calls, 128)
 
     assert run.gap <= bound
-    assert _difference(run, "1", "2") <= 2 * bound
+    assert _largest_difference(run, "1", "2") <= 2 * bound
 
 
-def test_lcf_and_fcfs_break_the_bounds() -> None:
-    """The tests above can fail: without the lift, LCF repays the deficit of phase one.
+def test_lcf_and_fcfs_exceed_the_bounds_of_vtc() -> None:
+    """Without VTC's lift of counters, LCF repays the deficit of the first phase.
 
     FCFS serves by the number of calls sent; its service also differs by more than 2·U.
     """
@@ -238,8 +238,8 @@ def test_lcf_and_fcfs_break_the_bounds() -> None:
     fcfs = OneServer(128, 8, "fcfs").run(calls, iterations=400)
 
     assert lcf.gap > 10 * bound
-    assert _difference(lcf, "1", "2") > 5 * 2 * bound
-    assert _difference(fcfs, "1", "2") > 5 * 2 * bound
+    assert _largest_difference(lcf, "1", "2") > 5 * 2 * bound
+    assert _largest_difference(fcfs, "1", "2") > 5 * 2 * bound
 
 
 @pytest.mark.parametrize(
@@ -247,11 +247,11 @@ def test_lcf_and_fcfs_break_the_bounds() -> None:
     [("vtc", 400, 800), ("vtc-noisy", 150, 250), ("vtc-predict", 0, 128), ("vtc-oracle", 0, 128)],
 )
 def test_prediction_keeps_overloaded_clients_closer(policy: str, least: int, most: int) -> None:
-    """Table 6: eight clients with calls of equal lengths; VTC, then ±50 %, then the truth.
+    """VTC paper, Table 6: eight clients with calls of equal lengths, under three predictions.
 
     All is scaled by 1/8: 32 + 32 tokens, M = 1,250. 96 is the price of one call.
     """
     calls = [Call(0, client, 32, 32) for _ in range(60) for client in "abcdefgh"]
     run = OneServer(1250, 256, policy).run(calls, iterations=250)
 
-    assert least <= max(_difference(run, f, g) for f, g in _pairs(run)) <= most
+    assert least <= max(_largest_difference(run, f, g) for f, g in _client_pairs(run)) <= most

@@ -41,7 +41,7 @@ def arrivals(
 
 
 def servers(most: int = 1, *, lagging: bool = False) -> st.SearchStrategy[list[Server]]:
-    """Return up to `most` replicas; with so little KV, fragmentation is common."""
+    """Return up to `most` replicas; with so little KV memory, fragmentation is common."""
     return st.lists(
         st.builds(
             Server,

@@ -21,6 +21,6 @@ def test_every_module_with_long_tests_is_listed() -> None:
     assert marked == listed
 
 
-def test_test_that_holds_the_fact_of_a_dropped_one_exists() -> None:
+def test_replacement_of_each_dropped_test_exists() -> None:
     for path, name in re.findall(r"`([\w/]+\.py)::(\w+)`", _SECTION):
         assert f"def {name}(" in (_TESTS / path).read_text(encoding="utf-8")

@@ -66,11 +66,11 @@ class Script:
 
     @contextmanager
     def started(self, *arguments: str, **settings: str) -> Iterator["subprocess.Popen[str]"]:
-        """Run the script beside the block.
+        """Run the script during the block.
 
         The arguments name groups that fail, wait or never end.
         """
-        # The test process may ignore SIGINT, which child processes inherit.
+        # the test process may ignore SIGINT, which child processes inherit
         command = ["env", "--default-signal=INT", "scripts/test", *arguments]
         with subprocess.Popen(
             command,
@@ -90,14 +90,14 @@ class Script:
             output, _ = process.communicate(timeout=_WITHIN_S)
         return process.returncode, output
 
-    def noted(self, what: str) -> list[list[str]]:
+    def recorded_calls(self, what: str) -> list[list[str]]:
         """Return the arguments of each pytest call with this event, in order."""
         lines = (self._directory / "log").read_text(encoding="utf-8").splitlines()
         notes: list[Any] = [json.loads(line) for line in lines]
         return [arguments for noted, arguments in notes if noted == what]
 
-    def groups(self, what: str) -> list[str]:
-        return [arguments[-1] for arguments in self.noted(what)]
+    def groups_with(self, what: str) -> list[str]:
+        return [arguments[-1] for arguments in self.recorded_calls(what)]
 
 
 @pytest.fixture
@@ -109,20 +109,20 @@ def script(tmp_path: Path) -> Script:
 def groups(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     script = Script(tmp_path_factory.mktemp("groups") / "repository")
     script.run()
-    return script.groups("begun")
+    return script.groups_with("begun")
 
 
-def takes(group: str, marks: set[str]) -> bool:
+def has_tests_with(group: str, marks: set[str]) -> bool:
     """Return whether a group has the tests with these marks; mark expressions are Python's."""
     return bool(eval(group, {mark: mark in marks for mark in _MARKS}))
 
 
 def group_of(groups: list[str], *marks: str) -> str:
-    (group,) = (group for group in groups if takes(group, {*marks}))
+    (group,) = (group for group in groups if has_tests_with(group, {*marks}))
     return group
 
 
-def test_every_test_is_in_exactly_one_group_unless_it_is_long(groups: list[str]) -> None:
+def test_every_short_test_is_in_exactly_one_group(groups: list[str]) -> None:
     """No test may be lost between two groups or run twice."""
     combinations = [
         {*marks}
@@ -130,24 +130,25 @@ def test_every_test_is_in_exactly_one_group_unless_it_is_long(groups: list[str])
         for marks in itertools.combinations(_MARKS, number)
     ]
     counts = {
-        ("long" in marks, sum(takes(group, marks) for group in groups)) for marks in combinations
+        ("long" in marks, sum(has_tests_with(group, marks) for group in groups))
+        for marks in combinations
     }
 
     assert 2 ** len(_MARKS) == len(combinations)
     assert {(False, 1), (True, 0)} == counts
 
 
-def test_tests_with_a_cluster_run_beside_the_engines_and_after_them(
+def test_tests_with_a_cluster_run_beside_and_after_the_engines(
     script: Script, groups: list[str]
 ) -> None:
-    """Three groups at a time starve on two cores, and one leaves them idle.
+    """On two cores three groups at a time starve, and a single one leaves a core idle.
 
     The waiting group would wait forever if the other one did not start meanwhile.
     """
     clusters, engines = group_of(groups, "ray"), group_of(groups, "vllm")
     after = group_of(groups, "ray", "after_engines")
     status, output = script.run(WAITS=clusters, OPENS=after)
-    ended = script.groups("ended")
+    ended = script.groups_with("ended")
 
     assert 0 == status
     assert ended.index(engines) < ended.index(after)
@@ -158,14 +159,13 @@ def test_tests_with_a_cluster_run_beside_the_engines_and_after_them(
 
 
 @pytest.mark.parametrize("marks", [(), ("redis",), ("vllm",), ("ray", "after_engines")])
-def test_failure_of_any_group_fails_and_keeps_no_other_from_running(
+def test_failing_group_fails_the_script_after_all_groups_have_run(
     script: Script, groups: list[str], marks: tuple[str, ...]
 ) -> None:
-    """A failing group must not keep the others from running."""
     status, output = script.run(FAILS=group_of(groups, *marks))
 
     assert 1 == status
-    assert sorted(groups) == sorted(script.groups("ended"))
+    assert sorted(groups) == sorted(script.groups_with("ended"))
     assert sorted(f"output of {group}" for group in groups) == sorted(output.splitlines())
 
 
@@ -176,22 +176,22 @@ async def test_interruption_ends_all_groups(
     """An interrupt lets pytest end its child processes, which a kill would prevent."""
     running = {group_of(groups, "ray"), group_of(groups, "vllm")}
     with script.started(ENDLESS=";".join(running)) as process:
-        await eventually(lambda: running < {*script.groups("begun")}, "both run", _WITHIN_S)
+        await eventually(lambda: running < {*script.groups_with("begun")}, "both run", _WITHIN_S)
         process.send_signal(sent)
         output, _ = process.communicate(timeout=_WITHIN_S)
 
     assert process.returncode != 0
-    assert running == {*script.groups("interrupted")}
-    assert group_of(groups, "ray", "after_engines") not in script.groups("begun")
+    assert running == {*script.groups_with("interrupted")}
+    assert group_of(groups, "ray", "after_engines") not in script.groups_with("begun")
     assert all(f"output of {group}\n" in output for group in running)
 
 
-def test_long_tests_are_run_alone(script: Script) -> None:
-    """Long tests run in one process, with the other pytest arguments and its exit status."""
+def test_long_tests_run_in_one_process(script: Script) -> None:
+    """The process gets the other pytest arguments, and the script has its exit status."""
     status, _ = script.run("--long", "-k", "pi", FAILS="long")
 
     assert 1 == status
-    assert [["-m", "pytest", "-k", "pi", "-m", "long"]] == script.noted("ended")
+    assert [["-m", "pytest", "-k", "pi", "-m", "long"]] == script.recorded_calls("ended")
 
 
 def test_arguments_are_passed_to_pytest(script: Script) -> None:
@@ -199,4 +199,4 @@ def test_arguments_are_passed_to_pytest(script: Script) -> None:
     status, _ = script.run("-q", "tests/unit", FAILS="tests/unit")
 
     assert 1 == status
-    assert [["-m", "pytest", "-q", "tests/unit"]] == script.noted("ended")
+    assert [["-m", "pytest", "-q", "tests/unit"]] == script.recorded_calls("ended")

@@ -8,15 +8,15 @@ _HI: dict[str, Any] = {"input": "hi", "max_output_tokens": 2}
 _FUNCTION = {"type": "function", "name": "weather", "parameters": WEATHER, "strict": False}
 
 
-def _hi(**more: Any) -> dict[str, Any]:
+def _hi_response(**more: Any) -> dict[str, Any]:
     return _HI | more
 
 
-def _items(*items: Any, **more: Any) -> dict[str, Any]:
+def _response_of(*items: Any, **more: Any) -> dict[str, Any]:
     return {"input": list(items), "max_output_tokens": 2} | more
 
 
-def _message(role: str = "user", content: Any = "hi", **more: Any) -> dict[str, Any]:
+def _message_item(role: str = "user", content: Any = "hi", **more: Any) -> dict[str, Any]:
     return {"type": "message", "role": role, "content": content} | more
 
 
@@ -29,27 +29,31 @@ _CALL = {
 _OUTPUT = {"type": "function_call_output", "call_id": "c1", "output": "sunny"}
 
 RESPONSES: dict[str, dict[str, Any]] = {
-    "plain": _hi(),
-    "streamed": _hi(stream=True),
-    "instructions": _hi(instructions="Be brief."),
+    "plain": _hi_response(),
+    "streamed": _hi_response(stream=True),
+    "instructions": _hi_response(instructions="Be brief."),
     "no length": {"input": "hi", "stop": ["a", "e", " "]},
     "input missing": {"max_output_tokens": 2},
-    "input null": _hi(input=None),
-    "input empty": _hi(input=""),
-    "input no items": _items(),
-    "input an object": _hi(input={"role": "user", "content": "x"}),
-    "item a text": _items("hi"),
-    "message": _items(_message()),
-    "message without a type": _items({"role": "user", "content": "hi"}),
-    "message in parts": _items(_message(content=[{"type": "input_text", "text": "hi"}])),
-    "message in parts of chats": _items(_message(content=[{"type": "text", "text": "hi"}])),
-    "developer": _items(_message("developer", "Be brief."), _message()),
-    "system between items": _items(_message(), _message("system", "x"), _message()),
-    "role unknown": _items(_message("critic")),
-    "role missing": _items({"type": "message", "content": "hi"}),
-    "image": _items(_message(content=[{"type": "input_image", "image_url": IMAGE}])),
-    "answer of the turn before": _items(
-        _message(),
+    "input null": _hi_response(input=None),
+    "input empty": _hi_response(input=""),
+    "input no items": _response_of(),
+    "input an object": _hi_response(input={"role": "user", "content": "x"}),
+    "item a text": _response_of("hi"),
+    "message": _response_of(_message_item()),
+    "message without a type": _response_of({"role": "user", "content": "hi"}),
+    "message in parts": _response_of(_message_item(content=[{"type": "input_text", "text": "hi"}])),
+    "message in parts of chats": _response_of(
+        _message_item(content=[{"type": "text", "text": "hi"}])
+    ),
+    "developer": _response_of(_message_item("developer", "Be brief."), _message_item()),
+    "system between items": _response_of(
+        _message_item(), _message_item("system", "x"), _message_item()
+    ),
+    "role unknown": _response_of(_message_item("critic")),
+    "role missing": _response_of({"type": "message", "content": "hi"}),
+    "image": _response_of(_message_item(content=[{"type": "input_image", "image_url": IMAGE}])),
+    "answer of the turn before": _response_of(
+        _message_item(),
         {
             "type": "message",
             "id": "msg_1",
@@ -57,48 +61,48 @@ RESPONSES: dict[str, dict[str, Any]] = {
             "status": "completed",
             "content": [{"type": "output_text", "text": "x", "annotations": []}],
         },
-        _message(),
+        _message_item(),
     ),
-    "answer without an id": _items(
-        _message(),
-        _message("assistant", [{"type": "output_text", "text": "x"}]),
-        _message(),
+    "answer without an id": _response_of(
+        _message_item(),
+        _message_item("assistant", [{"type": "output_text", "text": "x"}]),
+        _message_item(),
     ),
-    "call and output": _items(_message(), _CALL, _OUTPUT, tools=[_FUNCTION]),
-    "output in parts": _items(
-        _message(), _CALL, _OUTPUT | {"output": [{"type": "input_text", "text": "sunny"}]}
+    "call and output": _response_of(_message_item(), _CALL, _OUTPUT, tools=[_FUNCTION]),
+    "output in parts": _response_of(
+        _message_item(), _CALL, _OUTPUT | {"output": [{"type": "input_text", "text": "sunny"}]}
     ),
-    "call without arguments": _items(
-        _message(), {k: v for k, v in _CALL.items() if k != "arguments"}
+    "call without arguments": _response_of(
+        _message_item(), {k: v for k, v in _CALL.items() if k != "arguments"}
     ),
-    "custom call and output": _items(
-        _message(),
+    "custom call and output": _response_of(
+        _message_item(),
         {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "x"},
         {"type": "custom_tool_call_output", "call_id": "c", "output": "ok"},
     ),
-    "reasoning": _items(
-        _message(),
+    "reasoning": _response_of(
+        _message_item(),
         {"type": "reasoning", "id": "r", "summary": [{"type": "summary_text", "text": "hm"}]},
-        _message(),
+        _message_item(),
     ),
-    "reasoning, encrypted": _items(
-        _message(),
+    "reasoning, encrypted": _response_of(
+        _message_item(),
         {"type": "reasoning", "id": "r", "summary": [], "encrypted_content": "x"},
-        _message(),
+        _message_item(),
     ),
-    "item_reference": _items({"type": "item_reference", "id": "msg_1"}, _message()),
-    "web_search_call": _items(
-        _message(),
+    "item_reference": _response_of({"type": "item_reference", "id": "msg_1"}, _message_item()),
+    "web_search_call": _response_of(
+        _message_item(),
         {
             "type": "web_search_call",
             "id": "w",
             "status": "completed",
             "action": {"type": "search", "query": "x"},
         },
-        _message(),
+        _message_item(),
     ),
-    "local_shell_call": _items(
-        _message(),
+    "local_shell_call": _response_of(
+        _message_item(),
         {
             "type": "local_shell_call",
             "id": "l",
@@ -106,18 +110,20 @@ RESPONSES: dict[str, dict[str, Any]] = {
             "status": "completed",
             "action": {"type": "exec", "command": ["ls"], "env": {}},
         },
-        _message(),
+        _message_item(),
     ),
-    "item of an unknown type": _items(_message(), {"type": "telepathy", "thought": "x"}),
-    "tools": _hi(tools=[_FUNCTION]),
-    "tools empty": _hi(tools=[]),
-    "tools null": _hi(tools=None),
-    "tool without strict": _hi(tools=[{"type": "function", "name": "f", "parameters": {}}]),
-    "tool of chats": _hi(tools=[{"type": "function", "function": {"name": "f"}}]),
-    "web_search": _hi(tools=[{"type": "web_search"}]),
-    "local_shell": _hi(tools=[{"type": "local_shell"}]),
-    "custom tool": _hi(tools=[{"type": "custom", "name": "patch", "description": "x"}]),
-    "custom tool with a grammar": _hi(
+    "item of an unknown type": _response_of(_message_item(), {"type": "telepathy", "thought": "x"}),
+    "tools": _hi_response(tools=[_FUNCTION]),
+    "tools empty": _hi_response(tools=[]),
+    "tools null": _hi_response(tools=None),
+    "tool without strict": _hi_response(
+        tools=[{"type": "function", "name": "f", "parameters": {}}]
+    ),
+    "tool of chats": _hi_response(tools=[{"type": "function", "function": {"name": "f"}}]),
+    "web_search": _hi_response(tools=[{"type": "web_search"}]),
+    "local_shell": _hi_response(tools=[{"type": "local_shell"}]),
+    "custom tool": _hi_response(tools=[{"type": "custom", "name": "patch", "description": "x"}]),
+    "custom tool with a grammar": _hi_response(
         tools=[
             {
                 "type": "custom",
@@ -126,39 +132,45 @@ RESPONSES: dict[str, dict[str, Any]] = {
             }
         ]
     ),
-    "tool of an unknown type": _hi(tools=[{"type": "telepathy"}]),
-    "choice auto": _hi(tool_choice="auto"),
-    "choice required without tools": _hi(tool_choice="required"),
-    "choice of a tool": _hi(tools=[_FUNCTION], tool_choice={"type": "function", "name": "weather"}),
-    "choice of another tool": _hi(
+    "tool of an unknown type": _hi_response(tools=[{"type": "telepathy"}]),
+    "choice auto": _hi_response(tool_choice="auto"),
+    "choice required without tools": _hi_response(tool_choice="required"),
+    "choice of a tool": _hi_response(
+        tools=[_FUNCTION], tool_choice={"type": "function", "name": "weather"}
+    ),
+    "choice of another tool": _hi_response(
         tools=[_FUNCTION], tool_choice={"type": "function", "name": "other"}
     ),
-    "max_output_tokens of the context": _hi(max_output_tokens=CONTEXT, stop=["a", "e", " "]),
-    "max_output_tokens above the context": _hi(max_output_tokens=CONTEXT + 1),
-    "max_output_tokens above what is left": _hi(
+    "max_output_tokens of the context": _hi_response(
+        max_output_tokens=CONTEXT, stop=["a", "e", " "]
+    ),
+    "max_output_tokens above the context": _hi_response(max_output_tokens=CONTEXT + 1),
+    "max_output_tokens above what is left": _hi_response(
         input=FILLING, max_output_tokens=CONTEXT - 12, stop=["a", "e", " "]
     ),
-    "max_output_tokens 0": _hi(max_output_tokens=0),
-    "too long in items": _hi(input=LONG),
-    "too long, truncated": _hi(input=LONG, truncation="auto"),
-    "truncation of no kind": _hi(truncation="always"),
-    "tier fast": _hi(service_tier="fast"),
-    "tier scale": _hi(service_tier="scale"),
-    "tier standard_only": _hi(service_tier="standard_only"),
-    "tier null": _hi(service_tier=None),
-    "effort low": _hi(reasoning={"effort": "low"}),
-    "effort that the template refuses": _hi(reasoning={"effort": "minimal"}),
-    "effort that no request may have": _hi(reasoning={"effort": "extreme"}),
-    "reasoning null": _hi(reasoning=None),
-    "include encrypted reasoning": _hi(include=["reasoning.encrypted_content"], store=False),
-    "include of no kind": _hi(include=["everything"]),
-    "metadata": _hi(metadata={"a": "b"}),
-    "metadata of numbers": _hi(metadata={"a": 1}),
-    "format json_schema": _hi(
+    "max_output_tokens 0": _hi_response(max_output_tokens=0),
+    "too long in items": _hi_response(input=LONG),
+    "too long, truncated": _hi_response(input=LONG, truncation="auto"),
+    "truncation of no kind": _hi_response(truncation="always"),
+    "tier fast": _hi_response(service_tier="fast"),
+    "tier scale": _hi_response(service_tier="scale"),
+    "tier standard_only": _hi_response(service_tier="standard_only"),
+    "tier null": _hi_response(service_tier=None),
+    "effort low": _hi_response(reasoning={"effort": "low"}),
+    "effort that the template refuses": _hi_response(reasoning={"effort": "minimal"}),
+    "effort that no request may have": _hi_response(reasoning={"effort": "extreme"}),
+    "reasoning null": _hi_response(reasoning=None),
+    "include encrypted reasoning": _hi_response(
+        include=["reasoning.encrypted_content"], store=False
+    ),
+    "include of no kind": _hi_response(include=["everything"]),
+    "metadata": _hi_response(metadata={"a": "b"}),
+    "metadata of numbers": _hi_response(metadata={"a": 1}),
+    "format json_schema": _hi_response(
         text={"format": {"type": "json_schema", "name": "w", "schema": WEATHER}}
     ),
-    "format of no type": _hi(text={"format": {"type": "xml"}}),
-    "store false": _hi(store=False, parallel_tool_calls=False, prompt_cache_key="k"),
-    "temperature a word": _hi(temperature="hot"),
-    "presence_penalty beyond 2": _hi(presence_penalty=3),
+    "format of no type": _hi_response(text={"format": {"type": "xml"}}),
+    "store false": _hi_response(store=False, parallel_tool_calls=False, prompt_cache_key="k"),
+    "temperature a word": _hi_response(temperature="hot"),
+    "presence_penalty beyond 2": _hi_response(presence_penalty=3),
 }

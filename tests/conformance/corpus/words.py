@@ -3,9 +3,9 @@
 from typing import Any
 
 CONTEXT = 512
-"""Context of the model, in tokens."""
+"""Context length of the model, in tokens."""
 LONG = "word " * 2_000
-"""Text of more tokens than the context."""
+"""Text of more tokens than the model's context."""
 FILLING = "a " * 300
 """Text of 300 to 500 tokens, which leaves a part of the context free."""
 IMAGE = (
@@ -19,16 +19,16 @@ WEATHER = {
 }
 
 
-def user(content: Any = "hi") -> dict[str, Any]:
+def user_message(content: Any = "hi") -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
-def function(name: str = "weather", **more: Any) -> dict[str, Any]:
+def function_tool(name: str = "weather", **more: Any) -> dict[str, Any]:
     described = {"name": name, "description": "Says the weather.", "parameters": WEATHER}
     return {"type": "function", "function": described | more}
 
 
-def call(arguments: Any, **more: Any) -> dict[str, Any]:
+def tool_call_message(arguments: Any, **more: Any) -> dict[str, Any]:
     """Return an assistant's message that calls a tool."""
     called = {"name": "weather", "arguments": arguments}
     calls = [{"id": "call_1", "type": "function", "function": called}]
@@ -38,6 +38,6 @@ def call(arguments: Any, **more: Any) -> dict[str, Any]:
 TOLD = {"role": "tool", "tool_call_id": "call_1", "content": "sunny"}
 
 
-def turns(*messages: dict[str, Any]) -> list[dict[str, Any]]:
+def conversation_with(*messages: dict[str, Any]) -> list[dict[str, Any]]:
     """Return a conversation that begins with a user's message."""
-    return [user(), *messages]
+    return [user_message(), *messages]

@@ -19,11 +19,11 @@ from justitia_ray.store.schema import SCHEMA_VERSION, Keys
 from tests.eventually import eventually
 from tests.unit.serve.scheduler.services import (
     PullingReplica,
-    granted,
-    inference,
-    opened,
-    pull,
-    waits_for_work,
+    arrival_of,
+    granted_ids,
+    pull_of,
+    submission_of,
+    wait_until_pulling,
 )
 from tests.unit.store.version_one import APPLICATION, CLOCK
 
@@ -74,19 +74,19 @@ async def test_second_of_two_deployments_leads_and_the_first_reports_it(start: S
     """If two deployments share a name by mistake, nothing is leased twice, and the log says so."""
     first = await start("gpu-1")
     replica = PullingReplica(first, first.term.epoch)
-    await waits_for_work(first)
+    await wait_until_pulling(first)
     second = await start("gpu-2")
     await eventually(lambda: first.term.lost, "the first one finds out")
     await replica.stop()
     epoch = second.term.epoch
     with pytest.raises(SchedulerSuperseded, match=rf"epoch {epoch} leads, .* host gpu-2"):
-        await first.submit_many("i", 1, 0, (opened(), inference("q")))
+        await first.submit_many("i", 1, 0, (arrival_of(), submission_of("q")))
     other = PullingReplica(second, epoch)
-    await waits_for_work(second)
-    mail = await second.submit_many("i", epoch, 0, (opened(), inference("q")))
+    await wait_until_pulling(second)
+    mail = await second.submit_many("i", epoch, 0, (arrival_of(), submission_of("q")))
     await other.stop()
 
-    assert ["q"] == granted(mail)
+    assert ["q"] == granted_ids(mail)
     assert not first.inspector.status().ready
     status = second.inspector.status()
     assert (True, None) == (status.ready, status.degraded)
@@ -99,9 +99,9 @@ async def test_emptied_redis_gets_the_complete_state_again(
     service = await start()
     epoch = service.term.epoch
     await service.configure({"policy": "vtc", "admission": "prompt"})
-    await service.pull(pull(1, epoch=epoch))
+    await service.pull(pull_of(1, epoch=epoch))
     for name in ("a", "b"):
-        await service.open_application(opened(name))
+        await service.open_application(arrival_of(name))
     await eventually(lambda: raw.hlen(keys.applications) == 2, "it is saved")
     names = (keys.schema, keys.epoch, keys.leader, keys.clock, keys.settings, keys.applications)
     before = {key: raw.dump(key) for key in (keys.leader, keys.settings, keys.replicas)}
@@ -177,12 +177,14 @@ async def test_killed_embedded_redis_is_restarted_and_no_data_is_lost(tmp_path: 
     await service.configure({})
     epoch = service.term.epoch
     replica = PullingReplica(service, epoch)
-    await waits_for_work(service)
+    await wait_until_pulling(service)
     try:
         assert server._process is not None
         server._process.kill()
         server._process.wait()
-        meanwhile = granted(await service.submit_many("i", epoch, 0, (opened(), inference("q"))))
+        meanwhile = granted_ids(
+            await service.submit_many("i", epoch, 0, (arrival_of(), submission_of("q")))
+        )
         await eventually(lambda: service.term.checkpointer.trouble, "it notices")
 
         async def state_is_saved() -> bool:

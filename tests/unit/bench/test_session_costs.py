@@ -15,7 +15,13 @@ from scripts.bench.session_costs import (
     rank_correlation,
 )
 from scripts.bench_predictor import main
-from tests.unit.sim.sessions.made import ENGINE, growing, line, read, turn
+from tests.unit.sim.sessions.made import (
+    ENGINE,
+    growing_session,
+    read_written,
+    session_line,
+    turn_line,
+)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +46,10 @@ def test_expected_prompt_tokens_are_those_added_after_the_last_answer(
     tmp_path: Path,
 ) -> None:
     """A trace wrongly counts the last answer as new prompt tokens."""
-    (session,) = read(tmp_path, line("a", turn(640, 20), turn(692, 20, 640), turn(64, 20, 0)))
+    (session,) = read_written(
+        tmp_path,
+        session_line("a", turn_line(640, 20), turn_line(692, 20, 640), turn_line(64, 20, 0)),
+    )
 
     assert computed_tokens(session.turns) == [640, 52, 64]
     assert expected_tokens(session.turns) == [640, 32, 64]
@@ -48,7 +57,9 @@ def test_expected_prompt_tokens_are_those_added_after_the_last_answer(
 
 def test_predicted_costs_of_sessions_rank_like_their_true_costs(tmp_path: Path) -> None:
     """The sessions differ only in the length of their first prompt."""
-    sessions = read(tmp_path, *(growing(f"s{n}", turns=12, first=64 * (n + 2)) for n in range(20)))
+    sessions = read_written(
+        tmp_path, *(growing_session(f"s{n}", turns=12, first=64 * (n + 2)) for n in range(20))
+    )
     found = measure_sessions(sessions, ENGINE, sets=2, seed=1)
 
     reached = [turn for turn in TURNS if turn <= 12]
@@ -63,7 +74,7 @@ def test_command_prints_prediction_errors_and_rank_correlations(
 ) -> None:
     file = tmp_path / SESSIONS_FILE
     file.parent.mkdir()
-    lines = (growing(f"s{n}", turns=8, first=64 * (n + 2)) for n in range(10))
+    lines = (growing_session(f"s{n}", turns=8, first=64 * (n + 2)) for n in range(10))
     with gzip.open(file, "wt", encoding="utf-8") as out:
         out.writelines(json.dumps(one) + "\n" for one in lines)
     results = tmp_path / "results.json"

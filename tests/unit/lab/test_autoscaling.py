@@ -17,7 +17,7 @@ from justitia_ray.sim.autoscaling import AutoscaledSimulation, FleetReading, Fle
 from justitia_ray.sim.results import RunResult
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.workload import WorkloadApplication
-from tests.unit.sim.small_run import app, engine
+from tests.unit.sim.small_run import application_of, engine
 
 
 def fleet_view(now: float, running: int, target: int, requests: int = 0) -> FleetView:
@@ -100,8 +100,8 @@ def test_fixed_number_of_replicas_has_figures_without_a_reaction_time() -> None:
 
 def burst_load() -> list[WorkloadApplication]:
     """Return a burst after a quiet time, and a late application."""
-    burst = [app(f"b{i}", (50, 50), at=100.0) for i in range(12)]
-    return [app("first", (50, 10)), *burst, app("late", (50, 10), at=2_000.0)]
+    burst = [application_of(f"b{i}", (50, 50), at=100.0) for i in range(12)]
+    return [application_of("first", (50, 10)), *burst, application_of("late", (50, 10), at=2_000.0)]
 
 
 def test_drain_time_scales_a_run_from_zero_up_and_back() -> None:

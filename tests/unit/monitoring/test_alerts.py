@@ -23,20 +23,20 @@ METRICS = {name: metric for metric in TABLE for name in metric.exported}
 every_alert = pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 
 
-def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
     program = debian_program("promtool", "prometheus")
     return subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
 
 
-def selected(expression: str) -> list[promql.VectorSelector]:
-    """Return every selector in an expression."""
+def selectors_in(expression: str) -> list[promql.VectorSelector]:
+    """Return every PromQL selector in an expression."""
     found: list[promql.VectorSelector] = []
 
-    def visit(node: promql.Expr) -> None:
+    def collect_selectors(node: promql.Expr) -> None:
         if isinstance(node, promql.VectorSelector):
             found.append(node)
 
-    promql.walk(promql.parse(expression), visit)
+    promql.walk(promql.parse(expression), collect_selectors)
     return found
 
 
@@ -45,9 +45,8 @@ def expected_samples(case: dict[str, Any]) -> list[dict[str, Any]]:
     return [sample for asked in case["promql_expr_test"] for sample in asked["exp_samples"]]
 
 
-def test_every_case_holds() -> None:
-    """Operators rely on an alert, so one that stays silent in a failure is worse than none."""
-    done = promtool("test", "rules", str(TESTS))
+def test_every_alert_case_passes_promtool() -> None:
+    done = run_promtool("test", "rules", str(TESTS))
 
     assert 0 == done.returncode, done.stdout + done.stderr
 
@@ -55,8 +54,10 @@ def test_every_case_holds() -> None:
 @pytest.mark.parametrize(
     ("threshold", "other"), [("+ 600", "+ 60"), ("(5 * max", "(50 * max"), ("(5 * max", "(4 * max")]
 )
-def test_failing_case_is_found(tmp_path: Path, threshold: str, other: str) -> None:
-    """Promtool must really run the cases: an alert with another threshold breaks one.
+def test_promtool_fails_a_case_whose_threshold_was_changed(
+    tmp_path: Path, threshold: str, other: str
+) -> None:
+    """A test of alerts that never fails would pass without running the cases.
 
     Only the cases of this alert run: others last days of the simulated time.
     """
@@ -67,14 +68,14 @@ def test_failing_case_is_found(tmp_path: Path, threshold: str, other: str) -> No
     (tmp_path / ALERTS.name).write_text(text)
     (tmp_path / TESTS.name).write_text(yaml.safe_dump(tests))
 
-    done = promtool("test", "rules", str(tmp_path / TESTS.name))
+    done = run_promtool("test", "rules", str(tmp_path / TESTS.name))
 
     assert 0 != done.returncode
     assert alert in done.stdout + done.stderr
 
 
 @every_alert
-def test_alert_has_a_case_that_fires_and_one_that_is_silent(rule: dict[str, Any]) -> None:
+def test_alert_has_a_firing_and_a_silent_case(rule: dict[str, Any]) -> None:
     cases = [case for case in CASES if case["name"].startswith(f"{rule['alert']} ")]
     fires = {case["name"].split()[1]: bool(expected_samples(case)) for case in cases}
 
@@ -86,8 +87,8 @@ def test_alert_has_a_case_that_fires_and_one_that_is_silent(rule: dict[str, Any]
 
 
 @every_alert
-def test_alert_selects_only_what_is_exported(rule: dict[str, Any]) -> None:
-    named = selected(rule["expr"])
+def test_alert_selects_only_exported_metrics_and_labels(rule: dict[str, Any]) -> None:
+    named = selectors_in(rule["expr"])
     grouped = set(re.findall(r"\w+", " ".join(re.findall(r"by\s*\(([^)]*)\)", rule["expr"]))))
 
     assert named
@@ -101,7 +102,7 @@ def test_alert_distinguishes_clusters_and_applications(rule: dict[str, Any]) -> 
     """A healthy cluster must not hide a failing one in the same Prometheus."""
     groupings = re.findall(r"by\s*\(([^)]*)\)", rule["expr"])
 
-    assert len(groupings) == len(selected(rule["expr"]))
+    assert len(groupings) == len(selectors_in(rule["expr"]))
     for grouping in groupings:
         assert {*CLUSTER_LABELS, "application"} <= {*re.split(r",\s*", grouping)}
 
@@ -121,8 +122,8 @@ def test_alert_has_a_severity_and_a_runbook(rule: dict[str, Any]) -> None:
     assert f"`{rule['alert']}`" in (ROOT / page).read_text(encoding="utf-8")
 
 
-def test_prometheus_rule_is_the_generated_one() -> None:
-    """After a change of the alerts: `python -m deployments.monitoring.prometheus_rule`."""
+def test_committed_prometheus_rule_is_the_generated_one() -> None:
+    """Run `python -m deployments.monitoring.prometheus_rule` after changing an alert."""
     written = FILE.read_text(encoding="utf-8")
 
     assert rule_text() == written

@@ -18,24 +18,24 @@ every_query = pytest.mark.parametrize(
 )
 
 
-def nodes(expression: str, kind: type[Node]) -> list[Node]:
-    """Return the parts of an expression that are of a given type."""
+def nodes_of_type(expression: str, kind: type[Node]) -> list[Node]:
+    """Return the parts of a PromQL expression that are of a given type."""
     found: list[Node] = []
 
-    def visit(node: promql.Expr) -> None:
+    def collect_nodes(node: promql.Expr) -> None:
         if isinstance(node, kind):
             found.append(node)
 
-    promql.walk(promql.parse(expression), visit)
+    promql.walk(promql.parse(expression), collect_nodes)
     return found
 
 
-def selectors(expression: str) -> list[promql.VectorSelector]:
-    return nodes(expression, promql.VectorSelector)
+def selectors_in(expression: str) -> list[promql.VectorSelector]:
+    return nodes_of_type(expression, promql.VectorSelector)
 
 
 def labels_of(node: Any) -> set[str]:
-    """Return the labels of the series of an expression."""
+    """Return the labels that the result of a PromQL expression has."""
     if isinstance(node, promql.AggregateExpr):
         return set(node.modifier.labels) if node.modifier else set()
     if isinstance(node, promql.BinaryExpr):
@@ -49,8 +49,8 @@ def labels_of(node: Any) -> set[str]:
     raise AssertionError(f"{node} is not aggregated")
 
 
-def test_committed_file_is_the_generated_one() -> None:
-    """After a change of metrics run `python -m deployments.monitoring.dashboard`."""
+def test_committed_dashboard_is_the_generated_one() -> None:
+    """Run `python -m deployments.monitoring.dashboard` after changing a metric."""
     assert dashboard_text() == DASHBOARD_TEXT
 
 
@@ -59,34 +59,34 @@ def test_every_metric_is_in_some_panel() -> None:
         METRICS[str(selector.name)].name
         for asked in queries()
         if asked.legend is not None
-        for selector in selectors(asked.expression())
+        for selector in selectors_in(asked.expression())
     }
 
     assert {metric.name for metric in TABLE} == shown
 
 
 @every_query
-def test_query_names_only_metrics_and_labels_that_are_exported(asked: DashboardQuery) -> None:
+def test_query_names_only_exported_metrics_and_labels(asked: DashboardQuery) -> None:
     """A panel of an unknown metric stays empty; a missing label merges all curves."""
     expression = asked.expression()
-    named = selectors(expression)
+    named = selectors_in(expression)
 
     assert named
     assert {str(selector.name) for selector in named} <= set(METRICS)
     for selector in named:
         own = {*METRICS[str(selector.name)].labels, *CLUSTER_LABELS, "le"}
         matched = [matcher.name for matcher in selector.matchers.matchers]
-        groupings = [labels_of(node) for node in nodes(expression, promql.AggregateExpr)]
+        groupings = [labels_of(node) for node in nodes_of_type(expression, promql.AggregateExpr)]
         assert set().union(matched, *groupings) <= own, selector.name
 
 
 @every_query
 def test_query_is_narrowed_by_every_variable(asked: DashboardQuery) -> None:
-    """Two clusters in one Prometheus must not be added up when one is selected."""
+    """Without the cluster variable a panel would add up two clusters of one Prometheus."""
     expected = {label: f"only-{name}" for label, name in VARIABLES.items()}
     narrowed = asked.expression(**{name: f"only-{name}" for name in VARIABLES.values()})
 
-    for selector in selectors(narrowed):
+    for selector in selectors_in(narrowed):
         chosen = {matcher.name: matcher.value for matcher in selector.matchers.matchers}
         assert expected == {label: chosen.get(label) for label in expected}
 
@@ -94,8 +94,8 @@ def test_query_is_narrowed_by_every_variable(asked: DashboardQuery) -> None:
 @pytest.mark.parametrize(
     "asked", [asked for asked in queries() if asked.legend is not None], ids=lambda a: a.panel
 )
-def test_legend_has_the_labels_that_distinguish_its_curves(asked: DashboardQuery) -> None:
-    """Two curves of one name cannot be distinguished, and a missing label is shown as a gap."""
+def test_legend_has_the_labels_that_distinguish_the_curves(asked: DashboardQuery) -> None:
+    """Without these labels two curves of a panel have the same name."""
     named = set(re.findall(r"{{(\w+)}}", str(asked.legend)))
 
     assert named == labels_of(promql.parse(asked.expression()))
@@ -103,7 +103,7 @@ def test_legend_has_the_labels_that_distinguish_its_curves(asked: DashboardQuery
 
 @pytest.mark.parametrize("panel", panels(), ids=lambda panel: panel["title"])
 def test_panel_has_a_description(panel: dict[str, Any]) -> None:
-    """An operator who did not build the dashboard reads it in an emergency."""
+    """Operators who did not build the dashboard read it in an emergency."""
     legends = [target["legendFormat"] for target in panel["targets"]]
 
     assert panel["description"].endswith(".")
@@ -125,7 +125,7 @@ def test_panels_have_unique_ids_and_do_not_overlap() -> None:
         taken |= cells
 
 
-def test_variables_are_those_of_rays_own_dashboards() -> None:
+def test_variables_have_the_names_of_rays_own_dashboards() -> None:
     names = [variable["name"] for variable in DASHBOARD["templating"]["list"]]
 
     assert ["datasource", "Cluster", "SessionName", "application", "model", "window"] == names
@@ -137,7 +137,7 @@ def test_values_of_a_variable_come_from_a_metric_that_has_the_label(label: str) 
     query = variables[VARIABLES[label]]["query"]["query"]
     found = re.fullmatch(r"label_values\((.+), (\w+)\)", query)
     assert found is not None
-    (selector,) = selectors(re.sub(r"\$\w+", ".*", found[1]))
+    (selector,) = selectors_in(re.sub(r"\$\w+", ".*", found[1]))
 
     assert label == found[2]
     assert label in {*METRICS[str(selector.name)].labels, *CLUSTER_LABELS}
@@ -148,7 +148,7 @@ FIGURES = [panel for panel in panels() if panel["type"] == "stat"]
 
 @pytest.mark.parametrize("panel", FIGURES, ids=lambda panel: panel["title"])
 def test_single_figures_use_instant_queries_and_are_red_without_data(panel: dict[str, Any]) -> None:
-    """Over a range, the last value of a dead service looks like that of a running one."""
+    """A range query would show the last value of a dead service as if the service still ran."""
     asked = {(target["instant"], target["range"]) for target in panel["targets"]}
     mappings = panel["fieldConfig"]["defaults"]["mappings"]
     (special,) = [mapping["options"] for mapping in mappings if mapping["type"] == "special"]
@@ -159,7 +159,7 @@ def test_single_figures_use_instant_queries_and_are_red_without_data(panel: dict
     assert ("no data", "red") == (special["result"]["text"], special["result"]["color"])
 
 
-def test_curves_use_range_queries() -> None:
+def test_curve_panels_use_range_queries() -> None:
     curves = [panel for panel in panels() if panel["type"] == "timeseries"]
 
     assert curves
@@ -168,7 +168,7 @@ def test_curves_use_range_queries() -> None:
 
 @pytest.mark.parametrize("title", ["Backlog", "Backlog in time"])
 def test_backlog_is_shown_before_the_first_service(title: str) -> None:
-    """Before the first service the rate has no series, just when a backlog grows."""
+    """Before the first service no rate exists, and the backlog must still be drawn."""
     (asked,) = [asked for asked in queries() if asked.panel == title]
     division = promql.parse(asked.expression())
     assert isinstance(division, promql.BinaryExpr)
@@ -178,5 +178,5 @@ def test_backlog_is_shown_before_the_first_service(title: str) -> None:
     assert isinstance(served, promql.BinaryExpr)
     assert "or" == str(served.op)
     assert {"ray_justitia_backlog_kv_token_time"} == {
-        selector.name for selector in selectors(str(served.rhs))
+        selector.name for selector in selectors_in(str(served.rhs))
     }

@@ -16,13 +16,13 @@ PROVISIONING = MONITORING / "grafana" / "provisioning"
 PAGE = (MONITORING / "README.md").read_text(encoding="utf-8")
 
 
-def read(path: str) -> Any:
+def read_yaml(path: str) -> Any:
     return yaml.safe_load((MONITORING / path).read_text(encoding="utf-8"))
 
 
-def test_dashboards_folder_is_the_one_that_is_provisioned() -> None:
+def test_provisioned_folder_is_the_dashboards_folder() -> None:
     """Grafana reports no error for a folder without dashboards."""
-    (provider,) = read("grafana/provisioning/dashboards/justitia.yaml")["providers"]
+    (provider,) = read_yaml("grafana/provisioning/dashboards/justitia.yaml")["providers"]
     path = Path(provider["options"]["path"].replace("${JUSTITIA_MONITORING}", str(MONITORING)))
     (file,) = path.glob("*.json")
 
@@ -31,15 +31,15 @@ def test_dashboards_folder_is_the_one_that_is_provisioned() -> None:
 
 
 def test_datasource_has_the_scrape_interval_of_prometheus() -> None:
-    """With different intervals a rate would have one sample, and nothing would be drawn."""
-    (datasource,) = read("grafana/provisioning/datasources/prometheus.yaml")["datasources"]
-    interval = read("prometheus.yml")["global"]["scrape_interval"]
+    """With a longer interval in Prometheus each rate has one sample, and Grafana draws nothing."""
+    (datasource,) = read_yaml("grafana/provisioning/datasources/prometheus.yaml")["datasources"]
+    interval = read_yaml("prometheus.yml")["global"]["scrape_interval"]
 
     assert interval == datasource["jsonData"]["timeInterval"]
     assert f"--web.listen-address={datasource['url'].removeprefix('http://')}" in PAGE
 
 
-def test_every_file_is_named_on_the_page() -> None:
+def test_page_names_every_monitoring_file() -> None:
     files = [
         path.relative_to(MONITORING)
         for path in MONITORING.rglob("*")
@@ -51,7 +51,6 @@ def test_every_file_is_named_on_the_page() -> None:
 
 
 def test_panels_named_on_the_page_exist() -> None:
-    """The page names the first panels to read by their titles."""
     titles = {panel["title"] for panel in DASHBOARD["panels"]}
     named = re.findall(r"\*\*(.+?)\*\*", PAGE.split("## What to look at\n")[1].split("\n## ")[0])
 

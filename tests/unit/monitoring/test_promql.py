@@ -91,7 +91,6 @@ BUCKETS = f"rate(ray_justitia_completion_seconds_bucket{{{ALL}}}[$window])"
     ],
 )
 def test_query_follows_from_the_kind_of_metric(built: str, expected: str) -> None:
-    """Aggregation, rate and labels follow from the metric's kind."""
     assert expected == built
 
 
@@ -109,6 +108,6 @@ def test_query_follows_from_the_kind_of_metric(built: str, expected: str) -> Non
     ],
 )
 def test_meaningless_query_is_refused(build: Callable[[], str], said: str) -> None:
-    """The query would merge unnamed curves, or treat a falling gauge as counter resets."""
+    """Such a query would merge unnamed curves, or treat a falling gauge as counter resets."""
     with pytest.raises(ValueError, match=f"justitia_{said}"):
         build()

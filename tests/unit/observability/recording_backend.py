@@ -38,37 +38,37 @@ class RecordingBackend:
         self.counts: dict[tuple[str, ...], float] = {}
         self.gauges: dict[tuple[str, ...], float] = {}
         self.histograms: dict[tuple[str, ...], tuple[int, float]] = {}
-        """Number of values and their sum."""
+        """Number of values and their sum, by name and labels."""
         self.buckets: dict[tuple[str, ...], list[int]] = {}
-        """Number of values in each bucket, not cumulative."""
+        """Number of values in each bucket (not cumulative), by name and labels."""
         self.calls = 0
 
     def raise_counter(self, metric: Metric, labels: Mapping[str, str], amount: float) -> None:
-        key = self._key(metric, labels)
+        key = self._short_key(metric, labels)
         self.counts[key] = self.counts.get(key, 0) + amount
 
     def set_gauge(self, metric: Metric, labels: Mapping[str, str], value: float) -> None:
-        self.gauges[self._key(metric, labels)] = value
+        self.gauges[self._short_key(metric, labels)] = value
 
     def set_histogram(
         self, metric: Metric, labels: Mapping[str, str], counts: Sequence[int], total: float
     ) -> None:
-        key = self._key(metric, labels)
+        key = self._short_key(metric, labels)
         self.histograms[key] = sum(counts), total
         self.buckets[key] = list(counts)
 
-    def _key(self, metric: Metric, labels: Mapping[str, str]) -> tuple[str, ...]:
+    def _short_key(self, metric: Metric, labels: Mapping[str, str]) -> tuple[str, ...]:
         assert tuple(labels) == metric.labels
         self.calls += 1
         own = (value for name, value in labels.items() if name not in COMMON)
         return (metric.name.removeprefix("justitia_"), *own)
 
 
-def measures(set_by: SetBy, max_classes: int = 15, max_tenants: int = 15) -> Measures:
+def new_measures(set_by: SetBy, max_classes: int = 15, max_tenants: int = 15) -> Measures:
     return Measures(set_by, COMMON, max_classes, max_tenants)
 
 
-def exported(source: Measures) -> RecordingBackend:
+def export_once(source: Measures) -> RecordingBackend:
     taken = RecordingBackend()
     source.export(taken)
     return taken

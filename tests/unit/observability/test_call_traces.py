@@ -32,8 +32,8 @@ OUTLOOK = {"position": 3, "reason": "turn", "virtual_finish_time": 812.0}
 GRANT = Grant("q", "i", "l-1", "r-1", 4, 100, 0.25)
 
 
-class Exported:
-    """Tracer with a clock of whole steps, and its exported spans."""
+class TracedCalls:
+    """Tracer on a clock that advances by one at each reading, with the spans that it exported."""
 
     def __init__(
         self, ratio: float = 1.0, parent: Literal["application", "caller"] = "application"
@@ -44,37 +44,41 @@ class Exported:
         self.now = 0
         self.sampler = ApplicationSampler("justitia", "small", ratio)
         self.tracer = CallTracer(
-            self.sampler, self.spans.append, "small", self.ask, parent=parent, clock=self.clock
+            self.sampler,
+            self.spans.append,
+            "small",
+            self.fetch_outlooks,
+            parent=parent,
+            clock=self.clock,
         )
 
     def clock(self) -> int:
         self.now += 1
         return self.now
 
-    async def ask(self, names: tuple[str, ...]) -> Mapping[str, Any]:
+    async def fetch_outlooks(self, names: tuple[str, ...]) -> Mapping[str, Any]:
         self.asked.append(names)
         if isinstance(self.answer, Exception):
             raise self.answer
         return self.answer
 
-    def begin(self, traceparent: str | None = None) -> Any:
+    def begin_call(self, traceparent: str | None = None) -> Any:
         return self.tracer.begin(CallFacts(CHAT, "default", "report", traceparent))
 
-    def named(self, name: str) -> list[Span]:
+    def spans_named(self, name: str) -> list[Span]:
         return [span for span in self.spans if span.name == name]
 
 
-def attributes_are_of_the_table(spans: list[Span]) -> bool:
-    """Return whether the table allows every attribute of every span."""
+def has_only_table_attributes(spans: list[Span]) -> bool:
+    """Return whether the attribute table lists every attribute of every span."""
     kinds = {"chat small": "call", "invoke_agent report": "application"}
     rows = [{row.name for row in TABLE if kinds.get(s.name, s.name) in row.spans} for s in spans]
     return all(set(span.attributes) <= row for span, row in zip(spans, rows, strict=True))
 
 
-async def test_call_is_a_tree_of_its_wait_and_its_lease() -> None:
-    """The trace shows how long the call waited in the queue and ran on the replica."""
-    exported = Exported()
-    trace = exported.begin()
+async def test_call_span_contains_its_wait_and_its_lease() -> None:
+    exported = TracedCalls()
+    trace = exported.begin_call()
     trace.note_submitted(KEY)
     trace.note_granted(GRANT)
     trace.end(200)
@@ -108,21 +112,21 @@ async def test_call_is_a_tree_of_its_wait_and_its_lease() -> None:
     } == call.attributes
 
 
-async def test_replica_receives_the_lease_span() -> None:
-    exported = Exported()
-    trace = exported.begin()
+async def test_replica_receives_the_lease_spans_context() -> None:
+    exported = TracedCalls()
+    trace = exported.begin_call()
     trace.note_submitted(KEY)
     trace.note_granted(GRANT)
     told = read_traceparent(trace.headers["traceparent"])
     trace.end(200)
 
-    assert exported.named("justitia.lease")[0].context == told
+    assert exported.spans_named("justitia.lease")[0].context == told
 
 
-async def test_lost_lease_is_followed_by_another_wait() -> None:
-    """The trace of a continued stream shows both replicas and the wait between them."""
-    exported = Exported()
-    trace = exported.begin()
+async def test_lost_lease_is_followed_by_a_second_wait() -> None:
+    """The trace of a stream that moved shows both replicas and the wait between them."""
+    exported = TracedCalls()
+    trace = exported.begin_call()
     trace.note_submitted(KEY)
     trace.note_granted(GRANT)
     trace.note_lost(ConnectionLost("r-1"))
@@ -139,10 +143,10 @@ async def test_lost_lease_is_followed_by_another_wait() -> None:
     assert exported.spans[-1].error is None
 
 
-async def test_error_ends_all_that_has_begun() -> None:
-    """A refusal is visible in the queue span and in the call span."""
-    exported = Exported()
-    trace = exported.begin()
+async def test_error_ends_all_open_spans() -> None:
+    """A refused call is an error in its queue span and in its call span."""
+    exported = TracedCalls()
+    trace = exported.begin_call()
     trace.note_submitted(KEY)
     try:
         raise QueueFull("full", 5.0)
@@ -153,7 +157,7 @@ async def test_error_ends_all_that_has_begun() -> None:
     assert [("justitia.queue", "QueueFull"), ("chat small", "QueueFull")] == [
         (span.name, span.attributes["error.type"]) for span in exported.spans
     ]
-    assert attributes_are_of_the_table(exported.spans)
+    assert has_only_table_attributes(exported.spans)
 
 
 @pytest.mark.parametrize(
@@ -162,9 +166,9 @@ async def test_error_ends_all_that_has_begun() -> None:
 async def test_engine_error_is_recorded_by_its_status(
     status: int, told: str | None, error: str | None
 ) -> None:
-    """The engine's status counts, not the 200 that a stream has sent; 4xx is no server error."""
-    exported = Exported()
-    trace = exported.begin()
+    """A stream sends status 200 before its engine fails; the failure's status is recorded."""
+    exported = TracedCalls()
+    trace = exported.begin_call()
     trace.note_submitted(KEY)
     trace.note_granted(GRANT)
     trace.end(status)
@@ -177,9 +181,9 @@ async def test_engine_error_is_recorded_by_its_status(
     )
 
 
-async def test_disconnect_is_not_recorded_as_an_error_class() -> None:
-    exported = Exported()
-    trace = exported.begin()
+async def test_disconnected_caller_is_not_recorded_as_an_error() -> None:
+    exported = TracedCalls()
+    trace = exported.begin_call()
     trace.note_submitted(KEY)
     try:
         raise asyncio.CancelledError
@@ -190,9 +194,9 @@ async def test_disconnect_is_not_recorded_as_an_error_class() -> None:
 
 
 async def test_unsampled_call_makes_no_spans_and_sends_its_flag() -> None:
-    """A tracing engine would otherwise start a new trace for each call."""
-    exported = Exported(ratio=0.0)
-    trace = exported.begin()
+    """Without the flag a tracing engine would start a new trace for each call."""
+    exported = TracedCalls(ratio=0.0)
+    trace = exported.begin_call()
     trace.note_submitted(KEY)
     trace.note_granted(GRANT)
     trace.note_lost(ConnectionLost("r-1"))
@@ -205,11 +209,11 @@ async def test_unsampled_call_makes_no_spans_and_sends_its_flag() -> None:
 
 
 @pytest.mark.parametrize("parent", ["application", "caller"])
-async def test_caller_that_traces_is_linked_or_joined(
+async def test_callers_trace_is_linked_or_joined(
     parent: Literal["application", "caller"],
 ) -> None:
-    exported = Exported(parent=parent)
-    trace = exported.begin(CALLER.traceparent)
+    exported = TracedCalls(parent=parent)
+    trace = exported.begin_call(CALLER.traceparent)
     trace.note_submitted(KEY)
     trace.end(200)
     call, own = exported.spans[-1], exported.sampler.context(KEY)
@@ -227,27 +231,26 @@ async def test_caller_that_traces_is_linked_or_joined(
         (1.0, "caller", False, False),
     ],
 )
-async def test_trace_is_complete_or_absent(
+async def test_callers_sampling_decision_applies_to_the_whole_trace(
     ratio: float, parent: Literal["application", "caller"], sampled: bool, is_traced: bool
 ) -> None:
-    """The caller's or the service's decision applies to the whole trace."""
-    exported = Exported(ratio, parent)
-    trace = exported.begin(TraceContext(5, 7, is_sampled=sampled).traceparent)
+    exported = TracedCalls(ratio, parent)
+    trace = exported.begin_call(TraceContext(5, 7, is_sampled=sampled).traceparent)
     trace.note_submitted(KEY)
     trace.end(200)
 
     assert is_traced == bool(exported.spans)
 
 
-async def test_waiting_call_records_the_reason() -> None:
-    """The outlook is requested once, and only for traced calls that wait."""
-    exported = Exported()
-    trace = exported.begin()
+async def test_waiting_calls_span_records_the_reason() -> None:
+    """The scheduler is asked for the outlook once, and only for traced calls that wait."""
+    exported = TracedCalls()
+    trace = exported.begin_call()
     trace.note_submitted(KEY)
     await eventually(lambda: exported.asked, "it is asked", 10 + ASKED_AFTER_S)
     trace.note_granted(GRANT)
     trace.end(200)
-    (waits,) = exported.named("justitia.queue")
+    (waits,) = exported.spans_named("justitia.queue")
 
     assert [(KEY,)] == exported.asked
     assert (3, "turn", 812.0) == tuple(
@@ -258,20 +261,19 @@ async def test_waiting_call_records_the_reason() -> None:
 
 @pytest.mark.parametrize("answer", [{}, AdmissionError("it is being started again")])
 async def test_unknown_outlook_adds_no_attribute(answer: Any) -> None:
-    """The application or the scheduler may have ended meanwhile."""
-    exported = Exported()
+    """The outlook is unknown if the application or the scheduler has ended."""
+    exported = TracedCalls()
     exported.answer = answer
-    trace = exported.begin()
+    trace = exported.begin_call()
     trace.note_submitted(KEY)
     await eventually(lambda: exported.asked, "it is asked", 10 + ASKED_AFTER_S)
     trace.note_granted(GRANT)
     trace.end(200)
 
-    assert "justitia.reason" not in exported.named("justitia.queue")[0].attributes
+    assert "justitia.reason" not in exported.spans_named("justitia.queue")[0].attributes
 
 
-def ended(key: str = KEY) -> EndApplication:
-    """Return the end of an application."""
+def application_end(key: str = KEY) -> EndApplication:
     return EndApplication(
         key, "report", "acme", "i", Outcome.FINISHED, 100, 90, 812.0, 10.0, 11.0, 12.5, 3, 0, 40, 0,
         prompt_tokens=30,
@@ -279,9 +281,9 @@ def ended(key: str = KEY) -> EndApplication:
 
 
 def test_application_span_is_the_parent_of_its_calls() -> None:
-    """The span is exported last and has the application's cost."""
-    exported = Exported()
-    exported.tracer.end_application(ended())
+    """The span is exported after those of its calls and has the application's cost."""
+    exported = TracedCalls()
+    exported.tracer.end_application(application_end())
     (span,) = exported.spans
 
     assert "invoke_agent report" == span.name
@@ -297,14 +299,14 @@ def test_application_span_is_the_parent_of_its_calls() -> None:
     }.items() <= span.attributes.items()
 
 
-def test_application_that_is_not_traced_has_no_span() -> None:
-    exported = Exported(ratio=0.0)
-    exported.tracer.end_application(ended())
+def test_untraced_application_has_no_span() -> None:
+    exported = TracedCalls(ratio=0.0)
+    exported.tracer.end_application(application_end())
 
     assert [] == exported.spans
 
 
-def test_engines_span_has_its_tokens() -> None:
+def test_engines_span_has_its_token_counts() -> None:
     spans: list[Span] = []
     tracer = EngineTracer(spans.append, "small", "r-1")
     span = tracer.begin(CHAT, "l-1", {"traceparent": CALLER.traceparent})
@@ -331,17 +333,17 @@ def test_engine_makes_no_span_without_a_trace_header(headers: dict[str, str]) ->
     assert EngineTracer(lambda span: None, "small", "r-1").begin(CHAT, "l-1", headers) is None
 
 
-async def test_attributes_are_those_of_the_table() -> None:
-    exported = Exported()
-    trace = exported.begin()
+async def test_span_attributes_are_those_of_the_table() -> None:
+    exported = TracedCalls()
+    trace = exported.begin_call()
     trace.note_submitted(KEY)
     trace.note_granted(GRANT)
     trace.note_lost(ConnectionLost("r-1"))
     trace.end(200)
-    exported.tracer.end_application(ended())
+    exported.tracer.end_application(application_end())
     tracer = EngineTracer(exported.spans.append, "small", "r-1")
     span = tracer.begin(CHAT, "l-1", {"traceparent": CALLER.traceparent})
     assert span is not None
     tracer.end(span, 200, Progress(1, 1, 0))
 
-    assert attributes_are_of_the_table(exported.spans)
+    assert has_only_table_attributes(exported.spans)

@@ -17,8 +17,8 @@ from justitia_ray.observability.log_events import (
 from tests.unit.observability.recording_backend import ENDED
 
 
-class Lines:
-    """A logger and its written lines."""
+class LoggedLines:
+    """Logger that keeps the lines it has written."""
 
     def __init__(self, formatter: logging.Formatter) -> None:
         self.logger = logging.Logger("made.for.a.test", logging.INFO)
@@ -32,19 +32,18 @@ class Lines:
 
 
 @pytest.fixture
-def lines() -> Lines:
-    return Lines(JsonLines())
+def lines() -> LoggedLines:
+    return LoggedLines(JsonLines())
 
 
-def test_attributes_added_by_libraries_are_not_fields(lines: Lines) -> None:
+def test_attributes_added_by_libraries_are_not_fields(lines: LoggedLines) -> None:
     """Ray adds fields to every record, depending on the order of imports."""
     lines.logger.info("it.happened", extra={"_library_ns": 1, "seen": 2})
 
     assert {"asctime", "levelname", "message", "logger", "seen"} == set(json.loads(lines.written()))
 
 
-def test_application_that_is_over_is_one_line_of_json(lines: Lines) -> None:
-    """The line has the application's class, costs, order, times and outcome."""
+def test_ended_application_is_one_line_of_json(lines: LoggedLines) -> None:
     application_ended(lines.logger, ENDED, "llama", 7)
     (line,) = lines.written().splitlines()
     fields = json.loads(line)
@@ -80,7 +79,7 @@ def test_application_that_is_over_is_one_line_of_json(lines: Lines) -> None:
 
 
 def test_memory_handler_is_formatted_by_its_target() -> None:
-    """Serve's memory handler buffers lines, and the target has the formatter."""
+    """Serve's memory handler buffers log records; only its target has the formatter."""
     logger, stream = logging.Logger("gathers", logging.INFO), io.StringIO()
     target = logging.StreamHandler(stream)
     target.setFormatter(JsonLines())
@@ -107,16 +106,16 @@ class FlushedText(io.StringIO):
         self.flushed.set()
 
 
-def _batches(batch_s: float) -> tuple[logging.Logger, FlushedText]:
+def _batching_logger(batch_s: float) -> tuple[logging.Logger, FlushedText]:
     stream = FlushedText()
     logger = logging.Logger("scheduler", logging.INFO)
     logger.addHandler(JsonBatches(stream, batch_s))
     return logger, stream
 
 
-def test_lines_are_written_many_at_once() -> None:
-    """One write per application would take a seventh of the scheduler's time."""
-    logger, stream = _batches(3600.0)
+def test_several_lines_are_written_at_once() -> None:
+    """Writing each application's line separately would take a seventh of the scheduler's time."""
+    logger, stream = _batching_logger(3600.0)
     for number in range(49):
         log_event(logger, logging.INFO, "e", number=number, error=ValueError("bad"))
     held_back = stream.getvalue()
@@ -127,38 +126,37 @@ def test_lines_are_written_many_at_once() -> None:
     assert ("e", "scheduler", "bad") == tuple(lines[0][k] for k in ("message", "logger", "error"))
 
 
-def test_warning_is_written_at_once_after_what_came_before_it() -> None:
-    """The process may be about to end, and the earlier lines explain the warning."""
-    logger, stream = _batches(3600.0)
+def test_warning_is_written_at_once_after_the_buffered_lines() -> None:
+    """The process may be about to end, and the buffered lines explain the warning."""
+    logger, stream = _batching_logger(3600.0)
     log_event(logger, logging.INFO, "first")
     logger.warning("then")
 
     assert ["first", "then"] == [json.loads(x)["message"] for x in stream.getvalue().splitlines()]
 
 
-def test_line_is_written_soon_though_none_follows() -> None:
-    """Otherwise the last line of an idle scheduler would appear only with its next one."""
-    logger, stream = _batches(0.01)
+def test_last_line_of_an_idle_scheduler_is_written_soon() -> None:
+    logger, stream = _batching_logger(0.01)
     log_event(logger, logging.INFO, "alone")
 
     assert stream.flushed.wait(60.0)
     assert "alone" == json.loads(stream.getvalue())["message"]
 
 
-def test_text_has_the_fields_behind_the_name() -> None:
-    lines = Lines(logging.Formatter("%(levelname)s %(message)s"))
+def test_text_line_has_the_fields_after_the_event_name() -> None:
+    lines = LoggedLines(logging.Formatter("%(levelname)s %(message)s"))
     log_event(lines.logger, logging.WARNING, "store.unreachable", reason="away", tries=2)
 
     assert 'WARNING store.unreachable {"reason": "away", "tries": 2}\n' == lines.written()
 
 
-def test_line_is_written_whatever_a_field_is(lines: Lines) -> None:
+def test_line_is_written_whatever_the_type_of_a_field(lines: LoggedLines) -> None:
     log_event(lines.logger, logging.INFO, "e", error=ValueError("bad"))
 
     assert "bad" == json.loads(lines.written())["error"]
 
 
-def test_error_keeps_its_traceback(lines: Lines) -> None:
+def test_logged_error_keeps_its_traceback(lines: LoggedLines) -> None:
     try:
         raise ValueError("bad")
     except ValueError:

@@ -6,12 +6,12 @@ import pytest
 
 from justitia_ray.observability import metrics as m
 from justitia_ray.observability.measures import OTHER
-from tests.unit.observability.recording_backend import RecordingBackend, exported, measures
+from tests.unit.observability.recording_backend import RecordingBackend, export_once, new_measures
 
 
 def test_counters_with_known_labels_start_at_zero() -> None:
-    """A rate, and an alert on it, misses the first event of a series that starts with it."""
-    told = exported(measures("scheduler")).counts
+    """Rates and alerts miss the first event of a series that starts with it."""
+    told = export_once(new_measures("scheduler")).counts
 
     assert told["leases_total", "expired"] == 0
     assert told["bound_violations_total",] == 0
@@ -21,8 +21,8 @@ def test_counters_with_known_labels_start_at_zero() -> None:
 
 
 def test_counter_increase_is_exported_once() -> None:
-    """Ray sums what it receives, so a total that is sent twice would count twice."""
-    source, taken = measures("scheduler"), RecordingBackend()
+    """Ray adds up exported values: a total that is sent twice counts twice."""
+    source, taken = new_measures("scheduler"), RecordingBackend()
     count = source.counter(m.LEASES_TOTAL, "granted")
     for _ in range(2):
         count.increase()
@@ -34,12 +34,12 @@ def test_counter_increase_is_exported_once() -> None:
     assert calls == taken.calls
 
 
-def test_histogram_is_exported_whole_each_time() -> None:
-    """Ray receives histograms as gauges and drops those that are not sent again.
+def test_whole_histogram_is_exported_each_time() -> None:
+    """Ray exports these histograms as gauges and drops series that are not sent again.
 
     A bucket includes its upper bound, as in Prometheus; negative values count as 0.
     """
-    source, taken = measures("scheduler"), RecordingBackend()
+    source, taken = new_measures("scheduler"), RecordingBackend()
     waits = source.histogram(m.QUEUE_WAIT_SECONDS, "vote", "a")
     for value in (0.05, 0.051, 700.0, -1.0):
         waits.observe(value)
@@ -56,8 +56,8 @@ def test_histogram_is_exported_whole_each_time() -> None:
     assert total == pytest.approx(700.151)
 
 
-def test_external_total_is_exported_by_its_increase() -> None:
-    source, taken = measures("replica"), RecordingBackend()
+def test_increase_of_an_external_total_is_exported() -> None:
+    source, taken = new_measures("replica"), RecordingBackend()
     for total in (3, 3, 10):
         source.counter(m.PREEMPTIONS_TOTAL).set_total(total)
         source.export(taken)
@@ -67,8 +67,8 @@ def test_external_total_is_exported_by_its_increase() -> None:
     }
 
 
-def test_gauge_is_exported_each_time_once_set() -> None:
-    source, taken = measures("replica"), RecordingBackend()
+def test_gauge_is_exported_each_time_after_its_first_value() -> None:
+    source, taken = new_measures("replica"), RecordingBackend()
     gauge = source.gauge(m.HELD_LEASES)
     source.export(taken)
     assert not taken.gauges
@@ -78,7 +78,7 @@ def test_gauge_is_exported_each_time_once_set() -> None:
     assert {("held_leases",): 0} == taken.gauges
 
 
-class _Broken(RecordingBackend):
+class _FailingBackend(RecordingBackend):
     """Backend that fails for the lease counter and the wait histogram."""
 
     def raise_counter(self, metric: m.Metric, labels: Mapping[str, str], amount: float) -> None:
@@ -94,9 +94,9 @@ class _Broken(RecordingBackend):
         super().set_histogram(metric, labels, counts, total)
 
 
-def test_failing_series_stops_no_other_and_is_retried() -> None:
-    """An error in one label must not stop the other metrics or lose counts."""
-    source, broken, well = measures("scheduler"), _Broken(), RecordingBackend()
+def test_failing_series_stops_no_other_and_is_exported_later() -> None:
+    """A label that Ray refuses must not stop the other metrics or lose counts."""
+    source, broken, well = new_measures("scheduler"), _FailingBackend(), RecordingBackend()
     source.counter(m.LEASES_TOTAL, "granted").increase()
     source.counter(m.BOUND_VIOLATIONS_TOTAL).increase()
     for name in ("vote", "report"):
@@ -111,12 +111,12 @@ def test_failing_series_stops_no_other_and_is_retried() -> None:
     assert (1, 0.5) == well.histograms["queue_wait_seconds", "vote", "t"]
 
 
-def test_classes_and_tenants_beyond_the_bound_share_a_name() -> None:
-    """Callers choose the names, and each new one would be a series forever.
+def test_classes_and_tenants_beyond_the_bound_share_a_label() -> None:
+    """Callers choose the names of classes and tenants; each name would be a new series.
 
     A class named `other` is counted with the overflow and occupies no slot.
     """
-    source = measures("scheduler", max_classes=2, max_tenants=1)
+    source = new_measures("scheduler", max_classes=2, max_tenants=1)
     labels = [source.label("application_class", name) for name in (OTHER, *"abcad")]
 
     assert [OTHER, "a", "b", OTHER, "a", OTHER] == labels

@@ -17,7 +17,6 @@ from justitia_ray.observability.metrics import (
 
 @pytest.mark.parametrize("metric", TABLE, ids=lambda metric: metric.name)
 def test_metric_follows_the_naming_conventions(metric: Metric) -> None:
-    """Names follow Prometheus' conventions, and Ray accepts the buckets."""
     assert re.fullmatch(r"justitia_[a-z_]+", metric.name)
     assert metric.name.endswith("_total") == (metric.kind == "counter")
     assert bool(metric.buckets) == (metric.kind == "histogram")
@@ -27,13 +26,13 @@ def test_metric_follows_the_naming_conventions(metric: Metric) -> None:
     assert len(set(metric.labels)) == len(metric.labels)
 
 
-def test_names_differ() -> None:
-    """Ray merges two metrics of one name and drops the second one's labels."""
+def test_metric_names_are_unique() -> None:
+    """Ray merges two metrics of the same name and drops the labels of the second."""
     assert len(TABLE) == len({metric.name for metric in TABLE})
 
 
 def test_every_label_is_bounded() -> None:
-    """Unbounded label values would fill the memory of the scraper."""
+    """Unbounded label values would fill Prometheus' memory."""
     known = {*BOUNDED_LABELS, *OPEN_LABELS, *LABEL_VALUES, "replica"}
 
     assert known == {label for metric in TABLE for label in metric.own_labels}

@@ -10,11 +10,11 @@ from justitia_ray.core.outlook import Held, Reason
 from justitia_ray.observability.outlook_metrics import OutlookMetrics
 from justitia_ray.observability.scheduler_metrics import DecisionMeter, SchedulerMetrics
 from tests.core_driver import CoreDriver
-from tests.unit.observability.recording_backend import RecordingBackend, exported, measures
+from tests.unit.observability.recording_backend import RecordingBackend, export_once, new_measures
 
 
 @dataclass
-class Clock:
+class SteppingClock:
     """Precise clock that advances 10 ms with each reading."""
 
     at: float = 0.0
@@ -27,44 +27,44 @@ class Clock:
 
 
 @pytest.fixture
-def driver() -> CoreDriver:
+def new_driver() -> CoreDriver:
     return CoreDriver(SchedulerCore(lease_prefix="1-"))
 
 
-def told_of(driver: CoreDriver, held_back: int = 0) -> RecordingBackend:
-    source = measures("scheduler")
-    OutlookMetrics(source, lambda: 0.0).measure(driver.core, held_back)
-    return exported(source)
+def metrics_of(new_driver: CoreDriver, held_back: int = 0) -> RecordingBackend:
+    source = new_measures("scheduler")
+    OutlookMetrics(source, lambda: 0.0).measure(new_driver.core, held_back)
+    return export_once(source)
 
 
-def by(told: RecordingBackend, name: str) -> dict[str, float]:
+def nonzero_gauges(told: RecordingBackend, name: str) -> dict[str, float]:
     return {key[1]: value for key, value in told.gauges.items() if key[0] == name and value}
 
 
-def test_live_applications_are_counted_by_reason_and_tier(driver: CoreDriver) -> None:
-    """R holds the only seat, f is first and fits nowhere, t is behind it, q exceeded its quota.
+def test_live_applications_are_counted_by_reason_and_tier(new_driver: CoreDriver) -> None:
+    """R holds the only seat, f is first and does not fit, t is behind f, q exceeded its quota.
 
     The accounts hold back three more applications before they are opened.
     """
     for name, tier in (("r", "flex"), ("f", "default"), ("t", "default"), ("q", "of old")):
-        driver.handle(ev.ApplicationArrived(name, "class", "t", 1.0, 1_000, "i0", tier=tier))
-    driver.submit("r-1", application_id="r")
-    driver.pull(seats=1)
+        new_driver.handle(ev.ApplicationArrived(name, "class", "t", 1.0, 1_000, "i0", tier=tier))
+    new_driver.submit("r-1", application_id="r")
+    new_driver.pull(seats=1)
     for name in "ft":
-        driver.submit(f"{name}-1", application_id=name)
-    driver.core.outlooks.held_by = lambda one: (
+        new_driver.submit(f"{name}-1", application_id=name)
+    new_driver.core.outlooks.held_by = lambda one: (
         Held(Reason.QUOTA, "acme") if one.application_id == "q" else None
     )
-    told = told_of(driver, held_back=3)
+    told = metrics_of(new_driver, held_back=3)
 
-    assert {"running": 1, "headroom": 1, "turn": 1, "quota": 4} == by(
+    assert {"running": 1, "headroom": 1, "turn": 1, "quota": 4} == nonzero_gauges(
         told, "applications_by_outlook"
     )
-    assert {"flex": 1, "default": 3} == by(told, "applications_by_tier")
+    assert {"flex": 1, "default": 3} == nonzero_gauges(told, "applications_by_tier")
 
 
 def test_working_set_is_counted_and_cleared() -> None:
-    """`runs` runs, the context of `idle` counts, and `first` waits for it."""
+    """Application `runs` runs, the context of `idle` counts, and `first` waits for it."""
     driver = CoreDriver(SchedulerCore(lease_prefix="1-"))
     driver.pull(progress=None, kv=10_000, caches=True)
     for name, cost in (("runs", 1e6), ("idle", 2e6), ("first", 3e6)):
@@ -73,68 +73,69 @@ def test_working_set_is_counted_and_cleared() -> None:
     driver.submit("idle1", "idle", prompt=5_990)
     driver.end("idle1", 5_990)
     driver.submit("first1", "first", prompt=3_000)
-    source = measures("scheduler")
+    source = new_measures("scheduler")
     metrics = OutlookMetrics(source, lambda: 0.0)
     metrics.measure(driver.core, 0)
-    told = exported(source)
+    told = export_once(source)
 
-    assert {"started": 2, "waiting": 1} == by(told, "working_set_applications")
+    assert {"started": 2, "waiting": 1} == nonzero_gauges(told, "working_set_applications")
     assert 6_000 == told.gauges[("working_set_context_tokens",)]
-    assert {"running": 1, "tool": 1, "working_set": 1} == by(told, "applications_by_outlook")
+    assert {"running": 1, "tool": 1, "working_set": 1} == nonzero_gauges(
+        told, "applications_by_outlook"
+    )
     metrics.step_down()
-    assert {} == by(exported(source), "working_set_applications")
+    assert {} == nonzero_gauges(export_once(source), "working_set_applications")
 
 
-def test_returns_of_contexts_are_counted(driver: CoreDriver) -> None:
-    source = measures("scheduler")
-    counters = driver.core.state.counters
+def test_returns_to_contexts_are_counted(new_driver: CoreDriver) -> None:
+    source = new_measures("scheduler")
+    counters = new_driver.core.state.counters
     counters.contexts_found, counters.contexts_missed = 5, 2
     metrics = SchedulerMetrics(source, lambda: 0.0)
-    metrics.measure(driver.core, DecisionMeter(), 7, driver.now, store_reachable=True)
-    told = exported(source).counts
+    metrics.measure(new_driver.core, DecisionMeter(), 7, new_driver.now, store_reachable=True)
+    told = export_once(source).counts
 
     assert (5, 2) == tuple(told["context_returns_total", label] for label in ("found", "missed"))
 
 
-def test_counting_takes_at_most_one_percent_of_the_time(driver: CoreDriver) -> None:
-    """The scheduler is blocked meanwhile, so a count of 10 ms is repeated after a second."""
-    source, clock = measures("scheduler"), Clock()
+def test_counting_outlooks_takes_at_most_one_percent_of_the_time(new_driver: CoreDriver) -> None:
+    """Counting blocks the scheduler: after a count of 10 ms the next one is a second later."""
+    source, clock = new_measures("scheduler"), SteppingClock()
     metrics = OutlookMetrics(source, clock)
-    driver.open("a")
-    metrics.measure(driver.core, 0)
-    driver.open("b")
+    new_driver.open("a")
+    metrics.measure(new_driver.core, 0)
+    new_driver.open("b")
     clock.at += 0.9
-    metrics.measure(driver.core, 0)
-    before = by(exported(source), "applications_by_tier")
+    metrics.measure(new_driver.core, 0)
+    before = nonzero_gauges(export_once(source), "applications_by_tier")
     clock.at += 0.1
-    metrics.measure(driver.core, 0)
+    metrics.measure(new_driver.core, 0)
 
     assert {"default": 1} == before
-    assert {"default": 2} == by(exported(source), "applications_by_tier")
+    assert {"default": 2} == nonzero_gauges(export_once(source), "applications_by_tier")
 
 
-def test_starts_are_counted_by_predicted_range_and_lead_time(driver: CoreDriver) -> None:
-    """Callers received p10 to p90; a start after p90 was predicted too early."""
-    starts = driver.core.outlooks.starts
+def test_starts_are_counted_by_predicted_range_and_lead_time(new_driver: CoreDriver) -> None:
+    """Callers received p10 to p90 of the start; a start after p90 was predicted too early."""
+    starts = new_driver.core.outlooks.starts
     for expected_s, after_s in ((5.0, 5.0), (5.0, 100.0), (100.0, 0.5), (1e5, 1e5)):
         starts.settle(starts.say(expected_s, 0.0), after_s)
-    told = told_of(driver).counts
+    told = metrics_of(new_driver).counts
 
     assert {("10s", "within"), ("10s", "late"), ("600s", "early"), ("longer", "within")} == {
         key[1:] for key, count in told.items() if count == 1
     }
 
 
-def test_deadlines_are_made_missed_or_refused() -> None:
-    """A deadline that is refused at once costs its caller only the answer."""
-    driver, source = CoreDriver(SchedulerCore(lease_prefix="1-")), measures("scheduler")
+def test_deadlines_are_counted_as_made_missed_or_refused() -> None:
+    driver, source = CoreDriver(SchedulerCore(lease_prefix="1-")), new_measures("scheduler")
     metrics = SchedulerMetrics(source, lambda: 0.0)
 
-    def handle(event: ev.Event) -> None:
+    def handle_event(event: ev.Event) -> None:
         metrics.record_event(event, driver.handle(event), driver.core.state)
 
     def submit(name: str, deadline_s: float | None, age_s: float = 0.0) -> None:
-        handle(
+        handle_event(
             ev.InferenceSubmitted(
                 name, "a", name, "i0", 10, 5, 5, deadline_s=deadline_s, age_s=age_s
             )
@@ -147,9 +148,9 @@ def test_deadlines_are_made_missed_or_refused() -> None:
     submit("missed", 5.0)
     submit("too late", 5.0, age_s=6.0)
     driver.now += 6.0
-    handle(ev.DeadlinePassed())
+    handle_event(ev.DeadlinePassed())
     metrics.measure(driver.core, DecisionMeter(), 7, driver.now, store_reachable=True)
-    told = exported(source).counts
+    told = export_once(source).counts
 
     assert {"made": 1, "missed": 1, "refused": 1} == {
         key[1]: count for key, count in told.items() if key[0] == "deadlines_total"

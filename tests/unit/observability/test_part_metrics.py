@@ -5,17 +5,17 @@ from dataclasses import replace
 from justitia_ray.core.entities import Outcome
 from justitia_ray.errors import AttemptsExhausted, QueueFull, QuotaExhausted, UnknownModel
 from justitia_ray.observability.part_metrics import IngressMetrics, PredictorMetrics, ReplicaMetrics
-from tests.unit.observability.recording_backend import ENDED, exported, measures
+from tests.unit.observability.recording_backend import ENDED, export_once, new_measures
 
 
-def test_prediction_is_that_of_an_application_that_was_opened() -> None:
-    """The scheduler used the estimate of the first opening of a.
+def test_prediction_is_compared_with_the_cost_of_an_opened_application() -> None:
+    """Application a is opened twice: the scheduler uses the estimate of the first opening.
 
     100 predicted and 50 true is an error of 100 %, reported once. b was refused, opened on its
     retry and cut short, so its true cost is unknown; c was refused; d could not be stored, and f is
     still open.
     """
-    source = measures("ingress")
+    source = new_measures("ingress")
     metrics = IngressMetrics(source)
     metrics.record_estimate("a", "model")
     for name in "abc":
@@ -35,7 +35,7 @@ def test_prediction_is_that_of_an_application_that_was_opened() -> None:
     metrics.record_end(ENDED)
     for name in "cde":
         metrics.record_opening(name)
-    told = exported(source)
+    told = export_once(source)
 
     assert {"model": 1, "class": 1, "neighbours": 0, "prior": 0} == {
         key[1]: count for key, count in told.counts.items() if key[0] == "predictions_total"
@@ -44,16 +44,16 @@ def test_prediction_is_that_of_an_application_that_was_opened() -> None:
 
 
 def test_first_epoch_does_not_count_as_a_change() -> None:
-    """The epoch is 0 before the first contact, 4 for the first leader and 6 for its successor.
+    """The epoch is 0 before any scheduler is known, 4 for the first leader, 6 for the second.
 
     Only this metric shows that the predictor is late.
     """
-    source = measures("ingress")
+    source = new_measures("ingress")
     metrics = IngressMetrics(source)
     metrics.record_missed_estimate()
     for epoch in (0, 4, 4, 6):
         metrics.measure(3, epoch)
-    told = exported(source)
+    told = export_once(source)
 
     assert 1 == told.counts["predictor_missed_total",]
     assert 1 == told.counts["epoch_changes_total",]
@@ -61,8 +61,8 @@ def test_first_epoch_does_not_count_as_a_change() -> None:
 
 
 def test_replica_exports_its_memory_and_engine_counters() -> None:
-    """A quarter of 1,000 tokens is free, so 75 % are in use."""
-    source = measures("replica")
+    """With a quarter of 1,000 KV tokens free, the exported use is 75 %."""
+    source = new_measures("replica")
     metrics = ReplicaMetrics(source, 1_000)
     metrics.measure(
         free_kv_tokens=250,
@@ -73,7 +73,7 @@ def test_replica_exports_its_memory_and_engine_counters() -> None:
         output_tokens=30,
         cached_tokens=60,
     )
-    told = exported(source)
+    told = export_once(source)
 
     assert {
         ("kv_capacity_tokens",): 1_000,
@@ -88,13 +88,13 @@ def test_replica_exports_its_memory_and_engine_counters() -> None:
 
 
 def test_predictor_exports_samples_and_serving_versions() -> None:
-    source = measures("predictor", max_classes=1)
+    source = new_measures("predictor", max_classes=1)
     metrics = PredictorMetrics(source)
     metrics.record_learning(5)
     for result in ("took_over", "rejected", "rejected", "failed"):
         metrics.record_training(result)
     metrics.measure({"vote": 3, "report": 1})
-    told = exported(source)
+    told = export_once(source)
 
     assert 5 == told.counts["learned_applications_total",]
     assert (1, 2, 1) == tuple(
@@ -104,8 +104,8 @@ def test_predictor_exports_samples_and_serving_versions() -> None:
 
 
 def test_dropped_calls_are_counted_by_code_and_reason() -> None:
-    """A minute quota and a budget share a reason and have two codes; 404s of models have none."""
-    source = measures("ingress")
+    """An exhausted minute quota and an exhausted budget share a reason and have two codes."""
+    source = new_measures("ingress")
     metrics = IngressMetrics(source)
     for error in (
         QueueFull("full"),
@@ -115,7 +115,7 @@ def test_dropped_calls_are_counted_by_code_and_reason() -> None:
         UnknownModel("no such model"),
     ):
         metrics.record_drop(error)
-    told = exported(source).counts
+    told = export_once(source).counts
 
     assert {
         ("queue_full", "queue_full"),

@@ -18,42 +18,47 @@ from justitia_ray.observability.scheduler_metrics import DecisionMeter, LiveLag,
 from justitia_ray.observability.tenant_metrics import ExchangeMeter
 from justitia_ray.serve.scheduler.fleet_sizer import FleetSizer
 from tests.core_driver import PATIENT, CoreDriver
-from tests.unit.observability.recording_backend import ENDED, RecordingBackend, exported, measures
+from tests.unit.observability.recording_backend import (
+    ENDED,
+    RecordingBackend,
+    export_once,
+    new_measures,
+)
 from tests.unit.observability.test_tenant_metrics import STANDING
 
 
-class Watch:
-    """The metrics of one core, and their exports."""
+class MeasuredCore:
+    """Scheduler core and its metrics, measured on demand."""
 
     def __init__(self, driver: CoreDriver) -> None:
         self.driver = driver
-        self.measures = measures("scheduler")
+        self.measures = new_measures("scheduler")
         self.metrics = SchedulerMetrics(self.measures, lambda: 0.0)
         self.decisions = DecisionMeter()
 
-    def told(self, *, store_reachable: bool = True) -> RecordingBackend:
+    def exported_metrics(self, *, store_reachable: bool = True) -> RecordingBackend:
         core, now = self.driver.core, self.driver.now
         self.metrics.measure(core, self.decisions, 7, now, store_reachable=store_reachable)
-        return exported(self.measures)
+        return export_once(self.measures)
 
-    def decided(self, actions: Sequence[Action], unstored: str | None = None) -> None:
+    def record_actions(self, actions: Sequence[Action], unstored: str | None = None) -> None:
         state = self.driver.core.state
         self.metrics.record_event(ev.DeadlinePassed(), actions, state, unstored)
 
 
 @pytest.fixture
-def watch() -> Watch:
-    return Watch(CoreDriver(SchedulerCore(lease_prefix="1-")))
+def measured_core() -> MeasuredCore:
+    return MeasuredCore(CoreDriver(SchedulerCore(lease_prefix="1-")))
 
 
-def test_queue_is_exported_in_inferences_kv_and_cost(watch: Watch) -> None:
-    """X holds the only seat; y of 10 and 5 tokens waits: 15 of KV, 10·5 + 5·6/2 = 65 of cost."""
-    driver = watch.driver
+def test_queue_is_exported_in_inferences_kv_and_cost(measured_core: MeasuredCore) -> None:
+    """X holds the only seat; y waits with 15 KV tokens and a cost of 10·5 + 5·6/2 = 65."""
+    driver = measured_core.driver
     driver.open("a", 1_000)
     for name in ("x", "y"):
         driver.submit(name, prompt=10, output=5)
     driver.pull(seats=1)
-    told = watch.told().gauges
+    told = measured_core.exported_metrics().gauges
 
     assert (1, 1, 1, 1) == (
         told["waiting_inferences",],
@@ -63,25 +68,25 @@ def test_queue_is_exported_in_inferences_kv_and_cost(watch: Watch) -> None:
     )
     assert (15, 65) == (told["backlog_kv_tokens",], told["backlog_kv_token_time",])
     assert (7, 1) == (told["epoch",], told["store_reachable",])
-    assert 0 == watch.told(store_reachable=False).gauges["store_reachable",]
+    assert 0 == measured_core.exported_metrics(store_reachable=False).gauges["store_reachable",]
 
 
-def test_granted_returned_and_expired_leases_are_counted(watch: Watch) -> None:
-    """An unreachable replica shows as nacks, a lost ingress as expiries.
+def test_granted_returned_and_expired_leases_are_counted(measured_core: MeasuredCore) -> None:
+    """An unreachable replica appears as nacks, a lost ingress as expired leases.
 
     The second lease ends no queue wait, because the time before it is mostly the first lease.
     """
-    driver = watch.driver
+    driver = measured_core.driver
     driver.open("a", 1_000)
     driver.submit("x")
     driver.wait(0.25)
-    watch.decided(driver.pull())
+    measured_core.record_actions(driver.pull())
     again = driver.handle(ev.LeaseNacked(driver.lease_of("x"), ev.NackReason.LEASE))
-    watch.decided(again)
+    measured_core.record_actions(again)
     driver.wait(3.0)
     driver.pull()
     driver.wait(3.0)
-    told = watch.told()
+    told = measured_core.exported_metrics()
 
     assert (2, 1, 1) == tuple(
         told.counts["leases_total", event] for event in ("granted", "nacked", "expired")
@@ -89,29 +94,38 @@ def test_granted_returned_and_expired_leases_are_counted(watch: Watch) -> None:
     assert (1, 0.25) == told.histograms["queue_wait_seconds", "class", "tenant"]
 
 
-def test_wait_of_an_earlier_schedulers_inference_is_not_exported(watch: Watch) -> None:
-    """The inference was submitted 60 s ago, and the earlier scheduler may have run it meanwhile."""
-    driver = watch.driver
+def test_wait_of_an_earlier_schedulers_inference_is_not_exported(
+    measured_core: MeasuredCore,
+) -> None:
+    """The earlier scheduler may have run the inference within the 60 s since its submission."""
+    driver = measured_core.driver
     driver.open("a", 1_000)
     driver.submit("x", resubmitted=True, age_s=60.0)
-    watch.decided(driver.pull())
-    told = watch.told()
+    measured_core.record_actions(driver.pull())
+    told = measured_core.exported_metrics()
 
     assert 1 == told.counts["leases_total", "granted"]
     assert not told.histograms
 
 
-def test_series_of_a_class_and_a_tenant_start_at_zero(watch: Watch) -> None:
-    """A rate misses the first increase of a series that starts with it, such as one expiry.
+def test_series_of_a_class_and_a_tenant_start_at_zero(measured_core: MeasuredCore) -> None:
+    """A rate misses the first increase of a series that starts with it, such as the only expiry.
 
     Applications of an earlier scheduler do not arrive again, and end soon.
     """
-    watch.driver.open("a")
-    watch.metrics.declare_series(watch.driver.core.state)
-    assert 0 == watch.told().counts["application_outcomes_total", "failed", "class", "tenant"]
+    measured_core.driver.open("a")
+    measured_core.metrics.declare_series(measured_core.driver.core.state)
+    assert (
+        0
+        == measured_core.exported_metrics().counts[
+            "application_outcomes_total", "failed", "class", "tenant"
+        ]
+    )
     arrival = ev.ApplicationArrived("b", "vote", "t", 1.0, 100, "i0")
-    watch.metrics.record_event(arrival, watch.driver.handle(arrival), watch.driver.core.state)
-    told = watch.told()
+    measured_core.metrics.record_event(
+        arrival, measured_core.driver.handle(arrival), measured_core.driver.core.state
+    )
+    told = measured_core.exported_metrics()
 
     for outcome in Outcome:
         assert 0 == told.counts["application_outcomes_total", outcome.value, "vote", "t"]
@@ -120,52 +134,47 @@ def test_series_of_a_class_and_a_tenant_start_at_zero(watch: Watch) -> None:
         assert (0, 0.0) == told.histograms[name, "vote", "t"]
 
 
-def test_charges_that_are_raised_are_counted_by_their_rule(watch: Watch) -> None:
-    """Charged 100; 4 more than the attained 60 are expected: no raise. After 200 more: rule 7.
-
-    x of prompt 10 has attained 10·20 + 20·21/2 = 410 after 20 tokens; the charge of 260 is doubled
-    to 520 by rule 1.
-    """
-    driver = watch.driver
+def test_raised_charges_are_counted_by_rule(measured_core: MeasuredCore) -> None:
+    driver = measured_core.driver
     driver.open("a", 100)
     driver.submit("x", prompt=10, output=30, remaining=99)
     driver.submit("y", prompt=10, output=30, remaining=260)
     driver.pull()
     driver.pull(progress={"1-1": 20, "1-2": 0})
-    told = watch.told().counts
+    told = measured_core.exported_metrics().counts
 
     assert 1 == told["settlements_total", "expected"]
     assert 1 == told["settlements_total", "outran"]
     assert 410 == told["served_kv_token_time_total", "tenant"]
 
 
-def test_virtual_time_has_a_rate(watch: Watch) -> None:
-    """A single application gets all service, so V rises by it, 65 in 0.5 s."""
-    driver = watch.driver
+def test_virtual_time_is_exported_with_its_rate(measured_core: MeasuredCore) -> None:
+    """A single application gets all service, so V rises by the cost served: 65 in 0.5 s."""
+    driver = measured_core.driver
     driver.open("a", 1_000)
     driver.submit("x", prompt=10, output=30)
     driver.pull()
-    before = watch.told().gauges
+    before = measured_core.exported_metrics().gauges
     driver.now += 0.5
     driver.pull(progress={"1-1": 5})
-    after = watch.told().gauges
+    after = measured_core.exported_metrics().gauges
 
     assert 65 == after["virtual_time",] - before["virtual_time",]
     assert 130 == after["virtual_time_per_second",]
     assert ("virtual_time_per_second",) not in before
 
 
-def test_ends_are_counted_once_by_their_outcome(watch: Watch) -> None:
-    """Two inferences of one application: one finished, one cancelled with it."""
-    driver = watch.driver
+def test_ends_are_counted_once_by_their_outcome(measured_core: MeasuredCore) -> None:
+    """Of an application's two inferences one finished; the other was cancelled with it."""
+    driver = measured_core.driver
     driver.open("a", 1_000)
     driver.submit("x")
     driver.submit("y")
     driver.pull(seats=1)
     driver.pull(finished={"1-1": 10}, seats=1)
     driver.handle(ev.ApplicationCancelled("a"))
-    watch.decided(driver.last_word("1-2"))
-    told = watch.told().counts
+    measured_core.record_actions(driver.last_word("1-2"))
+    told = measured_core.exported_metrics().counts
 
     assert (1, 1, 0) == tuple(
         told["inference_outcomes_total", outcome]
@@ -176,29 +185,33 @@ def test_ends_are_counted_once_by_their_outcome(watch: Watch) -> None:
 
 
 def test_unopened_application_counts_as_one_refusal() -> None:
-    """A caller that gets 429 counts once, not once per try.
+    """A caller whose opening is refused three times with 429 counts once.
 
     b arrives with three inferences and retries; c is another application.
     """
-    watch = Watch(CoreDriver(SchedulerCore(limits=SchedulerLimits(open_applications=1))))
-    driver = watch.driver
+    measured_core = MeasuredCore(
+        CoreDriver(SchedulerCore(limits=SchedulerLimits(open_applications=1)))
+    )
+    driver = measured_core.driver
     driver.open("a")
     for name in ("b", "b", "c"):
-        watch.decided(driver.open(name))
+        measured_core.record_actions(driver.open(name))
     for name in ("x", "y", "z"):
-        watch.decided(driver.submit(name, "b"))
+        measured_core.record_actions(driver.submit(name, "b"))
 
-    assert 2 == watch.told().counts["refusals_total", "too_many_applications"]
+    assert 2 == measured_core.exported_metrics().counts["refusals_total", "too_many_applications"]
 
 
-def test_inferences_without_an_open_application_count_as_refusals(watch: Watch) -> None:
-    driver = watch.driver
+def test_inferences_without_an_open_application_count_as_refusals(
+    measured_core: MeasuredCore,
+) -> None:
+    driver = measured_core.driver
     driver.open("a")
     driver.submit("x")
     driver.handle(ev.ApplicationClosed("a"))
     for name, application in (("y", "a"), ("z", "b"), ("w", "b")):
-        watch.decided(driver.submit(name, application))
-    told = watch.told().counts
+        measured_core.record_actions(driver.submit(name, application))
+    told = measured_core.exported_metrics().counts
 
     assert (1, 2, 0) == tuple(
         told["refusals_total", reason]
@@ -206,31 +219,33 @@ def test_inferences_without_an_open_application_count_as_refusals(watch: Watch) 
     )
 
 
-def test_application_that_is_not_stored_is_refused_and_has_no_outcome(watch: Watch) -> None:
-    """No caller cancelled the application. b, which ends beside it, was cancelled."""
+def test_application_that_could_not_be_stored_counts_as_refused(
+    measured_core: MeasuredCore,
+) -> None:
+    """Application a could not be stored and has no outcome; b is cancelled beside it."""
     refused = Refuse("x", "i0", Refusal.NOT_STORED)
-    watch.decided([refused, ENDED, replace(ENDED, application_id="b")], unstored="a")
-    told = watch.told()
+    measured_core.record_actions([refused, ENDED, replace(ENDED, application_id="b")], unstored="a")
+    told = measured_core.exported_metrics()
 
     assert 1 == told.counts["refusals_total", "not_stored"]
     assert 1 == told.counts["application_outcomes_total", "finished", "vote", "t"]
     assert (1, 4.5) == told.histograms["completion_seconds", "vote", "t"]
 
 
-def test_superseded_scheduler_exports_no_queue(watch: Watch) -> None:
-    """The queue belongs to the successor; a sum over both would count it twice forever."""
-    driver, measuring = watch.driver, watch.metrics.tenants
+def test_superseded_scheduler_exports_no_queue(measured_core: MeasuredCore) -> None:
+    """The queue now belongs to the next scheduler: both together would count it twice."""
+    driver, measuring = measured_core.driver, measured_core.metrics.tenants
     driver.open("a", 1_000)
     driver.submit("x")
     driver.pull(seats=1)
-    watch.decisions.record_decisions(1e-3)
+    measured_core.decisions.record_decisions(1e-3)
     driver.submit("y")
-    watch.told()
+    measured_core.exported_metrics()
     measuring.measure_quotas({"acme": (STANDING,)}, TenantTree({"acme": TenantNode()}), 0)
     measuring.measure_exchanges(ExchangeMeter(), 3)
     driver.pull(finished={"1-1": 10}, seats=1)
-    watch.metrics.step_down(driver.core, watch.decisions)
-    told = exported(watch.measures)
+    measured_core.metrics.step_down(driver.core, measured_core.decisions)
+    told = export_once(measured_core.measures)
 
     virtual_time, epoch = told.gauges.pop(("virtual_time",)), told.gauges.pop(("epoch",))
     assert (True, 7) == (virtual_time >= 0, epoch)
@@ -242,13 +257,15 @@ def test_superseded_scheduler_exports_no_queue(watch: Watch) -> None:
     assert 1 == told.counts["inference_outcomes_total", "finished"]
 
 
-def test_finished_application_is_measured_by_class_and_tenant(watch: Watch) -> None:
-    """It ran from 10.0 to 14.5 s and was never behind, which counts as a lag of 0.
+def test_finished_application_is_measured_by_class_and_tenant(measured_core: MeasuredCore) -> None:
+    """The application ran from 10.0 to 14.5 s and was never behind GPS, which is a lag of 0.
 
     An application that expires after ten idle minutes has not run for ten minutes.
     """
-    watch.decided([ENDED, replace(ENDED, application_id="b", outcome=Outcome.EXPIRED)])
-    told = watch.told()
+    measured_core.record_actions(
+        [ENDED, replace(ENDED, application_id="b", outcome=Outcome.EXPIRED)]
+    )
+    told = measured_core.exported_metrics()
 
     assert (1, 4.5) == told.histograms["completion_seconds", "vote", "t"]
     assert 0.0 == told.histograms["gps_lag_seconds", "vote", "t"][1]
@@ -260,36 +277,36 @@ def test_finished_application_is_measured_by_class_and_tenant(watch: Watch) -> N
     [
         (Lag(90, 1.0, 100, 5.0), 1, 0),
         (Lag(101, 1.0, 100, 5.0), 1, 1),
-        (Lag(100 + 1e-8, 1.0, 100, 5.0), 1, 0),  # V is a float, and this is its rounding error
+        (Lag(100 + 1e-8, 1.0, 100, 5.0), 1, 0),  # rounding error of V, a float
         (Lag(101, 1.0, None, None), 0, 0),
         (None, 0, 0),
     ],
 )
 def test_lag_above_the_bound_counts_as_a_violation(
-    watch: Watch, lag: Lag | None, promised: int, broken: int
+    measured_core: MeasuredCore, lag: Lag | None, promised: int, broken: int
 ) -> None:
-    """A violation is a defect and may raise an alert, so rounding must not count as one."""
-    watch.decided([replace(ENDED, lag=lag)])
-    told = watch.told().counts
+    """Three decisions of 50 µs and one of 3 ms make cumulative buckets."""
+    measured_core.record_actions([replace(ENDED, lag=lag)])
+    told = measured_core.exported_metrics().counts
 
     assert promised == told["bounded_applications_total",]
     assert broken == told["bound_violations_total",]
 
 
-def test_decisions_are_buckets_of_a_histogram(watch: Watch) -> None:
-    """Cumulative buckets for `histogram_quantile`: three decisions of 50 µs and one of 3 ms."""
+def test_decision_times_are_buckets_of_a_histogram(measured_core: MeasuredCore) -> None:
+    """Three decisions of 50 µs and one of 3 ms give cumulative buckets for `histogram_quantile`."""
     for duration_s in (5e-5, 5e-5, 5e-5, 3e-3):
-        watch.decisions.record_decisions(duration_s)
-    told = watch.told().counts
+        measured_core.decisions.record_decisions(duration_s)
+    told = measured_core.exported_metrics().counts
 
     counts = {le: told["decisions_total", le] for le in ("2.51e-05", "5.01e-05", "0.001", "0.01")}
     assert {"2.51e-05": 0, "5.01e-05": 3, "0.001": 3, "0.01": 4} == counts
-    assert 4 == told["decisions_total", "+Inf"] == watch.decisions.count_within(math.inf)
+    assert 4 == told["decisions_total", "+Inf"] == measured_core.decisions.count_within(math.inf)
     assert told["decision_seconds_total",] == pytest.approx(3.15e-3)
 
 
-def test_event_that_grants_several_inferences_is_several_decisions() -> None:
-    """Otherwise less frequent pulls would make equal work look slower."""
+def test_event_that_grants_several_inferences_counts_as_several_decisions() -> None:
+    """Otherwise less frequent pulls would make the same work look slower."""
     meter = DecisionMeter()
     meter.record_decisions(3e-3, 100)
 
@@ -298,8 +315,8 @@ def test_event_that_grants_several_inferences_is_several_decisions() -> None:
     assert 3e-3 == meter.total_s
 
 
-def test_table_of_decisions_is_bounded() -> None:
-    """A scheduler runs for months; extreme durations share a bucket."""
+def test_number_of_decision_buckets_is_bounded() -> None:
+    """Extreme durations share a bucket, because a scheduler runs for months."""
     meter = DecisionMeter()
     for power in range(-12, 9):
         meter.record_decisions(10.0**power)
@@ -311,13 +328,13 @@ def test_table_of_decisions_is_bounded() -> None:
 
 
 def test_greatest_lag_is_that_of_the_application_furthest_behind() -> None:
-    """Under fcfs a giant holds the only seat while b and c, far smaller, wait.
+    """Under fcfs a large application holds the only seat while the far smaller b and c wait.
 
     GPS would have served the three equally: b (65) done after 3·65 = 195 of service, and c (155)
     180 later, at 375. a has had 155 in the first second, 410 in the second, and 765 in the third.
     """
-    watch = Watch(CoreDriver(SchedulerCore("fcfs", lease_prefix="1-")))
-    driver = watch.driver
+    measured_core = MeasuredCore(CoreDriver(SchedulerCore("fcfs", lease_prefix="1-")))
+    driver = measured_core.driver
     driver.open("a", 10_000)
     driver.submit("x", "a", prompt=10, output=100)
     driver.pull(seats=1)
@@ -331,11 +348,11 @@ def test_greatest_lag_is_that_of_the_application_furthest_behind() -> None:
     seconds = [lag.seconds for lag in lags if lag is not None]
 
     assert seconds[0] >= seconds[1] > 0
-    assert seconds[0] == watch.told().gauges["greatest_gps_lag_seconds",]
+    assert seconds[0] == measured_core.exported_metrics().gauges["greatest_gps_lag_seconds",]
 
 
 def starve(driver: CoreDriver, names: str) -> None:
-    """Let a giant hold the only seat while small applications of these names wait."""
+    """Let a large application hold the only seat while small applications of these names wait."""
     driver.open("a", 10_000)
     driver.submit("x", "a", prompt=10, output=100)
     driver.pull(seats=1)
@@ -346,8 +363,8 @@ def starve(driver: CoreDriver, names: str) -> None:
     driver.pull(progress={driver.lease_of("x"): 50}, seats=1)
 
 
-def test_greatest_lag_is_that_of_applications_with_quota() -> None:
-    """Tags beyond a quota are of another clock: the smallest of them says nothing of lateness."""
+def test_greatest_lag_ignores_applications_beyond_their_quota() -> None:
+    """Tags beyond a quota belong to another virtual clock and do not show lateness."""
     driver = CoreDriver(SchedulerCore("justitia", {"fairness": "tenant"}, timeouts=PATIENT))
     driver.open("a", 10, tenant="a")
     driver.submit("x", "a", prompt=10, output=1000)
@@ -367,7 +384,7 @@ def test_greatest_lag_is_that_of_applications_with_quota() -> None:
 
 
 def test_greatest_lag_takes_at_most_one_percent_of_the_time() -> None:
-    """The computation walks over live applications and must not slow the scheduler down."""
+    """The computation walks over live applications and blocks the scheduler."""
     times = iter([0.0, 0.02, 1.9, 2.1, 2.12])
     looked = LiveLag(lambda: next(times))
     driver = CoreDriver(SchedulerCore("fcfs"))
@@ -378,8 +395,8 @@ def test_greatest_lag_takes_at_most_one_percent_of_the_time() -> None:
     assert 0 == first == too_early < due
 
 
-class _WalkedOver(dict[str, Application]):
-    """Applications that count how many of them are read."""
+class _CountedApplications(dict[str, Application]):
+    """Applications that count how many of them were read."""
 
     seen = 0
 
@@ -392,14 +409,14 @@ class _WalkedOver(dict[str, Application]):
 def test_greatest_lag_is_searched_among_the_oldest_applications(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The scheduler is blocked meanwhile: 50,000 applications took 100 ms, 2,000 take 3 ms.
+    """The search blocks the scheduler: 50,000 applications took 100 ms, 2,000 take 3 ms.
 
     Under fcfs b waits behind a, and arrived before all the others.
     """
     monkeypatch.setattr(scheduler_metrics, "MAX_LAG_CANDIDATES", 3)
     driver = CoreDriver(SchedulerCore("fcfs"))
     starve(driver, "bcdef")
-    walked = driver.core.state.applications = _WalkedOver(driver.core.state.applications)
+    walked = driver.core.state.applications = _CountedApplications(driver.core.state.applications)
     lag = driver.core.lag("b")
 
     assert lag is not None
@@ -407,17 +424,17 @@ def test_greatest_lag_is_searched_among_the_oldest_applications(
     assert 3 == walked.seen
 
 
-def test_drain_time_target_is_exported_where_configured(watch: Watch) -> None:
-    """Without the metric an alert assumes no autoscaling; a superseded scheduler exports none."""
-    size = FleetSizer(None).decision(watch.driver.core, watch.driver.now)
+def test_drain_time_target_is_exported_where_configured(measured_core: MeasuredCore) -> None:
+    """Without the metric an alert assumes that there is no autoscaling."""
+    size = FleetSizer(None).decision(measured_core.driver.core, measured_core.driver.now)
 
-    def target() -> float | None:
-        return exported(watch.measures).gauges.get(("target_drain_seconds",))
+    def exported_target() -> float | None:
+        return export_once(measured_core.measures).gauges.get(("target_drain_seconds",))
 
-    watch.metrics.measure_size(size, None)
-    without = target()
-    watch.metrics.measure_size(size, 30.0)
-    there = target()
-    watch.metrics.step_down(watch.driver.core, watch.decisions)
+    measured_core.metrics.measure_size(size, None)
+    without = exported_target()
+    measured_core.metrics.measure_size(size, 30.0)
+    there = exported_target()
+    measured_core.metrics.step_down(measured_core.driver.core, measured_core.decisions)
 
-    assert (None, 30.0, 0.0) == (without, there, target())
+    assert (None, 30.0, 0.0) == (without, there, exported_target())

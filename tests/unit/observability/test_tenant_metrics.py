@@ -6,7 +6,7 @@ from justitia_ray.accounts.messages import NodeStanding
 from justitia_ray.core.state import Counters
 from justitia_ray.core.tenants import TenantNode, TenantTree, Unit
 from justitia_ray.observability.tenant_metrics import ExchangeMeter, TenantMetrics
-from tests.unit.observability.recording_backend import exported, measures
+from tests.unit.observability.recording_backend import export_once, new_measures
 
 STANDING = NodeStanding(
     Unit.TOKENS, "day", 100.0, 20.0, 50.0, 30.0, 60.0, 86_400.0, "reject", exceeded=2
@@ -15,12 +15,12 @@ STANDING = NodeStanding(
 TREE = TenantTree({"acme": TenantNode(), "acme/*": TenantNode(), "acme/search": TenantNode()})
 
 
-def test_quotas_are_exported_by_configured_node() -> None:
-    """Callers create names below `acme/*`, which form one series with summed limits and usage."""
-    source = measures("scheduler")
+def test_quotas_are_exported_per_configured_node() -> None:
+    """Callers create tenants below `acme/*`, which form one series with summed limits and usage."""
+    source = new_measures("scheduler")
     quotas = dict.fromkeys(("acme", "acme/search", "acme/x", "acme/y"), (STANDING,))
     TenantMetrics(source).measure_quotas(quotas, TREE, 7)
-    told = exported(source)
+    told = export_once(source)
 
     names = ("quota_limit", "quota_used", "quota_reserved", "quota_exceeded")
     assert {
@@ -37,11 +37,11 @@ def test_quotas_are_exported_by_configured_node() -> None:
 
 def test_quota_removed_from_the_tree_is_reset() -> None:
     """A gauge keeps its last value, so a removed quota would look exhausted."""
-    source = measures("scheduler")
+    source = new_measures("scheduler")
     metrics = TenantMetrics(source)
     metrics.measure_quotas({"acme": (STANDING,)}, TREE, 0)
     metrics.measure_quotas({"acme": (replace(STANDING, per="hour"),)}, TREE, 0)
-    told = exported(source).gauges
+    told = export_once(source).gauges
 
     assert 1 == told["quota_left_ratio", "acme", "tokens", "day"]
     assert (0, 100) == (
@@ -50,9 +50,9 @@ def test_quota_removed_from_the_tree_is_reset() -> None:
     )
 
 
-def test_usage_counts_for_the_lowest_configured_node() -> None:
-    """The nodes' usages add up, and a changed tree does not move earlier counts."""
-    source, counters = measures("scheduler"), Counters()
+def test_usage_is_counted_at_the_lowest_configured_node() -> None:
+    """The usage of nodes can be added up, and a changed tree does not move earlier counts."""
+    source, counters = new_measures("scheduler"), Counters()
     metrics = TenantMetrics(source)
     for tenant in ("acme/search/alice", "acme/x", "acme", "bare"):
         counters.count_services([(tenant, 10)])
@@ -60,7 +60,7 @@ def test_usage_counts_for_the_lowest_configured_node() -> None:
     metrics.measure_usage(counters, TREE)
     counters.count_services([("bare", 5)])
     metrics.measure_usage(counters, TenantTree({"bare": TenantNode()}))
-    told = exported(source).counts
+    told = export_once(source).counts
 
     nodes = ("acme/search", "acme/*", "acme", "other", "bare")
     assert [10, 10, 10, 10, 5] == [told["node_kv_token_time_total", node] for node in nodes]
@@ -70,30 +70,30 @@ def test_usage_counts_for_the_lowest_configured_node() -> None:
     ]
 
 
-def test_nodes_are_bounded_as_tenants_are() -> None:
-    """An operator may configure thousands of nodes, and the scraper stores only some."""
-    source, counters = measures("scheduler", max_tenants=2), Counters()
+def test_number_of_exported_nodes_is_bounded() -> None:
+    """An operator may configure thousands of nodes, more than Prometheus should store."""
+    source, counters = new_measures("scheduler", max_tenants=2), Counters()
     tree = TenantTree({name: TenantNode() for name in "abcd"})
     for tenant in "abcd":
         counters.count_services([(tenant, 1)])
     TenantMetrics(source).measure_usage(counters, tree)
-    told = exported(source).counts
+    told = export_once(source).counts
 
     assert {"a": 1, "b": 1, "other": 2} == {
         key[1]: count for key, count in told.items() if key[0] == "node_kv_token_time_total"
     }
 
 
-def test_exchanges_are_counted_and_timed_once() -> None:
-    """The accounts are one process, and when they are slow every opening waits."""
-    source, meter = measures("scheduler"), ExchangeMeter()
+def test_exchanges_with_the_accounts_are_counted_and_timed_once() -> None:
+    """Every opening waits while the single accounts process is slow."""
+    source, meter = new_measures("scheduler"), ExchangeMeter()
     metrics = TenantMetrics(source)
     meter.record_answer(0.25)
     meter.record_failure()
     metrics.measure_exchanges(meter, 4)
     meter.record_answer(0.5)
     metrics.measure_exchanges(meter, 3)
-    told = exported(source)
+    told = export_once(source)
 
     assert (2, 0.75) == told.histograms["accounts_exchange_seconds",]
     assert (2, 1) == tuple(

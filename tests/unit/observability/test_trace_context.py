@@ -15,7 +15,7 @@ TRACE, SPAN = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
 HEADER = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def test_header_is_that_of_w3c() -> None:
+def test_traceparent_has_the_w3c_format() -> None:
     context = TraceContext(TRACE, SPAN, is_sampled=True)
 
     assert context == read_traceparent(HEADER)
@@ -35,8 +35,8 @@ def test_header_is_that_of_w3c() -> None:
     ],
     ids=["no flags", "not sampled", "a later version, 00", "other flags", "a later version"],
 )
-def test_flag_has_the_callers_sampling_decision(header: str, expected: bool) -> None:
-    """Other flags, and fields of later versions, have no effect."""
+def test_flag_carries_the_callers_sampling_decision(header: str, expected: bool) -> None:
+    """Other flags, and fields of later versions of the format, are ignored."""
     context = TraceContext(TRACE, SPAN, is_sampled=expected)
     assert context == read_traceparent(header)
     assert (context if expected else None) == read_sampled(header)
@@ -61,7 +61,7 @@ def test_malformed_header_is_ignored(header: str | None) -> None:
 
 
 def test_processes_derive_the_same_trace_id() -> None:
-    """Calls of one application reach many ingresses, which make spans of one trace."""
+    """Calls of one application reach several ingresses, whose spans belong to one trace."""
     here, there = (
         ApplicationSampler("justitia", "small", 0.5).context("acme|report-17") for _ in range(2)
     )
@@ -69,12 +69,12 @@ def test_processes_derive_the_same_trace_id() -> None:
     assert here == there
     assert here.trace_id
     assert here.span_id
-    # documented, so that the trace of an application id can be found
+    # the derivation is documented, so users can find the trace of an application id
     assert f"{here.trace_id:032x}" == "d1ff15e18c5fb0f4d8d98839e66d517a"
 
 
-def test_names_have_separate_traces() -> None:
-    """Two tenants may choose one id, and two services may share a collector."""
+def test_tenants_and_services_have_separate_traces() -> None:
+    """Two tenants may choose the same id, and two services may share a collector."""
     contexts = {
         ApplicationSampler(name, "small", 0.5).context(key).trace_id
         for name in ("justitia", "other")
@@ -84,8 +84,8 @@ def test_names_have_separate_traces() -> None:
     assert 6 == len(contexts)
 
 
-def test_application_has_a_span_at_each_model_of_one_trace() -> None:
-    """The application ends at each model, and two spans need different ids."""
+def test_application_has_one_trace_and_a_span_per_model() -> None:
+    """The application ends separately at each model, so its spans need different ids."""
     small, large = (
         ApplicationSampler("justitia", model, 0.5).context("acme|report-17")
         for model in ("small", "large")
@@ -96,8 +96,8 @@ def test_application_has_a_span_at_each_model_of_one_trace() -> None:
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.01, 0.5, 1.0])
-def test_share_that_is_traced_is_the_ratio(ratio: float) -> None:
-    """The standard deviation for 20,000 is at most 0.35 %; other samplers decide by the same id."""
+def test_traced_share_is_the_configured_ratio(ratio: float) -> None:
+    """For 20,000 ids the standard deviation of the share is at most 0.35 %."""
     sampler, theirs = ApplicationSampler("justitia", "small", ratio), TraceIdRatioBased(ratio)
     contexts = [sampler.context(f"t|a{number}") for number in range(20_000)]
     sampled = sum(context.is_sampled for context in contexts)

@@ -50,7 +50,7 @@ def power_model_bytes(factor: float = 1.0, power: float = 1.0) -> bytes:
     return model_to_bytes(power_model(factor, power))
 
 
-def with_body(body: bytes) -> bytes:
+def checked_file(body: bytes) -> bytes:
     """Return a model's file with a valid checksum over any content."""
     return b"justitia-model 1 %s\n%s" % (sha256(body).hexdigest().encode(), body)
 
@@ -63,31 +63,31 @@ def parts_of(file: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
     return metadata, dict(safetensors.load(body))
 
 
-def file_with(metadata: Mapping[str, Any], arrays: dict[str, Any]) -> bytes:
-    """Return a model's file of these parts."""
-    return with_body(safetensors.save(arrays, {"justitia": json.dumps(metadata)}))
+def file_with_parts(metadata: Mapping[str, Any], arrays: dict[str, Any]) -> bytes:
+    """Return a model's file with this metadata and these arrays."""
+    return checked_file(safetensors.save(arrays, {"justitia": json.dumps(metadata)}))
 
 
-def removed_kind_bytes() -> bytes:
+def bytes_of_removed_kind() -> bytes:
     """Return a model as release 0.2.0 wrote it: the mean of a ridge, a forest and networks."""
     metadata, arrays = parts_of(power_model_bytes())
     metadata |= {"kind": "blend", "regressors": ["linear", "forest", "network"]}
     metadata["weights"] = [1 / 3] * 3
-    return file_with(metadata, arrays)
+    return file_with_parts(metadata, arrays)
 
 
 def text_of(chars: int) -> str:
-    """Return an input of `chars` characters."""
+    """Return a text of this many characters."""
     return ("word " * (chars // 5 + 1))[:chars]
 
 
 def features_for(chars: int) -> InputFeatures:
-    """Return the features of an input of `chars` characters."""
+    """Return the features of a text of this many characters."""
     return features_of(text_of(chars))
 
 
 def form_of(*chars: int) -> InputForm:
-    """Return the form of inputs of `chars` characters."""
+    """Return the form of inputs with these numbers of characters."""
     form = InputForm()
     for count in chars:
         form.add_input(features_for(count))
@@ -95,7 +95,7 @@ def form_of(*chars: int) -> InputForm:
 
 
 def sample_of(chars: int, cost: float | None = None) -> Sample:
-    """Return an application of one inference of 10 tokens, whose default cost is 1 + chars."""
+    """Return a one-inference application of 10 tokens; its default cost is 1 + chars."""
     return Sample(1.0 + chars if cost is None else cost, 1, 10, features_for(chars))
 
 
@@ -103,7 +103,7 @@ _WORDS = ("alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", 
 
 
 def made_up_samples(count: int, seed: int = 0, noise: float = 0.2) -> list[Sample]:
-    """Return applications whose cost is the square of their input's length, tripled if `slow`.
+    """Return applications that cost the square of their input's length, tripled if it says `slow`.
 
     The costs are multiplied by a log-normal factor of `noise`, which cannot be predicted.
     """
@@ -120,7 +120,7 @@ def made_up_samples(count: int, seed: int = 0, noise: float = 0.2) -> list[Sampl
 
 @pytest.fixture(scope="module")
 def quick_networks() -> Iterator[None]:
-    """Train larger networks for fewer steps: each test file trains dozens."""
+    """Train larger networks for fewer steps, because each test file trains dozens."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fitting, "_MLP", replace(fitting._MLP, steps=60, rate=0.015, members=4))
         patch.setattr(fitting, "_PAPER", replace(fitting._PAPER, steps=30))

@@ -12,7 +12,7 @@ from tests.unit.predictor.builders import sample_of
 
 
 def history_of(costs: range, bound: int = 100) -> ClassHistory:
-    """Return a history of samples with these costs; samples of even cost have no features."""
+    """Return a history of samples with these costs; those of even cost have no features."""
     history = ClassHistory(bound)
     for cost in costs:
         sample = sample_of(1, float(cost))
@@ -20,29 +20,27 @@ def history_of(costs: range, bound: int = 100) -> ClassHistory:
     return history
 
 
-def costs(samples: tuple[Sample, ...]) -> list[float]:
+def costs_of(samples: tuple[Sample, ...]) -> list[float]:
     return [sample.kv_token_time for sample in samples]
 
 
-def test_history_is_bounded() -> None:
-    """The oldest are dropped; samples of even cost have no features and are not usable."""
+def test_history_drops_the_oldest_samples_beyond_its_bound() -> None:
     history = history_of(range(1, 8), bound=4)
 
-    assert ([5.0, 7.0], 2, 4) == (costs(history.usable()), history.usable_count, history.valid)
+    assert ([5.0, 7.0], 2, 4) == (costs_of(history.usable()), history.usable_count, history.valid)
 
 
-def test_change_drops_samples_from_before_it() -> None:
-    """A few older samples stay, because the start of the change is known only roughly."""
+def test_change_drops_samples_from_before_the_change() -> None:
+    """A few older samples stay, because the start of a change is known only roughly."""
     history = history_of(range(1, 21))
     history.note_change(since=4)
 
     assert 4 + KEPT_BEFORE_CHANGE == history.valid
-    assert [15.0, 17.0, 19.0] == costs(history.usable())
-    assert [17.0, 18.0, 19.0, 20.0] == costs(history.latest(4))
+    assert [15.0, 17.0, 19.0] == costs_of(history.usable())
+    assert [17.0, 18.0, 19.0, 20.0] == costs_of(history.latest(4))
 
 
-def test_samples_after_a_change_count() -> None:
-    """The count is updated by every sample that is added or dropped."""
+def test_samples_since_a_change_are_counted() -> None:
     history = history_of(range(1, 21), bound=10)
     history.note_change(since=1)
     for cost in range(21, 41):
@@ -52,12 +50,11 @@ def test_samples_after_a_change_count() -> None:
     assert 10 == history.usable_count
 
 
-def test_restored_history_continues() -> None:
-    """As many samples are in use as before, if that many exist."""
+def test_restored_history_uses_as_many_samples_as_before() -> None:
     history = ClassHistory(5)
     history.restore([sample_of(1, float(cost)) for cost in range(1, 9)], valid=3)
 
-    assert [6.0, 7.0, 8.0] == costs(history.usable())
+    assert [6.0, 7.0, 8.0] == costs_of(history.usable())
     history.restore([sample_of(1, 1.0)], valid=3)
     assert (1, 1) == (history.valid, history.usable_count)
 
@@ -66,7 +63,7 @@ RUNS, LENGTH = 60, 1_000
 
 
 def first_alarm(draw: Callable[[], float], length: int) -> int | None:
-    """Return the number of values until the test fires; None: it does not fire."""
+    """Return the number of values until the drift test fires, None if it does not fire."""
     test = ChangeTest()
     return next((i for i in range(length) if test.add_error(draw()) is not None), None)
 
@@ -75,7 +72,7 @@ def first_alarm(draw: Callable[[], float], length: int) -> int | None:
     ("name", "most_alarms"), [("normal", 0.05), ("laplace", 0.05), ("exponential", 0.1)]
 )
 def test_false_alarms_are_rare(name: str, most_alarms: float) -> None:
-    """An alarm drops a history: it must not be caused by ordinary spread."""
+    """An alarm drops the class's history, so ordinary spread must not cause one."""
     rng = random.Random(5)
     draws: dict[str, Callable[[], float]] = {
         "normal": lambda: rng.gauss(0.3, 0.5),
@@ -94,7 +91,7 @@ def test_equal_errors_never_alarm() -> None:
 
 @pytest.mark.parametrize("shift", [1.0, -1.0, 2.0])
 def test_change_is_detected_soon_with_its_start(shift: float) -> None:
-    """Two standard deviations, up or down, are detected within a few dozen samples."""
+    """A shift by two standard deviations, up or down, is detected within a few dozen samples."""
     seen, places = 0, []
     for run in range(40):
         rng = random.Random(run)
@@ -111,8 +108,8 @@ def test_change_is_detected_soon_with_its_start(shift: float) -> None:
     assert 30 <= sum(abs(place) <= 3 for place in places)
 
 
-def test_one_enormous_error_is_no_change() -> None:
-    """An application that retried for hours does not describe the others."""
+def test_single_enormous_error_is_no_change() -> None:
+    """An application that retried for hours tells nothing about later applications."""
     test = ChangeTest()
     for _ in range(30):
         test.add_error(0.1)
@@ -121,7 +118,7 @@ def test_one_enormous_error_is_no_change() -> None:
 
 
 def test_drift_test_restarts_after_an_alarm() -> None:
-    """The new errors become the reference."""
+    """The errors after the alarm become the drift test's reference."""
     test = ChangeTest()
     for _ in range(30):
         test.add_error(0.0)

@@ -10,19 +10,19 @@ from tests.unit.predictor.builders import features_for, form_of
 
 @pytest.mark.parametrize("known", [[], [(form_of(100, 100), 1.0)]])
 def test_too_few_samples_give_no_estimate(known: list[tuple[InputForm, float]]) -> None:
-    """There is only the prior; two samples describe two inputs, not a class."""
+    """With fewer than three samples, only the prior is used: they describe inputs, not a class."""
     assert cost_among_neighbours(features_for(100), 10.0, known) is None
 
 
-def test_guess_is_the_geometric_mean_of_prior_and_classes() -> None:
-    """One class of cost 1,000 and a prior of 10: sqrt(10,000)."""
+def test_estimate_is_the_geometric_mean_of_prior_and_classes() -> None:
+    """With a class of cost 1,000 and a prior of 10 the estimate is sqrt(10,000)."""
     known = [(form_of(100, 100, 100), math.log(1_000))]
 
     assert cost_among_neighbours(features_for(100), 10.0, known) == pytest.approx(100.0)
 
 
-def test_nearer_class_weighs_more() -> None:
-    """A short input costs more like the class of short inputs."""
+def test_class_with_a_nearer_input_length_weighs_more() -> None:
+    """A short input costs about as much as the class of short inputs."""
     known = [(form_of(50, 50, 50), 0.0), (form_of(5_000, 5_000, 5_000), 10.0)]
     short, long = (cost_among_neighbours(features_for(n), 1.0, known) for n in (60, 4_000))
 

@@ -23,20 +23,19 @@ from tests.unit.predictor.builders import made_up_samples, quick_networks
 __all__ = ["quick_networks"]
 
 
-def test_relative_error_is_of_the_true_cost() -> None:
-    """Twice too large is 100 %, half as large 50 %."""
+def test_relative_error_is_a_share_of_the_true_cost() -> None:
+    """An estimate of twice the cost errs by 100 %, of half the cost by 50 %."""
     assert [1.0, 0.5] == relative_errors([20.0, 5.0], [10.0, 10.0])
 
 
-def test_coverage_counts_costs_between_p10_and_p90() -> None:
-    """Both ends are included."""
+def test_coverage_counts_costs_from_p10_to_p90() -> None:
     predictions = [CostPrediction(2.0, 1.0, 3.0)] * 4
 
     assert 0.75 == coverage(predictions, [1.0, 3.0, 2.0, 3.5])
 
 
-def test_pinball_loss_counts_each_side_by_its_share() -> None:
-    """A cost of e² against p10 of 1, a median of e and p90 of e³ is 2 above, 1 above, 1 below."""
+def test_pinball_loss_weighs_each_side_by_its_quantile() -> None:
+    """A log cost of 2 against quantiles of 0, 1 and 3 is 2 above, 1 above and 1 below."""
     predicted = CostPrediction(math.e, 1.0, math.e**3)
 
     assert pytest.approx((0.1 * 2 + 0.5 * 1 + 0.1 * 1) / 3) == pinball_loss(
@@ -44,16 +43,16 @@ def test_pinball_loss_counts_each_side_by_its_share() -> None:
     )
 
 
-def test_class_of_equal_costs_is_neither_won_nor_lost() -> None:
-    """Where the class's quantiles lose nothing but rounding, every miss loses more."""
+def test_comparison_on_a_class_of_equal_costs_is_neither_won_nor_lost() -> None:
+    """Where the class's quantiles lose only rounding errors, every model that misses loses more."""
     same = [class_quantiles([7.0] * 9)] * 3
     assert 1.0 == pinball_ratio(0.0, pinball_loss(same, [7.0] * 3))
     assert (1.0, math.inf) == (pinball_ratio(0.0, 0.0), pinball_ratio(0.1, 0.0))
     assert 0.5 == pinball_ratio(0.2, 0.4)
 
 
-def test_huge_and_empty_intervals_lose_more_than_honest_ones() -> None:
-    """Four unbounded intervals and an empty one hold four of five costs without information."""
+def test_unbounded_and_empty_intervals_lose_more_than_honest_ones() -> None:
+    """Such intervals can hold four of five costs, too, but without information."""
     rng = random.Random(1)
     costs = [math.exp(rng.gauss(5, 0.5)) for _ in range(500)]
     honest = [class_quantiles(costs)] * 500
@@ -65,14 +64,14 @@ def test_huge_and_empty_intervals_lose_more_than_honest_ones() -> None:
     assert pinball_loss(honest, costs) < pinball_loss(mixed, costs) / 3
 
 
-def test_chance_moves_the_share_of_few_tests_farther() -> None:
-    """1.96 · sqrt(0.8 · 0.2 / 25) is 0.157; four times the tests halve it."""
+def test_chance_range_of_coverage_is_wider_for_fewer_tests() -> None:
+    """The range is 1.96 · sqrt(0.8 · 0.2 / 25) = 0.157; four times the tests halve it."""
     assert pytest.approx(0.157, abs=0.0005) == binomial_reach(25)
     assert pytest.approx(binomial_reach(25) / 2) == binomial_reach(100)
 
 
-def test_split_is_drawn_by_the_seed() -> None:
-    """One in five is a test sample, no sample is in both parts, and seeds split differently."""
+def test_seed_determines_the_split() -> None:
+    """One sample in five is a test sample, and no sample is in both parts."""
     samples = made_up_samples(25)
     training, test = split(samples, seed=1)
 
@@ -85,8 +84,8 @@ def test_split_is_drawn_by_the_seed() -> None:
 
 
 @pytest.mark.usefixtures("quick_networks")
-def test_metrics_are_those_of_the_contract() -> None:
-    """Other tools read metrics.json; `mean` is over the classes, each with equal weight."""
+def test_metrics_file_has_the_documented_fields() -> None:
+    """Other tools read metrics.json; `mean` weighs each class equally."""
     samples = made_up_samples(40)
     few = evaluate(samples[:20], samples[20:])
     more = evaluate(samples[:30], samples[30:])

@@ -28,12 +28,12 @@ ODD = {
 }
 
 
-def measures(text: str) -> dict[str, int]:
+def measures_of(text: str) -> dict[str, int]:
     return dict(zip(MEASURES, features_of(text).measures, strict=True))
 
 
-def test_measures_count_what_they_are_named_for() -> None:
-    """Models learn from these numbers; with a wrong count training would only be worse."""
+def test_text_measures_count_what_their_names_say() -> None:
+    """Models learn from the counts, so a wrong one would make estimates worse without any error."""
     text = "Find 2 towns.\nHow big? 1200 or 35 km²\nThe last line. It has two sentences!\n"
 
     assert {
@@ -47,10 +47,10 @@ def test_measures_count_what_they_are_named_for() -> None:
         "last_line_chars": 36,
         "last_line_words": 7,
         "last_line_sentences": 2,
-    } == measures(text)
+    } == measures_of(text)
 
 
-def test_terms_are_counted_whatever_the_case_and_punctuation() -> None:
+def test_terms_ignore_case_and_punctuation() -> None:
     """`Merge,` and `merge` are one word: a class has few samples to learn a word from."""
     once, thrice = features_of("merge"), features_of("Merge, (MERGE) merge.")
 
@@ -61,7 +61,7 @@ def test_terms_are_counted_whatever_the_case_and_punctuation() -> None:
 
 @pytest.mark.parametrize("name", ODD)
 def test_odd_inputs_have_features_within_bounds(name: str) -> None:
-    """Callers may send any text: features must stay small and survive JSON."""
+    """Callers may send any text, but features must stay small and survive JSON."""
     features = features_of(ODD[name])
 
     assert len(MEASURES) == len(features.measures)
@@ -70,8 +70,8 @@ def test_odd_inputs_have_features_within_bounds(name: str) -> None:
     assert features == InputFeatures.from_dict(json.loads(json.dumps(features.to_dict())))
 
 
-def test_words_of_an_enormous_input_come_from_its_beginning() -> None:
-    """The ingress computes features: an input of 1 MB must not delay other requests."""
+def test_words_of_an_enormous_input_are_read_from_its_beginning() -> None:
+    """The ingress computes features, and an input of 1 MB must not delay other requests."""
     enormous = "lorem ipsum dolor. " * 50_000
 
     features, read = features_of(enormous), features_of(enormous[:READ_CHARS])
@@ -81,7 +81,7 @@ def test_words_of_an_enormous_input_come_from_its_beginning() -> None:
 
 
 def test_features_are_the_same_in_another_process() -> None:
-    """Ingresses and predictors are many processes: Python's own hash differs between them."""
+    """Ingresses and predictors are separate processes, between which Python's own hash differs."""
     text = "Merge the four NDAs into one, and keep 100 % of the clauses."
     code = (
         "from justitia_ray.predictor.input_features import features_of;"

@@ -9,99 +9,98 @@ from justitia_ray.predictor.model_directory import ModelDirectory
 
 
 @pytest.fixture
-def directory(tmp_path: Path) -> ModelDirectory:
-    """Return the path of a directory that does not exist yet."""
+def new_directory(tmp_path: Path) -> ModelDirectory:
     return ModelDirectory(tmp_path / "models")
 
 
-def test_published_model_serves(directory: ModelDirectory) -> None:
-    """`train` publishes, `simulate` and the service read; users copy the files."""
-    assert (None, ()) == (directory.active("EV"), directory.index("EV").versions)
-    assert 1 == directory.publish("EV", b"one", {"kind": "mlp"})
-    files = sorted(str(p.relative_to(directory.path)) for p in directory.path.rglob("*.*"))
-    assert 2 == directory.publish("EV", b"two", {"kind": "ridge"})
+def test_published_model_is_the_serving_one(new_directory: ModelDirectory) -> None:
+    """`train` publishes models, the simulator and the service read them, users copy the files."""
+    assert (None, ()) == (new_directory.active("EV"), new_directory.index("EV").versions)
+    assert 1 == new_directory.publish("EV", b"one", {"kind": "mlp"})
+    files = sorted(str(p.relative_to(new_directory.path)) for p in new_directory.path.rglob("*.*"))
+    assert 2 == new_directory.publish("EV", b"two", {"kind": "ridge"})
 
     assert ["EV/000001.model", "EV/active.json"] == files
-    assert (2, b"two") == directory.active("EV")
-    assert ["mlp", "ridge"] == [v.record["kind"] for v in directory.index("EV").versions]
+    assert (2, b"two") == new_directory.active("EV")
+    assert ["mlp", "ridge"] == [v.record["kind"] for v in new_directory.index("EV").versions]
 
 
-def test_old_models_are_deleted(directory: ModelDirectory) -> None:
-    """A directory that is trained into every night does not grow."""
+def test_old_models_are_deleted(new_directory: ModelDirectory) -> None:
+    """A directory that receives a model every night must not grow."""
     for number in range(7):
-        directory.publish("EV", b"%d" % number, {})
+        new_directory.publish("EV", b"%d" % number, {})
 
-    files = sorted(p.name for p in (directory.path / "EV").glob("*.model"))
+    files = sorted(p.name for p in (new_directory.path / "EV").glob("*.model"))
     assert [f"00000{n}.model" for n in (3, 4, 5, 6, 7)] == files
 
 
 @pytest.mark.parametrize("name", ["..", ".", ".hidden", "a.b", "-x"])
-def test_class_names_stay_inside_the_directory(directory: ModelDirectory, name: str) -> None:
-    """A caller may name a class `..`."""
-    directory.publish(name, b"one", {})
+def test_class_names_stay_inside_the_directory(new_directory: ModelDirectory, name: str) -> None:
+    """A caller may name a class `..`, which must not lead to another directory."""
+    new_directory.publish(name, b"one", {})
 
-    assert [name] == directory.classes()
-    assert (1, b"one") == directory.active(name)
-    assert [directory.path] == list(directory.path.parent.iterdir())
+    assert [name] == new_directory.classes()
+    assert (1, b"one") == new_directory.active(name)
+    assert [new_directory.path] == list(new_directory.path.parent.iterdir())
 
 
-def test_rollback_and_release(directory: ModelDirectory) -> None:
-    """One command goes back, and one releases."""
-    directory.publish("EV", b"one", {})
-    directory.publish("EV", b"two", {})
+def test_rollback_serves_the_previous_model_until_release(new_directory: ModelDirectory) -> None:
+    new_directory.publish("EV", b"one", {})
+    new_directory.publish("EV", b"two", {})
 
     def roll_back(version: int | None = None, *, release: bool = False) -> None:
-        index = directory.index("EV").after_rollback(version, release=release)
-        directory.save_index("EV", index)
+        index = new_directory.index("EV").after_rollback(version, release=release)
+        new_directory.save_index("EV", index)
 
     roll_back()
-    assert (1, b"one") == directory.active("EV")
-    assert directory.index("EV").pinned
+    assert (1, b"one") == new_directory.active("EV")
+    assert new_directory.index("EV").pinned
     roll_back(2)
     roll_back(release=True)
-    assert ((2, b"two"), False) == (directory.active("EV"), directory.index("EV").pinned)
+    assert ((2, b"two"), False) == (new_directory.active("EV"), new_directory.index("EV").pinned)
     roll_back(0)
-    assert directory.active("EV") is None
+    assert new_directory.active("EV") is None
 
 
-def test_missing_directory_and_file_in_its_place_are_named(directory: ModelDirectory) -> None:
-    """A mistyped --models must not mean no models; the error is one sentence, without traceback."""
-    with pytest.raises(ConfigError, match="models: no such directory of models"):
-        directory.classes()
-    directory.path.write_text("")
-    with pytest.raises(ConfigError, match="models"):
-        directory.publish("EV", b"one", {})
-
-
-def test_damaged_model_is_refused_by_name_and_the_one_before_is_good(
-    directory: ModelDirectory,
+def test_missing_directory_is_named_and_so_is_a_file_in_its_place(
+    new_directory: ModelDirectory,
 ) -> None:
-    """The reader decides which version serves instead; the error names the intact ones."""
-    directory.publish("EV", b"one", {})
-    directory.publish("EV", b"two", {})
-    path = directory.path / "EV" / "000002.model"
+    """A mistyped --models must not be read as an empty directory."""
+    with pytest.raises(ConfigError, match="models: no such directory of models"):
+        new_directory.classes()
+    new_directory.path.write_text("")
+    with pytest.raises(ConfigError, match="models"):
+        new_directory.publish("EV", b"one", {})
+
+
+def test_damaged_model_is_refused_and_the_previous_one_is_named(
+    new_directory: ModelDirectory,
+) -> None:
+    """The error names the intact versions, of which the reader may serve one."""
+    new_directory.publish("EV", b"one", {})
+    new_directory.publish("EV", b"two", {})
+    path = new_directory.path / "EV" / "000002.model"
     path.write_bytes(b"twx")
 
     with pytest.raises(StoreError, match=rf"{path}: version 2 of class EV is damaged"):
-        directory.active("EV")
-    found = [(v.number, isinstance(data, bytes)) for v, data in directory.candidates("EV")]
+        new_directory.active("EV")
+    found = [(v.number, isinstance(data, bytes)) for v, data in new_directory.candidates("EV")]
     assert [(2, False), (1, True)] == found
     path.unlink()
     with pytest.raises(StoreError, match="version 2 of class EV is missing"):
-        directory.active("EV")
+        new_directory.active("EV")
 
 
-def test_damaged_index_names_the_file(directory: ModelDirectory) -> None:
-    """The serving version is not guessed."""
-    directory.publish("EV", b"one", {})
-    path = directory.path / "EV" / "active.json"
+def test_error_of_a_damaged_index_names_the_file(new_directory: ModelDirectory) -> None:
+    new_directory.publish("EV", b"one", {})
+    path = new_directory.path / "EV" / "active.json"
     path.write_bytes(path.read_bytes().replace(b"false", b"true", 1))
 
     with pytest.raises(StoreError, match=rf"{path}: sha256 is another"):
-        directory.active("EV")
+        new_directory.active("EV")
 
 
-def test_wrong_class_name_is_refused(directory: ModelDirectory) -> None:
-    """A slash would lead outside the directory."""
+def test_invalid_class_name_is_refused(new_directory: ModelDirectory) -> None:
+    """A class name with a slash would lead outside the directory."""
     with pytest.raises(ConfigError, match=r"application_class is '\.\./x'"):
-        directory.publish("../x", b"one", {})
+        new_directory.publish("../x", b"one", {})

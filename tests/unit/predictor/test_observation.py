@@ -21,10 +21,10 @@ from tests.unit.observability.recording_backend import ENDED
         (Outcome.CANCELLED, "codex", False),
     ],
 )
-def test_unclosed_application_ends_when_idle(
+def test_unclosed_application_is_observed_when_its_idle_time_is_over(
     outcome: Outcome, recognized_by: str, lesson: bool
 ) -> None:
-    """A class that is never closed would otherwise have no observations.
+    """A class whose applications are never closed would otherwise have no observations.
 
     Where applications are normally closed, one that falls idle may have died.
     """

@@ -13,57 +13,57 @@ from justitia_ray.predictor.training import TrainingJob
 from tests.unit.predictor.builders import features_for, power_model, power_model_bytes, sample_of
 
 
-def teach(predictor: LearningPredictor, count: int, factor: float = 1.0, name: str = "EV") -> None:
-    """Finish applications whose cost is factor · (1 + chars)."""
+def observe_applications(
+    predictor: LearningPredictor, count: int, factor: float = 1.0, name: str = "EV"
+) -> None:
+    """Let the predictor observe applications that cost factor · (1 + chars)."""
     for i in range(count):
         chars = 20 + 7 * (i % 13)
         predictor.observe_application(name, sample_of(chars, factor * (1.0 + chars)))
 
 
-def due(predictor: LearningPredictor, now: float = 0.0) -> TrainingJob:
-    """Return the due training; fail if there is none."""
+def next_training(predictor: LearningPredictor, now: float = 0.0) -> TrainingJob:
     job = predictor.due_training(now)
     assert job is not None
     return job
 
 
-def trained(count: int = 10) -> LearningPredictor:
-    """Return a predictor with a true model of EV."""
+def trained_predictor(count: int = 10) -> LearningPredictor:
+    """Return a predictor with a model that knows the cost function of EV."""
     predictor = LearningPredictor()
-    teach(predictor, count)
-    assert predictor.trained(due(predictor), power_model_bytes()).took_over
+    observe_applications(predictor, count)
+    assert predictor.trained(next_training(predictor), power_model_bytes()).took_over
     return predictor
 
 
-def test_sources_in_their_order() -> None:
-    """The best available source of a class answers, and is named in the estimate."""
-    predictor = trained()
-    teach(predictor, 3, name="DM")
+def test_estimate_comes_from_the_best_available_source() -> None:
+    """The estimate names its source: the model, the class mean or the prior."""
+    predictor = trained_predictor()
+    observe_applications(predictor, 3, name="DM")
 
-    def source(name: str, *, known_input: bool) -> str:
+    def source_of_estimate(name: str, *, known_input: bool) -> str:
         return predictor.estimate(name, 5, 16, features_for(50) if known_input else None).source
 
-    assert "model" == source("EV", known_input=True)
-    assert "class" == source("EV", known_input=False)
-    assert "class" == source("DM", known_input=True)
-    assert "neighbours" == source("new", known_input=True)
-    assert "prior" == source("new", known_input=False)
+    assert "model" == source_of_estimate("EV", known_input=True)
+    assert "class" == source_of_estimate("EV", known_input=False)
+    assert "class" == source_of_estimate("DM", known_input=True)
+    assert "neighbours" == source_of_estimate("new", known_input=True)
+    assert "prior" == source_of_estimate("new", known_input=False)
     assert "prior" == LearningPredictor().estimate("new", 5, 16, features_for(50)).source
 
 
-def test_model_looks_at_the_input() -> None:
-    """Cost and spread are the model's: p10 half, p90 double of it."""
-    estimate = trained().estimate("EV", 5, 16, features_for(99))
+def test_models_estimate_depends_on_the_input() -> None:
+    """The model's p10 is half, its p90 double the estimate."""
+    estimate = trained_predictor().estimate("EV", 5, 16, features_for(99))
 
     figures = (estimate.kv_token_time, estimate.p10, estimate.p90)
     assert pytest.approx((100.0, 50.0, 200.0)) == figures
     assert 10 == estimate.output_tokens
 
 
-def test_many_are_estimated_as_each() -> None:
-    """A batch is only faster; answers and order equal those of single calls."""
-    predictor = trained()
-    teach(predictor, 3, name="DM")
+def test_batch_of_estimates_equals_single_estimates() -> None:
+    predictor = trained_predictor()
+    observe_applications(predictor, 3, name="DM")
     requests = [
         EstimateRequest("EV", 5, 16, features_for(80)),
         EstimateRequest("new", 5, None, features_for(80)),
@@ -78,21 +78,21 @@ def test_many_are_estimated_as_each() -> None:
     assert singly == predictor.estimate_many(requests)
 
 
-def test_class_is_trained_as_soon_as_it_has_ten_samples() -> None:
-    """Seven are for training, the latest three for evaluation."""
+def test_first_model_is_trained_after_ten_samples() -> None:
+    """Seven samples are for training, the latest three for evaluation."""
     predictor = LearningPredictor(LearningSettings(seed=5))
-    teach(predictor, 9)
+    observe_applications(predictor, 9)
     assert predictor.due_training(0.0) is None
-    teach(predictor, 1)
+    observe_applications(predictor, 1)
 
-    job = due(predictor)
+    job = next_training(predictor)
     assert ("EV", "first", 5) == (job.application_class, job.reason, job.seed)
     assert (7, 3) == (len(job.samples), len(job.held_back))
     assert predictor.due_training(0.0) is None  # the training is running already
 
 
-def test_samples_without_features_train_nothing() -> None:
-    """Requests without a class are counted, and have no other effect."""
+def test_samples_without_features_start_no_training() -> None:
+    """Requests without a class have no features and are only counted."""
     predictor = LearningPredictor()
     for _ in range(50):
         predictor.observe_application("EV", replace(sample_of(10), features=None))
@@ -101,22 +101,22 @@ def test_samples_without_features_train_nothing() -> None:
     assert 50 == predictor.means.statistics("EV")["samples"]
 
 
-def test_class_is_trained_again_when_it_has_grown() -> None:
-    """The class must have grown by a quarter, and by at least ten."""
-    predictor = trained()
-    teach(predictor, 9)
+def test_model_is_trained_again_when_its_class_has_grown() -> None:
+    """The number of samples must have grown by a quarter, and by at least ten."""
+    predictor = trained_predictor()
+    observe_applications(predictor, 9)
     assert predictor.due_training(0.0) is None
-    teach(predictor, 1)
+    observe_applications(predictor, 1)
 
-    job = due(predictor)
+    job = next_training(predictor)
     assert ("samples", 16, 4) == (job.reason, len(job.samples), len(job.held_back))
 
 
-def test_worse_model_does_not_take_over_and_the_outcome_is_kept() -> None:
-    """The list shows the training and its failed comparison."""
-    predictor = trained()
-    teach(predictor, 10)
-    judgement = predictor.trained(due(predictor), power_model_bytes(factor=2.0), at=7.0)
+def test_worse_model_is_recorded_but_not_served() -> None:
+    """The list of versions shows the training and its failed comparison."""
+    predictor = trained_predictor()
+    observe_applications(predictor, 10)
+    judgement = predictor.trained(next_training(predictor), power_model_bytes(factor=2.0), at=7.0)
 
     assert not judgement.took_over
     index = predictor.index("EV")
@@ -127,10 +127,10 @@ def test_worse_model_does_not_take_over_and_the_outcome_is_kept() -> None:
 
 
 def test_record_of_a_version_contains_its_origin() -> None:
-    """`justitia predictor list` shows it."""
+    """`justitia predictor list` shows where a version came from."""
     predictor = LearningPredictor()
-    teach(predictor, 10)
-    predictor.trained(due(predictor), power_model_bytes(), at=7.0)
+    observe_applications(predictor, 10)
+    predictor.trained(next_training(predictor), power_model_bytes(), at=7.0)
 
     (version,) = predictor.index("EV").versions
     shown = ("kind", "samples", "held_back", "reason", "trained_at", "took_over")
@@ -141,37 +141,39 @@ def test_record_of_a_version_contains_its_origin() -> None:
 def test_failed_training_is_repeated_at_growing_intervals() -> None:
     """A class whose training always crashes must not keep a CPU core busy."""
     predictor = LearningPredictor()
-    teach(predictor, 10)
+    observe_applications(predictor, 10)
 
-    assert RETRY_S == predictor.training_failed(due(predictor), now=100.0)
+    assert RETRY_S == predictor.training_failed(next_training(predictor), now=100.0)
     assert predictor.due_training(100.0 + RETRY_S - 1) is None
-    assert 2 * RETRY_S == predictor.training_failed(due(predictor, 100.0 + RETRY_S), now=200.0)
+    assert 2 * RETRY_S == predictor.training_failed(
+        next_training(predictor, 100.0 + RETRY_S), now=200.0
+    )
 
 
 def test_damaged_model_is_refused() -> None:
-    """The process that trained it may have been killed."""
+    """The process that trained the model may have been killed while it wrote the file."""
     predictor = LearningPredictor()
-    teach(predictor, 10)
-    job = due(predictor)
+    observe_applications(predictor, 10)
+    job = next_training(predictor)
 
     with pytest.raises(StoreError, match="new model of class EV"):
         predictor.trained(job, power_model_bytes()[:-1])
 
 
-def test_change_drops_earlier_samples() -> None:
-    """After a new release of an agent its old costs are useless: mean and training restart."""
-    predictor = trained(60)
+def test_drift_drops_earlier_samples() -> None:
+    """After a new release of an agent its old costs are useless, so mean and training restart."""
+    predictor = trained_predictor(60)
     before = predictor.estimate("EV", 1, 1).kv_token_time
-    teach(predictor, 12, factor=20.0)
+    observe_applications(predictor, 12, factor=20.0)
 
     assert 1 == predictor.changes("EV")
-    # The model is withdrawn: the mean of the costs since the change is nearer.
+    # the model is withdrawn, because the mean of the costs since the change is nearer
     assert (0, "class") == (
         predictor.serving("EV"),
         predictor.estimate("EV", 1, 1, features_for(50)).source,
     )
     assert 10 * before < predictor.estimate("EV", 1, 1).kv_token_time
-    job = due(predictor)
+    job = next_training(predictor)
     assert "drift" == job.reason
     costs = [s.kv_token_time for s in (*job.samples, *job.held_back)]
     assert 3 == sum(cost < 200.0 for cost in costs)
@@ -186,45 +188,45 @@ def test_change_drops_earlier_samples() -> None:
         pytest.param(500, 1.0, 0, id="a steady class: a false alarm costs what was learned"),
     ],
 )
-def test_only_real_changes_are_detected_and_soon(count: int, factor: float, changes: int) -> None:
+def test_only_real_drift_is_detected_and_soon(count: int, factor: float, changes: int) -> None:
     """Drift is detected by the errors of the serving model."""
-    predictor = trained(100)
-    teach(predictor, count, factor)
+    predictor = trained_predictor(100)
+    observe_applications(predictor, count, factor)
 
     assert changes == predictor.changes("EV")
 
 
 def test_pinned_version_is_not_replaced_until_it_is_released() -> None:
-    """The operator may have a reason that no error shows."""
-    predictor = trained()
-    teach(predictor, 10)
-    job = due(predictor)
+    """The operator may have a reason that the measured errors do not show."""
+    predictor = trained_predictor()
+    observe_applications(predictor, 10)
+    job = next_training(predictor)
     pinned = predictor.index("EV").activated(1, pinned=True)
     predictor.serve("EV", pinned, power_model(factor=3.0), 1)
 
     assert not predictor.trained(job, power_model_bytes()).took_over
-    teach(predictor, 100)
+    observe_applications(predictor, 100)
     assert predictor.due_training(0.0) is None
     predictor.serve(
         "EV", predictor.index("EV").after_rollback(None, release=True), power_model(factor=3.0), 1
     )
-    assert predictor.trained(due(predictor), power_model_bytes()).took_over
+    assert predictor.trained(next_training(predictor), power_model_bytes()).took_over
 
 
 def test_class_with_an_unreadable_version_is_trained_again_once() -> None:
-    """The next training has nothing to add if the mean of the class is as good as its model."""
-    predictor = trained()
+    """If the class mean is as good as the next model, no further training follows."""
+    predictor = trained_predictor()
     assert predictor.due_training(0.0) is None
     predictor.serve("EV", predictor.index("EV"), None, 0)
 
-    job = due(predictor)
+    job = next_training(predictor)
     assert "first" == job.reason
     assert not predictor.trained(job, power_model_bytes(factor=9.0)).took_over
     assert predictor.due_training(0.0) is None
 
 
-def test_stages_are_learned_with_the_application() -> None:
-    """Lengths of inferences depend on their stage."""
+def test_stage_lengths_are_learned_with_the_application() -> None:
+    """The lengths of inferences depend on their stage."""
     predictor = LearningPredictor()
     stages = (StageServed(1, 1, 100, 30, 5_000), StageServed(2, 2, 100, 8, 500))
     predictor.observe_application("EV", sample_of(10), stages)
@@ -234,21 +236,21 @@ def test_stages_are_learned_with_the_application() -> None:
     assert 3 == expected.inferences_to_come
 
 
-def test_classes_beyond_the_bound_share_other() -> None:
-    """Callers choose class names; models and histories are bounded, too."""
+def test_classes_beyond_the_bound_share_the_class_other() -> None:
+    """Callers choose class names, so models and histories must be bounded."""
     predictor = LearningPredictor(LearningSettings(max_classes=1))
-    teach(predictor, 10, name="EV")
+    observe_applications(predictor, 10, name="EV")
 
     assert "other" == predictor.observe_application("DM", sample_of(10))
-    predictor.trained(due(predictor), power_model_bytes())
-    teach(predictor, 9, name="third")
-    assert "other" == due(predictor).application_class
+    predictor.trained(next_training(predictor), power_model_bytes())
+    observe_applications(predictor, 9, name="third")
+    assert "other" == next_training(predictor).application_class
 
 
-def test_predictor_continues_from_its_saved_state() -> None:
+def test_restored_predictor_continues_from_its_saved_state() -> None:
     """A restart loses no samples, no drift detection and no count of new samples."""
-    predictor = trained(30)
-    teach(predictor, 5)
+    predictor = trained_predictor(30)
+    observe_applications(predictor, 5)
     saved = json.loads(json.dumps(predictor.progress("EV")))
     samples = [*(sample_of(20 + 7 * (i % 13)) for i in range(30)), *(sample_of(20),) * 5]
 
@@ -260,19 +262,19 @@ def test_predictor_continues_from_its_saved_state() -> None:
     assert predictor.means.all_statistics() == restored.means.all_statistics()
     known = features_for(40)
     assert predictor.estimate("new", 1, 1, known) == restored.estimate("new", 1, 1, known)
-    teach(restored, 5)
-    assert "samples" == due(restored).reason
+    observe_applications(restored, 5)
+    assert "samples" == next_training(restored).reason
 
 
 def test_interrupted_training_is_due_again_after_a_restart() -> None:
-    """No other process would finish it."""
+    """The process that trained has died with the restart."""
     predictor = LearningPredictor()
-    teach(predictor, 10)
-    due(predictor)
+    observe_applications(predictor, 10)
+    next_training(predictor)
     restored = LearningPredictor()
     restored.restore_class("EV", predictor.progress("EV"), [sample_of(9)] * 10)
 
-    assert "first" == due(restored).reason
+    assert "first" == next_training(restored).reason
 
 
 @pytest.mark.parametrize(
@@ -285,12 +287,12 @@ def test_interrupted_training_is_due_again_after_a_restart() -> None:
         ({"form": []}, "form: must be an object"),
     ],
 )
-def test_wrong_progress_is_refused_by_name(
+def test_wrong_field_of_saved_progress_is_refused_by_name(
     progress: dict[str, object] | None, complaint: str
 ) -> None:
-    """The content of a store is validated."""
+    """Stored content is validated when it is read."""
     predictor = LearningPredictor()
-    teach(predictor, 1)
+    observe_applications(predictor, 1)
     whole = predictor.progress("EV") | progress if progress else progress
 
     with pytest.raises(StoreError, match=f"progress of class EV: {complaint}"):

@@ -12,7 +12,7 @@ from justitia_ray.errors import StoreError
 from justitia_ray.predictor.stages import Expectation, StageTable, still_needed
 
 
-def stage(
+def stage_of(
     inferences: int,
     prompt: int,
     output: int,
@@ -20,12 +20,12 @@ def stage(
     longest: int | None = None,
     gap_s: float | None = None,
 ) -> StageServed:
-    """Return a stage of inferences with these prompt and output tokens each."""
+    """Return a stage whose inferences have these prompt and output tokens each."""
     tokens = (inferences * prompt, inferences * output)
     return StageServed(inferences, inferences, *tokens, cost, longest, gap_s)
 
 
-def known(*applications: list[StageServed], name: str = "EV") -> StageTable:
+def table_of(*applications: list[StageServed], name: str = "EV") -> StageTable:
     """Return a table that has observed these applications of one class."""
     table = StageTable()
     for stages in applications:
@@ -33,66 +33,67 @@ def known(*applications: list[StageServed], name: str = "EV") -> StageTable:
     return table
 
 
-def expected(table: StageTable, at: int, prompt: int = 10, **more: Any) -> Expectation:
-    """Return a table's expectation for class EV."""
+def expectation_at(table: StageTable, at: int, prompt: int = 10, **more: Any) -> Expectation:
+    """Return what a table expects of an EV application at a stage."""
     found = table.expect("EV", at, prompt, more.pop("most", None), **more)
     assert found is not None
     return found
 
 
-def test_unknown_class_has_no_expectation() -> None:
-    """The caller has a prior; the table has none, and it learns nothing from unknown stages."""
-    table = known([stage(1, 10, 4)])
+def test_unknown_class_has_no_stage_expectation() -> None:
+    """The caller falls back to a prior; the table learns nothing from unknown stages."""
+    table = table_of([stage_of(1, 10, 4)])
     table.observe_stages("DM", ())
 
     assert (None, None) == (table.expect("FV", 0, 10, None), table.expect("DM", 0, 10, None))
 
 
-def test_length_is_that_of_the_stage_and_not_of_the_class() -> None:
-    """A query takes 20 tokens and a verdict 140: a class mean is wrong for both."""
-    table = known(*[[stage(1, 300, 20), stage(1, 500, 140)]] * 50)
+def test_expected_length_is_that_of_the_stage_and_not_of_the_class() -> None:
+    """A query takes 20 tokens and a verdict 140, so the class mean is wrong for both."""
+    table = table_of(*[[stage_of(1, 300, 20), stage_of(1, 500, 140)]] * 50)
 
-    # 50 applications against a weight of 1 for the class's mean of 80.
-    assert 22 == expected(table, 0, 300).output_tokens
-    assert 139 == expected(table, 1, 500).output_tokens
-
-
-def test_length_follows_the_prompt() -> None:
-    """Prompts of 100 to 300 tokens had outputs a tenth as long; other estimates are cut."""
-    table = known(*[[stage(1, prompt, prompt // 10)] for prompt in (100, 200, 300) * 20])
-
-    assert 20 == expected(table, 0, 200).output_tokens
-    assert 28 <= expected(table, 0, 300).output_tokens <= 30
-    assert expected(table, 0, 10_000).output_tokens < 50
+    # 50 applications against a weight of 1 for the class's mean of 80
+    assert 22 == expectation_at(table, 0, 300).output_tokens
+    assert 139 == expectation_at(table, 1, 500).output_tokens
 
 
-def test_length_is_within_what_the_caller_allows() -> None:
-    """The least is one token: 0 would end before it began."""
-    table = known(*[[stage(1, prompt, 100 - prompt)] for prompt in (10, 50, 90) * 20])
+def test_expected_length_follows_the_prompt() -> None:
+    """Outputs were a tenth of prompts of 100 to 300 tokens; predictions outside are cut."""
+    table = table_of(*[[stage_of(1, prompt, prompt // 10)] for prompt in (100, 200, 300) * 20])
 
-    assert 15 == expected(table, 0, 10, most=15).output_tokens
-    assert 1 == expected(table, 0, 500).output_tokens
+    assert 20 == expectation_at(table, 0, 200).output_tokens
+    assert 28 <= expectation_at(table, 0, 300).output_tokens <= 30
+    assert expectation_at(table, 0, 10_000).output_tokens < 50
 
 
-def test_later_cost_is_that_of_applications_that_reached_the_stage() -> None:
-    """Two of four go on to a second stage, with 3 and 5 inferences for 60 and 100."""
-    table = known(
-        [stage(1, 10, 4, 20)],
-        [stage(1, 10, 4, 20)],
-        [stage(1, 10, 4, 20), stage(3, 10, 4, 60)],
-        [stage(1, 10, 4, 20), stage(5, 10, 4, 100)],
+def test_expected_length_is_between_one_token_and_max_tokens() -> None:
+    table = table_of(*[[stage_of(1, prompt, 100 - prompt)] for prompt in (10, 50, 90) * 20])
+
+    assert 15 == expectation_at(table, 0, 10, most=15).output_tokens
+    assert 1 == expectation_at(table, 0, 500).output_tokens
+
+
+def test_later_cost_is_the_mean_of_applications_that_reached_the_stage() -> None:
+    """Two of four applications have a second stage, of 3 and 5 inferences for 60 and 100."""
+    table = table_of(
+        [stage_of(1, 10, 4, 20)],
+        [stage_of(1, 10, 4, 20)],
+        [stage_of(1, 10, 4, 20), stage_of(3, 10, 4, 60)],
+        [stage_of(1, 10, 4, 20), stage_of(5, 10, 4, 100)],
     )
-    second = expected(table, 1, inferences=4)
+    second = expectation_at(table, 1, inferences=4)
 
     assert (4, 80) == (second.inferences_to_come, second.remaining_kv_token_time)
-    assert (1 + 1 + 4 + 6) / 4 == expected(table, 0).inferences_to_come
+    assert (1 + 1 + 4 + 6) / 4 == expectation_at(table, 0).inferences_to_come
 
 
 def test_larger_fan_out_raises_the_expected_later_cost() -> None:
-    """Ten claims cost ten queries and, after them, ten verdicts: 30 a claim, 20 of them later."""
-    table = known(*[[stage(n, 10, 4, 10 * n), stage(n, 10, 4, 20 * n)] for n in (1, 3, 5) * 20])
+    """A claim costs 30, of which its verdict, one stage later, costs 20."""
+    table = table_of(
+        *[[stage_of(n, 10, 4, 10 * n), stage_of(n, 10, 4, 20 * n)] for n in (1, 3, 5) * 20]
+    )
     few, usual, many = (
-        expected(table, 1, inferences=n).remaining_kv_token_time for n in (1, 3, 10)
+        expectation_at(table, 1, inferences=n).remaining_kv_token_time for n in (1, 3, 10)
     )
 
     assert 60 == pytest.approx(usual)
@@ -101,22 +102,24 @@ def test_larger_fan_out_raises_the_expected_later_cost() -> None:
 
 
 def test_first_stage_keeps_the_estimate_unless_its_fan_out_is_unusual() -> None:
-    """The model has the input; the mean of the class must not replace its estimate."""
-    table = known(*[[stage(n, 10, 4, 30 * n)] for n in (1, 3, 5) * 20])
+    """A model knows the input, so the class mean must not replace its estimate."""
+    table = table_of(*[[stage_of(n, 10, 4, 30 * n)] for n in (1, 3, 5) * 20])
 
-    assert None is expected(table, 0, inferences=2).remaining_kv_token_time
-    assert 120 == pytest.approx(expected(table, 0, inferences=4).remaining_kv_token_time, abs=3)
-
-
-def test_stage_beyond_all_known_takes_the_length_of_the_class() -> None:
-    """An agent may loop longer than any before; its further need is unknown."""
-    table = known([stage(1, 10, 4), stage(1, 10, 8)])
-
-    assert Expectation(6, 1.0, None) == expected(table, 2)
+    assert None is expectation_at(table, 0, inferences=2).remaining_kv_token_time
+    assert 120 == pytest.approx(
+        expectation_at(table, 0, inferences=4).remaining_kv_token_time, abs=3
+    )
 
 
-def test_submitted_inferences_are_the_least_expected_cost() -> None:
-    """Forty inferences of 10 + 4 tokens: 40·(10·4 + 10); more if the stages expect more."""
+def test_stage_beyond_all_known_ones_has_the_length_of_the_class() -> None:
+    """An agent may loop longer than any agent before."""
+    table = table_of([stage_of(1, 10, 4), stage_of(1, 10, 8)])
+
+    assert Expectation(6, 1.0, None) == expectation_at(table, 2)
+
+
+def test_submitted_inferences_bound_the_expected_cost_from_below() -> None:
+    """Forty inferences of 10 + 4 tokens cost 40·(10·4 + 10), more if the stages expect more."""
     one = Expectation(4, 1.0, None)
 
     assert 2000 == still_needed(None, 4, 10, 40) == still_needed(one, 4, 10, 40)
@@ -124,17 +127,17 @@ def test_submitted_inferences_are_the_least_expected_cost() -> None:
     assert 2000 == still_needed(Expectation(4, 1.0, 300), 4, 10, 40)
 
 
-def test_expected_stages_have_the_means_of_the_applications_that_had_them() -> None:
-    """Two of three go on.
+def test_expected_stages_have_the_means_of_the_applications_that_reached_them() -> None:
+    """Two of three applications have a second stage.
 
     1 · (10 + 2·4) tokens at first; then 2 and 4 inferences of 20 + 2·6.
 
     Costs, longest and gaps: (40 + 50 + 60)/3, (4 + 4 + 7)/3, (1 + 2)/2, and (300 + 500)/2, 9.
     """
-    table = known(
-        [stage(1, 10, 4, 40, 4, 1.0), stage(2, 20, 6, 300, 8, 0.0)],
-        [stage(1, 10, 4, 50, 4, 2.0), stage(4, 20, 6, 500, 10, 0.0)],
-        [stage(1, 10, 4, 60, 7, 0.0)],
+    table = table_of(
+        [stage_of(1, 10, 4, 40, 4, 1.0), stage_of(2, 20, 6, 300, 8, 0.0)],
+        [stage_of(1, 10, 4, 50, 4, 2.0), stage_of(4, 20, 6, 500, 10, 0.0)],
+        [stage_of(1, 10, 4, 60, 7, 0.0)],
     )
     second = ExpectedStage(3, (64 + 128) / 2, 400, 9, 0)
 
@@ -142,35 +145,34 @@ def test_expected_stages_have_the_means_of_the_applications_that_had_them() -> N
     assert (second,) == table.expected_stages("EV", 1)
 
 
-def test_expected_stages_are_those_that_half_of_the_applications_had() -> None:
-    """One, two and four turns: two of three go on, one of these two gets to the end."""
-    turn = stage(1, 10, 4)
-    table = known([turn], [turn] * 2, [turn] * 4)
+def test_expected_stages_are_those_that_half_of_the_applications_reached() -> None:
+    """The three applications had one, two and four turns."""
+    turn = stage_of(1, 10, 4)
+    table = table_of([turn], [turn] * 2, [turn] * 4)
     lengths = [len(table.expected_stages("EV", reached)) for reached in range(5)]
 
     assert [2, 3, 2, 1, 0] == lengths
 
 
 def test_no_stages_are_expected_of_an_unknown_class() -> None:
-    """An empty list means unknown stages, not an application without stages."""
-    assert () == known([stage(1, 10, 4)]).expected_stages("FV", 0)
+    """The empty list means that the stages are unknown."""
+    assert () == table_of([stage_of(1, 10, 4)]).expected_stages("FV", 0)
 
 
-def test_expected_stages_follow_the_observations() -> None:
-    """The cached answer is invalidated by the next observation."""
-    table = known([stage(1, 10, 4, longest=4)], [stage(1, 10, 4, longest=4)])
+def test_expected_stages_follow_new_observations() -> None:
+    table = table_of([stage_of(1, 10, 4, longest=4)], [stage_of(1, 10, 4, longest=4)])
     before = table.expected_stages("EV", 0)
-    table.observe_stages("EV", [stage(4, 10, 4, longest=10)])
+    table.observe_stages("EV", [stage_of(4, 10, 4, longest=10)])
 
     assert [(1, 4)] == [(s.inferences, s.output_tokens) for s in before]
     assert [(2, 6)] == [(s.inferences, s.output_tokens) for s in table.expected_stages("EV", 0)]
 
 
-def test_longest_that_is_not_known_is_the_mean_and_a_gap_is_not_counted() -> None:
-    """Release 0.1.0 observed neither: three of 8 tokens each, beside a longest of 12."""
-    table = known(
-        [stage(3, 10, 8), stage(1, 10, 4)],
-        [stage(3, 10, 8, longest=12, gap_s=3.0), stage(1, 10, 4)],
+def test_unknown_longest_sequence_is_the_mean_and_an_unknown_gap_is_not_counted() -> None:
+    """Release 0.1.0 observed neither the longest sequence nor the gap of a stage."""
+    table = table_of(
+        [stage_of(3, 10, 8), stage_of(1, 10, 4)],
+        [stage_of(3, 10, 8, longest=12, gap_s=3.0), stage_of(1, 10, 4)],
     )
     first, second = table.expected_stages("EV", 0)
 
@@ -179,15 +181,19 @@ def test_longest_that_is_not_known_is_the_mean_and_a_gap_is_not_counted() -> Non
 
 
 def test_stage_of_cancelled_calls_has_no_cost() -> None:
-    """The application reached the stage all the same: half of the class's calls are cancelled."""
-    went_on = [stage(1, 10, 4, 40, 4, 1.0), stage(0, 0, 0, 0, 0, None), stage(1, 10, 4, 50, 4, 0.0)]
-    stages = known(went_on).expected_stages("EV", 0)
+    """An application whose calls were cancelled has still reached the stage."""
+    went_on = [
+        stage_of(1, 10, 4, 40, 4, 1.0),
+        stage_of(0, 0, 0, 0, 0, None),
+        stage_of(1, 10, 4, 50, 4, 0.0),
+    ]
+    stages = table_of(went_on).expected_stages("EV", 0)
 
     assert (ExpectedStage(0, 0, 0, 0, 0), ExpectedStage(1, 18, 50, 4, 0)) == stages[1:]
 
 
 _STAGES = st.builds(
-    stage,
+    stage_of,
     st.integers(0, 9),
     st.integers(0, 3000),
     st.integers(1, 900),
@@ -199,10 +205,10 @@ _STAGES = st.builds(
 
 @given(st.lists(st.lists(_STAGES, min_size=1, max_size=4), min_size=1, max_size=8), st.randoms())
 def test_order_of_observations_does_not_matter(applications: list[Any], rng: Any) -> None:
-    """Replicas of an ingress report in any order; counts and means are equal."""
+    """Replicas of an ingress report in any order."""
     shuffled = applications[:]
     rng.shuffle(shuffled)
-    table, other = known(*applications), known(*shuffled)
+    table, other = table_of(*applications), table_of(*shuffled)
 
     for number in range(max(map(len, applications))):
         expected, found = (t.expected_stages("EV", number) for t in (table, other))
@@ -212,20 +218,22 @@ def test_order_of_observations_does_not_matter(applications: list[Any], rng: Any
 
 
 @given(st.lists(st.lists(_STAGES, min_size=1, max_size=4), min_size=1, max_size=8))
-def test_costs_of_the_stages_are_those_of_the_applications(applications: list[Any]) -> None:
-    """All stages of a class, weighted by how many reached each, cost what was observed."""
-    table = known(*applications)
+def test_stage_costs_add_up_to_the_applications_costs(applications: list[Any]) -> None:
+    """Stage costs are weighted by the number of applications that reached the stage."""
+    table = table_of(*applications)
     reached = [sum(len(a) > n for a in applications) for n in range(max(map(len, applications)))]
     costs = [table.expected_stages("EV", n)[0].kv_token_time * c for n, c in enumerate(reached)]
 
     observed = sum(stage.kv_token_time for stages in applications for stage in stages)
-    assert observed == pytest.approx(sum(costs), abs=sum(reached))  # each to half a token·iteration
+    assert observed == pytest.approx(
+        sum(costs), abs=sum(reached)
+    )  # each up to half a token·iteration
 
 
 def test_number_of_classes_is_bounded() -> None:
-    """Callers choose names: beyond the bound they share `other`, which is not counted."""
+    """Callers choose class names; those beyond the bound share `other`."""
     table = StageTable(max_classes=2)
-    names = [table.observe_stages(name, [stage(1, 10, 4)]) for name in ("a", "b", "c", "d", "a")]
+    names = [table.observe_stages(name, [stage_of(1, 10, 4)]) for name in ("a", "b", "c", "d", "a")]
 
     assert ["a", "b", "other", "other", "a"] == names
     assert ["a", "b", "other"] == sorted(table.to_dict())
@@ -233,16 +241,16 @@ def test_number_of_classes_is_bounded() -> None:
 
 
 def test_number_of_stages_is_bounded() -> None:
-    """An ingress with a higher bound must not make this table grow."""
-    table = known([stage(1, 10, 4)] * (MAXIMUM_STAGES + 3))
+    """An ingress with a higher bound must not make the table grow."""
+    table = table_of([stage_of(1, 10, 4)] * (MAXIMUM_STAGES + 3))
 
     assert MAXIMUM_STAGES == len(table.to_dict()["EV"])
 
 
 def test_stage_without_inferences_teaches_no_length() -> None:
-    """All of its calls were cancelled while they waited; the application still reached it."""
-    table = known([stage(1, 10, 4, 50), stage(0, 0, 0, 0)])
-    second = expected(table, 1)
+    """If all calls of a stage were cancelled, no output length is known."""
+    table = table_of([stage_of(1, 10, 4, 50), stage_of(0, 0, 0, 0)])
+    second = expectation_at(table, 1)
 
     assert (4, 1.0, 0) == (
         second.output_tokens,
@@ -251,22 +259,24 @@ def test_stage_without_inferences_teaches_no_length() -> None:
     )
 
 
-def test_table_goes_through_json() -> None:
-    """The predictor keeps it in Redis and sends it to the ingresses."""
-    table = known(*[[stage(n, 7 * n, 4 + n, 10 * n), stage(2, 9, n)] for n in (1, 3, 5)])
+def test_stage_table_survives_json() -> None:
+    """The predictor stores the table in Redis and sends it to the ingresses."""
+    table = table_of(*[[stage_of(n, 7 * n, 4 + n, 10 * n), stage_of(2, 9, n)] for n in (1, 3, 5)])
     restored = StageTable.from_dict(json.loads(json.dumps(table.to_dict())))
 
     assert table.to_dict() == restored.to_dict()
-    assert expected(table, 0, 15, inferences=4) == expected(restored, 0, 15, inferences=4)
+    assert expectation_at(table, 0, 15, inferences=4) == expectation_at(
+        restored, 0, 15, inferences=4
+    )
     for each in (table, restored):
-        each.observe_stages("EV", [stage(2, 30, 3, 10, 4, 2.5), stage(2, 30, 3)])
+        each.observe_stages("EV", [stage_of(2, 30, 3, 10, 4, 2.5), stage_of(2, 30, 3)])
     assert table.to_dict() == restored.to_dict()
     assert table.expected_stages("EV", 0) == restored.expected_stages("EV", 0)
 
 
 def test_table_of_release_0_2_0_is_read() -> None:
-    """Old tables lack gaps and longest sequences; the mean replaces the latter, with its count."""
-    early = known(*[[stage(2, 10, 6, 40), stage(1, 10, 4, 60)]] * 3).to_dict()
+    """Old tables lack gaps and longest sequences; the mean length replaces the latter."""
+    early = table_of(*[[stage_of(2, 10, 6, 40), stage_of(1, 10, 4, 60)]] * 3).to_dict()
     for statistics in early["EV"]:
         for name in ("longest_output_mean", "gaps", "gap_mean_s"):
             del statistics[name]
@@ -275,13 +285,13 @@ def test_table_of_release_0_2_0_is_read() -> None:
 
     assert (ExpectedStage(2, 44, 40, 6, 0), second) == table.expected_stages("EV", 0)
 
-    table.observe_stages("EV", [stage(2, 10, 6, 40, 10, 5.0), stage(1, 10, 4, 60, 4, 0.0)])
+    table.observe_stages("EV", [stage_of(2, 10, 6, 40, 10, 5.0), stage_of(1, 10, 4, 60, 4, 0.0)])
 
-    # Three applications of 6 and one of 10; only one gap is known.
+    # three applications of 6 inferences and one of 10, of which one gap is known
     assert (ExpectedStage(2, 44, 40, 7, 5), second) == table.expected_stages("EV", 0)
 
 
-_GOOD = known([stage(1, 10, 4)]).to_dict()["EV"][0]
+_GOOD = table_of([stage_of(1, 10, 4)]).to_dict()["EV"][0]
 
 
 @pytest.mark.parametrize(
@@ -301,7 +311,7 @@ _GOOD = known([stage(1, 10, 4)]).to_dict()["EV"][0]
         ([{**_GOOD, "sequences": 0, "prompt_squares": 1.0}], "sequences is 0"),
     ],
 )
-def test_damaged_table_is_refused(stages: Any, message: str) -> None:
-    """The error names class, stage and field; it would otherwise occur far from its cause."""
+def test_damaged_stage_table_is_refused(stages: Any, message: str) -> None:
+    """The error names class, stage and field."""
     with pytest.raises(StoreError, match=message):
         StageTable.from_dict({"EV": stages})

@@ -50,24 +50,24 @@ Stored = Estimate | ChangeTest | InputForm | CostCalibration | Observation
     ids=lambda stored: type(stored).__name__,
 )
 def test_stored_object_survives_json(stored: Stored) -> None:
-    """The object is stored in Redis or in a file, perhaps for a process of another version."""
+    """A process of another release may read the object from Redis or a file."""
     assert stored == type(stored).from_dict(json.loads(json.dumps(stored.to_dict())))
 
 
 def test_observation_of_release_0_2_0_is_read() -> None:
-    """Old stages have five numbers, without the longest sequence and the gap after them."""
-    early = changed(OBSERVED, "stages", [[1, 2, 30, 4, 50.5]])
+    """Old stages have five numbers: the longest sequence and the following gap are missing."""
+    early = with_change(OBSERVED, "stages", [[1, 2, 30, 4, 50.5]])
 
     assert (StageServed(1, 2, 30, 4, 50.5, None, None),) == Observation.from_dict(early).stages
 
 
 def test_missing_text_is_not_stored() -> None:
-    """Stored objects do not mention texts unless they are kept."""
+    """A stored object has no text field unless texts are kept."""
     assert "input_text" not in OBSERVED.to_dict()["sample"]
 
 
-def changed(stored: Any, where: str, value: Any) -> dict[str, Any]:
-    """Return an object as a dict with one field changed or added, or removed for `...`."""
+def with_change(stored: Any, where: str, value: Any) -> dict[str, Any]:
+    """Return an object as a dict with one field changed or added, or removed by `...`."""
     values: dict[str, Any] = json.loads(json.dumps(stored.to_dict()))
     *path, name = where.split(".")
     inner = values
@@ -131,6 +131,6 @@ def changed(stored: Any, where: str, value: Any) -> dict[str, Any]:
 def test_wrong_field_is_refused_by_name(
     stored: Any, where: str, value: Any, complaint: str
 ) -> None:
-    """Objects of stores, files and clients are validated: a NaN would corrupt the clock."""
+    """A NaN from a store, file or client would corrupt the virtual clock."""
     with pytest.raises(ValueError, match=complaint):
-        type(stored).from_dict(changed(stored, where, value))
+        type(stored).from_dict(with_change(stored, where, value))

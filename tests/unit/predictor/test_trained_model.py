@@ -8,24 +8,24 @@ import pytest
 from justitia_ray.predictor.trained_model import REACH, best_shift, calibrate
 
 
-def test_best_shift_makes_the_mean_relative_error_least() -> None:
-    """For costs of 1, 2 and 10 and one estimate: 1 errs by 0, 1/2, 9/10; 2 by 1, 0, 8/10.
+def test_best_shift_minimises_the_mean_relative_error() -> None:
+    """For costs 1, 2 and 10 the estimate 1 errs by 0, 1/2 and 9/10, and 2 by 1, 0 and 8/10.
 
     Estimates of 10 err by more.
     """
     costs = np.array([1.0, 2.0, 10.0])
 
-    def error(guess: float) -> float:
+    def mean_error(guess: float) -> float:
         return float(np.mean(np.abs(guess - costs) / costs))
 
     best = math.exp(best_shift(np.log(costs)))
 
     assert pytest.approx(1.0) == best
-    assert error(best) == min(error(guess) for guess in [1.0, *np.linspace(0.5, 12, 200)])
+    assert mean_error(best) == min(mean_error(guess) for guess in [1.0, *np.linspace(0.5, 12, 200)])
 
 
-def test_shift_of_few_errors_is_trusted_less() -> None:
-    """From ten errors the best shift is itself uncertain: it is averaged with no shift."""
+def test_shift_of_few_errors_is_averaged_with_no_shift() -> None:
+    """The best shift of ten errors is itself uncertain."""
     raw = np.zeros(20)
     costs = np.full(20, math.log(4.0))
 
@@ -35,7 +35,7 @@ def test_shift_of_few_errors_is_trusted_less() -> None:
 
 @pytest.mark.parametrize("count", [10, 40, 100])
 def test_four_of_five_new_costs_lie_between_p10_and_p90(count: int) -> None:
-    """P10 and p90 are meant to hold 80 %, for any number of samples."""
+    """The interval is meant to hold 80 % of the costs, for any number of samples."""
     rng = np.random.default_rng(3)
     shares = []
     for _ in range(200):
@@ -48,7 +48,7 @@ def test_four_of_five_new_costs_lie_between_p10_and_p90(count: int) -> None:
     assert pytest.approx(0.8, abs=0.05) == float(np.mean(shares))
 
 
-def test_answers_stay_within_ten_times_the_training_costs() -> None:
+def test_estimates_stay_within_ten_times_the_training_costs() -> None:
     """The limit holds for inputs unlike any in the training."""
     calibration = calibrate(np.log([50.0] * 30), np.log(np.linspace(20, 100, 30)))
     low, high = calibration.predictions(np.array([-200.0, 200.0]))

@@ -37,7 +37,7 @@ pytestmark = pytest.mark.usefixtures("quick_networks")
 
 
 @cache
-def trained(kind: str, count: int = 60) -> TrainedModel:
+def model_of_kind(kind: str, count: int = 60) -> TrainedModel:
     return train(made_up_samples(count), kind=kind)
 
 
@@ -47,18 +47,18 @@ def mean_error(model: TrainedModel, samples: Sequence[Sample]) -> float:
 
 @pytest.mark.slow
 def test_model_learns_the_cost_function() -> None:
-    """Cost is the square of the length, tripled by one word: a median errs by far more."""
+    """Cost is the square of the length, tripled by one word; the class median errs by more."""
     test = made_up_samples(100, seed=1)
     costs = [sample.kv_token_time for sample in made_up_samples(60)]
 
     assert mean_relative_error([median(costs)] * len(test), test) > 1.0
-    assert mean_error(trained("mlp"), test) < 0.4
+    assert mean_error(model_of_kind("mlp"), test) < 0.4
 
 
-def test_paper_recipe_sees_words_and_no_measures() -> None:
+def test_paper_recipe_uses_words_but_no_text_measures() -> None:
     """The baseline must not have features that the paper lacks."""
     short, long = "alpha beta slow.", "alpha beta slow.\n\n" + "?" * 500
-    model = trained("paper")
+    model = model_of_kind("paper")
 
     assert features_of(short).measures != features_of(long).measures
     assert features_of(short).terms == features_of(long).terms
@@ -67,7 +67,7 @@ def test_paper_recipe_sees_words_and_no_measures() -> None:
 
 @pytest.mark.slow
 def test_model_is_no_worse_than_the_median_where_nothing_can_be_learned() -> None:
-    """Costs are drawn independently of the input, as half of a user's classes may be."""
+    """Costs are drawn independently of the input, as in half of the workloads of users."""
     noise = made_up_samples(60, noise=0.0)
     costs = [math.exp(3 + 0.3 * math.sin(7919 * i)) for i in range(200)]
     samples = [
@@ -81,20 +81,20 @@ def test_model_is_no_worse_than_the_median_where_nothing_can_be_learned() -> Non
 
 
 def test_four_of_five_unseen_applications_lie_between_p10_and_p90() -> None:
-    """The spread is that of errors on held-out samples: training errors would be too small."""
-    model = trained("mlp", 100)
+    """The spread comes from errors on held-out samples, since training errors are too small."""
+    model = model_of_kind("mlp", 100)
     test = made_up_samples(400, seed=2)
     predictions = model.predict([s.features for s in test if s.features is not None])
 
-    # Two standard errors of a share of 0.8 among 400, and of the ranks among 100.
+    # two standard errors of a share of 0.8 among 400, and of the ranks among 100
     assert pytest.approx(0.8, abs=0.09) == coverage(predictions, [s.kv_token_time for s in test])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_odd_inputs_get_a_bounded_estimate(kind: str) -> None:
-    """Empty, enormous, foreign or binary: within ten times the class's costs so far."""
+    """For empty, enormous, foreign and binary inputs the bound is ten times the class's costs."""
     costs = [sample.kv_token_time for sample in made_up_samples(60)]
-    predictions = trained(kind).predict([features_of(text) for text in ODD.values()])
+    predictions = model_of_kind(kind).predict([features_of(text) for text in ODD.values()])
 
     for prediction in predictions:
         assert min(costs) / 10.001 <= prediction.p10 <= prediction.kv_token_time
@@ -102,19 +102,19 @@ def test_odd_inputs_get_a_bounded_estimate(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_estimate_is_the_same_alone_and_among_others(kind: str) -> None:
-    """Calls are batched, and two predictors must agree to the last bit."""
+def test_single_and_batched_estimates_are_equal(kind: str) -> None:
+    """Two predictors must agree to the last bit."""
     inputs = [s.features for s in made_up_samples(150, seed=3) if s.features is not None]
-    together = trained(kind).predict(inputs)
+    together = model_of_kind(kind).predict(inputs)
 
-    assert together == [trained(kind).predict([one])[0] for one in inputs]
-    assert together[::-1] == trained(kind).predict(inputs[::-1])
+    assert together == [model_of_kind(kind).predict([one])[0] for one in inputs]
+    assert together[::-1] == model_of_kind(kind).predict(inputs[::-1])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_training_is_the_same_every_time(kind: str) -> None:
-    """Results must be reproducible; both kinds use random numbers."""
+def test_training_is_reproducible(kind: str) -> None:
+    """Both kinds of model use random numbers."""
     samples = made_up_samples(12)
     inputs = [s.features for s in samples if s.features is not None]
     first, second, other = (train(samples, kind=kind, seed=seed) for seed in (7, 7, 8))
@@ -123,8 +123,8 @@ def test_training_is_the_same_every_time(kind: str) -> None:
     assert first.predict(inputs) != other.predict(inputs)
 
 
-def test_few_samples_are_enough() -> None:
-    """A class has a model from its tenth application on, perhaps with one word and one form."""
+def test_ten_samples_are_enough_for_training() -> None:
+    """The ten samples may have one word and one form of input."""
     same = [Sample(100.0 + i, 1, 1, features_of("again")) for i in range(LEAST_TRAINED_ON)]
     (prediction,) = train(same).predict([features_of("again")])
 
@@ -132,8 +132,7 @@ def test_few_samples_are_enough() -> None:
     assert mean_error(train(made_up_samples(10)), made_up_samples(50, seed=4)) < 1.0
 
 
-def test_samples_without_features_are_left_out() -> None:
-    """An application with an unknown input teaches nothing about inputs."""
+def test_samples_without_features_are_not_trained_on() -> None:
     blind = Sample(1e9, 1, 1, None)
     known = made_up_samples(12)
 
@@ -143,7 +142,7 @@ def test_samples_without_features_are_left_out() -> None:
 
 
 def test_unknown_kind_error_lists_the_known_kinds() -> None:
-    """The kind comes from a configuration."""
+    """The kind comes from a configuration file."""
     with pytest.raises(ConfigError, match=r"kind must be one of mlp, paper, got 'mpl'"):
         train(made_up_samples(10), kind="mpl")
 
@@ -154,20 +153,20 @@ def test_removed_kind_error_names_its_replacement(kind: str) -> None:
         train(made_up_samples(10), kind=kind)
 
 
-def test_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_of_a_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """The base installation has neither scikit-learn nor torch."""
 
-    def missing(name: str) -> None:
+    def raise_missing_module(name: str) -> None:
         raise ModuleNotFoundError(f"No module named {'sklearn'!r}", name="sklearn")
 
-    monkeypatch.setattr(training, "import_module", missing)
+    monkeypatch.setattr(training, "import_module", raise_missing_module)
 
     with pytest.raises(ConfigError, match=r"module sklearn: pip install 'justitia-ray\[learning\]"):
         train(made_up_samples(10))
 
 
-def test_adamw_takes_the_steps_of_its_paper() -> None:
-    """Implemented here to save an import of seconds, it must still be AdamW (Alg. 2 there)."""
+def test_adamw_follows_algorithm_2_of_its_paper() -> None:
+    """Our own AdamW saves an import of seconds."""
     how = NetworkTraining(
         widths=(), members=1, steps=3, rate=0.01, decay=0.1, loss=squared_error, held_out=0.0
     )
@@ -185,14 +184,14 @@ def test_adamw_takes_the_steps_of_its_paper() -> None:
 
 
 def job_of(held_back: tuple[Sample, ...]) -> TrainingJob:
-    """Return a job whose samples cost 100 each."""
+    """Return a job whose training samples cost 100 each."""
     return TrainingJob("EV", (sample_of(10, 100.0),) * 5, held_back, "first", seed=0)
 
 
 @pytest.mark.parametrize(
     ("new", "before", "grown"), [(9, 8, False), (10, 8, True), (24, 100, False), (25, 100, True)]
 )
-def test_growth_by_a_quarter_and_ten_is_worth_a_training(
+def test_growth_by_a_quarter_and_ten_samples_starts_a_training(
     new: int, before: int, grown: bool
 ) -> None:
     """Trainings must not become more frequent as a class becomes busier."""
@@ -207,7 +206,7 @@ def test_growth_by_a_quarter_and_ten_is_worth_a_training(
         (power_model(factor=1.5), False, 0.5),  # a tie changes nothing
     ],
 )
-def test_new_model_must_beat_the_one_in_service(
+def test_new_model_must_beat_the_serving_one(
     rival: TrainedModel, took_over: bool, rival_error: float
 ) -> None:
     """Both are measured on samples that neither was trained on."""
@@ -222,13 +221,13 @@ def test_new_model_must_beat_the_one_in_service(
 def test_first_model_must_be_as_good_as_the_class_mean() -> None:
     held_back = (sample_of(99), sample_of(99))
 
-    # True costs are 100, and so is the mean of the training samples.
+    # true costs are 100, and so is the mean of the training samples
     assert judge(job_of(held_back), power_model(), None).took_over
     assert not judge(job_of(held_back), power_model(factor=1.1), None).took_over
 
 
-def test_job_goes_to_the_process_without_texts() -> None:
-    """Training uses features; texts must not reach a second process."""
+def test_training_job_carries_no_texts() -> None:
+    """Training uses only features, so texts need not reach a second process."""
     sample = replace(sample_of(12), input_text="secret words")
     job = TrainingJob("EV", (sample,), (sample,), "samples", seed=3, kind="paper")
     told = job_to_bytes(job)

@@ -11,30 +11,29 @@ from justitia_ray.predictor.versions import KEPT_VERSIONS, VersionIndex, decode_
 
 
 def index_of(count: int) -> VersionIndex:
-    """Return an index after `count` takeovers."""
+    """Return an index after this many publications."""
     index = VersionIndex()
     for number in range(1, count + 1):
         index = index.published(b"model %d" % number, {"samples": number})
     return index
 
 
-def numbers(index: VersionIndex) -> list[int]:
-    """Return the numbers of the stored versions."""
+def version_numbers(index: VersionIndex) -> list[int]:
     return [version.number for version in index.versions]
 
 
-def test_new_version_serves_and_the_oldest_goes() -> None:
-    """Versions are kept for a rollback, not for ever."""
+def test_new_version_serves_and_the_oldest_is_dropped() -> None:
+    """A few old versions are kept for a rollback."""
     index = index_of(KEPT_VERSIONS + 2)
 
-    assert (7, [3, 4, 5, 6, 7]) == (index.active, numbers(index))
+    assert (7, [3, 4, 5, 6, 7]) == (index.active, version_numbers(index))
 
 
 def test_version_numbers_are_never_reused() -> None:
-    """`version 3` in a log must be one model, even after a rollback."""
+    """The name `version 3` in a log must mean one model, even after a rollback."""
     index = index_of(3).rolled_back().published(b"new", {})
 
-    assert (4, [1, 2, 3, 4]) == (index.active, numbers(index))
+    assert (4, [1, 2, 3, 4]) == (index.active, version_numbers(index))
 
 
 def test_rollback_serves_and_pins_the_previous_version() -> None:
@@ -45,8 +44,8 @@ def test_rollback_serves_and_pins_the_previous_version() -> None:
     assert [(2, True), (1, True)] == [(i.active, i.pinned) for i in (once, twice)]
 
 
-def test_rollback_from_the_first_version_names_the_class_mean() -> None:
-    """There is no version before it; the message gives the alternative."""
+def test_rollback_from_the_first_version_is_refused() -> None:
+    """The error names the alternative: the class mean."""
     with pytest.raises(RequestError, match="version 0 is the class mean"):
         index_of(1).rolled_back()
 
@@ -72,14 +71,14 @@ def test_imported_model_is_recognised_after_a_restart() -> None:
 
 
 def test_index_survives_json() -> None:
-    """A file and Redis contain this form."""
+    """The index is stored as JSON in a file or in Redis."""
     index = replace(index_of(3).rolled_back(), last_training={"took_over": False})
 
     assert index == decode_index(encode_index(index))
 
 
-def damaged(**changes: Any) -> bytes:
-    """Return an index with other content and a valid checksum."""
+def damaged_index(**changes: Any) -> bytes:
+    """Return an index with changed content and a valid checksum."""
     fields = index_of(2).to_dict() | changes
     whole = json.loads(encode_index(index_of(2)))
     from justitia_ray.predictor.versions import _canonical_json, _sha256
@@ -96,16 +95,16 @@ def damaged(**changes: Any) -> bytes:
         (b"[]", "must be an object"),
         (b'{"index": {}}', "fields missing or unknown: sha256"),
         (encode_index(index_of(2)).replace(b'"active": 2', b'"active": 1'), "damaged"),
-        (damaged(active=7), "active is 7"),
-        (damaged(active=True), "active is true"),
-        (damaged(last_number=1), "versions are numbered"),
-        (damaged(versions={}), "versions is {}: "),
-        (damaged(versions=[{}]), r"versions\[0\].number is missing"),
-        (damaged(pinned=1), "pinned is 1"),
-        (damaged(extra=1), "fields missing or unknown: extra"),
+        (damaged_index(active=7), "active is 7"),
+        (damaged_index(active=True), "active is true"),
+        (damaged_index(last_number=1), "versions are numbered"),
+        (damaged_index(versions={}), "versions is {}: "),
+        (damaged_index(versions=[{}]), r"versions\[0\].number is missing"),
+        (damaged_index(pinned=1), "pinned is 1"),
+        (damaged_index(extra=1), "fields missing or unknown: extra"),
     ],
 )
-def test_damaged_index_is_refused_by_field(data: bytes, complaint: str) -> None:
+def test_error_of_a_damaged_index_names_the_field(data: bytes, complaint: str) -> None:
     """A flipped bit must not look like a rollback."""
     with pytest.raises(ValueError, match=complaint):
         decode_index(data)

@@ -22,7 +22,7 @@ LINES: tuple[Line, ...] = (
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: str(line.kind))
-def test_a_line_is_read_as_it_was_written(line: Line) -> None:
+def test_line_survives_encoding_and_decoding(line: Line) -> None:
     assert read_line(msgspec.json.decode(msgspec.json.encode(line))) == line
 
 
@@ -33,7 +33,7 @@ def test_lines_and_fields_of_later_versions_are_ignored() -> None:
     assert read_line({"kind": "later"}) is None
 
 
-def test_a_wrong_field_is_named() -> None:
+def test_error_names_the_wrong_field() -> None:
     told = msgspec.json.decode(msgspec.json.encode(SERVICE.frame(3)))
     told["bars"][0][4] = "soon"
 
@@ -41,7 +41,7 @@ def test_a_wrong_field_is_named() -> None:
         read_line(told)
 
 
-def test_other_answers_are_read_as_they_were_written() -> None:
+def test_other_console_answers_survive_encoding_and_decoding() -> None:
     application = SERVICE.application("globex|run-3", 100)
     estimate = SERVICE.what_if("vtc", {"globex": 2.0}, 8)
 
@@ -50,7 +50,7 @@ def test_other_answers_are_read_as_they_were_written() -> None:
         assert read_answer(kind, told, "answer") == answer
 
 
-def test_frames_after_the_whole_one_add_up_to_a_whole_one() -> None:
+def test_first_frame_and_its_changes_add_up_to_the_last_whole_frame() -> None:
     bars = {bar.id: bar for bar in SERVICE.frame(60).bars}
     for second in range(61, 91):
         bars |= {bar.id: bar for bar in SERVICE.frame(second, is_whole=False).bars}
@@ -58,7 +58,7 @@ def test_frames_after_the_whole_one_add_up_to_a_whole_one() -> None:
     assert bars == {bar.id: bar for bar in SERVICE.frame(90).bars}
 
 
-def test_a_tenants_frame_has_nothing_of_others() -> None:
+def test_tenants_frame_hides_other_tenants() -> None:
     frame = SERVICE.frame(100, "acme")
     told = msgspec.json.encode(frame).decode()
 

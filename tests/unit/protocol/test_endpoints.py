@@ -17,8 +17,8 @@ from justitia_ray.protocol.endpoints import (
 from justitia_ray.protocol.generation_bodies import COMPLETIONS
 
 
-def test_no_path_that_controls_an_engine_is_in_the_table() -> None:
-    """The application of vLLM also has paths that control the engine. Only listed ones exist."""
+def test_endpoint_table_has_no_path_that_controls_an_engine() -> None:
+    """VLLM's own server also has paths that stop or reconfigure an engine."""
     paths = (*INFERENCE_PATHS, *UNSCHEDULED_PATHS)
     asked_for_here = {path.strip("/").split("/")[-1] for path in paths}
     controls = {"sleep", "pause", "abort_requests", "load_lora_adapter", "scale_elastic_ep", "ping"}
@@ -27,8 +27,8 @@ def test_no_path_that_controls_an_engine_is_in_the_table() -> None:
     assert not set(INFERENCE_PATHS) & set(UNSCHEDULED_PATHS)
 
 
-def test_adapters_are_models_of_the_same_queue() -> None:
-    """The name of an adapter is passed on; without a name the base model answers."""
+def test_adapter_uses_the_queue_of_its_base_model() -> None:
+    """The engine receives the adapter's name; without a name the base model answers."""
     names = ("m", "poet", "lawyer")
     fields: dict[str, object] = {}
     named = name_model(fields, b"{}", names)
@@ -44,8 +44,8 @@ def test_adapters_are_models_of_the_same_queue() -> None:
         name_model({"model": 1}, b"", names)
 
 
-def test_body_that_names_its_model_is_passed_on_byte_for_byte() -> None:
-    """Encoding the body again would cost as much as reading it and could change its bytes."""
+def test_body_that_names_its_model_is_passed_on_unchanged() -> None:
+    """Encoding a body again takes as long as parsing it and may change its bytes."""
     body = b'{ "model":"m", "prompt" : "\\u00e9\xc3\xa9", "seed": 123456789012345678901234567890 }'
     unnamed = b'{"prompt": "a", "model": null}'
 
@@ -54,8 +54,8 @@ def test_body_that_names_its_model_is_passed_on_byte_for_byte() -> None:
     assert {"prompt": "a", "model": "m"} == json.loads(parsed.payload) == parsed.fields
 
 
-def test_text_of_a_request_has_only_its_text_parts() -> None:
-    """The text is the predictor's input, which cannot use token ids."""
+def test_text_of_a_request_is_its_text_parts() -> None:
+    """The predictor reads text and cannot use token ids."""
     body = json.dumps({"prompt": ["a b", "c"]}).encode()
     ids = json.dumps({"prompt": [1, 2]}).encode()
 
@@ -74,12 +74,12 @@ def test_text_of_a_request_has_only_its_text_parts() -> None:
         ({"service_tier": "priority"}, "priority"),
     ],
 )
-def test_tier_is_read_as_openai_and_anthropic_name_it(body: dict[str, Any], tier: str) -> None:
-    """Clients send `auto` by default, so it must mean the default tier."""
+def test_tier_is_read_from_openai_and_anthropic_requests(body: dict[str, Any], tier: str) -> None:
+    """Clients send `auto` by default, so `auto` means the default tier."""
     assert tier == read_tier(body)
 
 
 @pytest.mark.parametrize("asked", ["fast", "scale", "gold", 1, ["flex"]])
-def test_tier_of_another_service_is_the_default_one(asked: object) -> None:
-    """The engine accepts any text, and SDKs send the tiers of their own service."""
+def test_unknown_tier_is_read_as_the_default_tier(asked: object) -> None:
+    """SDKs send the tiers of their own service, and vLLM accepts any text."""
     assert "default" == read_tier({"service_tier": asked})

@@ -59,8 +59,10 @@ from justitia_ray.protocol.generation_bodies import CHAT, COUNT_TOKENS, MESSAGES
         (UnknownLease("1-1", "r"), 500, None),
     ],
 )
-def test_status_and_code_of_each_error(error: JustitiaError, status: int, code: str | None) -> None:
-    """An error that the caller can fix has a 4xx status; an internal error is a 500."""
+def test_every_error_has_the_right_status_and_code(
+    error: JustitiaError, status: int, code: str | None
+) -> None:
+    """An error that the caller can fix has a 4xx status; an internal error has 500."""
     assert (status, code) == (status_of(error)[0], status_of(error)[2])
     assert str(error) == error_body(error)["error"]["message"]
 
@@ -76,7 +78,7 @@ def test_every_public_error_has_a_status() -> None:
     assert kinds <= set(STATUS)
 
 
-def _middle() -> float:
+def _half_jitter() -> float:
     return 0.5
 
 
@@ -84,8 +86,8 @@ def _middle() -> float:
     ("wait_s", "whole", "exact"), [(5.0, "5", "5000"), (0.2, "1", "200"), (7.2, "8", "7200")]
 )
 def test_overload_error_carries_a_retry_time(wait_s: float, whole: str, exact: str) -> None:
-    """The wait is in whole seconds, rounded up and at least 1, and in milliseconds."""
-    said = error_headers(QueueFull("x", wait_s), _middle)
+    """The Retry-After header has whole seconds, rounded up; the body has milliseconds."""
+    said = error_headers(QueueFull("x", wait_s), _half_jitter)
 
     assert {
         "x-justitia-dropped-reason": "queue_full",
@@ -94,8 +96,8 @@ def test_overload_error_carries_a_retry_time(wait_s: float, whole: str, exact: s
     } == said
 
 
-def test_client_error_is_not_retryable() -> None:
-    assert {} == error_headers(RequestError("x"), _middle)
+def test_errors_of_the_client_are_not_retryable() -> None:
+    assert {} == error_headers(RequestError("x"), _half_jitter)
 
 
 _REFUSALS = {
@@ -125,19 +127,19 @@ _SPENT = (
     Refusal.DEADLINE,
     Refusal.ENGINE_KILLER,
 )
-"""Refusals without further details that a retry cannot change."""
+"""Refusals that carry no further details and that a retry cannot change."""
 
 
 @pytest.mark.parametrize("reason", list(Refusal))
-def test_refusal_names_its_application_and_a_remedy(reason: Refusal) -> None:
-    """A caller may run many applications; clients retry a 429, and an operator fixes limits."""
+def test_refusal_names_the_application_and_a_remedy(reason: Refusal) -> None:
+    """A caller may run many applications, and an operator must know which limit to raise."""
     error = refusal_error(reason, "app-1")
     status, text = _REFUSALS[reason]
 
     assert status == status_of(error)[0]
     assert "application 'app-1'" in str(error)
     assert text in str(error)
-    headers = error_headers(error, _middle)
+    headers = error_headers(error, _half_jitter)
     waits = "5" if status >= 429 and reason not in _SPENT else None
     assert waits == headers.get("retry-after")
     assert ("false" if reason in _SPENT else None) == headers.get("x-should-retry")
@@ -147,7 +149,7 @@ def test_refusal_names_its_application_and_a_remedy(reason: Refusal) -> None:
 def test_call_above_the_whole_quota_is_not_retryable() -> None:
     limit = LimitStanding("t", "tokens", 100.0, 90.0, 30.0, 60.0, wanted=200.0)
     error = refusal_error(Refusal.QUOTA_EXHAUSTED, "app-1", limit)
-    headers = error_headers(error, _middle)
+    headers = error_headers(error, _half_jitter)
 
     assert "more than a quota of its tenant has in a whole period" in str(error)
     assert "(tokens of t: 100 in 60 s, 90 left, 200 needed)" in str(error)
@@ -168,12 +170,12 @@ def test_call_above_the_whole_quota_is_not_retryable() -> None:
 def test_anthropic_clients_get_their_own_error_format(
     path: str, error: JustitiaError, kind: str
 ) -> None:
-    """The error types are those of Anthropic's reference, by which agents decide on retries."""
+    """Agents decide by the error types of Anthropic's reference whether to retry."""
     assert {"type": "error", "error": {"type": kind, "message": "x"}} == error_in_form(path, error)
 
 
 def test_engine_error_is_converted_to_the_format_of_the_path() -> None:
-    """A malformed message is answered by vLLM in OpenAI's format.
+    """VLLM answers a malformed message in OpenAI's format.
 
     Bodies that are no errors pass unchanged.
     """
@@ -186,8 +188,8 @@ def test_engine_error_is_converted_to_the_format_of_the_path() -> None:
     assert b"[]" == engine_error_in_form(MESSAGES, 502, b"[]")
 
 
-def test_unknown_engine_path_is_an_error_in_the_format_of_the_path() -> None:
-    """An embedding model has no chats, and its web framework's error has another format."""
+def test_unknown_engine_path_answers_in_the_error_format_of_the_path() -> None:
+    """An embedding engine has no chat path, and its web framework's error has another format."""
     said = b'{"detail": "Not Found"}'
 
     chat = json.loads(engine_error_in_form(CHAT, 404, said))["error"]

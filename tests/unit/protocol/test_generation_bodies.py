@@ -20,20 +20,20 @@ _CONTEXT = 100
 _MESSAGES = [{"role": "user", "content": "a"}]
 
 
-def reader(path: str, **usual: Any) -> Callable[..., InferenceBody]:
-    """Return a function that parses a body with these fields and its arguments."""
+def body_reader(path: str, **usual: Any) -> Callable[..., InferenceBody]:
+    """Return a function that parses a body with these fields and those in its arguments."""
     return lambda **fields: parse_body(path, json.dumps(usual | fields).encode(), ("m",), _CONTEXT)
 
 
-chat = reader(CHAT, messages=_MESSAGES)
-completion = reader(COMPLETIONS, prompt="a b")
-response = reader(RESPONSES, input="a b")
-message = reader(MESSAGES, messages=_MESSAGES, max_tokens=5)
-"""Parser of messages, which must state their length, unlike chats."""
+chat = body_reader(CHAT, messages=_MESSAGES)
+completion = body_reader(COMPLETIONS, prompt="a b")
+response = body_reader(RESPONSES, input="a b")
+message = body_reader(MESSAGES, messages=_MESSAGES, max_tokens=5)
+"""Parser of Messages bodies, which must state their length, unlike chats."""
 
 
-def test_body_is_passed_on_with_the_model_that_is_served() -> None:
-    """The engine receives the fields that the queue does not read."""
+def test_body_is_passed_on_with_the_served_models_name() -> None:
+    """The engine also receives the fields that the queue does not read."""
     fields = chat(min_p=0.1).fields
 
     assert ("m", 0.1) == (fields["model"], fields["min_p"])
@@ -51,7 +51,7 @@ def test_body_is_passed_on_with_the_model_that_is_served() -> None:
     ],
 )
 def test_default_output_length_follows_openai(body: InferenceBody, expected: int | None) -> None:
-    """A chat may fill the context; a completion generates 16 tokens by default."""
+    """A chat without max_tokens may fill the context, a completion generates 16 tokens."""
     assert expected == body.max_tokens
 
 
@@ -66,7 +66,7 @@ def test_default_output_length_follows_openai(body: InferenceBody, expected: int
         (chat(ignore_eos=True), False),
     ],
 )
-def test_length_is_forced_only_if_nothing_can_end_it_early(
+def test_output_length_is_exact_only_if_nothing_can_end_it_early(
     body: InferenceBody, expected: bool
 ) -> None:
     assert expected == body.forced_length
@@ -113,10 +113,10 @@ def test_length_is_forced_only_if_nothing_can_end_it_early(
     ],
     ids=lambda value: repr(value)[:40] if isinstance(value, dict) else None,
 )
-def test_invalid_field_is_named_in_a_short_error(
+def test_error_names_the_invalid_field(
     parse: Callable[..., InferenceBody], fields: dict[str, Any], param: str, text: str
 ) -> None:
-    """The caller can fix the field from the short error, before the request waits.
+    """The caller learns the invalid field before the request waits in the queue.
 
     One request is one inference: a hundred thousand sequences would occupy a replica for hours.
     """
@@ -127,8 +127,8 @@ def test_invalid_field_is_named_in_a_short_error(
     assert len(str(refused.value)) < 300
 
 
-def nested(depth: int) -> bytes:
-    """Return a body of this nesting depth, including the body itself."""
+def nested_body(depth: int) -> bytes:
+    """Return a body that nests this deep, counting the body itself."""
     lists = depth - 1
     return b'{"prompt": "a", "x": ' + b"[" * lists + b"]" * lists + b"}"
 
@@ -137,23 +137,23 @@ def nested(depth: int) -> bytes:
     ("parse", "param", "value", "error", "text"),
     [
         (chat, "model", "other", UnknownModel, "'other' does not exist; 'm' is served here"),
-        # outside the engine's batch: 14 s for 3 tokens when measured
+        # runs outside the engine's batch: 3 tokens took 14 s
         (completion, "use_beam_search", True, UnsupportedOperation, "is not supported"),
-        # stored in one replica's memory, while the next turn may run on any
+        # is stored in one replica's memory, while the next turn may run on another
         (response, "previous_response_id", "resp_1", UnsupportedOperation, "not kept"),
         (response, "background", True, UnsupportedOperation, "not kept"),
         (response, "conversation", "conv_1", UnsupportedOperation, "not kept"),
         (response, "prompt", {"id": "p"}, UnsupportedOperation, "not kept"),
     ],
 )
-def test_unsupported_request_is_refused_with_the_reason(
+def test_unsupported_request_is_refused_with_a_reason(
     parse: Callable[..., InferenceBody],
     param: str,
     value: object,
     error: type[RequestError],
     text: str,
 ) -> None:
-    """A misspelt model must not be answered by another.
+    """A request for a misspelt model must not be answered by another model.
 
     Options of vLLM are named as unsupported.
     """
@@ -174,10 +174,10 @@ def test_unsupported_request_is_refused_with_the_reason(
         (completion(), 90, 10),
     ],
 )
-def test_output_is_bounded_by_what_the_context_leaves(
+def test_output_is_bounded_by_the_rest_of_the_context(
     body: InferenceBody, prompt_tokens: int, expected: int
 ) -> None:
-    """Admission reserves KV only for tokens that can be generated."""
+    """Admission reserves KV memory only for tokens that can be generated."""
     assert expected == output_bound(body, prompt_tokens, _CONTEXT)
 
 
@@ -191,14 +191,14 @@ def test_output_is_bounded_by_what_the_context_leaves(
 def test_request_beyond_the_context_is_refused_with_the_lengths(
     body: InferenceBody, prompt_tokens: int, param: str
 ) -> None:
-    """The engine would refuse the request, too, but only after its wait in the queue."""
+    """The engine would refuse the request only after its wait in the queue."""
     with pytest.raises(ContextLengthExceeded, match=f"100 tokens.*{prompt_tokens}") as refused:
         output_bound(body, prompt_tokens, _CONTEXT)
 
     assert param == refused.value.param
 
 
-def test_unknown_context_bounds_nothing_but_the_default() -> None:
+def test_without_a_known_context_only_the_default_length_is_bounded() -> None:
     body = b'{"prompt": "a", "max_tokens": 999999}'
 
     assert 999_999 == output_bound(parse_body(COMPLETIONS, body, ("m",), None), 10**6, None)
@@ -219,14 +219,14 @@ def test_unknown_context_bounds_nothing_but_the_default() -> None:
         (b'{"prompt": "a", "seed": ' + b"9" * 5_000 + b"}", "4300 digits"),
         (b'{"prompt": "a", "n": 1, "n": 2}', "it names 'n' twice"),
         (b'{"prompt": "a", "x": [{"y": 1, "y": 1}]}', "it names 'y' twice"),
-        (nested(129), "nests deeper than 128"),
-        (nested(100_000), "nests deeper than 128"),
+        (nested_body(129), "nests deeper than 128"),
+        (nested_body(100_000), "nests deeper than 128"),
         (b"[1]", "must be a JSON object, not list"),
     ],
 )
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
 def test_ambiguous_body_is_refused(path: str, body: bytes, says: str) -> None:
-    """The queue, the tokenizer and the engine each parse the body in their own way.
+    """The queue, the tokenizer and the engine each parse the body with another parser.
 
     A failure in one of them would be a 500 with a logged traceback, or another request.
     """
@@ -240,7 +240,7 @@ def test_ambiguous_body_is_refused(path: str, body: bytes, says: str) -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        nested(128),
+        nested_body(128),
         json.dumps({"prompt": '[{"' * 500 + "\\"}).encode(),
         b'{"prompt": "\\ud83d\\ude00"}',
         b'{"prompt": "a", "temperature": 1e-400, "x": -0.5E3}',
@@ -252,20 +252,20 @@ def test_unusual_but_unambiguous_body_is_accepted(body: bytes) -> None:
 
 
 def test_maximum_number_of_sequences_is_accepted() -> None:
-    """Evaluations send hundreds of prompts; a list of token ids is one prompt."""
+    """Evaluations send hundreds of prompts in one body; a list of token ids is one prompt."""
     assert 8 == len(completion(prompt=["a"] * 8, n=128).fields["prompt"])
     assert 2_000 == len(completion(prompt=[1] * 2_000).fields["prompt"])
 
 
-def test_responses_fields_for_length_and_input_are_read() -> None:
-    """In the Responses API `max_tokens` has no meaning, so the length would be unbounded."""
+def test_length_and_input_are_read_from_responses_fields() -> None:
+    """The Responses API ignores `max_tokens`, so a length given there would be unbounded."""
     body = response(max_output_tokens=7, max_tokens=3, stream=True)
 
     assert (7, True, 1, False) == (body.max_tokens, body.stream, body.n, body.forced_length)
     assert response().max_tokens is None
 
 
-def test_items_become_the_conversation_that_the_engine_makes_of_them() -> None:
+def test_response_items_become_the_conversation_that_vllm_makes_of_them() -> None:
     """An agent's turns consist mostly of tool calls and their results."""
     body = response(
         instructions="be brief",
@@ -286,15 +286,15 @@ def test_items_become_the_conversation_that_the_engine_makes_of_them() -> None:
     assert "look" == prompt.tools[0]["function"]["name"]
 
 
-def test_output_is_cut_to_the_context_as_the_engine_cuts_it() -> None:
-    """The prompt length is an estimate and must not refuse what the engine would answer."""
+def test_output_is_cut_to_the_context_as_vllm_cuts_it() -> None:
+    """An estimated prompt length must not refuse a request that the engine would answer."""
     assert 10 == output_bound(response(max_output_tokens=50), 90, _CONTEXT)
     assert 50 == output_bound(response(max_output_tokens=50), 20, _CONTEXT)
     assert 1 == output_bound(response(), 130, _CONTEXT)
 
 
-def test_blocks_become_the_conversation_that_the_engine_makes_of_them() -> None:
-    """Text, tool inputs and results count; an image is counted by the replica."""
+def test_message_blocks_become_the_conversation_that_vllm_makes_of_them() -> None:
+    """Text, tool inputs and results are counted here, images by the replica."""
     body = message(
         system=[{"type": "text", "text": "be brief"}],
         messages=[
@@ -329,13 +329,13 @@ def test_blocks_become_the_conversation_that_the_engine_makes_of_them() -> None:
 
 
 @pytest.mark.parametrize("content", [3, ["text"], {"text": "a"}])
-def test_content_of_another_form_is_the_callers_mistake(content: Any) -> None:
+def test_malformed_content_is_the_callers_error(content: Any) -> None:
     """Malformed content must not become an internal error of the token counter."""
     with pytest.raises(RequestError, match="a list of blocks"):
         message(messages=[{"role": "user", "content": content}])
 
 
-def _said(*parts: str, **more: Any) -> dict[str, Any]:
+def _assistant_message(*parts: str, **more: Any) -> dict[str, Any]:
     content = [{"type": "output_text", "text": part} for part in parts]
     return {"role": "assistant", "content": content, **more}
 
@@ -343,27 +343,28 @@ def _said(*parts: str, **more: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("item", "passed_on"),
     [
-        (_said("a"), {"role": "assistant", "content": "a"}),
-        (_said("a ", "b", id="msg_1"), {"role": "assistant", "content": "a b", "id": "msg_1"}),
-        (_said("a", type="message"), _said("a", type="message")),
-        (_said(), _said()),
-        (_said("a") | {"role": "user"}, _said("a") | {"role": "user"}),
+        (_assistant_message("a"), {"role": "assistant", "content": "a"}),
+        (
+            _assistant_message("a ", "b", id="msg_1"),
+            {"role": "assistant", "content": "a b", "id": "msg_1"},
+        ),
+        (_assistant_message("a", type="message"), _assistant_message("a", type="message")),
+        (_assistant_message(), _assistant_message()),
+        (_assistant_message("a") | {"role": "user"}, _assistant_message("a") | {"role": "user"}),
         (
             {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
             {"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},
         ),
     ],
 )
-def test_message_of_the_model_needs_no_type(
-    item: dict[str, Any], passed_on: dict[str, Any]
-) -> None:
-    """OpenCode omits the type, which OpenAI's API allows and vLLM refuses for lists of parts."""
+def test_assistant_message_needs_no_type(item: dict[str, Any], passed_on: dict[str, Any]) -> None:
+    """OpenCode omits the type, which OpenAI allows and vLLM refuses for lists of parts."""
     body = response(input=[item])
 
     assert [passed_on] == body.fields["input"] == json.loads(body.payload)["input"]
 
 
-def test_response_that_vllm_reads_keeps_its_bytes() -> None:
-    sent = json.dumps({"model": "m", "input": [_said("a", type="message")]}).encode()
+def test_response_that_vllm_can_read_keeps_its_bytes() -> None:
+    sent = json.dumps({"model": "m", "input": [_assistant_message("a", type="message")]}).encode()
 
     assert sent is parse_body(RESPONSES, sent, ("m",), _CONTEXT).payload

@@ -3,7 +3,7 @@
 from justitia_ray.protocol.mailbox import Cursor, Mailbox
 
 
-def test_message_is_kept_until_its_reader_has_acknowledged_it() -> None:
+def test_message_is_kept_until_its_reader_acknowledges_it() -> None:
     mailbox: Mailbox[str] = Mailbox()
     mailbox.put("a")
     mailbox.put("b")
@@ -14,8 +14,8 @@ def test_message_is_kept_until_its_reader_has_acknowledged_it() -> None:
     assert [] == mailbox.unread(2)
 
 
-def test_number_is_never_given_twice() -> None:
-    """A reader would mistake the second message for the first."""
+def test_message_number_is_never_used_twice() -> None:
+    """A reader would take the second message of a number for the first."""
     mailbox: Mailbox[str] = Mailbox()
     mailbox.put("a")
     mailbox.unread(1)
@@ -24,7 +24,7 @@ def test_number_is_never_given_twice() -> None:
     assert [(2, "b")] == mailbox.unread(1)
 
 
-def test_message_that_is_withdrawn_is_not_sent() -> None:
+def test_withdrawn_message_is_not_sent() -> None:
     mailbox = Mailbox[str]()
     for message in ("a", "b", "c"):
         mailbox.put(message)
@@ -35,8 +35,7 @@ def test_message_that_is_withdrawn_is_not_sent() -> None:
     assert 1 == len(mailbox)
 
 
-def test_message_that_was_acknowledged_is_not_withdrawn() -> None:
-    """A withdrawn message no longer counts as unread either."""
+def test_acknowledged_message_cannot_be_withdrawn() -> None:
     mailbox = Mailbox[str]()
     for message in ("a", "b", "c"):
         mailbox.put(message)
@@ -54,13 +53,15 @@ def test_message_sent_twice_is_read_once() -> None:
     cursor = Cursor()
 
     assert ["a", "b"] == cursor.fresh([(1, "a"), (2, "b")])
-    assert [] == cursor.fresh([(1, "a")])  # a submission's answer, overtaken by a long-poll's
+    assert [] == cursor.fresh(
+        [(1, "a")]
+    )  # the answer to a submission, overtaken by a long-poll's answer
     assert 2 == cursor.ack
     assert ["c"] == cursor.fresh([(2, "b"), (3, "c")])
     assert 3 == cursor.ack
 
 
-def test_reset_cursor_reads_another_writer_from_the_start() -> None:
+def test_reset_cursor_reads_a_new_writer_from_the_start() -> None:
     cursor = Cursor()
     cursor.fresh([(5, "old")])
     cursor.reset()

@@ -21,7 +21,7 @@ _CONTEXT = 100
 _MESSAGES = [{"role": "user", "content": "a"}]
 
 
-def parsed(path: str, **fields: Any) -> InferenceBody:
+def parse_fields(path: str, **fields: Any) -> InferenceBody:
     return parse_body(path, json.dumps(fields).encode(), ("m",), _CONTEXT)
 
 
@@ -39,7 +39,7 @@ def parsed(path: str, **fields: Any) -> InferenceBody:
 )
 def test_each_input_is_a_prompt(path: str, given: Any, prompts: list[Any]) -> None:
     """The cost covers all inputs, in every format that vLLM accepts."""
-    assert prompts == parsed(path, input=given).prompts
+    assert prompts == parse_fields(path, input=given).prompts
 
 
 @pytest.mark.parametrize("path", SCORES)
@@ -47,25 +47,25 @@ def test_each_input_is_a_prompt(path: str, given: Any, prompts: list[Any]) -> No
     "names",
     [("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2")],
 )
-def test_score_is_of_pairs_under_each_of_their_names(path: str, names: tuple[str, str]) -> None:
+def test_score_body_becomes_pairs_of_texts(path: str, names: tuple[str, str]) -> None:
     """One text is compared with a list, or two lists are compared pairwise."""
     first, second = names
-    one = parsed(path, **{first: "q", second: ["a", "b"]})
-    many = parsed(path, **{first: ["q", "r"], second: ["a", "b"]})
+    one = parse_fields(path, **{first: "q", second: ["a", "b"]})
+    many = parse_fields(path, **{first: ["q", "r"], second: ["a", "b"]})
 
     assert [Pair("q", "a"), Pair("q", "b")] == one.prompts
     assert [Pair("q", "a"), Pair("r", "b")] == many.prompts
 
 
 @pytest.mark.parametrize("path", RANKINGS)
-def test_ranking_is_of_one_query_with_each_document(path: str) -> None:
-    body = parsed(path, query="q", documents=["a", {"text": "b"}])
+def test_ranking_body_becomes_pairs_of_the_query_and_each_document(path: str) -> None:
+    body = parse_fields(path, query="q", documents=["a", {"text": "b"}])
 
     assert [Pair("q", "a"), Pair("q", "b")] == body.prompts
 
 
 def test_texts_of_cohere_requests_are_prompts() -> None:
-    assert ["a", "b"] == parsed(COHERE_EMBED, texts=["a", "b"]).prompts
+    assert ["a", "b"] == parse_fields(COHERE_EMBED, texts=["a", "b"]).prompts
 
 
 @pytest.mark.parametrize(
@@ -86,16 +86,16 @@ def test_texts_of_cohere_requests_are_prompts() -> None:
     ],
 )
 def test_request_without_an_input_is_refused(path: str, fields: dict[str, Any], param: str) -> None:
-    """The missing field is reported at once, not as an internal error of the counter."""
+    """The error names the missing field."""
     with pytest.raises(RequestError) as refused:
-        parsed(path, **fields)
+        parse_fields(path, **fields)
 
     assert param == refused.value.param
 
 
 def test_input_may_fill_the_context_and_is_charged_as_one_token() -> None:
-    """Nothing is generated, so no room is reserved; the protocol sets d = 1."""
-    body = parsed(EMBEDDINGS, input="a")
+    """Nothing is generated, so the context needs no room for output; the protocol sets d = 1."""
+    body = parse_fields(EMBEDDINGS, input="a")
 
     assert 1 == output_bound(body, _CONTEXT, _CONTEXT)
     assert 1 == output_bound(body, 10**6, None)
@@ -107,11 +107,11 @@ def test_input_may_fill_the_context_and_is_charged_as_one_token() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        parsed(EMBEDDINGS, input="a", truncate_prompt_tokens=10),
-        parsed(SCORES[0], text_1="a", text_2="b"),
-        parsed(RANKINGS[0], query="a", documents=["b"]),
+        parse_fields(EMBEDDINGS, input="a", truncate_prompt_tokens=10),
+        parse_fields(SCORES[0], text_1="a", text_2="b"),
+        parse_fields(RANKINGS[0], query="a", documents=["b"]),
     ],
 )
-def test_input_that_the_engine_may_truncate_is_not_refused(body: InferenceBody) -> None:
-    """The engine then reads a part of the input and answers."""
+def test_truncatable_input_beyond_the_context_is_accepted(body: InferenceBody) -> None:
+    """The engine truncates the input and answers."""
     assert 1 == output_bound(body, _CONTEXT + 1, _CONTEXT)

@@ -39,22 +39,22 @@ def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name)
 
 
-def goes_by_proxy(url: str) -> bool:
-    """Return whether httpx would send a call by a proxy, in this environment."""
+def uses_proxy(url: str) -> bool:
+    """Return whether httpx would send a call through a proxy in this environment."""
     with httpx.Client() as client:
         transport: Any = client._transport_for_url(httpx.URL(url))
         return type(transport._pool).__name__ == "HTTPProxy"
 
 
 @pytest.mark.parametrize("excepted", EXCEPTIONS)
-def test_exceptions_are_read_as_httpx_reads_them(
+def test_no_proxy_exceptions_are_read_as_httpx_reads_them(
     excepted: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", PROXY)
     monkeypatch.setenv("NO_PROXY", excepted)
 
     for url in URLS:
-        assert goes_by_proxy(url) == (proxy_variable(url, os.environ) is not None), url
+        assert uses_proxy(url) == (proxy_variable(url, os.environ) is not None), url
 
 
 @pytest.mark.parametrize(
@@ -70,22 +70,22 @@ def test_exceptions_are_read_as_httpx_reads_them(
         ({"HTTP_PROXY": PROXY, "no_proxy": "svc"}, None),
     ],
 )
-def test_variable_that_applies_is_named(
+def test_proxy_variable_that_applies_is_named(
     environment: dict[str, str], variable: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
     assert variable == proxy_variable("http://a.svc", environment)
-    assert (variable is not None) == goes_by_proxy("http://a.svc")
+    assert (variable is not None) == uses_proxy("http://a.svc")
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "[::1]"])
-def test_own_machine_is_reached_directly(host: str) -> None:
+def test_local_host_is_reached_without_a_proxy(host: str) -> None:
     assert proxy_variable(f"http://{host}:8000", {"ALL_PROXY": PROXY}) is None
 
 
-def test_addresses_that_are_caught_are_listed() -> None:
+def test_addresses_sent_through_a_proxy_are_listed() -> None:
     environment = {"HTTP_PROXY": PROXY, "NO_PROXY": "10.0.0.1"}
 
     assert ("HTTP_PROXY", ("10.0.0.2", "fd00::7")) == proxied_addresses(
@@ -94,7 +94,7 @@ def test_addresses_that_are_caught_are_listed() -> None:
     assert (None, ()) == proxied_addresses({"10.0.0.1"}, environment)
 
 
-def test_hint_names_variable_and_host_but_not_the_proxy() -> None:
+def test_hint_names_the_variable_and_the_host_but_not_the_proxy() -> None:
     """The proxy's URL may contain a password."""
     hint = proxy_hint("http://a.svc:8000", {"HTTP_PROXY": "http://user:secret@proxy"})
 

@@ -17,7 +17,7 @@ _KV = LimitStanding("acme", "kv_token_time", 5e9, 0.0, 86_400.0, 86_400.0)
 
 
 def test_openai_headers_cover_requests_and_tokens() -> None:
-    """The tighter of two request limits is shown; KV token-time has no OpenAI header."""
+    """The tighter of two request limits is shown; OpenAI has no header for KV token-time."""
     said = limit_headers((_DAY, _MINUTE, _TOKENS, _KV), _NOW, is_anthropic=False)
 
     assert {
@@ -31,7 +31,7 @@ def test_openai_headers_cover_requests_and_tokens() -> None:
 
 
 def test_anthropic_headers_have_absolute_reset_times() -> None:
-    """Resets are instants, rounded up, also across the end of a month."""
+    """Reset times are instants, rounded up, also across the end of a month."""
     said = limit_headers((_MINUTE, _TOKENS), _NOW, is_anthropic=True)
 
     assert {
@@ -59,15 +59,15 @@ def test_limits_are_ordered_by_remaining_share() -> None:
     )
 
 
-def test_limit_that_refused_the_call_is_named_first() -> None:
-    """A call may exceed what is left of a limit that is hardly used."""
+def test_limit_that_refused_the_call_comes_first() -> None:
+    """A call may exceed the rest of a limit that is hardly used."""
     said = limit_headers((_KV, _DAY), _NOW, is_anthropic=False, binding=_MINUTE)
 
     assert said["ratelimit"].startswith('"acme/search:inferences/60";r=12')
 
 
 _DEEPEST = "/".join("x" * 15 for _ in range(8))
-"""Tenant path of the maximum length."""
+"""Path of a tenant at the maximum depth and length."""
 
 
 @pytest.mark.parametrize("is_anthropic", [False, True])
@@ -76,7 +76,7 @@ _DEEPEST = "/".join("x" * 15 for _ in range(8))
 def test_headers_of_many_limits_are_short_and_name_the_tightest(
     limits: int, scope: str, is_anthropic: bool
 ) -> None:
-    """Headers of 96 limits once took 16 kB, and HAProxy answered 502 to a finished call."""
+    """HAProxy answers 502 to a finished call whose headers are too long (96 limits took 16 kB)."""
     units = ("inferences", "tokens", "kv_token_time", "applications")
     standings = [
         LimitStanding(scope, units[i % 4], 1e15, 1e15 - i, 86_400.0, 60.0 + i)
@@ -102,8 +102,8 @@ def test_tenant_without_limits_gets_no_headers() -> None:
         *((360.0, "6m0s"), (3_661.0, "1h1m1s"), (86_400.0, "24h0m0s")),
     ],
 )
-def test_times_are_written_as_openai_writes_them(seconds: float, text: str) -> None:
-    """Clients parse the times, which are rounded up so that no retry is too early."""
+def test_durations_have_openais_format(seconds: float, text: str) -> None:
+    """Clients parse the durations, which are rounded up so that no retry is too early."""
     assert text == duration(seconds)
 
 
@@ -125,7 +125,7 @@ _COUNTS = st.integers(0, 10**12).map(float)
         max_size=4,
     )
 )
-def test_client_parses_the_headers(standings: list[LimitStanding]) -> None:
+def test_client_parses_the_rate_limit_headers(standings: list[LimitStanding]) -> None:
     """Tenant names may contain quotes and backslashes; the tightest limit comes first."""
     read = read_limits(limit_headers(standings, _NOW, is_anthropic=False))
 
@@ -135,5 +135,5 @@ def test_client_parses_the_headers(standings: list[LimitStanding]) -> None:
 
 
 @pytest.mark.parametrize("value", ["", "nonsense", '"a";q=', '"a";r=1', "1000;w=60"])
-def test_foreign_headers_are_not_parsed_as_limits(value: str) -> None:
+def test_headers_of_other_services_are_not_parsed_as_limits(value: str) -> None:
     assert () == read_limits({"ratelimit": value, "ratelimit-policy": value})

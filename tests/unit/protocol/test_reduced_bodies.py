@@ -10,8 +10,8 @@ from justitia_ray.protocol.reduced_bodies import ReducedBody, reduce_body
 _NEEDED = ("role",)
 
 
-class Judge:
-    """Validator that counts the list items it reads."""
+class CountingValidator:
+    """Validator that counts the list items it has read."""
 
     def __init__(self, is_refused: Callable[[Any], bool]) -> None:
         self._is_refused = is_refused
@@ -22,27 +22,28 @@ class Judge:
         return self._is_refused(body)
 
 
-def has_text(body: dict[str, Any]) -> bool:
+def has_text_item(body: dict[str, Any]) -> bool:
     return any(isinstance(item, str) for item in body["items"])
 
 
-def has_mixture(body: dict[str, Any]) -> bool:
+def has_items_of_two_types(body: dict[str, Any]) -> bool:
     return len({type(item) for item in body["items"]}) > 1
 
 
-def has_negative(body: dict[str, Any]) -> bool:
+def has_negative_item(body: dict[str, Any]) -> bool:
     return any(item < 0 for item in body["items"])
 
 
 @pytest.mark.parametrize("position", [0, 1, 511, 512, 998, 999])
 @pytest.mark.parametrize(
-    ("bad", "is_refused"), [("x", has_text), ("x", has_mixture), (-1, has_negative)]
+    ("bad", "is_refused"),
+    [("x", has_text_item), ("x", has_items_of_two_types), (-1, has_negative_item)],
 )
-def test_one_bad_item_is_found_in_two_readings(
+def test_invalid_item_is_found_in_two_readings(
     position: int, bad: Any, is_refused: Callable[[Any], bool]
 ) -> None:
     items = [bad if number == position else number for number in range(1_000)]
-    judge = Judge(is_refused)
+    judge = CountingValidator(is_refused)
 
     reduced = reduce_body({"items": items}, judge, ("items",))
 
@@ -53,10 +54,10 @@ def test_one_bad_item_is_found_in_two_readings(
     assert judge.judged_items <= 2 * len(items) + 10
 
 
-def test_items_that_are_refused_only_together_are_all_kept() -> None:
-    """Here the sum of two items is refused, while each alone is allowed."""
+def test_items_that_are_invalid_only_together_are_all_kept() -> None:
+    """The validator refuses the sum of two items and accepts each alone."""
     items = [1] * 500 + [2] * 500
-    judge = Judge(lambda body: {1, 2} <= set(body["items"]))
+    judge = CountingValidator(lambda body: {1, 2} <= set(body["items"]))
 
     reduced = reduce_body({"items": items}, judge, ("items",))
 
@@ -64,22 +65,24 @@ def test_items_that_are_refused_only_together_are_all_kept() -> None:
     assert judge.judged_items <= 10 * len(items)
 
 
-def test_first_of_several_bad_items_is_kept() -> None:
-    reduced = reduce_body({"items": [0, -1, 0, -2, -3]}, Judge(has_negative), ("items",))
+def test_first_of_several_invalid_items_is_kept() -> None:
+    reduced = reduce_body(
+        {"items": [0, -1, 0, -2, -3]}, CountingValidator(has_negative_item), ("items",)
+    )
 
     assert [-1] == reduced.value["items"]
     assert ("items", 1, "a") == reduced.whole_place(("items", 0, "a"))
 
 
-def test_needed_names_stay_and_long_texts_are_cut() -> None:
+def test_reduced_body_keeps_needed_names_and_cuts_long_texts() -> None:
     """Without its role a reduced message would fail for another reason."""
     body = {"role": "u" * 1_000, "tools": [1, 2], "bad": {"role": [3, 4], "bad": 5, "good": 6}}
 
-    def is_refused(some: dict[str, Any]) -> bool:
+    def is_bad_message(some: dict[str, Any]) -> bool:
         return "role" in some and some.get("bad", {}).get("bad") == 5
 
     assert ReducedBody({"role": "u" * 64, "bad": {"role": [3], "bad": 5}}, {}) == reduce_body(
-        body, is_refused, _NEEDED
+        body, is_bad_message, _NEEDED
     )
 
 

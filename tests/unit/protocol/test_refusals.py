@@ -32,7 +32,7 @@ _HOUR = LimitStanding("acme", "tokens", 1e6, 0.0, 1_800.0, 3_600.0)
 _DAY = LimitStanding("acme", "tokens", 1e6, 0.0, 9_000.5, 86_400.0)
 
 
-def quota(limit: LimitStanding | None, retry_after_s: float | None = None) -> AdmissionError:
+def quota_error(limit: LimitStanding | None, retry_after_s: float | None = None) -> AdmissionError:
     error = refusal_error(Refusal.QUOTA_EXHAUSTED, "acme|app", limit, retry_after_s)
     assert isinstance(error, AdmissionError)
     return error
@@ -41,16 +41,32 @@ def quota(limit: LimitStanding | None, retry_after_s: float | None = None) -> Ad
 @pytest.mark.parametrize(
     ("error", "code", "headers"),
     [
-        (quota(_MINUTE), "rate_limit_exceeded", {"retry-after": "42", "retry-after-ms": "42000"}),
         (
-            quota(_MINUTE, 3.0),
+            quota_error(_MINUTE),
+            "rate_limit_exceeded",
+            {"retry-after": "42", "retry-after-ms": "42000"},
+        ),
+        (
+            quota_error(_MINUTE, 3.0),
             "rate_limit_exceeded",
             {"retry-after": "3", "retry-after-ms": "3000"},
         ),
-        (quota(_HOUR), "rate_limit_exceeded", {"retry-after": "1800", "x-should-retry": "false"}),
-        (quota(_DAY), "insufficient_quota", {"retry-after": "9001", "x-should-retry": "false"}),
-        (quota(_DAY, 2.0), "insufficient_quota", {"retry-after": "2", "x-should-retry": "false"}),
-        (quota(None), "insufficient_quota", {"x-should-retry": "false"}),
+        (
+            quota_error(_HOUR),
+            "rate_limit_exceeded",
+            {"retry-after": "1800", "x-should-retry": "false"},
+        ),
+        (
+            quota_error(_DAY),
+            "insufficient_quota",
+            {"retry-after": "9001", "x-should-retry": "false"},
+        ),
+        (
+            quota_error(_DAY, 2.0),
+            "insufficient_quota",
+            {"retry-after": "2", "x-should-retry": "false"},
+        ),
+        (quota_error(None), "insufficient_quota", {"x-should-retry": "false"}),
         (
             refusal_error(Refusal.CAP_REACHED, "acme|app"),
             "application_budget_exhausted",
@@ -67,21 +83,21 @@ def quota(limit: LimitStanding | None, retry_after_s: float | None = None) -> Ad
 def test_rate_refusal_is_retryable_and_budget_refusal_is_not(
     error: AdmissionError, code: str, headers: dict[str, str]
 ) -> None:
-    """A rate refills within the wait; a daily budget does not."""
+    """A rate limit refills within the wait; a daily budget does not."""
     said = error_headers(error, lambda: 0.5)
 
     assert code == status_of(error)[2]
     assert headers == {n: v for n, v in said.items() if n != "x-justitia-dropped-reason"}
 
 
-def test_refusal_names_the_limit_that_binds() -> None:
+def test_quota_refusal_names_the_exceeded_limit() -> None:
     """The error names the tenant, the unit and the window of the limit."""
-    assert "(tokens of acme: 1e+06 in 3600 s, 0 left)" in str(quota(_HOUR))
+    assert "(tokens of acme: 1e+06 in 3600 s, 0 left)" in str(quota_error(_HOUR))
 
 
 @pytest.mark.parametrize("drawn", [0.0, 0.5, 1.0])
-def test_wait_is_spread_and_never_longer_than_clients_obey(drawn: float) -> None:
-    """The jitter is 10 %, and OpenAI's client ignores waits of more than 120 s."""
+def test_retry_time_is_jittered_and_never_longer_than_clients_obey(drawn: float) -> None:
+    """The jitter is 10 %, and OpenAI's client ignores retry times above 120 s."""
     (seconds, long) = (retry_headers(QueueFull("x", s), lambda: drawn) for s in (50.0, 120.0))
 
     assert abs({0.0: 45_000, 0.5: 50_000, 1.0: 55_000}[drawn] - int(seconds["retry-after-ms"])) <= 1
@@ -92,11 +108,11 @@ def test_wait_is_spread_and_never_longer_than_clients_obey(drawn: float) -> None
 @pytest.mark.parametrize("wait_s", [0.001, 0.3, 1.0, 59.5, 120.0, 10_000.0])
 @pytest.mark.parametrize("drawn", [0.0, 1.0])
 def test_official_clients_obey_the_retry_time(wait_s: float, drawn: float) -> None:
-    """The rules are read from the installed client packages."""
+    """The rules of the clients are read from the installed packages."""
     headers = retry_headers(QueueFull("x", wait_s), lambda: drawn)
     told_s = int(headers["retry-after-ms"]) / 1_000
     one, other = openai.OpenAI(api_key="k"), anthropic.Anthropic(api_key="k")
-    theirs = _rules(other)
+    theirs = _retries_after(other)
 
     assert one._should_retry(httpx.Response(429, headers=headers))
     assert theirs(headers)
@@ -105,30 +121,30 @@ def test_official_clients_obey_the_retry_time(wait_s: float, drawn: float) -> No
 
 
 def test_official_clients_do_not_retry_a_spent_budget() -> None:
-    """A budget is still spent at the next try, and Anthropic's client would wait for hours."""
-    headers = retry_headers(quota(_DAY), lambda: 0.5)
+    """A spent budget stays spent until the next day; Anthropic's client would wait for hours."""
+    headers = retry_headers(quota_error(_DAY), lambda: 0.5)
 
     assert not openai.OpenAI(api_key="k")._should_retry(httpx.Response(429, headers=headers))
-    assert not _rules(anthropic.Anthropic(api_key="k"))(headers)
+    assert not _retries_after(anthropic.Anthropic(api_key="k"))(headers)
 
 
-def _rules(client: anthropic.Anthropic):  # type: ignore[no-untyped-def]
-    """Return whether Anthropic's client repeats a call after a 429 with these headers."""
+def _retries_after(client: anthropic.Anthropic):  # type: ignore[no-untyped-def]
+    """Return a function that tells whether Anthropic's client retries a 429 with given headers."""
     response = anthropic._base_client.httpx2.Response  # type: ignore[attr-defined]
     return lambda headers: client._should_retry(response(429, headers=headers))
 
 
 def test_only_admission_refusals_carry_a_reason() -> None:
-    """The list is closed, because dashboards and agents distinguish the reasons."""
+    """Dashboards and agents distinguish the reasons, so their list is closed."""
     told = {drop_reason(refusal_error(reason, "t|a")) for reason in Refusal}
-    told |= {drop_reason(error) for error in _refusing_errors()}
+    told |= {drop_reason(error) for error in _admission_errors()}
 
     assert set(DropReason) == told
     assert drop_reason(AttemptsExhausted("x")) is DropReason.ATTEMPTS
     assert drop_reason(TooManyFailures("x")) is drop_reason(Unauthenticated("x")) is None
 
 
-def _refusing_errors() -> list[JustitiaError]:
+def _admission_errors() -> list[JustitiaError]:
     kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
     return [
         kind("x")
@@ -139,7 +155,7 @@ def _refusing_errors() -> list[JustitiaError]:
 
 
 def test_documentation_has_every_reason() -> None:
-    """Authors of agents read the table in `deployments/api.md`."""
+    """Authors of agents read the table of reasons in `deployments/api.md`."""
     section = _API.split("### Why a call was dropped")[1].split("\n## ")[0]
 
     assert {reason.value for reason in DropReason} == set(

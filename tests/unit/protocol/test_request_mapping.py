@@ -22,16 +22,16 @@ _MAPPING = RequestMapping(("m", "adapter"), _ALIASES, {"minimal": "low", "max": 
         ("claude-*", "claude-*"),
     ],
 )
-def test_most_specific_alias_wins(name: str, alias: str | None) -> None:
+def test_most_specific_model_alias_wins(name: str, alias: str | None) -> None:
     assert alias == best_alias(name, _ALIASES)
 
 
-def test_star_is_every_name() -> None:
+def test_alias_star_matches_every_model_name() -> None:
     assert "*" == best_alias("anything", ("*", "gpt-*"))
 
 
-def test_patterns_are_not_listed() -> None:
-    """Clients select names literally from the model list, so it must not contain patterns."""
+def test_alias_patterns_are_not_in_the_model_list() -> None:
+    """Clients pick names from the model list and send them literally."""
     assert ("gpt-4o",) == listed_aliases(_ALIASES)
 
 
@@ -47,7 +47,7 @@ def test_patterns_are_not_listed() -> None:
         ({"output_config": {"effort": "max"}}, {"output_config": {"effort": "high"}}),
     ],
 )
-def test_request_is_rewritten(sent: dict[str, Any], read: dict[str, Any] | None) -> None:
+def test_mapping_rewrites_the_request(sent: dict[str, Any], read: dict[str, Any] | None) -> None:
     fields = json.loads(json.dumps(sent))
     body = _MAPPING.map_request(fields, json.dumps(sent).encode())
 

@@ -5,13 +5,13 @@ import pytest
 from justitia_ray.errors import EngineFailed, StreamUnfinished
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from justitia_ray.protocol.stream_ends import StreamEnd
-from tests.unit.serve.ingress.engine_streams import PATHS, STREAMS, named
+from tests.unit.serve.ingress.engine_streams import PATHS, STREAMS, named_event
 
 _ERROR = {"message": "m", "type": "InternalServerError", "code": 500}
 
 
 def end_of(path: str, *chunks: bytes) -> StreamEnd:
-    """Return the end of a stream of these chunks."""
+    """Return how a stream of these chunks ended."""
     end = StreamEnd(path)
     for chunk in chunks:
         end.note_chunk(chunk)
@@ -19,7 +19,7 @@ def end_of(path: str, *chunks: bytes) -> StreamEnd:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_stream_with_its_last_event_is_whole(path: str) -> None:
+def test_stream_with_its_last_event_is_complete(path: str) -> None:
     end_of(path, *STREAMS[path]).check()
     end_of(path, b"".join(STREAMS[path])).check()
 
@@ -37,12 +37,12 @@ def test_stream_without_its_last_event_is_cut(path: str) -> None:
         (CHAT, b'data: {"error": {"message": "m"}}\n\n'),
         (CHAT, b'data: {"error":{"message":"m"}}\n\n'),
         (COMPLETIONS, b'data: {"error": {"message": "m"}}\n\n'),
-        (MESSAGES, named("error", error={"type": "internal_error", "message": "m"})),
-        (RESPONSES, named("error", code="500", message="m", sequence_number=4)),
-        (RESPONSES, named("response.failed", response={"error": _ERROR}, sequence_number=4)),
+        (MESSAGES, named_event("error", error={"type": "internal_error", "message": "m"})),
+        (RESPONSES, named_event("error", code="500", message="m", sequence_number=4)),
+        (RESPONSES, named_event("response.failed", response={"error": _ERROR}, sequence_number=4)),
     ],
 )
-def test_stream_with_an_error_event_has_failed_also_if_its_last_event_follows(
+def test_stream_with_an_error_event_has_failed_even_before_its_last_event(
     path: str, event: bytes
 ) -> None:
     for last in ((), STREAMS[path][-1:]):
@@ -56,8 +56,8 @@ def test_stream_with_an_error_event_has_failed_also_if_its_last_event_follows(
 def test_text_that_reads_like_an_error_event_is_no_error(path: str) -> None:
     """Line breaks in generated text are escaped in JSON, so they cannot start an event."""
     text = '\nevent: error\ndata: {"error": 1}\n\ndata: {"error": 1}'
-    end_of(path, named("delta", text=text), *STREAMS[path]).check()
+    end_of(path, named_event("delta", text=text), *STREAMS[path]).check()
 
 
-def test_response_that_reached_its_longest_output_is_whole() -> None:
-    end_of(RESPONSES, named("response.incomplete", sequence_number=4)).check()
+def test_response_that_reached_max_output_tokens_is_complete() -> None:
+    end_of(RESPONSES, named_event("response.incomplete", sequence_number=4)).check()

@@ -19,7 +19,7 @@ from tests.unit.serve.ingress.engine_streams import (
     PATHS,
     STREAMS,
     events_of,
-    named,
+    named_event,
 )
 
 _COMMENT = b": justitia position=7\n\n"
@@ -30,7 +30,7 @@ def form_of(path: str, **fields: Any) -> StreamForm:
     return stream_form(path, json.dumps(BODIES[path] | fields).encode(), lambda: _NOW)
 
 
-def with_signs(path: str, kind: Keepalive, *places: int, joined: bool = False) -> bytes:
+def stream_with_keepalives(path: str, kind: Keepalive, *places: int, joined: bool = False) -> bytes:
     """Return a stream with a keepalive before each chunk and at the end."""
     form = form_of(path)
     chunks = [b"".join(STREAMS[path])] if joined else STREAMS[path]
@@ -45,18 +45,18 @@ def with_signs(path: str, kind: Keepalive, *places: int, joined: bool = False) -
 
 @pytest.mark.parametrize("kind", [Keepalive.EVENT, Keepalive.COMMENT])
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-def test_chat_has_no_event_of_its_own_and_gets_a_comment(path: str, kind: Keepalive) -> None:
-    body = with_signs(path, kind, 0, 1, len(STREAMS[path]))
+def test_keepalive_of_a_chat_is_a_comment(path: str, kind: Keepalive) -> None:
+    body = stream_with_keepalives(path, kind, 0, 1, len(STREAMS[path]))
 
     assert 3 == body.count(_COMMENT)
     assert b"".join(STREAMS[path]) == body.replace(_COMMENT, b"")
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-def test_chunk_without_text_fits_the_chunks_around_it(path: str) -> None:
+def test_empty_chat_chunk_looks_like_the_chunks_around_it(path: str) -> None:
     """Clients read the first choice of each chunk and expect one id per stream."""
     last = len(STREAMS[path]) - 1
-    body = with_signs(path, Keepalive.CHUNK, 0, 0, 1, last)
+    body = stream_with_keepalives(path, Keepalive.CHUNK, 0, 0, 1, last)
 
     assert all(line.startswith("data: ") for line in body.decode().split("\n") if line)
     *chunks, (_, done) = events_of(body)
@@ -70,24 +70,24 @@ def test_chunk_without_text_fits_the_chunks_around_it(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-def test_chunk_without_text_uses_the_engines_id_once_it_was_sent(path: str) -> None:
-    body = with_signs(path, Keepalive.CHUNK, 1)
+def test_empty_chunk_has_the_engines_id_once_that_was_sent(path: str) -> None:
+    body = stream_with_keepalives(path, Keepalive.CHUNK, 1)
 
     assert STREAMS[path][0] in body
     assert {"engine-1"} == {data["id"] for _, data in events_of(body)[:-1]}
 
 
 @pytest.mark.parametrize("kind", [Keepalive.EVENT, Keepalive.CHUNK])
-def test_message_gets_a_ping_wherever_it_is_silent(kind: Keepalive) -> None:
+def test_keepalive_of_a_message_is_a_ping_at_any_position(kind: Keepalive) -> None:
     ping = b'event: ping\ndata: {"type":"ping"}\n\n'
-    body = with_signs(MESSAGES, kind, *range(len(STREAMS[MESSAGES])))
+    body = stream_with_keepalives(MESSAGES, kind, *range(len(STREAMS[MESSAGES])))
 
     assert len(STREAMS[MESSAGES]) == body.count(ping)
     assert b"".join(STREAMS[MESSAGES]) == body.replace(ping, b"")
 
 
-def test_comment_with_text_precedes_an_event() -> None:
-    """The comment has the queue position; a client may ask for chunks instead of comments."""
+def test_queue_position_comment_precedes_the_keepalive_event() -> None:
+    """A client may ask for empty chunks instead of comments."""
     ping = form_of(MESSAGES).keepalive(Keepalive.EVENT, _COMMENT)
     told = [
         form_of(path).keepalive(kind, _COMMENT, is_news=True)
@@ -107,11 +107,11 @@ def test_comment_with_text_precedes_an_event() -> None:
 @pytest.mark.parametrize(
     "places", [(), (0,), (0, 0, 0), (1,), (0, 1), (2,), (0, 0, 3, 3, 5), (4, 8), (0, 9)]
 )
-def test_numbers_of_a_response_are_consecutive_wherever_it_is_silent(
+def test_sequence_numbers_of_a_response_with_keepalives_are_consecutive(
     kind: Keepalive, places: tuple[int, ...], joined: bool
 ) -> None:
     """The response is created once, and the engine's events are unchanged."""
-    body = with_signs(RESPONSES, kind, *places, joined=joined)
+    body = stream_with_keepalives(RESPONSES, kind, *places, joined=joined)
 
     events = events_of(body)
     assert list(range(len(events))) == [data["sequence_number"] for _, data in events]
@@ -130,8 +130,8 @@ def test_numbers_of_a_response_are_consecutive_wherever_it_is_silent(
     assert engines[1:] == said
 
 
-def test_waiting_response_is_queued_with_its_requested_fields() -> None:
-    """Clients read the response object from its first event."""
+def test_queued_response_has_the_requested_fields() -> None:
+    """Clients read the response object from the stream's first event."""
     tool = {"type": "function", "name": "f", "parameters": {}}
     form = form_of(RESPONSES, instructions="be kind", tools=[tool], temperature=0.5)
     [(_, created), (_, queued)] = events_of(form.keepalive(Keepalive.EVENT, _COMMENT))
@@ -147,7 +147,7 @@ def test_waiting_response_is_queued_with_its_requested_fields() -> None:
     )
 
 
-def test_half_an_event_takes_nothing_in() -> None:
+def test_keepalive_never_splits_an_event() -> None:
     form = form_of(CHAT)
     form.passed(b'data: {"id"')
 
@@ -165,7 +165,9 @@ _FAILURES = [
 
 
 @pytest.mark.parametrize(("error", "kind", "code"), _FAILURES)
-def test_failure_has_the_format_of_the_api(error: JustitiaError, kind: str, code: str) -> None:
+def test_failed_stream_ends_in_the_error_format_of_its_api(
+    error: JustitiaError, kind: str, code: str
+) -> None:
     [(name, message)] = events_of(form_of(MESSAGES).failure(error))
     assert ("error", {"type": kind, "message": "cut"}) == (name, message["error"])
     for path in (CHAT, COMPLETIONS):
@@ -194,8 +196,8 @@ def test_failed_response_has_the_next_number_and_the_id_of_its_stream(
 
 
 @pytest.mark.parametrize("signs", [0, 1, 3])
-def test_response_that_fails_before_its_first_event_is_created_before(signs: int) -> None:
-    """A client ignores other events before the response was created."""
+def test_failure_before_the_first_event_creates_the_response_first(signs: int) -> None:
+    """Clients ignore events of a response that was not created."""
     form = form_of(RESPONSES)
     body = b"".join(form.keepalive(Keepalive.EVENT, _COMMENT) for _ in range(signs))
     events = events_of(body + form.failure(EngineError("cut")))
@@ -209,14 +211,14 @@ def test_response_that_fails_before_its_first_event_is_created_before(signs: int
     ("status", "code"),
     [(400, "invalid_prompt"), (429, "rate_limit_exceeded"), (500, "server_error")],
 )
-def test_engines_refusal_has_a_code_that_clients_know(status: int, code: str) -> None:
+def test_engines_refusal_has_an_error_code_that_clients_know(status: int, code: str) -> None:
     error = {"message": "m", "type": "BadRequestError", "code": status}
     *_, (_, failed) = events_of(form_of(RESPONSES).refusal(status, error))
 
     assert {"code": code, "message": "m"} == failed["response"]["error"]
 
 
-def test_field_of_the_name_of_the_number_keeps_its_value() -> None:
+def test_field_named_sequence_number_in_the_request_keeps_its_value() -> None:
     """A response repeats the metadata and tools of its request."""
     form = form_of(RESPONSES)
     body = form.keepalive(Keepalive.EVENT, _COMMENT) + form.passed(b"".join(STREAMS[RESPONSES][:2]))
@@ -226,7 +228,7 @@ def test_field_of_the_name_of_the_number_keeps_its_value() -> None:
     assert (2, {"sequence_number": 3}) == (data["sequence_number"], tool["parameters"])
 
 
-def test_event_without_a_number_passes_and_does_not_count() -> None:
+def test_event_without_a_sequence_number_is_passed_on_and_not_counted() -> None:
     form = form_of(RESPONSES)
     form.passed(b"".join(STREAMS[RESPONSES][:2]) + b"data: [DONE]\n\n")
     [(_, failed)] = events_of(form.failure(EngineError("cut")))
@@ -235,9 +237,9 @@ def test_event_without_a_number_passes_and_does_not_count() -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_payload_that_cannot_be_read_again_fails_no_stream(path: str) -> None:
+def test_unreadable_event_payload_does_not_fail_the_stream(path: str) -> None:
     form = stream_form(path, b'{"model": 7, "tools": ')
 
     assert form.keepalive(Keepalive.CHUNK, _COMMENT)
     assert form.failure(EngineError("cut"))
-    assert named("x") == form.passed(named("x"))
+    assert named_event("x") == form.passed(named_event("x"))

@@ -10,27 +10,27 @@ from justitia_ray.protocol.engine import Output
 from justitia_ray.protocol.stream_parts import Delivered, Part, Resume, joined, without_delivered
 
 
-def event(text: str, response: str = "cmpl-a", created: int = 1) -> bytes:
+def completion_event(text: str, response: str = "cmpl-a", created: int = 1) -> bytes:
     fields = {"id": response, "object": "text_completion", "created": created, "text": text}
     return b"data: " + json.dumps(fields, separators=(",", ":")).encode() + b"\n\n"
 
 
-async def again(*chunks: bytes) -> AsyncGenerator[str | Part]:
-    """Yield a head and the stream of an engine that was given its earlier outputs."""
+async def regenerated_stream(*chunks: bytes) -> AsyncGenerator[str | Part]:
+    """Yield a head and the parts of an engine that was given its earlier output."""
     yield "head"
     for chunk in chunks:
         yield Part(chunk, 1, ())
 
 
 async def rest_of(delivered: Delivered, *chunks: bytes) -> list[str | Part]:
-    """Return the part of a regenerated stream that is sent after `delivered`."""
+    """Return what is sent of a regenerated stream after the delivered part."""
     resume = delivered.resume()
     assert resume is not None
-    return [item async for item in without_delivered(again(*chunks), resume)]
+    return [item async for item in without_delivered(regenerated_stream(*chunks), resume)]
 
 
-def test_parts_are_joined_in_order_with_all_they_carry() -> None:
-    """Lost tokens of a middle part would be generated twice."""
+def test_joined_parts_keep_their_order_and_tokens() -> None:
+    """A continuation would generate the lost tokens of a middle part twice."""
     first = Part(b"a", 1, (Output((1,)),))
     second = Part(b"bc", 2, (Output((2, 3)), Output((4,), "stop")), "why not")
 
@@ -39,70 +39,80 @@ def test_parts_are_joined_in_order_with_all_they_carry() -> None:
     )
 
 
-def test_delivered_tokens_are_stored_for_the_next_attempt() -> None:
-    """Tokens arrive with chunks but may be ahead of them."""
+def test_delivered_tokens_are_kept_for_the_next_attempt() -> None:
+    """Tokens may be reported before the chunk that contains their text."""
     delivered = Delivered()
-    delivered.add_part(Part(event("x"), 1, (Output((1,)), Output((2,)))))
-    delivered.add_part(Part(event("yy") + event("z"), 2, (Output((3, 4)), Output((), "stop", 7))))
+    delivered.add_part(Part(completion_event("x"), 1, (Output((1,)), Output((2,)))))
+    delivered.add_part(
+        Part(
+            completion_event("yy") + completion_event("z"),
+            2,
+            (Output((3, 4)), Output((), "stop", 7)),
+        )
+    )
 
-    start = event("x").partition(b',"text"')[0]
-    size = len(event("x") + event("yy") + event("z"))
+    start = completion_event("x").partition(b',"text"')[0]
+    size = len(completion_event("x") + completion_event("yy") + completion_event("z"))
     outputs = (Output((1,)), Output((2,)), Output((3, 4)), Output((), "stop", 7))
     assert Resume(outputs, 3, size, start) == delivered.resume()
 
 
-def test_obstacle_is_raised_once_a_part_was_delivered() -> None:
-    """Half a stream with a different second half is worse than an error."""
+def test_obstacle_to_a_continuation_is_raised_after_a_delivered_part() -> None:
+    """A stream whose second half belongs to another answer is worse than an error."""
     delivered = Delivered()
-    delivered.add_part(Part(event("x"), 1, (), "it has more than one choice"))
-    delivered.add_part(Part(event("y"), 1, ()))
+    delivered.add_part(Part(completion_event("x"), 1, (), "it has more than one choice"))
+    delivered.add_part(Part(completion_event("y"), 1, ()))
 
     with pytest.raises(CannotContinue, match="more than one choice"):
         delivered.resume()
 
 
-async def test_continuation_starts_after_the_delivered_part_with_its_id() -> None:
+async def test_continuation_starts_after_the_delivered_part_and_keeps_its_id() -> None:
     delivered = Delivered()
-    delivered.add_part(Part(event("x") + event("y"), 2, ()))
-    made_again = [event(text, "cmpl-b", 7) for text in "xyz"]
+    delivered.add_part(Part(completion_event("x") + completion_event("y"), 2, ()))
+    made_again = [completion_event(text, "cmpl-b", 7) for text in "xyz"]
 
     rest = await rest_of(delivered, *made_again, b"data: [DONE]\n\n")
 
-    assert ["head", Part(event("z"), 1, ()), Part(b"data: [DONE]\n\n", 1, ())] == rest
+    assert ["head", Part(completion_event("z"), 1, ()), Part(b"data: [DONE]\n\n", 1, ())] == rest
 
 
-async def test_text_that_looks_like_an_event_is_unchanged() -> None:
-    """Only the event's frame is rewritten, not the generated text."""
+async def test_generated_text_that_looks_like_an_event_is_unchanged() -> None:
+    """Only the fields around the generated text are rewritten."""
     told = 'data: {"id":"q","object":"q","created":9'
     delivered = Delivered()
-    delivered.add_part(Part(event("x"), 1, ()))
+    delivered.add_part(Part(completion_event("x"), 1, ()))
 
-    (_, part) = await rest_of(delivered, event("x", "cmpl-b", 7), event(told, "cmpl-b", 7))
+    (_, part) = await rest_of(
+        delivered, completion_event("x", "cmpl-b", 7), completion_event(told, "cmpl-b", 7)
+    )
 
-    assert Part(event(told), 1, ()) == part
+    assert Part(completion_event(told), 1, ()) == part
 
 
 async def test_stream_that_begins_differently_is_not_continued() -> None:
-    """Replicas of two versions may split a text into different chunks."""
+    """Replicas of two vLLM versions may split a text into different chunks."""
     delivered = Delivered()
-    delivered.add_part(Part(event("x") + event("y"), 2, ()))
+    delivered.add_part(Part(completion_event("x") + completion_event("y"), 2, ()))
 
     with pytest.raises(CannotContinue, match="answers differently"):
-        await rest_of(delivered, event("x"), event("yz"), event(""))
+        await rest_of(
+            delivered, completion_event("x"), completion_event("yz"), completion_event("")
+        )
 
 
-def named(kind: str, **names: object) -> bytes:
+def event_of_kind(kind: str, **names: object) -> bytes:
     data = json.dumps({"type": kind} | names, separators=(",", ":"))
     return f"event: {kind}\ndata: {data}\n\n".encode()
 
 
-def response(one: str, item: str, at: int, *texts: str) -> list[bytes]:
-    """Return a response with one item of these texts, named again by a late event."""
+def response_chunks(one: str, item: str, at: int, *texts: str) -> list[bytes]:
+    """Return a response of one item with these texts, named once more by a late event."""
     return [
-        named("created", response={"id": one, "created_at": at}),
-        named("added", item={"id": item, "role": "assistant"}),
-        *(named("delta", item_id=item, delta=text) for text in texts),
-        named(
+        event_of_kind("created", response={"id": one, "created_at": at}),
+        event_of_kind("added", item={"id": item, "role": "assistant"}),
+        *(event_of_kind("delta", item_id=item, delta=text) for text in texts),
+        event_of_kind(
             "completed", response={"id": one, "created_at": at, "output": [{"id": "new_of_own"}]}
         ),
     ]
@@ -110,20 +120,20 @@ def response(one: str, item: str, at: int, *texts: str) -> list[bytes]:
 
 async def test_continued_response_keeps_the_ids_sent_to_the_caller() -> None:
     """Each attempt generates new ids, and clients ignore deltas of unknown items."""
-    undisturbed = response("resp_a", "msg_a", 17, "x", "y")
+    undisturbed = response_chunks("resp_a", "msg_a", 17, "x", "y")
     delivered = Delivered(names=True)
     delivered.add_part(Part(b"".join(undisturbed[:3]), 3, ()))
 
-    _, *rest = await rest_of(delivered, *response("resp_b", "msg_b", 23, "x", "y"))
+    _, *rest = await rest_of(delivered, *response_chunks("resp_b", "msg_b", 23, "x", "y"))
 
     assert undisturbed[3:] == [part.body for part in rest if isinstance(part, Part)]
 
 
 async def test_item_that_begins_after_the_cut_keeps_its_id() -> None:
     delivered = Delivered(names=True)
-    delivered.add_part(Part(response("resp_a", "msg_a", 17, "x")[0], 1, ()))
+    delivered.add_part(Part(response_chunks("resp_a", "msg_a", 17, "x")[0], 1, ()))
 
-    _, added, delta, _ = await rest_of(delivered, *response("resp_b", "msg_b", 23, "x"))
+    _, added, delta, _ = await rest_of(delivered, *response_chunks("resp_b", "msg_b", 23, "x"))
 
     assert isinstance(added, Part)
     assert isinstance(delta, Part)
@@ -132,11 +142,11 @@ async def test_item_that_begins_after_the_cut_keeps_its_id() -> None:
 
 
 async def test_id_in_generated_text_is_unchanged() -> None:
-    """Quotes inside a text are escaped, so a name in it is not replaced."""
+    """Quotes inside a text are escaped, so an id field in the text is not rewritten."""
     told = '"id":"msg_b","created_at":23'
     delivered = Delivered(names=True)
-    delivered.add_part(Part(b"".join(response("resp_a", "msg_a", 17, "x")[:2]), 2, ()))
+    delivered.add_part(Part(b"".join(response_chunks("resp_a", "msg_a", 17, "x")[:2]), 2, ()))
 
-    _, delta, _ = await rest_of(delivered, *response("resp_b", "msg_b", 23, told))
+    _, delta, _ = await rest_of(delivered, *response_chunks("resp_b", "msg_b", 23, told))
 
-    assert Part(named("delta", item_id="msg_a", delta=told), 1, ()) == delta
+    assert Part(event_of_kind("delta", item_id="msg_a", delta=told), 1, ()) == delta

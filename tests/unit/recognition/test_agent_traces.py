@@ -16,27 +16,27 @@ from justitia_ray.recognition.conversations import Conversation, read_conversati
 from justitia_ray.recognition.directory import Directory
 from tests.harness.agents.exchange import Exchange
 
-# LlamaIndex's workflows read every attribute of their events, including deprecated ones.
+# LlamaIndex's workflows read even deprecated attributes of their events
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
 
 _TENANT = "t"
 _PIECE = 100
-"""Number of bytes that a streamed answer is read in at a time."""
+"""Number of bytes in which a streamed answer is read."""
 
 
 @dataclass
 class Recognized:
-    """Counts of follow-up calls that were recognised, by client."""
+    """Number of follow-up calls that were recognised, missed or assigned wrongly, by client."""
 
     right: Counter[str] = field(default_factory=Counter)
     wrong: Counter[str] = field(default_factory=Counter)
-    """Calls assigned to another run."""
+    """Calls that were assigned to another run."""
     missed: Counter[str] = field(default_factory=Counter)
-    """Calls treated as a separate application."""
+    """Calls that were treated as a separate application."""
 
 
-def put_together(exchanges: Iterable[Exchange]) -> Recognized:
-    """Recognise calls in the recorded order of requests and answers, and compare with the runs."""
+def recognise_in_order(exchanges: Iterable[Exchange]) -> Recognized:
+    """Recognise recorded calls in their order, and compare the result with the recorded runs."""
     directory, found = Directory(), Recognized()
     run_of: dict[str, int] = {}
     seen: set[int] = set()
@@ -72,7 +72,7 @@ def put_together(exchanges: Iterable[Exchange]) -> Recognized:
 
 
 def names_after(conversation: Conversation, exchange: Exchange) -> list[bytes]:
-    """Return the names that an answer gives its conversation."""
+    """Return the conversation names that an answer creates."""
     reader = AnswerReader(conversation.path, stream=exchange.streamed)
     size = _PIECE if exchange.streamed else len(exchange.response)
     for at in range(0, len(exchange.response), size):
@@ -82,26 +82,26 @@ def names_after(conversation: Conversation, exchange: Exchange) -> list[bytes]:
 
 
 @pytest.fixture(scope="module")
-def agents() -> ModuleType:
+def agent_traces() -> ModuleType:
     """Return the recording module, which imports thousands of client modules."""
     return importlib.import_module("tests.harness.agents.traces")
 
 
-def test_follow_up_calls_of_real_agents_are_assigned_to_their_run(agents: ModuleType) -> None:
-    """Every kind of client is recognised, including forks of a conversation."""
-    found = put_together(agents.recorded_short_traces())
+def test_follow_up_calls_of_real_agents_are_assigned_to_their_run(agent_traces: ModuleType) -> None:
+    """The recordings have every kind of client, and conversations that fork."""
+    found = recognise_in_order(agent_traces.recorded_short_traces())
 
-    assert set(agents.CLIENTS) == set(found.right)
+    assert set(agent_traces.CLIENTS) == set(found.right)
     assert not found.wrong
     assert not found.missed
 
 
 def test_runs_with_equal_text_are_distinguished_by_tool_call_ids(
-    agents: ModuleType,
+    agent_traces: ModuleType,
 ) -> None:
     clients = ("openai_chat", "anthropic_streamed", "openai_agents_responses", "pydantic_ai_chat")
-    alike = asyncio.run(agents.record_traces(7, 2, clients=clients, most_turns=2, alike=True))
-    found = put_together(alike)
+    alike = asyncio.run(agent_traces.record_traces(7, 2, clients=clients, most_turns=2, alike=True))
+    found = recognise_in_order(alike)
 
     assert set(clients) == set(found.right)
     assert not found.wrong

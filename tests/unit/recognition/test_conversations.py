@@ -23,17 +23,17 @@ _CHAT_ANSWER = {"role": "assistant", "content": "Let me look.", "tool_calls": [_
 _RESULT = {"role": "tool", "tool_call_id": "call_7", "content": "nothing"}
 
 
-def conversation(path: str, fields: Json, scope: str = "t") -> Conversation:
+def conversation_of(path: str, fields: Json, scope: str = "t") -> Conversation:
     found = read_conversation(path, fields, scope)
     assert found is not None
     return found
 
 
-def chat(*messages: Json, scope: str = "t") -> Conversation:
-    return conversation(CHAT, {"messages": list(messages)}, scope)
+def chat_of(*messages: Json, scope: str = "t") -> Conversation:
+    return conversation_of(CHAT, {"messages": list(messages)}, scope)
 
 
-def said(path: str, *pieces: bytes, stream: bool = False) -> list[Turn]:
+def turns_of(path: str, *pieces: bytes, stream: bool = False) -> list[Turn]:
     """Return the model's turns in an answer that arrives in these pieces."""
     reader = AnswerReader(path, stream=stream)
     for piece in pieces:
@@ -42,12 +42,12 @@ def said(path: str, *pieces: bytes, stream: bool = False) -> list[Turn]:
     return reader.turns()
 
 
-def chat_answer(**message: Any) -> Turn:
-    [turn] = said(CHAT, json.dumps({"choices": [{"index": 0, "message": message}]}).encode())
+def chat_turn(**message: Any) -> Turn:
+    [turn] = turns_of(CHAT, json.dumps({"choices": [{"index": 0, "message": message}]}).encode())
     return turn
 
 
-def events(*data: Json, done: bool = False) -> bytes:
+def sse_events(*data: Json, done: bool = False) -> bytes:
     lines = [f"data: {json.dumps(one)}\n\n" for one in data] + ["data: [DONE]\n\n"] * done
     return "".join(lines).encode()
 
@@ -63,13 +63,13 @@ def events(*data: Json, done: bool = False) -> bytes:
         | {"tool_calls": [_CALL | {"function": {"name": "read", "arguments": '{"a":1}'}}]},
     ],
 )
-def test_chat_continues_whatever_format_its_client_uses(sent_back: Json) -> None:
-    """Clients change parts, outer spaces and the format of arguments; text and call ids remain."""
-    first = chat(_QUESTION)
-    name = first.name_after(chat_answer(**_CHAT_ANSWER))
+def test_chat_continues_in_any_format_of_its_clients(sent_back: Json) -> None:
+    """Clients change parts, outer spaces and argument formats; text and call ids stay the same."""
+    first = chat_of(_QUESTION)
+    name = first.name_after(chat_turn(**_CHAT_ANSWER))
 
     assert () == first.beginnings
-    assert (name,) == chat(_QUESTION, sent_back, _RESULT).beginnings
+    assert (name,) == chat_of(_QUESTION, sent_back, _RESULT).beginnings
 
 
 @pytest.mark.parametrize(
@@ -83,29 +83,29 @@ def test_chat_continues_whatever_format_its_client_uses(sent_back: Json) -> None
         [_QUESTION],
     ],
 )
-def test_other_conversation_is_another(messages: list[Json]) -> None:
-    """Another text, another call id, other earlier messages, or no answer."""
-    name = chat(_QUESTION).name_after(chat_answer(**_CHAT_ANSWER))
+def test_changed_conversation_is_a_different_one(messages: list[Json]) -> None:
+    """The text, a call id or an earlier message differs, or the answer is missing."""
+    name = chat_of(_QUESTION).name_after(chat_turn(**_CHAT_ANSWER))
 
-    assert name not in chat(*messages).beginnings
+    assert name not in chat_of(*messages).beginnings
 
 
-def test_scope_keeps_conversations_apart() -> None:
-    """Equal words of another tenant or credential belong to another conversation."""
-    turn = chat_answer(content="yes")
-    names = [chat(_QUESTION, scope=scope).name_after(turn) for scope in ("a", "b")]
+def test_equal_conversations_of_two_tenants_are_different() -> None:
+    """The scope of a conversation is its tenant and its credential."""
+    turn = chat_turn(content="yes")
+    names = [chat_of(_QUESTION, scope=scope).name_after(turn) for scope in ("a", "b")]
 
     assert names[0] != names[1]
 
 
 def test_forks_continue_from_their_common_part() -> None:
-    """One conversation has two continuations, of which one continues further."""
-    turn = chat_answer(content="yes")
+    """The conversation forks into two, one of which goes on for another turn."""
+    turn = chat_turn(content="yes")
     answer = {"role": "assistant", "content": "yes"}
-    root = chat(_QUESTION).name_after(turn)
-    left = chat(_QUESTION, answer, {"role": "user", "content": "left"})
-    right = chat(_QUESTION, answer, {"role": "user", "content": "right"})
-    further = chat(
+    root = chat_of(_QUESTION).name_after(turn)
+    left = chat_of(_QUESTION, answer, {"role": "user", "content": "left"})
+    right = chat_of(_QUESTION, answer, {"role": "user", "content": "right"})
+    further = chat_of(
         _QUESTION,
         answer,
         {"role": "user", "content": "left"},
@@ -119,20 +119,20 @@ def test_forks_continue_from_their_common_part() -> None:
 
 @pytest.mark.parametrize("same_question", [False, True])
 def test_shared_prompt_template_does_not_join_calls(same_question: bool) -> None:
-    """Examples in a prompt look like earlier answers but are not.
+    """Examples in a prompt look like earlier answers of the model.
 
     Calls with equal questions and answers are not joined either once there are two of them.
     """
     template = [_QUESTION, {"role": "assistant", "content": "an example"}]
-    directory, turn = Directory(), chat_answer(content="yes")
+    directory, turn = Directory(), chat_turn(content="yes")
     joined = 0
     for number in range(3_000):
         question = {"role": "user", "content": "q" if same_question else str(number)}
-        call = chat(*template, question)
+        call = chat_of(*template, question)
         joined += bool(directory.find_conversation("t", call.beginnings))
         directory.name_conversation("t", [call.name_after(turn)], f"app-{number}")
         if number > 0 and same_question:
-            follow_up = chat(
+            follow_up = chat_of(
                 *template, question, {"role": "assistant", "content": "yes"}, _QUESTION
             )
             joined += bool(directory.find_conversation("t", follow_up.beginnings))
@@ -140,31 +140,31 @@ def test_shared_prompt_template_does_not_join_calls(same_question: bool) -> None
     assert 0 == joined
 
 
-def test_long_conversation_asks_for_its_longest_beginnings() -> None:
-    """A lookup accepts a limited number of conversation names, so the longest are sent."""
+def test_lookup_of_a_long_conversation_sends_its_longest_beginnings() -> None:
+    """The number of conversation names in a lookup is limited."""
     messages = [_QUESTION, {"role": "assistant", "content": "yes"}] * 100
-    call = chat(*messages, _QUESTION)
+    call = chat_of(*messages, _QUESTION)
 
     assert MOST_ASKED == len(call.beginnings)
-    assert call.beginnings[0] == chat(*messages[:-1]).name_after(chat_answer(content="yes"))
+    assert call.beginnings[0] == chat_of(*messages[:-1]).name_after(chat_turn(content="yes"))
 
 
 def test_prefilled_answer_and_its_continuation_are_one_turn() -> None:
-    """A caller may supply the beginning of the model's turn."""
-    begun = chat(_QUESTION, {"role": "assistant", "content": "The answer is"})
-    name = begun.name_after(chat_answer(content=" 42."))
+    """A caller may send the beginning of the model's turn."""
+    begun = chat_of(_QUESTION, {"role": "assistant", "content": "The answer is"})
+    name = begun.name_after(chat_turn(content=" 42."))
     whole = {"role": "assistant", "content": "The answer is 42."}
 
-    assert begun.beginnings == (chat(_QUESTION).name_after(Turn(MODEL, "The answer is")),)
-    assert name != chat(_QUESTION, whole, _QUESTION).beginnings[0]
-    assert (name,) == chat(
+    assert begun.beginnings == (chat_of(_QUESTION).name_after(Turn(MODEL, "The answer is")),)
+    assert name != chat_of(_QUESTION, whole, _QUESTION).beginnings[0]
+    assert (name,) == chat_of(
         _QUESTION, {"role": "assistant", "content": "The answer is"}, whole | {"content": "42."}
     ).beginnings
 
 
-def test_streamed_chat_has_the_same_turn() -> None:
-    """The result does not depend on the pieces; each choice is a separate answer."""
-    stream = events(
+def test_streamed_chat_has_the_same_turn_as_a_whole_one() -> None:
+    """The turn does not depend on how the stream was split; each choice is a separate answer."""
+    stream = sse_events(
         {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]},
         {"choices": [{"index": 1, "delta": {"content": "No."}}]},
         {"choices": [{"index": 0, "delta": {"content": "Let me "}}]},
@@ -176,7 +176,7 @@ def test_streamed_chat_has_the_same_turn() -> None:
     )
     pieces = [stream[at : at + 7] for at in range(0, len(stream), 7)]
 
-    assert [chat_answer(**_CHAT_ANSWER), Turn(MODEL, "No.")] == said(CHAT, *pieces, stream=True)
+    assert [chat_turn(**_CHAT_ANSWER), Turn(MODEL, "No.")] == turns_of(CHAT, *pieces, stream=True)
 
 
 _BLOCKS: list[Json] = [
@@ -187,17 +187,17 @@ _BLOCKS: list[Json] = [
 
 
 def test_conversation_continues_when_the_cache_marker_moves() -> None:
-    """The answer may be whole or streamed, and without the model's thinking."""
+    """The answer may be streamed or not, and the client may drop the model's thinking."""
     asked: Json = {
         "system": [{"type": "text", "text": "s", "cache_control": {"type": "ephemeral"}}],
         "messages": [
             {"role": "user", "content": [{"type": "text", "text": "q", "cache_control": {}}]}
         ],
     }
-    [turn] = said(MESSAGES, json.dumps({"type": "message", "content": _BLOCKS}).encode())
-    streamed = said(
+    [turn] = turns_of(MESSAGES, json.dumps({"type": "message", "content": _BLOCKS}).encode())
+    streamed = turns_of(
         MESSAGES,
-        events(
+        sse_events(
             {"type": "message_start", "message": {"content": []}},
             {"type": "content_block_start", "index": 0, "content_block": _BLOCKS[0]},
             {"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "h"}},
@@ -212,7 +212,7 @@ def test_conversation_continues_when_the_cache_marker_moves() -> None:
         stream=True,
     )
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": "nothing"}
-    follow_up = conversation(
+    follow_up = conversation_of(
         MESSAGES,
         {
             "system": "s",
@@ -225,7 +225,7 @@ def test_conversation_continues_when_the_cache_marker_moves() -> None:
     )
 
     assert [turn] == streamed
-    assert (conversation(MESSAGES, asked).name_after(turn),) == follow_up.beginnings
+    assert (conversation_of(MESSAGES, asked).name_after(turn),) == follow_up.beginnings
 
 
 _PROMPT = "You are an agent.\nSecond line."
@@ -233,13 +233,13 @@ _ANSWER = {"role": "assistant", "content": "yes"}
 
 
 def billing_line(call: int) -> str:
-    """Return the line at the start of Claude Code's system prompt, new in each call."""
+    """Return the first line of Claude Code's system prompt, which differs in each call."""
     version = f"2.1.100.{call:03x}"
     return f"x-anthropic-billing-header: cc_version={version}; cc_entrypoint=cli; cch={call:05x};"
 
 
-def billed(form: str, call: int, *more: Json) -> tuple[str, Json]:
-    """Return path and body of a call with the billing line, as a client or gateway sends it."""
+def billed_request(form: str, call: int, *more: Json) -> tuple[str, Json]:
+    """Return path and body of a call with the billing line, as one client or gateway sends it."""
     line, question = billing_line(call), {"role": "user", "content": "q"}
     block = {"type": "text", "text": line}
     prompt = {"type": "text", "text": _PROMPT, "cache_control": {"type": "ephemeral"}}
@@ -283,20 +283,20 @@ def billed(form: str, call: int, *more: Json) -> tuple[str, Json]:
         "developer of text",
     ],
 )
-def test_conversation_continues_although_its_billing_line_changes(form: str) -> None:
-    """The checksum in the line would otherwise make every turn a new application."""
-    first = conversation(*billed(form, 0xA1B2C))
-    second = conversation(*billed(form, 0xD3E4F, _ANSWER, _QUESTION))
+def test_conversation_continues_when_its_billing_line_changes(form: str) -> None:
+    """The line contains a checksum; if it counted, every turn would be a new application."""
+    first = conversation_of(*billed_request(form, 0xA1B2C))
+    second = conversation_of(*billed_request(form, 0xD3E4F, _ANSWER, _QUESTION))
 
     assert (first.name_after(Turn(MODEL, "yes")),) == second.beginnings
 
 
 def test_conversation_is_the_same_without_its_billing_line() -> None:
-    """A gateway may remove the line during a conversation."""
-    first = conversation(*billed("blocks", 1))
+    """A gateway may remove Claude Code's billing line during a conversation."""
+    first = conversation_of(*billed_request("blocks", 1))
     fields = {"system": _PROMPT, "messages": [{"role": "user", "content": "q"}, _ANSWER, _QUESTION]}
 
-    assert (first.name_after(Turn(MODEL, "yes")),) == conversation(MESSAGES, fields).beginnings
+    assert (first.name_after(Turn(MODEL, "yes")),) == conversation_of(MESSAGES, fields).beginnings
 
 
 @pytest.mark.parametrize(
@@ -308,24 +308,26 @@ def test_conversation_is_the_same_without_its_billing_line() -> None:
         ("x-anthropic-other-header: cch={call};", "q"),
     ],
 )
-def test_billing_line_is_left_out_at_the_start_of_the_system_prompt_only(
+def test_billing_line_is_ignored_only_at_the_start_of_the_system_prompt(
     system: str, question: str
 ) -> None:
     """Elsewhere the line is content that distinguishes conversations."""
 
-    def call(number: int, *more: Json) -> Conversation:
+    def numbered_call(number: int, *more: Json) -> Conversation:
         told = {"line": billing_line(number), "other": number, "call": number}
         asked = {"role": "user", "content": question.format(**told)}
-        return conversation(MESSAGES, {"system": system.format(**told), "messages": [asked, *more]})
+        return conversation_of(
+            MESSAGES, {"system": system.format(**told), "messages": [asked, *more]}
+        )
 
-    name = call(1).name_after(Turn(MODEL, "yes"))
+    name = numbered_call(1).name_after(Turn(MODEL, "yes"))
 
-    assert (name,) == call(1, _ANSWER, _QUESTION).beginnings
-    assert name not in call(2, _ANSWER, _QUESTION).beginnings
+    assert (name,) == numbered_call(1, _ANSWER, _QUESTION).beginnings
+    assert name not in numbered_call(2, _ANSWER, _QUESTION).beginnings
 
 
-def test_response_continues_as_a_list_of_items() -> None:
-    """Reasoning may be sent back or not; the items of one answer are one turn."""
+def test_response_with_all_earlier_items_continues_its_conversation() -> None:
+    """Clients send reasoning back or not; the items of one answer are one turn."""
     output: list[Json] = [
         {"type": "reasoning", "id": "rs_1", "summary": []},
         {
@@ -336,21 +338,21 @@ def test_response_continues_as_a_list_of_items() -> None:
         },
         {"type": "function_call", "id": "fc_1", "call_id": "call_7", "name": "r", "arguments": ""},
     ]
-    [turn] = said(RESPONSES, json.dumps({"object": "response", "output": output}).encode())
-    streamed = said(
+    [turn] = turns_of(RESPONSES, json.dumps({"object": "response", "output": output}).encode())
+    streamed = turns_of(
         RESPONSES,
-        events(
+        sse_events(
             {"type": "response.created", "response": {"output": []}},
             {"type": "response.output_text.delta", "delta": "Let"},
             {"type": "response.completed", "response": {"output": output}},
         ),
         stream=True,
     )
-    asked = conversation(RESPONSES, {"instructions": "s", "input": "q"})
+    asked = conversation_of(RESPONSES, {"instructions": "s", "input": "q"})
     answered = {"type": "function_call_output", "call_id": "call_7", "output": "nothing"}
     for sent_back in (output, output[1:], [{**output[1], "id": None}, output[2]]):
         items = [{"role": "user", "content": "q"}, *sent_back, answered]
-        follow_up = conversation(RESPONSES, {"instructions": "s", "input": items})
+        follow_up = conversation_of(RESPONSES, {"instructions": "s", "input": items})
         assert (asked.name_after(turn),) == follow_up.beginnings
 
     assert [turn] == streamed
@@ -361,15 +363,15 @@ def test_response_continues_as_a_list_of_items() -> None:
     [
         (CHAT, False, b"no json"),
         (CHAT, False, b'{"choices": 7}'),
-        (CHAT, True, events({"choices": [{"delta": {"content": "half"}}]})),
-        (CHAT, True, events({"error": "cut"}) + b"data: {"),
-        (MESSAGES, True, events({"type": "message_start"})),
-        (RESPONSES, True, events({"type": "response.failed", "response": {"output": []}})),
+        (CHAT, True, sse_events({"choices": [{"delta": {"content": "half"}}]})),
+        (CHAT, True, sse_events({"error": "cut"}) + b"data: {"),
+        (MESSAGES, True, sse_events({"type": "message_start"})),
+        (RESPONSES, True, sse_events({"type": "response.failed", "response": {"output": []}})),
         (RESPONSES, False, b"[]"),
     ],
 )
-def test_cut_answer_is_not_recorded(path: str, stream: bool, body: bytes) -> None:
-    """The same holds for a body that is no answer of the endpoint."""
+def test_truncated_answer_is_not_recorded(path: str, stream: bool, body: bytes) -> None:
+    """A body in another format than the endpoint's answers is not recorded either."""
     reader = AnswerReader(path, stream=stream)
     reader.add(body)
 
@@ -377,13 +379,13 @@ def test_cut_answer_is_not_recorded(path: str, stream: bool, body: bytes) -> Non
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_arguments_that_nest_without_end_begin_no_sub_agent(*, stream: bool) -> None:
+def test_endlessly_nested_arguments_name_no_sub_agent(*, stream: bool) -> None:
     """A model may repeat one token until its answer is cut."""
     function = {"name": "t", "arguments": '{"a":' + "[" * 5_000}
     said_by = {"tool_calls": [{"index": 0, "id": "x", "type": "function", "function": function}]}
     reader = AnswerReader(CHAT, stream=stream)
     if stream:
-        reader.add(events({"choices": [{"index": 0, "delta": said_by}]}) + b"data: [DONE]\n\n")
+        reader.add(sse_events({"choices": [{"index": 0, "delta": said_by}]}) + b"data: [DONE]\n\n")
     else:
         reader.add(json.dumps({"choices": [{"index": 0, "message": said_by}]}).encode())
 
@@ -392,8 +394,8 @@ def test_arguments_that_nest_without_end_begin_no_sub_agent(*, stream: bool) -> 
 
 
 def test_empty_answer_does_not_continue_a_conversation() -> None:
-    """Otherwise every call with the same messages would continue it."""
-    assert [] == said(CHAT, b'{"choices": [{"message": {"content": "  "}}]}')
+    """If it did, every call with the same messages would continue the same conversation."""
+    assert [] == turns_of(CHAT, b'{"choices": [{"message": {"content": "  "}}]}')
 
 
 def test_path_without_messages_has_no_conversation() -> None:
@@ -401,13 +403,13 @@ def test_path_without_messages_has_no_conversation() -> None:
 
 
 @pytest.mark.parametrize("text", ["half of a pair: \ud83d", "both: \U0001f600", "a\0b"])
-def test_text_that_is_invalid_utf_8_is_distinguished_too(text: str) -> None:
-    """JSON may contain half of a surrogate pair, UTF-8 may not."""
+def test_conversations_with_invalid_utf_8_are_distinguished(text: str) -> None:
+    """JSON may contain half of a surrogate pair, which UTF-8 cannot encode."""
     question, other = ({"role": "user", "content": text + end} for end in "ab")
-    named = chat(question).name_after(Turn(MODEL, "yes"))
+    named = chat_of(question).name_after(Turn(MODEL, "yes"))
     answered = {"role": "assistant", "content": "yes"}
-    assert chat(question, answered).beginnings == (named,)
-    assert chat(other, answered).beginnings != (named,)
+    assert chat_of(question, answered).beginnings == (named,)
+    assert chat_of(other, answered).beginnings != (named,)
 
 
 _VALUES = st.recursive(
@@ -432,10 +434,12 @@ _MESSAGE = st.dictionaries(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow])  # the first draw builds Unicode tables
+@settings(
+    suppress_health_check=[HealthCheck.too_slow]
+)  # hypothesis builds its Unicode tables at the first draw
 @given(st.sampled_from([CHAT, MESSAGES, RESPONSES]), st.lists(_MESSAGE, min_size=1, max_size=4))
-def test_every_body_that_is_accepted_can_be_read(path: str, messages: list[Json]) -> None:
-    """A body that the endpoint accepts must not fail here."""
+def test_every_accepted_body_can_be_read_as_a_conversation(path: str, messages: list[Json]) -> None:
+    """Recognition must not fail for a body that the endpoint accepts."""
     field = "input" if path == RESPONSES else "messages"
     body = json.dumps({"model": "m", "max_tokens": 1, "system": "s", field: messages}).encode()
     try:

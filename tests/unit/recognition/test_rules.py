@@ -14,7 +14,7 @@ from justitia_ray.serve.ingress.submission import ApplicationSpec
 OURS = Harness("ours", session=("x-run",), parent=("x-parent",), application_class="nightly")
 
 
-def recognize(
+def recognize_call(
     headers: dict[str, str], fields: dict[str, Any] | None = None, *more_rules: str
 ) -> Recognized | None:
     recognizer = Recognizer((*DEFAULT_RULES, *more_rules), [OURS], "justitia.application")
@@ -38,7 +38,7 @@ def recognize(
         ({"session-id": "s", "thread-id": "s"}, {}, "codex", "codex/s", "codex"),
         ({"session_id": "s", "originator": "codex_cli_rs"}, {}, "codex", "codex/s", "codex"),
         ({"session_id": "s", "user-agent": "Codex Desktop/1"}, {}, "codex", "codex/s", "codex"),
-        # Any client may use this name for its session.
+        # any client may use this name for its session
         ({"session_id": "s"}, {}, "session-id", "session-id/s", None),
         ({"session-id": "s", "user-agent": "pi/1.6.0 (linux)"}, {}, "pi", "pi/s", "pi"),
         ({"x-session-affinity": "s", "user-agent": "pi/1.6.0"}, {}, "pi", "pi/s", "pi"),
@@ -50,15 +50,15 @@ def recognize(
         ({"baggage": "justitia.application=r2"}, {}, "baggage", "baggage/r2", None),
     ],
 )
-def test_call_is_recognised_by_its_headers_and_fields(
+def test_harness_and_session_are_recognised_by_headers_and_fields(
     headers: dict[str, str],
     fields: dict[str, Any],
     rule: str,
     application_id: str | None,
     application_class: str | None,
 ) -> None:
-    """A harness also determines the class; foreign ids are replaced by a digest."""
-    found = recognize(headers, fields)
+    """The harness also sets the class; session ids of clients are replaced by a digest."""
+    found = recognize_call(headers, fields)
 
     assert found is not None
     assert (rule, application_class) == (found.rule, found.application_class)
@@ -77,11 +77,11 @@ def test_first_matching_rule_decides() -> None:
 
 
 @pytest.mark.parametrize("field", PERSONAL)
-def test_user_field_counts_only_where_configured(field: str) -> None:
-    """The value may be an e-mail address, so no id contains it."""
-    assert recognize({}, {field: "ann@example.com"}) is None
-    found = recognize({}, {field: "ann@example.com"}, field)
-    again = recognize({}, {field: "ann@example.com"}, field)
+def test_user_field_names_a_session_only_where_configured(field: str) -> None:
+    """The field may be an e-mail address, so the application's id must not contain it."""
+    assert recognize_call({}, {field: "ann@example.com"}) is None
+    found = recognize_call({}, {field: "ann@example.com"}, field)
+    again = recognize_call({}, {field: "ann@example.com"}, field)
 
     assert found == again
     assert found is not None
@@ -92,10 +92,10 @@ def test_user_field_counts_only_where_configured(field: str) -> None:
 @pytest.mark.parametrize(
     "value", ["Billing (prod) #3", "x" * 600, "Büro", "a|b", "a\nb", " ", "\ud800"]
 )
-def test_metadata_of_another_form_becomes_a_digest(field: str, value: str) -> None:
-    """Users of another program cannot change the metadata that it sends."""
-    found = recognize({}, {"metadata": {field: value}})
-    other = recognize({}, {"metadata": {field: value + "x"}})
+def test_metadata_in_an_unknown_format_becomes_a_digest(field: str, value: str) -> None:
+    """Users cannot change the metadata that their program sends."""
+    found = recognize_call({}, {"metadata": {field: value}})
+    other = recognize_call({}, {"metadata": {field: value + "x"}})
 
     assert found is not None
     assert other is not None
@@ -114,25 +114,25 @@ def test_metadata_of_another_form_becomes_a_digest(field: str, value: str) -> No
         {"metadata": {"user_id": "somebody"}},
     ],
 )
-def test_other_metadata_is_ignored(fields: dict[str, Any]) -> None:
-    assert recognize({"baggage": "x=1,,=,justitia.application="}, fields) is None
+def test_metadata_without_a_session_is_ignored(fields: dict[str, Any]) -> None:
+    assert recognize_call({"baggage": "x=1,,=,justitia.application="}, fields) is None
 
 
 @pytest.mark.parametrize(
     ("headers", "application_id", "parent"),
     [
-        # Since 0.147 a sub-agent of Codex sends the session of the root.
+        # since 0.147 a sub-agent of Codex sends the session of the root
         ({"session-id": "r", "thread-id": "t", "x-codex-parent-thread-id": "r"}, "r", None),
-        # Earlier versions send the sub-agent's own session.
+        # earlier versions of Codex send the sub-agent's own session
         ({"session-id": "t", "thread-id": "t", "x-codex-parent-thread-id": "r"}, "t", "r"),
         ({"thread-id": "t", "x-codex-parent-thread-id": "r"}, "t", "r"),
         ({"thread-id": "r"}, "r", None),
     ],
 )
-def test_codex_names_its_root_or_a_parent(
+def test_codex_call_names_its_root_or_a_parent(
     headers: dict[str, str], application_id: str, parent: str | None
 ) -> None:
-    found = recognize(headers)
+    found = recognize_call(headers)
 
     assert found is not None
     assert f"codex/{application_id}" == found.application_id
@@ -150,8 +150,8 @@ def test_codex_names_its_root_or_a_parent(
     ],
 )
 def test_final_marker_closes_the_application(headers: dict[str, str], final: bool) -> None:
-    """The service's marker counts with every rule, a harness's marker only with its sessions."""
-    found = recognize(headers)
+    """The service's marker works with every rule, a harness's marker only with its own sessions."""
+    found = recognize_call(headers)
 
     assert found is not None
     assert final == found.is_final
@@ -162,9 +162,9 @@ def test_final_marker_closes_the_application(headers: dict[str, str], final: boo
     st.text(min_size=1, max_size=200),
 )
 def test_any_session_id_of_a_harness_is_accepted(harness: Harness, value: str) -> None:
-    """The user cannot change it, so an error would lock the harness out."""
+    """Users cannot change the id, so an error would lock them out."""
     header = (*harness.run, *harness.session)[0]
-    found = recognize({header: value})
+    found = recognize_call({header: value})
 
     assert found is not None
     spec = ApplicationSpec("c", "", "t", application_id=found.application_id)

@@ -13,24 +13,26 @@ ONE = 155
 
 
 @pytest.fixture
-def driver() -> CoreDriver:
+def new_driver() -> CoreDriver:
     return CoreDriver(SchedulerCore(timeouts=PATIENT))
 
 
-def read(driver: CoreDriver) -> Demand:
-    return read_demand(driver.core, driver.now, HOLD_S)
+def read_at_now(new_driver: CoreDriver) -> Demand:
+    return read_demand(new_driver.core, new_driver.now, HOLD_S)
 
 
-def test_empty_queue_asks_for_nothing(driver: CoreDriver) -> None:
-    assert Demand(at=100.0) == read(driver)
+def test_empty_queue_has_no_demand(new_driver: CoreDriver) -> None:
+    assert Demand(at=100.0) == read_at_now(new_driver)
 
 
-def test_work_is_the_sum_of_waiting_running_and_expected_inferences(driver: CoreDriver) -> None:
-    driver.open("a", 4 * ONE)
-    driver.submit("x")
-    driver.pull(kv=25)
-    driver.submit("y")
-    demand = read(driver)
+def test_demand_is_the_cost_of_waiting_running_and_expected_inferences(
+    new_driver: CoreDriver,
+) -> None:
+    new_driver.open("a", 4 * ONE)
+    new_driver.submit("x")
+    new_driver.pull(kv=25)
+    new_driver.submit("y")
+    demand = read_at_now(new_driver)
 
     assert (ONE, ONE, 2 * ONE) == (demand.queued, demand.in_flight, demand.expected_more)
     assert 4 * ONE == demand.work
@@ -39,48 +41,48 @@ def test_work_is_the_sum_of_waiting_running_and_expected_inferences(driver: Core
     assert demand.held_tokens + 20 == demand.usable_kv_tokens
 
 
-def test_closed_application_has_no_expected_work(driver: CoreDriver) -> None:
-    driver.open("a", 4 * ONE)
-    driver.submit("x")
-    driver.handle(ev.ApplicationClosed("a"))
+def test_closed_application_has_no_expected_work(new_driver: CoreDriver) -> None:
+    new_driver.open("a", 4 * ONE)
+    new_driver.submit("x")
+    new_driver.handle(ev.ApplicationClosed("a"))
 
-    assert (ONE, 0) == (read(driver).queued, read(driver).expected_more)
+    assert (ONE, 0) == (read_at_now(new_driver).queued, read_at_now(new_driver).expected_more)
 
 
-def test_idle_application_counts_for_as_long_as_a_tool_gap_may_take(driver: CoreDriver) -> None:
+def test_idle_application_counts_for_the_time_of_a_tool_call(new_driver: CoreDriver) -> None:
     """An agent that never closes its application must not keep a replica for ten minutes."""
-    driver.open("a", 4 * ONE)
-    before = read(driver)
-    driver.now += HOLD_S
-    within = read(driver)
-    driver.now += 1.0
-    after = read(driver)
+    new_driver.open("a", 4 * ONE)
+    before = read_at_now(new_driver)
+    new_driver.now += HOLD_S
+    within = read_at_now(new_driver)
+    new_driver.now += 1.0
+    after = read_at_now(new_driver)
 
     assert (4 * ONE, 1) == (before.work, before.applications)
     assert (4 * ONE, 1) == (within.work, within.applications)
     assert (0, 0) == (after.work, after.applications)
 
 
-def test_replica_that_drains_does_not_serve(driver: CoreDriver) -> None:
-    """Running inferences continue, but no new ones are granted to the replica."""
-    driver.open("a", ONE)
-    driver.submit("x")
-    driver.pull(kv=100)
-    driver.pull(kv=100, draining=True, progress=None)
-    demand = read(driver)
+def test_draining_replica_does_not_count_as_serving(new_driver: CoreDriver) -> None:
+    """A draining replica finishes its inferences and is granted no new ones."""
+    new_driver.open("a", ONE)
+    new_driver.submit("x")
+    new_driver.pull(kv=100)
+    new_driver.pull(kv=100, draining=True, progress=None)
+    demand = read_at_now(new_driver)
 
     assert (0, 0, ONE) == (demand.replicas, demand.kv_tokens, demand.in_flight)
 
 
-def test_waiting_application_has_a_promise(driver: CoreDriver) -> None:
-    """The promise is the predicted start of its outlook, converted to work."""
-    driver.open("a", ONE)
-    driver.submit("x")
-    driver.pull(kv=25)
-    driver.open("b", ONE)
-    driver.submit("y", "b")
-    outlook = driver.core.outlooks.ask(["b"])["b"]
-    demand = read(driver)
+def test_waiting_application_has_a_promise(new_driver: CoreDriver) -> None:
+    """The promise is the predicted start that the caller was told, converted to work."""
+    new_driver.open("a", ONE)
+    new_driver.submit("x")
+    new_driver.pull(kv=25)
+    new_driver.open("b", ONE)
+    new_driver.submit("y", "b")
+    outlook = new_driver.core.outlooks.ask(["b"])["b"]
+    demand = read_at_now(new_driver)
 
     assert ["b"] == [*demand.promises]
     assert outlook.guaranteed_by_s is not None

@@ -19,11 +19,11 @@ from justitia_ray.scaling.sizing import (
 KV = 10_000
 SEATS = 100
 RATE = 0.7 * KV / USUAL_ITERATION_S
-"""KV token-time per second that a replica is assumed to serve before any measurement."""
+"""KV token-time per second that an unmeasured replica is assumed to serve."""
 RULES = SizingRules(minimum=0, maximum=10, target_drain_s=60.0, load_s=0.0)
 
 
-def demand(replicas: int = 1, **more: Any) -> Demand:
+def demand_of(replicas: int = 1, **more: Any) -> Demand:
     """Return a demand with enough inferences to fill any number of replicas."""
     usual: dict[str, Any] = {
         "at": 0.0,
@@ -38,20 +38,22 @@ def demand(replicas: int = 1, **more: Any) -> Demand:
     return Demand(**usual | more)
 
 
-def size(wanted: Demand, rules: SizingRules = RULES, fleet: Fleet | None = None) -> SizeDecision:
+def decide_size(
+    wanted: Demand, rules: SizingRules = RULES, fleet: Fleet | None = None
+) -> SizeDecision:
     return Sizer().size(wanted, rules, fleet or Fleet())
 
 
-def test_every_reason_has_a_sentence() -> None:
+def test_every_reason_of_a_decision_has_a_sentence() -> None:
     """The list of reasons is closed, and operators read the sentences."""
     assert {*WHY_SO_MANY} == {*SizeReason}
 
 
-def test_empty_queue_wants_the_minimum() -> None:
-    nothing = demand(applications=0, waiting=0)
+def test_empty_queue_wants_the_minimum_of_replicas() -> None:
+    nothing = demand_of(applications=0, waiting=0)
 
-    assert (0, SizeReason.NOTHING) == (size(nothing).wanted, size(nothing).reason)
-    assert 2 == size(nothing, replace(RULES, minimum=2)).wanted
+    assert (0, SizeReason.NOTHING) == (decide_size(nothing).wanted, decide_size(nothing).reason)
+    assert 2 == decide_size(nothing, replace(RULES, minimum=2)).wanted
 
 
 @pytest.mark.parametrize(
@@ -63,120 +65,122 @@ def test_empty_queue_wants_the_minimum() -> None:
     ],
 )
 def test_any_open_application_wants_one_replica(there: dict[str, int]) -> None:
-    """Serve counts 0 requests here, because the queue holds the calls."""
+    """Serve counts no requests in this state, because the queue holds the calls."""
     assert (1, SizeReason.OPEN) == (
-        size(demand(0, **there)).wanted,
-        size(demand(0, **there)).reason,
+        decide_size(demand_of(0, **there)).wanted,
+        decide_size(demand_of(0, **there)).reason,
     )
 
 
 def test_first_start_from_zero_is_one_replica() -> None:
     """The service rate of a replica is unknown before the first one has run."""
-    decision = size(demand(0, queued=1e12))
+    decision = decide_size(demand_of(0, queued=1e12))
 
     assert (1, None) == (decision.wanted, decision.replica_kv_per_s)
 
 
-def test_later_start_from_zero_fits_the_work() -> None:
+def test_later_start_from_zero_fits_the_measured_work() -> None:
     sizer = Sizer()
-    sizer.size(demand(1), RULES, Fleet())
-    decision = sizer.size(demand(0, at=1.0, queued=RATE * 60 * 3), RULES, Fleet())
+    sizer.size(demand_of(1), RULES, Fleet())
+    decision = sizer.size(demand_of(0, at=1.0, queued=RATE * 60 * 3), RULES, Fleet())
 
     assert (3, SizeReason.DRAIN) == (decision.wanted, decision.reason)
 
 
-def test_work_over_rate_and_target_is_the_number() -> None:
-    """240 replica-seconds in 60 s need four replicas, whatever the work consists of."""
+def test_number_of_replicas_is_work_over_rate_and_target() -> None:
+    """240 replica-seconds within 60 s need four replicas."""
     part = RATE * 60 * 4 / 3
-    decision = size(demand(1, queued=part, in_flight=part, expected_more=part))
+    decision = decide_size(demand_of(1, queued=part, in_flight=part, expected_more=part))
 
     assert (4, SizeReason.DRAIN) == (decision.wanted, decision.reason)
     assert 240.0 == pytest.approx(decision.drain_s)
 
 
-def test_drain_time_is_of_the_replicas_that_serve_and_after_the_loading_time_of_the_first() -> None:
+def test_drain_time_counts_the_serving_replicas_or_the_loading_time_of_the_first() -> None:
     """A queue without a replica first waits until one has loaded."""
     work, rules = RATE * 100, replace(RULES, load_s=30.0)
     sizer = Sizer()
-    with_two = sizer.size(demand(2, queued=work), rules, Fleet())
-    with_none = sizer.size(demand(0, at=1.0, queued=work), rules, Fleet())
+    with_two = sizer.size(demand_of(2, queued=work), rules, Fleet())
+    with_none = sizer.size(demand_of(0, at=1.0, queued=work), rules, Fleet())
 
     assert 50.0 == pytest.approx(with_two.drain_s)
     assert 130.0 == pytest.approx(with_none.drain_s)
-    assert 0.0 == size(demand(0)).drain_s
+    assert 0.0 == decide_size(demand_of(0)).drain_s
 
 
-def test_wanted_count_obeys_the_limits_and_the_requested_one_does_not() -> None:
-    """An operator sees how many replicas the limit withholds."""
-    decision = size(demand(1, queued=RATE * 60 * 40))
+def test_requested_count_obeys_the_limits_and_the_wanted_count_does_not() -> None:
+    """The difference tells an operator how many replicas the limit withholds."""
+    decision = decide_size(demand_of(1, queued=RATE * 60 * 40))
 
     assert (10, 40) == (decision.wanted, decision.asked)
-    assert 40 == size(demand(1, queued=RATE * 60 * 40), replace(RULES, maximum=None)).wanted
+    assert (
+        40 == decide_size(demand_of(1, queued=RATE * 60 * 40), replace(RULES, maximum=None)).wanted
+    )
 
 
-def test_work_served_within_the_loading_time_starts_none() -> None:
-    """Two replicas serve 200 replica-seconds in 100 s; a third one would be ready too late."""
+def test_work_that_ends_within_the_loading_time_starts_no_replica() -> None:
+    """Two replicas serve 200 replica-seconds in 100 s, before a third one has loaded."""
     rules = replace(RULES, load_s=100.0)
-    soon_gone = demand(2, queued=RATE * 200)
+    soon_gone = demand_of(2, queued=RATE * 200)
 
-    assert 2 == size(soon_gone, rules).wanted
-    assert 4 == size(soon_gone, RULES).wanted
+    assert 2 == decide_size(soon_gone, rules).wanted
+    assert 4 == decide_size(soon_gone, RULES).wanted
 
 
 def test_measured_loading_time_replaces_the_configured_one() -> None:
-    soon_gone = demand(2, queued=RATE * 200)
+    soon_gone = demand_of(2, queued=RATE * 200)
 
-    assert 2 == size(soon_gone, RULES, Fleet(load_s=100.0)).wanted
-    assert 100.0 == size(soon_gone, RULES, Fleet(load_s=100.0)).load_s
+    assert 2 == decide_size(soon_gone, RULES, Fleet(load_s=100.0)).wanted
+    assert 100.0 == decide_size(soon_gone, RULES, Fleet(load_s=100.0)).load_s
 
 
-def test_longer_loading_time_asks_for_fewer() -> None:
-    """A start must be worth its loading time, so the remaining work may take as long again."""
-    backlog = demand(1, queued=RATE * 700)
-    quick = size(backlog, replace(RULES, load_s=10.0))
-    slow = size(backlog, replace(RULES, load_s=200.0))
+def test_longer_loading_time_asks_for_fewer_replicas() -> None:
+    """A start must be worth its loading time, so the rest of the work may take as long again."""
+    backlog = demand_of(1, queued=RATE * 700)
+    quick = decide_size(backlog, replace(RULES, load_s=10.0))
+    slow = decide_size(backlog, replace(RULES, load_s=200.0))
 
     assert 10 == quick.wanted
-    assert 3 == slow.wanted  # 700 − 200 replica-seconds are left for 200 s
+    assert 3 == slow.wanted  # 700 − 200 replica-seconds remain for 200 s
 
 
 def test_loading_replicas_count_half_and_are_not_requested_twice() -> None:
-    """Otherwise every second of loading would request the same replicas again."""
+    """Otherwise the same replicas would be requested again every second of their loading."""
     rules = replace(RULES, load_s=60.0)
-    backlog = demand(1, queued=RATE * 60 * 4)
-    first = size(backlog, rules)
-    again = size(backlog, rules, Fleet(starting=first.wanted - 1))
+    backlog = demand_of(1, queued=RATE * 60 * 4)
+    first = decide_size(backlog, rules)
+    again = decide_size(backlog, rules, Fleet(starting=first.wanted - 1))
 
-    assert 3 == first.wanted  # 60 of 240 replica-seconds are served meanwhile
+    assert 3 == first.wanted  # 60 of 240 replica-seconds are served while the new replicas load
     assert first.wanted == again.wanted
 
 
-def test_queue_that_lasts_for_longer_than_a_loading_is_drained_within_the_target() -> None:
+def test_queue_that_outlasts_a_loading_time_is_drained_within_the_target() -> None:
     """Callers that wait for each answer keep a short queue forever."""
     sizer, rules = Sizer(), replace(RULES, load_s=100.0, target_drain_s=10.0)
     wanted = [
-        sizer.size(demand(1, at=float(at), queued=RATE * 40), rules, Fleet()).wanted
+        sizer.size(demand_of(1, at=float(at), queued=RATE * 40), rules, Fleet()).wanted
         for at in (0, 50, 99, 100, 150)
     ]
-    served = sizer.size(demand(4, at=160.0, queued=RATE * 40), rules, Fleet())
-    burst = sizer.size(demand(4, at=170.0, queued=RATE * 200), rules, Fleet())
+    served = sizer.size(demand_of(4, at=160.0, queued=RATE * 40), rules, Fleet())
+    burst = sizer.size(demand_of(4, at=170.0, queued=RATE * 200), rules, Fleet())
 
     assert [1, 1, 1, 4, 4] == wanted
     assert [4, 4] == [served.wanted, burst.wanted]
 
 
-def test_replicas_that_inferences_cannot_fill_are_not_requested() -> None:
-    """One long inference is served no sooner by ten replicas."""
-    one = demand(1, queued=RATE * 600, waiting=1, sequences=1, usable_kv_tokens=KV)
-    decision = size(one)
+def test_more_replicas_than_inferences_are_not_requested() -> None:
+    """Ten replicas serve a single long inference no sooner than one."""
+    one = demand_of(1, queued=RATE * 600, waiting=1, sequences=1, usable_kv_tokens=KV)
+    decision = decide_size(one)
 
     assert (2, SizeReason.USABLE) == (decision.wanted, decision.reason)
 
 
-def test_seats_limit_a_replica_like_kv() -> None:
-    short = demand(1, queued=RATE * 600, sequences=250, usable_kv_tokens=100)
+def test_seats_limit_the_use_of_a_replica_like_kv_memory() -> None:
+    short = demand_of(1, queued=RATE * 600, sequences=250, usable_kv_tokens=100)
 
-    assert (3, SizeReason.USABLE) == (size(short).wanted, size(short).reason)
+    assert (3, SizeReason.USABLE) == (decide_size(short).wanted, decide_size(short).reason)
 
 
 def test_inflow_above_the_service_rate_adds_replicas() -> None:
@@ -184,58 +188,60 @@ def test_inflow_above_the_service_rate_adds_replicas() -> None:
     sizer, served = Sizer(), 0.0
     for second in range(3_000):
         served = RATE * 2 * second
-        decision = sizer.size(demand(2, at=float(second), served=served), RULES, Fleet())
+        decision = sizer.size(demand_of(2, at=float(second), served=served), RULES, Fleet())
 
     assert SizeReason.INFLOW == decision.reason
     assert RATE * 2 == pytest.approx(decision.inflow_kv_per_s, rel=0.01)
     assert 3 == decision.wanted
 
 
-def test_past_load_keeps_only_replicas_that_the_rest_can_fill() -> None:
-    """The inflow is averaged over minutes, but a single remaining caller needs one replica."""
+def test_past_inflow_does_not_keep_replicas_without_inferences() -> None:
+    """The inflow is averaged over minutes, while a single remaining caller needs one replica."""
     sizer = Sizer()
     for second in range(1_000):
-        busy = demand(4, at=float(second), served=RATE * 4 * second)
+        busy = demand_of(4, at=float(second), served=RATE * 4 * second)
         sizer.size(busy, RULES, Fleet())
-    one = demand(4, at=1_001.0, served=RATE * 4_000, waiting=0, usable_kv_tokens=10, sequences=1)
+    one = demand_of(4, at=1_001.0, served=RATE * 4_000, waiting=0, usable_kv_tokens=10, sequences=1)
 
     assert 1 == sizer.size(one, RULES, Fleet()).wanted
 
 
-def test_simultaneous_readings_measure_no_rate() -> None:
+def test_two_simultaneous_readings_measure_no_rate() -> None:
     sizer = Sizer()
-    sizer.size(demand(1), RULES, Fleet())
-    decision = sizer.size(demand(1, at=5e-324, served=2.0, held_tokens=2), RULES, Fleet())
+    sizer.size(demand_of(1), RULES, Fleet())
+    decision = sizer.size(demand_of(1, at=5e-324, served=2.0, held_tokens=2), RULES, Fleet())
 
     assert RATE == pytest.approx(decision.replica_kv_per_s)
     assert 0.0 == decision.inflow_kv_per_s
 
 
-def test_service_of_full_replicas_is_measured() -> None:
-    """The guess has the weight of 20 replica-seconds, which decreases with measurements."""
+def test_service_rate_of_full_replicas_is_measured() -> None:
+    """The assumed rate weighs as much as 20 replica-seconds of measurements."""
     sizer = Sizer()
     for second in range(2_000):
-        full = demand(2, at=float(second), served=1_000.0 * second, running=100, held_tokens=2 * KV)
+        full = demand_of(
+            2, at=float(second), served=1_000.0 * second, running=100, held_tokens=2 * KV
+        )
         decision = sizer.size(full, RULES, Fleet())
 
     assert 500.0 == pytest.approx(decision.replica_kv_per_s, rel=0.05)
 
 
 def test_idle_replicas_do_not_lower_the_measured_rate() -> None:
-    """The service of idle replicas does not show their capacity."""
+    """The service of idle replicas does not show how much they could serve."""
     sizer = Sizer()
     for second in range(2_000):
-        quiet = demand(2, at=float(second), served=10.0 * second, waiting=0, held_tokens=10)
+        quiet = demand_of(2, at=float(second), served=10.0 * second, waiting=0, held_tokens=10)
         decision = sizer.size(quiet, RULES, Fleet())
 
     assert decision.replica_kv_per_s is not None
     assert decision.replica_kv_per_s > 1_000.0
 
 
-def test_restarted_count_is_not_an_inflow() -> None:
+def test_counter_that_restarts_is_not_an_inflow() -> None:
     sizer = Sizer()
-    sizer.size(demand(1, served=1e9), RULES, Fleet())
-    decision = sizer.size(demand(1, at=1.0, served=0.0), RULES, Fleet())
+    sizer.size(demand_of(1, served=1e9), RULES, Fleet())
+    decision = sizer.size(demand_of(1, at=1.0, served=0.0), RULES, Fleet())
 
     assert 0.0 == decision.inflow_kv_per_s
 
@@ -243,43 +249,43 @@ def test_restarted_count_is_not_an_inflow() -> None:
 # --- promises
 
 
-def promised(at: float, replicas: int, replica_s: float, **more: Any) -> Demand:
-    """Return a demand without present work, of which this many replica-seconds are promised."""
-    return demand(replicas, at=at, promises={"a": RATE * replica_s}, **more)
+def demand_with_promise(at: float, replicas: int, replica_s: float, **more: Any) -> Demand:
+    """Return a demand without present work that promised this many replica-seconds."""
+    return demand_of(replicas, at=at, promises={"a": RATE * replica_s}, **more)
 
 
 def test_promise_beyond_the_target_keeps_its_replicas() -> None:
-    """Four replicas promised 400 replica-seconds in 100 s, so all four must stay."""
+    """Four replicas are promised 400 replica-seconds within 100 s, so all four stay."""
     sizer = Sizer()
-    first = sizer.size(promised(0.0, 4, 400.0), RULES, Fleet())
-    later = sizer.size(promised(50.0, 4, 200.0), RULES, Fleet())
-    kept = sizer.size(promised(75.0, 4, 25.0), RULES, Fleet())
+    first = sizer.size(demand_with_promise(0.0, 4, 400.0), RULES, Fleet())
+    later = sizer.size(demand_with_promise(50.0, 4, 200.0), RULES, Fleet())
+    kept = sizer.size(demand_with_promise(75.0, 4, 25.0), RULES, Fleet())
 
     assert (4, SizeReason.PROMISE) == (first.wanted, first.reason)
     assert 4 == later.wanted
     assert 1 == kept.wanted
 
 
-def test_promise_within_the_target_lets_replicas_go() -> None:
-    """20 s of four replicas are 80 replica-seconds, which two serve within 60 s."""
-    decision = size(promised(0.0, 4, 80.0))
+def test_promise_within_the_target_releases_replicas() -> None:
+    """Four replicas for 20 s are 80 replica-seconds, which two serve within the target of 60 s."""
+    decision = decide_size(demand_with_promise(0.0, 4, 80.0))
 
     assert (2, SizeReason.PROMISE) == (decision.wanted, decision.reason)
 
 
-def test_promise_that_cannot_be_kept_asks_for_no_more_than_there_are() -> None:
-    """The work, not the promise, determines how many more start."""
+def test_promise_that_cannot_be_kept_asks_for_no_more_replicas() -> None:
+    """Only the work determines how many replicas start."""
     sizer = Sizer()
-    sizer.size(promised(0.0, 2, 200.0), RULES, Fleet())
-    late = sizer.size(promised(500.0, 2, 200.0), RULES, Fleet())
+    sizer.size(demand_with_promise(0.0, 2, 200.0), RULES, Fleet())
+    late = sizer.size(demand_with_promise(500.0, 2, 200.0), RULES, Fleet())
 
     assert 2 == late.wanted
 
 
 def test_promise_is_renewed_when_a_started_application_waits_again() -> None:
     sizer = Sizer()
-    sizer.size(promised(0.0, 4, 400.0), RULES, Fleet())
-    sizer.size(demand(4, at=90.0), RULES, Fleet())
-    again = sizer.size(promised(200.0, 4, 80.0), RULES, Fleet())
+    sizer.size(demand_with_promise(0.0, 4, 400.0), RULES, Fleet())
+    sizer.size(demand_of(4, at=90.0), RULES, Fleet())
+    again = sizer.size(demand_with_promise(200.0, 4, 80.0), RULES, Fleet())
 
     assert 2 == again.wanted

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 
 class ActorHandle:
-    """Handle that exposes each method `_name` of its subclass as the remote method `name`."""
+    """Actor handle that exposes each method `_name` of its subclass as the remote method `name`."""
 
     def __getattr__(self, name: str) -> SimpleNamespace:
         return SimpleNamespace(remote=object.__getattribute__(self, f"_{name}"))

@@ -19,7 +19,7 @@ Answer: TypeAlias = HTTPOptions | Exception
 
 
 class StandIn:
-    """Cluster whose controller gives one fixed answer."""
+    """Ray Serve controller with one fixed answer."""
 
     def __init__(self, answer: Answer) -> None:
         self.get_http_config = self
@@ -27,11 +27,11 @@ class StandIn:
         self._answer = answer
 
     def remote(self) -> "StandIn":
-        """Call the controller; the result is this object, from which `get` reads the answer."""
+        """Call the controller; `get` reads the answer from the returned object."""
         return self
 
     def get(self, answer: object, *, timeout: float | None = None) -> HTTPOptions:
-        """Return the answer as `ray.get` does."""
+        """Return the controller's answer as `ray.get` does."""
         assert answer is self
         self.waited_s.append(timeout)
         if isinstance(self._answer, Exception):
@@ -43,10 +43,10 @@ Behind = Callable[..., StandIn]
 
 
 @pytest.fixture
-def behind(monkeypatch: pytest.MonkeyPatch) -> Behind:
-    """Place this process in a cluster, whose front is HAProxy unless stated otherwise."""
+def start_behind(monkeypatch: pytest.MonkeyPatch) -> Behind:
+    """Place this process in a cluster, behind HAProxy by default."""
 
-    def start(answer: Answer, *, haproxy: bool = True) -> StandIn:
+    def start_cluster(answer: Answer, *, haproxy: bool = True) -> StandIn:
         controller = StandIn(answer)
         monkeypatch.setenv("RAY_SERVE_ENABLE_HA_PROXY", "1" if haproxy else "0")
         monkeypatch.setattr(ray, "is_initialized", lambda: True)
@@ -62,16 +62,16 @@ def behind(monkeypatch: pytest.MonkeyPatch) -> Behind:
         monkeypatch.setattr(ray, "get_actor", get_actor)
         return controller
 
-    return start
+    return start_cluster
 
 
-def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+def warnings_about_controller(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [text for text in caplog.messages if "Serve's controller" in text]
 
 
-def test_tls_behind_haproxy_is_refused(behind: Behind) -> None:
+def test_tls_in_serves_options_is_refused_behind_haproxy(start_behind: Behind) -> None:
     """Callers would get plaintext or no answer; the error names both remedies."""
-    behind(HTTPOptions(**CERTIFICATE))
+    start_behind(HTTPOptions(**CERTIFICATE))
 
     with pytest.raises(ConfigError) as refused:
         app.build(ARGS)
@@ -89,28 +89,28 @@ def test_tls_behind_haproxy_is_refused(behind: Behind) -> None:
         pytest.param(CERTIFICATE, False, id="Serve's own proxy has TLS"),
     ],
 )
-def test_other_fronts_are_accepted(
-    behind: Behind, options: dict[str, Any], haproxy: bool, caplog: pytest.LogCaptureFixture
+def test_fronts_without_tls_behind_haproxy_are_accepted(
+    start_behind: Behind, options: dict[str, Any], haproxy: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    behind(HTTPOptions(**options), haproxy=haproxy)
+    start_behind(HTTPOptions(**options), haproxy=haproxy)
 
     assert app.build(ARGS) is not None
-    assert [] == warnings(caplog)
+    assert [] == warnings_about_controller(caplog)
 
 
-def test_serve_that_has_not_started_is_not_waited_for(behind: Behind) -> None:
+def test_build_does_not_wait_for_serve_to_start(start_behind: Behind) -> None:
     """`serve run module:app` builds the application before it starts Serve."""
-    controller = behind(ValueError("Failed to look up actor SERVE_CONTROLLER_ACTOR"))
+    controller = start_behind(ValueError("Failed to look up actor SERVE_CONTROLLER_ACTOR"))
 
     assert app.build(ARGS) is not None
     assert [] == controller.waited_s
 
 
 def test_process_without_ray_calls_no_cluster(
-    behind: Behind, monkeypatch: pytest.MonkeyPatch
+    start_behind: Behind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`serve build` needs no cluster and must not start one."""
-    controller = behind(HTTPOptions(**CERTIFICATE))
+    controller = start_behind(HTTPOptions(**CERTIFICATE))
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
 
     assert app.build(ARGS) is not None
@@ -118,16 +118,16 @@ def test_process_without_ray_calls_no_cluster(
 
 
 @pytest.mark.parametrize("error", [GetTimeoutError("busy"), RayActorError()])
-def test_silent_controller_does_not_delay_the_build(
-    behind: Behind, error: Exception, caplog: pytest.LogCaptureFixture
+def test_controller_that_does_not_answer_does_not_delay_the_build(
+    start_behind: Behind, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The controller may be busy or restarting; the doctor finds the problem later."""
-    controller = behind(error)
+    controller = start_behind(error)
 
     with caplog.at_level(logging.WARNING):
         assert app.build(ARGS) is not None
     assert [5.0] == controller.waited_s
-    (warning,) = warnings(caplog)
+    (warning,) = warnings_about_controller(caplog)
     assert type(error).__name__ in warning
 
 
@@ -141,16 +141,16 @@ def replicas_of(**sections: Any) -> Any:
     return replicas._bound_deployment
 
 
-def test_without_autoscaling_the_file_says_how_many(behind: Behind) -> None:
+def test_number_of_replicas_is_configured_without_autoscaling(start_behind: Behind) -> None:
     """Old files set Serve's `num_replicas` under `deployments`."""
-    behind(HTTPOptions(), haproxy=False)
+    start_behind(HTTPOptions(), haproxy=False)
 
     assert replicas_of()._deployment_config.autoscaling_config is None
 
 
-def test_autoscaling_gives_serve_our_policy_with_its_own_delays(behind: Behind) -> None:
-    """Serve applies bounds and delays; the scheduler receives the rules with each question."""
-    behind(HTTPOptions(), haproxy=False)
+def test_autoscaling_uses_the_drain_time_policy_with_its_own_delays(start_behind: Behind) -> None:
+    """Ray Serve applies bounds and delays; the scheduler receives the sizing rules."""
+    start_behind(HTTPOptions(), haproxy=False)
     section = {"min_replicas": 0, "max_replicas": 5, "load_s": 200.0, "target_drain_s": 30.0}
     scaling = replicas_of(autoscaling=section)._deployment_config.autoscaling_config
 
@@ -175,8 +175,8 @@ def test_autoscaling_gives_serve_our_policy_with_its_own_delays(behind: Behind) 
     } == scaling.policy.policy_kwargs
 
 
-def test_external_autoscaler_is_left_alone_by_serve(behind: Behind) -> None:
-    behind(HTTPOptions(), haproxy=False)
+def test_external_autoscaler_decides_the_number_of_replicas_alone(start_behind: Behind) -> None:
+    start_behind(HTTPOptions(), haproxy=False)
     section = {"max_replicas": 5, "external": True}
 
     assert replicas_of(autoscaling=section)._deployment_config.autoscaling_config is None

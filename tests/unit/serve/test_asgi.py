@@ -14,7 +14,7 @@ from justitia_ray.serve.asgi import AsgiApp, Message, Receive, Send, call_asgi
 START: Message = {"type": "http.response.start", "status": 200, "headers": []}
 
 
-def chunk(body: bytes, more_body: bool) -> Message:
+def body_chunk(body: bytes, more_body: bool) -> Message:
     return {"type": "http.response.body", "body": body, "more_body": more_body}
 
 
@@ -29,25 +29,24 @@ async def leave_after_head(app: AsgiApp) -> None:
         await anext(messages)
 
 
-async def test_messages_pass_in_order_and_the_body_arrives_whole() -> None:
-    """The ASGI caller must not reorder messages or cut the request body."""
+async def test_messages_keep_their_order_and_the_body_arrives_whole() -> None:
 
     async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         request = await receive()
         await send(START)
-        await send(chunk(request["body"], more_body=True))
-        await send(chunk(scope["path"].encode(), more_body=False))
+        await send(body_chunk(request["body"], more_body=True))
+        await send(body_chunk(scope["path"].encode(), more_body=False))
 
-    assert await messages_of(app) == [START, chunk(b"in", True), chunk(b"/path", False)]
+    assert await messages_of(app) == [START, body_chunk(b"in", True), body_chunk(b"/path", False)]
 
 
 @pytest.mark.parametrize("raises", [True, False])
 async def test_application_that_ends_too_early_is_an_engine_error(raises: bool) -> None:
-    """The caller must neither hang nor accept half an answer as a whole one."""
+    """The caller must neither hang nor take half an answer for a whole one."""
 
     async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         await send(START)
-        await send(chunk(b"half", more_body=True))
+        await send(body_chunk(b"half", more_body=True))
         if raises:
             raise KeyError("bug")
 
@@ -58,19 +57,19 @@ async def test_application_that_ends_too_early_is_an_engine_error(raises: bool) 
     assert isinstance(raised.value.__cause__, KeyError) == raises
 
 
-async def test_error_after_the_last_message_does_not_spoil_the_answer() -> None:
+async def test_error_after_the_last_message_does_not_change_the_answer() -> None:
     """Starlette sends its 500 and then raises, when the caller already has the answer."""
 
     async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         await send(START)
-        await send(chunk(b"", more_body=False))
+        await send(body_chunk(b"", more_body=False))
         raise KeyError("bug")
 
-    assert await messages_of(app) == [START, chunk(b"", False)]
+    assert await messages_of(app) == [START, body_chunk(b"", False)]
 
 
 async def test_early_close_sends_disconnect_before_cancelling() -> None:
-    """On a disconnect vLLM frees KV. A unary generation that is cancelled at once runs on."""
+    """On a disconnect vLLM frees KV memory; a generation cancelled at once would continue."""
     seen: list[str] = []
 
     async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
@@ -108,13 +107,13 @@ async def test_application_that_ignores_the_disconnect_is_cancelled(
 
 
 async def test_application_runs_in_the_given_context() -> None:
-    """Metering finds the lease of a vLLM request through a context variable."""
+    """The meter finds the lease of a vLLM request through a context variable."""
     variable: ContextVar[str] = ContextVar("variable", default="unset")
     context = copy_context()
     context.run(variable.set, "set")
 
     async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        await send(chunk(variable.get().encode(), more_body=False))
+        await send(body_chunk(variable.get().encode(), more_body=False))
 
     (message,) = await messages_of(app, context=context)
 
@@ -122,13 +121,13 @@ async def test_application_runs_in_the_given_context() -> None:
     assert variable.get() == "unset"
 
 
-async def test_path_is_read_as_a_server_reads_it() -> None:
-    """An id with a slash is percent-encoded and a model is in the query, as over HTTP."""
+async def test_path_and_query_are_decoded_as_by_an_http_server() -> None:
+    """An id with a slash is percent-encoded, and the model is in the query."""
 
     async def app(scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
         await send(START)
-        await send(chunk(f"{scope['path']} {scope['query_string'].decode()}".encode(), False))
+        await send(body_chunk(f"{scope['path']} {scope['query_string'].decode()}".encode(), False))
 
     answer = await messages_of(app, "/v1/applications/a%2F1?model=org%2Fm")
 
-    assert [START, chunk(b"/v1/applications/a/1 model=org%2Fm", False)] == answer
+    assert [START, body_chunk(b"/v1/applications/a/1 model=org%2Fm", False)] == answer

@@ -25,8 +25,8 @@ STALE_S = 15.0
 DEPLOYMENT = DeploymentID("Replica", "demo")
 
 
-class Told:
-    """Planned answers of the scheduler, and the questions received."""
+class PlannedAnswers:
+    """Planned answers of the scheduler, and the questions it received."""
 
     def __init__(
         self, wanted: int | None, age_s: float = 0.0, leaving: list[str] | None = None
@@ -43,10 +43,10 @@ class Told:
         return {"wanted": self.wanted, "reason": "drain", **self.leaving}, self.age_s
 
 
-def context(
+def context_of(
     running: int, target: int, *, requests: float = 0.0, now: float = 0.0, **config: Any
 ) -> AutoscalingContext:
-    """Return the context that Serve's controller passes to a policy."""
+    """Return the context that Ray Serve's controller passes to a policy."""
     settings = AutoscalingConfig(
         **{"min_replicas": 0, "max_replicas": 10, "target_ongoing_requests": 2, **config}
     )
@@ -71,14 +71,14 @@ def context(
     )
 
 
-def policy(told: Told) -> DrainTimePolicy:
+def policy(told: PlannedAnswers) -> DrainTimePolicy:
     return DrainTimePolicy(**ARGUMENTS, stale_s=STALE_S, answers=told)
 
 
 def test_question_has_the_rules_and_the_loading_replicas() -> None:
     """The scheduler computes the size from the rules and the loading replicas."""
-    told = Told(3)
-    wanted, state = policy(told)(context(2, 5))
+    told = PlannedAnswers(3)
+    wanted, state = policy(told)(context_of(2, 5))
 
     assert (3, {"wanted": 3, "reason": "drain"}) == (wanted, state)
     assert [
@@ -90,38 +90,40 @@ def test_question_has_the_rules_and_the_loading_replicas() -> None:
     ] == told.questions
 
 
-@pytest.mark.parametrize("told", [Told(None), Told(1, age_s=STALE_S + 1)], ids=["none", "old"])
-def test_without_an_answer_the_size_stays(told: Told) -> None:
-    """A restarting scheduler is no reason to end replicas, which hold its leases."""
-    assert 4 == policy(told)(context(4, 4))[0]
+@pytest.mark.parametrize(
+    "told", [PlannedAnswers(None), PlannedAnswers(1, age_s=STALE_S + 1)], ids=["none", "old"]
+)
+def test_size_stays_without_an_answer_of_the_scheduler(told: PlannedAnswers) -> None:
+    """Replicas hold leases of the restarting scheduler and must not end."""
+    assert 4 == policy(told)(context_of(4, 4))[0]
 
 
-def test_without_an_answer_serves_own_count_asks_for_more() -> None:
+def test_serves_own_count_adds_replicas_without_an_answer() -> None:
     """Seven requests at two per replica need four replicas, and three exist."""
-    assert 4 == policy(Told(None))(context(3, 3, requests=7))[0]
-    assert 3 == policy(Told(None))(context(3, 3, requests=1))[0]
+    assert 4 == policy(PlannedAnswers(None))(context_of(3, 3, requests=7))[0]
+    assert 3 == policy(PlannedAnswers(None))(context_of(3, 3, requests=1))[0]
 
 
-def test_from_zero_serve_starts_one_at_once_though_it_counts_no_request() -> None:
-    """The calls wait in justitia's queue, so Serve counts 0, and Serve's delay does not apply."""
-    decide = _apply_autoscaling_config(policy(Told(1)))
+def test_first_replica_starts_at_once_although_serve_counts_no_request() -> None:
+    """The calls wait in the scheduler's queue, and Serve's delay does not apply."""
+    decide = _apply_autoscaling_config(policy(PlannedAnswers(1)))
 
-    assert 1 == decide(context(0, 0, upscale_delay_s=30.0))[0]
+    assert 1 == decide(context_of(0, 0, upscale_delay_s=30.0))[0]
 
 
 def test_smaller_target_does_not_end_replicas_that_load_from_zero() -> None:
-    """While no replica runs, Serve applies each target at once, without the scale-down delay."""
-    decide = _apply_autoscaling_config(policy(Told(1)))
+    """While no replica runs, Ray Serve applies each target without the scale-down delay."""
+    decide = _apply_autoscaling_config(policy(PlannedAnswers(1)))
 
-    assert 3 == decide(context(0, 3, downscale_delay_s=600.0))[0]
+    assert 3 == decide(context_of(0, 3, downscale_delay_s=600.0))[0]
 
 
 def test_scale_to_zero_waits_for_serves_delay() -> None:
     """A queue that is empty for a moment does not end the last replica."""
-    decide = _apply_autoscaling_config(policy(Told(0)))
+    decide = _apply_autoscaling_config(policy(PlannedAnswers(0)))
 
-    assert 1 == decide(context(1, 1, downscale_delay_s=600.0))[0]
-    assert 0 == decide(context(1, 1, downscale_delay_s=0.0))[0]
+    assert 1 == decide(context_of(1, 1, downscale_delay_s=600.0))[0]
+    assert 0 == decide(context_of(1, 1, downscale_delay_s=0.0))[0]
 
 
 @pytest.mark.parametrize(
@@ -136,14 +138,14 @@ def test_scale_to_zero_waits_for_serves_delay() -> None:
     ],
     ids=["one", "several", "none", "earlier scheduler", "gone since the question", "no need"],
 )
-def test_draining_replicas_counted_by_serve_are_added_to_the_target(
+def test_draining_replicas_that_serve_counts_are_added_to_the_target(
     wanted: int, leaving: list[str] | None, asked: int
 ) -> None:
     """A restarted controller counts draining replicas as running until they have ended.
 
     Without the addition waiting calls would wait as long as the longest stream.
     """
-    assert asked == policy(Told(wanted, leaving=leaving))(context(2, 2))[0]
+    assert asked == policy(PlannedAnswers(wanted, leaving=leaving))(context_of(2, 2))[0]
 
 
 def test_loading_time_is_from_the_request_to_the_first_report() -> None:
@@ -156,7 +158,7 @@ def test_loading_time_is_from_the_request_to_the_first_report() -> None:
 
 
 def test_replicas_found_by_a_new_controller_have_no_loading_time() -> None:
-    """For a second after a controller restart none runs, which must not count as a load of 1 s.
+    """The first second after a controller restart must not count as a load of 1 s.
 
     The replica that is missing later has loaded for 30 s.
     """
@@ -189,7 +191,7 @@ def test_abandoned_start_does_not_count_as_a_load() -> None:
 
 
 def test_policy_class_is_loaded_without_this_package() -> None:
-    """Serve's controller lacks the application's runtime environment."""
+    """Ray Serve's controller lacks the application's runtime environment."""
     made = AutoscalingPolicy(policy_function=DrainTimePolicy, policy_kwargs=ARGUMENTS)
     script = (
         "import sys; sys.modules['justitia_ray'] = None\n"
@@ -211,7 +213,7 @@ def test_policy_class_is_loaded_without_this_package() -> None:
 
 
 class StandInActor:
-    """Scheduler actor, and a `ray.get` of its answers."""
+    """Scheduler actor, and a `ray.get` that returns its answers."""
 
     def __init__(self) -> None:
         self.size = self
@@ -235,7 +237,7 @@ class StandInActor:
 
 
 @pytest.fixture
-def actor(monkeypatch: pytest.MonkeyPatch) -> StandInActor:
+def scheduler_actor(monkeypatch: pytest.MonkeyPatch) -> StandInActor:
     """Scheduler actor that this process would find in a cluster."""
     stand_in = StandInActor()
 
@@ -248,59 +250,59 @@ def actor(monkeypatch: pytest.MonkeyPatch) -> StandInActor:
     return stand_in
 
 
-def asking() -> list[threading.Thread]:
+def policy_threads() -> list[threading.Thread]:
     return [one for one in threading.enumerate() if one.name == "justitia-drain-policy"]
 
 
 @pytest.fixture
-def polled(actor: StandInActor) -> Iterator[list[PolledAnswers]]:
+def polled(scheduler_actor: StandInActor) -> Iterator[list[PolledAnswers]]:
     """Answers polled a hundred times a second, in a list that holds the only reference."""
-    assert actor.free.is_set()
+    assert scheduler_actor.free.is_set()
     held = [PolledAnswers(ARGUMENTS["scheduler"], ARGUMENTS["namespace"], 0.01)]
     yield held
     held.clear()
-    for thread in asking():
+    for thread in policy_threads():
         thread.join(10.0)
 
 
-def wanted(polled: list[PolledAnswers]) -> int | None:
+def wanted_replicas(polled: list[PolledAnswers]) -> int | None:
     latest = polled[0].latest({"n": 1})
     return None if latest is None else latest[0]["wanted"]
 
 
 @pytest.mark.asyncio
 async def test_controller_does_not_wait_for_the_scheduler(
-    actor: StandInActor, polled: list[PolledAnswers]
+    scheduler_actor: StandInActor, polled: list[PolledAnswers]
 ) -> None:
     """The controller's single event loop serves the whole cluster."""
-    actor.free.clear()
-    actor.answers = [{"wanted": 2}]
+    scheduler_actor.free.clear()
+    scheduler_actor.answers = [{"wanted": 2}]
 
     assert polled[0].latest({"n": 1}) is None
-    actor.free.set()
-    await eventually(lambda: wanted(polled) == 2, "the answer is there")
-    assert {"n": 1} in actor.asked
+    scheduler_actor.free.set()
+    await eventually(lambda: wanted_replicas(polled) == 2, "the answer is there")
+    assert {"n": 1} in scheduler_actor.asked
 
 
 @pytest.mark.asyncio
-async def test_failure_leaves_the_last_answer_to_age_and_is_tried_again(
-    actor: StandInActor, polled: list[PolledAnswers]
+async def test_last_answer_ages_after_a_failed_request_until_the_next_one(
+    scheduler_actor: StandInActor, polled: list[PolledAnswers]
 ) -> None:
-    """The scheduler restarts, and a thread that had ended would never notice."""
-    actor.answers = [{"wanted": 2}, ValueError("no actor"), None, {"wanted": 5}]
+    """The polling thread must survive restarts of the scheduler."""
+    scheduler_actor.answers = [{"wanted": 2}, ValueError("no actor"), None, {"wanted": 5}]
 
-    await eventually(lambda: wanted(polled) == 2, "the first answer is there")
-    await eventually(lambda: wanted(polled) == 5, "the later answer is there")
+    await eventually(lambda: wanted_replicas(polled) == 2, "the first answer is there")
+    await eventually(lambda: wanted_replicas(polled) == 5, "the later answer is there")
 
 
 @pytest.mark.asyncio
-async def test_thread_ends_with_the_policy(
-    actor: StandInActor, polled: list[PolledAnswers]
+async def test_polling_thread_ends_with_its_policy(
+    scheduler_actor: StandInActor, polled: list[PolledAnswers]
 ) -> None:
     """Each deployment creates a policy in a controller that runs for months."""
-    actor.answers = [{"wanted": 2}]
-    await eventually(lambda: wanted(polled) == 2, "it asks")
-    assert 1 == len(asking())
+    scheduler_actor.answers = [{"wanted": 2}]
+    await eventually(lambda: wanted_replicas(polled) == 2, "it asks")
+    assert 1 == len(policy_threads())
     polled.clear()
 
-    await eventually(lambda: not asking(), "it has ended")
+    await eventually(lambda: not policy_threads(), "it has ended")

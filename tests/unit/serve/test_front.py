@@ -25,21 +25,20 @@ HAPROXY = {"RAY_SERVE_HAPROXY_BINARY_PATH": "/bin/sh"}
 
 @pytest.fixture(autouse=True)
 def _linux(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pretend to run on the platform for which HAProxy's binary exists."""
     monkeypatch.setattr(sys, "platform", "linux")
 
 
 @pytest.mark.parametrize("descriptors", [0, 300, 1_024, 20_000, 20_001, 1_048_576])
-def test_connections_fit_into_open_files_and_one_more_does_not(descriptors: int) -> None:
-    """HAProxy exits at its start if its limit needs more open files than the process may have."""
+def test_greatest_number_of_connections_just_fits_into_open_files(descriptors: int) -> None:
+    """HAProxy exits at its start if its limit needs more open files than allowed."""
     fitting = fitting_connections(descriptors)
 
     assert wanted_descriptors(fitting) <= max(descriptors, wanted_descriptors(0))
     assert wanted_descriptors(fitting + 1) > descriptors
 
 
-def test_haproxy_takes_2_and_a_half_open_files_a_connection() -> None:
-    """Measured: 7,980 connections start with 20,000 open files, 7,986 need 20,002."""
+def test_haproxy_needs_two_and_a_half_open_files_per_connection() -> None:
+    """As measured, 7,980 connections start with 20,000 open files, 7,986 need 20,002."""
     assert 7_800 < fitting_connections(20_000) < 7_980
 
 
@@ -52,7 +51,7 @@ def test_haproxy_takes_2_and_a_half_open_files_a_connection() -> None:
     ],
     ids=["callers and a tenth", "callers and some", "what fits"],
 )
-def test_limit_covers_callers_as_far_as_open_files_allow(
+def test_connection_limit_covers_callers_as_far_as_open_files_allow(
     callers: int, descriptors: int, connections: str, notes: int
 ) -> None:
     """Every waiting caller holds a connection.
@@ -67,10 +66,10 @@ def test_limit_covers_callers_as_far_as_open_files_allow(
     assert all("Raise it to 55,256" in note for note in plan.notes)
 
 
-def test_without_haproxy_the_throughput_settings_are_left_out(
+def test_throughput_settings_are_omitted_without_haproxy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Alone these settings bring no speed (measured), and a missing HAProxy would end Serve."""
+    """The settings alone add no speed, and Serve exits if HAProxy is missing."""
     monkeypatch.setattr(front, "find_spec", lambda name: None)
     monkeypatch.setattr(shutil, "which", lambda name: None)
     plan = plan_front(1_000, 20_000, {})
@@ -86,7 +85,7 @@ def test_without_haproxy_the_throughput_settings_are_left_out(
 
 
 def test_serve_with_tls_runs_without_haproxy() -> None:
-    """With HAProxy's environment the application would be refused."""
+    """The application refuses TLS options behind HAProxy."""
     nowhere = {"RAY_SERVE_HAPROXY_BINARY_PATH": "/nowhere"}
     for environment in (HAPROXY, nowhere):
         plan = plan_front(1_000, 20_000, environment, tls=True)
@@ -96,14 +95,14 @@ def test_serve_with_tls_runs_without_haproxy() -> None:
         assert note.startswith("Serve's own proxy is the front: http_options.ssl_certfile asks")
 
 
-def test_binary_that_cannot_be_run_is_named(tmp_path: Path) -> None:
+def test_error_names_a_haproxy_binary_that_cannot_run(tmp_path: Path) -> None:
     """Ray would report the error only at Serve's start, in an actor's log."""
     with pytest.raises(ConfigError, match=r"RAY_SERVE_HAPROXY_BINARY_PATH is '/.*none': the path"):
         plan_front(1, 20_000, {"RAY_SERVE_HAPROXY_BINARY_PATH": str(tmp_path / "none")})
 
 
 def test_haproxy_is_started_without_splicing() -> None:
-    """Ray's configuration has no option for splicing, which hides that a caller has left."""
+    """With splicing HAProxy does not notice that a caller has disconnected."""
     plan = plan_front(1, 20_000, HAPROXY).environment
     again = plan_front(1, 20_000, plan).environment
     other = plan_front(1, 20_000, plan | {"RAY_SERVE_HAPROXY_BINARY_PATH": "/bin/cat"}).environment
@@ -117,7 +116,7 @@ def test_haproxy_is_started_without_splicing() -> None:
     assert not read_front({}).splices
 
 
-def test_wrapper_that_cannot_be_executed_is_left_out_and_named(
+def test_wrapper_that_cannot_be_executed_is_omitted_and_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An archive may lose the file mode, and Ray would fail to start the wrapper."""
@@ -135,7 +134,7 @@ def test_wrapper_that_cannot_be_executed_is_left_out_and_named(
     [("+LINUX_SPLICE", "-dS -f it.cfg"), ("-LINUX_SPLICE", "-f it.cfg")],
     ids=["splices", "cannot"],
 )
-def test_wrapper_hands_its_arguments_to_the_named_haproxy(
+def test_wrapper_passes_its_arguments_to_haproxy(
     tmp_path: Path, features: str, arguments: str
 ) -> None:
     binary = tmp_path / "haproxy"
@@ -152,7 +151,7 @@ def test_wrapper_hands_its_arguments_to_the_named_haproxy(
     assert arguments == said.stdout.strip()
 
 
-def test_front_is_read_from_the_environment_of_the_process() -> None:
+def test_front_is_determined_by_the_environment_of_the_process() -> None:
     serve = read_front(HAPROXY)
     default = read_front(HAPROXY | {"RAY_SERVE_ENABLE_HA_PROXY": "1"})
     given = read_front(plan_front(20_000, 20_000, HAPROXY).environment | HAPROXY)
@@ -168,7 +167,7 @@ def test_front_is_read_from_the_environment_of_the_process() -> None:
     assert not read_front({"RAY_SERVE_HAPROXY_BINARY_PATH": "/nowhere"}).haproxy_can_run
 
 
-def test_process_raises_its_limit_of_open_files_to_what_it_may_have() -> None:
+def test_process_raises_its_limit_of_open_files_to_the_allowed_maximum() -> None:
     """`ray start` leaves an ingress the shell's limit of 1,024, and each caller uses one file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard - 1, hard))

@@ -18,7 +18,7 @@ from tests.unit.observability.recording_backend import RecordingBackend
 
 
 @pytest.mark.parametrize("metric", TABLE, ids=lambda metric: metric.name)
-def test_every_metric_of_the_table_can_be_made(metric: Metric) -> None:
+def test_every_metric_of_the_table_can_be_created_in_ray(metric: Metric) -> None:
     """Ray refuses descriptions that are not ASCII and bucket bounds of 0."""
     backend, labels = RayMetrics(), dict.fromkeys(metric.labels, "x")
 
@@ -49,13 +49,13 @@ _LE = ("0.001", "0.0025", "0.005", "0.01", "0.025", "0.05", "0.1", "0.25", "1.0"
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, float]]:
+def gauge_values(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, float]]:
     monkeypatch.setattr(ray_metrics, "Gauge", _Gauge)
     monkeypatch.setattr(_Gauge, "told", {})
     return _Gauge.told
 
 
-def test_histogram_has_the_series_of_prometheus(told: dict[str, dict[str, float]]) -> None:
+def test_histogram_has_prometheus_bucket_series(gauge_values: dict[str, dict[str, float]]) -> None:
     """Dashboards and alerts select cumulative buckets.
 
     Each bucket is a separate name for Ray, whose agent accepts 2,000 series per name. The exporter
@@ -65,28 +65,28 @@ def test_histogram_has_the_series_of_prometheus(told: dict[str, dict[str, float]
     counts = [2, 0, 1, *[0] * 7, 4]
     RayMetrics().set_histogram(m.ACCOUNTS_EXCHANGE_SECONDS, labels, counts, 25.5)
 
-    assert {"": 7} == told.pop("justitia_accounts_exchange_seconds_count")
-    assert {"": 25.5} == told.pop("justitia_accounts_exchange_seconds_sum")
-    assert {_BUCKET} == {re.sub("_+", "_", name) for name in told}
-    buckets = [bucket for name in told.values() for bucket in name.items()]
+    assert {"": 7} == gauge_values.pop("justitia_accounts_exchange_seconds_count")
+    assert {"": 25.5} == gauge_values.pop("justitia_accounts_exchange_seconds_sum")
+    assert {_BUCKET} == {re.sub("_+", "_", name) for name in gauge_values}
+    buckets = [bucket for name in gauge_values.values() for bucket in name.items()]
     assert list(zip(_LE, [2, 2, *[3] * 8, 7], strict=True)) == buckets
-    assert len(told) == len(_LE)
+    assert len(gauge_values) == len(_LE)
 
 
-def test_ray_without_open_telemetry_gets_one_name(
-    told: dict[str, dict[str, float]], monkeypatch: pytest.MonkeyPatch
+def test_metric_has_one_name_without_open_telemetry(
+    gauge_values: dict[str, dict[str, float]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RAY_enable_open_telemetry", "0")
     labels = dict.fromkeys(m.ACCOUNTS_EXCHANGE_SECONDS.labels, "x")
     RayMetrics().set_histogram(m.ACCOUNTS_EXCHANGE_SECONDS, labels, [1] * len(_LE), 0.0)
 
-    assert set(_LE) == told[_BUCKET].keys()
+    assert set(_LE) == gauge_values[_BUCKET].keys()
 
 
 _ARGS = {"name": "app", "model": {"name": "m", "path": "none"}}
 
 
-def test_measures_have_the_labels_and_the_bounds_of_the_configuration() -> None:
+def test_metrics_have_the_configured_labels_and_bounds() -> None:
     """One Prometheus distinguishes applications, and models of one application."""
     config = AppConfig.parse(_ARGS | {"metrics": {"max_classes": 1}})
     measures = new_measures(config, "replica", "r7")
@@ -97,19 +97,21 @@ def test_measures_have_the_labels_and_the_bounds_of_the_configuration() -> None:
     assert ["a", "other"] == [measures.label("application_class", name) for name in ("a", "b")]
 
 
-def test_failing_export_is_logged_once_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """Without metrics the service continues, and counts are exported later.
+def test_failing_export_is_logged_once_and_the_service_continues(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Counts are exported later.
 
     A failure after a success is logged again.
     """
     fails = True
 
-    def look() -> None:
+    def fail_if_told() -> None:
         if fails:
             raise ValueError("bad")
 
     measures, taken = new_measures(AppConfig.parse(_ARGS), "predictor"), RecordingBackend()
-    exporter = Exporter(measures, look, taken, 1.0)
+    exporter = Exporter(measures, fail_if_told, taken, 1.0)
     exporter.export()
     exporter.export()
     assert 1 == len(caplog.records)

@@ -17,7 +17,7 @@ STATIONS = [
 ]
 
 
-def test_life_of_an_inference_has_nine_steps_each_with_its_file() -> None:
+def test_readmes_life_of_an_inference_has_nine_steps_with_files() -> None:
     steps = re.split(r"(?m)^\d\. ", LIFE)[1:]
 
     assert 9 == len(steps)
@@ -33,7 +33,7 @@ def test_readme_step_names_an_existing_function(path: str, name: str) -> None:
         found = getattr(found, part)
 
 
-def test_every_folder_is_described() -> None:
+def test_readme_describes_every_folder() -> None:
     folders = {entry.name for entry in SERVE.iterdir() if (entry / "__init__.py").exists()}
 
     assert folders == set(re.findall(r"^\| \[`(\w+)/`\]", README, re.M))

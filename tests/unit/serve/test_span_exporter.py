@@ -26,12 +26,12 @@ PARENT = TraceContext(0xFEED, 0xBEEF, is_sampled=True)
 LINK = TraceContext(0xCAFE, 0xF00D, is_sampled=True)
 
 
-def section(**values: Any) -> TracingSection:
+def tracing_section(**values: Any) -> TracingSection:
     return TracingSection.parse({"endpoint": "http://127.0.0.1:1/v1/traces"} | values)
 
 
-async def test_span_arrives_as_it_was_made() -> None:
-    """The ids must not change, because they connect the spans of several processes."""
+async def test_exported_span_is_unchanged() -> None:
+    """The ids connect the spans of several processes."""
     child = TraceContext(0xFEED, 0x1, is_sampled=True)
     span = Span(
         "chat small",
@@ -46,7 +46,7 @@ async def test_span_arrives_as_it_was_made() -> None:
     )
     root = Span("invoke_agent report", PARENT, None, 500, ended_ns=3_000)
     with otlp_receiver() as collector:
-        exporter = SpanExporter(section(endpoint=collector.url), "shop", "ingress", "i-1")
+        exporter = SpanExporter(tracing_section(endpoint=collector.url), "shop", "ingress", "i-1")
         exporter.export(span)
         exporter.export(root)
         await exporter.stop()
@@ -67,17 +67,17 @@ async def test_span_arrives_as_it_was_made() -> None:
     }.items() <= told.resource.items()
 
 
-def test_nothing_is_started_where_tracing_is_off() -> None:
-    """By default there is neither a thread nor an import."""
+def test_no_thread_is_started_without_tracing() -> None:
+    """With tracing off, which is the default, OpenTelemetry is not imported either."""
     config = AppConfig.parse({"model": {"name": "m", "path": "none"}})
 
     assert start_span_exporter(config, "ingress", "i-1") is None
 
 
-def test_headers_come_from_environment_and_file(
+def test_headers_come_from_the_environment_and_a_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A secret does not belong into the configuration; the formats are OpenTelemetry's."""
+    """A secret does not belong in the configuration; the formats are OpenTelemetry's."""
     monkeypatch.setenv("COLLECTOR", "Authorization=Basic%20abc%3D, x-scope=team-a")
     file = tmp_path / "headers"
     file.write_text("x-key = secret==\n\n")
@@ -86,7 +86,7 @@ def test_headers_come_from_environment_and_file(
         "authorization": "Basic abc=",
         "x-scope": "team-a",
         "x-key": "secret==",
-    } == read_headers(section(headers_env="COLLECTOR", headers_file=str(file)))
+    } == read_headers(tracing_section(headers_env="COLLECTOR", headers_file=str(file)))
 
 
 @pytest.mark.parametrize(
@@ -98,27 +98,27 @@ def test_headers_come_from_environment_and_file(
         ({"headers_file": "/nowhere/headers"}, None, "headers_file: /nowhere/headers cannot be"),
     ],
 )
-def test_headers_that_cannot_be_read_are_named(
+def test_unreadable_header_is_named_by_its_position(
     values: dict[str, str], text: str | None, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error names the position of the header, because its content may be a secret."""
+    """The content of the header may be a secret."""
     if text is not None:
         monkeypatch.setenv("COLLECTOR", text)
     with pytest.raises(ConfigError, match=said) as raised:
-        read_headers(section(**values))
+        read_headers(tracing_section(**values))
 
     assert "secret" not in str(raised.value)
 
 
-def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_the_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
-    def without_exporter(name: str, *arguments: Any, **more: Any) -> Any:
+    def import_without_exporter(name: str, *arguments: Any, **more: Any) -> Any:
         if name.startswith("opentelemetry.exporter"):
             raise ImportError(name, name=name)
         return real(name, *arguments, **more)
 
-    monkeypatch.setattr(builtins, "__import__", without_exporter)
+    monkeypatch.setattr(builtins, "__import__", import_without_exporter)
     with pytest.raises(ConfigError, match=r"extra `otel`.*justitia-ray\[otel\]"):
         check_otel_is_installed()
 
@@ -133,13 +133,13 @@ def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         {"parent": "nobody"},
     ],
 )
-def test_setting_that_is_not_allowed_is_named(values: dict[str, Any]) -> None:
+def test_error_names_the_invalid_tracing_setting(values: dict[str, Any]) -> None:
     """A URL without a path would make the exporter post to `/`, which no collector serves."""
     with pytest.raises(ConfigError, match=next(iter(values))):
-        section(**values)
+        tracing_section(**values)
 
 
-def test_documented_example_is_valid() -> None:
+def test_documented_tracing_example_is_valid() -> None:
     page = (ROOT / "deployments" / "observability.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
 

@@ -20,13 +20,13 @@ from justitia_ray.store.scheduler_store import NoStore, SchedulerStore
 from tests.eventually import eventually
 
 
-def config(**store: Any) -> AppConfig:
+def config_with_store(**store: Any) -> AppConfig:
     return AppConfig.parse({"model": {"name": "m", "path": "none"}, "store": store})
 
 
-def test_without_durability_nothing_is_started_or_stored() -> None:
-    """Without durability not even the embedded Redis is started."""
-    none = config(durability="none")
+def test_no_store_is_used_without_durability() -> None:
+    """Even the embedded Redis is not started."""
+    none = config_with_store(durability="none")
 
     assert embedded_server(none) is None
     assert isinstance(scheduler_store(none), NoStore)
@@ -34,22 +34,24 @@ def test_without_durability_nothing_is_started_or_stored() -> None:
 
 
 @pytest.mark.parametrize("durability", ["batched", "strict"])
-async def test_durability_uses_an_embedded_redis_unless_one_is_named(durability: str) -> None:
+async def test_durable_service_starts_an_embedded_redis_unless_one_is_configured(
+    durability: str,
+) -> None:
     """The service is durable by default, without a Redis server to install."""
-    store = scheduler_store(config(durability=durability))
+    store = scheduler_store(config_with_store(durability=durability))
 
     assert isinstance(store, SchedulerStore)
-    assert embedded_server(config(durability=durability)) is not None
-    assert embedded_server(config(durability=durability, redis_url="redis://h")) is None
+    assert embedded_server(config_with_store(durability=durability)) is not None
+    assert embedded_server(config_with_store(durability=durability, redis_url="redis://h")) is None
     await store.aclose()
 
 
-def test_secrets_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The configuration is logged, so secrets are read from the environment only and not shown."""
+def test_store_secrets_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The configuration is logged, so it must not contain secrets."""
     monkeypatch.setenv("A", "redis-s3cret")
     monkeypatch.setenv("B", "sentinel-s3cret")
     found = store_credentials(
-        config(
+        config_with_store(
             redis_url="rediss+sentinel://h/s",
             redis_username="us",
             redis_password_env="A",
@@ -63,19 +65,19 @@ def test_secrets_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("key", ["redis_password_env", "redis_sentinel_password_env"])
-def test_variable_that_is_not_set_is_named(key: str) -> None:
+def test_error_names_the_environment_variable_that_is_not_set(key: str) -> None:
     """The variable must be set on the scheduler's node, not only where `serve deploy` runs."""
-    section = config(redis_url="redis+sentinel://h/s", **{key: "NOT_SET_ANYWHERE"})
+    section = config_with_store(redis_url="redis+sentinel://h/s", **{key: "NOT_SET_ANYWHERE"})
     with pytest.raises(ConfigError, match=f"store.{key}: variable NOT_SET_ANYWHERE is not set"):
         scheduler_store(section)
 
 
-async def test_actor_without_durability_serves_and_its_epochs_rise() -> None:
+async def test_actor_without_durability_serves_and_its_epochs_increase() -> None:
     """Callers must follow a restarted actor although it remembers nothing."""
-    values = config(durability="none").model_dump()
+    values = config_with_store(durability="none").model_dump()
     epochs: list[int] = []
     for _ in range(2):
-        # Epochs are milliseconds; a restart normally takes longer than one, but here it might not.
+        # epochs are milliseconds; in a test a restart may take less than one
         await eventually(lambda: max(epochs, default=0) < int(1000 * time.time()), "time passes")
         actor = SchedulerActor(values)
         epochs.append(await actor.configure({}))
@@ -87,15 +89,15 @@ async def test_actor_without_durability_serves_and_its_epochs_rise() -> None:
 
 async def test_actor_starts_above_its_callers_epoch() -> None:
     """After the wall clock was set back, the clock's epoch alone would be ignored."""
-    actor = SchedulerActor(config(durability="none").model_dump())
+    actor = SchedulerActor(config_with_store(durability="none").model_dump())
     known = await actor.configure({}) + 10**9
     first = await (await actor.started()).poll_grants("i", known, 0)
 
-    async def higher() -> int | None:
+    async def epoch_above_known() -> int | None:
         epoch = (await (await actor.started()).poll_grants("i", known, 0)).epoch
         return epoch if epoch > known else None
 
-    second = await eventually(higher, "it begins again")
+    second = await eventually(epoch_above_known, "it begins again")
     await actor.retire()
 
     assert first.epoch < known

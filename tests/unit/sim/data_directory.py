@@ -16,7 +16,7 @@ needs_real_data = pytest.mark.skipif(
 
 
 def measured_run_path(name: str) -> Path:
-    """Return the path of a file of `vtc_runs`, or skip the test if it does not exist."""
+    """Return the path of a measured run of the VTC paper; skip the test if it is missing."""
     path = REAL / "vtc_runs" / name
     if not path.exists():
         pytest.skip(f"{path} is not there: the measured runs are not part of the repository")

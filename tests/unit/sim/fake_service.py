@@ -15,10 +15,10 @@ MODEL = {"id": "tiny", "max_model_len": 1000}
 
 @dataclass
 class FakeService:
-    """Answers as the ingress would; its fields select the failures."""
+    """Service that answers as an ingress does; its fields select the failures."""
 
     requests: list[tuple[float, str, str, Json]] = field(default_factory=list)
-    """(instant, method, path, body) of each request, in order."""
+    """Instant, method, path and body of each request, in order."""
     raw: list[httpx.Request] = field(default_factory=list)
     ready: tuple[int, Json] = (200, {"status": "ready", "reason": None})
     models: list[Json] = field(default_factory=lambda: [MODEL])
@@ -38,30 +38,30 @@ class FakeService:
     refused: set[str] = field(default_factory=set)
     """Ids of applications whose opening is refused."""
     streams: dict[int, str] = field(default_factory=dict)
-    """Failure of streams by their max_tokens: `error`, `cut`, `event`, `silent` or `no usage`."""
+    """Kind of failure of a stream, by its max_tokens."""
     asked_status: int = 0
 
     def network(self) -> httpx.MockTransport:
         """Return the service as an httpx transport."""
-        return httpx.MockTransport(self._answer)
+        return httpx.MockTransport(self._handle_request)
 
-    def sent(self, path: str) -> list[tuple[float, str, Json]]:
-        """Return (seconds since the first request, method, body) of the requests of a path."""
+    def requests_to(self, path: str) -> list[tuple[float, str, Json]]:
+        """Return seconds since the first request, method and body of the requests to a path."""
         began = self.requests[0][0]
         return [(at - began, method, body) for at, method, p, body in self.requests if p == path]
 
-    async def _answer(self, request: httpx.Request) -> httpx.Response:
+    async def _handle_request(self, request: httpx.Request) -> httpx.Response:
         body = json.loads(request.content) if request.content else {}
         path = request.url.path
         now = asyncio.get_running_loop().time()
         self.requests.append((now, request.method, path, body))
         self.raw.append(request)
         if path == "/v1/completions":
-            return self._stream(body)
-        status, answer = self._json(request.method, path, body)
+            return self._answer_stream(body)
+        status, answer = self._answer_json(request.method, path, body)
         return httpx.Response(status, json=answer)
 
-    def _json(self, method: str, path: str, body: Json) -> tuple[int, Json]:
+    def _answer_json(self, method: str, path: str, body: Json) -> tuple[int, Json]:
         if path == "/readyz":
             return self.ready
         if path == "/v1/models":
@@ -76,11 +76,11 @@ class FakeService:
             return 200, {"application_id": body["application_id"], **tags}
         return 200, self.known if method == "GET" else {"closed": True}
 
-    def _stream(self, body: Json) -> httpx.Response:
+    def _answer_stream(self, body: Json) -> httpx.Response:
         trouble = self.streams.get(body["max_tokens"])
         if trouble == "error":
             return httpx.Response(500, json={"error": {"message": "broken"}})
-        return httpx.Response(200, stream=_Stream(lambda: _events(body, trouble)))
+        return httpx.Response(200, stream=_Stream(lambda: _stream_events(body, trouble)))
 
 
 class _Stream(httpx.AsyncByteStream):
@@ -92,23 +92,23 @@ class _Stream(httpx.AsyncByteStream):
             yield event
 
 
-async def _events(body: Json, trouble: str | None) -> AsyncIterator[bytes]:
+async def _stream_events(body: Json, trouble: str | None) -> AsyncIterator[bytes]:
     yield b": waiting\n\n"
-    yield _event({"choices": []})
+    yield _sse_event({"choices": []})
     if trouble == "silent":
         await asyncio.Event().wait()
     for number in range(body["max_tokens"]):
         await asyncio.sleep(0.5 if number else 1.0)
-        yield _event({"choices": [{"index": 0, "text": "w "}]})
+        yield _sse_event({"choices": [{"index": 0, "text": "w "}]})
         if trouble == "cut":
             return
         if trouble == "event":
-            yield _event({"error": {"message": "the replica was lost", "code": 502}})
+            yield _sse_event({"error": {"message": "the replica was lost", "code": 502}})
     if trouble != "no usage":
         usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": body["max_tokens"]}
-        yield _event({"choices": [], "usage": usage})
+        yield _sse_event({"choices": [], "usage": usage})
     yield b"data: [DONE]\n\n"
 
 
-def _event(value: Json) -> bytes:
+def _sse_event(value: Json) -> bytes:
     return f"data: {json.dumps(value)}\n\n".encode()

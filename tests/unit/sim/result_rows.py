@@ -6,10 +6,10 @@ from justitia_ray.sim.results import ApplicationResult, InferenceResult, RunResu
 from justitia_ray.units import Seconds, Tokens
 
 
-def application(
+def application_row(
     name: str, arrived_at_s: Seconds, finished_at_s: Seconds | None
 ) -> ApplicationResult:
-    """Return the row of an application of class MRS, tenant `t`."""
+    """Return the result row of an application of class MRS and tenant `t`."""
     return ApplicationResult(
         application_id=name,
         application_class="MRS",
@@ -25,7 +25,7 @@ def application(
     )
 
 
-def inference(
+def inference_row(
     name: str, finished_at_s: Seconds | None, output_tokens: Tokens = 5
 ) -> InferenceResult:
     return InferenceResult(
@@ -46,7 +46,9 @@ def run_of(
 ) -> RunResult:
     """Return a run of one-inference applications with the given (arrival, end) times."""
     return RunResult(
-        applications=[application(name, *times) for name, times in ends.items()],
-        inferences=[inference(name, finished_at_s) for name, (_, finished_at_s) in ends.items()],
+        applications=[application_row(name, *times) for name, times in ends.items()],
+        inferences=[
+            inference_row(name, finished_at_s) for name, (_, finished_at_s) in ends.items()
+        ],
         makespan_s=makespan_s,
     )

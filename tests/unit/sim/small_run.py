@@ -13,7 +13,7 @@ Times = dict[str, tuple[float | None, float | None, float | None]]
 """Times of dispatch, first token and end in seconds, by `application/inference`."""
 
 
-def app(
+def application_of(
     name: str, *inferences: Inference, at: float = 0.0, tenant: str = "t"
 ) -> WorkloadApplication:
     """Return an application whose inferences are named 0, 1, 2 and so on."""
@@ -27,7 +27,7 @@ def engine(kv_tokens: int, *, base_s: float = 1.0, **knobs: Any) -> EngineProfil
     return EngineProfile(kv_tokens, iteration=IterationCost(base_s, **costs), **knobs)
 
 
-def times(
+def simulated_times(
     applications: list[WorkloadApplication],
     profile: EngineProfile,
     policy: str = "fcfs",

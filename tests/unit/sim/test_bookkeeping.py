@@ -7,7 +7,7 @@ from justitia_ray.sim.results import InferenceResult
 from tests.unit.sim.small_run import engine
 
 
-def sequence(
+def sequence_of(
     prompt: int, made: int = 0, application_id: str = "a", client: str = "t"
 ) -> SimulatedSequence:
     """Return a sequence that gains tokens from iteration 0 on."""
@@ -29,32 +29,32 @@ def sequence(
         (19, 30, 1, 30),
     ],
 )
-def test_prefix_saves_its_cached_part(
+def test_prompt_finds_the_cached_part_of_its_prefix(
     free: int, prompt: int, block_size: int, computed: int
 ) -> None:
-    """A context of 15 + 5 tokens was kept.
+    """The context of an earlier call, 15 + 5 tokens, is in the cache.
 
     In blocks of 8 only 16 of it are whole; a prompt equal to it computes one token; a shorter one
     is a different prompt; and with 19 tokens free the context is lost. It needs no memory beside
     the prompt.
     """
     cache = PrefixCache(engine(1000, prefix_caching=True, block_size=block_size))
-    cache.keep_context(sequence(15, 5))
-    following = sequence(prompt)
+    cache.keep_context(sequence_of(15, 5))
+    following = sequence_of(prompt)
     cache.use_prefix(following, free)
 
     assert computed == following.prefill_tokens
 
 
 def test_least_recently_used_prefix_is_evicted_first() -> None:
-    """Both a and b hold 20; a is used again; c takes 60 of 90: b is evicted, and a keeps its 20."""
+    """Contexts a and b hold 20 tokens each, a is used again, and c needs 60 of 90."""
     cache = PrefixCache(engine(1000, prefix_caching=True))
     for name in ("a", "b", "a"):
-        cache.keep_context(sequence(15, 5, name))
-    cache.use_prefix(sequence(60, application_id="c"), 90)
+        cache.keep_context(sequence_of(15, 5, name))
+    cache.use_prefix(sequence_of(60, application_id="c"), 90)
     found = []
     for name in ("a", "b"):
-        following = sequence(30, application_id=name)
+        following = sequence_of(30, application_id=name)
         cache.use_prefix(following, 90)
         found.append(following.prefill_tokens)
 

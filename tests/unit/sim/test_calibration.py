@@ -44,7 +44,7 @@ ENGINE = EngineProfile(
 )
 
 
-def measured(seed: int, engine: EngineProfile = ENGINE, policy: str = "fcfs") -> MeasuredRun:
+def measured_run(seed: int, engine: EngineProfile = ENGINE, policy: str = "fcfs") -> MeasuredRun:
     """Return a run of an engine at twice its capacity: 80 requests of two clients in 20 s."""
     lots = random.Random(f"calibration/{seed}")
     asked = tuple(
@@ -63,32 +63,32 @@ def measured(seed: int, engine: EngineProfile = ENGINE, policy: str = "fcfs") ->
 
 
 @pytest.mark.slow
-def test_known_engine_is_found_and_predicts_another_policy() -> None:
+def test_known_engine_is_fitted_and_predicts_another_policy() -> None:
     """The profile is fitted on FCFS runs and tried on a VTC run of other requests.
 
     The regression assumes that each request's tokens come evenly, which prefills disturb: costs are
     right within 10 %, their sums within 2 %.
     """
     start = replace(ENGINE, iteration=IterationCost(1.0))
-    found = calibrate([measured(1), measured(2)], start)
+    found = calibrate([measured_run(1), measured_run(2)], start)
     cost = found.profile.iteration
 
     assert 0.02 == pytest.approx(cost.base_s, rel=0.1)
     assert 0.0002 == pytest.approx(cost.per_prefill_token_s, rel=0.1)
     assert replace(ENGINE, iteration=cost) == found.profile
-    (unseen,) = validate(found.profile, [measured(3, policy="vtc")])
+    (unseen,) = validate(found.profile, [measured_run(3, policy="vtc")])
     assert abs(unseen.tokens_per_s.error or 0) < 0.01
     assert abs(unseen.mean_first_token_latency_s.error or 0) < 0.02
 
 
 @pytest.mark.slow
-def test_mean_throughput_error_over_the_fitted_runs_is_zero() -> None:
+def test_fitted_profile_has_no_mean_throughput_error() -> None:
     """A systematic error of throughput would be multiplied in every wait.
 
     One machine was 5 % slower than the other; the profile lies between them.
     """
     slow = replace(ENGINE, speedup=1 / 1.05)
-    found = calibrate([measured(1), measured(2, slow)], ENGINE)
+    found = calibrate([measured_run(1), measured_run(2, slow)], ENGINE)
 
     errors = [run.tokens_per_s.error or 0.0 for run in found.runs]
     assert abs(sum(errors)) < 0.01
@@ -96,7 +96,7 @@ def test_mean_throughput_error_over_the_fitted_runs_is_zero() -> None:
     assert 1.05 == pytest.approx(found.regression.speeds[1] / found.regression.speeds[0], rel=0.01)
 
 
-def test_nothing_to_fit_on_is_refused() -> None:
+def test_fit_without_requests_is_refused() -> None:
     with pytest.raises(ConfigError, match="at least one run"):
         calibrate([], ENGINE)
 
@@ -104,7 +104,7 @@ def test_nothing_to_fit_on_is_refused() -> None:
 HEADER = ",".join(COLUMNS)
 
 
-def file(directory: Path, *lines: str, name: str = "run.csv", header: str = HEADER) -> Path:
+def csv_file(directory: Path, *lines: str, name: str = "run.csv", header: str = HEADER) -> Path:
     path = directory / name
     path.write_text("\n".join([header, *lines]) + "\n")
     return path
@@ -114,27 +114,26 @@ def test_latencies_count_from_the_arrival_and_aborted_requests_are_left_out(
     tmp_path: Path,
 ) -> None:
     """The file contains latencies, while the measures need instants."""
-    run = read_run(file(tmp_path, "7,2.0,256,128,0.5,9.25"))
+    run = read_run(csv_file(tmp_path, "7,2.0,256,128,0.5,9.25"))
 
     assert (TimedRequest("7", 2.0, 256, 128, 2.5, 11.25),) == run.requests
     assert 0.5 == run.requests[0].first_token_latency_s
-    run = read_run(file(tmp_path, "7,2.0,256,128,,", "7,2.0,256,128,0.5,9.25"))
+    run = read_run(csv_file(tmp_path, "7,2.0,256,128,,", "7,2.0,256,128,0.5,9.25"))
     assert 1 == run.aborted
     assert 1 == len(run.requests)
 
 
-def test_name_of_the_file_says_the_policy(tmp_path: Path) -> None:
+def test_policy_is_read_from_the_file_name(tmp_path: Path) -> None:
     """`vtc__real.csv.gz` was measured under VTC; a name without a policy means FCFS."""
     line = "7,2.0,256,128,0.5,9.25"
-    named = {name: file(tmp_path, line, name=name) for name in ("vtc__real.csv", "mine__x.csv")}
+    named = {name: csv_file(tmp_path, line, name=name) for name in ("vtc__real.csv", "mine__x.csv")}
 
     assert "vtc" == read_run(named["vtc__real.csv"]).policy
     assert "fcfs" == read_run(named["mine__x.csv"]).policy
     assert "lcf" == read_run(named["vtc__real.csv"], "lcf").policy
 
 
-def test_packed_file_columns_in_another_order_and_blank_lines_are_read(tmp_path: Path) -> None:
-    """The data are gzipped, and spreadsheets reorder columns."""
+def test_gzipped_file_with_reordered_columns_and_blank_lines_is_read(tmp_path: Path) -> None:
     path = tmp_path / "fcfs__a.csv.gz"
     header = ",".join(reversed(COLUMNS))
     path.write_bytes(gzip.compress(f"{header}\n\n9.25,0.5,128,256,2.0,7\n".encode()))
@@ -151,18 +150,20 @@ def test_packed_file_columns_in_another_order_and_blank_lines_are_read(tmp_path:
         ("7,0,1,1,3,2", "latency_s must be at least first_token_latency_s = 3, got 2"),
     ],
 )
-def test_wrong_line_is_named_with_field_value_and_what_is_allowed(
+def test_error_names_field_value_and_allowed_values_of_a_wrong_line(
     line: str, said: str, tmp_path: Path
 ) -> None:
-    path = file(tmp_path, "7,2.0,256,128,0.5,9.25", line)
+    path = csv_file(tmp_path, "7,2.0,256,128,0.5,9.25", line)
     with pytest.raises(ConfigError, match=f"^{re.escape(f'{path}:3: {said}')}$"):
         read_run(path)
 
 
-def test_other_header_and_empty_file_are_refused(tmp_path: Path) -> None:
+def test_file_with_another_header_and_empty_file_are_refused(tmp_path: Path) -> None:
     """A file of arrivals contains no times to fit a profile to."""
-    arrivals = file(tmp_path, "0,1,1", name="a.csv", header="arrival_s,input_tokens,output_tokens")
-    only_aborted = file(tmp_path, "7,2.0,256,128,,", name="b.csv")
+    arrivals = csv_file(
+        tmp_path, "0,1,1", name="a.csv", header="arrival_s,input_tokens,output_tokens"
+    )
+    only_aborted = csv_file(tmp_path, "7,2.0,256,128,,", name="b.csv")
     for path, said in (
         (arrivals, f"{arrivals}:1: the header must name {', '.join(COLUMNS)}, each once"),
         (only_aborted, f"{only_aborted}: must hold at least one request with a latency"),
@@ -173,7 +174,7 @@ def test_other_header_and_empty_file_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["live.csv", "live.csv.gz"])
-def test_written_requests_are_read_back(tmp_path: Path, name: str) -> None:
+def test_stored_requests_can_be_read_back(tmp_path: Path, name: str) -> None:
     """A live calibration can be repeated from its stored requests, gzipped or not."""
     requests = (TimedRequest("a", 0.25, 16, 64, 1.5, 4.75), TimedRequest("b", 1.0, 8, 1, 2.0, 2.0))
     path = tmp_path / name
@@ -183,21 +184,21 @@ def test_written_requests_are_read_back(tmp_path: Path, name: str) -> None:
     assert [name] == [entry.name for entry in tmp_path.iterdir()]
 
 
-def service(replicas: int = 1) -> FakeService:
+def service_with_replicas(replicas: int = 1) -> FakeService:
     """Return a service that takes 1 s to the first token and 0.5 s per further token."""
     made = FakeService()
     made.status["replicas"] = {f"r{i}": {"kv_tokens": 4000} for i in range(replicas)}
     return made
 
 
-def calibration_live_measured(fake: FakeService) -> tuple[list[TimedRequest], int]:
-    """Time the requests in virtual time."""
+def measure_service(fake: FakeService) -> tuple[list[TimedRequest], int]:
+    """Time the calibration's requests in virtual time."""
     return run_virtually(measure_live("http://service", network=fake.network()))
 
 
-def test_costs_of_a_service_are_found() -> None:
+def test_costs_of_a_live_service_are_found() -> None:
     """Each token of this service takes 0.5 s under any load: the other costs are 0."""
-    requests, kv_tokens = calibration_live_measured(service())
+    requests, kv_tokens = measure_service(service_with_replicas())
     fit = fit_iterations([MeasuredRun("live", "fcfs", tuple(requests))])
 
     assert 4000 == kv_tokens
@@ -206,8 +207,8 @@ def test_costs_of_a_service_are_found() -> None:
     assert 0 == pytest.approx(fit.cost.per_prefill_token_s, abs=1e-6)
 
 
-def test_stages_follow_each_other_and_keep_within_memory() -> None:
-    """No request may wait for memory or be preempted, because waits would be fitted as costs.
+def test_calibration_stages_follow_each_other_within_the_memory() -> None:
+    """Waits for memory and preemptions would be fitted as costs.
 
     All requests of a stage wait for the stage before, and hold at most 3,200 tokens together.
     """
@@ -220,37 +221,37 @@ def test_stages_follow_each_other_and_keep_within_memory() -> None:
         stages.setdefault(inference.after, []).append(total)
 
     assert all(sum(totals) <= 3200 for totals in stages.values())
-    # 1 to 32 short ones at the same time, then 1, 4 and 8 long ones
+    # 1 to 32 short requests at the same time, then 1, 4 and 8 long ones
     assert [1, 2, 4, 8, 16, 32, 1, 4, 8] == [len(totals) for totals in stages.values()][:9]
 
 
-def test_two_replicas_are_refused() -> None:
+def test_calibration_of_two_replicas_is_refused() -> None:
     """With two replicas it is not visible which requests ran together."""
     with pytest.raises(ConfigError, match=r"^--url must be a service with one replica, .* has 2$"):
-        calibration_live_measured(service(replicas=2))
+        measure_service(service_with_replicas(replicas=2))
 
 
-def test_failed_request_fails_the_measurement() -> None:
+def test_failed_request_fails_the_calibration() -> None:
     """The fit would fill a missing request with a guess."""
-    fake = service()
+    fake = service_with_replicas()
     fake.streams[64] = "error"
     with pytest.raises(ResponseError, match="a request to http://service failed"):
-        calibration_live_measured(fake)
+        measure_service(fake)
 
 
-def timed(client: str, arrived: float, first: float, end: float) -> TimedRequest:
+def timed_request(client: str, arrived: float, first: float, end: float) -> TimedRequest:
     """Return a request of 100 prompt and 50 output tokens: h = 200."""
     return TimedRequest(client, arrived, 100, 50, first, end)
 
 
-def test_figures_are_those_of_both_sides() -> None:
+def test_comparison_has_measured_and_simulated_figures() -> None:
     """Two requests were measured from 10 s to 30 s, and simulated until 40 s.
 
     Throughput is 2 · 150 tokens over 20 s and over 30 s; first tokens come after 2 and 4 s,
     simulated 2 and 10 s; the 90th percentile of two values lies nine tenths of the way.
     """
-    measured = (timed("a", 10, 12, 20), timed("b", 10, 14, 30))
-    simulated = [timed("a", 10, 12, 20), timed("b", 10, 20, 40)]
+    measured = (timed_request("a", 10, 12, 20), timed_request("b", 10, 14, 30))
+    simulated = [timed_request("a", 10, 12, 20), timed_request("b", 10, 20, 40)]
     result = compare(MeasuredRun("r", "fcfs", measured), simulated)
 
     assert ComparedFigure(15.0, 10.0, 10.0 / 15.0 - 1) == result.tokens_per_s
@@ -260,13 +261,17 @@ def test_figures_are_those_of_both_sides() -> None:
     assert ("r", "fcfs", 2) == (result.run, result.policy, result.requests)
 
 
-def test_service_error_is_the_share_served_at_another_time_or_to_another_client() -> None:
+def test_service_error_is_the_share_served_at_the_wrong_time_or_to_the_wrong_client() -> None:
     """Clients a and b receive 200 each about 90 s; in the simulation b receives it much later.
 
     Half of the measured service is not there: an error of 0.5, all of it at b.
     """
-    measured = (timed("a", 0, 80, 100), timed("b", 0, 80, 100), timed("c", 630, 2000, 2001))
-    late = [measured[0], timed("b", 0, 5000, 5020), measured[2]]
+    measured = (
+        timed_request("a", 0, 80, 100),
+        timed_request("b", 0, 80, 100),
+        timed_request("c", 630, 2000, 2001),
+    )
+    late = [measured[0], timed_request("b", 0, 5000, 5020), measured[2]]
     run = MeasuredRun("r", "fcfs", measured)
     result = compare(run, late)
 
@@ -275,8 +280,8 @@ def test_service_error_is_the_share_served_at_another_time_or_to_another_client(
     assert 0 == compare(run, list(measured)).service_error
 
 
-def test_vtc_compares_clients() -> None:
-    """Client b arrives late with one request, behind ten of client a: VTC serves it first.
+def test_simulated_vtc_serves_the_client_that_received_less_first() -> None:
+    """Client b arrives late with one request, behind ten of client a.
 
     The engine runs one request at a time, each 10 iterations of 0.1 s. At 1.0 s, when the first of
     a is done, b (arrived at 0.5 s) has received no service: its request ends at 2.0 s. Under FCFS
@@ -293,7 +298,7 @@ def test_vtc_compares_clients() -> None:
     assert {"vtc": 2.0, "fcfs": 11.0} == pytest.approx(ends)
 
 
-def test_prompts_of_the_file_are_reported_whatever_the_engine_adds() -> None:
+def test_reported_prompt_lengths_exclude_tokens_that_the_engine_adds() -> None:
     """A BOS token costs time and memory, but the caller did not send it."""
     engine = EngineProfile(kv_tokens=100, iteration=IterationCost(0.1, per_prefill_token_s=1.0))
     run = MeasuredRun("r", "fcfs", (TimedRequest("a", 0.0, 10, 1, 0.0, 0.0),))
@@ -306,7 +311,7 @@ def test_prompts_of_the_file_are_reported_whatever_the_engine_adds() -> None:
 @pytest.mark.parametrize(
     ("name", "throughput", "latency"),
     [
-        # Errors of the shipped profile, which was fitted on FCFS runs only, with a margin.
+        # errors of the shipped profile, which was fitted on FCFS runs only, with a margin
         ("vtc__real.csv.gz", 0.05, 0.15),
         ("vtc__overload.csv.gz", 0.05, 0.10),
         ("vtc__proportional.csv.gz", 0.05, 0.15),
@@ -326,8 +331,7 @@ def test_shipped_profile_predicts_runs_it_was_not_fitted_on(
     assert abs(result.mean_first_token_latency_s.error or 0) < latency
 
 
-def test_shipped_profile_of_the_h100_follows_from_the_kept_requests() -> None:
-    """The profile can be fitted again from the stored measurements."""
+def test_shipped_h100_profile_follows_from_the_stored_requests() -> None:
     shipped = load_profile_file("h100-llama2-7b").profile
 
     fitted = calibrate([read_run(path, "fcfs") for path in _H100_RUNS], shipped, 0).profile

@@ -15,14 +15,17 @@ from justitia_ray.sim.results import ApplicationResult, InferenceResult, RunResu
 from tests.unit.sim.data_directory import measured_run_path
 
 _A = TimedRequest("a", 0.0, 40, 30, 10.0, 20.0)
-"""Service 40 + 2·30 = 100, 10 per second from 10 to 20 s."""
+"""Request of client a: service 40 + 2·30 = 100, at 10 per second from 10 to 20 s."""
 _B = TimedRequest("b", 0.0, 20, 40, 15.0, 35.0)
-"""Service 100, 5 per second from 15 to 35 s."""
+"""Request of client b: service 100, at 5 per second from 15 to 35 s."""
 _BOTH = ClientService([_B, _A])
 
 
-def test_service_counts_evenly_from_first_token_to_end() -> None:
-    """Windows of 60 s: to 18 s a receives 8 s of 10 per second, b 3 s of 5; then 2 s and 17 s."""
+def test_service_is_spread_evenly_from_first_token_to_end() -> None:
+    """Client a is served 10 per second from 10 to 20 s, b 5 per second from 15 to 35 s.
+
+    Windows of 60 s: to 18 s a receives 8 s of 10 per second, b 3 s of 5; then 2 s and 17 s.
+    """
     a, b = _BOTH.rates([-12.0, 48.0]).tolist()
 
     assert ("a", "b") == _BOTH.clients
@@ -30,22 +33,28 @@ def test_service_counts_evenly_from_first_token_to_end() -> None:
 
 
 def test_request_that_ends_at_its_first_token_is_served() -> None:
-    """The service 30 + 2·15 = 60 counts once at 75 s, in the later of the two adjacent windows."""
+    """A request that ends at its first token has a service without duration.
+
+    The service 30 + 2·15 = 60 counts once at 75 s, in the later of the two adjacent windows.
+    """
     service = ClientService([TimedRequest("a", 0.0, 30, 15, 75.0, 75.0)])
 
     assert [[0.0, 1.0]] == service.rates([45.0, 105.0]).tolist()
     assert [[0.0, 60.0]] == service.accumulated([74.9, 75.1], 0.0).tolist()
 
 
-def test_gap_is_between_accumulated_services() -> None:
-    """By 15 s a has 50 and b 0; by 35 s both have their 100."""
+def test_greatest_gap_is_between_accumulated_services() -> None:
+    """By 15 s client a has 50 and b has 0; by 35 s both have their 100."""
     assert [50.0, 0.0] == _BOTH.gaps([15.0, 35.0], from_s=0.0).tolist()
     assert [[50.0], [100.0]] == _BOTH.accumulated([35.0], from_s=15.0).tolist()
     assert [50.0] == _BOTH.gaps([35.0], from_s=15.0).tolist()
 
 
-def test_response_time_is_at_the_first_token() -> None:
-    """The first token of a comes after 10 s, at 10 s; around 50 s the value is NaN."""
+def test_response_time_is_shown_at_the_first_token() -> None:
+    """Client a waits 10 s for its first token.
+
+    The first token of a comes after 10 s, at 10 s; around 50 s the value is NaN.
+    """
     (early, none), (nothing, too) = _BOTH.response_times([-18.0, 50.0]).tolist()
 
     assert 10.0 == early
@@ -53,7 +62,7 @@ def test_response_time_is_at_the_first_token() -> None:
 
 
 def test_request_counts_as_demand_when_it_arrives() -> None:
-    """Requested service of 600 in a window of 60 s is 10 per second, wherever it is served.
+    """Requested service of 600 in a window of 60 s is 10 per second, whenever it is served.
 
     Windows about 90 and 120 s hold the arrival at 100 s; those about 60 and 150 s do not.
     """
@@ -72,8 +81,10 @@ def test_difference_is_bounded_by_the_demand() -> None:
     assert [0.0, 50 / 60] == pytest.approx(_BOTH.differences([13.0, 45.0]).tolist())
 
 
-def test_unserved_demand_counts_as_behind() -> None:
-    """Both decode from 60 to 120 s; a requests 600 and b 6 about then, and both receive it.
+def test_unserved_demand_counts_as_a_service_difference() -> None:
+    """Client a requests a hundred times as much as client b.
+
+    Both decode from 60 to 120 s; a requests 600 and b 6 about then, and both receive it.
 
     If b had requested 606 in that window, 600 of it unserved, it would lack (600 − 6) / 60 = 9.9
     per second against a.
@@ -88,8 +99,8 @@ def test_unserved_demand_counts_as_behind() -> None:
     assert [9.9] == pytest.approx(ClientService([*served, refused]).differences([90.0]).tolist())
 
 
-def test_throughput_counts_prompt_and_output() -> None:
-    """70 and 60 tokens in the 35 s from the first arrival to the last end."""
+def test_throughput_counts_prompt_and_output_tokens() -> None:
+    """130 tokens in the 35 s from the first arrival to the last end."""
     assert 130 / 35 == pytest.approx(tokens_per_s([_A, _B]))
 
 
@@ -106,14 +117,14 @@ def test_unfinished_inference_counts_as_unserved() -> None:
 @pytest.mark.parametrize(
     ("name", "largest", "mean", "tolerance", "throughput"),
     [
-        # Table 2, whose means and variances use more digits of the times than the file has.
+        # Table 2, whose means and variances use more digits of the times than the file has
         ("fcfs__real.csv.gz", 759.97, 433.53, 0.003, 777),
         ("vtc__real.csv.gz", 368.40, 251.66, 0.003, 779),
         # Table 5 of the paper.
         ("vtc__overload.csv.gz", 192.88, 103.77, 0.0001, 893),
     ],
 )
-def test_tables_of_the_paper_follow_from_its_measured_runs(
+def test_tables_of_the_vtc_paper_follow_from_its_measured_runs(
     name: str, largest: float, mean: float, tolerance: float, throughput: float
 ) -> None:
     """The implemented measures are exactly those of the paper."""

@@ -15,7 +15,7 @@ EXACT, LATE = 0.0, 0.25
 """Report modes: both ways in which the simulator steps from one event to the next."""
 
 
-def played(
+def simulate_in_order(
     *applications: WorkloadApplication, base_s: float = 1.0, engine: Any = None, **settings: Any
 ) -> RunResult:
     """Simulate applications on engines with iterations of `base_s`, in order of submission."""
@@ -27,47 +27,46 @@ def played(
     )
 
 
-def alone(name: str, prompt: int, output: int, at: float = 0.0) -> WorkloadApplication:
+def single_call(name: str, prompt: int, output: int, at: float = 0.0) -> WorkloadApplication:
     return WorkloadApplication(name, "class", at, (WorkloadInference("only", prompt, output),))
 
 
-def ends(result: RunResult) -> list[float | None]:
+def finish_times(result: RunResult) -> list[float | None]:
     return [a.finished_at_s for a in result.applications]
 
 
-def run(dispatch_s: float, kv_tokens: int, *sizes: tuple[int, int]) -> RunResult:
+def run_with_dispatch(dispatch_s: float, kv_tokens: int, *sizes: tuple[int, int]) -> RunResult:
     """Simulate applications of one inference that arrive at once, on one engine."""
-    load = [alone(f"a{n}", *size) for n, size in enumerate(sizes)]
+    load = [single_call(f"a{n}", *size) for n, size in enumerate(sizes)]
     engine = {"kv_tokens": kv_tokens, "admission": "peak"}
-    return played(*load, base_s=0.1, engine=engine, dispatch_s=dispatch_s)
+    return simulate_in_order(*load, base_s=0.1, engine=engine, dispatch_s=dispatch_s)
 
 
-def test_inference_is_computed_when_its_payload_is_there() -> None:
-    """Ten tokens of 0.1 s each, half a second late."""
-    assert [pytest.approx(1.0)] == ends(run(0.0, 1000, (100, 10)))
-    assert [pytest.approx(1.5)] == ends(run(0.5, 1000, (100, 10)))
+def test_computation_starts_when_the_payload_arrives() -> None:
+    """Ten tokens of 0.1 s each end half a second late."""
+    assert [pytest.approx(1.0)] == finish_times(run_with_dispatch(0.0, 1000, (100, 10)))
+    assert [pytest.approx(1.5)] == finish_times(run_with_dispatch(0.5, 1000, (100, 10)))
 
 
-def test_memory_is_kept_while_the_payload_is_on_its_way() -> None:
-    """Two that do not fit together run one after the other, each with its own transport delay."""
-    result = run(0.5, 150, (100, 10), (100, 10))
+def test_memory_is_reserved_while_the_payload_is_on_its_way() -> None:
+    """Two inferences that do not fit together run in turn, each with its own transport delay."""
+    result = run_with_dispatch(0.5, 150, (100, 10), (100, 10))
 
-    assert [pytest.approx(1.5), pytest.approx(3.0)] == ends(result)
+    assert [pytest.approx(1.5), pytest.approx(3.0)] == finish_times(result)
     assert 0 == result.preemptions
 
 
-def test_payload_joins_the_engine_at_the_next_boundary() -> None:
-    """The payload joins at the next iteration boundary; the engine does not stop for it."""
-    result = run(0.25, 1000, (100, 10), (100, 20))
+def test_payload_joins_the_engine_at_the_next_iteration() -> None:
+    result = run_with_dispatch(0.25, 1000, (100, 10), (100, 20))
 
-    assert [pytest.approx(1.25), pytest.approx(2.25)] == ends(result)
+    assert [pytest.approx(1.25), pytest.approx(2.25)] == finish_times(result)
 
 
-def test_many_in_little_memory_all_end() -> None:
+def test_all_inferences_end_in_little_memory() -> None:
     """Payloads that arrive during other starts and ends are neither lost nor preempted."""
-    result = run(0.13, 500, *((50 + n % 7, 5 + n % 11) for n in range(60)))
+    result = run_with_dispatch(0.13, 500, *((50 + n % 7, 5 + n % 11) for n in range(60)))
 
-    assert all(end is not None for end in ends(result))
+    assert all(end is not None for end in finish_times(result))
     assert 0 == result.preemptions
 
 
@@ -75,11 +74,11 @@ def front_end_run(front_end_s: float) -> RunResult:
     """Run an application of two consecutive inferences on an empty engine."""
     inferences = (WorkloadInference("a", 1, 2, ()), WorkloadInference("b", 1, 2, ("a",)))
     load = WorkloadApplication("x", "class", 0.0, inferences)
-    return played(load, front_end_s=front_end_s)
+    return simulate_in_order(load, front_end_s=front_end_s)
 
 
 def test_each_inference_passes_the_front_end_twice() -> None:
-    """An inference passes at submission and with its answer, for which the next stage waits.
+    """An inference passes at its submission and with its answer.
 
     Each pass takes two iterations; there are three, because nothing waits for the last answer.
     """
@@ -90,46 +89,46 @@ def test_each_inference_passes_the_front_end_twice() -> None:
     assert 0.5 == far.front_end_s
 
 
-def test_calls_wait_for_each_other_before_they_wait_in_the_queue() -> None:
-    """Two that are due at once are submitted one after the other; they hold no memory meanwhile."""
+def test_simultaneous_calls_pass_the_front_end_one_after_the_other() -> None:
+    """Two calls that are due at once hold no memory while they wait."""
     both = tuple(WorkloadInference(name, 1, 2, ()) for name in "ab")
     load = WorkloadApplication("x", "class", 0.0, both)
-    rows = played(load, front_end_s=0.5).inferences
+    rows = simulate_in_order(load, front_end_s=0.5).inferences
 
     assert [0.0, 0.0] == [row.submitted_at_s for row in rows]
     assert [0.5, 1.5] == [row.dispatched_at_s for row in rows]
 
 
-def hold_up_run(*arrivals: tuple[float, int], reports_s: float, seats: int = 1) -> RunResult:
+def run_with_hold_up(*arrivals: tuple[float, int], reports_s: float, seats: int = 1) -> RunResult:
     """Run one-call applications, given by arrival and output, on two engines."""
-    load = [alone(f"a{n}", 1, output, at) for n, (at, output) in enumerate(arrivals)]
+    load = [single_call(f"a{n}", 1, output, at) for n, (at, output) in enumerate(arrivals)]
     held = {"report_interval_s": reports_s, "hold_up_s": HELD_UP, "replicas": 2}
-    return played(*load, engine={"max_num_seqs": seats}, **held)
+    return simulate_in_order(*load, engine={"max_num_seqs": seats}, **held)
 
 
 @pytest.mark.parametrize("reports_s", [EXACT, LATE])
 def test_arriving_call_slows_all_engines(reports_s: float) -> None:
-    """Two simultaneous arrivals slow both engines twice; later no call slows the one left."""
-    result = hold_up_run((0.0, 3), (0.0, 5), reports_s=reports_s)
+    """Two simultaneous arrivals slow both engines twice."""
+    result = run_with_hold_up((0.0, 3), (0.0, 5), reports_s=reports_s)
 
-    assert [3 + 2 * HELD_UP, 5 + 2 * HELD_UP] == ends(result)
+    assert [3 + 2 * HELD_UP, 5 + 2 * HELD_UP] == finish_times(result)
     assert [1 + 2 * HELD_UP] * 2 == [row.first_token_at_s for row in result.inferences]
 
 
 @pytest.mark.parametrize("reports_s", [EXACT, LATE])
-def test_ending_call_slows_the_calls_that_continue(reports_s: float) -> None:
-    """The CPU cores that run the engines also take away the answer.
+def test_ending_call_slows_the_other_calls(reports_s: float) -> None:
+    """The CPU cores that run the engines also transport the answer.
 
     Each engine has two calls here; one ends first. Four arrive at once, one ends after three
     iterations, and then no call ends before the fifth.
     """
-    result = hold_up_run((0.0, 3), (0.0, 5), (0.0, 5), (0.0, 5), reports_s=reports_s, seats=2)
+    result = run_with_hold_up((0.0, 3), (0.0, 5), (0.0, 5), (0.0, 5), reports_s=reports_s, seats=2)
 
     begun = 4 * HELD_UP
-    assert [3 + begun, *[5 + begun + HELD_UP] * 3] == ends(result)
+    assert [3 + begun, *[5 + begun + HELD_UP] * 3] == finish_times(result)
 
 
 @pytest.mark.parametrize("reports_s", [EXACT, LATE])
-def test_single_engine_is_not_slowed(reports_s: float) -> None:
+def test_single_engine_is_not_slowed_by_calls(reports_s: float) -> None:
     """The CPU core of the idle engine is free."""
-    assert [3.0, 14.0] == ends(hold_up_run((0.0, 3), (10.0, 4), reports_s=reports_s))
+    assert [3.0, 14.0] == finish_times(run_with_hold_up((0.0, 3), (10.0, 4), reports_s=reports_s))

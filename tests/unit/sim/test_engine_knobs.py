@@ -6,17 +6,19 @@ import pytest
 
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.simulation import Simulation, simulate
-from tests.unit.sim.small_run import app, engine, times
+from tests.unit.sim.small_run import application_of, engine, simulated_times
 
 
 @pytest.mark.parametrize(
     ("admit_every", "a", "b"),
     [(1, (0.0, 1.0, 4.0), (2.0, 3.0, 4.0)), (2, (0.0, 1.0, 3.0), (3.0, 4.0, 5.0))],
 )
-def test_separate_prefill_stops_the_others_and_makes_a_first_token(
+def test_separate_prefill_stops_running_sequences_and_makes_a_first_token(
     admit_every: int, a: tuple[float, ...], b: tuple[float, ...]
 ) -> None:
-    """A prefill of 2 tokens takes 0.5 + 2 · 0.25 = 1 s; a/0 decodes from 1 s on, b/0 comes later.
+    """A prefill of 2 tokens takes 0.5 + 2 · 0.25 = 1 s.
+
+    A prefill of 2 tokens takes 0.5 + 2 · 0.25 = 1 s; a/0 decodes from 1 s on, b/0 comes later.
 
     Every iteration: b/0 is computed from 2 to 3 s, and a/0 has its third token at 4 s. Every second
     one: b/0 is considered at 3 s, when a/0 ends.
@@ -29,44 +31,50 @@ def test_separate_prefill_stops_the_others_and_makes_a_first_token(
         per_prefill_token_s=0.25,
     )
 
-    assert {"a/0": a, "b/0": b} == times([app("a", (2, 3)), app("b", (2, 2), at=1.25)], profile)
+    assert {"a/0": a, "b/0": b} == simulated_times(
+        [application_of("a", (2, 3)), application_of("b", (2, 2), at=1.25)], profile
+    )
 
 
 def test_separate_prefill_has_a_token_limit_beyond_the_first_prompt() -> None:
-    """At most 4 tokens per prefill, but the first prompt is taken at any length.
+    """A prefill has at most 4 tokens, but the first prompt is taken at any length.
 
     a/0 (5) runs alone, 1.25 s; a/1 (3) and a/2 (3) after one more iteration each. a/1: 2.25 to 3;
     an iteration to 4; a/2: 4 to 4.75.
     """
     profile = engine(100, prefill="separate", max_batched_tokens=4, per_prefill_token_s=0.25)
-    found = times([app("a", (5, 9), (3, 1), (3, 1))], profile)
+    found = simulated_times([application_of("a", (5, 9), (3, 1), (3, 1))], profile)
 
     assert [(0.0, 1.25), (2.25, 3.0), (4.0, 4.75)] == [found[f"a/{n}"][:2] for n in range(3)]
 
 
 def test_chunked_prefill_uses_tokens_left_by_running_sequences() -> None:
-    """At most 3 tokens per iteration, a quarter of a second each.
+    """An iteration has at most 3 tokens and takes a quarter of a second for each.
 
     a/0 (5 tokens): 3 of them by 1.75 s, 2 by 3.25 s with its first token. b/0 (3 tokens), beside
     a/0 that decodes: 2 of them by 4.75 s, the last by 6 s.
     """
     profile = engine(100, prefill="chunked", max_batched_tokens=3, per_prefill_token_s=0.25)
 
-    assert {"a/0": (0.0, 3.25, 6.0), "b/0": (3.25, 6.0, 6.0)} == times(
-        [app("a", (5, 3)), app("b", (3, 1), at=2.0)], profile
+    assert {"a/0": (0.0, 3.25, 6.0), "b/0": (3.25, 6.0, 6.0)} == simulated_times(
+        [application_of("a", (5, 3)), application_of("b", (3, 1), at=2.0)], profile
     )
 
 
 @pytest.mark.parametrize(("overflow", "end"), [("swap", 7.5), ("recompute", 9.5)])
-def test_recompute_pays_for_prompt_and_tokens_again(overflow: str, end: float) -> None:
-    """M = 10: by 1 + 7 · 0.5 = 4.5 s 5 + 4 are held, 11 needed: a/1 is preempted.
+def test_recomputation_takes_the_time_of_prompt_and_generated_tokens(
+    overflow: str, end: float
+) -> None:
+    """Sequence a/1 is preempted and computed again.
+
+    M = 10: by 1 + 7 · 0.5 = 4.5 s 5 + 4 are held, 11 needed: a/1 is preempted.
 
     It returns when a/0 ends at 6.5 s. Then one iteration: of 1 s, or of 1 + 4 · 0.5 s.
     """
     profile = engine(10, overflow=overflow, per_prefill_token_s=0.5)
 
-    assert {"a/0": (0.0, 4.5, 6.5), "a/1": (0.0, 4.5, end)} == times(
-        [app("a", (4, 3), (3, 2))], profile
+    assert {"a/0": (0.0, 4.5, 6.5), "a/1": (0.0, 4.5, end)} == simulated_times(
+        [application_of("a", (4, 3), (3, 2))], profile
     )
 
 
@@ -74,37 +82,44 @@ def test_recompute_pays_for_prompt_and_tokens_again(overflow: str, end: float) -
 def test_scheduler_is_told_what_was_computed_again(overflow: str, recomputed: int) -> None:
     """The tenant pays for the prompt of 3 tokens and the one made, at 0.5 / 1 · M = 5 each."""
     profile = engine(10, overflow=overflow, per_prefill_token_s=0.5)
-    run = Simulation([app("a", (4, 3), (3, 2))], RunSettings(profile, with_prefill=True))
+    run = Simulation([application_of("a", (4, 3), (3, 2))], RunSettings(profile, with_prefill=True))
     run.run(lambda ended: None)
     counters = run._core.state.counters
 
     assert (counters.forgiven, counters.prefill) == (5 * recomputed, 5 * (7 + recomputed))
 
 
-def test_peak_admission_starts_when_the_peak_fits_between_two_ends() -> None:
-    """M = 8: a/0 (3 + 2) holds 5 before its end at 2 s.
+def test_peak_admission_starts_a_sequence_that_fits_after_an_end() -> None:
+    """Sequence a/0 frees its memory before the new one reaches its peak.
+
+    M = 8: a/0 (3 + 2) holds 5 before its end at 2 s.
 
     a/1 (2 + 2) from 0 s: 4 then, 9 in all. From 1 s it holds 3 at 2 s: 8. There is no event at 1 s:
     the forecast finds this time.
     """
-    found = times([app("a", (3, 2), (2, 2))], engine(8, admission="peak"))
+    found = simulated_times([application_of("a", (3, 2), (2, 2))], engine(8, admission="peak"))
 
     assert (1.0, 2.0, 3.0) == found["a/1"]
 
 
-def test_peak_admission_waits_when_the_peak_does_not_fit_and_preempts_nothing() -> None:
-    """M = 12: 4 + 3 beside 3 + 3: 7 + 6 at the end; a/1 from 1 s: 7 + 5 at 3 s."""
-    found = times([app("a", (4, 3), (3, 3))], engine(12, admission="peak"))
+def test_peak_admission_waits_if_the_peak_does_not_fit() -> None:
+    """No sequence is preempted, because the second starts only after 1 s.
+
+    M = 12: 4 + 3 beside 3 + 3: 7 + 6 at the end; a/1 from 1 s: 7 + 5 at 3 s.
+    """
+    found = simulated_times([application_of("a", (4, 3), (3, 3))], engine(12, admission="peak"))
 
     assert {"a/0": (0.0, 1.0, 3.0), "a/1": (1.0, 2.0, 4.0)} == found
 
 
-def test_peak_is_not_computed_at_each_boundary_where_service_moves_the_order() -> None:
-    """M = 60 has room for one of 5 + 40, and for the next when it is nearly done: 12 of them.
+def test_peak_is_not_recomputed_at_each_iteration() -> None:
+    """The memory has room for one sequence of 5 + 40 tokens, and the next when it is nearly done.
+
+    M = 60 has room for one of 5 + 40, and for the next when it is nearly done: 12 of them.
 
     They take 370 s. A decision at each boundary would be a thousand decisions.
     """
-    applications = [app(name, *[(5, 40)] * 6, tenant=name) for name in "ab"]
+    applications = [application_of(name, *[(5, 40)] * 6, tenant=name) for name in "ab"]
     settings = RunSettings(engine(60, admission="peak"), "vtc", {"unit": "tenant"})
     result = simulate(applications, settings)
 
@@ -113,62 +128,74 @@ def test_peak_is_not_computed_at_each_boundary_where_service_moves_the_order() -
 
 
 @pytest.mark.parametrize(("kv_tokens", "b"), [(10, (1.5, 2.0, 4.0)), (9, (2.5, 3.0, 5.0))])
-def test_peak_counts_the_first_token_of_a_prefill_alone(
+def test_peak_counts_the_first_token_of_a_separate_prefill(
     kv_tokens: int, b: tuple[float, ...]
 ) -> None:
-    """With M = 9 b/0 waits for the end of a/0, so that nothing is preempted.
+    """With 9 tokens of memory b/0 waits for the end of a/0, so nothing is preempted.
 
     a/0 (3 + 3) decodes from 0.5 s, holds 5 at 1.5 s, and ends with 6. b/0 (2 + 3) would hold 3 when
     its prefill ends, and 4 when a/0 does: 10 in all.
     """
     profile = engine(kv_tokens, prefill="separate", admission="peak", prefill_base_s=0.5)
-    applications = [app("a", (3, 3)), app("b", (2, 3), at=1.0)]
+    applications = [application_of("a", (3, 3)), application_of("b", (2, 3), at=1.0)]
 
     assert 0 == simulate(applications, RunSettings(profile, "fcfs")).preemptions
-    assert b == times(applications, profile)["b/0"]
+    assert b == simulated_times(applications, profile)["b/0"]
 
 
-def test_kv_is_held_in_whole_blocks() -> None:
-    """M = 16 in blocks of 4: a/0 holds 8 tokens from 5 to 8, a/1 too; from 9 on 12.
+def test_kv_memory_is_allocated_in_whole_blocks() -> None:
+    """The memory of 16 tokens has four blocks.
+
+    M = 16 in blocks of 4: a/0 holds 8 tokens from 5 to 8, a/1 too; from 9 on 12.
 
     The core counts a block less one token as waste: a/0 at 1 s 6 + 3, a/1 5 + 3, 2 more: 19. So a/1
     waits for the end. With blocks of 1: 5 + 5 + 1 + 1 = 12.
     """
-    applications = [app("a", (5, 4), (5, 1))]
+    applications = [application_of("a", (5, 4), (5, 1))]
 
-    assert 4.0 == times(applications, engine(16, block_size=4))["a/1"][0]
-    assert 0.0 == times(applications, engine(16))["a/1"][0]
+    assert 4.0 == simulated_times(applications, engine(16, block_size=4))["a/1"][0]
+    assert 0.0 == simulated_times(applications, engine(16))["a/1"][0]
 
 
 @pytest.mark.parametrize(("each", "third"), [(2, 0.0), (4, 1.0)])
-def test_kv_is_reserved_for_each_running_client(each: int, third: float) -> None:
-    """M = 20: c/0 needs 8 + 4 + 1 + 2 = 15, beside two clients' reserve: 16 are left, or 12."""
+def test_kv_memory_is_reserved_for_each_running_client(each: int, third: float) -> None:
+    """Memory for each running client's next tokens cannot be used by new sequences.
+
+    M = 20: c/0 needs 8 + 4 + 1 + 2 = 15, beside two clients' reserve: 16 are left, or 12.
+    """
     applications = [
-        app("a", (4, 1), tenant="t0"),
-        app("b", (4, 1), tenant="t1"),
-        app("c", (4, 1), tenant="t1"),
+        application_of("a", (4, 1), tenant="t0"),
+        application_of("b", (4, 1), tenant="t1"),
+        application_of("c", (4, 1), tenant="t1"),
     ]
-    found = times(applications, engine(20, reserved_tokens_per_client=each))
+    found = simulated_times(applications, engine(20, reserved_tokens_per_client=each))
 
     assert [0.0, 0.0, third] == [found[name][0] for name in ("a/0", "b/0", "c/0")]
 
 
-def test_kv_is_reserved_for_each_of_several_new_clients() -> None:
-    """M = 14, 4 a client: b/0 beside a/0 6 <= 14 - 8; c/0 beside both 9 > 14 - 12: it waits."""
-    applications = [app(name, (2, 1), tenant=name) for name in "abc"]
-    found = times(applications, engine(14, reserved_tokens_per_client=4))
+def test_kv_memory_is_reserved_for_each_of_several_new_clients() -> None:
+    """Two clients fit beside their reserves of 4 tokens each, and a third waits.
+
+    M = 14, 4 a client: b/0 beside a/0 6 <= 14 - 8; c/0 beside both 9 > 14 - 12: it waits.
+    """
+    applications = [application_of(name, (2, 1), tenant=name) for name in "abc"]
+    found = simulated_times(applications, engine(14, reserved_tokens_per_client=4))
 
     assert [0.0, 0.0, 1.0] == [found[f"{name}/0"][0] for name in "abc"]
 
 
 @pytest.mark.parametrize(("caching", "end"), [(True, 6.0), (False, 9.0)])
-def test_prompt_that_continues_a_context_costs_its_new_tokens(caching: bool, end: float) -> None:
-    """a/0 (4 + 2) ends at 1 + 2 + 1 = 4 s; a/1 has a prompt of 8: 2 of them are new, 1 + 1 s.
+def test_prompt_that_continues_a_context_costs_only_its_new_tokens(
+    caching: bool, end: float
+) -> None:
+    """The second call of a repeats the first one's context of 6 tokens.
+
+    a/0 (4 + 2) ends at 1 + 2 + 1 = 4 s; a/1 has a prompt of 8: 2 of them are new, 1 + 1 s.
 
     M is 10: the cached part of a prompt needs no memory beside that prompt.
     """
     profile = engine(10, prefix_caching=caching, per_prefill_token_s=0.5)
-    found = times([app("a", (4, 2), (8, 1, ("0",), 0.0))], profile)
+    found = simulated_times([application_of("a", (4, 2), (8, 1, ("0",), 0.0))], profile)
 
     assert (4.0, end, end) == found["a/1"]
 
@@ -186,10 +213,12 @@ def test_prompt_that_continues_a_context_costs_its_new_tokens(caching: bool, end
 def test_iteration_time_depends_on_its_tokens_and_contexts(
     knobs: dict[str, Any], first: float, end: float
 ) -> None:
-    """One inference of 5 + 2 tokens.
+    """One inference of 5 + 2 tokens runs alone.
 
     Tiles: 8 tokens count, 1 + 2 s.
 
     Per context token: 1 + 5 · 0.25, then 1 + 6 · 0.25.
     """
-    assert {"a/0": (0.0, first, end)} == times([app("a", (5, 2))], engine(100, **knobs))
+    assert {"a/0": (0.0, first, end)} == simulated_times(
+        [application_of("a", (5, 2))], engine(100, **knobs)
+    )

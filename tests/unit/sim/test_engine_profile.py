@@ -23,15 +23,15 @@ from justitia_ray.sim.engine_profile import (
 SMALL: dict[str, Any] = {"name": "mine", "kv_tokens": 1000}
 
 
-def written(directory: Path, **values: Any) -> str:
+def profile_file(directory: Path, **values: Any) -> str:
     path = directory / "mine.yaml"
     path.write_text(yaml.safe_dump(SMALL | values))
     return str(path)
 
 
 def test_omitted_fields_have_the_defaults_of_the_engine(tmp_path: Path) -> None:
-    """A profile with only a name and M is the constant-iteration engine of the contract."""
-    assert EngineProfile(1000, "mine") == load_profile(written(tmp_path))
+    """A profile with only a name and a KV size has iterations of constant length."""
+    assert EngineProfile(1000, "mine") == load_profile(profile_file(tmp_path))
 
 
 def test_profile_survives_writing_and_reading(tmp_path: Path) -> None:
@@ -61,19 +61,21 @@ def test_profile_survives_writing_and_reading(tmp_path: Path) -> None:
     assert ["a.yaml"] == [entry.name for entry in tmp_path.iterdir()]
 
 
-def test_variant_is_the_same_engine_faster_and_with_other_memory(tmp_path: Path) -> None:
+def test_profile_variant_differs_only_in_speed_and_memory(tmp_path: Path) -> None:
     """`name:tp2` selects the same model over two GPUs."""
-    path = written(tmp_path, admission="peak", variants={"tp2": {"speedup": 1.7, "kv_tokens": 5}})
+    path = profile_file(
+        tmp_path, admission="peak", variants={"tp2": {"speedup": 1.7, "kv_tokens": 5}}
+    )
     variant = load_profile(f"{path}:tp2")
 
     assert EngineProfile(5, "mine:tp2", admission="peak", speedup=1.7) == variant
     assert EngineProfile(1000, "mine", admission="peak") == load_profile(path)
-    path = written(tmp_path, variants={"tp2": {"speedup": 1.7, "kv_tokens": 5}})
+    path = profile_file(tmp_path, variants={"tp2": {"speedup": 1.7, "kv_tokens": 5}})
     with pytest.raises(ConfigError, match=r"mine\.yaml: variants has no 'tp4'; it has tp2$"):
         load_profile(f"{path}:tp4")
 
 
-def test_unknown_name_lists_the_shipped_ones() -> None:
+def test_error_of_an_unknown_profile_lists_the_shipped_ones() -> None:
     with pytest.raises(ConfigError) as error:
         load_profile("h100")
 
@@ -114,10 +116,10 @@ def test_shipped_profile_can_be_loaded_and_says_what_it_was_fitted_on(name: str)
         ({"variants": {"tp2": {"speedup": 2.0}}}, "variants.tp2.kv_tokens is missing"),
     ],
 )
-def test_error_names_file_field_value_and_what_is_allowed(
+def test_error_names_file_field_value_and_allowed_values(
     values: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
-    path = written(tmp_path, **values)
+    path = profile_file(tmp_path, **values)
     with pytest.raises(ConfigError, match=f"^{re.escape(f'{path}: {said}')}$"):
         load_profile(path)
 
@@ -133,7 +135,7 @@ def test_error_names_file_field_value_and_what_is_allowed(
         (None, "cannot be read"),
     ],
 )
-def test_file_that_is_no_profile_gives_one_sentence(
+def test_error_of_a_file_without_a_profile_is_one_sentence(
     content: bytes | None, said: str, tmp_path: Path
 ) -> None:
     """A wrong file or a directory gives an error message instead of a traceback."""

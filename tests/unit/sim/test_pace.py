@@ -6,16 +6,16 @@ from justitia_ray.sim.iterations import Pace
 from tests.unit.sim.small_run import engine
 
 
-def paced(**costs: float) -> Pace:
+def pace_of(**costs: float) -> Pace:
     """Return the pace of an engine with iterations of one second."""
     return Pace(engine(1000, **costs))
 
 
-def test_boundaries_are_found_again_from_their_instants() -> None:
-    """A jump must not stop a moment before its boundary, without effect."""
+def test_iteration_number_follows_from_its_boundary() -> None:
+    """A jump in time must not stop a moment before its iteration boundary."""
     rng = random.Random("pace")
     for costs in ({}, {"per_sequence_s": 0.013}, {"per_context_token_s": 0.00017}):
-        pace = paced(**costs)
+        pace = pace_of(**costs)
         pace.start(rng.uniform(0, 1e5), 3, 5, 321, rng.choice([0.0, 0.37]))
         for iteration in (3, 4, 5, 1000, 123_456):
             at = pace.at(iteration)

@@ -27,12 +27,15 @@ from justitia_ray.sim.server import Server
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.simulation import simulate
 from justitia_ray.sim.workload import WorkloadApplication
-from tests.unit.sim.small_run import Inference, app, engine
+from tests.unit.sim.small_run import Inference, application_of, engine
 
 
-def test_oracle_predicts_the_truth() -> None:
-    """Costs: 4·3 + 3·4/2 + 2·1 + 1 = 21; h = 4 + 2·3 + 2 + 2·1 = 14 for accounts in p + 2d."""
-    application = app("a", (4, 3), (2, 1))
+def test_oracle_predicts_the_true_cost() -> None:
+    """The true cost is known in KV token-time and in the service units of VTC.
+
+    Costs: 4·3 + 3·4/2 + 2·1 + 1 = 21; h = 4 + 2·3 + 2 + 2·1 = 14 for accounts in p + 2d.
+    """
+    application = application_of("a", (4, 3), (2, 1))
     oracle = ExactPredictions()
     compute = parse_options("justitia", {"cost": "compute"})
 
@@ -42,10 +45,10 @@ def test_oracle_predicts_the_truth() -> None:
     assert 3 == oracle.predict_inference(application, application.inferences[0], 9).output_tokens
 
 
-def test_noise_is_uniform_in_its_interval() -> None:
+def test_noise_factor_is_uniform_in_its_interval() -> None:
     """Justitia v2, Fig. 10: factors from [1/λ, λ]; for λ = 3 their mean is (1/3 + 3)/2."""
     costs = NoisyCosts(3, 1)
-    applications = [app(f"a{number}", (99, 99)) for number in range(2000)]
+    applications = [application_of(f"a{number}", (99, 99)) for number in range(2000)]
     factors = [costs.cost(a) / a.cost() for a in applications]
 
     assert all(1 / 3 <= factor <= 3 for factor in factors)
@@ -53,9 +56,9 @@ def test_noise_is_uniform_in_its_interval() -> None:
     assert 0.5 == pytest.approx(sum(f > 5 / 3 for f in factors) / 2000, abs=0.05)
 
 
-def test_noise_depends_on_the_seed_and_the_ids_alone() -> None:
-    """Arms of an experiment use the same draws, in any order of requests."""
-    a, b = app("a", (9, 99), (9, 99)), app("b", (9, 99))
+def test_noise_depends_only_on_the_seed_and_the_ids() -> None:
+    """All arms of an experiment have the same noise, in any order of requests."""
+    a, b = application_of("a", (9, 99), (9, 99)), application_of("b", (9, 99))
     first, second = NoisyCosts(3, 1), NoisyCosts(3, 1)
     asked = [first.cost(a), first.cost(b)]
 
@@ -87,62 +90,70 @@ def test_unknown_prediction_is_refused(text: str) -> None:
 _ENGINE = engine(1000)
 
 
-def _run(applications: list[WorkloadApplication], **settings: object) -> RunResult:
+def _simulate_with(applications: list[WorkloadApplication], **settings: object) -> RunResult:
     return simulate(applications, replace(RunSettings(_ENGINE), **settings))  # type: ignore[arg-type]
 
 
-def _predicted(result: RunResult) -> list[float]:
+def _predicted_costs(result: RunResult) -> list[float]:
     return [row.predicted_kv_token_time for row in result.applications]
 
 
-def _order(result: RunResult) -> list[str]:
+def _finish_order(result: RunResult) -> list[str]:
     return [
         row.application_id
         for row in sorted(result.applications, key=lambda row: row.finished_at_s or 0)
     ]
 
 
-def test_costs_are_learned_as_applications_finish() -> None:
-    """The first of a class is predicted as one inference of 256 tokens, others by the mean."""
-    applications = [app("a", (4, 3)), app("b", (4, 5), at=50), app("c", (4, 1), at=100)]
-    result = _run(applications, prediction="learned")
+def test_class_mean_is_learned_as_applications_finish() -> None:
+    """The first application of a class is predicted as one inference of 256 tokens."""
+    applications = [
+        application_of("a", (4, 3)),
+        application_of("b", (4, 5), at=50),
+        application_of("c", (4, 1), at=100),
+    ]
+    result = _simulate_with(applications, prediction="learned")
 
-    # 4·256 + 256·257/2; 4·3 + 3·4/2 = 18; the mean of 18 and 4·5 + 5·6/2 = 35.
-    assert [33_920, 18, 26.5] == _predicted(result)
+    # 4·256 + 256·257/2; 4·3 + 3·4/2 = 18; the mean of 18 and 4·5 + 5·6/2 = 35
+    assert [33_920, 18, 26.5] == _predicted_costs(result)
 
 
 def test_submissions_raise_the_charge_of_an_unknown_application() -> None:
-    """Each of the two is predicted as one prompt; the first then submits five at once.
+    """Each of two applications is predicted as one prompt, and the first submits five at once.
 
     They arrive when the replica is full, the first before the other; the smaller one ends first.
     """
     applications = [
-        app("before", (600, 2)),
-        app("large", *[(400, 30)] * 5, at=0.1),
-        app("small", (400, 30), at=0.2),
+        application_of("before", (600, 2)),
+        application_of("large", *[(400, 30)] * 5, at=0.1),
+        application_of("small", (400, 30), at=0.2),
     ]
-    late = _order(_run(applications, prediction="learned", raises=False))
-    told = _order(_run(applications, prediction="learned"))
+    late = _finish_order(_simulate_with(applications, prediction="learned", raises=False))
+    told = _finish_order(_simulate_with(applications, prediction="learned"))
 
     assert ["before", "large", "small"] == late
     assert ["before", "small", "large"] == told
 
 
 def test_later_stage_raises_a_prediction_that_was_too_low() -> None:
-    """When its first stage is over, the giant has a higher charge, and the mouse precedes it.
+    """The giant is charged more when its first stage is over, and the mouse overtakes it.
+
+    When its first stage is over, the giant has a higher charge, and the mouse precedes it.
 
     Until then the replica is full. With its first charge the giant would precede the mouse.
     """
     after: list[Inference] = [(480, 20, ("0",), 0.0)] * 2
     applications = [
-        app("first", (10, 2), *after),
-        app("blocker", (600, 20), at=500),
-        app("giant", (10, 2), *after, at=500),
-        app("mouse", (480, 3), at=503),
+        application_of("first", (10, 2), *after),
+        application_of("blocker", (600, 20), at=500),
+        application_of("giant", (10, 2), *after, at=500),
+        application_of("mouse", (480, 3), at=503),
     ]
     costs = {"first": 1e5, "blocker": 5.0, "giant": 30.0, "mouse": 1500.0}
     late, told = (
-        _order(_run(applications, prediction="table", predicted_costs=costs, raises=raises))
+        _finish_order(
+            _simulate_with(applications, prediction="table", predicted_costs=costs, raises=raises)
+        )
         for raises in (False, True)
     )
 
@@ -150,9 +161,9 @@ def test_later_stage_raises_a_prediction_that_was_too_low() -> None:
     assert ["first", "blocker", "mouse", "giant"] == told
 
 
-def test_lengths_are_those_of_the_stage() -> None:
-    """Observed once: 2 and 60 tokens; the class mean of 31 counts as one more application."""
-    application = app("a", (10, 2), (10, 60, ("0",), 0.0))
+def test_predicted_lengths_are_those_of_the_stage() -> None:
+    """Stages of 2 and 60 tokens were observed; the class mean counts as one more application."""
+    application = application_of("a", (10, 2), (10, 60, ("0",), 0.0))
     costs = TabledCosts({"a": 1.0})
     costs.stages.observe_stages(
         "c", [StageServed(1, 1, 10, 2, 23), StageServed(1, 1, 10, 60, 2430)]
@@ -168,13 +179,13 @@ def test_lengths_are_those_of_the_stage() -> None:
     assert 1.5 * 2430 == second.remaining_kv_token_time
 
 
-def test_stages_to_come_are_told_at_the_opening_and_when_a_later_stage_begins() -> None:
-    """Most of the class end after two stages; those with a third usually have a fourth.
+def test_later_stages_are_predicted_at_the_opening_and_at_each_stage() -> None:
+    """Most applications of the class end after two stages; a third usually precedes a fourth.
 
     A sibling in the same stage changes no prediction, and an unobserved class has none.
     """
     after: list[Inference] = [(10, 2, ("0",), 0.0)] * 2
-    application = app("a", (10, 2), *after)
+    application = application_of("a", (10, 2), *after)
     costs = TabledCosts({"a": 1.0, "b": 1.0})
     one = StageServed(1, 1, 10, 2, 23, 2, 0.5)
     for stages in ([one], [one] * 2, [one] * 2, [one] * 4):
@@ -194,9 +205,9 @@ def test_stages_to_come_are_told_at_the_opening_and_when_a_later_stage_begins() 
 
 
 @pytest.mark.parametrize("prediction", ["oracle", "table"])
-def test_core_receives_the_predicted_stages(prediction: str) -> None:
-    """Either the true stages, or those of the observed half of the class with a third stage."""
-    application = app("a", (10, 2), (10, 2, ("0",), 0.0))
+def test_core_receives_true_or_predicted_stages(prediction: str) -> None:
+    """Predicted stages are those of the observed applications that had a third stage."""
+    application = application_of("a", (10, 2), (10, 2, ("0",), 0.0))
     one = StageServed(1, 1, 10, 3, 36, 3, 0.0)
     observed = [[one], [one], [one] * 3] if prediction == "table" else []
     history = [Observation("c", Sample(1.0, 1, 1, None), tuple(stages)) for stages in observed]
@@ -222,11 +233,13 @@ def test_core_receives_the_predicted_stages(prediction: str) -> None:
     assert by_prediction[prediction] == told
 
 
-def test_training_is_considered_after_every_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training runs in line, when the service's rules start it; frozen models are never trained."""
+def test_training_is_considered_after_every_application(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training runs in line when the service's rules start it; frozen models are not trained."""
     asked: list[float] = []
     monkeypatch.setattr(cost_sources, "train_due", lambda predictor, now: asked.append(now))
-    _run([app("a", (4, 3)), app("b", (4, 5), at=50)], prediction="learned")
+    _simulate_with(
+        [application_of("a", (4, 3)), application_of("b", (4, 5), at=50)], prediction="learned"
+    )
 
     assert [3.0, 55.0] == asked
 
@@ -255,15 +268,15 @@ def test_charge_is_a_multiple_of_the_prediction(
 
 
 @pytest.mark.parametrize("costs", [{}, {"a": 0.0}, {"a": float("inf")}])
-def test_table_without_a_cost_is_refused(costs: dict[str, float]) -> None:
+def test_prediction_table_without_an_applications_cost_is_refused(costs: dict[str, float]) -> None:
     with pytest.raises(
         ConfigError, match="predicted_costs of application 'a' must be a number > 0"
     ):
-        _run([app("a", (4, 3))], prediction="table", predicted_costs=costs)
+        _simulate_with([application_of("a", (4, 3))], prediction="table", predicted_costs=costs)
 
 
-def test_models_are_for_learned_predictions_only(tmp_path: Path) -> None:
-    """Models must not be ignored silently."""
+def test_models_are_refused_without_learned_predictions(tmp_path: Path) -> None:
+    """A given model directory must not be ignored silently."""
     with pytest.raises(ConfigError, match="models_dir must be given with prediction 'learned'"):
         predictions_of(RunSettings(_ENGINE, models_dir=str(tmp_path)))
 
@@ -276,7 +289,7 @@ def test_directory_without_models_is_refused(tmp_path: Path) -> None:
         predictions_of(RunSettings(_ENGINE, prediction="learned", models_dir=f"{tmp_path}/none"))
 
 
-def test_damaged_model_is_named(tmp_path: Path) -> None:
+def test_error_names_the_damaged_model(tmp_path: Path) -> None:
     ModelDirectory(tmp_path).publish("EV", b"no model", {})
 
     with pytest.raises(StoreError, match="class EV"):
@@ -284,7 +297,7 @@ def test_damaged_model_is_named(tmp_path: Path) -> None:
 
 
 def test_missing_package_is_reported_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A base install lacks these packages; without the check the run fails when it first trains."""
+    """Without the check the run would fail at its first training."""
     monkeypatch.setattr(cost_sources, "find_spec", lambda name: None)
 
     with pytest.raises(ConfigError, match=r"sklearn is not installed.*justitia-ray\[learning\]"):
@@ -293,19 +306,23 @@ def test_missing_package_is_reported_before_the_run(monkeypatch: pytest.MonkeyPa
 
 def test_class_name_that_the_service_refuses_is_refused() -> None:
     """Class names are keys of the predictor's store."""
-    strange = replace(app("a", (4, 3)), application_class="no spaces, please")
+    strange = replace(application_of("a", (4, 3)), application_class="no spaces, please")
 
     with pytest.raises(ConfigError, match="application 'a': application_class is 'no spaces"):
-        _run([strange], prediction="learned")
+        _simulate_with([strange], prediction="learned")
 
 
-def test_true_stages_have_all_calls_of_a_depth_and_the_shortest_gap_after_them() -> None:
-    """Two calls, then one a second after the first and one three after both: 10 + 2·5, and so on.
+def test_true_stages_have_all_calls_of_a_depth_and_the_shortest_gap() -> None:
+    """Two calls are followed by one a second after the first and one three seconds after both.
+
+    Two calls, then one a second after the first and one three after both: 10 + 2·5, and so on.
 
     A call on a result of an inference that is served as another application starts a new one.
     """
-    application = app("a", (10, 5), (20, 6), (30, 7, ("0",), 1.0), (40, 8, ("0", "1"), 3.0))
-    part = app("b", (10, 5, ("elsewhere",), 2.0))
+    application = application_of(
+        "a", (10, 5), (20, 6), (30, 7, ("0",), 1.0), (40, 8, ("0", "1"), 3.0)
+    )
+    part = application_of("b", (10, 5, ("elsewhere",), 2.0))
 
     assert true_stages(application) == (
         ExpectedStage(2, 52, 65 + 141, 6, 1.0),

@@ -10,56 +10,61 @@ from justitia_ray.sim.results import RunResult
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.simulation import simulate
 from justitia_ray.sim.workload import WorkloadApplication
-from tests.unit.sim.small_run import app, engine
+from tests.unit.sim.small_run import application_of, engine
 
 ONE_SEAT = engine(100, max_num_seqs=1)
 PRIOR_COST = 4 * 256 + 256 * 257 // 2
 """Predicted cost of an inference of four prompt tokens in a class without observations."""
 
 
-def served(applications: list[WorkloadApplication], recognised: str, **settings: Any) -> RunResult:
+def simulate_recognised(
+    applications: list[WorkloadApplication], recognised: str, **settings: Any
+) -> RunResult:
     """Run one call at a time, in the order in which applications arrived."""
     chosen = {"policy": "app-fcfs", "recognised": recognised, **settings}
     return simulate(applications, RunSettings(ONE_SEAT, **chosen))
 
 
-def jcts(run: RunResult) -> list[float | None]:
+def completion_times(run: RunResult) -> list[float | None]:
     return [row.jct_s for row in run.applications]
 
 
-def agent(second_prompt: int = 6, delay_s: float = 0.0) -> WorkloadApplication:
+def two_call_agent(second_prompt: int = 6, delay_s: float = 0.0) -> WorkloadApplication:
     """Return an agent whose second call follows on 4 tokens and an answer of 2."""
-    return app("a", (4, 2), (second_prompt, 2, ("0",), delay_s))
+    return application_of("a", (4, 2), (second_prompt, 2, ("0",), delay_s))
 
 
 @pytest.mark.parametrize(
     ("second", "is_put"),
     [((6, 1, ("0",), 0.0), True), ((5, 1, ("0",), 0.0), False), ((9, 1), False)],
 )
-def test_call_continues_its_predecessor_if_its_prompt_can_contain_it(
+def test_call_continues_a_conversation_that_its_prompt_can_contain(
     second: Any, is_put: bool
 ) -> None:
-    """Four tokens and an answer of two need six; any other call opens a new conversation."""
-    assert {"0": "0", "1": "0" if is_put else "1"} == first_calls(app("a", (4, 2), second))
+    """Four tokens and an answer of two need a prompt of six."""
+    assert {"0": "0", "1": "0" if is_put else "1"} == first_calls(
+        application_of("a", (4, 2), second)
+    )
 
 
 def test_call_with_two_predecessors_opens_a_new_conversation() -> None:
     """A reduce step contains the answers of several maps and repeats the messages of none."""
-    reduce = app("a", (1, 1), (1, 1), (9, 1, ("0", "1"), 0.0))
+    reduce = application_of("a", (1, 1), (1, 1), (9, 1, ("0", "1"), 0.0))
 
     assert {"0": "0", "1": "1", "2": "2"} == first_calls(reduce)
 
 
-def test_forks_of_a_conversation_stay_together() -> None:
-    """Two continue the first call, and one continues the second of them."""
-    forks = app("a", (1, 1), (2, 1, ("0",), 0.0), (2, 1, ("0",), 0.0), (3, 1, ("2",), 0.0))
+def test_forks_of_a_conversation_are_one_application() -> None:
+    """Two calls continue the first one, and another continues the second of them."""
+    forks = application_of(
+        "a", (1, 1), (2, 1, ("0",), 0.0), (2, 1, ("0",), 0.0), (3, 1, ("2",), 0.0)
+    )
 
     assert dict.fromkeys("0123", "0") == first_calls(forks)
 
 
-def test_turns_may_stand_in_any_order() -> None:
-    """The last turn is listed first."""
-    turns = app("a", (9, 1, ("2",), 0.0), (1, 1), (4, 1, ("1",), 0.0))
+def test_turns_may_be_listed_in_any_order() -> None:
+    turns = application_of("a", (9, 1, ("2",), 0.0), (1, 1), (4, 1, ("1",), 0.0))
 
     assert dict.fromkeys("012", "1") == first_calls(turns)
 
@@ -68,28 +73,36 @@ def test_turns_may_stand_in_any_order() -> None:
     ("recognised", "expected"),
     [("application", [4.0, 5.5]), ("conversation", [4.0, 5.5]), ("inference", [6.0, 3.5])],
 )
-def test_single_calls_lose_their_place_and_conversations_keep_it(
+def test_unrecognised_calls_lose_their_place_in_the_order(
     recognised: str, expected: list[float]
 ) -> None:
-    """Both calls of a take 2 s, and so does b from 0.5 s on; b runs between them if not recognised.
+    """Between two calls of application a, b runs only if a's conversation is not recognised.
+
+    Both calls of a take 2 s, and so does b from 0.5 s on; b runs between them if not recognised.
 
     Completion times are still those of the workload's applications.
     """
-    assert expected == jcts(served([agent(), app("b", (1, 2), at=0.5)], recognised))
+    assert expected == completion_times(
+        simulate_recognised([two_call_agent(), application_of("b", (1, 2), at=0.5)], recognised)
+    )
 
 
-def test_agent_that_does_not_repeat_itself_is_not_recognised() -> None:
-    """A prompt of five tokens cannot begin with four and an answer of two."""
-    assert [6.0, 3.5] == jcts(served([agent(5), app("b", (1, 2), at=0.5)], "conversation"))
+def test_call_that_does_not_repeat_its_predecessor_is_not_recognised() -> None:
+    """A prompt of five tokens cannot contain a prompt of four and an answer of two."""
+    assert [6.0, 3.5] == completion_times(
+        simulate_recognised(
+            [two_call_agent(5), application_of("b", (1, 2), at=0.5)], "conversation"
+        )
+    )
 
 
-def test_conversation_that_was_idle_begins_again() -> None:
-    """An idle conversation ends; the next call opens it again, with twice its cost predicted.
+def test_idle_conversation_is_opened_again() -> None:
+    """An idle conversation ends, and the next call opens it again.
 
     Idle time after the end of the run is not counted as waiting: 2 s, the tool, 2 s.
     """
-    [short] = served([agent(delay_s=IDLE_S - 1)], "conversation").applications
-    run = served([agent(delay_s=IDLE_S + 1)], "conversation")
+    [short] = simulate_recognised([two_call_agent(delay_s=IDLE_S - 1)], "conversation").applications
+    run = simulate_recognised([two_call_agent(delay_s=IDLE_S + 1)], "conversation")
     [long] = run.applications
 
     assert (IDLE_S + 3, IDLE_S + 5) == (short.jct_s, long.jct_s)
@@ -98,33 +111,37 @@ def test_conversation_that_was_idle_begins_again() -> None:
 
 
 @pytest.mark.parametrize("recognised", WAYS)
-def test_true_class_and_cost_are_reported_however_recognised(recognised: str) -> None:
-    """Class, cost and outcome are the workload's; the true predictions add up to the cost."""
-    [row] = served([agent()], recognised).applications
+def test_reported_class_and_cost_are_those_of_the_workload(recognised: str) -> None:
+    """Recognition changes only what the scheduler sees."""
+    [row] = simulate_recognised([two_call_agent()], recognised).applications
 
     assert ("c", "finished") == (row.application_class, row.outcome)
-    assert row.kv_token_time == row.predicted_kv_token_time == agent().cost()
+    assert row.kv_token_time == row.predicted_kv_token_time == two_call_agent().cost()
 
 
 @pytest.mark.parametrize(
     ("recognised", "delay_s", "more"),
     [("inference", 0.0, 11), ("conversation", 0.0, 0), ("conversation", IDLE_S + 1, 11)],
 )
-def test_predictor_sees_served_applications_only(
+def test_predictor_observes_recognised_applications(
     recognised: str, delay_s: float, more: int
 ) -> None:
     """The predictor receives the first prompt of each application, class `default` and no text.
 
     A single call is observed with its own cost, 4·2 + 3; a conversation when it was idle.
     """
-    [row] = served([agent(delay_s=delay_s)], recognised, prediction="learned").applications
+    [row] = simulate_recognised(
+        [two_call_agent(delay_s=delay_s)], recognised, prediction="learned"
+    ).applications
 
     assert PRIOR_COST + more == row.predicted_kv_token_time
 
 
-def test_lags_and_tags_exist_for_served_applications_only() -> None:
-    """The scheduler has no tags of the workload's applications if it serves other ones."""
-    told, untold = (served([agent()], name, policy="justitia") for name in WAYS[::2])
+def test_lags_and_tags_are_those_of_recognised_applications() -> None:
+    """The scheduler has no tags of the workload's own applications."""
+    told, untold = (
+        simulate_recognised([two_call_agent()], name, policy="justitia") for name in WAYS[::2]
+    )
 
     assert ["a"] == list(told.lateness)
     assert told.applications[0].gps_finished_at_s is not None
@@ -132,15 +149,15 @@ def test_lags_and_tags_exist_for_served_applications_only() -> None:
     assert untold.applications[0].gps_finished_at_s is None
 
 
-def test_calls_are_counted_by_class() -> None:
-    """One of three calls follows another and is recognised as part of its conversation."""
-    counted = count_recognised([agent(), app("b", (1, 1))])
+def test_recognised_calls_are_counted_by_class() -> None:
+    """One of three calls continues the conversation of another."""
+    counted = count_recognised([two_call_agent(), application_of("b", (1, 1))])
 
     assert {"c": (3, 1, 1)} == {
         name: (of.calls, of.following, of.recognised) for name, of in counted.items()
     }
 
 
-def test_unknown_way_is_refused() -> None:
+def test_unknown_way_of_recognition_is_refused() -> None:
     with pytest.raises(ConfigError, match="one of application, conversation, inference, got 'x'"):
-        served([agent()], "x")
+        simulate_recognised([two_call_agent()], "x")

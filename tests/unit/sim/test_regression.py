@@ -12,7 +12,7 @@ def run_of(requests: list[TimedRequest], name: str = "run") -> MeasuredRun:
     return MeasuredRun(name, "fcfs", tuple(requests))
 
 
-def batch(
+def batch_requests(
     cost: IterationCost, at: float, count: int, prompt: int, output: int
 ) -> tuple[list[TimedRequest], float]:
     """Return requests that decode together from `at` on, and their end time.
@@ -32,14 +32,14 @@ def batches(cost: IterationCost) -> list[TimedRequest]:
     requests: list[TimedRequest] = []
     at = 1.0
     for count, prompt, output in ((1, 10, 50), (8, 10, 50), (4, 1000, 40), (2, 300, 60)):
-        more, end = batch(cost, at, count, prompt, output)
+        more, end = batch_requests(cost, at, count, prompt, output)
         requests += more
         at = end + 1.0
     return requests
 
 
-def interrupted(cost: IterationCost, *loads: tuple[int, ...]) -> list[TimedRequest]:
-    """Return requests that decode 100 iterations, one after the other.
+def interrupted_requests(cost: IterationCost, *loads: tuple[int, ...]) -> list[TimedRequest]:
+    """Return requests that decode 100 iterations each, one after the other.
 
     After every ten iterations of each, one of the prompts of its load is computed alone.
     """
@@ -58,7 +58,7 @@ def interrupted(cost: IterationCost, *loads: tuple[int, ...]) -> list[TimedReque
 
 
 def test_costs_of_decoding_are_found() -> None:
-    """In a batch of equals only the context growth within its time is uncertain: 1 %."""
+    """Of a batch of equal requests only the growth of the contexts is uncertain, by 1 %."""
     true = IterationCost(0.03, 0.001, 2e-6)
     fit = fit_iterations([run_of(batches(true))])
 
@@ -68,11 +68,11 @@ def test_costs_of_decoding_are_found() -> None:
     assert fit.residual < 1e-3
 
 
-def test_costs_of_prefill_and_its_tile_are_found() -> None:
-    """Prompts of 65 and 128 tokens take the same time with tiles of 64, which reveals the size."""
+def test_costs_and_tile_of_prefill_are_found() -> None:
+    """With tiles of 64, prompts of 65 and 128 tokens take the same time."""
     true = IterationCost(0.03, 0.0, 0.0, 0.0002, 64, 0.01)
     loads = ((65, 65), (128, 128), (200,), (10, 10, 10), (65, 700), ())
-    fit = fit_iterations([run_of(batches(true) + interrupted(true, *loads))])
+    fit = fit_iterations([run_of(batches(true) + interrupted_requests(true, *loads))])
 
     assert 64 == fit.cost.prefill_tile_tokens
     assert true.per_prefill_token_s == pytest.approx(fit.cost.per_prefill_token_s, rel=1e-3)
@@ -80,10 +80,10 @@ def test_costs_of_prefill_and_its_tile_are_found() -> None:
     assert fit.residual < 1e-6
 
 
-def test_tokens_that_the_engine_adds_count_in_the_tiles() -> None:
-    """64 tokens and a BOS are two tiles of 64: without the BOS the fit is worse."""
+def test_tokens_that_the_engine_adds_count_in_the_prefill_tiles() -> None:
+    """64 tokens and a BOS token are two tiles of 64."""
     true = IterationCost(0.03, 0.0, 0.0, 0.0002, 64, 0.01)
-    computed = interrupted(true, (65, 65), (64, 64), (129,), (21, 21, 21), ())
+    computed = interrupted_requests(true, (65, 65), (64, 64), (129,), (21, 21, 21), ())
     told = [
         TimedRequest(
             "c", 0.0, r.prompt_tokens - 1, r.output_tokens, r.first_token_at_s, r.finished_at_s
@@ -96,8 +96,8 @@ def test_tokens_that_the_engine_adds_count_in_the_tiles() -> None:
     assert fit_iterations(runs, 0).residual > 1e-3
 
 
-def test_speed_of_a_run_is_separated_from_its_load() -> None:
-    """The second machine took 4 % longer for all: factors 1/√1.04 and √1.04, costs between."""
+def test_speed_of_a_machine_is_separated_from_its_load() -> None:
+    """The second machine takes 4 % longer: the factors are 1/√1.04 and √1.04."""
     true = IterationCost(0.03, 0.001, 2e-6)
     fast = batches(true)
     slow = batches(IterationCost(0.03 * 1.04, 0.001 * 1.04, 2e-6 * 1.04))
@@ -107,13 +107,13 @@ def test_speed_of_a_run_is_separated_from_its_load() -> None:
     assert 0.03 * 1.04**0.5 == pytest.approx(fit.cost.base_s, rel=0.01)
 
 
-def test_run_without_decoding_is_refused() -> None:
+def test_fit_of_a_run_without_decoding_is_refused() -> None:
     """Requests of one token contain no time between tokens."""
     with pytest.raises(ConfigError, match=r"^short: has no request that took time to decode$"):
         fit_iterations([run_of([TimedRequest("c", 0.0, 5, 1, 1.0, 1.0)], "short")])
 
 
-def test_no_cost_is_negative() -> None:
+def test_fitted_costs_are_not_negative() -> None:
     """An iteration that is quicker with more sequences is noise and must not be extrapolated."""
     true = IterationCost(0.03, -0.0005, 0.0)
     fit = fit_iterations([run_of(batches(true))])

@@ -15,7 +15,7 @@ from tests.harness.simulation.virtual_loop import run_virtually
 from tests.unit.sim.fake_service import MODEL, FakeService
 
 
-def one(
+def inference_of(
     name: str,
     output_tokens: int = 1,
     *,
@@ -23,23 +23,25 @@ def one(
     delay_s: float = 0.0,
     prompt_tokens: int = 4,
 ) -> WorkloadInference:
-    """Return an inference, which takes 1 s + 0.5 s per further token."""
+    """Return an inference that takes 1 s + 0.5 s per further token."""
     return WorkloadInference(name, prompt_tokens, output_tokens, after, delay_s)
 
 
-def application(
+def application_of(
     *inferences: WorkloadInference, name: str = "a", arrived_at_s: float = 0.0
 ) -> WorkloadApplication:
     return WorkloadApplication(name, "MRS", arrived_at_s, inferences, "t1", 2.0, "a text")
 
 
-def played(service: FakeService, *applications: WorkloadApplication, **options: Any) -> Replay:
+def replay_on(
+    fake_server: FakeService, *applications: WorkloadApplication, **options: Any
+) -> Replay:
     return run_virtually(
-        replay_workload("http://service", applications, network=service.network(), **options)
+        replay_workload("http://service", applications, network=fake_server.network(), **options)
     )
 
 
-def times(done: Replay) -> dict[str, tuple[float | None, ...]]:
+def times_of(done: Replay) -> dict[str, tuple[float | None, ...]]:
     """Return (submitted, first token, finished) of each inference that was sent."""
     return {
         row.inference_id: (row.submitted_at_s, row.first_token_at_s, row.finished_at_s)
@@ -48,20 +50,24 @@ def times(done: Replay) -> dict[str, tuple[float | None, ...]]:
 
 
 @pytest.fixture
-def service() -> FakeService:
+def fake_server() -> FakeService:
     return FakeService()
 
 
-def test_rows_contain_the_measured_values(service: FakeService) -> None:
-    """Arrival 5 s; 3 tokens end at 7; a tool of 2 s; 1 token ends at 10: a completion time of 5 s.
+def test_result_rows_have_the_measured_times(fake_server: FakeService) -> None:
+    """The application arrives at 5 s and has a completion time of 5 s.
+
+    Arrival 5 s; 3 tokens end at 7; a tool of 2 s; 1 token ends at 10: a completion time of 5 s.
 
     The cost is that of the tokens: 4·3 + 3·4/2 and 6·1 + 1. Values that the service does not return
     are None.
     """
-    done = played(
-        service,
-        application(
-            one("x", 3), one("y", prompt_tokens=6, after=("x",), delay_s=2.0), arrived_at_s=5.0
+    done = replay_on(
+        fake_server,
+        application_of(
+            inference_of("x", 3),
+            inference_of("y", prompt_tokens=6, after=("x",), delay_s=2.0),
+            arrived_at_s=5.0,
         ),
     )
 
@@ -75,12 +81,12 @@ def test_rows_contain_the_measured_values(service: FakeService) -> None:
     assert () == done.failures
 
 
-def test_service_receives_the_requests_of_the_workload(service: FakeService) -> None:
+def test_service_receives_the_requests_of_the_workload(fake_server: FakeService) -> None:
     """Without forced lengths the service would run another load than that of the file."""
-    played(service, application(one("x", 3, prompt_tokens=321)))
-    [(_, _, opened)] = service.sent("/v1/applications")
-    [(_, _, body)] = service.sent("/v1/completions")
-    [sent] = [one for one in service.raw if one.url.path == "/v1/completions"]
+    replay_on(fake_server, application_of(inference_of("x", 3, prompt_tokens=321)))
+    [(_, _, opened)] = fake_server.requests_to("/v1/applications")
+    [(_, _, body)] = fake_server.requests_to("/v1/completions")
+    [sent] = [one for one in fake_server.raw if one.url.path == "/v1/completions"]
 
     assert {
         "application_id": "a",
@@ -99,30 +105,32 @@ def test_service_receives_the_requests_of_the_workload(service: FakeService) -> 
         "stream_options": {"include_usage": True},
     } == body
     assert "a" == sent.headers["x-justitia-application"]
-    assert 1 == len(service.sent("/v1/applications/a/close"))
+    assert 1 == len(fake_server.requests_to("/v1/applications/a/close"))
 
 
-def test_application_is_opened_on_time_without_waiting_for_others(service: FakeService) -> None:
-    """The load is open: the next application arrives on time even if the service is slow."""
-    done = played(
-        service,
-        application(one("x", 100), name="slow"),
-        application(one("y"), name="late", arrived_at_s=2.5),
+def test_applications_arrive_on_time_on_a_slow_service(fake_server: FakeService) -> None:
+    """The load is open: arrivals do not wait for earlier answers."""
+    done = replay_on(
+        fake_server,
+        application_of(inference_of("x", 100), name="slow"),
+        application_of(inference_of("y"), name="late", arrived_at_s=2.5),
     )
 
-    assert [0.0, 2.5] == [at for at, _, _ in service.sent("/v1/applications")]
+    assert [0.0, 2.5] == [at for at, _, _ in fake_server.requests_to("/v1/applications")]
     assert [50.5, 1.0] == [a.jct_s for a in done.run.applications]
 
 
-def test_speed_divides_instants_and_delays(service: FakeService) -> None:
-    """An hour of load takes half an hour; results are in real seconds."""
-    done = played(
-        service,
-        application(one("x"), one("y", after=("x",), delay_s=3.0), arrived_at_s=10.0),
+def test_speed_divides_arrivals_and_delays(fake_server: FakeService) -> None:
+    """At speed 2 an hour of load takes half an hour; results are in real seconds."""
+    done = replay_on(
+        fake_server,
+        application_of(
+            inference_of("x"), inference_of("y", after=("x",), delay_s=3.0), arrived_at_s=10.0
+        ),
         speed=2.0,
     )
 
-    assert {"x": (5.0, 6.0, 6.0), "y": (7.5, 8.5, 8.5)} == times(done)
+    assert {"x": (5.0, 6.0, 6.0), "y": (7.5, 8.5, 8.5)} == times_of(done)
     assert (5.0, 3.5) == (done.run.applications[0].arrived_at_s, done.run.applications[0].jct_s)
 
 
@@ -136,22 +144,22 @@ def test_speed_divides_instants_and_delays(service: FakeService) -> None:
     ],
 )
 def test_failed_inference_ends_only_its_successors(
-    service: FakeService, trouble: str, error: str, first_token_at_s: float | None
+    fake_server: FakeService, trouble: str, error: str, first_token_at_s: float | None
 ) -> None:
-    """Inference y fails; z after it and w after z are not sent; v, which needs only x, is.
+    """Of the chain y, z, w none after y is sent; v needs only x and is sent.
 
     The application has failed and is closed; the other application is not affected. A real agent
     could not have sent z and w.
     """
-    service.streams = {2: trouble}
-    broken = application(
-        one("x"),
-        one("y", 2),
-        one("z", after=("x", "y")),
-        one("w", after=("z",)),
-        one("v", after=("x",)),
+    fake_server.streams = {2: trouble}
+    broken = application_of(
+        inference_of("x"),
+        inference_of("y", 2),
+        inference_of("z", after=("x", "y")),
+        inference_of("w", after=("z",)),
+        inference_of("v", after=("x",)),
     )
-    done = played(service, broken, application(one("u"), name="b"))
+    done = replay_on(fake_server, broken, application_of(inference_of("u"), name="b"))
 
     assert [("a", "y", error)] == [
         (f.application_id, f.inference_id, f.error) for f in done.failures
@@ -161,116 +169,122 @@ def test_failed_inference_ends_only_its_successors(
         "y": (0.0, first_token_at_s, None),
         "v": (1.0, 2.0, 2.0),
         "u": (0.0, 1.0, 1.0),
-    } == times(done)
+    } == times_of(done)
     assert [("failed", None, None), ("finished", 1.0, 1.0)] == [
         (a.outcome, a.finished_at_s, a.jct_s) for a in done.run.applications
     ]
     assert 1 == done.failed_applications
-    assert 1 == len(service.sent("/v1/applications/a/close"))
+    assert 1 == len(fake_server.requests_to("/v1/applications/a/close"))
 
 
-def test_application_that_is_refused_sends_nothing(service: FakeService) -> None:
-    """Requests would open the application again, in the default class and with another weight."""
-    service.refused = {"a"}
-    done = played(service, application(one("x")))
+def test_refused_application_sends_no_inference(fake_server: FakeService) -> None:
+    """Inferences would open the application again, in the default class and another weight."""
+    fake_server.refused = {"a"}
+    done = replay_on(fake_server, application_of(inference_of("x")))
 
     assert [("a", None, "400: no such weight")] == [
         (f.application_id, f.inference_id, f.error) for f in done.failures
     ]
-    assert [] == service.sent("/v1/completions")
+    assert [] == fake_server.requests_to("/v1/completions")
     assert "failed" == done.run.applications[0].outcome
     assert 0.0 == done.run.makespan_s
 
 
-def test_inference_that_takes_too_long_has_failed(service: FakeService) -> None:
-    """One lost answer must not block the results for ever."""
-    service.streams = {2: "silent"}
-    done = played(service, application(one("x", 2), one("y", 8)), timeout_s=6.0)
+def test_inference_without_an_answer_in_time_has_failed(fake_server: FakeService) -> None:
+    """One lost answer must not block the results forever."""
+    fake_server.streams = {2: "silent"}
+    done = replay_on(
+        fake_server, application_of(inference_of("x", 2), inference_of("y", 8)), timeout_s=6.0
+    )
 
     assert [("x", "not finished within 6 s (--timeout-s)")] == [
         (f.inference_id, f.error) for f in done.failures
     ]
-    assert {"x": (0.0, None, None), "y": (0.0, 1.0, 4.5)} == times(done)
+    assert {"x": (0.0, None, None), "y": (0.0, 1.0, 4.5)} == times_of(done)
 
 
-def test_lag_and_final_tag_come_from_the_service(service: FakeService) -> None:
-    """The scheduler measures both in service, also in a live run."""
+def test_lag_and_finish_tag_come_from_the_service(fake_server: FakeService) -> None:
+    """The scheduler measures both in service units."""
     lag = {"kv_token_time": 9, "seconds": 1.5, "bound_kv_token_time": 20, "bound_s": 3.0}
-    service.known = {"virtual_finish_time": 8.25, "gps_lag": lag}
-    done = played(service, application(one("x")))
+    fake_server.known = {"virtual_finish_time": 8.25, "gps_lag": lag}
+    done = replay_on(fake_server, application_of(inference_of("x")))
 
     assert {"a": Lateness(1.5, 3.0)} == done.run.lateness
     assert 8.25 == done.run.applications[0].virtual_finish_time
 
 
-def test_run_has_the_services_policy_and_memory(service: FakeService) -> None:
+def test_run_has_the_services_policy_and_memory(fake_server: FakeService) -> None:
     """Totals start before the run: 30 of 60 token·s and one preemption belong to it."""
-    service.later = {"kv": {"used_token_s": 40.0, "capacity_token_s": 160.0, "preemptions": 3}}
-    done = played(service, application(one("x", 3), arrived_at_s=2.0))
+    fake_server.later = {"kv": {"used_token_s": 40.0, "capacity_token_s": 160.0, "preemptions": 3}}
+    done = replay_on(fake_server, application_of(inference_of("x", 3), arrived_at_s=2.0))
 
     assert "justitia" == done.policy
     assert (0.5, 1, 2.0) == (done.run.kv_utilization, done.run.preemptions, done.run.makespan_s)
     assert {"model": "tiny", "replicas": 2, "settings": {"admission": "peak"}} == done.service
 
 
-def test_totals_of_a_scheduler_that_was_started_again_are_not_used(service: FakeService) -> None:
-    """A restarted scheduler counts from zero, so that the difference means nothing."""
-    service.later = {"kv": {"used_token_s": 1.0, "capacity_token_s": 4.0, "preemptions": 0}}
-    done = played(service, application(one("x")))
+def test_totals_of_a_restarted_scheduler_are_not_used(fake_server: FakeService) -> None:
+    """A restarted scheduler counts from zero, so the difference has no meaning."""
+    fake_server.later = {"kv": {"used_token_s": 1.0, "capacity_token_s": 4.0, "preemptions": 0}}
+    done = replay_on(fake_server, application_of(inference_of("x")))
 
     assert (None, 0) == (done.run.kv_utilization, done.run.preemptions)
 
 
-def test_replay_reports_each_end_and_other_use_of_the_service(service: FakeService) -> None:
+def test_replay_reports_each_end_and_foreign_use_of_the_service(fake_server: FakeService) -> None:
     """Other users of the service change the measurements."""
     progress: list[LoadProgress] = []
     warnings: list[str] = []
-    service.status["applications"] = 3
-    workload = [application(one("x"), name=name) for name in "ab"]
-    played(service, *workload, on_progress=progress.append, on_warning=warnings.append)
+    fake_server.status["applications"] = 3
+    workload = [application_of(inference_of("x"), name=name) for name in "ab"]
+    replay_on(fake_server, *workload, on_progress=progress.append, on_warning=warnings.append)
 
     assert [LoadProgress(2, 1), LoadProgress(2, 2)] == progress[:2]
     assert [LoadProgress(2, 2, 1), LoadProgress(2, 2, 2)] == progress[2:]
     assert ["3 applications are open on the service already; results mix"] == warnings
 
 
-def test_service_that_is_not_ready_gets_no_further_request(service: FakeService) -> None:
+def test_replay_stops_if_the_service_is_not_ready(fake_server: FakeService) -> None:
     """The error contains the service's reason."""
-    service.ready = (503, {"status": "degraded", "reason": "no replica pulls"})
+    fake_server.ready = (503, {"status": "degraded", "reason": "no replica pulls"})
 
     with pytest.raises(ConnectionError, match=r"^http://service is not ready: no replica pulls$"):
-        played(service, application(one("x")))
-    assert ["/readyz"] == [path for _, _, path, _ in service.requests]
+        replay_on(fake_server, application_of(inference_of("x")))
+    assert ["/readyz"] == [path for _, _, path, _ in fake_server.requests]
 
 
-def test_other_server_is_recognised_as_foreign(service: FakeService) -> None:
+def test_server_of_another_program_is_recognised(fake_server: FakeService) -> None:
     """A wrong port often belongs to another server."""
-    service.ready = (404, {})
+    fake_server.ready = (404, {})
     with pytest.raises(ConnectionError, match="not ready: /readyz answered with status 404"):
-        played(service, application(one("x")))
-    service.ready = (200, {})
-    service.status = {}
+        replay_on(fake_server, application_of(inference_of("x")))
+    fake_server.ready = (200, {})
+    fake_server.status = {}
     with pytest.raises(ResponseError, match="http://service does not answer as this service does"):
-        played(service, application(one("x")))
+        replay_on(fake_server, application_of(inference_of("x")))
 
 
-def test_unreachable_service_is_reported(service: FakeService) -> None:
-    def refuse(request: httpx.Request) -> httpx.Response:
+def test_unreachable_service_is_reported(fake_server: FakeService) -> None:
+    def refuse_connection(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused", request=request)
 
     with pytest.raises(ConnectionError, match=r"^no connection to service: refused$"):
-        run_virtually(replay_workload("http://service", [], network=httpx.MockTransport(refuse)))
+        run_virtually(
+            replay_workload("http://service", [], network=httpx.MockTransport(refuse_connection))
+        )
 
 
-def test_silent_service_times_out() -> None:
+def test_service_without_an_answer_times_out() -> None:
     """A port that accepts connections and never answers must not block the command."""
 
-    async def silent(request: httpx.Request) -> httpx.Response:
+    async def never_answer(request: httpx.Request) -> httpx.Response:
         await asyncio.Event().wait()
         raise AssertionError
 
     with pytest.raises(ConnectionError, match="no answer to /readyz within 15 s"):
-        run_virtually(replay_workload("http://service", [], network=httpx.MockTransport(silent)))
+        run_virtually(
+            replay_workload("http://service", [], network=httpx.MockTransport(never_answer))
+        )
 
 
 @pytest.mark.parametrize(
@@ -281,27 +295,27 @@ def test_silent_service_times_out() -> None:
         ([], None, r"serves \(none\), got None"),
     ],
 )
-def test_model_must_be_served(
-    service: FakeService, models: list[dict[str, Any]], model: str | None, complaint: str
+def test_replayed_model_must_be_served(
+    fake_server: FakeService, models: list[dict[str, Any]], model: str | None, complaint: str
 ) -> None:
-    service.models = models
+    fake_server.models = models
 
     with pytest.raises(ConfigError, match=complaint):
-        played(service, application(one("x")), model=model)
+        replay_on(fake_server, application_of(inference_of("x")), model=model)
 
 
-def test_model_is_chosen_among_several(service: FakeService) -> None:
-    """`--model` selects one; a model without a known context is limited by the replicas' memory.
+def test_replayed_model_is_chosen_among_several(fake_server: FakeService) -> None:
+    """`--model` selects a model; without a known context the replicas' memory is the limit.
 
     Policy and memory are those of its queue, before and after the run.
     """
-    service.models = [MODEL, {"id": "org/n"}]
-    done = played(service, application(one("x")), model="org/n")
+    fake_server.models = [MODEL, {"id": "org/n"}]
+    done = replay_on(fake_server, application_of(inference_of("x")), model="org/n")
 
     assert "org/n" == done.service["model"]
-    assert "org/n" == service.sent("/v1/completions")[0][2]["model"]
-    assert "org/n" == service.sent("/v1/applications")[0][2]["model"]
-    asked = [one.url.raw_path for one in service.raw if one.url.path == "/v1/status"]
+    assert "org/n" == fake_server.requests_to("/v1/completions")[0][2]["model"]
+    assert "org/n" == fake_server.requests_to("/v1/applications")[0][2]["model"]
+    asked = [one.url.raw_path for one in fake_server.raw if one.url.path == "/v1/status"]
     assert [b"/v1/status?model=org%2Fn"] * 2 == asked
 
 
@@ -313,38 +327,38 @@ def test_model_is_chosen_among_several(service: FakeService) -> None:
         (600, "application 'a', inference 'x': .* = 601 must be at most the context of tiny, 600"),
     ],
 )
-def test_inference_that_can_never_run_is_found_before_anything_is_sent(
-    service: FakeService, max_model_len: int, complaint: str
+def test_inference_that_can_never_run_is_found_before_the_replay(
+    fake_server: FakeService, max_model_len: int, complaint: str
 ) -> None:
     """The largest replica has 800 tokens; half a replay would only delay the right one."""
-    service.models = [{"id": "tiny", "max_model_len": max_model_len}]
+    fake_server.models = [{"id": "tiny", "max_model_len": max_model_len}]
     total = 601 if max_model_len == 600 else 801
 
     with pytest.raises(ConfigError, match=complaint):
-        played(service, application(one("x", 1, prompt_tokens=total - 1)))
-    assert [] == service.sent("/v1/applications")
+        replay_on(fake_server, application_of(inference_of("x", 1, prompt_tokens=total - 1)))
+    assert [] == fake_server.requests_to("/v1/applications")
 
 
-def test_prompt_is_the_same_in_every_replay_and_has_exactly_its_tokens() -> None:
+def test_replayed_prompt_is_repeatable_and_has_exactly_its_tokens() -> None:
     """Token ids keep the exact lengths of the load, which text would not."""
     assert [1, 7, 5000] == [len(prompt_token_ids("a", "0", count)) for count in (1, 7, 5000)]
     assert prompt_token_ids("a", "0", 100) == prompt_token_ids("a", "0", 100)
 
 
-def test_replay_does_not_hit_the_engine_cache_of_an_earlier_one() -> None:
-    """A policy comparison on one running service, or a second calibration, must not be faster."""
+def test_replay_does_not_hit_the_prefix_cache_of_an_earlier_one() -> None:
+    """Otherwise the second of two policies compared on one service would be faster."""
     salts = []
     for _ in range(2):
         service = FakeService()
-        played(service, application(one("x", 1), one("y", 1)))
-        salts.append({body["cache_salt"] for _, _, body in service.sent("/v1/completions")})
+        replay_on(service, application_of(inference_of("x", 1), inference_of("y", 1)))
+        salts.append({body["cache_salt"] for _, _, body in service.requests_to("/v1/completions")})
 
     assert [1, 1] == [len(of_one) for of_one in salts]
     assert salts[0] != salts[1]
 
 
-def test_prompts_do_not_begin_alike_and_are_in_every_vocabulary() -> None:
-    """The prefix cache of vLLM shares blocks of 16 tokens; all vocabularies have these ids."""
+def test_replayed_prompts_share_no_beginning_and_fit_every_vocabulary() -> None:
+    """The prefix cache of vLLM shares blocks of 16 tokens."""
     begins = {
         tuple(prompt_token_ids(application, str(inference), 1000)[:16])
         for application in "abcde"
@@ -356,13 +370,18 @@ def test_prompts_do_not_begin_alike_and_are_in_every_vocabulary() -> None:
     assert (10, 249) == (min(ids), max(ids))
 
 
-def test_inference_waits_for_the_last_of_its_predecessors(service: FakeService) -> None:
-    """A reduce step needs all of the map; a root's delay counts from the arrival.
+def test_inference_waits_for_the_last_of_its_predecessors(fake_server: FakeService) -> None:
+    """A reduce step needs all maps; the delay of a first inference counts from the arrival.
 
     x ends at 1 s, y (submitted at 0.5 s, 5 tokens) at 3.5 s; z is submitted then.
     """
-    done = played(
-        service, application(one("z", after=("x", "y")), one("x"), one("y", 5, delay_s=0.5))
+    done = replay_on(
+        fake_server,
+        application_of(
+            inference_of("z", after=("x", "y")),
+            inference_of("x"),
+            inference_of("y", 5, delay_s=0.5),
+        ),
     )
 
-    assert {"z": (3.5, 4.5, 4.5), "x": (0.0, 1.0, 1.0), "y": (0.5, 1.5, 3.5)} == times(done)
+    assert {"z": (3.5, 4.5, 4.5), "x": (0.0, 1.0, 1.0), "y": (0.5, 1.5, 3.5)} == times_of(done)

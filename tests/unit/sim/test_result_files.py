@@ -23,21 +23,23 @@ from tests.unit.sim.result_rows import run_of
 ABOUT = {"seed": 3, "configuration": {"replicas": 2}}
 
 
-def files(directory: Path) -> list[str]:
+def files_below(directory: Path) -> list[str]:
     """Return every file below a directory, including hidden ones."""
     return sorted(str(p.relative_to(directory)) for p in directory.rglob("*") if p.is_file())
 
 
-def a_run() -> RunResult:
+def small_result() -> RunResult:
     run = run_of({"a": (0.5, 2.5), "b": (1.0, None)})
     run.kv_utilization, run.preemptions = 0.25, 4
     run.inferences[0].replica = "replica-1"
     return run
 
 
-def test_directory_holds_the_files_of_the_contract(tmp_path: Path) -> None:
+def test_result_directory_has_the_documented_files(tmp_path: Path) -> None:
     """Other tools expect these names; no temporary file is left."""
-    write_results(tmp_path / "new" / "out", {"justitia": a_run(), "vtc": a_run()}, ABOUT)
+    write_results(
+        tmp_path / "new" / "out", {"justitia": small_result(), "vtc": small_result()}, ABOUT
+    )
 
     assert [
         "out/justitia/applications.jsonl",
@@ -46,15 +48,15 @@ def test_directory_holds_the_files_of_the_contract(tmp_path: Path) -> None:
         "out/summary.json",
         "out/vtc/applications.jsonl",
         "out/vtc/inferences.jsonl",
-    ] == files(tmp_path / "new")
-    write_results(tmp_path, {"fcfs": a_run()}, ABOUT)
+    ] == files_below(tmp_path / "new")
+    write_results(tmp_path, {"fcfs": small_result()}, ABOUT)
     assert {"version": __version__, **ABOUT, "directories": {"fcfs": "fcfs"}} == json.loads(
         (tmp_path / "run.json").read_text()
     )
 
 
-def test_rows_have_exactly_the_fields_of_the_contract(tmp_path: Path) -> None:
-    write_results(tmp_path, {"fcfs": a_run()}, ABOUT)
+def test_result_rows_have_exactly_the_documented_fields(tmp_path: Path) -> None:
+    write_results(tmp_path, {"fcfs": small_result()}, ABOUT)
     application, inference = (
         json.loads((tmp_path / "fcfs" / name).read_text().splitlines()[0])
         for name in ("applications.jsonl", "inferences.jsonl")
@@ -70,25 +72,25 @@ def test_rows_have_exactly_the_fields_of_the_contract(tmp_path: Path) -> None:
     ) == ", ".join(inference)
 
 
-def test_results_are_read_back_as_they_were_written(tmp_path: Path) -> None:
-    """A report is made from the files alone; lateness is only in the summary."""
-    justitia = a_run()
+def test_stored_results_are_read_back_unchanged(tmp_path: Path) -> None:
+    """A report is made from the files alone."""
+    justitia = small_result()
     justitia.lateness = {"a": Lateness(1.0, 2.0)}
-    written = write_results(tmp_path, {"vtc": a_run(), "justitia": justitia}, ABOUT)
+    written = write_results(tmp_path, {"vtc": small_result(), "justitia": justitia}, ABOUT)
     stored = read_results(tmp_path)
 
     assert written == stored.summary
     assert 2.0 == stored.summary["justitia"]["delay_bound_s"]
     assert 3 == stored.about["seed"]
     justitia.lateness = {}
-    assert {"vtc": a_run(), "justitia": justitia} == stored.runs
+    assert {"vtc": small_result(), "justitia": justitia} == stored.runs
     assert ["vtc", "justitia"] == list(stored.runs)
 
 
-def test_existing_directory_keeps_other_files(tmp_path: Path) -> None:
+def test_result_directory_keeps_other_files(tmp_path: Path) -> None:
     """`--out .` must not delete other files; files of the same name are replaced."""
     (tmp_path / "notes.txt").write_text("mine")
-    write_results(tmp_path, {"fcfs": a_run(), "vtc": a_run()}, ABOUT)
+    write_results(tmp_path, {"fcfs": small_result(), "vtc": small_result()}, ABOUT)
     write_results(tmp_path, {"fcfs": run_of({"z": (0.0, 1.0)})}, {"seed": 4})
     stored = read_results(tmp_path)
 
@@ -98,48 +100,48 @@ def test_existing_directory_keeps_other_files(tmp_path: Path) -> None:
     assert (tmp_path / "vtc" / "applications.jsonl").exists()
 
 
-def test_failure_leaves_no_half_written_file(tmp_path: Path) -> None:
-    """A value that is no JSON raises, and the results of the run before are still complete."""
-    write_results(tmp_path / "out", {"fcfs": a_run()}, ABOUT)
-    before = {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
+def test_failed_write_leaves_the_previous_results(tmp_path: Path) -> None:
+    """A value that is no JSON raises before any file is replaced."""
+    write_results(tmp_path / "out", {"fcfs": small_result()}, ABOUT)
+    before = {name: (tmp_path / name).read_bytes() for name in files_below(tmp_path)}
     broken = run_of({"a": (0.0, float("nan"))})
 
     with pytest.raises(ValueError, match="JSON compliant"):
         write_results(tmp_path / "out", {"fcfs": run_of({}), "vtc": broken}, ABOUT)
     with pytest.raises(ValueError, match="JSON compliant"):
         write_results(tmp_path / "other", {"vtc": broken}, ABOUT)
-    assert before == {name: (tmp_path / name).read_bytes() for name in files(tmp_path)}
+    assert before == {name: (tmp_path / name).read_bytes() for name in files_below(tmp_path)}
     assert ["out"] == os.listdir(tmp_path)
 
 
-def test_directory_in_the_way_of_a_file_is_found_before_any_is_moved(tmp_path: Path) -> None:
+def test_directory_in_place_of_a_result_file_is_found_before_any_write(tmp_path: Path) -> None:
     """New results must not be mixed with old ones."""
     (tmp_path / "summary.json").mkdir()
 
     with pytest.raises(ConfigError, match=r"summary\.json is a directory"):
-        write_results(tmp_path, {"fcfs": a_run()}, ABOUT)
-    assert [] == files(tmp_path)
+        write_results(tmp_path, {"fcfs": small_result()}, ABOUT)
+    assert [] == files_below(tmp_path)
 
 
 @pytest.mark.parametrize("below", ["file", "file/out"])
-def test_out_that_is_a_file_is_refused_in_one_sentence(tmp_path: Path, below: str) -> None:
-    """The error comes before the simulation."""
+def test_output_path_that_is_a_file_is_refused(tmp_path: Path, below: str) -> None:
+    """The error comes before the simulation and is one sentence."""
     (tmp_path / "file").write_text("")
 
     with pytest.raises(ConfigError, match=r"--out .*: must be a directory, but .*file is a file"):
         check_writable(tmp_path / below)
     with pytest.raises(ConfigError, match="cannot be written"):
-        write_results(tmp_path / below, {"fcfs": a_run()}, ABOUT)
+        write_results(tmp_path / below, {"fcfs": small_result()}, ABOUT)
 
 
 @pytest.mark.parametrize("check", [check_writable, lambda out: write_results(out, {}, {})])
-def test_directory_that_cannot_be_written_is_refused(check: Any) -> None:
+def test_unwritable_output_directory_is_refused(check: Any) -> None:
     """Even root cannot create a directory in /proc."""
     with pytest.raises(ConfigError, match="--out /proc/results: cannot be written: "):
         check(Path("/proc/results"))
 
 
-def test_check_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_check_of_the_output_directory_leaves_no_file(tmp_path: Path) -> None:
     check_writable(tmp_path / "a" / "b")
     check_writable(tmp_path)
 
@@ -149,7 +151,7 @@ def test_check_leaves_nothing_behind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "policy", ["my.module:Policy", "../../etc", "..", "/", "", "-x", "run.json", "é", "x" * 500]
 )
-def test_other_policy_names_give_safe_directories(policy: str) -> None:
+def test_policy_import_paths_give_safe_directory_names(policy: str) -> None:
     """An import path must not leave the directory, be hidden in it, or match its own files."""
     name = policy_directory(policy)
 
@@ -160,7 +162,7 @@ def test_other_policy_names_give_safe_directories(policy: str) -> None:
     assert len(name) <= 80
 
 
-def test_policies_with_like_names_do_not_share_a_directory(tmp_path: Path) -> None:
+def test_policies_with_similar_names_have_different_directories(tmp_path: Path) -> None:
     """Without a suffix both `a.b:C` and `a-b:C` would be named `a-b-C`."""
     one, other = run_of({"a": (0.0, 1.0)}), run_of({"b": (0.0, 1.0)})
     write_results(tmp_path, {"a.b:C": one, "a-b:C": other}, ABOUT)
@@ -181,10 +183,10 @@ def test_policies_with_like_names_do_not_share_a_directory(tmp_path: Path) -> No
         ("fcfs/applications.jsonl", "no", r"applications\.jsonl:1: .*JSON"),
     ],
 )
-def test_wrong_file_is_named_with_its_line_and_field(
+def test_error_names_line_and_field_of_a_wrong_result_file(
     tmp_path: Path, file: str, text: str | None, complaint: str
 ) -> None:
-    write_results(tmp_path, {"fcfs": a_run()}, ABOUT)
+    write_results(tmp_path, {"fcfs": small_result()}, ABOUT)
     (tmp_path / file).unlink()
     if text is not None:
         (tmp_path / file).write_text(text)
@@ -211,7 +213,7 @@ def test_figures_are_drawn_as_png_and_svg(tmp_path: Path) -> None:
     assert (tmp_path / "out" / "ratios_to_vtc.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_without_matplotlib_one_line_says_how_to_install_it(
+def test_missing_matplotlib_is_reported_with_its_installation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The results are written; only the figures are missing."""

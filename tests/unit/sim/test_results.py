@@ -23,7 +23,7 @@ FIELDS = [
 ]
 
 
-def test_summary_has_exactly_the_fields_of_the_contract() -> None:
+def test_summary_has_exactly_the_documented_fields() -> None:
     summary = summarise({"fcfs": run_of({"a": (0.0, 1.0)})})
 
     assert {"fcfs": FIELDS} == {policy: list(figures) for policy, figures in summary.items()}
@@ -37,7 +37,7 @@ def test_summary_has_exactly_the_fields_of_the_contract() -> None:
 
 
 def test_completion_times_are_those_of_finished_applications() -> None:
-    """JCTs 2, 4 and 9 s: mean 5; p50 4; p90 at position 1.8, 4 + 0.8·5; p99 4 + 0.98·5.
+    """Completion times of 2, 4 and 9 s have a mean of 5 s and a median of 4 s.
 
     The application that never finished has no time, and must not count as 0 s.
     """
@@ -52,28 +52,30 @@ def test_completion_times_are_those_of_finished_applications() -> None:
 
 
 @pytest.mark.parametrize("percent", [1, 50, 90, 99])
-def test_percentiles_are_numpys_linear_ones(percent: int) -> None:
+def test_percentiles_are_interpolated_linearly_as_by_numpy(percent: int) -> None:
     values = [3.0, 1.0, 8.0, 8.0, 2.5, 40.0, 7.25]
 
     assert numpy.percentile(values, percent) == pytest.approx(percentile(values, percent))
 
 
-def test_throughput_counts_the_output_of_inferences_that_finished() -> None:
-    """Two of five tokens each in 4 s are 2.5 tokens/s; the third did not finish."""
+def test_throughput_counts_the_output_of_finished_inferences() -> None:
+    """Two finished inferences of five tokens in 4 s are 2.5 tokens/s."""
     run = run_of({"a": (0.0, 2.0), "b": (0.0, 4.0), "c": (0.0, None)}, makespan_s=4.0)
 
     assert 2.5 == summarise({"fcfs": run})["fcfs"]["output_tokens_per_s"]
 
 
-def test_run_without_finished_applications_has_no_figures() -> None:
-    """A mean over no applications is None: zero would rank best."""
+def test_run_without_finished_applications_has_no_mean_times() -> None:
+    """A mean over no applications is None, because zero would rank best."""
     figures = summarise({"fcfs": run_of({"a": (0.0, None)}, makespan_s=0.0)})["fcfs"]
 
     assert {"preemptions": 0} == {k: v for k, v in figures.items() if v is not None}
 
 
-def test_figures_against_vtc_compare_application_by_application() -> None:
-    """Of a (earlier), b (equal but for a float's last digits), c (later), d (not at all): 2 of 4.
+def test_comparison_with_vtc_counts_applications_that_end_no_later() -> None:
+    """Of four applications one ends earlier, one at the same time, one later, and one never.
+
+    Of a (earlier), b (equal but for a float's last digits), c (later), d (not at all): 2 of 4.
 
     The worst ratio is c's: 6 s against 4 s. `vtc` against itself is 1 and 1.
     """
@@ -88,15 +90,15 @@ def test_figures_against_vtc_compare_application_by_application() -> None:
     assert 1.0 == summary["vtc"]["worst_ratio_to_vtc"]
 
 
-def test_ratios_are_of_applications_finished_in_both_runs() -> None:
-    """Each ratio comes with the time under the reference, so that short ones can be separated."""
+def test_slowdown_ratios_are_of_applications_finished_in_both_runs() -> None:
+    """Each ratio comes with the time under the reference, so short ones can be separated."""
     vtc = run_of({"a": (0.0, 4.0), "b": (0.0, None), "c": (2.0, 6.0)})
     ours = run_of({"c": (2.0, 8.0), "b": (0.0, 1.0), "a": (0.0, 1.0)})
 
     assert [("c", 1.5, 4.0), ("a", 0.25, 4.0)] == ratios_to_reference(ours, vtc)
 
 
-def test_lag_and_bound_are_the_greatest_that_are_known() -> None:
+def test_summary_has_the_greatest_known_lag_and_bound() -> None:
     """No application may be later than the greatest bound; a policy without a bound has None."""
     run = run_of({"a": (0.0, 2.0)})
     run.lateness = {

@@ -7,27 +7,31 @@ import pytest
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.settings import RunSettings
 from justitia_ray.sim.simulation import simulate
-from tests.unit.sim.small_run import app, engine, times
+from tests.unit.sim.small_run import application_of, engine, simulated_times
 
 
 @pytest.mark.parametrize(
     ("kv_tokens", "second"),
     [(9, (0.0, 1.0, 4.0)), (8, (3.0, 4.0, 5.0))],
 )
-def test_prompt_is_admitted_beside_a_token_for_each(
+def test_prompt_is_admitted_if_every_sequence_has_room_for_a_token(
     kv_tokens: int, second: tuple[float, float, float]
 ) -> None:
-    """Used 4 + prompt 3 + 1 + 1 running = 9: with M = 9 it starts at once, with M = 8 later.
+    """A sequence starts at once with memory for 9 tokens, and later with memory for 8.
+
+    Used 4 + prompt 3 + 1 + 1 running = 9: with M = 9 it starts at once, with M = 8 later.
 
     M = 9, at 1 s: 5 + 4 held, 11 needed: a/1 is swapped out with its token until a/0 ends at 3 s.
     """
-    found = times([app("a", (4, 3), (3, 2))], engine(kv_tokens))
+    found = simulated_times([application_of("a", (4, 3), (3, 2))], engine(kv_tokens))
 
     assert {"a/0": (0.0, 1.0, 3.0), "a/1": second} == found
 
 
-def test_swapped_out_last_in_order_and_back_before_anything_new() -> None:
-    """M = 12, three inferences of prompt 3 and output 5, and b/0 of prompt 1 from 0.5 s on.
+def test_last_sequence_in_order_is_swapped_out_and_returns_first() -> None:
+    """Three sequences of 3 + 5 tokens do not fit into 12 until their end.
+
+    M = 12, three inferences of prompt 3 and output 5, and b/0 of prompt 1 from 0.5 s on.
 
     s | held          | what happens
     0 | 3 3 3         | admitted: 4, 8 and 12 <= 12
@@ -40,7 +44,10 @@ def test_swapped_out_last_in_order_and_back_before_anything_new() -> None:
     8 | - - 6 2       | b/0 ends
     10| - - 8         | a/2 ends
     """
-    applications = [app("a", (3, 5), (3, 5), (3, 5)), app("b", (1, 1), at=0.5)]
+    applications = [
+        application_of("a", (3, 5), (3, 5), (3, 5)),
+        application_of("b", (1, 1), at=0.5),
+    ]
     result = simulate(applications, RunSettings(engine(12), "fcfs"))
 
     assert [5.0, 7.0, 10.0, 8.0] == [row.finished_at_s for row in result.inferences]
@@ -49,38 +56,46 @@ def test_swapped_out_last_in_order_and_back_before_anything_new() -> None:
     assert 3 == result.preemptions
 
 
-def test_first_that_does_not_fit_holds_up_the_rest() -> None:
-    """M = 10: a/1 needs 6 + 6 + 1 + 1 = 14; a/2 would fit, and waits behind it."""
-    found = times([app("a", (6, 2), (6, 1), (1, 1))], engine(10))
+def test_first_inference_that_does_not_fit_blocks_later_ones() -> None:
+    """Inference a/2 would fit, and waits behind a/1.
+
+    M = 10: a/1 needs 6 + 6 + 1 + 1 = 14; a/2 would fit, and waits behind it.
+    """
+    found = simulated_times([application_of("a", (6, 2), (6, 1), (1, 1))], engine(10))
 
     assert (0.0, 1.0, 2.0) == found["a/0"]
     assert (2.0, 3.0, 3.0) == found["a/1"] == found["a/2"]
 
 
-def test_arrival_waits_for_the_boundary_and_an_idle_server_is_at_one() -> None:
-    """a/0 makes boundaries at 0.25 + k; b/0 of 0.5 s waits for 1.25; c/0 finds the server idle."""
+def test_arrival_waits_for_the_next_iteration_of_a_busy_engine() -> None:
+    """An idle engine starts a new iteration at once.
+
+    a/0 makes boundaries at 0.25 + k; b/0 of 0.5 s waits for 1.25; c/0 finds the server idle.
+    """
     applications = [
-        app("a", (1, 3), at=0.25),
-        app("b", (1, 1), at=0.5),
-        app("c", (1, 1), at=10.625),
+        application_of("a", (1, 3), at=0.25),
+        application_of("b", (1, 1), at=0.5),
+        application_of("c", (1, 1), at=10.625),
     ]
 
     assert {
         "a/0": (0.25, 1.25, 3.25),
         "b/0": (1.25, 2.25, 2.25),
         "c/0": (10.625, 11.625, 11.625),
-    } == times(applications, engine(100))
+    } == simulated_times(applications, engine(100))
 
 
-def test_delay_counts_from_the_boundary_at_which_the_last_predecessor_ended() -> None:
-    """a/0 ends at 2 s, a/1 at 1 s: a/2 is due at 2.5 s, and runs from the next boundary, 3 s.
+def test_delay_counts_from_the_end_of_the_last_predecessor() -> None:
+    """Inference a/2 needs a/0 and a/1 and starts half a second after the later one.
+
+    a/0 ends at 2 s, a/1 at 1 s: a/2 is due at 2.5 s, and runs from the next boundary, 3 s.
 
     A root's delay counts from the arrival: b/0 is due at 0.75 s. c/0 keeps the server busy.
     """
     applications = [
-        app("a", (1, 2), (1, 1), (1, 1, ("0", "1"), 0.5)),
-        app("b", (1, 1, (), 0.75)),
-        app("c", (1, 9)),
+        application_of("a", (1, 2), (1, 1), (1, 1, ("0", "1"), 0.5)),
+        application_of("b", (1, 1, (), 0.75)),
+        application_of("c", (1, 9)),
     ]
     result = simulate(applications, RunSettings(engine(100), "fcfs"))
     rows = {f"{row.application_id}/{row.inference_id}": row for row in result.inferences}
@@ -89,37 +104,42 @@ def test_delay_counts_from_the_boundary_at_which_the_last_predecessor_ended() ->
     assert (0.75, 1.0) == (rows["b/0"].submitted_at_s, rows["b/0"].dispatched_at_s)
 
 
-def test_successor_without_delay_starts_at_the_boundary_of_the_end() -> None:
+def test_successor_without_delay_starts_when_its_predecessor_ends() -> None:
     """Ends are processed before admission, so that turns lose no iteration."""
-    found = times([app("a", (1, 2), (1, 1, ("0",), 0.0))], engine(100))
+    found = simulated_times([application_of("a", (1, 2), (1, 1, ("0",), 0.0))], engine(100))
 
     assert (2.0, 3.0, 3.0) == found["a/1"]
 
 
-def test_prompts_just_admitted_make_the_iteration_longer_for_all() -> None:
-    """At half a second per prompt token, a/0 has its tokens at 1 + 2 s and at 3 + 1 + 1 s."""
-    applications = [app("a", (4, 2)), app("b", (2, 1), at=1.0)]
+def test_prefill_of_new_prompts_delays_all_running_sequences() -> None:
+    """Each prompt token adds half a second to an iteration.
 
-    assert {"a/0": (0.0, 3.0, 5.0), "b/0": (3.0, 5.0, 5.0)} == times(
+    At half a second per prompt token, a/0 has its tokens at 1 + 2 s and at 3 + 1 + 1 s.
+    """
+    applications = [application_of("a", (4, 2)), application_of("b", (2, 1), at=1.0)]
+
+    assert {"a/0": (0.0, 3.0, 5.0), "b/0": (3.0, 5.0, 5.0)} == simulated_times(
         applications, engine(100, per_prefill_token_s=0.5)
     )
 
 
-def test_replicas_at_one_instant_go_by_index() -> None:
+def test_idle_replicas_are_served_in_the_order_of_their_index() -> None:
     """Replica 0 takes a/0 and stops at a/1; replica 1 takes a/1, and a/2 that fits beside it."""
     settings = RunSettings(engine(10), "fcfs", replicas=2)
-    result = simulate([app("a", (6, 1), (6, 1), (1, 1))], settings)
+    result = simulate([application_of("a", (6, 1), (6, 1), (1, 1))], settings)
 
     assert [0, 1, 1] == [row.replica for row in result.inferences]
 
 
-def test_summary_of_the_whole_run() -> None:
-    """a/0 holds 2, then 3 of M = 10: on the mean of each iteration 2.5 and 3.5, over 2 of 3 s.
+def test_summary_has_the_means_of_the_whole_run() -> None:
+    """Mean memory use is weighted by time.
+
+    a/0 holds 2, then 3 of M = 10: on the mean of each iteration 2.5 and 3.5, over 2 of 3 s.
 
     b arrives at 2 s and holds 1.5 on the mean of the last: (2.5 + 3.5 + 1.5) / 30.
     """
     result = simulate(
-        [app("a", (2, 2), at=1.0), app("b", (1, 1), at=3.0)],
+        [application_of("a", (2, 2), at=1.0), application_of("b", (1, 1), at=3.0)],
         RunSettings(engine(10), "fcfs", sample_kv=True),
     )
 
@@ -131,23 +151,23 @@ def test_summary_of_the_whole_run() -> None:
     assert [(1.0, "a", 2), (3.0, "a", 0), (3.0, "b", 1), (4.0, "b", 0)] == result.kv_samples
 
 
-def test_gps_is_idle_while_no_inference_runs_even_with_late_reports() -> None:
-    """GPS is idle from 1 to 100 s.
+def test_gps_clock_stands_still_while_no_inference_runs() -> None:
+    """No inference runs from 1 to 100 s.
 
     Then b (weight 4) and c arrive, of cost 14 each.
 
     Both end at 104 s. V rises by 14 in these 4 s, and b's tag is 14 / 4 above. Without the idle
     time it would be 26.75 s.
     """
-    b, c = app("b", (1, 4), at=100.0), app("c", (1, 4), at=100.0)
-    applications = [app("x", (1, 1)), replace(b, weight=4.0), c]
+    b, c = application_of("b", (1, 4), at=100.0), application_of("c", (1, 4), at=100.0)
+    applications = [application_of("x", (1, 1)), replace(b, weight=4.0), c]
     result = simulate(applications, RunSettings(engine(100), report_interval_s=2.0))
 
     assert [1.0, 101.0, 104.0] == [row.gps_finished_at_s for row in result.applications]
 
 
 def test_empty_workload_has_a_result() -> None:
-    """A filter may leave no application."""
+    """A filter of workload files may leave no application."""
     result = simulate([], RunSettings(engine(10)))
 
     assert (0.0, None, []) == (result.makespan_s, result.kv_utilization, result.applications)
@@ -161,8 +181,8 @@ def test_empty_workload_has_a_result() -> None:
         (engine(11, block_size=4), 8),
     ],
 )
-def test_inference_that_could_never_end_is_named(profile: object, most: int) -> None:
+def test_inference_that_could_never_end_is_refused_by_name(profile: object, most: int) -> None:
     """An inference of 5 + 4 tokens would stay swapped out, and the run would never end."""
-    applications = [app("a", (5, 3)), app("b", (5, 4))]
+    applications = [application_of("a", (5, 3)), application_of("b", (5, 4))]
     with pytest.raises(ConfigError, match=rf"'b', inference '0': .* = 9 must .* {most} tokens"):
         simulate(applications, RunSettings(profile))  # type: ignore[arg-type]

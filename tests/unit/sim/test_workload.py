@@ -52,22 +52,22 @@ READ = WorkloadApplication(
 )
 
 
-def changed(**fields: Any) -> dict[str, Any]:
+def changed_application(**fields: Any) -> dict[str, Any]:
     return {**APPLICATION, **fields}
 
 
-def without(name: str) -> dict[str, Any]:
+def application_without(name: str) -> dict[str, Any]:
     return {key: value for key, value in APPLICATION.items() if key != name}
 
 
-def inferences(*changes: dict[str, Any]) -> dict[str, Any]:
-    """Return the application with other inferences, each after the one before."""
+def with_inferences(*changes: dict[str, Any]) -> dict[str, Any]:
+    """Return the application with other inferences, each after the previous one."""
     pairs = zip(APPLICATION["inferences"], changes, strict=True)
-    return changed(inferences=[{**inference, **change} for inference, change in pairs])
+    return changed_application(inferences=[{**inference, **change} for inference, change in pairs])
 
 
 def error_of(tmp_path: Path, *lines: Any) -> str:
-    """Write lines, texts or objects; return the error of reading them, after `FILE:`."""
+    """Return the error of reading a file with these lines, after `FILE:`."""
     file = tmp_path / "w.jsonl"
     texts = (line if isinstance(line, str) else json.dumps(line) for line in lines)
     file.write_text("\n".join(texts) + "\n", encoding="utf-8")
@@ -79,13 +79,13 @@ def error_of(tmp_path: Path, *lines: Any) -> str:
     return message.removeprefix(f"{file}:")
 
 
-def test_the_contract_s_line_is_read(tmp_path: Path) -> None:
+def test_documented_workload_line_is_read(tmp_path: Path) -> None:
     (tmp_path / "w.jsonl").write_text(json.dumps(APPLICATION), encoding="utf-8")
 
     assert [READ] == read_workload(tmp_path / "w.jsonl")
 
 
-def test_optional_fields_have_defaults(tmp_path: Path) -> None:
+def test_optional_workload_fields_have_defaults(tmp_path: Path) -> None:
     """Only `tenant`, `weight`, `input` and `delay_s` are optional."""
     line = {
         "application_id": "a",
@@ -118,61 +118,72 @@ def test_written_workload_is_read_back(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        (without("application_id"), "application_id is missing"),
-        (changed(colour="red"), "'colour' is not a known key; allowed are application_id, "),
-        (changed(application_id=""), "application_id: must not be blank, got ''"),
-        (changed(application_id=17), "application_id: Input should be a valid string, got 17"),
-        (changed(tenant=" "), "tenant: must not be blank, got ' '"),
+        (application_without("application_id"), "application_id is missing"),
         (
-            changed(arrived_at_s=-1),
+            changed_application(colour="red"),
+            "'colour' is not a known key; allowed are application_id, ",
+        ),
+        (changed_application(application_id=""), "application_id: must not be blank, got ''"),
+        (
+            changed_application(application_id=17),
+            "application_id: Input should be a valid string, got 17",
+        ),
+        (changed_application(tenant=" "), "tenant: must not be blank, got ' '"),
+        (
+            changed_application(arrived_at_s=-1),
             "arrived_at_s: Input should be greater than or equal to 0, got -1",
         ),
-        (changed(arrived_at_s="1"), "arrived_at_s: Input should be a valid number, got '1'"),
         (
-            changed(arrived_at_s=float("nan")),
+            changed_application(arrived_at_s="1"),
+            "arrived_at_s: Input should be a valid number, got '1'",
+        ),
+        (
+            changed_application(arrived_at_s=float("nan")),
             "arrived_at_s: Input should be a finite number, got nan",
         ),
-        (changed(weight=0), "weight: Input should be greater than 0, got 0"),
-        (changed(weight=True), "weight: Input should be a valid number, got true"),
-        (changed(inferences={}), "inferences: Input should be a valid tuple, got {}"),
-        (changed(inferences=[]), "inferences: Tuple should have at least 1 item"),
-        (changed(inferences=[1]), "inferences[0]: Input should be a dictionary"),
+        (changed_application(weight=0), "weight: Input should be greater than 0, got 0"),
+        (changed_application(weight=True), "weight: Input should be a valid number, got true"),
+        (changed_application(inferences={}), "inferences: Input should be a valid tuple, got {}"),
+        (changed_application(inferences=[]), "inferences: Tuple should have at least 1 item"),
+        (changed_application(inferences=[1]), "inferences[0]: Input should be a dictionary"),
         (
-            inferences({}, {"prompt_tokens": -5}),
+            with_inferences({}, {"prompt_tokens": -5}),
             "inferences[1].prompt_tokens: Input should be greater than or equal to 1, got -5",
         ),
         (
-            inferences({"output_tokens": 0}, {}),
+            with_inferences({"output_tokens": 0}, {}),
             "inferences[0].output_tokens: Input should be greater than or equal to 1, got 0",
         ),
         (
-            inferences({"output_tokens": 6.0}, {}),
+            with_inferences({"output_tokens": 6.0}, {}),
             "inferences[0].output_tokens: Input should be a valid integer, got 6.0",
         ),
         (
-            inferences({}, {"delay_s": -1}),
+            with_inferences({}, {"delay_s": -1}),
             "inferences[1].delay_s: Input should be greater than or equal to 0, got -1",
         ),
-        (inferences({}, {"tool": 1}), "'inferences[1].tool' is not a known key; allowed are "),
+        (with_inferences({}, {"tool": 1}), "'inferences[1].tool' is not a known key; allowed are "),
         (
-            changed(inferences=[{"inference_id": "0", "prompt_tokens": 1, "output_tokens": 1}]),
+            changed_application(
+                inferences=[{"inference_id": "0", "prompt_tokens": 1, "output_tokens": 1}]
+            ),
             "inferences[0].after is missing",
         ),
         (
-            inferences({}, {"inference_id": "0", "after": []}),
+            with_inferences({}, {"inference_id": "0", "after": []}),
             "inferences[1].inference_id must be unique in its application, got '0' again",
         ),
-        (inferences({}, {"after": "0"}), "inferences[1].after: Input should be a valid tuple"),
+        (with_inferences({}, {"after": "0"}), "inferences[1].after: Input should be a valid tuple"),
         (
-            inferences({}, {"after": ["0", "0"]}),
+            with_inferences({}, {"after": ["0", "0"]}),
             "inferences[1].after must name inferences of its application, each once",
         ),
         (
-            inferences({}, {"after": ["7"]}),
+            with_inferences({}, {"after": ["7"]}),
             "inferences[1].after must name inferences of its application, each once, got ['7']",
         ),
         (
-            inferences({"after": ["1"]}, {}),
+            with_inferences({"after": ["1"]}, {}),
             "inferences: `after` must have no cycle, but '0', '1' wait for each other",
         ),
         ('{"application_id": ', "not JSON: "),
@@ -180,23 +191,23 @@ def test_written_workload_is_read_back(tmp_path: Path, name: str) -> None:
         ("[1]", "must be a JSON object, got '[1]'"),
     ],
 )
-def test_mistake_is_named_with_line_field_value_and_what_is_allowed(
+def test_error_names_line_field_value_and_allowed_values(
     tmp_path: Path, line: Any, complaint: str
 ) -> None:
     """Blank lines count in the line number."""
     assert error_of(tmp_path, APPLICATION, "", line).startswith(f"3: {complaint}")
 
 
-def test_second_application_of_one_id_names_the_first(tmp_path: Path) -> None:
+def test_second_application_of_an_id_is_refused(tmp_path: Path) -> None:
     """Results are joined by the id."""
-    complaint = error_of(tmp_path, APPLICATION, without("weight"))
+    complaint = error_of(tmp_path, APPLICATION, application_without("weight"))
 
     first = f"{tmp_path / 'w.jsonl'}:1"
     assert f"2: application_id must be unique, and {first} has it already, got 'a17'" == complaint
 
 
 @pytest.mark.parametrize("content", [b"", b"\n \n"])
-def test_empty_file_is_reported_as_empty(tmp_path: Path, content: bytes) -> None:
+def test_empty_workload_file_is_refused(tmp_path: Path, content: bytes) -> None:
     """A simulation of an empty file would succeed."""
     (tmp_path / "w.jsonl").write_bytes(content)
 
@@ -204,7 +215,7 @@ def test_empty_file_is_reported_as_empty(tmp_path: Path, content: bytes) -> None
         read_workload(tmp_path / "w.jsonl")
 
 
-def test_unreadable_file_is_one_sentence(tmp_path: Path) -> None:
+def test_error_of_an_unreadable_file_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "bytes").write_bytes(json.dumps(APPLICATION).encode() + b"\n\xff")
     (tmp_path / "broken.gz").write_bytes(gzip.compress(b"{" * 1000)[:20])
     (tmp_path / "plain.gz").write_bytes(b"{}")
@@ -220,7 +231,7 @@ def test_unreadable_file_is_one_sentence(tmp_path: Path) -> None:
             read_workload(tmp_path / name)
 
 
-def test_file_of_two_gigabytes_is_refused_before_it_is_read(tmp_path: Path) -> None:
+def test_workload_file_of_two_gigabytes_is_refused_unread(tmp_path: Path) -> None:
     """Reading a file of this size would take minutes and gigabytes before the error."""
     file = tmp_path / "w.jsonl"
     with file.open("wb") as sparse:
@@ -233,7 +244,7 @@ def test_file_of_two_gigabytes_is_refused_before_it_is_read(tmp_path: Path) -> N
 def test_endless_lines_and_archives_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A small archive can unpack to any size: unpacked bytes are counted, line by line."""
+    """A small archive can unpack to any size, so unpacked bytes are counted."""
     monkeypatch.setattr(json_lines, "MAX_LINE_BYTES", 2 * 1024**2)
     monkeypatch.setattr(json_lines, "MAX_FILE_BYTES", 3 * 1024**2)
     (tmp_path / "line.gz").write_bytes(gzip.compress(b"\n" + b" " * (2 * 1024**2 + 1)))

@@ -16,7 +16,7 @@ RECORD = record_to_json(NEW.record)
 ID = NEW.record.key_id
 
 
-async def test_added_key_is_loaded_and_the_key_itself_is_not_there() -> None:
+async def test_stored_key_is_a_digest_and_not_the_key() -> None:
     store = FakeKeyStore()
 
     assert await store.add(RECORD)
@@ -26,7 +26,7 @@ async def test_added_key_is_loaded_and_the_key_itself_is_not_there() -> None:
     assert NEW.secret not in str(store.raw.hgetall(KEY))
 
 
-async def test_taken_id_is_not_written_over() -> None:
+async def test_key_id_in_use_is_not_overwritten() -> None:
     store = FakeKeyStore()
     await store.add(RECORD)
 
@@ -34,7 +34,7 @@ async def test_taken_id_is_not_written_over() -> None:
     assert RECORD == (await store.load()).records[ID]
 
 
-async def test_revoked_key_is_gone_once() -> None:
+async def test_key_can_be_revoked_once() -> None:
     store = FakeKeyStore()
     await store.add(RECORD)
 
@@ -42,8 +42,8 @@ async def test_revoked_key_is_gone_once() -> None:
     assert StoredKeys({}, []) == await store.load()
 
 
-async def test_damaged_entries_are_left_out_and_named() -> None:
-    """One damaged entry must not invalidate the others, and a plain key in it is not shown."""
+async def test_damaged_key_entries_are_skipped_and_named() -> None:
+    """One damaged entry must not invalidate the others; its content, maybe a key, is not shown."""
     store = FakeKeyStore()
     await store.add(RECORD)
     store.raw.hset(KEY, "0" * 8, "{")
@@ -60,14 +60,14 @@ async def test_damaged_entries_are_left_out_and_named() -> None:
     assert NEW.secret not in str(loaded)
 
 
-async def test_damaged_entry_can_be_revoked() -> None:
+async def test_damaged_key_entry_can_be_revoked() -> None:
     store = FakeKeyStore()
     store.raw.hset(KEY, ID, "{")
 
     assert await store.revoke(ID)
 
 
-async def test_key_of_another_type_is_refused_by_name() -> None:
+async def test_redis_key_of_another_type_is_refused_by_name() -> None:
     store = FakeKeyStore()
     store.raw.set(KEY, "x")
     for call in (store.load(), store.add(RECORD), store.revoke(ID)):
@@ -77,7 +77,7 @@ async def test_key_of_another_type_is_refused_by_name() -> None:
     assert "x" == store.raw.get(KEY)
 
 
-async def test_unreachable_redis_is_one_sentence() -> None:
+async def test_error_of_an_unreachable_redis_is_one_sentence() -> None:
     store = FakeKeyStore()
     store.away = True
     for call in (store.load(), store.add(RECORD), store.revoke(ID)):

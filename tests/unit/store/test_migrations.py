@@ -7,12 +7,12 @@ from justitia_ray.store.schema import SCHEMA_VERSION
 from tests.unit.store.version_one import APPLICATION, CLOCK, SESSION
 
 
-def test_there_is_a_step_from_every_earlier_version() -> None:
-    """Without a step, data of that version would be refused forever."""
+def test_every_earlier_version_has_a_migration_step() -> None:
+    """Without a step, stored data of that version could not be read."""
     assert list(range(1, SCHEMA_VERSION)) == sorted(MIGRATIONS)
 
 
-def test_oldest_records_of_version_1_are_read_by_this_core() -> None:
+def test_oldest_records_of_version_1_are_readable() -> None:
     records = migrated(1, Records(CLOCK, {"a": APPLICATION, "gone": SESSION}))
     core = SchedulerCore()
     core.recover({}, 1_000.0)
@@ -27,8 +27,8 @@ def test_oldest_records_of_version_1_are_read_by_this_core() -> None:
     assert {"t|a", "default|gone"} == set(core.ledger.fair_share.sessions())
 
 
-def test_what_version_1_did_write_is_kept() -> None:
-    """The last releases of version 1 wrote almost every field.
+def test_fields_that_version_1_wrote_are_kept() -> None:
+    """The last releases of version 1 already wrote almost every field.
 
     A step only fills in missing ones.
     """
@@ -40,8 +40,8 @@ def test_what_version_1_did_write_is_kept() -> None:
     assert {"t|a": application | {"ended_leases": []}} == records.applications
 
 
-def test_ids_of_version_2_get_their_tenants() -> None:
-    """Tenants had to choose different ids in version 2; counts by application restart at zero."""
+def test_application_ids_of_version_2_get_their_tenants_prefix() -> None:
+    """Ids were unique across tenants in version 2; counts by application restart at zero."""
     clock = CLOCK | {"grants": 7, "policy": "vtc", "counted": {"a": 1}}
     search = APPLICATION | {"tenant": "acme/search"}
     records = migrated(2, Records(clock, {"a": APPLICATION, "b": search, "gone": SESSION}))
@@ -51,14 +51,14 @@ def test_ids_of_version_2_get_their_tenants() -> None:
     assert search == records.applications["acme/search|b"]
 
 
-def test_damaged_record_is_left_to_its_reader() -> None:
+def test_damaged_record_is_passed_to_its_reader() -> None:
     """The reader's error names the application and the field."""
     damaged = {"state": "open"}
 
     assert {"default|a": damaged} == migrated(1, Records(None, {"a": damaged})).applications
 
 
-def test_records_of_this_version_stay_as_they_are() -> None:
+def test_records_of_the_current_version_are_unchanged() -> None:
     records = Records(CLOCK, {"a": APPLICATION})
 
     assert records is migrated(SCHEMA_VERSION, records)

@@ -4,8 +4,8 @@ from justitia_ray.store.prediction_store import PredictionMemory
 from justitia_ray.store.scheduler_store import NoStore, StoredState
 
 
-async def test_epochs_follow_the_wall_clock_and_always_increase() -> None:
-    """Epochs that are not above the last one are ignored, also after the clock was set back."""
+async def test_epochs_follow_the_clock_and_always_increase() -> None:
+    """Replicas ignore an epoch below the last one, and the clock may have been set back."""
     first = await NoStore(lambda: 1_790_000_000.5).become_leader()
     behind = NoStore(lambda: 1_780_000_000.0)
 
@@ -14,8 +14,7 @@ async def test_epochs_follow_the_wall_clock_and_always_increase() -> None:
     assert first + 1 == await behind.become_leader(above=first)
 
 
-async def test_saved_state_is_not_available_to_the_next_scheduler() -> None:
-    """The order of applications is lost with the scheduler."""
+async def test_saved_state_is_lost_without_a_store() -> None:
     store = NoStore()
     epoch = await store.become_leader()
 
@@ -24,7 +23,7 @@ async def test_saved_state_is_not_available_to_the_next_scheduler() -> None:
 
 
 async def test_observation_ids_have_the_form_and_order_of_stream_ids() -> None:
-    """The learner continues after the last id that it read and takes the time from the id."""
+    """The learner continues after the last id it has read, and takes the time from the id."""
     wall = iter([1_790_000_000.0, 1_790_000_000.0, 1_780_000_000.0, 1_790_000_001.0])
     memory = PredictionMemory(lambda: next(wall))
     await memory.add_observed([{"n": 1}, {"n": 2}, {"n": 3}, {"n": 4}])

@@ -38,8 +38,10 @@ from justitia_ray.store.redis_url import Setup, read_redis_url
         ),
     ],
 )
-def test_forms(url: str, expected: tuple[object, ...], address: str) -> None:
-    """A part that is not parsed would be silently ignored by the client."""
+def test_all_forms_of_redis_urls_are_parsed(
+    url: str, expected: tuple[object, ...], address: str
+) -> None:
+    """The client would silently ignore a part that is not parsed."""
     read = read_redis_url(url)
 
     assert expected == (read.setup, read.tls, read.hosts, read.service, read.db)
@@ -55,8 +57,8 @@ def test_forms(url: str, expected: tuple[object, ...], address: str) -> None:
         *("redis+cluster://h/3", "redis+cluster://,s3cret", "redis+cluster://h?password=s3cret"),
     ],
 )
-def test_invalid_url_is_refused_without_being_quoted(url: str) -> None:
-    """A password with a slash or a space makes many a URL invalid."""
+def test_error_of_an_invalid_url_does_not_quote_it(url: str) -> None:
+    """A password with a slash or a space makes a URL invalid, and must not be logged."""
     with pytest.raises(ConfigError, match="redis_url") as refused:
         read_redis_url(url)
 

@@ -14,8 +14,8 @@ from justitia_ray.store import synced_log
 from justitia_ray.store.synced_log import SyncedLog, keep_synced
 
 
-class Rewrites:
-    """Server that writes its data to a new file, unless told to fail."""
+class FakeRewrite:
+    """Function that asks the server to rewrite its data, and counts the calls."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -27,26 +27,26 @@ class Rewrites:
 
 
 @pytest.fixture
-def rewrites() -> Rewrites:
-    return Rewrites()
+def fake_rewrite() -> FakeRewrite:
+    return FakeRewrite()
 
 
 @pytest.fixture
-def log(tmp_path: Path, rewrites: Rewrites) -> Iterator[SyncedLog]:
-    log = SyncedLog(tmp_path, rewrites)
+def log(tmp_path: Path, fake_rewrite: FakeRewrite) -> Iterator[SyncedLog]:
+    log = SyncedLog(tmp_path, fake_rewrite)
     yield log
     log.close()
 
 
 @pytest.fixture
-def synced(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def synced_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     sizes: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda number: sizes.append(os.fstat(number).st_size))
     return sizes
 
 
-def test_grown_or_new_files_are_synced(
-    tmp_path: Path, log: SyncedLog, rewrites: Rewrites, synced: list[int]
+def test_new_and_grown_files_are_synced(
+    tmp_path: Path, log: SyncedLog, fake_rewrite: FakeRewrite, synced_sizes: list[int]
 ) -> None:
     file = tmp_path / "appendonly.aof"
     file.write_bytes(b"x" * 10)
@@ -58,20 +58,22 @@ def test_grown_or_new_files_are_synced(
     (tmp_path / "rewritten").rename(file)
     log.sync()
 
-    assert [10, 20, 20] == synced
-    assert 0 == rewrites.asked
+    assert [10, 20, 20] == synced_sizes
+    assert 0 == fake_rewrite.asked
 
 
-def test_files_of_redis_7_are_synced(tmp_path: Path, log: SyncedLog, synced: list[int]) -> None:
+def test_multi_part_files_of_redis_7_are_synced(
+    tmp_path: Path, log: SyncedLog, synced_sizes: list[int]
+) -> None:
     folder = tmp_path / "appendonlydir"
     folder.mkdir()
     (folder / "appendonly.aof.1.incr.aof").write_bytes(b"x" * 30)
     log.sync()
 
-    assert [30] == synced
+    assert [30] == synced_sizes
 
 
-def test_files_stay_open_until_they_are_deleted(
+def test_log_files_stay_open_until_they_are_deleted(
     tmp_path: Path, log: SyncedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Linux reports a failed write only to processes that have the file open."""
@@ -90,41 +92,41 @@ def test_files_stay_open_until_they_are_deleted(
         os.fstat(numbers[0])
 
 
-def test_all_data_is_rewritten_after_a_disk_failure(
+def test_data_is_rewritten_after_a_disk_failure(
     tmp_path: Path,
     log: SyncedLog,
-    rewrites: Rewrites,
+    fake_rewrite: FakeRewrite,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """After a failed sync the kernel treats the unwritten data as written."""
+    """After a failed sync the kernel counts the unwritten data as written."""
     (tmp_path / "appendonly.aof").write_bytes(b"x")
     with monkeypatch.context() as broken:
-        broken.setattr(os, "fsync", _fail)
+        broken.setattr(os, "fsync", _raise_io_error)
         for _ in range(5):
             log.sync()
-    assert 0 == rewrites.asked
+    assert 0 == fake_rewrite.asked
     failed = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert ["store.embedded_not_synced"] * 3 == [record.getMessage() for record in failed]
     assert [1, 2, 4] == [vars(record)["failed_so_far"] for record in failed]
     assert "input/output error" in vars(failed[0])["reason"]
 
-    rewrites.is_up = False
+    fake_rewrite.is_up = False
     log.sync()
-    rewrites.is_up = True
+    fake_rewrite.is_up = True
     log.sync()
     log.sync()
-    assert 2 == rewrites.asked
+    assert 2 == fake_rewrite.asked
 
 
 def test_syncing_continues_after_running_out_of_descriptors(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced: list[int]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synced_sizes: list[int]
 ) -> None:
     monkeypatch.setattr(synced_log, "_EVERY_S", 0.0)
     (tmp_path / "appendonly.aof").write_bytes(b"x" * 10)
     ended, glob, rounds = threading.Event(), Path.glob, 0
 
-    def fail_at_first(path: Path, pattern: str) -> Any:
+    def glob_failing_at_first(path: Path, pattern: str) -> Any:
         nonlocal rounds
         rounds += 1
         if rounds == 1:
@@ -133,11 +135,11 @@ def test_syncing_continues_after_running_out_of_descriptors(
             ended.set()
         return glob(path, pattern)
 
-    monkeypatch.setattr(Path, "glob", fail_at_first)
+    monkeypatch.setattr(Path, "glob", glob_failing_at_first)
     keep_synced(tmp_path, ended, lambda: True)
 
-    assert [10] == synced
+    assert [10] == synced_sizes
 
 
-def _fail(number: int) -> None:
+def _raise_io_error(number: int) -> None:
     raise OSError(errno.EIO, "input/output error")

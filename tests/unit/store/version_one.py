@@ -22,4 +22,4 @@ APPLICATION = {
     "state": "open",
 }
 SESSION = {"finish": 20.0, "weight": 2.0, "sequence": 1}
-"""Session of an application that ended while GPS still owed it service."""
+"""Session of an application that ended before GPS would have finished it."""

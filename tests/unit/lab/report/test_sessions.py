@@ -9,7 +9,7 @@ from justitia_ray.lab.report.experiments import sessions
 from justitia_ray.sim.sessions.arms import ARMS
 from justitia_ray.sim.sessions.trace import SESSIONS_FILE
 from tests.unit.sim.data_directory import write_lines
-from tests.unit.sim.sessions.made import line, turn
+from tests.unit.sim.sessions.made import session_line, turn_line
 
 _QUICK_GROUPS = {"2xh100-32b, 4 replicas, 0.9x", "2xh100-32b, 4 replicas, 3x"}
 
@@ -17,7 +17,7 @@ _QUICK_GROUPS = {"2xh100-32b, 4 replicas, 0.9x", "2xh100-32b, 4 replicas, 3x"}
 def _write_sessions(directory: Path) -> Scale:
     """Write sessions whose prompts take a tenth of a replica's memory each."""
     turns = [(30_000, 0), (31_000, 29_952), (32_000, 30_976)]
-    lines = [line(f"s{k}", *(turn(p, 20, r) for p, r in turns)) for k in range(12)]
+    lines = [session_line(f"s{k}", *(turn_line(p, 20, r) for p, r in turns)) for k in range(12)]
     path = directory / SESSIONS_FILE.with_suffix("")
     path.parent.mkdir()
     write_lines(path, *lines)

@@ -21,13 +21,13 @@ _TENANTS = {"t": {"quotas": [{"unit": "applications", "limit": 9, "per": "day"}]
 
 
 class _HeldStore(AccountsStore):
-    """Store whose saves finish only when the test releases them."""
+    """Accounts store whose saves finish only when the test releases them."""
 
     def __init__(self) -> None:
         super().__init__(None, "app")
         self.written: dict[str, JsonObject] = {}
         self.held: list[asyncio.Event] = []
-        """Events of the pending saves, in the order in which the saves began."""
+        """One event for each pending save, in the order in which the saves began."""
 
     async def save(self, epoch: Epoch, records: Mapping[str, JsonObject | None]) -> bool:
         self.held.append(asyncio.Event())
@@ -36,7 +36,7 @@ class _HeldStore(AccountsStore):
         return True
 
 
-async def _begun(store: AccountsStore) -> AccountsService:
+async def _started_service(store: AccountsStore) -> AccountsService:
     service = AccountsService(store, lambda reason: None, wall=lambda: _NOW)
     await service.begin()
     await service.configure(_TENANTS)
@@ -44,40 +44,40 @@ async def _begun(store: AccountsStore) -> AccountsService:
 
 
 @pytest.fixture
-def redis() -> FakeSchedulerStore:
+def fake_store() -> FakeSchedulerStore:
     return FakeSchedulerStore()
 
 
 @pytest_asyncio.fixture
-async def service(redis: FakeSchedulerStore) -> AsyncIterator[AccountsService]:
-    service = await _begun(_on(redis))
+async def service(fake_store: FakeSchedulerStore) -> AsyncIterator[AccountsService]:
+    service = await _started_service(_accounts_store(fake_store))
     yield service
     await service.end()
 
 
-def _on(redis: FakeSchedulerStore) -> AccountsStore:
+def _accounts_store(fake_store: FakeSchedulerStore) -> AccountsStore:
     store = AccountsStore(None, "app")
-    store._store = redis
+    store._store = fake_store
     return store
 
 
-def _asks(service: AccountsService, scheduler: str, *names: str) -> Exchange:
+def _opening_claims(service: AccountsService, scheduler: str, *names: str) -> Exchange:
     asks = tuple(Ask(name, "t", {Unit.APPLICATIONS: 1.0}) for name in names)
     return Exchange(scheduler, 1, 1, asks=asks, accounts=service.book.epoch)
 
 
-async def test_grant_is_stored_before_any_concurrent_ask_is_answered() -> None:
-    """An answer to one model's ask may not precede the save that another model's ask started."""
+async def test_claim_is_stored_before_any_concurrent_answer() -> None:
+    """Two models ask at once: neither gets its answer before the common save has finished."""
     store = _HeldStore()
-    service = await _begun(store)
-    first = asyncio.create_task(service.exchange(_asks(service, "m1", "a")))
+    service = await _started_service(store)
+    first = asyncio.create_task(service.exchange(_opening_claims(service, "m1", "a")))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    second = asyncio.create_task(service.exchange(_asks(service, "m2", "b")))
+    second = asyncio.create_task(service.exchange(_opening_claims(service, "m2", "b")))
     await asyncio.sleep(0)
     store.held[0].set()
-    third = asyncio.create_task(service.exchange(_asks(service, "m3", "c")))
-    for _ in range(10):  # more loop turns than the answers need
+    third = asyncio.create_task(service.exchange(_opening_claims(service, "m3", "c")))
+    for _ in range(10):  # more turns of the event loop than the answers need
         await asyncio.sleep(0)
 
     assert first.done()
@@ -90,17 +90,17 @@ async def test_grant_is_stored_before_any_concurrent_ask_is_answered() -> None:
 
 
 async def test_claim_that_ends_during_a_store_outage_is_removed_afterwards(
-    service: AccountsService, redis: FakeSchedulerStore
+    service: AccountsService, fake_store: FakeSchedulerStore
 ) -> None:
     """A leaked claim would count the application twice: once as used and once as claimed."""
-    await service.exchange(_asks(service, "m", "a"))
-    redis.away = True
+    await service.exchange(_opening_claims(service, "m", "a"))
+    fake_store.away = True
     over = Use("a", {Unit.APPLICATIONS: 1.0}, is_over=True)
     for number in (2, 3):
         await service.exchange(Exchange("m", 1, number, uses=(over,), accounts=service.book.epoch))
-    redis.away = False
+    fake_store.away = False
     await service.end()
-    later = await _begun(_on(redis))
+    later = await _started_service(_accounts_store(fake_store))
 
     assert [8] == [one.remaining for one in later.book.standings("t", _NOW)]
     await later.end()

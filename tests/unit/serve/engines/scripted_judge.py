@@ -11,11 +11,11 @@ from justitia_ray.serve.engines.grammar_worker import Judge
 
 
 def scripted_judge(config: str) -> Callable[[], Judge]:
-    """Return a factory of judges; `config` can make it fail, or fail until a given file exists."""
+    """Return a factory of grammar judges; `config` makes it fail, or fail until a file exists."""
     if config == "broken":
         raise RuntimeError("no such model")
 
-    def make() -> Judge:
+    def make_judge() -> Judge:
         word, _, path = config.partition(" ")
         if word == "needs" and not Path(path).exists():
             raise OSError("no room for a judge")
@@ -42,4 +42,4 @@ def scripted_judge(config: str) -> Callable[[], Judge]:
                 raise {"disk": OSError, "package": ImportError}[kind]("it is full")
         return json.dumps({"do": f"checked {word}, {os.getpid()}"}).encode()
 
-    return make
+    return make_judge

@@ -11,25 +11,25 @@ from justitia_ray.serve.engines.argument_checks import engine_mistake, parser_mi
 from justitia_ray.serve.engines.vllm_variables import UNWANTED, drop_unwanted
 
 
-def config(name: str = "m", **engine: Any) -> AppConfig:
+def config_of(name: str = "m", **engine: Any) -> AppConfig:
     return AppConfig.parse({"model": {"name": name, "path": "p"}, "engine": engine})
 
 
 def test_fake_engine_takes_no_options_of_vllm() -> None:
-    assert engine_mistake(config(kind="fake", vllm_args={"api_key": "s"})) is None
-    assert {} == parser_mistakes([config(kind="fake")])
+    assert engine_mistake(config_of(kind="fake", vllm_args={"api_key": "s"})) is None
+    assert {} == parser_mistakes([config_of(kind="fake")])
 
 
 @pytest.mark.parametrize("name", sorted(UNWANTED))
-def test_variable_that_changes_the_inner_server_is_refused_by_name(name: str) -> None:
-    mistake = engine_mistake(config(env={name: "1"}))
+def test_environment_variable_that_changes_vllms_server_is_refused_by_name(name: str) -> None:
+    mistake = engine_mistake(config_of(env={name: "1"}))
 
     assert mistake is not None
     assert mistake.startswith(f"engine.env: {name} cannot be set here: ")
 
 
-def test_stray_variables_are_dropped_and_named(caplog: pytest.LogCaptureFixture) -> None:
-    """Stray variables may belong to another program on the node; their values may be secrets."""
+def test_unknown_vllm_variables_are_removed_and_named(caplog: pytest.LogCaptureFixture) -> None:
+    """Variables of other programs on the node may hold secrets, so no value is shown."""
     environment = {
         "VLLM_API_KEY": "s3cret",
         "VLLM_PORT": "tcp://10.0.0.1:8000",
@@ -50,16 +50,16 @@ def test_parser_runs_once_for_equal_options(monkeypatch: pytest.MonkeyPatch) -> 
     """Each run of vLLM's parser takes ten seconds, so its results are cached."""
     asked: list[str] = []
 
-    def ask(question: str, environment: dict[str, str]) -> str | None:
+    def run_parser(question: str, environment: dict[str, str]) -> str | None:
         asked.append(question)
         assert "VLLM_API_KEY" not in environment
         return "vllm_args: wrong" if "max_modle_len" in question else None
 
     monkeypatch.setenv("VLLM_API_KEY", "s3cret")
     monkeypatch.setattr(argument_checks, "find_spec", lambda name: object())
-    monkeypatch.setattr(argument_checks, "_ask_parser", ask)
-    models = [config(f"m{i}", vllm_args={"max_modle_len": 4}) for i in range(3)]
-    mistakes = parser_mistakes([*models, config("fine")])
+    monkeypatch.setattr(argument_checks, "_ask_parser", run_parser)
+    models = [config_of(f"m{i}", vllm_args={"max_modle_len": 4}) for i in range(3)]
+    mistakes = parser_mistakes([*models, config_of("fine")])
 
     assert dict.fromkeys(("m0", "m1", "m2"), "engine.vllm_args: wrong") == mistakes
     assert 2 == len(asked)
@@ -68,19 +68,19 @@ def test_parser_runs_once_for_equal_options(monkeypatch: pytest.MonkeyPatch) -> 
 def test_missing_parser_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(argument_checks, "find_spec", lambda name: None)
 
-    assert parser_mistakes([config()]) is None
-    assert {} == parser_mistakes([config(kind="fake")])
+    assert parser_mistakes([config_of()]) is None
+    assert {} == parser_mistakes([config_of(kind="fake")])
 
 
 @pytest.mark.vllm
-def test_parser_runs_in_a_separate_process() -> None:
-    """A misspelt option used to end every start of a replica.
+def test_vllms_parser_runs_in_a_separate_process() -> None:
+    """Checking options at the start of a replica would repeat a misspelt option's error forever.
 
     `test_vllm_engine` has the parser's other errors, without the start of a process for each.
     """
     models = {
-        "misspelt": config("misspelt", vllm_args={"max_modle_len": 4}),
-        "fine": config(
+        "misspelt": config_of("misspelt", vllm_args={"max_modle_len": 4}),
+        "fine": config_of(
             "fine", vllm_args={"max_model_len": "2k"}, env={"VLLM_LOGGING_LEVEL": "INFO"}
         ),
     }

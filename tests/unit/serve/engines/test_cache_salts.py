@@ -10,39 +10,39 @@ from justitia_ray.serve.engines.cache_salts import CacheSalts
 from justitia_ray.serve.engines.vllm_requests import CURRENT_METER, LeaseMeter, meter_requests
 
 
-def _salt(isolation: Any, tenant: str, own: str | None = None) -> str | None:
+def _salt_of(isolation: Any, tenant: str, own: str | None = None) -> str | None:
     return CacheSalts(isolation, 10).salt(tenant, own, 0.0)
 
 
-def test_tenants_have_salts_of_their_own_by_default_and_trees_by_choice() -> None:
-    assert _salt("tenant", "a/x") == _salt("tenant", "a/x")
-    assert 4 == len({_salt("tenant", tenant) for tenant in ("a", "a/x", "a/y", "b")})
-    assert _salt("top", "a/x") == _salt("top", "a/y/z") != _salt("top", "b/x")
-    assert _salt("top", "a/x") == _salt("tenant", "a")
-    assert _salt("shared", "a") is None
+def test_tenants_have_separate_salts_and_trees_may_share_one() -> None:
+    assert _salt_of("tenant", "a/x") == _salt_of("tenant", "a/x")
+    assert 4 == len({_salt_of("tenant", tenant) for tenant in ("a", "a/x", "a/y", "b")})
+    assert _salt_of("top", "a/x") == _salt_of("top", "a/y/z") != _salt_of("top", "b/x")
+    assert _salt_of("top", "a/x") == _salt_of("tenant", "a")
+    assert _salt_of("shared", "a") is None
 
 
 @pytest.mark.parametrize("isolation", ["tenant", "top", "shared"])
-def test_callers_salt_divides_further(isolation: Any) -> None:
-    first, second = _salt(isolation, "a", "s"), _salt(isolation, "a", "t")
+def test_callers_salt_divides_its_tenants_cache(isolation: Any) -> None:
+    first, second = _salt_of(isolation, "a", "s"), _salt_of(isolation, "a", "t")
 
-    assert first == _salt(isolation, "a", "s")
-    assert 3 == len({_salt(isolation, "a"), first, second})
-    assert (isolation == "shared") == (first == _salt(isolation, "b", "s"))
+    assert first == _salt_of(isolation, "a", "s")
+    assert 3 == len({_salt_of(isolation, "a"), first, second})
+    assert (isolation == "shared") == (first == _salt_of(isolation, "b", "s"))
 
 
-def test_no_salt_of_a_caller_is_another_tenants() -> None:
+def test_callers_salt_never_equals_another_tenants_salt() -> None:
     """A salt may contain another tenant's digest, or text that overflows into the tenant part."""
-    others = {_salt("tenant", tenant) for tenant in ("a", "a/b", "b")}
+    others = {_salt_of("tenant", tenant) for tenant in ("a", "a/b", "b")}
     named = [*(salt for salt in others if salt), "a", "b", "1:a", "|a", "a1:b", "1:b1:s"]
 
-    assert not others & {_salt("tenant", "c", own) for own in named}
-    assert _salt("tenant", "a", "b1:s") != _salt("tenant", "a1:b", "s")
+    assert not others & {_salt_of("tenant", "c", own) for own in named}
+    assert _salt_of("tenant", "a", "b1:s") != _salt_of("tenant", "a1:b", "s")
     assert all(len(salt or "") == 64 and (salt or "").isalnum() for salt in others)
 
 
 def test_callers_salts_are_bounded_in_number_and_length() -> None:
-    """A salt that was unused for ten minutes is evicted; each tenant has a separate budget."""
+    """A salt unused for ten minutes is evicted; each tenant may have a number of its own."""
     salts = CacheSalts("tenant", 2)
     for now, own in ((0.0, "r"), (1.0, "s"), (2.0, "r")):
         salts.salt("a", own, now)
@@ -56,7 +56,7 @@ def test_callers_salts_are_bounded_in_number_and_length() -> None:
         salts.salt("c", "s" * 129, 0.0)
 
 
-def test_tenants_that_are_idle_take_no_memory() -> None:
+def test_idle_tenants_take_no_memory() -> None:
     salts = CacheSalts("tenant", 1)
     for number in range(1_000):
         salts.salt(f"t{number}", "s", float(number))
@@ -83,22 +83,22 @@ class _Engine:
     async def add_request_async(self, request: Any) -> None:
         raise NotImplementedError
 
-    def take(self, tenant: str, own: str | None) -> None:
+    def add_with_salt(self, tenant: str, own: str | None) -> None:
         token = CURRENT_METER.set(LeaseMeter(0, (), tenant))
         self.add_request(SimpleNamespace(request_id="r", cache_salt=own))
         CURRENT_METER.reset(token)
 
 
-def test_every_request_of_a_lease_gets_its_tenants_salt() -> None:
+def test_every_request_of_a_lease_has_its_tenants_salt() -> None:
     engine = _Engine(CacheSalts("tenant", 1))
-    engine.take("a", None)
-    engine.take("a", "s")
+    engine.add_with_salt("a", None)
+    engine.add_with_salt("a", "s")
 
-    assert [_salt("tenant", "a"), _salt("tenant", "a", "s")] == engine.taken
+    assert [_salt_of("tenant", "a"), _salt_of("tenant", "a", "s")] == engine.taken
 
 
-def test_without_a_prefix_cache_nothing_is_salted() -> None:
+def test_requests_have_no_salt_without_a_prefix_cache() -> None:
     engine = _Engine(None)
-    engine.take("a", "s")
+    engine.add_with_salt("a", "s")
 
     assert ["s"] == engine.taken

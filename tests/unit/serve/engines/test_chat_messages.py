@@ -14,16 +14,16 @@ from justitia_ray.serve.engines.chat_messages import (
 )
 
 
-def user(content: Any) -> dict[str, Any]:
+def user_message(content: Any) -> dict[str, Any]:
     return {"role": "user", "content": content}
 
 
-def one(message: dict[str, Any], *, parts_stay: bool = False) -> dict[str, Any]:
+def template_message(message: dict[str, Any], *, parts_stay: bool = False) -> dict[str, Any]:
     (read,) = template_messages([message], parts_stay=parts_stay)
     return read
 
 
-def calling(arguments: Any) -> dict[str, Any]:
+def tool_call_message(arguments: Any) -> dict[str, Any]:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
     return {"role": "assistant", "content": None, "tool_calls": [call]}
 
@@ -36,13 +36,13 @@ def calling(arguments: Any) -> dict[str, Any]:
         *((given, {}) for given in ("", "[]", "42", '{"a": ', None, "null")),
     ],
 )
-def test_arguments_of_a_call_are_an_object(given: Any, read: dict[str, Any]) -> None:
-    """Templates iterate over the arguments.
+def test_tool_call_arguments_become_an_object(given: Any, read: dict[str, Any]) -> None:
+    """Chat templates iterate over the arguments of a tool call.
 
     SDKs send JSON text, cut off if the model's output was.
     """
-    message = calling(given)
-    (call,) = one(message)["tool_calls"]
+    message = tool_call_message(given)
+    (call,) = template_message(message)["tool_calls"]
 
     assert read == call["function"]["arguments"]
     assert given == message["tool_calls"][0]["function"]["arguments"], "the payload stays as it is"
@@ -61,20 +61,22 @@ def test_arguments_of_a_call_are_an_object(given: Any, read: dict[str, Any]) -> 
         ([{"type": "text", "text": None}, {"type": "text", "text": "a"}], "a"),
     ],
 )
-def test_parts_become_lines_of_a_text(content: Any, text: str) -> None:
-    assert text == one(user(content))["content"]
+def test_text_parts_become_lines_of_one_text(content: Any, text: str) -> None:
+    assert text == template_message(user_message(content))["content"]
 
 
-def test_parts_stay_for_a_template_that_reads_them_but_not_in_answers_of_tools() -> None:
+def test_text_parts_stay_for_templates_that_read_them_except_in_tool_results() -> None:
     parts = [
         {"type": "text", "text": "a", "cache_control": {}},
         {"type": "input_text", "text": "b"},
     ]
     texts = [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]
 
-    assert texts == one(user(parts), parts_stay=True)["content"]
+    assert texts == template_message(user_message(parts), parts_stay=True)["content"]
     answer = {"role": "tool", "tool_call_id": "c", "content": parts}
-    assert {"role": "tool", "tool_call_id": "c", "content": "a\nb"} == one(answer, parts_stay=True)
+    assert {"role": "tool", "tool_call_id": "c", "content": "a\nb"} == template_message(
+        answer, parts_stay=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -86,9 +88,9 @@ def test_parts_stay_for_a_template_that_reads_them_but_not_in_answers_of_tools()
         {"type": "thinking", "thinking": 3},
     ],
 )
-def test_engine_only_fields_are_not_checked(part: dict[str, Any]) -> None:
+def test_fields_that_only_the_engine_reads_are_not_checked(part: dict[str, Any]) -> None:
     with pytest.raises(NotRendered):
-        one(user([part]))
+        template_message(user_message([part]))
 
 
 @pytest.mark.parametrize(
@@ -96,11 +98,17 @@ def test_engine_only_fields_are_not_checked(part: dict[str, Any]) -> None:
     [
         ({"content": "x"}, "role is null: a string"),
         ({"role": 3, "content": "x"}, "role is 3"),
-        (user(7), "content is 7: a string or a list"),
-        (user([{"type": "document"}]), "has the type 'document': one of audio_embeds, .*text"),
-        (user([{"type": "text", "text": "a"}, {"text": "b"}]), "a content part has no type"),
+        (user_message(7), "content is 7: a string or a list"),
+        (
+            user_message([{"type": "document"}]),
+            "has the type 'document': one of audio_embeds, .*text",
+        ),
+        (
+            user_message([{"type": "text", "text": "a"}, {"text": "b"}]),
+            "a content part has no type",
+        ),
         *(
-            (user([part]), "a string, or a list with a part of OpenAI's chats")
+            (user_message([part]), "a string, or a list with a part of OpenAI's chats")
             for part in ("a", {"type": "text", "text": 3}, {"type": "input_text", "text": "a"})
         ),
         ({"role": "assistant", "tool_calls": ["f()"]}, "tool_calls holds 'f\\(\\)'"),
@@ -114,12 +122,12 @@ def test_request_that_the_engine_always_refuses_is_refused(
     message: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(RequestError, match=words) as refused:
-        one(message)
+        template_message(message)
 
     assert "messages" == refused.value.param
 
 
-def test_empty_calls_and_fields_of_other_services_are_left_out() -> None:
+def test_empty_tool_calls_and_fields_of_other_services_are_removed() -> None:
     message: dict[str, Any] = {
         "role": "assistant",
         "content": "x",
@@ -128,33 +136,33 @@ def test_empty_calls_and_fields_of_other_services_are_left_out() -> None:
         "audio": None,
     }
 
-    assert {"role": "assistant", "content": "x"} == one(message)
+    assert {"role": "assistant", "content": "x"} == template_message(message)
 
 
-def test_reasoning_has_both_of_its_names() -> None:
+def test_reasoning_is_given_under_both_field_names() -> None:
     """Templates read either name, and clients send the older one."""
-    read = one({"role": "assistant", "content": "x", "reasoning_content": "because"})
+    read = template_message({"role": "assistant", "content": "x", "reasoning_content": "because"})
 
     assert "because" == read["reasoning"] == read["reasoning_content"]
 
 
-def test_billing_line_of_claude_code_is_left_out() -> None:
+def test_billing_line_of_claude_code_is_removed() -> None:
     system = {"role": "system", "content": "x-anthropic-billing-header: cch=1;\nBe brief."}
 
-    assert "Be brief." == one(system)["content"]
-    assert system["content"] == one(user(system["content"]))["content"]
+    assert "Be brief." == template_message(system)["content"]
+    assert system["content"] == template_message(user_message(system["content"]))["content"]
 
 
 def test_developer_messages_become_a_system_message_for_templates_without_them() -> None:
     rules = [{"role": "system", "content": "a"}, {"role": "developer", "content": "b"}]
-    messages = template_messages([*rules, user("x")], parts_stay=False)
+    messages = template_messages([*rules, user_message("x")], parts_stay=False)
     ordered = developers_as_system(messages, "{{ messages }}")
 
-    assert [{"role": "system", "content": "a\n\nb"}, user("x")] == ordered
+    assert [{"role": "system", "content": "a\n\nb"}, user_message("x")] == ordered
     assert messages == developers_as_system(messages, "{% if role == 'developer' %}")
-    assert [user("x")] == developers_as_system([user("x")], "")
-    late = developers_as_system([user("x"), rules[1]], "")
-    assert [{"role": "system", "content": "b"}, user("x")] == late
+    assert [user_message("x")] == developers_as_system([user_message("x")], "")
+    late = developers_as_system([user_message("x"), rules[1]], "")
+    assert [{"role": "system", "content": "b"}, user_message("x")] == late
 
 
 def test_tools_have_the_fields_that_vllm_keeps() -> None:
@@ -182,7 +190,7 @@ def test_tools_have_the_fields_that_vllm_keeps() -> None:
         ({"continue_final_message": True}, {"continue_final_message": True}),
     ],
 )
-def test_arguments_are_the_callers_over_the_operators(
+def test_callers_template_arguments_override_the_operators(
     fields: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     read = template_arguments(fields, {"c": 0, "d": 0})

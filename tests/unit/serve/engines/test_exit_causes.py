@@ -11,8 +11,8 @@ from justitia_ray.serve.engines.exit_causes import count_oom_kills, ended_by_its
 @pytest.mark.parametrize(
     "exit_code", [None, 1, 3, -signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS]
 )
-def test_error_or_fault_is_the_engines_own_failure(exit_code: int | None) -> None:
-    """Exit code None: the engine reported a failure and its process has not ended yet."""
+def test_error_exit_is_the_engines_own_failure(exit_code: int | None) -> None:
+    """Exit code None means that the engine reported a failure and its process still runs."""
     assert ended_by_itself(exit_code, out_of_memory=False)
 
 
@@ -26,7 +26,9 @@ def test_out_of_memory_kill_is_the_engines_own_failure() -> None:
     assert not ended_by_itself(-signal.SIGTERM, out_of_memory=True)
 
 
-def test_kernels_kills_are_those_of_the_container_or_else_of_the_machine(tmp_path: Path) -> None:
+def test_out_of_memory_kills_are_counted_for_the_container_or_else_the_machine(
+    tmp_path: Path,
+) -> None:
     of_container, of_machine = tmp_path / "memory.events", tmp_path / "vmstat"
     counters = (of_container, of_machine)
     assert 0 == count_oom_kills(counters)

@@ -32,7 +32,7 @@ except StopIteration as end:
 
 
 def test_generic_tokenizer_is_loaded_without_torch(tmp_path: Path) -> None:
-    """Importing torch costs an ingress seconds at start and 0.4 GB."""
+    """Importing torch would take an ingress seconds at its start and 0.4 GB of memory."""
     command = [sys.executable, "-c", _PROGRAM, str(tmp_path)]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
@@ -43,16 +43,16 @@ def test_generic_tokenizer_is_loaded_without_torch(tmp_path: Path) -> None:
     ("engine", "service", "exports"),
     [(True, True, True), (False, True, False), (True, False, False)],
 )
-async def test_engine_exports_its_metrics_where_both_settings_say_so(
+async def test_engine_exports_metrics_if_both_settings_allow(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, engine: bool, service: bool, exports: bool
 ) -> None:
     made: dict[str, Any] = {}
 
-    def record(*arguments: Any, **options: Any) -> object:
+    def record_options(*arguments: Any, **options: Any) -> object:
         made.update(options)
         return object()
 
-    monkeypatch.setattr(vllm_engine, "VllmEngine", record)
+    monkeypatch.setattr(vllm_engine, "VllmEngine", record_options)
     values = {
         "model": {"name": "m", "path": str(tmp_path)},
         "engine": {"metrics": engine},

@@ -20,32 +20,34 @@ from tests.eventually import eventually
 
 @pytest.fixture
 async def engine() -> AsyncIterator[FakeEngine]:
-    """Engine of 100 KV tokens whose iterations take no time."""
+    """Fake engine of 100 KV tokens whose iterations take no time."""
     engine = FakeEngine("fake", kv_tokens=100, iteration_s=0)
     await engine.start()
     yield engine
     await engine.stop()
 
 
-def call(lease_id: str, priority: int = 0, **body: Any) -> EngineCall:
+def completion_call(lease_id: str, priority: int = 0, **body: Any) -> EngineCall:
     return EngineCall(lease_id, priority, COMPLETIONS, {}, json.dumps(body).encode())
 
 
-async def choices(engine: FakeEngine, called: EngineCall) -> list[str]:
+async def choice_texts(engine: FakeEngine, called: EngineCall) -> list[str]:
     items = [item async for item in engine.call(called)]
     assert isinstance(items[0], ResponseHead)
     return [choice["text"] for choice in json.loads(items[1])["choices"]]  # type: ignore[arg-type]
 
 
-async def test_text_depends_on_prompt_choice_and_position_alone(engine: FakeEngine) -> None:
-    """Other tests compare answers across replicas, restarts and lengths."""
-    long, other_choice = await choices(engine, call("a", prompt="x y", n=2, max_tokens=9))
-    (short,) = await choices(engine, call("b", prompt="x y", max_tokens=4))
-    (other_prompt,) = await choices(engine, call("c", prompt="x z", max_tokens=9))
+async def test_text_depends_only_on_prompt_choice_and_position(engine: FakeEngine) -> None:
+    """Other tests compare answers across replicas, restarts and output lengths."""
+    long, other_choice = await choice_texts(
+        engine, completion_call("a", prompt="x y", n=2, max_tokens=9)
+    )
+    (short,) = await choice_texts(engine, completion_call("b", prompt="x y", max_tokens=4))
+    (other_prompt,) = await choice_texts(engine, completion_call("c", prompt="x z", max_tokens=9))
 
     assert long.split()[:4] == short.split()
     assert len({long, other_choice, other_prompt}) == 3
-    # The rule is written out without hash(), which differs between processes.
+    # the expected texts are written out, because hash() differs between processes
     ids = [zlib.crc32(f"x y\0{0}\0{i}".encode()) % 1000 for i in range(4)]
     assert short == "".join(f"w{token} " for token in ids)
 
@@ -53,7 +55,7 @@ async def test_text_depends_on_prompt_choice_and_position_alone(engine: FakeEngi
 async def test_stop_ends_open_calls_with_an_error() -> None:
     engine = FakeEngine("fake", kv_tokens=100, iteration_s=60)
     await engine.start()
-    open_call = asyncio.create_task(choices(engine, call("a", prompt="x")))
+    open_call = asyncio.create_task(choice_texts(engine, completion_call("a", prompt="x")))
     await asyncio.sleep(0)  # lets the call be queued
     assert engine.progress("a").prompt_tokens == 1
 
@@ -63,8 +65,8 @@ async def test_stop_ends_open_calls_with_an_error() -> None:
         await open_call
 
 
-def test_memory_of_less_than_a_block_is_refused() -> None:
-    """An engine with less than one block of memory would never admit a request."""
+def test_kv_memory_of_less_than_a_block_is_refused() -> None:
+    """An engine without a whole block of memory would never admit a request."""
     with pytest.raises(ConfigError, match="kv_tokens is 8; it must be at least 16"):
         FakeEngine("fake", kv_tokens=8, block_size=16)
 
@@ -90,7 +92,7 @@ def test_memory_of_less_than_a_block_is_refused() -> None:
     ],
 )
 def test_prompt_tokens_follow_the_stated_rule(path: str, body: dict[str, Any], tokens: int) -> None:
-    """The ingress predicts with this rule what the engine will charge."""
+    """The ingress predicts by the same rule how many tokens the engine will charge."""
     request = parse_request(path, json.dumps(body).encode(), "fake", 100)
 
     assert tokens == sum(request.prompt_tokens)
@@ -109,8 +111,8 @@ def test_prompt_tokens_follow_the_stated_rule(path: str, body: dict[str, Any], t
         (CHAT, {"messages": [{"content": "x"}]}),
     ],
 )
-def test_bodies_without_a_prompt_are_refused(path: str, body: dict[str, Any]) -> None:
-    """Without a prompt the request would be scheduled with a token count of zero."""
+def test_body_without_a_prompt_is_refused(path: str, body: dict[str, Any]) -> None:
+    """A request without a prompt would be scheduled with a token count of zero."""
     with pytest.raises(RequestError):
         parse_request(path, json.dumps(body).encode(), "fake", 100)
 
@@ -122,10 +124,10 @@ def test_bodies_without_a_prompt_are_refused(path: str, body: dict[str, Any]) ->
         ({"messages": [{"role": "user", "content": "a b"}]}, 6),
     ],
 )
-async def test_tokens_are_counted_as_prompts_are(
+async def test_tokenize_counts_tokens_as_the_engine_charges_them(
     engine: FakeEngine, fields: dict[str, Any], count: int
 ) -> None:
-    """A client that cuts its prompt to the context must count the tokens that will be charged."""
+    """A client that cuts its prompt to the context relies on the count."""
     body = json.dumps(fields).encode()
     head, answer = await engine.answer_unscheduled("/tokenize", {}, body)
     told = json.loads(answer)
@@ -146,7 +148,7 @@ def cached_tokens_reported(answer: bytes) -> int:
     return int(json.loads(answer)["usage"]["prompt_tokens_details"]["cached_tokens"])
 
 
-async def ask(engine: FakeEngine, called: EngineCall) -> bytes:
+async def answer_bytes(engine: FakeEngine, called: EngineCall) -> bytes:
     items = [item async for item in engine.call(called)]
     assert isinstance(items[0], ResponseHead)
     assert 200 == items[0].status, items
@@ -155,8 +157,8 @@ async def ask(engine: FakeEngine, called: EngineCall) -> bytes:
 
 
 @pytest.fixture
-async def telling() -> AsyncIterator[FakeEngine]:
-    """Engine with blocks of four tokens that reports its cache hits."""
+async def cache_reporting_engine() -> AsyncIterator[FakeEngine]:
+    """Fake engine with blocks of four tokens that reports its cache hits."""
     engine = FakeEngine(
         "fake",
         kv_tokens=400,
@@ -170,23 +172,30 @@ async def telling() -> AsyncIterator[FakeEngine]:
     await engine.stop()
 
 
-async def test_continued_conversation_is_fully_cached(telling: FakeEngine) -> None:
-    """Agents send their whole history with each turn, including the previous answers."""
+async def test_continued_conversation_is_fully_cached(cache_reporting_engine: FakeEngine) -> None:
+    """Agents send their whole history with each turn, including earlier answers."""
     said = [{"role": "user", "content": "a b c d"}]
-    first = await ask(telling, EngineCall("1", 0, CHAT, {}, chat(said)))
+    first = await answer_bytes(
+        cache_reporting_engine, EngineCall("1", 0, CHAT, {}, chat_body(said))
+    )
     answer = json.loads(first)["choices"][0]["message"]["content"]
     said += [{"role": "assistant", "content": answer}, {"role": "user", "content": "e"}]
-    second = await ask(telling, EngineCall("2", 0, CHAT, {}, chat(said)))
+    second = await answer_bytes(
+        cache_reporting_engine, EngineCall("2", 0, CHAT, {}, chat_body(said))
+    )
 
     assert 0 == cached_tokens_reported(first)
-    # 4 words, a frame of 4, and 8 answer tokens, the last of which was never computed.
+    # 4 words, a frame of 4 and 8 answer tokens, of which the last was never computed
     assert 12 == cached_tokens_reported(second)
-    assert Progress(8, 8, 0) == telling.release("1")
-    assert Progress(25, 8, 12) == telling.release("2")
-    assert (telling.cache_queries, telling.cache_hits) == (8 + (16 + 4 + 1 + 4), 12)
+    assert Progress(8, 8, 0) == cache_reporting_engine.release("1")
+    assert Progress(25, 8, 12) == cache_reporting_engine.release("2")
+    assert (cache_reporting_engine.cache_queries, cache_reporting_engine.cache_hits) == (
+        8 + (16 + 4 + 1 + 4),
+        12,
+    )
 
 
-def chat(messages: list[dict[str, str]]) -> bytes:
+def chat_body(messages: list[dict[str, str]]) -> bytes:
     return json.dumps({"messages": messages, "max_tokens": 8}).encode()
 
 
@@ -202,22 +211,31 @@ def chat(messages: list[dict[str, str]]) -> bytes:
         ({"n": 3}, 8),
     ],
 )
-async def test_prompt_is_found_where_vllm_would_find_it(
-    telling: FakeEngine, other: dict[str, Any], cached: int
+async def test_prefix_cache_finds_a_prompt_where_vllms_would(
+    cache_reporting_engine: FakeEngine, other: dict[str, Any], cached: int
 ) -> None:
-    """The cache is keyed by tenant and salt. Requests for prompt log probabilities skip it."""
+    """The cache is keyed by tenant and salt; requests for prompt log probabilities skip it."""
     tenant = other.pop("tenant", "a")
     prompt = " ".join("abcdefghi")
     body = {"prompt": prompt, "max_tokens": 2}
     for lease, more, whose in (("1", {}, "a"), ("2", other, tenant)):
         payload = json.dumps({**body, **more}).encode()
-        answer = await ask(telling, EngineCall(lease, 0, COMPLETIONS, {}, payload, (), whose))
+        answer = await answer_bytes(
+            cache_reporting_engine, EngineCall(lease, 0, COMPLETIONS, {}, payload, (), whose)
+        )
 
     assert cached == cached_tokens_reported(answer)
 
 
-async def test_salt_that_is_not_text_is_a_client_error(telling: FakeEngine) -> None:
-    items = [item async for item in telling.call(call("1", prompt="x", cache_salt=7))]
+async def test_cache_salt_that_is_no_string_is_a_client_error(
+    cache_reporting_engine: FakeEngine,
+) -> None:
+    items = [
+        item
+        async for item in cache_reporting_engine.call(
+            completion_call("1", prompt="x", cache_salt=7)
+        )
+    ]
 
     assert isinstance(items[0], ResponseHead)
     assert 400 == items[0].status
@@ -236,7 +254,7 @@ async def test_cached_prompt_skips_its_prefill() -> None:
         patch.setattr("justitia_ray.serve.engines.fake_engine.asyncio.sleep", note_sleep)
         await engine.start()
         for lease, prompt in (("1", "a b c d"), ("2", "a b c d"), ("3", "a b x")):
-            await ask(engine, call(lease, prompt=prompt, max_tokens=1))
+            await answer_bytes(engine, completion_call(lease, prompt=prompt, max_tokens=1))
         await engine.stop()
 
     # all of the first prompt, the last token of the second, the differing token of the third
@@ -245,12 +263,16 @@ async def test_cached_prompt_skips_its_prefill() -> None:
 
 @pytest.mark.parametrize("kv_tokens", [64, 65])
 async def test_engine_continues_after_preempting_its_only_running_request(kv_tokens: int) -> None:
-    """An empty vLLM iteration is planned when the last request in order is preempted."""
+    """The engine then plans an empty iteration, as vLLM does."""
     engine = FakeEngine("fake", kv_tokens=kv_tokens, iteration_s=0)
     await engine.start()
-    last = asyncio.create_task(ask(engine, call("1", 2, prompt="a b", max_tokens=60)))
+    last = asyncio.create_task(
+        answer_bytes(engine, completion_call("1", 2, prompt="a b", max_tokens=60))
+    )
     await eventually(lambda: engine.progress("1").output_tokens > 0, "it runs", every_s=0)
-    first = asyncio.create_task(ask(engine, call("2", 1, prompt="x y z", max_tokens=58)))
+    first = asyncio.create_task(
+        answer_bytes(engine, completion_call("2", 1, prompt="x y z", max_tokens=58))
+    )
 
     async with asyncio.timeout(10.0):
         await asyncio.gather(first, last)
@@ -260,19 +282,19 @@ async def test_engine_continues_after_preempting_its_only_running_request(kv_tok
     assert kv_tokens == engine.free_kv_tokens()
 
 
-async def test_engine_without_the_cache_computes_every_prompt() -> None:
+async def test_engine_without_a_prefix_cache_computes_every_prompt() -> None:
     engine = FakeEngine("fake", kv_tokens=400, iteration_s=0, enable_prefix_caching=False)
     await engine.start()
     for lease in ("1", "2"):
-        await ask(engine, call(lease, prompt="a b c d", max_tokens=1))
+        await answer_bytes(engine, completion_call(lease, prompt="a b c d", max_tokens=1))
     await engine.stop()
 
     assert (engine.cache_queries, engine.cache_hits) == (0, 0)
     assert 400 == engine.free_kv_tokens()
 
 
-def test_token_count_includes_ids_and_cuts_of_a_chat_on_request() -> None:
-    """The queue uses the ids and cut positions to count the memory of common prefixes once."""
+def test_token_count_includes_ids_and_cut_positions_on_request() -> None:
+    """The queue uses ids and cut positions to count the memory of common prefixes once."""
     said = [("system", "be brief"), ("user", "a b"), ("assistant", "c"), ("tool", "d e f")]
     messages = tuple({"role": role, "content": text} for role, text in said)
     known = count_prompt(Conversation(messages), wants_ids=True)

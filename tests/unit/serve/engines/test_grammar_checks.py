@@ -24,43 +24,47 @@ _MIB = 2**20
 _FORK_DIED = "the fork that was at this grammar has died; try again"
 
 
-def _checks(config: str = "fine", timeout_s: float = 30.0) -> GrammarChecks:
+def _scripted_checks(config: str = "fine", timeout_s: float = 30.0) -> GrammarChecks:
     return GrammarChecks(scripted_judge, config, timeout_s, 200 * _MIB)
 
 
 @pytest.fixture
 async def checks() -> AsyncIterator[GrammarChecks]:
-    checks = _checks()
+    checks = _scripted_checks()
     yield checks
     checks.stop()
 
 
-async def _check(checks: GrammarChecks, tenant: str, grammar: str) -> str:
+async def _check_grammar(checks: GrammarChecks, tenant: str, grammar: str) -> str:
     return str((await checks.check(tenant, {"do": grammar}))["do"])
 
 
-def _children() -> list[psutil.Process]:
+def _child_processes() -> list[psutil.Process]:
     return list(psutil.Process().children(recursive=True))
 
 
 async def test_normalised_grammar_is_returned_and_compiled_once(
     checks: GrammarChecks,
 ) -> None:
-    first = await _check(checks, "a", "ok")
-    again = await asyncio.gather(*(_check(checks, tenant, "ok") for tenant in "ab"))
+    first = await _check_grammar(checks, "a", "ok")
+    again = await asyncio.gather(*(_check_grammar(checks, tenant, "ok") for tenant in "ab"))
 
     assert first.startswith("checked ok")
     assert [first, first] == again
 
 
-async def test_calls_that_wait_for_one_grammar_share_it(checks: GrammarChecks) -> None:
-    both = await asyncio.gather(_check(checks, "a", "ok"), _check(checks, "b", "ok"))
+async def test_concurrent_calls_with_one_grammar_share_its_compilation(
+    checks: GrammarChecks,
+) -> None:
+    both = await asyncio.gather(
+        _check_grammar(checks, "a", "ok"), _check_grammar(checks, "b", "ok")
+    )
 
     assert both[0] == both[1]
 
 
-async def test_quick_processes_are_used_again(checks: GrammarChecks) -> None:
-    said = [await _check(checks, "a", f"ok {number}") for number in range(10)]
+async def test_idle_compiler_processes_are_reused(checks: GrammarChecks) -> None:
+    said = [await _check_grammar(checks, "a", f"ok {number}") for number in range(10)]
 
     assert len({one.split(", ")[1] for one in said}) <= 2
 
@@ -76,21 +80,23 @@ async def test_quick_processes_are_used_again(checks: GrammarChecks) -> None:
         ("refuse \ud800 is half of a character", "is half of a character"),
     ],
 )
-async def test_grammar_that_fails_to_compile_is_refused_alone(grammar: str, reason: str) -> None:
-    checks = _checks(timeout_s=3.0 if grammar.startswith("sleep") else 30.0)
-    assert (await _check(checks, "a", f"eat {50 * _MIB}")).startswith("checked eat")
+async def test_grammar_that_fails_to_compile_fails_only_its_call(grammar: str, reason: str) -> None:
+    checks = _scripted_checks(timeout_s=3.0 if grammar.startswith("sleep") else 30.0)
+    assert (await _check_grammar(checks, "a", f"eat {50 * _MIB}")).startswith("checked eat")
     for _ in range(2):
         with pytest.raises(RequestError, match=reason):
-            await _check(checks, "a", grammar)
-    assert (await _check(checks, "a", "ok")).startswith("checked ok")
+            await _check_grammar(checks, "a", grammar)
+    assert (await _check_grammar(checks, "a", "ok")).startswith("checked ok")
     checks.stop()
 
 
-async def test_heavy_grammars_of_one_tenant_do_not_hold_up_another(checks: GrammarChecks) -> None:
-    """Each tenant compiles one grammar at a time, and another tenant has a separate slot."""
-    await _check(checks, "a", "ok")
-    heavy = [asyncio.create_task(_check(checks, "a", f"sleep 1{zeros}")) for zeros in ("", ".0")]
-    light = await _check(checks, "b", "ok b")
+async def test_slow_grammars_of_one_tenant_do_not_delay_another(checks: GrammarChecks) -> None:
+    """Each tenant compiles one grammar at a time in a slot of its own."""
+    await _check_grammar(checks, "a", "ok")
+    heavy = [
+        asyncio.create_task(_check_grammar(checks, "a", f"sleep 1{zeros}")) for zeros in ("", ".0")
+    ]
+    light = await _check_grammar(checks, "b", "ok b")
 
     assert light.startswith("checked ok")
     assert not any(task.done() for task in heavy)
@@ -100,39 +106,42 @@ async def test_heavy_grammars_of_one_tenant_do_not_hold_up_another(checks: Gramm
 
 
 async def test_grammar_without_waiting_callers_is_not_compiled(checks: GrammarChecks) -> None:
-    await _check(checks, "a", "ok")
-    running = asyncio.create_task(_check(checks, "a", "sleep 0.3"))
-    waiting = asyncio.create_task(_check(checks, "a", "sleep 29"))
+    await _check_grammar(checks, "a", "ok")
+    running = asyncio.create_task(_check_grammar(checks, "a", "sleep 0.3"))
+    waiting = asyncio.create_task(_check_grammar(checks, "a", "sleep 29"))
     await asyncio.sleep(0)
     waiting.cancel()
     await asyncio.wait([running, waiting])
 
     async with asyncio.timeout(20):
-        assert (await _check(checks, "a", "ok then")).startswith("checked ok")
+        assert (await _check_grammar(checks, "a", "ok then")).startswith("checked ok")
 
 
 @pytest.mark.parametrize("kind", ["killed", "disk", "package"])
-async def test_crash_of_a_fork_is_an_engine_failure_and_not_a_verdict(
+async def test_crash_of_a_compiler_process_is_an_engine_failure(
     checks: GrammarChecks, kind: str, tmp_path: Path
 ) -> None:
-    """A grammar whose worker crashed used to be refused with 400 for ten minutes."""
+    """A stored refusal would answer 400 to a valid grammar for ten minutes."""
     grammar = f"once {tmp_path / 'mark'} {kind}"
     with pytest.raises(EngineError, match="compiles grammars first"):
-        await _check(checks, "a", grammar)
+        await _check_grammar(checks, "a", grammar)
 
-    assert (await _check(checks, "a", grammar)).startswith("checked once")
+    assert (await _check_grammar(checks, "a", grammar)).startswith("checked once")
 
 
 async def test_large_grammars_of_two_tenants_reach_the_worker_whole(checks: GrammarChecks) -> None:
-    """Interleaved writes to the pipe used to make the worker read caller text as a frame."""
+    """Interleaved writes to the pipe would make the worker read a caller's text as a frame."""
     for number in range(8):
         said = await asyncio.gather(
-            *(_check(checks, tenant, f"ok {tenant}{number}" + tenant * 2 * _MIB) for tenant in "ab")
+            *(
+                _check_grammar(checks, tenant, f"ok {tenant}{number}" + tenant * 2 * _MIB)
+                for tenant in "ab"
+            )
         )
         assert all(one.startswith("checked ok") for one in said)
 
 
-async def test_grammar_that_cannot_be_encoded_is_the_callers_mistake(
+async def test_grammar_that_cannot_be_encoded_is_the_callers_error(
     checks: GrammarChecks,
 ) -> None:
     nested: list[Any] = []
@@ -143,35 +152,35 @@ async def test_grammar_that_cannot_be_encoded_is_the_callers_mistake(
 
 
 async def test_worker_that_cannot_start_fails_its_calls_and_no_others() -> None:
-    checks = _checks("broken")
+    checks = _scripted_checks("broken")
     for _ in range(2):
         with pytest.raises(EngineError, match="compiles grammars first"):
-            await _check(checks, "a", "ok")
+            await _check_grammar(checks, "a", "ok")
     checks.stop()
 
 
 async def test_worker_that_ends_at_once_is_not_started_for_each_call() -> None:
-    """A start takes seconds and half a gigabyte.
+    """Starting a worker takes seconds and half a gigabyte.
 
     A worker that never gave a verdict may never do so.
     """
-    checks = _checks("broken")
+    checks = _scripted_checks("broken")
     with pytest.raises(EngineError, match="it has ended"):
-        await _check(checks, "a", "ok")
-    before = set(_children())
+        await _check_grammar(checks, "a", "ok")
+    before = set(_child_processes())
     both = await asyncio.gather(
-        *(_check(checks, tenant, "ok") for tenant in "ab"), return_exceptions=True
+        *(_check_grammar(checks, tenant, "ok") for tenant in "ab"), return_exceptions=True
     )
 
-    assert before >= set(_children())
+    assert before >= set(_child_processes())
     assert all("another is started in 1 s at most" in str(error) for error in both)
     checks.stop()
 
 
 async def test_worker_that_is_killed_is_started_again(checks: GrammarChecks) -> None:
-    before = set(_children())
-    await _check(checks, "a", "ok")
-    running = asyncio.create_task(_check(checks, "a", "sleep 29"))
+    before = set(_child_processes())
+    await _check_grammar(checks, "a", "ok")
+    running = asyncio.create_task(_check_grammar(checks, "a", "sleep 29"))
     await asyncio.sleep(0)
     (worker,) = {child for child in psutil.Process().children() if child not in before} & {
         child for child in psutil.Process().children() if child.children()
@@ -181,30 +190,32 @@ async def test_worker_that_is_killed_is_started_again(checks: GrammarChecks) -> 
     with pytest.raises(EngineError):
         await running
 
-    assert (await _check(checks, "a", "ok again")).startswith("checked ok")
-    await eventually(lambda: not any(_runs(fork) for fork in forks[1:]), "idle forks have ended")
+    assert (await _check_grammar(checks, "a", "ok again")).startswith("checked ok")
+    await eventually(
+        lambda: not any(_is_running(fork) for fork in forks[1:]), "idle forks have ended"
+    )
 
 
-async def test_nothing_is_left_when_the_checks_stop() -> None:
-    before: Any = set(_children())
-    checks = _checks()
-    await _check(checks, "a", "ok")
-    made = [child for child in _children() if child not in before]
+async def test_no_process_is_left_when_the_checks_stop() -> None:
+    before: Any = set(_child_processes())
+    checks = _scripted_checks()
+    await _check_grammar(checks, "a", "ok")
+    made = [child for child in _child_processes() if child not in before]
     checks.stop()
 
     assert len(made) >= 3
-    await eventually(lambda: not any(_runs(child) for child in made), "all have ended")
+    await eventually(lambda: not any(_is_running(child) for child in made), "all have ended")
 
 
-async def test_nothing_is_started_before_the_first_grammar() -> None:
-    before = set(_children())
-    _checks().stop()
+async def test_no_process_is_started_before_the_first_grammar() -> None:
+    before = set(_child_processes())
+    _scripted_checks().stop()
 
-    assert before == set(_children())
+    assert before == set(_child_processes())
 
 
 @contextmanager
-def _worker(config: str) -> Iterator[tuple[psutil.Process, Connection]]:
+def _worker_process(config: str) -> Iterator[tuple[psutil.Process, Connection]]:
     here, there = Pipe()
     arguments = (scripted_judge, config, there, 30.0, 200 * _MIB)
     process = get_context("spawn").Process(target=run_worker, args=arguments, daemon=True)
@@ -219,12 +230,12 @@ def _worker(config: str) -> Iterator[tuple[psutil.Process, Connection]]:
 
 @pytest.fixture
 def worker() -> Iterator[tuple[psutil.Process, Connection]]:
-    with _worker("fine") as made:
+    with _worker_process("fine") as made:
         yield made
 
 
-def _judge(pipe: Connection, number: int) -> list[Result]:
-    """Return the worker's results up to the end of a job."""
+def _results_of_job(pipe: Connection, number: int) -> list[Result]:
+    """Send a job to the worker and return its results."""
     pipe.send_bytes(msgspec.msgpack.encode(Job(number, b'{"do": "ok"}')))
     results = [msgspec.msgpack.decode(pipe.recv_bytes(), type=Result)]
     while results[-1].number != number:
@@ -235,21 +246,21 @@ def _judge(pipe: Connection, number: int) -> list[Result]:
 async def test_worker_backs_off_while_its_forks_fail_and_recovers(
     tmp_path: Path,
 ) -> None:
-    """The worker used to fork in a busy loop while its calls ran into their timeouts."""
+    """Without pauses the worker would fork in a busy loop while its calls time out."""
     file = tmp_path / "there is room"
-    with _worker(f"needs {file}") as (process, pipe):
-        *notices, result = _judge(pipe, 1)
+    with _worker_process(f"needs {file}") as (process, pipe):
+        *notices, result = _results_of_job(pipe, 1)
         while len(notices) < 3:
             notices.append(msgspec.msgpack.decode(pipe.recv_bytes(), type=Result))
         await eventually(lambda: not process.children(), "no fork that has failed is left")
         file.touch()
         answers: list[Result] = []
 
-        def comes_back() -> bool:
-            answers.append(_judge(pipe, 2 + len(answers))[-1])
+        def has_recovered() -> bool:
+            answers.append(_results_of_job(pipe, 2 + len(answers))[-1])
             return bool(answers[-1].checked)
 
-        await eventually(comes_back, "a fork is made")
+        await eventually(has_recovered, "a fork is made")
 
     assert result.is_accident
     assert result.reason in ("no fork for it can be made: no room for a judge", _FORK_DIED)
@@ -258,13 +269,13 @@ async def test_worker_backs_off_while_its_forks_fail_and_recovers(
     ]
 
 
-def test_machine_that_cannot_fork_costs_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_worker_survives_a_machine_that_cannot_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     here, there = Pipe()
 
-    def refuse() -> int:
+    def refuse_fork() -> int:
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
-    monkeypatch.setattr(os, "fork", refuse)
+    monkeypatch.setattr(os, "fork", refuse_fork)
     forks = Forks(there, scripted_judge("fine"), 30.0, 200 * _MIB)
     forks._begin_job(Job(1, b'{"do": "ok"}'))
     notice, result = (msgspec.msgpack.decode(here.recv_bytes(), type=Result) for _ in range(2))
@@ -278,38 +289,38 @@ def test_machine_that_cannot_fork_costs_no_worker(monkeypatch: pytest.MonkeyPatc
 async def test_failing_forks_are_logged_and_fail_their_calls(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    checks = _checks(f"needs {tmp_path / 'room'}")
+    checks = _scripted_checks(f"needs {tmp_path / 'room'}")
     with pytest.raises(EngineError, match="no room for a judge"):
-        await _check(checks, "a", "ok")
+        await _check_grammar(checks, "a", "ok")
     checks.stop()
 
     assert any("replica.grammar_fork_failed" in line for line in caplog.messages)
 
 
-async def test_worker_survives_a_fork_that_dies_as_a_job_arrives(
+async def test_worker_survives_a_fork_that_dies_when_a_job_arrives(
     worker: tuple[psutil.Process, Connection],
 ) -> None:
-    """The worker used to handle both events at once and look up a fork that it had replaced."""
+    """Both events arrive in one turn, and the job must not go to the replaced fork."""
     process, pipe = worker
 
-    def send(number: int) -> None:
+    def send_job(number: int) -> None:
         pipe.send_bytes(msgspec.msgpack.encode(Job(number, b'{"do": "ok"}')))
 
-    def receive() -> Result:
+    def receive_result() -> Result:
         return msgspec.msgpack.decode(pipe.recv_bytes(), type=Result)
 
-    send(1)
-    results = [receive()]
+    send_job(1)
+    results = [receive_result()]
     process.suspend()
     forks = process.children()
     for fork in forks:
         fork.kill()
-    await eventually(lambda: not any(_runs(fork) for fork in forks), "both are dead")
-    send(2)
+    await eventually(lambda: not any(_is_running(fork) for fork in forks), "both are dead")
+    send_job(2)
     process.resume()
-    results.append(receive())
-    send(3)
-    results.append(receive())
+    results.append(receive_result())
+    send_job(3)
+    results.append(receive_result())
 
     assert len(forks) == 2
     assert [(1, False), (2, False), (3, False)] == [
@@ -318,8 +329,8 @@ async def test_worker_survives_a_fork_that_dies_as_a_job_arrives(
     assert all(one.checked for one in results)
 
 
-class _Code:
-    """Object that creates a folder when it is unpickled."""
+class _MaliciousPickle:
+    """Object that creates a folder if it is unpickled."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder
@@ -329,16 +340,16 @@ class _Code:
 
 
 @pytest.mark.parametrize("is_frame", [True, False])
-def test_pipe_input_is_never_unpickled(
+def test_worker_never_unpickles_its_input(
     worker: tuple[psutil.Process, Connection], tmp_path: Path, is_frame: bool
 ) -> None:
-    """Neither the worker nor a fork unpickles input.
+    """A caller's text must not run code in the worker or in its forks.
 
     Protocol 0 is text that a schema can contain.
     """
     _, pipe = worker
     made = tmp_path / "made"
-    code = pickle.dumps(_Code(str(made)), protocol=0)
+    code = pickle.dumps(_MaliciousPickle(str(made)), protocol=0)
     pipe.send_bytes(code if is_frame else msgspec.msgpack.encode(Job(1, code)))
     if is_frame:
         with pytest.raises(EOFError):
@@ -349,7 +360,7 @@ def test_pipe_input_is_never_unpickled(
     assert not made.exists()
 
 
-def _runs(process: psutil.Process) -> bool:
+def _is_running(process: psutil.Process) -> bool:
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

@@ -23,7 +23,7 @@ class PoolBlock:
 
 
 class Pool:
-    """Block pool with vLLM's order: what was freed first is evicted first."""
+    """Block pool with vLLM's order: the block that was freed first is evicted first."""
 
     def __init__(self, blocks: int) -> None:
         self.blocks = [PoolBlock(n) for n in range(blocks)]
@@ -45,7 +45,7 @@ class Pool:
         return len(self.queue)
 
 
-class Engine:
+class ContextEngine:
     """Engine that computes contexts in a pool of 20 blocks; a context is named by its tokens."""
 
     def __init__(self) -> None:
@@ -53,8 +53,8 @@ class Engine:
         self.held = HeldContexts(self.pool, step_blocks=2)
         self.now = 0.0
 
-    def start(self, *tokens: str) -> list[PoolBlock]:
-        """Allocate a block for each token, those in the cache by a hit."""
+    def start_call(self, *tokens: str) -> list[PoolBlock]:
+        """Allocate a block for each token; cached tokens are found."""
         cached = {block.block_hash: block for block in self.pool.blocks if block.block_hash}
         found = [cached[token] for token in tokens if token in cached]
         self.held.make_room(len(tokens) - len(found), self.now)
@@ -67,187 +67,189 @@ class Engine:
         self.held.allocated([block.block_id for block in blocks], self.now)
         return blocks
 
-    def end(self, blocks: list[PoolBlock], application: str = "", for_s: float = 0) -> None:
+    def end_call(self, blocks: list[PoolBlock], application: str = "", for_s: float = 0) -> None:
         if for_s:
             self.held.hold(application, blocks, self.now + for_s)
         self.pool.free_blocks(reversed(blocks))
 
-    def call(self, *tokens: str, application: str = "", for_s: float = 0) -> None:
-        self.end(self.start(*tokens), application, for_s)
+    def run_call(self, *tokens: str, application: str = "", for_s: float = 0) -> None:
+        self.end_call(self.start_call(*tokens), application, for_s)
 
-    def lies(self, *tokens: str) -> bool:
+    def is_cached(self, *tokens: str) -> bool:
         """Return whether all of these tokens are cached."""
         return {*tokens} <= {block.block_hash for block in self.pool.blocks}
 
 
 @pytest.fixture
-def engine() -> Engine:
-    return Engine()
+def engine() -> ContextEngine:
+    return ContextEngine()
 
 
-def ones(count: int) -> list[tuple[str, str]]:
-    """Return single calls of two tokens each, without a common one."""
+def single_calls(count: int) -> list[tuple[str, str]]:
+    """Return single calls of two tokens each, without a common token."""
     return [(f"{n}a", f"{n}b") for n in range(count)]
 
 
-def test_context_that_is_not_held_is_evicted_by_later_single_calls(engine: Engine) -> None:
-    engine.call("x", "y", "z")
-    for tokens in ones(10):
-        engine.call(*tokens)
+def test_context_without_a_hold_is_evicted_by_later_calls(engine: ContextEngine) -> None:
+    engine.run_call("x", "y", "z")
+    for tokens in single_calls(10):
+        engine.run_call(*tokens)
 
-    assert not engine.lies("x")
+    assert not engine.is_cached("x")
 
 
-def test_held_context_outlives_any_number_of_single_calls(engine: Engine) -> None:
-    engine.call("x", "y", "z", application="a", for_s=_FOREVER)
-    for tokens in ones(100):
-        engine.call(*tokens)
+def test_held_context_survives_any_number_of_single_calls(engine: ContextEngine) -> None:
+    engine.run_call("x", "y", "z", application="a", for_s=_FOREVER)
+    for tokens in single_calls(100):
+        engine.run_call(*tokens)
 
-    assert engine.lies("x", "y", "z")
+    assert engine.is_cached("x", "y", "z")
     assert 20 == engine.pool.get_num_free_blocks()
     assert all(not block.ref_cnt for block in engine.pool.blocks)
 
 
-def test_hold_ends_with_its_time(engine: Engine) -> None:
-    engine.call("x", "y", "z", application="a", for_s=5.0)
-    for tokens in ones(20):
-        engine.call(*tokens)
-    assert engine.lies("x", "y", "z")
+def test_hold_ends_at_its_time(engine: ContextEngine) -> None:
+    engine.run_call("x", "y", "z", application="a", for_s=5.0)
+    for tokens in single_calls(20):
+        engine.run_call(*tokens)
+    assert engine.is_cached("x", "y", "z")
     engine.now = 5.0
-    for tokens in ones(40)[20:]:
-        engine.call(*tokens)
+    for tokens in single_calls(40)[20:]:
+        engine.run_call(*tokens)
 
-    assert not engine.lies("x")
+    assert not engine.is_cached("x")
     assert 0 == len(engine.held)
 
 
-def test_hold_ends_with_its_application(engine: Engine) -> None:
-    engine.call("x", "y", application="a", for_s=_FOREVER)
-    engine.call("u", "v", application="b", for_s=_FOREVER)
+def test_hold_ends_with_its_application(engine: ContextEngine) -> None:
+    engine.run_call("x", "y", application="a", for_s=_FOREVER)
+    engine.run_call("u", "v", application="b", for_s=_FOREVER)
     engine.held.release("a")
-    for tokens in ones(40):
-        engine.call(*tokens)
+    for tokens in single_calls(40):
+        engine.run_call(*tokens)
 
-    assert not engine.lies("x")
-    assert engine.lies("u", "v")
+    assert not engine.is_cached("x")
+    assert engine.is_cached("u", "v")
     engine.held.release("a")
 
 
-def test_running_inference_gets_all_memory(engine: Engine) -> None:
-    """Held blocks are free: nothing waits or is preempted for a hold."""
-    engine.call(*"abcdefghij", application="a", for_s=_FOREVER)
-    large = engine.start(*(str(n) for n in range(20)))
+def test_running_inference_gets_all_memory(engine: ContextEngine) -> None:
+    """Held blocks are free, so no inference waits or is preempted for a hold."""
+    engine.run_call(*"abcdefghij", application="a", for_s=_FOREVER)
+    large = engine.start_call(*(str(n) for n in range(20)))
 
     assert 0 == engine.pool.get_num_free_blocks()
-    engine.end(large)
-    for tokens in ones(20):
-        engine.call(*tokens)
+    engine.end_call(large)
+    for tokens in single_calls(20):
+        engine.run_call(*tokens)
     assert 0 == len(engine.held), "an evicted context is held no longer"
 
 
-def test_under_pressure_the_hold_that_ends_first_is_evicted_first(engine: Engine) -> None:
-    engine.call("x1", "x2", application="x", for_s=9.0)
-    engine.call("y1", "y2", application="y", for_s=3.0)
-    engine.call("z1", "z2", application="z", for_s=6.0)
-    for tokens in ones(20):
-        engine.call(*tokens)
-    engine.call(*(f"large{n}" for n in range(16)))
+def test_hold_that_ends_first_is_evicted_first(engine: ContextEngine) -> None:
+    engine.run_call("x1", "x2", application="x", for_s=9.0)
+    engine.run_call("y1", "y2", application="y", for_s=3.0)
+    engine.run_call("z1", "z2", application="z", for_s=6.0)
+    for tokens in single_calls(20):
+        engine.run_call(*tokens)
+    engine.run_call(*(f"large{n}" for n in range(16)))
 
-    assert engine.lies("x1", "x2", "z1")
-    assert not engine.lies("y1")
-    assert not engine.lies("y2")
-
-
-def test_last_tokens_of_a_held_context_are_evicted_first(engine: Engine) -> None:
-    """The beginning is of use without the end, and the end is not without the beginning."""
-    engine.call("x", "y", "z", application="a", for_s=_FOREVER)
-    for tokens in ones(20):
-        engine.call(*tokens)
-    engine.call(*(f"large{n}" for n in range(18)))
-
-    assert engine.lies("x", "y")
-    assert not engine.lies("z")
+    assert engine.is_cached("x1", "x2", "z1")
+    assert not engine.is_cached("y1")
+    assert not engine.is_cached("y2")
 
 
-def test_next_inference_ends_the_hold_of_the_context_that_it_continues(engine: Engine) -> None:
-    engine.call("x", "y", application="a", for_s=_FOREVER)
-    running = engine.start("x", "y", "z")
+def test_end_of_a_held_context_is_evicted_before_its_beginning(engine: ContextEngine) -> None:
+    """The beginning of a context is useful without its end."""
+    engine.run_call("x", "y", "z", application="a", for_s=_FOREVER)
+    for tokens in single_calls(20):
+        engine.run_call(*tokens)
+    engine.run_call(*(f"large{n}" for n in range(18)))
+
+    assert engine.is_cached("x", "y")
+    assert not engine.is_cached("z")
+
+
+def test_next_inference_ends_the_hold_of_its_context(engine: ContextEngine) -> None:
+    engine.run_call("x", "y", application="a", for_s=_FOREVER)
+    running = engine.start_call("x", "y", "z")
     assert 0 == len(engine.held)
-    engine.end(running, "a", _FOREVER)
-    for tokens in ones(20):
-        engine.call(*tokens)
+    engine.end_call(running, "a", _FOREVER)
+    for tokens in single_calls(20):
+        engine.run_call(*tokens)
 
     assert 1 == len(engine.held)
-    assert engine.lies("x", "y", "z")
+    assert engine.is_cached("x", "y", "z")
 
 
-def test_parallel_inferences_of_an_application_keep_both_contexts(engine: Engine) -> None:
-    first, second = engine.start("x", "y"), engine.start("x", "z")
-    engine.end(first, "a", _FOREVER)
-    engine.end(second, "a", _FOREVER)
-    for tokens in ones(20):
-        engine.call(*tokens)
+def test_parallel_inferences_of_an_application_keep_both_contexts(engine: ContextEngine) -> None:
+    first, second = engine.start_call("x", "y"), engine.start_call("x", "z")
+    engine.end_call(first, "a", _FOREVER)
+    engine.end_call(second, "a", _FOREVER)
+    for tokens in single_calls(20):
+        engine.run_call(*tokens)
 
     assert 2 == len(engine.held)
-    assert engine.lies("x", "y", "z")
+    assert engine.is_cached("x", "y", "z")
 
 
-def test_at_most_three_quarters_of_the_free_blocks_are_kept_back(engine: Engine) -> None:
+def test_at_most_three_quarters_of_the_free_blocks_are_held(engine: ContextEngine) -> None:
     for number in range(5):
         tokens = [f"{number}{token}" for token in "abcd"]
-        engine.call(*tokens, application=str(number), for_s=10.0 + number)
+        engine.run_call(*tokens, application=str(number), for_s=10.0 + number)
     for number in range(5):
-        engine.call(f"new{number}")
-    engine.call(*(f"large{n}" for n in range(5)))
+        engine.run_call(f"new{number}")
+    engine.run_call(*(f"large{n}" for n in range(5)))
 
-    assert [False, False, True, True, True] == [engine.lies(f"{n}a", f"{n}d") for n in range(5)]
+    assert [False, False, True, True, True] == [
+        engine.is_cached(f"{n}a", f"{n}d") for n in range(5)
+    ]
 
 
-def test_one_application_has_a_limited_number_of_holds(engine: Engine) -> None:
+def test_number_of_holds_of_an_application_is_bounded(engine: ContextEngine) -> None:
     for number in range(9):
-        engine.call(f"{number}", application="a", for_s=_FOREVER)
+        engine.run_call(f"{number}", application="a", for_s=_FOREVER)
 
     assert 8 == len(engine.held)
 
 
-def test_block_without_cached_tokens_is_not_held(engine: Engine) -> None:
-    blocks = engine.start("x", "y")
+def test_block_without_cached_tokens_is_not_held(engine: ContextEngine) -> None:
+    blocks = engine.start_call("x", "y")
     blocks[1].block_hash = None
-    engine.end(blocks, "a", _FOREVER)
-    blank = engine.start("u")
+    engine.end_call(blocks, "a", _FOREVER)
+    blank = engine.start_call("u")
     blank[0].block_hash = None
-    engine.end(blank, "b", _FOREVER)
+    engine.end_call(blank, "b", _FOREVER)
 
     assert 1 == len(engine.held)
 
 
-def test_reset_of_the_cache_ends_all_holds(engine: Engine) -> None:
-    engine.call("x", "y", application="a", for_s=_FOREVER)
+def test_reset_of_the_prefix_cache_ends_all_holds(engine: ContextEngine) -> None:
+    engine.run_call("x", "y", application="a", for_s=_FOREVER)
     for block in engine.pool.blocks:
         block.block_hash = None
-    for tokens in ones(20):
-        engine.call(*tokens)
+    for tokens in single_calls(20):
+        engine.run_call(*tokens)
 
     assert 0 == len(engine.held)
 
 
 def test_held_blocks_are_moved_at_most_four_times_for_each_block_taken() -> None:
-    """A move costs time in the engine's loop."""
-    engine, moved = Engine(), 0
-    engine.call(*"abcdefghijklmno", application="a", for_s=_FOREVER)
+    """Moving blocks takes time in the engine's loop."""
+    engine, moved = ContextEngine(), 0
+    engine.run_call(*"abcdefghijklmno", application="a", for_s=_FOREVER)
     touch = engine.pool.touch
 
-    def count(blocks: Sequence[Block]) -> None:
+    def count_and_touch(blocks: Sequence[Block]) -> None:
         nonlocal moved
         moved += len(blocks)
         touch(blocks)
 
-    engine.pool.touch = count  # type: ignore[method-assign]
+    engine.pool.touch = count_and_touch  # type: ignore[method-assign]
     for number in range(100):
-        engine.call(f"single{number}")
+        engine.run_call(f"single{number}")
     moved -= 100  # the calls touch their own blocks
 
-    assert engine.lies(*"abcdefghijklm")
+    assert engine.is_cached(*"abcdefghijklm")
     assert 100 < moved <= 4 * 100
 
 
@@ -268,14 +270,14 @@ def test_held_blocks_are_never_nearer_to_eviction_than_was_counted(
     steps: list[tuple[str, int, float, int, float]],
 ) -> None:
     """If the count were too high, held blocks would be evicted without a move."""
-    engine = Engine()
+    engine = ContextEngine()
     running: list[tuple[list[PoolBlock], str, float]] = []
     for application, length, for_s, ends, passes_s in steps:
         tokens = [f"{application}{n}" for n in range(length)]
         if len(tokens) <= engine.pool.get_num_free_blocks():
-            running.append((engine.start(*tokens), application, for_s))
+            running.append((engine.start_call(*tokens), application, for_s))
         for blocks, name, held_s in running[:ends]:
-            engine.end(blocks, name, held_s)
+            engine.end_call(blocks, name, held_s)
         del running[:ends]
         engine.now += passes_s
         moved = {block for block in engine.held._ids if not engine.pool.blocks[block].ref_cnt}
@@ -284,6 +286,6 @@ def test_held_blocks_are_never_nearer_to_eviction_than_was_counted(
             first = next((n for n, block in enumerate(queue) if block in moved), len(queue))
             assert first >= min(engine.held._in_front, len(queue))
     for blocks, _, _ in running:
-        engine.end(blocks)
+        engine.end_call(blocks)
     assert 20 == engine.pool.get_num_free_blocks()
     assert all(not block.ref_cnt for block in engine.pool.blocks)

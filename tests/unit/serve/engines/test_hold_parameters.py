@@ -12,20 +12,20 @@ from justitia_ray.serve.engines.hold_parameters import TRANSFER_CONFIG, read_hol
 _HOLD = Hold("tenant/a", 2.5, ("tenant/b",))
 
 
-def params(extra_args: dict[str, Any] | None = None) -> SimpleNamespace:
+def sampling_params(extra_args: dict[str, Any] | None = None) -> SimpleNamespace:
     return SimpleNamespace(extra_args=extra_args)
 
 
-def test_hold_is_read_as_it_was_given() -> None:
+def test_hold_survives_the_transfer_to_the_engine() -> None:
     """The process of the engine receives tuples as lists."""
-    given = with_hold(params(), _HOLD).extra_args["kv_transfer_params"]
+    given = with_hold(sampling_params(), _HOLD).extra_args["kv_transfer_params"]
 
     assert _HOLD == read_hold(json.loads(json.dumps(given)))
 
 
-def test_callers_own_parameters_are_replaced() -> None:
+def test_callers_own_hold_parameters_are_replaced() -> None:
     """Otherwise any caller could hold contexts."""
-    caller = params({"kv_transfer_params": {"for_s": 1e9}, "other": 1})
+    caller = sampling_params({"kv_transfer_params": {"for_s": 1e9}, "other": 1})
 
     assert {"other": 1} == with_hold(caller, None).extra_args
     held = with_hold(caller, _HOLD).extra_args
@@ -36,8 +36,8 @@ def test_callers_own_parameters_are_replaced() -> None:
     assert {"for_s": 1e9} == (caller.extra_args or {})["kv_transfer_params"], "it is shared"
 
 
-def test_parameters_without_a_hold_stay_as_they_are() -> None:
-    plain = params({"other": 1})
+def test_parameters_without_a_hold_are_unchanged() -> None:
+    plain = sampling_params({"other": 1})
 
     assert plain is with_hold(plain, None)
     assert with_hold(None, _HOLD) is None
@@ -45,14 +45,14 @@ def test_parameters_without_a_hold_stay_as_they_are() -> None:
     assert read_hold({}) is None
 
 
-def test_connector_module_exists() -> None:
+def test_module_of_the_hold_connector_exists() -> None:
     config = json.loads(TRANSFER_CONFIG)
 
     assert "justitia_ray.serve.engines.hold_connector" == config["kv_connector_module_path"]
     assert "kv_producer" == config["kv_role"]
 
 
-def test_service_without_holds_imports_nothing_of_them() -> None:
+def test_service_without_holds_does_not_import_their_modules() -> None:
     program = (
         "import sys; import justitia_ray.serve.replica.deployment\n"
         "from justitia_ray.serve.engines.vllm_engine import VllmEngine\n"

@@ -7,7 +7,7 @@ from justitia_ray.serve.engines.prefills import Prefills
 
 @pytest.fixture
 def prefills() -> Prefills:
-    """Return estimates of an idle engine that has computed 1,000 prompt tokens in 0.5 s."""
+    """Return the estimates of an idle engine that has computed 1,000 prompt tokens in 0.5 s."""
     estimates = Prefills()
     estimates.add_sequence("first", 0, now=0.0)
     estimates.note_step(running=1, waiting=0, now=0.5)
@@ -22,7 +22,7 @@ def test_prefill_on_an_idle_engine_starts_on_arrival(prefills: Prefills) -> None
     assert 200 == prefills.take_left("a", 3_000, now=1.1)
 
 
-def test_estimate_never_exceeds_the_prompt(prefills: Prefills) -> None:
+def test_estimate_of_computed_tokens_never_exceeds_the_prompt(prefills: Prefills) -> None:
     prefills.add_sequence("a", 0, now=1.0)
 
     assert 50 == prefills.take_left("a", 50, now=9.0)
@@ -41,7 +41,7 @@ def test_waiting_sequence_has_no_computed_tokens(prefills: Prefills) -> None:
 
 
 def test_step_figures_exclude_a_sequence_that_arrives_during_the_step(prefills: Prefills) -> None:
-    """The step began with one sequence; the next step reports that the other one waits."""
+    """The step began with one sequence; the next step reports that the second one waits."""
     prefills.add_sequence("a", 0, now=1.0)
     prefills.add_sequence("b", 0, now=1.1)
     prefills.note_step(running=1, waiting=0, now=1.2)
@@ -53,7 +53,7 @@ def test_step_figures_exclude_a_sequence_that_arrives_during_the_step(prefills: 
 def test_prefill_starts_with_the_step_that_scheduled_the_sequence(
     prefills: Prefills,
 ) -> None:
-    """The step that scheduled it began at 1.5 s, when the previous one ended.
+    """The step that scheduled the sequence began at 1.5 s, when the previous one ended.
 
     The sequence arrived at 1.1 s.
     """
@@ -74,7 +74,7 @@ def test_prefill_never_starts_before_the_arrival(prefills: Prefills) -> None:
     assert 500 == prefills.take_left("b", 3_000, now=1.875)
 
 
-def test_nothing_is_charged_until_one_prompt_was_computed() -> None:
+def test_no_prefill_is_charged_before_one_prompt_was_computed() -> None:
     """The prefill rate is unknown until one prompt has been computed."""
     prefills = Prefills()
     prefills.add_sequence("a", 0, now=1.0)
@@ -82,8 +82,8 @@ def test_nothing_is_charged_until_one_prompt_was_computed() -> None:
     assert 0 == prefills.take_left("a", 3_000, now=5.0)
 
 
-def test_rate_is_that_of_the_last_prompts(prefills: Prefills) -> None:
-    """A machine that slows down to 100 tokens/s is noticed after a few prompts."""
+def test_prefill_rate_follows_the_latest_prompts(prefills: Prefills) -> None:
+    """An engine that slows down to 100 tokens/s is noticed after a few prompts."""
     for number in range(60):
         prefills.note_read(f"slow {number}", 100, took_s=1.0)
 

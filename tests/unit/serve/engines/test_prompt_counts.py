@@ -20,8 +20,8 @@ _HI = {"role": "user", "content": "hi"}
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Word tokenizer without a chat template."""
+def tokenizer_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of a word tokenizer without a chat template."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -32,10 +32,14 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def counted(model: Path, path: str, fields: dict[str, Any], **options: Any) -> PromptCount:
-    """Return the token count of the single prompt of a body."""
+def prompt_count(
+    tokenizer_folder: Path, path: str, fields: dict[str, Any], **options: Any
+) -> PromptCount:
+    """Return the token count of a body's only prompt."""
     engine = {"vllm_args": {"chat_template": str(_TEMPLATE), **options}}
-    config = AppConfig.parse({"model": {"name": "m", "path": str(model)}, "engine": engine})
+    config = AppConfig.parse(
+        {"model": {"name": "m", "path": str(tokenizer_folder)}, "engine": engine}
+    )
     body = parse_body(path, json.dumps(fields).encode(), ("m",), None)
     (prompt,) = body.prompts
     counting = load_prompt_counter(config)(prompt, body, None)
@@ -48,7 +52,7 @@ def counted(model: Path, path: str, fields: dict[str, Any], **options: Any) -> P
 
 
 class RefusingTokenizer:
-    """Tokenizer that refuses every reasoning effort and counts the chats that it renders."""
+    """Tokenizer that refuses every reasoning effort and counts the chats it renders."""
 
     rendered = 0
 
@@ -64,66 +68,78 @@ class RefusingTokenizer:
         return "hi"
 
 
-def chat(*messages: Any, **more: Any) -> dict[str, Any]:
+def chat_fields(*messages: Any, **more: Any) -> dict[str, Any]:
     return {"messages": list(messages), **more}
 
 
-def test_template_of_the_options_is_rendered(model: Path) -> None:
-    assert PromptCount(3) == counted(model, CHAT, chat(_HI))
+def test_chat_template_of_the_options_is_rendered(tokenizer_folder: Path) -> None:
+    assert PromptCount(3) == prompt_count(tokenizer_folder, CHAT, chat_fields(_HI))
     literal = "{% for m in messages %}{{ m.content }} {% endfor %}"
-    assert PromptCount(1) == counted(model, CHAT, chat(_HI), chat_template=literal)
+    assert PromptCount(1) == prompt_count(
+        tokenizer_folder, CHAT, chat_fields(_HI), chat_template=literal
+    )
 
 
-def test_arguments_reach_the_template(model: Path) -> None:
-    assert PromptCount(2) == counted(model, CHAT, chat(_HI, add_generation_prompt=False))
+def test_template_arguments_reach_the_template(tokenizer_folder: Path) -> None:
+    assert PromptCount(2) == prompt_count(
+        tokenizer_folder, CHAT, chat_fields(_HI, add_generation_prompt=False)
+    )
     template = "{{ mood }} {% for m in messages %}{{ m.content }} {% endfor %}"
     options = {"chat_template": template, "default_chat_template_kwargs": '{"mood": "a b"}'}
-    assert PromptCount(3) == counted(model, CHAT, chat(_HI), **options)
-    asked = chat(_HI, chat_template_kwargs={"mood": "a b c"})
-    assert PromptCount(4) == counted(model, CHAT, asked, **options)
+    assert PromptCount(3) == prompt_count(tokenizer_folder, CHAT, chat_fields(_HI), **options)
+    asked = chat_fields(_HI, chat_template_kwargs={"mood": "a b c"})
+    assert PromptCount(4) == prompt_count(tokenizer_folder, CHAT, asked, **options)
 
 
-def test_template_that_reads_parts_gets_them(model: Path) -> None:
+def test_template_that_reads_parts_receives_parts(tokenizer_folder: Path) -> None:
     template = (
         "{% for m in messages %}{% for part in m.content %}{{ part.text }} {% endfor %}{% endfor %}"
     )
 
-    assert PromptCount(1) == counted(model, CHAT, chat(_HI), chat_template=template)
+    assert PromptCount(1) == prompt_count(
+        tokenizer_folder, CHAT, chat_fields(_HI), chat_template=template
+    )
 
 
-def test_failure_of_a_template_is_left_to_the_engine(model: Path) -> None:
-    """The failure may be a difference between this renderer and the engine."""
+def test_failing_template_refuses_no_request(tokenizer_folder: Path) -> None:
+    """The engine's own renderer may succeed."""
     failing = "{{ messages[7].content | items }}"
 
-    assert not counted(model, CHAT, chat(_HI), chat_template=failing).is_exact
-    assert not counted(model, CHAT, chat(_HI), tokenizer_mode="deepseek_v32").is_exact
+    assert not prompt_count(
+        tokenizer_folder, CHAT, chat_fields(_HI), chat_template=failing
+    ).is_exact
+    assert not prompt_count(
+        tokenizer_folder, CHAT, chat_fields(_HI), tokenizer_mode="deepseek_v32"
+    ).is_exact
     image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
-    assert not counted(model, CHAT, chat(image)).is_exact
+    assert not prompt_count(tokenizer_folder, CHAT, chat_fields(image)).is_exact
 
 
 @pytest.mark.parametrize("role", ["critic", "function"])
-def test_refusal_of_the_templates_author_is_the_callers_at_once(model: Path, role: str) -> None:
+def test_exception_raised_by_the_template_is_the_callers_error(
+    tokenizer_folder: Path, role: str
+) -> None:
     with pytest.raises(RequestError, match=f"refuses the messages: Unexpected message role {role}"):
-        counted(model, CHAT, chat({"role": role, "content": "x"}))
+        prompt_count(tokenizer_folder, CHAT, chat_fields({"role": role, "content": "x"}))
 
 
 @pytest.mark.parametrize(
     ("path", "fields", "param"),
     [
-        (CHAT, chat(_HI, reasoning_effort="xhigh"), "reasoning_effort"),
+        (CHAT, chat_fields(_HI, reasoning_effort="xhigh"), "reasoning_effort"),
         (RESPONSES, {"input": "hi", "reasoning": {"effort": "xhigh"}}, "reasoning.effort"),
         (
             MESSAGES,
-            chat(_HI, max_tokens=1, output_config={"effort": "max"}),
+            chat_fields(_HI, max_tokens=1, output_config={"effort": "max"}),
             "output_config.effort",
         ),
     ],
 )
-def test_effort_that_the_template_refuses_is_named(
-    model: Path, path: str, fields: dict[str, Any], param: str
+def test_error_names_the_reasoning_effort_that_the_template_refuses(
+    tokenizer_folder: Path, path: str, fields: dict[str, Any], param: str
 ) -> None:
     with pytest.raises(RequestError, match="must be low, medium or high") as refused:
-        counted(model, path, fields)
+        prompt_count(tokenizer_folder, path, fields)
 
     assert param == refused.value.param
 
@@ -131,20 +147,19 @@ def test_effort_that_the_template_refuses_is_named(
 @pytest.mark.parametrize(
     ("path", "fields"),
     [
-        (CHAT, chat(_HI, reasoning={"effort": "xhigh"}, output_config={"effort": "xhigh"})),
+        (CHAT, chat_fields(_HI, reasoning={"effort": "xhigh"}, output_config={"effort": "xhigh"})),
         (RESPONSES, {"input": "hi", "reasoning_effort": "xhigh", "reasoning": "xhigh"}),
-        (MESSAGES, chat(_HI, max_tokens=1, reasoning={"effort": "xhigh"})),
+        (MESSAGES, chat_fields(_HI, max_tokens=1, reasoning={"effort": "xhigh"})),
     ],
 )
 def test_reasoning_effort_is_ignored_on_other_paths(
-    model: Path, path: str, fields: dict[str, Any]
+    tokenizer_folder: Path, path: str, fields: dict[str, Any]
 ) -> None:
-    """The engine ignores the reasoning effort on these paths."""
-    assert 0 < counted(model, path, fields).tokens
+    assert 0 < prompt_count(tokenizer_folder, path, fields).tokens
 
 
-def test_invented_reasoning_efforts_do_not_fill_the_memory(model: Path) -> None:
-    """A long effort is not checked; of the others only the latest are remembered."""
+def test_invented_reasoning_efforts_do_not_fill_the_memory(tokenizer_folder: Path) -> None:
+    """Long efforts are not checked, and only the latest of the others are remembered."""
     tokenizer = RefusingTokenizer()
     renderer = ChatRenderer(tokenizer, ChatOptions(content_format="string"))
     renderer.check_effort("x" * 33, "reasoning_effort")
@@ -154,47 +169,51 @@ def test_invented_reasoning_efforts_do_not_fill_the_memory(model: Path) -> None:
         with pytest.raises(RequestError):
             renderer.check_effort(str(number), "reasoning_effort")
 
-    once, twice = 2, 4  # without the effort, and with it
+    once, twice = 2, 4  # without the reasoning effort, and with it
     assert 64 * once + twice == tokenizer.rendered
 
 
-def test_items_of_other_forms_are_not_judged_by_the_template(model: Path) -> None:
-    """The engine moves system messages to the front; this count is only an estimate."""
-    middle = chat(_HI, {"role": "system", "content": "x"}, _HI, max_tokens=1)
+def test_response_items_refused_by_the_template_are_still_counted(tokenizer_folder: Path) -> None:
+    """The count is an estimate: the engine moves system messages to the front first."""
+    middle = chat_fields(_HI, {"role": "system", "content": "x"}, _HI, max_tokens=1)
 
-    assert not counted(model, MESSAGES, middle).is_exact
+    assert not prompt_count(tokenizer_folder, MESSAGES, middle).is_exact
 
 
-def test_template_of_a_request_is_refused_unless_the_operator_trusts_it(model: Path) -> None:
-    own = chat(_HI, chat_template="{{ messages }}")
+def test_template_in_a_request_is_refused_unless_the_operator_allows_it(
+    tokenizer_folder: Path,
+) -> None:
+    own = chat_fields(_HI, chat_template="{{ messages }}")
 
     with pytest.raises(RequestError, match="trust_request_chat_template is off") as refused:
-        counted(model, CHAT, own)
+        prompt_count(tokenizer_folder, CHAT, own)
     assert "chat_template" == refused.value.param
-    assert not counted(model, CHAT, own, trust_request_chat_template=True).is_exact
+    assert not prompt_count(tokenizer_folder, CHAT, own, trust_request_chat_template=True).is_exact
 
 
-def test_tools_are_counted_unless_the_options_leave_them_out(model: Path) -> None:
-    body = chat(_HI, tools=[{"type": "function", "function": {"name": "f"}}], tool_choice="none")
+def test_tools_are_counted_unless_the_options_exclude_them(tokenizer_folder: Path) -> None:
+    body = chat_fields(
+        _HI, tools=[{"type": "function", "function": {"name": "f"}}], tool_choice="none"
+    )
 
-    assert 3 < counted(model, CHAT, body).tokens
+    assert 3 < prompt_count(tokenizer_folder, CHAT, body).tokens
     options = {"exclude_tools_when_tool_choice_none": True}
-    assert PromptCount(3) == counted(model, CHAT, body, **options)
+    assert PromptCount(3) == prompt_count(tokenizer_folder, CHAT, body, **options)
 
 
-def test_special_tokens_are_the_callers_choice(model: Path) -> None:
+def test_caller_chooses_whether_special_tokens_are_added(tokenizer_folder: Path) -> None:
     body = {"prompt": "a b", "add_special_tokens": False}
 
-    assert PromptCount(2) == counted(model, COMPLETIONS, body)
+    assert PromptCount(2) == prompt_count(tokenizer_folder, COMPLETIONS, body)
 
 
-def test_model_without_a_readable_tokenizer_is_estimated(
+def test_prompt_is_estimated_for_a_model_without_a_readable_tokenizer(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The ingress must start even if only the engine can read the tokenizer's format."""
+    """An ingress must start even if only the engine can read the tokenizer's format."""
     (tmp_path / "tokenizer_config.json").write_text("{}")
-    found = counted(tmp_path, COMPLETIONS, {"prompt": "a" * 40})
+    found = prompt_count(tmp_path, COMPLETIONS, {"prompt": "a" * 40})
 
     assert PromptCount(11, is_exact=False) == found
     assert "tokenizer_unreadable" in caplog.text
-    assert PromptCount(2) == counted(tmp_path, COMPLETIONS, {"prompt": [1, 2]})
+    assert PromptCount(2) == prompt_count(tmp_path, COMPLETIONS, {"prompt": [1, 2]})

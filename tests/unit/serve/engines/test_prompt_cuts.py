@@ -15,34 +15,34 @@ _TURN: list[dict[str, Any]] = [
 ]
 
 
-def _rendered(messages: list[dict[str, Any]]) -> str:
+def _rendered_chat(messages: list[dict[str, Any]]) -> str:
     texts = [m["content"] if isinstance(m["content"], str) else "a file" for m in messages]
     parts = [f"<{m['role']}>{t.strip()}" for m, t in zip(messages, texts, strict=True)]
     return "[tools]" + "".join(parts) + "<assistant>"
 
 
-def _beginnings(messages: list[dict[str, Any]]) -> list[str]:
-    text = _rendered(messages)
+def _cut_beginnings(messages: list[dict[str, Any]]) -> list[str]:
+    text = _rendered_chat(messages)
     return [text[:cut] for cut in chat_cuts(text, messages)]
 
 
-def test_cuts_are_around_the_system_prompt_the_last_answer_and_the_last_message() -> None:
+def test_chat_is_cut_at_the_system_prompt_the_last_answer_and_the_last_message() -> None:
     assert [
         "[tools]<system>Be brief. Users ask.<user>",
         "[tools]<system>Be brief. Users ask.<user>Users ask.<assistant>Reading.<tool>",
         "[tools]<system>Be brief. Users ask.<user>Users ask.<assistant>Reading.<tool>a file<tool>",
-    ] == _beginnings([_SYSTEM, *_TURN])
+    ] == _cut_beginnings([_SYSTEM, *_TURN])
 
 
-def test_chats_of_one_system_prompt_are_cut_alike() -> None:
-    first = _beginnings([_SYSTEM, {"role": "user", "content": "one"}])
-    second = _beginnings([_SYSTEM, {"role": "user", "content": "another, longer"}])
+def test_chats_with_one_system_prompt_have_a_common_cut() -> None:
+    first = _cut_beginnings([_SYSTEM, {"role": "user", "content": "one"}])
+    second = _cut_beginnings([_SYSTEM, {"role": "user", "content": "another, longer"}])
 
     assert ["[tools]<system>Be brief. Users ask.<user>"] == first == second
 
 
 def test_chat_without_a_system_prompt_is_cut_before_its_first_message() -> None:
-    assert ["[tools]<user>"] == _beginnings([{"role": "user", "content": "one"}])
+    assert ["[tools]<user>"] == _cut_beginnings([{"role": "user", "content": "one"}])
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,8 @@ def test_chat_without_a_system_prompt_is_cut_before_its_first_message() -> None:
         [{"role": "assistant", "content": None}, {"role": "user"}],
     ],
 )
-def test_missing_text_gives_no_cut(messages: list[dict[str, Any]]) -> None:
+def test_message_text_missing_in_the_rendered_chat_gives_no_cut(
+    messages: list[dict[str, Any]],
+) -> None:
     assert () == chat_cuts("", messages)
     assert all(0 < cut < 5 for cut in chat_cuts("<one>", messages))

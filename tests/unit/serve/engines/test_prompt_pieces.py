@@ -49,8 +49,8 @@ _GAPS = (" ", " ", " ", "\n", "\n\n", "  ", "\t", "\r\n", ", ", ". ", "    ", ""
 _PIECE = 2_500
 
 
-def _text(draw: random.Random, characters: int) -> str:
-    """Return a text of words, gaps and numbers with an occasional long word without gaps."""
+def _random_text(draw: random.Random, characters: int) -> str:
+    """Return a text of words, gaps and numbers, with an occasional long word."""
     parts: list[str] = []
     length = 0
     while length < characters:
@@ -62,26 +62,28 @@ def _text(draw: random.Random, characters: int) -> str:
     return "".join(parts)
 
 
-def _trained(model: Any, trainer: Any, tokenizer_parts: Callable[[Tokenizer], None]) -> Any:
+def _trained_tokenizer(
+    model: Any, trainer: Any, tokenizer_parts: Callable[[Tokenizer], None]
+) -> Any:
     tokenizer = Tokenizer(model)
     tokenizer_parts(tokenizer)
     draw = random.Random(7)
-    tokenizer.train_from_iterator((_text(draw, 2_000) for _ in range(40)), trainer)
+    tokenizer.train_from_iterator((_random_text(draw, 2_000) for _ in range(40)), trainer)
     return tokenizer
 
 
-def _gpt_2() -> Any:
-    def parts(tokenizer: Tokenizer) -> None:
+def _gpt_2_tokenizer() -> Any:
+    def add_parts(tokenizer: Tokenizer) -> None:
         tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
 
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    return _trained(
-        models.BPE(), trainers.BpeTrainer(vocab_size=600, initial_alphabet=alphabet), parts
+    return _trained_tokenizer(
+        models.BPE(), trainers.BpeTrainer(vocab_size=600, initial_alphabet=alphabet), add_parts
     )
 
 
-def _llama_3() -> Any:
-    def parts(tokenizer: Tokenizer) -> None:
+def _llama_3_tokenizer() -> Any:
+    def add_parts(tokenizer: Tokenizer) -> None:
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [
                 pre_tokenizers.Split(Regex(_LLAMA_3), "isolated"),
@@ -93,21 +95,21 @@ def _llama_3() -> Any:
     trainer = trainers.BpeTrainer(
         vocab_size=600, initial_alphabet=alphabet, special_tokens=["<|begin|>"]
     )
-    tokenizer = _trained(models.BPE(), trainer, parts)
+    tokenizer = _trained_tokenizer(models.BPE(), trainer, add_parts)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<|begin|> $A", special_tokens=[("<|begin|>", 0)]
     )
     return tokenizer
 
 
-def _bert() -> Any:
-    def parts(tokenizer: Tokenizer) -> None:
+def _bert_tokenizer() -> Any:
+    def add_parts(tokenizer: Tokenizer) -> None:
         tokenizer.normalizer = normalizers.BertNormalizer()
         tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
 
     special = ["[UNK]", "[CLS]", "[SEP]"]
     trainer = trainers.WordPieceTrainer(vocab_size=600, special_tokens=special)
-    tokenizer = _trained(models.WordPiece(unk_token="[UNK]"), trainer, parts)
+    tokenizer = _trained_tokenizer(models.WordPiece(unk_token="[UNK]"), trainer, add_parts)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B [SEP]",
@@ -116,36 +118,36 @@ def _bert() -> Any:
     return tokenizer
 
 
-def _unigram() -> Any:
-    def parts(tokenizer: Tokenizer) -> None:
+def _unigram_tokenizer() -> Any:
+    def add_parts(tokenizer: Tokenizer) -> None:
         tokenizer.normalizer = normalizers.NFKC()
         tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
 
     trainer = trainers.UnigramTrainer(vocab_size=400, special_tokens=["<unk>"], unk_token="<unk>")
-    return _trained(models.Unigram(), trainer, parts)
+    return _trained_tokenizer(models.Unigram(), trainer, add_parts)
 
 
-def _llama_2() -> Any:
-    """Return a tokenizer like Llama 2's, whose text is split by the vocabulary alone."""
+def _llama_2_tokenizer() -> Any:
+    """Return a tokenizer like Llama 2's, which splits a text only by its vocabulary."""
 
-    def parts(tokenizer: Tokenizer) -> None:
+    def add_parts(tokenizer: Tokenizer) -> None:
         tokenizer.normalizer = normalizers.Sequence(
             [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
         )
         tokenizer.decoder = decoders.ByteFallback()
 
     trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=["<unk>"], max_token_length=8)
-    tokenizer = _trained(models.BPE(unk_token="<unk>", fuse_unk=True), trainer, parts)
+    tokenizer = _trained_tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True), trainer, add_parts)
     tokenizer.add_special_tokens([AddedToken("<s>", lstrip=True, rstrip=True)])
     return tokenizer
 
 
 _KINDS = {
-    "gpt-2": _gpt_2,
-    "llama-3": _llama_3,
-    "bert": _bert,
-    "unigram": _unigram,
-    "llama-2": _llama_2,
+    "gpt-2": _gpt_2_tokenizer,
+    "llama-3": _llama_3_tokenizer,
+    "bert": _bert_tokenizer,
+    "unigram": _unigram_tokenizer,
+    "llama-2": _llama_2_tokenizer,
 }
 
 
@@ -154,8 +156,8 @@ def tokenizer(request: pytest.FixtureRequest) -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=_KINDS[request.param]())
 
 
-def _run(counting: Counting) -> tuple[int, int]:
-    """Return the number of tokens counted and the steps it took."""
+def _count_and_steps(counting: Counting) -> tuple[int, int]:
+    """Return the number of tokens counted and the number of steps."""
     steps = 1
     while True:
         try:
@@ -166,13 +168,13 @@ def _run(counting: Counting) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_pieces_have_as_many_tokens_as_the_whole(tokenizer: Any, seed: int) -> None:
+def test_pieces_have_as_many_tokens_as_the_whole_text(tokenizer: Any, seed: int) -> None:
     draw = random.Random(seed)
-    text = _text(draw, draw.randrange(6_000, 30_000))
+    text = _random_text(draw, draw.randrange(6_000, 30_000))
     counter = PieceCounter(tokenizer, _PIECE)
     for special in (False, True):
         whole = len(tokenizer(text, add_special_tokens=special).input_ids)
-        found, steps = _run(counter.count(text, whole, special=special))
+        found, steps = _count_and_steps(counter.count(text, whole, special=special))
 
         assert whole == found
         assert steps > 2
@@ -180,24 +182,24 @@ def test_pieces_have_as_many_tokens_as_the_whole(tokenizer: Any, seed: int) -> N
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("characters", [2_000, 12_000])
-def test_ids_and_cuts_of_pieces_are_those_of_the_whole(
+def test_ids_and_cuts_of_pieces_equal_those_of_the_whole_text(
     tokenizer: Any, characters: int, seed: int
 ) -> None:
-    """A cut is the number of tokens that end at or before it."""
+    """A cut is the number of tokens that end at or before its position."""
     draw = random.Random(seed)
-    text = _text(draw, characters)
+    text = _random_text(draw, characters)
     whole = tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
     places = sorted(draw.sample(range(1, len(text)), 3))
     ids = Ids(places)
-    _run(PieceCounter(tokenizer, _PIECE).count(text, None, special=False, ids=ids))
+    _count_and_steps(PieceCounter(tokenizer, _PIECE).count(text, None, special=False, ids=ids))
 
     assert whole.input_ids == list(ids.tokens)
     ends = [end for _, end in whole.offset_mapping]
     assert [sum(end <= place for end in ends) for place in places] == ids.cuts
 
 
-class _Noting:
-    """Tokenizer that records the lengths of the texts it encodes."""
+class _RecordingTokenizer:
+    """Tokenizer that records the greatest length of the texts it encodes."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -209,49 +211,54 @@ class _Noting:
 
 
 @pytest.mark.parametrize("kind", ["gpt-2", "llama-3", "bert", "unigram"])
-def test_long_text_is_tokenized_in_pieces_after_word_splitting(kind: str) -> None:
-    noting = _Noting(PreTrainedTokenizerFast(tokenizer_object=_KINDS[kind]()))
+def test_long_text_is_tokenized_in_pieces_between_words(kind: str) -> None:
+    noting = _RecordingTokenizer(PreTrainedTokenizerFast(tokenizer_object=_KINDS[kind]()))
     text = " ".join(random.Random(1).choices(_WORDS, k=6_000))
-    _run(PieceCounter(noting, _PIECE).count(text, None, special=False))
+    _count_and_steps(PieceCounter(noting, _PIECE).count(text, None, special=False))
 
     assert noting.longest <= _PIECE + 256 < len(text)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_too_long_text_is_counted_no_further_than_is_certain(tokenizer: Any, seed: int) -> None:
+def test_too_long_text_is_counted_until_it_certainly_exceeds_the_limit(
+    tokenizer: Any, seed: int
+) -> None:
     draw = random.Random(seed)
-    text = _text(draw, 60_000)
+    text = _random_text(draw, 60_000)
     whole = len(tokenizer(text, add_special_tokens=False).input_ids)
     most = whole // 4
-    found, steps = _run(PieceCounter(tokenizer, _PIECE).count(text, most, special=True))
+    found, steps = _count_and_steps(PieceCounter(tokenizer, _PIECE).count(text, most, special=True))
 
     assert most < found <= whole
     assert steps <= 12  # out of 24 or more
 
 
 @pytest.mark.parametrize("part", ["a", "ab", " ", "\n", "漢", "=", "0", "\u0301", "a\n", "\r"])
-def test_monotonous_text_is_never_counted_for_more_than_it_is(tokenizer: Any, part: str) -> None:
+def test_monotonous_text_is_never_counted_as_longer_than_it_is(tokenizer: Any, part: str) -> None:
     """A monotonous text has no place to cut, or every place looks the same."""
     text = part * (20_000 // len(part))
     whole = len(tokenizer(text).input_ids)
     for most in (whole, whole - 1, 10, None):
-        found, _ = _run(PieceCounter(tokenizer, _PIECE).count(text, most, special=True))
+        found, _ = _count_and_steps(PieceCounter(tokenizer, _PIECE).count(text, most, special=True))
 
         assert found == whole or (most is not None and most < found <= whole)
 
 
 def test_short_text_takes_one_step(tokenizer: Any) -> None:
-    found = _run(PieceCounter(tokenizer).count("a few words", 5, special=True))
+    found = _count_and_steps(PieceCounter(tokenizer).count("a few words", 5, special=True))
 
     assert (len(tokenizer("a few words").input_ids), 1) == found
 
 
 @pytest.mark.parametrize("characters", [10, 20_000])
-def test_pair_is_counted_with_what_the_tokenizer_puts_around_both(characters: int) -> None:
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=_bert())
-    first, second = _text(random.Random(1), characters), _text(random.Random(2), 20_000)
+def test_count_of_a_pair_includes_its_special_tokens(characters: int) -> None:
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=_bert_tokenizer())
+    first, second = (
+        _random_text(random.Random(1), characters),
+        _random_text(random.Random(2), 20_000),
+    )
     whole = len(tokenizer(first, second).input_ids)
 
     counter = PieceCounter(tokenizer, _PIECE)
-    assert whole == _run(counter.count_pair(first, second, None))[0]
-    assert 10 < _run(counter.count_pair(first, second, 10))[0] <= whole
+    assert whole == _count_and_steps(counter.count_pair(first, second, None))[0]
+    assert 10 < _count_and_steps(counter.count_pair(first, second, 10))[0] <= whole

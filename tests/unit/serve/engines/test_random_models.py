@@ -11,14 +11,14 @@ from justitia_ray.serve.engines.random_models import materialise_model
 
 
 @pytest.mark.parametrize("path", ["some/hub-model", "relative/dir", "/absolute/dir"])
-def test_other_paths_are_returned_unchanged(path: str, tmp_path: Path) -> None:
-    """Real models are loaded by vLLM, so nothing may be written for them."""
+def test_path_of_a_real_model_is_returned_unchanged(path: str, tmp_path: Path) -> None:
+    """VLLM loads real models, so no model is built for their paths."""
     assert materialise_model(path, tmp_path / "cache") == path
     assert not (tmp_path / "cache").exists()
 
 
-def test_unknown_random_model_is_refused_with_the_allowed_ones(tmp_path: Path) -> None:
-    """A misspelt name must not be requested from the hub."""
+def test_unknown_random_model_is_refused_with_the_allowed_names(tmp_path: Path) -> None:
+    """A misspelt name must not be requested from the model hub."""
     with pytest.raises(
         ConfigError,
         match=r"random:huge.*allowed: random:llama-2-7b, random:llama-3-8b, random:small-llama, ",
@@ -26,15 +26,17 @@ def test_unknown_random_model_is_refused_with_the_allowed_ones(tmp_path: Path) -
         materialise_model("random:huge", tmp_path)
 
 
-def test_model_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every replica of a node requests the model on every start, and a build takes ten seconds."""
+def test_random_model_is_built_once_per_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A build takes ten seconds, and every start of a replica requests the model."""
     built: list[Path] = []
 
-    def build(directory: Path) -> None:
+    def build_model(directory: Path) -> None:
         built.append(directory)
         (directory / "config.json").write_text("{}")
 
-    monkeypatch.setitem(random_models._BUILDERS, "tiny-llama", build)
+    monkeypatch.setitem(random_models._BUILDERS, "tiny-llama", build_model)
 
     first = materialise_model("random:tiny-llama", tmp_path)
     second = materialise_model("random:tiny-llama", tmp_path)
@@ -45,18 +47,18 @@ def test_model_is_built_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert [path.name for path in tmp_path.iterdir()] == [f"tiny-llama-{version}"]
 
 
-def test_loser_of_a_race_takes_the_winners_model(
+def test_concurrent_builders_of_a_model_use_the_first_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two replicas of a node may start at once, and neither may read half a model."""
 
-    def build(directory: Path) -> None:
+    def build_after_another(directory: Path) -> None:
         (directory / "config.json").write_text("loser")
         winner = directory.parent / directory.name.removeprefix(".").rsplit("-", 1)[0]
         winner.mkdir()
         (winner / "config.json").write_text("winner")
 
-    monkeypatch.setitem(random_models._BUILDERS, "tiny-llama", build)
+    monkeypatch.setitem(random_models._BUILDERS, "tiny-llama", build_after_another)
 
     model = Path(materialise_model("random:tiny-llama", tmp_path))
 
@@ -65,8 +67,8 @@ def test_loser_of_a_race_takes_the_winners_model(
 
 
 @pytest.mark.vllm
-def test_shape_is_that_of_the_real_model(tmp_path: Path) -> None:
-    """The model has 6.74 billion weights and a text for each token that may be sampled."""
+def test_random_llama_2_has_the_real_models_shape(tmp_path: Path) -> None:
+    """Llama 2 7B has 6.74 billion weights and a text for each token that may be sampled."""
     # imports torch, which no other test here needs
     from transformers import AutoConfig, AutoTokenizer
 
@@ -82,10 +84,10 @@ def test_shape_is_that_of_the_real_model(tmp_path: Path) -> None:
 
 
 @pytest.mark.vllm
-def test_shape_of_llama_3_has_a_quarter_of_the_kv_heads(
+def test_random_llama_3_has_a_quarter_of_the_kv_heads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The model has 8.03 billion weights and 131,072 bytes of KV for each token."""
+    """Llama 3 8B has 8.03 billion weights and 131,072 bytes of KV memory per token."""
     from transformers import AutoConfig  # imports torch, which no other test here needs
 
     # training the tokenizer is the slow part
@@ -100,14 +102,14 @@ def test_shape_of_llama_3_has_a_quarter_of_the_kv_heads(
     assert 131_072 == config.num_hidden_layers * 2 * kv_size * 2
 
 
-def test_failed_build_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a full disk the next start must not find a directory that looks like a model."""
+def test_failed_build_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a full disk the next start must not find a folder that looks like a model."""
 
-    def build(directory: Path) -> None:
+    def fail_half_way(directory: Path) -> None:
         (directory / "config.json").write_text("half")
         raise OSError("no space left")
 
-    monkeypatch.setitem(random_models._BUILDERS, "tiny-llama", build)
+    monkeypatch.setitem(random_models._BUILDERS, "tiny-llama", fail_half_way)
 
     with pytest.raises(OSError, match="no space left"):
         materialise_model("random:tiny-llama", tmp_path)

@@ -14,15 +14,15 @@ LINES = """\
 Process EngineCore:
 ValueError: To serve at least one request
 """
-"""Log of vLLM 0.32 when the KV memory is too small, shortened."""
+"""Shortened log of vLLM 0.32 whose KV memory is too small."""
 RANKS = """\
 (Worker_TP1 pid=9) ERROR 11-28 06:56:23 [x.py:1] torch.OutOfMemoryError: CUDA out of memory. Tried
 """
 REFERS = "Engine core initialization failed. See root cause above. Failed core proc(s): {}"
 
 
-def cause(folder: Path, before: str, during: str, error: str) -> str:
-    """Return what a process names as the cause, whose child logs `during` to its output."""
+def reported_cause(folder: Path, before: str, during: str, error: str) -> str:
+    """Return the cause that a process reports after its child has logged `during`."""
     program = (
         "import subprocess, sys\n"
         "from justitia_ray.serve.engines.start_log import StartLog\n"
@@ -51,16 +51,18 @@ def cause(folder: Path, before: str, during: str, error: str) -> str:
         ("", REFERS),
     ],
 )
-def test_error_that_refers_to_the_log_is_replaced_by_the_error_there(
+def test_error_that_refers_to_the_log_is_replaced_by_the_logged_error(
     log: str, named: str, tmp_path: Path
 ) -> None:
-    assert named == cause(tmp_path, "", log, REFERS)
+    assert named == reported_cause(tmp_path, "", log, REFERS)
 
 
-def test_error_of_an_earlier_start_is_not_named(tmp_path: Path) -> None:
-    assert REFERS == cause(tmp_path, LINES, "", REFERS)
+def test_logged_error_of_an_earlier_start_is_not_reported(tmp_path: Path) -> None:
+    assert REFERS == reported_cause(tmp_path, LINES, "", REFERS)
 
 
-def test_error_with_its_own_reason_stays_in_one_line(tmp_path: Path) -> None:
-    """Serve's status shows the last line of an error."""
-    assert "1 error Value error, x" == cause(tmp_path, "", LINES, "1 error\n  Value error, x\n")
+def test_error_with_its_own_reason_is_one_line(tmp_path: Path) -> None:
+    """Ray Serve's status shows the last line of an error."""
+    assert "1 error Value error, x" == reported_cause(
+        tmp_path, "", LINES, "1 error\n  Value error, x\n"
+    )

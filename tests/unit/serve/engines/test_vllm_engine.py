@@ -42,7 +42,7 @@ from justitia_ray.serve.engines.vllm_requests import LeaseMeter
     ],
 )
 def test_options_that_would_break_the_service_are_refused(option: dict[str, VllmValue]) -> None:
-    """These options would change the queue, capacity, names or privacy unnoticed by the service."""
+    """The service would not notice that queue, capacity, names or privacy have changed."""
     with pytest.raises(ConfigError, match=r"vllm_args: .*(allowed|cannot be set|no.* option name)"):
         VllmEngine("model", "name", option)
 
@@ -57,13 +57,13 @@ def test_priority_scheduling_is_always_enabled() -> None:
     ("exit_codes", "oom_kills", "expected"),
     [([None], 0, True), ([1], 0, True), ([-9], 0, False), ([-9], 1, True), ([None, 0], 0, False)],
 )
-def test_end_of_a_core_says_whether_the_engine_died_by_itself(
+def test_exit_code_tells_whether_the_engine_died_by_itself(
     exit_codes: list[int | None],
     oom_kills: int,
     expected: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With several processes, the one that has ended decides.
+    """Of several engine processes the one that has ended decides.
 
     The OOM killer is recognised by the kernel's kill count.
     """
@@ -75,23 +75,23 @@ def test_end_of_a_core_says_whether_the_engine_died_by_itself(
 
 
 @pytest.mark.asyncio
-async def test_batch_size_equals_that_of_the_vllm_server(
+async def test_batch_size_is_that_of_vllms_own_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The batch size depends on the usage context.
+    """VLLM derives the batch size from the usage context.
 
     On an H100 it is 8,192 tokens for the server and 2,048 without a context.
     """
     uses: list[str] = []
 
-    def refuse(_: object, usage_context: str = "ENGINE_CONTEXT", **__: object) -> None:
+    def refuse_start(_: object, usage_context: str = "ENGINE_CONTEXT", **__: object) -> None:
         uses.append(usage_context)
         raise RuntimeError("no engine here")
 
     for module, names in {
         "vllm.engine.arg_utils": {"AsyncEngineArgs": SimpleNamespace(from_cli_args=lambda _: None)},
         "vllm.usage.usage_lib": {"UsageContext": SimpleNamespace(OPENAI_API_SERVER="server")},
-        "vllm.v1.engine.async_llm": {"AsyncLLM": SimpleNamespace(from_engine_args=refuse)},
+        "vllm.v1.engine.async_llm": {"AsyncLLM": SimpleNamespace(from_engine_args=refuse_start)},
     }.items():
         monkeypatch.setitem(sys.modules, module, SimpleNamespace(**names))
     engine: Any = VllmEngine("model", "name", {})
@@ -114,8 +114,8 @@ def test_engine_that_was_killed_did_not_die_by_itself() -> None:
 
 @pytest.mark.vllm
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning")
-def test_options_go_through_vllms_own_parser() -> None:
-    """Options of `vllm serve` are accepted, and the error names what vLLM refuses."""
+def test_options_are_parsed_by_vllms_own_parser() -> None:
+    """All options of `vllm serve` are accepted, and errors name those that vLLM refuses."""
     options = {"max_model_len": 2048, "enforce_eager": True, "enable_prefix_caching": False}
 
     parsed = parse_vllm_args(
@@ -147,8 +147,8 @@ def test_options_go_through_vllms_own_parser() -> None:
     "value",
     [*(2048, "2048", "2k", "2K", "25.6k", "1M", "0.5m", "auto", "Auto", "-1", -1), " 4k "],
 )
-def test_context_is_declared_as_vllm_reads_it(value: VllmValue) -> None:
-    """The ingress has no vLLM and uses the declared context until an engine has started."""
+def test_declared_context_length_is_read_as_vllm_reads_it(value: VllmValue) -> None:
+    """The ingress has no vLLM and uses the declared length until an engine has started."""
     engine = EngineSection(vllm_args={"max_model_len": value})
     parsed = parse_vllm_args("m", "m", checked_vllm_args(engine.vllm_args), {})
 
@@ -158,15 +158,15 @@ def test_context_is_declared_as_vllm_reads_it(value: VllmValue) -> None:
 @pytest.mark.vllm
 @pytest.mark.filterwarnings("ignore:.*torch.jit.*is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("value", ["lots", "2.5K", "-2k", "", "2 k", "1e3", True])
-def test_context_that_vllm_does_not_read_is_refused(value: VllmValue) -> None:
+def test_context_length_that_vllm_cannot_read_is_refused(value: VllmValue) -> None:
     with pytest.raises(ConfigError):
         parse_vllm_args("m", "m", checked_vllm_args({"max_model_len": value}), {})
     with pytest.raises(ValidationError, match="a number of tokens above 0"):
         EngineSection(vllm_args={"max_model_len": value})
 
 
-def state(request_id: str, prompt_len: int, *, generates: bool) -> Any:
-    """Return the fields of `RequestState` that a meter reads, for a newly admitted sequence."""
+def request_state(request_id: str, prompt_len: int, *, generates: bool) -> Any:
+    """Return the fields of vLLM's `RequestState` that a meter reads, for a new sequence."""
     serving = object() if generates else None
     return SimpleNamespace(
         request_id=request_id,
@@ -179,10 +179,10 @@ def state(request_id: str, prompt_len: int, *, generates: bool) -> Any:
     )
 
 
-def test_computed_input_is_charged_as_one_output_token() -> None:
-    """An input without generation is charged with d = 1 once computed, and with nothing before."""
+def test_input_without_generation_is_charged_as_one_output_token() -> None:
+    """The charge is d = 1 once the input is computed, and nothing before."""
     meter = LeaseMeter(0)
-    first, second = (state(request_id, 4, generates=False) for request_id in ("a", "b"))
+    first, second = (request_state(request_id, 4, generates=False) for request_id in ("a", "b"))
     meter.add_sequence(first)
     meter.add_sequence(second)
     waiting = meter.read_progress()
@@ -191,8 +191,8 @@ def test_computed_input_is_charged_as_one_output_token() -> None:
     assert (Progress(8, 0), Progress(8, 1)) == (waiting, meter.read_progress())
 
 
-def test_sequence_that_generates_is_counted_by_vllms_own_count() -> None:
-    meter, running = LeaseMeter(0), state("g", 5, generates=True)
+def test_generating_sequence_is_charged_by_vllms_own_token_count() -> None:
+    meter, running = LeaseMeter(0), request_state("g", 5, generates=True)
     meter.add_sequence(running)
     running.is_prefilling = False
     running.stats.num_generation_tokens = 3
@@ -202,7 +202,7 @@ def test_sequence_that_generates_is_counted_by_vllms_own_count() -> None:
 
 def test_cached_tokens_are_reported_once_every_sequence_has_a_token() -> None:
     meter = LeaseMeter(0)
-    first, second = (state(request_id, 40, generates=True) for request_id in ("a", "b"))
+    first, second = (request_state(request_id, 40, generates=True) for request_id in ("a", "b"))
     meter.add_sequence(first)
     meter.add_sequence(second)
     assert meter.read_final(0.0).cached_tokens is None
@@ -220,7 +220,7 @@ def test_tokens_of_a_preempted_sequence_are_counted_again_as_far_as_the_cache_lo
     """Two sequences were admitted again in one step: 400 tokens, of which 100 were cached."""
     recomputations = Recomputations()
     meter, other = (LeaseMeter(0, recomputations=recomputations) for _ in range(2))
-    first, second = (state(name, 90, generates=True) for name in ("a", "b"))
+    first, second = (request_state(name, 90, generates=True) for name in ("a", "b"))
     meter.add_sequence(first)
     other.add_sequence(second)
     recomputations.note_step(400, 100)
@@ -235,7 +235,7 @@ def test_tokens_of_a_preempted_sequence_are_counted_again_as_far_as_the_cache_lo
 
 def test_every_preemption_of_a_sequence_counts() -> None:
     """Without a prefix cache the engine finds nothing."""
-    meter, running = LeaseMeter(0), state("a", 90, generates=True)
+    meter, running = LeaseMeter(0), request_state("a", 90, generates=True)
     meter.add_sequence(running)
     running.stats.num_preemptions, running.stats.num_generation_tokens = 2, 10
 
@@ -245,7 +245,7 @@ def test_every_preemption_of_a_sequence_counts() -> None:
 
 
 def test_release_without_a_count_of_preemptions_reports_none() -> None:
-    meter, running = LeaseMeter(0), state("a", 90, generates=True)
+    meter, running = LeaseMeter(0), request_state("a", 90, generates=True)
     meter.add_sequence(running)
     del running.stats.num_preemptions
 

@@ -28,7 +28,7 @@ _LAST_EVENT = {
 
 
 class GrantingQueue(FakeQueueClient):
-    """Queue client that grants every inference at once and stores nothing."""
+    """Queue client that grants every inference at once and records nothing."""
 
     async def next_grant(self, inference: PendingInference) -> Any:
         return Grant("q", "i", "l", "r", 0, 1, 0.0)
@@ -61,23 +61,23 @@ class AnsweringReplicas:
 
 
 class AnsweringScheduler:
-    """Scheduler that finds every application whose id has an odd number of characters."""
+    """Scheduler that knows every application whose id has an odd number of characters."""
 
     async def find_application(self, key: str) -> dict[str, Any] | None:
-        return {"application_id": key} if self._knows(key) else None
+        return {"application_id": key} if self._knows_application(key) else None
 
     async def applications(self, most: int, tenant: str | None) -> dict[str, Any]:
         none = {"applications": 0, "waiting": 0, "running": 0}
         return {"applications": [], "own": none, "others": none}
 
     async def close_application(self, key: str) -> bool:
-        return self._knows(key)
+        return self._knows_application(key)
 
     async def cancel_application(self, key: str) -> bool:
-        return self._knows(key)
+        return self._knows_application(key)
 
     async def console_application(self, key: str) -> bytes | None:
-        return b"{}" if self._knows(key) else None
+        return b"{}" if self._knows_application(key) else None
 
     async def console_frame(self, tenant: str | None, epoch: Any, number: int | None) -> None:
         return None
@@ -91,12 +91,12 @@ class AnsweringScheduler:
     async def status(self, applications: int) -> dict[str, Any]:
         return {"ready": True, "degraded": None, "replicas": {"r": {}}}
 
-    def _knows(self, key: str) -> bool:
+    def _knows_application(self, key: str) -> bool:
         return len(split_key(key)[1]) % 2 == 1
 
 
 class AnsweringPredictor:
-    """Predictor handle without classes that accepts every sample."""
+    """Predictor handle that knows no classes and accepts every sample."""
 
     def __init__(self) -> None:
         self.overview = SimpleNamespace(remote=self._overview)
@@ -114,7 +114,7 @@ class AnsweringPredictor:
 
 
 class AnsweringInspection:
-    """Inspection that finds one ingress and nothing else."""
+    """Inspection that finds one ingress and no other process."""
 
     async def inspect(self) -> Inspection:
         ingress = IngressReport(ingress_id="i", epoch=1, open_applications=0)
@@ -122,7 +122,7 @@ class AnsweringInspection:
 
 
 def answering_model(specs: ApplicationSpecCache, **ingress: Any) -> ServedModel:
-    """Return a served model `m` that answers everything; `ingress` sets that section's options."""
+    """Return a served model `m` that answers every call; `ingress` sets options."""
     model, engine = {"name": "m", "path": "none"}, {"kind": "fake"}
     config = AppConfig.parse({"model": model, "engine": engine, "ingress": ingress})
     parts: Any = (GrantingQueue(), AnsweringReplicas(), FakeEstimates(), FakeCounter(), specs)

@@ -14,7 +14,7 @@ class Caller:
         self.headers: dict[str, str] = {}
         self.messages: list[Message] = []
         self.sent = asyncio.Event()
-        """Event that is set with each message."""
+        """Event that is set at each message to the caller."""
         self.leaves = asyncio.Event()
         self._unread = [{"type": "http.request", "body": body}]
 
@@ -28,7 +28,7 @@ class Caller:
         self.messages.append(message)
         self.sent.set()
 
-    async def until_chunks(self, count: int) -> None:
+    async def wait_for_chunks(self, count: int) -> None:
         while len(self.chunks) < count:
             self.sent.clear()
             await self.sent.wait()
@@ -38,8 +38,8 @@ class Caller:
         return [m["body"] for m in self.messages if m["type"] == "http.response.body"]
 
 
-class Source:
-    """Stream items fed by the test; None ends the stream."""
+class FedStream:
+    """Stream whose items the test feeds; None ends the stream."""
 
     def __init__(self) -> None:
         self.items: asyncio.Queue[StreamItem | Exception | None] = asyncio.Queue()

@@ -17,24 +17,24 @@ BODIES: dict[str, dict[str, Any]] = {
     MESSAGES: BODY,
     RESPONSES: {"model": "m", "input": "a", "max_output_tokens": 5, "stream": True},
 }
-"""A request body for each path that generates."""
+"""One request body for each path that generates."""
 
 
-def compact(data: Any) -> str:
+def compact_json(data: Any) -> str:
     return json.dumps(data, separators=(",", ":"))
 
 
-def named(kind: str, **data: Any) -> bytes:
-    return f"event: {kind}\ndata: {compact({**data, 'type': kind})}\n\n".encode()
+def named_event(kind: str, **data: Any) -> bytes:
+    return f"event: {kind}\ndata: {compact_json({**data, 'type': kind})}\n\n".encode()
 
 
-def _chunk(object_: str, **choice: Any) -> bytes:
+def _completion_chunk(object_: str, **choice: Any) -> bytes:
     choices = [{"index": 0, **choice, "logprobs": None}]
     head = {"id": "engine-1", "object": object_, "created": 7, "model": "m"}
-    return f"data: {compact({**head, 'choices': choices})}\n\n".encode()
+    return f"data: {compact_json({**head, 'choices': choices})}\n\n".encode()
 
 
-def _response(status: str, *output: Any) -> dict[str, Any]:
+def _response_object(status: str, *output: Any) -> dict[str, Any]:
     return {
         "id": "resp_engine",
         "created_at": 7,
@@ -70,51 +70,61 @@ _MESSAGE = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m",
 
 STREAMS: dict[str, list[bytes]] = {
     CHAT: [
-        _chunk("chat.completion.chunk", delta={"role": "assistant", "content": ""}),
-        _chunk("chat.completion.chunk", delta={"content": "hi"}),
-        _chunk("chat.completion.chunk", delta={}, finish_reason="stop"),
+        _completion_chunk("chat.completion.chunk", delta={"role": "assistant", "content": ""}),
+        _completion_chunk("chat.completion.chunk", delta={"content": "hi"}),
+        _completion_chunk("chat.completion.chunk", delta={}, finish_reason="stop"),
         b"data: [DONE]\n\n",
     ],
     COMPLETIONS: [
-        _chunk("text_completion", text="hi"),
-        _chunk("text_completion", text="", finish_reason="stop"),
+        _completion_chunk("text_completion", text="hi"),
+        _completion_chunk("text_completion", text="", finish_reason="stop"),
         b"data: [DONE]\n\n",
     ],
     MESSAGES: [
-        named(
+        named_event(
             "message_start",
             message=_MESSAGE | {"usage": {"input_tokens": 1, "output_tokens": 0}},
         ),
-        named("content_block_start", index=0, content_block={"type": "text", "text": ""}),
-        named("content_block_delta", index=0, delta={"type": "text_delta", "text": "hi"}),
-        named("content_block_stop", index=0),
-        named("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 1}),
-        named("message_stop"),
+        named_event("content_block_start", index=0, content_block={"type": "text", "text": ""}),
+        named_event("content_block_delta", index=0, delta={"type": "text_delta", "text": "hi"}),
+        named_event("content_block_stop", index=0),
+        named_event("message_delta", delta={"stop_reason": "end_turn"}, usage={"output_tokens": 1}),
+        named_event("message_stop"),
     ],
     RESPONSES: [
-        named("response.created", response=_response("in_progress"), sequence_number=0),
-        named("response.in_progress", response=_response("in_progress"), sequence_number=1),
-        named(
+        named_event(
+            "response.created", response=_response_object("in_progress"), sequence_number=0
+        ),
+        named_event(
+            "response.in_progress", response=_response_object("in_progress"), sequence_number=1
+        ),
+        named_event(
             "response.output_item.added",
             output_index=0,
             item=_SAID | {"content": [], "status": "in_progress"},
             sequence_number=2,
         ),
-        named("response.content_part.added", **_AT, part=_PART | {"text": ""}, sequence_number=3),
-        named("response.output_text.delta", **_AT, delta=_TEXT, logprobs=[], sequence_number=4),
-        named("response.output_text.done", **_AT, text=_TEXT, logprobs=[], sequence_number=5),
-        named("response.content_part.done", **_AT, part=_PART, sequence_number=6),
-        named("response.output_item.done", output_index=0, item=_SAID, sequence_number=7),
-        named("response.completed", response=_response("completed", _SAID), sequence_number=8),
+        named_event(
+            "response.content_part.added", **_AT, part=_PART | {"text": ""}, sequence_number=3
+        ),
+        named_event(
+            "response.output_text.delta", **_AT, delta=_TEXT, logprobs=[], sequence_number=4
+        ),
+        named_event("response.output_text.done", **_AT, text=_TEXT, logprobs=[], sequence_number=5),
+        named_event("response.content_part.done", **_AT, part=_PART, sequence_number=6),
+        named_event("response.output_item.done", output_index=0, item=_SAID, sequence_number=7),
+        named_event(
+            "response.completed", response=_response_object("completed", _SAID), sequence_number=8
+        ),
     ],
 }
-"""A complete stream for each path, one event per chunk."""
+"""One complete stream for each path, a chunk per event."""
 PATHS = tuple(STREAMS)
 HEAD = (200, {"content-type": "text/event-stream; charset=utf-8"})
 
 
 def events_of(body: bytes) -> list[tuple[str | None, Any]]:
-    """Return the name and data of each event of a body, without comments; [DONE] is a string."""
+    """Return name and data of each event in a body, without comments; [DONE] is a string."""
     found = []
     for block in body.decode().split("\n\n"):
         name = data = None

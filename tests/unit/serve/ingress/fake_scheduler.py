@@ -11,7 +11,7 @@ from justitia_ray.protocol.messages import IngressMail, IngressMessage, Opened, 
 
 
 class FakeScheduler:
-    """Scheduler that accepts calls of its own epoch and delivers messages posted by the test."""
+    """Scheduler that accepts calls of its own epoch and delivers the messages that a test posts."""
 
     def __init__(self) -> None:
         self.epoch = 1
@@ -22,14 +22,14 @@ class FakeScheduler:
         self.refused: list[tuple[str, str, NackReason]] = []
         self.still_waits = True
         self.refusal: Refusal | None = None
-        """Refusal of every application opening; None: openings are accepted."""
+        """Refusal with which every opening is answered; None: openings are accepted."""
         self.standings: tuple[LimitStanding, ...] = ()
-        """Limits that are returned with the answer to an opening."""
+        """Limits of the tenant that the answer to an opening carries."""
         self.ingress_ids: list[str] = []
-        """Ids under which the ingress has called, without repetitions."""
+        """Ids under which the ingress has called, each once."""
         self._forgotten: set[str] = set()
         self.failures: dict[str, list[Exception]] = {}
-        """Errors that the next calls of each method raise."""
+        """Errors that the next calls raise, by method."""
         self.failed = 0
         self._mailbox: Mailbox[IngressMessage] = Mailbox()
         self._bell = asyncio.Event()
@@ -42,31 +42,31 @@ class FakeScheduler:
     def items(self) -> list[Submission]:
         return [item for _, items in self.batches for item in items]
 
-    def post(self, *messages: IngressMessage) -> None:
+    def post_messages(self, *messages: IngressMessage) -> None:
         for message in messages:
             self._mailbox.put(message)
-        self._ring()
+        self._wake_polls()
 
-    def replace(self) -> None:
-        """Replace the scheduler by a new one without state."""
+    def replace_scheduler(self) -> None:
+        """Start a new scheduler without state and with the next epoch."""
         self.epoch += 1
         self.has_all = False
         self.batches.clear()
         self._mailbox = Mailbox()
-        self._ring()
+        self._wake_polls()
 
-    def forget(self) -> None:
-        """Forget the ingress and its outstanding inferences, as if it had been silent too long."""
+    def forget_ingress(self) -> None:
+        """Forget the ingress and its inferences, as a scheduler does after a long silence."""
         self._forgotten.add(self.ingress_ids[-1])
         self.batches.clear()
         self._mailbox = Mailbox()
-        self._ring()
+        self._wake_polls()
 
     def fail_next(self, method: str, *errors: Exception) -> None:
         self.failures.setdefault(method, []).extend(errors)
-        self._ring()
+        self._wake_polls()
 
-    def _ring(self) -> None:
+    def _wake_polls(self) -> None:
         self._bell.set()
         self._bell = asyncio.Event()
 
@@ -75,7 +75,7 @@ class FakeScheduler:
             self.failed += 1
             raise self.failures[method].pop(0)
 
-    def _mail(self, ingress_id: str, epoch: int, ack: int) -> IngressMail:
+    def _mail_for(self, ingress_id: str, epoch: int, ack: int) -> IngressMail:
         if ingress_id not in self.ingress_ids:
             self.ingress_ids.append(ingress_id)
         if epoch != self.epoch or ingress_id in self._forgotten:
@@ -85,7 +85,7 @@ class FakeScheduler:
     async def _submit_many(
         self, ingress_id: str, epoch: int, ack: int, items: tuple[Submission, ...]
     ) -> IngressMail:
-        mail = self._mail(ingress_id, epoch, ack)
+        mail = self._mail_for(ingress_id, epoch, ack)
         if mail.epoch == epoch and not mail.forgotten:
             told = tuple(item for item in items if not isinstance(item, Resubmitted))
             self.batches.append((epoch, told))
@@ -93,7 +93,7 @@ class FakeScheduler:
         return mail
 
     async def _poll_grants(self, ingress_id: str, epoch: int, ack: int) -> IngressMail:
-        while (mail := self._mail(ingress_id, epoch, ack)) == IngressMail(epoch):
+        while (mail := self._mail_for(ingress_id, epoch, ack)) == IngressMail(epoch):
             self._maybe_fail("poll_grants")
             await self._bell.wait()
         self._maybe_fail("poll_grants")

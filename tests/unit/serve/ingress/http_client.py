@@ -22,7 +22,7 @@ from justitia_ray.serve.ingress.waiting_streams import StreamOutlooks
 
 
 class StandInGateway:
-    """Gateway that reads bodies as the real one does and returns the answers set by the test."""
+    """Gateway that reads bodies as the real one does and returns answers set by the test."""
 
     max_model_len = 100
 
@@ -33,7 +33,7 @@ class StandInGateway:
         self.items: list[StreamItem] = [(200, {"content-type": "text/plain"}), b"told"]
         self.unscheduled_answer: Answer = (200, {"content-type": "text/plain"}, b"unscheduled")
         self.source: Any = None
-        """Source of the stream items; None: `items` are used."""
+        """Stream to answer with; None: `items` are sent."""
         self.submitter = self.attempts = self
         self.limits: tuple[LimitStanding, ...] = ()
         self.outlooks = StreamOutlooks(self.ask_outlooks, 0.0)
@@ -105,10 +105,10 @@ class StandInGateway:
 
 
 FINDER = ApplicationFinder(RecognitionSection())
-"""Finder that uses only the ids in a call and requests nothing from a directory."""
+"""Application finder that uses only the ids in a call, without a directory."""
 
 
-def model_of(
+def served_model(
     gateway: Any = None, scheduler: Any = None, predictor: Any = None, **config: Any
 ) -> ServedModel:
     parsed = AppConfig.parse({"model": {"name": "m", "path": "none"}, **config})

@@ -12,21 +12,21 @@ from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door
 from justitia_ray.serve.ingress.http_app import build_http_app
 from justitia_ray.serve.ingress.models import ServedModels
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
-from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, model_of
+from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, served_model
 
 
 class LocalService:
-    """HTTP service in front of a stand-in that collects the errors its calls raise to Serve."""
+    """HTTP server around an ASGI application that collects the errors its calls raise."""
 
     def __init__(self, gateway: StandInGateway, **ingress: Any) -> None:
-        model = model_of(gateway, ingress=ingress)
+        model = served_model(gateway, ingress=ingress)
         models, specs = ServedModels([model]), ApplicationSpecCache(600.0, 100)
         self._app = build_http_app(models, specs, Door(None, DEFAULT_TENANT), FINDER)
         self.url = ""
         self.raised: list[type[Exception]] = []
 
     async def app(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer a call as Serve does: an error is recorded and not propagated."""
+        """Answer a call as Ray Serve does: record an error instead of propagating it."""
         try:
             await self._app(scope, receive, send)
         except Exception as error:

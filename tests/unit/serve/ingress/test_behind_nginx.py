@@ -12,7 +12,7 @@ import pytest
 from justitia_ray.serve.ingress.replica_calls import StreamItem
 from tests.debian_programs import debian_program
 from tests.eventually import eventually
-from tests.unit.serve.ingress.asgi_caller import Source
+from tests.unit.serve.ingress.asgi_caller import FedStream
 from tests.unit.serve.ingress.engine_streams import BODIES, HEAD, PATHS, STREAMS
 from tests.unit.serve.ingress.http_client import StandInGateway
 from tests.unit.serve.ingress.local_service import LocalService
@@ -45,7 +45,7 @@ def _free_port() -> int:
         return port
 
 
-def _listens(port: int) -> bool:
+def _is_listening(port: int) -> bool:
     with socket.socket() as caller:
         return caller.connect_ex(("127.0.0.1", port)) == 0
 
@@ -59,7 +59,7 @@ async def nginx_before(url: str, folder: Path) -> AsyncIterator[str]:
         program, "-c", str(config), "-p", str(folder), stderr=asyncio.subprocess.DEVNULL
     )
     try:
-        await eventually(lambda: _listens(port), "nginx listens")
+        await eventually(lambda: _is_listening(port), "nginx listens")
         yield f"http://127.0.0.1:{port}"
     finally:
         process.terminate()
@@ -67,8 +67,8 @@ async def nginx_before(url: str, folder: Path) -> AsyncIterator[str]:
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_each_chunk_passes_before_the_next_is_there(path: str, tmp_path: Path) -> None:
-    gateway, source = StandInGateway(), Source()
+async def test_nginx_passes_each_chunk_before_the_next_exists(path: str, tmp_path: Path) -> None:
+    gateway, source = StandInGateway(), FedStream()
     gateway.source = source
     async with (
         LocalService(gateway, keepalive_s=0.1).listening() as service,

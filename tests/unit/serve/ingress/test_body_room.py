@@ -24,14 +24,14 @@ class _Readers:
         self._ends: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def begin(self, name: str, size_bytes: int) -> None:
-        """Start a call; the tenant is the part of its name before the space."""
+    async def begin_call(self, name: str, size_bytes: int) -> None:
+        """Start a call; its tenant is the part of its name before the space."""
         self._ends[name] = asyncio.Event()
-        self._tasks[name] = asyncio.create_task(self._read(name, size_bytes))
+        self._tasks[name] = asyncio.create_task(self._read_body(name, size_bytes))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
-    async def _read(self, name: str, size_bytes: int) -> None:
+    async def _read_body(self, name: str, size_bytes: int) -> None:
         with self.room.hold(name.split()[0]) as held:
             held.note_size(size_bytes)
             async with held.turn():
@@ -41,49 +41,49 @@ class _Readers:
                 finally:
                     self.reading.remove(name)
 
-    async def end(self, name: str) -> None:
+    async def end_call(self, name: str) -> None:
         self._ends[name].set()
         await self._tasks[name]
         await asyncio.sleep(0)
 
-    async def leave(self, name: str) -> None:
+    async def cancel_call(self, name: str) -> None:
         self._tasks[name].cancel()
         await asyncio.wait([self._tasks[name]])
         await asyncio.sleep(0)
 
 
-async def test_bytes_in_parsing_are_bounded_and_tenants_alternate() -> None:
+async def test_bytes_being_parsed_are_bounded_and_tenants_take_turns() -> None:
     readers = _Readers(BodyRoom(1_000 * _MIB, 20 * _MIB))
     for name in ("a 1", "a 2", "a 3", "a 4", "b 1"):
-        await readers.begin(name, 10 * _MIB)
+        await readers.begin_call(name, 10 * _MIB)
 
     assert ["a 1", "a 2"] == readers.reading
-    await readers.end("a 1")
+    await readers.end_call("a 1")
     assert ["a 2", "b 1"] == readers.reading
-    await readers.leave("a 3")
-    await readers.end("a 2")
+    await readers.cancel_call("a 3")
+    await readers.end_call("a 2")
     assert ["b 1", "a 4"] == readers.reading
-    await readers.leave("a 4")
-    await readers.end("b 1")
-    await readers.begin("c 1", 10 * _MIB)
+    await readers.cancel_call("a 4")
+    await readers.end_call("b 1")
+    await readers.begin_call("c 1", 10 * _MIB)
     assert ["c 1"] == readers.reading
-    await readers.end("c 1")
+    await readers.end_call("c 1")
 
 
-async def test_body_longer_than_is_read_at_once_has_its_turn_alone() -> None:
+async def test_body_longer_than_the_bound_is_parsed_alone() -> None:
     readers = _Readers(BodyRoom(1_000 * _MIB, 20 * _MIB))
     for name, size_mib in (("a 1", 1), ("b 1", 30), ("c 1", 1)):
-        await readers.begin(name, size_mib * _MIB)
+        await readers.begin_call(name, size_mib * _MIB)
 
     assert ["a 1"] == readers.reading
-    await readers.end("a 1")
+    await readers.end_call("a 1")
     assert ["b 1"] == readers.reading
-    await readers.end("b 1")
+    await readers.end_call("b 1")
     assert ["c 1"] == readers.reading
-    await readers.end("c 1")
+    await readers.end_call("c 1")
 
 
-async def test_small_body_is_read_whatever_waits() -> None:
+async def test_small_body_is_read_while_large_ones_wait() -> None:
     room = BodyRoom(_MIB, _MIB)
     with room.hold("a") as large, room.hold("a") as small:
         large.note_size(_MIB)
@@ -92,28 +92,28 @@ async def test_small_body_is_read_whatever_waits() -> None:
             pass
 
 
-async def test_full_room_refuses_bodies_and_one_tenant_cannot_take_all_of_it() -> None:
-    """One tenant may take 80 of 100 MiB, and another tenant still finds room."""
+async def test_full_room_refuses_bodies_and_no_tenant_may_fill_it() -> None:
+    """One tenant may take 80 of 100 MiB, so another tenant's body still finds room."""
     readers = _Readers(BodyRoom(100 * _MIB, _MIB))
     for call in range(8):
-        await readers.begin(f"a {call}", 10 * _MIB)
+        await readers.begin_call(f"a {call}", 10 * _MIB)
     with (
         readers.room.hold("a") as last,
         pytest.raises(QueueFull, match=r"ingress\.max_body_bytes_held") as refused,
     ):
         last.note_size(10 * _MIB)
-    await readers.begin("b 0", 10 * _MIB)
+    await readers.begin_call("b 0", 10 * _MIB)
     with readers.room.hold("c") as last, pytest.raises(QueueFull):
         last.note_size(20 * _MIB)
     assert refused.value.retry_after_s == 1.0
     for name in (*(f"a {call}" for call in range(8)), "b 0"):
-        await readers.leave(name)
+        await readers.cancel_call(name)
     with readers.room.hold("c") as last:
         last.note_size(100 * _MIB)
 
 
 def test_growing_body_is_counted_once_and_may_fill_the_whole_room() -> None:
-    """A tenant's share limits its second body: a single body may fill the whole room."""
+    """A tenant's share limits its second body; a single body may fill the whole room."""
     room = BodyRoom(100 * _MIB)
     with room.hold("a") as body:
         for size_mib in range(101):
@@ -127,7 +127,7 @@ def test_growing_body_is_counted_once_and_may_fill_the_whole_room() -> None:
         last.note_size(100 * _MIB)
 
 
-def test_room_is_given_back_once() -> None:
+def test_memory_of_a_body_is_released_once() -> None:
     room = BodyRoom(100 * _MIB)
     with room.hold("a") as body, room.hold("b") as other:
         body.note_size(50 * _MIB)
@@ -138,20 +138,20 @@ def test_room_is_given_back_once() -> None:
             last.note_size(51 * _MIB)
 
 
-async def test_turn_and_room_last_as_long_as_the_thread_that_reads_the_body() -> None:
-    """A caller that sends 16 MB and disconnects, repeatedly, occupies one thread and not all."""
+async def test_body_keeps_its_turn_and_memory_until_its_parsing_thread_ends() -> None:
+    """A caller that repeatedly sends 16 MB and disconnects occupies only one thread."""
     room = BodyRoom(16 * _MIB, 16 * _MIB)
     began, may_end = threading.Event(), threading.Event()
 
-    def parse() -> None:
+    def parse_slowly() -> None:
         began.set()
         assert may_end.wait(60.0)
 
-    async def call() -> None:
+    async def read_body() -> None:
         with room.hold("a") as held:
             held.note_size(16 * _MIB)
             async with held.turn():
-                await held.read(parse)
+                await held.read(parse_slowly)
 
     def has_room() -> bool:
         with suppress(QueueFull), room.hold("b") as other:
@@ -159,7 +159,7 @@ async def test_turn_and_room_last_as_long_as_the_thread_that_reads_the_body() ->
             return True
         return False
 
-    left = asyncio.create_task(call())
+    left = asyncio.create_task(read_body())
     assert await asyncio.to_thread(began.wait, 60.0)
     left.cancel()
     await asyncio.wait({left})
@@ -168,33 +168,33 @@ async def test_turn_and_room_last_as_long_as_the_thread_that_reads_the_body() ->
     finally:
         may_end.set()
     await eventually(has_room, "the room is given back")
-    await call()
+    await read_body()
 
 
 async def test_next_turn_starts_when_a_cancelled_callers_thread_ends() -> None:
     readers = _Readers(BodyRoom(100 * _MIB, 16 * _MIB))
     began, may_end = threading.Event(), threading.Event()
 
-    def parse() -> None:
+    def parse_slowly() -> None:
         began.set()
         assert may_end.wait(60.0)
 
-    async def call() -> None:
+    async def read_body() -> None:
         with readers.room.hold("a") as held:
             held.note_size(16 * _MIB)
             async with held.turn():
-                await held.read(parse)
+                await held.read(parse_slowly)
 
-    left = asyncio.create_task(call())
+    left = asyncio.create_task(read_body())
     assert await asyncio.to_thread(began.wait, 60.0)
-    await readers.begin("b 1", 16 * _MIB)
+    await readers.begin_call("b 1", 16 * _MIB)
     left.cancel()
     await asyncio.wait({left})
     try:
         assert not readers.reading
     finally:
         may_end.set()
-    await readers.end("b 1")
+    await readers.end_call("b 1")
 
 
 _PROGRAM = """
@@ -216,8 +216,8 @@ print(resident_mib() - begin)
 """
 
 
-def test_memory_of_large_bodies_is_returned() -> None:
-    """Small blocks that live between freed bodies do not keep the memory from being returned."""
+def test_memory_of_large_bodies_is_returned_to_the_system() -> None:
+    """Small blocks that live between freed bodies must not keep the memory."""
     command = [sys.executable, "-c", _PROGRAM, "returned"]
     said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
 

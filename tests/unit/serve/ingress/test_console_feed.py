@@ -21,12 +21,12 @@ from justitia_ray.serve.ingress.console_feed import (
 
 
 class StandInScheduler:
-    """Scheduler that numbers its frames; the test advances the number."""
+    """Scheduler whose frames are numbered; the test advances the number."""
 
     def __init__(self) -> None:
         self.epoch, self.number = 1, 1
         self.asked: list[tuple[str | None, int | None]] = []
-        """Tenant and last number of each question."""
+        """Tenant and last known frame number of each call."""
         self.failure: Exception | None = None
 
     async def console_frame(
@@ -47,7 +47,7 @@ class StandInScheduler:
 
 @pytest.fixture
 def scheduler(monkeypatch: pytest.MonkeyPatch) -> StandInScheduler:
-    """Return a scheduler that is asked a hundred times a second."""
+    """Return a scheduler whose frames are fetched a hundred times a second."""
     monkeypatch.setattr(console_feed, "INTERVAL_S", 0.01)
     return StandInScheduler()
 
@@ -61,7 +61,7 @@ async def hub(scheduler: StandInScheduler) -> AsyncIterator[ConsoleHub]:
 
 
 async def line(viewer: Viewer, kind: str = "frame") -> dict[str, Any]:
-    """Return a viewer's next line of a kind."""
+    """Return the next line of a given kind that a viewer receives."""
     async with asyncio.timeout(5):
         while True:
             told: dict[str, Any] = json.loads(await viewer.next_line())
@@ -69,7 +69,7 @@ async def line(viewer: Viewer, kind: str = "frame") -> dict[str, Any]:
                 return told
 
 
-async def test_the_first_frame_is_whole_and_the_next_has_the_changes(
+async def test_first_frame_is_whole_and_the_next_has_the_changes(
     hub: ConsoleHub, scheduler: StandInScheduler
 ) -> None:
     viewer = hub.join(None, ["m"])
@@ -80,7 +80,7 @@ async def test_the_first_frame_is_whole_and_the_next_has_the_changes(
     assert (told["number"], told["since"]) == (2, 1)
 
 
-async def test_viewers_of_one_tenant_share_the_questions(
+async def test_viewers_of_one_tenant_share_the_scheduler_calls(
     hub: ConsoleHub, scheduler: StandInScheduler
 ) -> None:
     viewers = [hub.join("acme", ["m"]) for _ in range(3)]
@@ -95,7 +95,7 @@ async def test_viewers_of_one_tenant_share_the_questions(
     assert len(changes) <= 1 + scheduler.asked.index(("acme", 1))
 
 
-async def test_a_tenant_and_an_operator_get_different_frames(
+async def test_tenant_and_operator_get_different_frames(
     hub: ConsoleHub, scheduler: StandInScheduler
 ) -> None:
     viewers = {tenant: hub.join(tenant, ["m"]) for tenant in (None, "acme", "globex")}
@@ -103,7 +103,7 @@ async def test_a_tenant_and_an_operator_get_different_frames(
         assert (await line(viewer))["tenant"] == tenant
 
 
-async def test_nothing_is_asked_without_a_viewer(
+async def test_scheduler_is_not_called_without_a_viewer(
     hub: ConsoleHub, scheduler: StandInScheduler
 ) -> None:
     viewer = hub.join(None, ["m"])
@@ -117,7 +117,7 @@ async def test_nothing_is_asked_without_a_viewer(
     assert len(scheduler.asked) == count
 
 
-async def test_the_death_of_the_scheduler_is_told_and_its_successor_sends_a_whole_frame(
+async def test_dead_scheduler_is_shown_and_the_next_one_sends_a_whole_frame(
     hub: ConsoleHub, scheduler: StandInScheduler
 ) -> None:
     viewer = hub.join(None, ["m"])
@@ -130,22 +130,22 @@ async def test_the_death_of_the_scheduler_is_told_and_its_successor_sends_a_whol
     assert (await line(viewer))["since"] is None
 
 
-async def test_a_scheduler_that_does_not_answer_is_told(
+async def test_scheduler_that_does_not_answer_is_shown(
     hub: ConsoleHub, scheduler: StandInScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(console_feed, "ANSWER_S", 0.01)
 
-    async def no_answer(*arguments: object) -> None:
+    async def never_answer(*arguments: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(scheduler, "console_frame", no_answer)
+    monkeypatch.setattr(scheduler, "console_frame", never_answer)
     told = await line(hub.join(None, ["m"]), "trouble")
 
     assert told["reason"] == "the scheduler has not answered within 0.01 s"
     assert told["since_s"] > 0
 
 
-async def test_a_slow_viewer_misses_frames_and_then_gets_a_whole_one(
+async def test_slow_viewer_misses_frames_and_then_gets_a_whole_one(
     hub: ConsoleHub, scheduler: StandInScheduler
 ) -> None:
     viewer = hub.join("acme", ["m"])
@@ -158,7 +158,7 @@ async def test_a_slow_viewer_misses_frames_and_then_gets_a_whole_one(
     assert not viewer.behind
 
 
-async def test_operators_are_told_of_the_predictor_and_tenants_are_not(hub: ConsoleHub) -> None:
+async def test_only_operators_see_the_predictor(hub: ConsoleHub) -> None:
     operator, tenant = hub.join(None, ["m"]), hub.join("acme", ["m"])
     assert (await line(operator, "predictor"))["overview"] == {"learns": True}
 
@@ -168,7 +168,7 @@ async def test_operators_are_told_of_the_predictor_and_tenants_are_not(hub: Cons
     assert all(b'"predictor"' not in told for told in tenant._lines)
 
 
-async def test_a_predictor_that_fails_is_told(
+async def test_failing_predictor_is_shown(
     hub: ConsoleHub, scheduler: StandInScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def fail() -> dict[str, Any]:
@@ -180,8 +180,8 @@ async def test_a_predictor_that_fails_is_told(
     assert (told["overview"], told["error"]) == (None, "the predictor gives no answer")
 
 
-async def test_viewers_are_capped(hub: ConsoleHub) -> None:
-    """Tenants cannot take the places of operators, nor one tenant those of others."""
+async def test_number_of_viewers_is_bounded_per_tenant(hub: ConsoleHub) -> None:
+    """Tenants cannot take the places of operators or of other tenants."""
     for _ in range(MOST_VIEWERS_OF_ONE):
         hub.join("acme", ["m"])
     with pytest.raises(TooManyViewers, match="viewers of this tenant") as refused:
@@ -201,7 +201,7 @@ async def test_viewers_are_capped(hub: ConsoleHub) -> None:
 
 
 async def test_several_models_send_frames_side_by_side(scheduler: StandInScheduler) -> None:
-    """One scheduler that is away does not hide the other model."""
+    """If one scheduler is unreachable, the frames of the other model continue."""
     other = StandInScheduler()
     other.failure = AdmissionError("it is away")
     feeds = {

@@ -21,17 +21,19 @@ _ARGS = {
 }
 
 
-class Handle:
-    """Handle that records its calls, answers status, table and configure, and hangs otherwise."""
+class RecordingHandle:
+    """Actor handle that answers status, table and configure, and leaves other calls unanswered."""
 
     def __init__(self) -> None:
         self.policies: list[str] = []
 
-    def options(self, **options: Any) -> "Handle":
+    def options(self, **options: Any) -> "RecordingHandle":
         return self
 
     def __getattr__(self, name: str) -> Any:
-        return SimpleNamespace(remote=getattr(type(self), f"_{name}", Handle._hang).__get__(self))
+        return SimpleNamespace(
+            remote=getattr(type(self), f"_{name}", RecordingHandle._hang).__get__(self)
+        )
 
     async def _configure(self, settings: dict[str, Any]) -> int:
         self.policies.append(settings["policy"])
@@ -48,39 +50,39 @@ class Handle:
 
 
 class WithoutServe(Ingress):
-    """Ingress that Serve neither starts nor stops."""
+    """Ingress that Ray Serve neither starts nor stops."""
 
     async def stop(self) -> None:
         await Ingress.__del__(self)
 
     def __del__(self) -> None:  # type: ignore[override]  # Serve awaits that one
-        """Do nothing when the garbage collector calls this."""
+        pass
 
 
 @pytest.fixture
-def schedulers() -> dict[str, Handle]:
-    return {"m": Handle(), "org/n": Handle()}
+def schedulers() -> dict[str, RecordingHandle]:
+    return {"m": RecordingHandle(), "org/n": RecordingHandle()}
 
 
 @pytest.fixture
 async def ingress(
-    schedulers: dict[str, Handle], monkeypatch: pytest.MonkeyPatch
+    schedulers: dict[str, RecordingHandle], monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[WithoutServe]:
-    async def find(config: AppConfig) -> Handle:
+    async def find_scheduler(config: AppConfig) -> RecordingHandle:
         return schedulers[config.model.name]
 
-    monkeypatch.setattr(module, "get_current_scheduler", find)
+    monkeypatch.setattr(module, "get_current_scheduler", find_scheduler)
     context = SimpleNamespace(app_name="a", replica_id=SimpleNamespace(unique_id="i"))
     monkeypatch.setattr(serve, "get_replica_context", lambda: context)
     found = object.__new__(WithoutServe)
-    parts: Any = [(Handle(), Handle()), (Handle(), Handle())]
+    parts: Any = [(RecordingHandle(), RecordingHandle()), (RecordingHandle(), RecordingHandle())]
     await Ingress.__init__(found, _ARGS, parts, load_prompt_counter)
     yield found
     await found.stop()
 
 
 async def test_settings_reach_the_scheduler_of_their_model(
-    ingress: WithoutServe, schedulers: dict[str, Handle]
+    ingress: WithoutServe, schedulers: dict[str, RecordingHandle]
 ) -> None:
     await ingress.reconfigure({"policy": "vtc", "models": {"org/n": {"policy": "fcfs"}}})
     await ingress.reconfigure({"policy": "srjf", "models": {"org/n": {"policy": "fcfs"}}})
@@ -91,9 +93,9 @@ async def test_settings_reach_the_scheduler_of_their_model(
 
 @pytest.mark.parametrize("models", [{"x": {}}, {"org/n": {"policy": "fifo"}}])
 async def test_invalid_settings_of_one_model_leave_both_unchanged(
-    ingress: WithoutServe, schedulers: dict[str, Handle], models: dict[str, Any]
+    ingress: WithoutServe, schedulers: dict[str, RecordingHandle], models: dict[str, Any]
 ) -> None:
-    """A half-applied change is worse than none.
+    """A change that reached only one of two models would be worse than none.
 
     The operator fixes the file and deploys it again.
     """
@@ -103,7 +105,7 @@ async def test_invalid_settings_of_one_model_leave_both_unchanged(
     assert [] == schedulers["m"].policies == schedulers["org/n"].policies
 
 
-async def test_model_is_named_in_the_query_over_a_handle_too(ingress: WithoutServe) -> None:
+async def test_query_names_the_model_of_a_call_over_a_handle(ingress: WithoutServe) -> None:
     await ingress.reconfigure({"models": {"org/n": {"policy": "fcfs"}}})
     status, _, body = await ingress.call("GET", "/v1/status?model=org%2Fn", {}, b"")
 

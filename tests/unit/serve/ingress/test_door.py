@@ -30,13 +30,13 @@ from justitia_ray.serve.ingress.http_app import build_http_app
 from justitia_ray.serve.ingress.models import ServedModels
 from justitia_ray.serve.ingress.request_context import RequestContext, read_context
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
-from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, client_of, model_of
+from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, client_of, served_model
 
 KEY = create_key(tenant="acme", scopes=["infer"], now=0.0)
 OPEN = Door(None, DEFAULT_TENANT)
 
 
-def guarded(default_tenant: str | None = None) -> Door:
+def guarded_door(default_tenant: str | None = None) -> Door:
     return Door(Gate([lambda: KeyTable([KEY.record])], None, None), default_tenant)
 
 
@@ -45,15 +45,17 @@ def asgi_scope(*headers: tuple[str, str], **more: Any) -> dict[str, Any]:
     return {"headers": raw, **more}
 
 
-async def admitted(door: Door, path: str, *headers: tuple[str, str], **more: Any) -> RequestContext:
+async def admitted_context(
+    door: Door, path: str, *headers: tuple[str, str], **more: Any
+) -> RequestContext:
     scope = asgi_scope(*headers, **more)
     await door.admit(scope, path)
     return context_of(scope)
 
 
-def test_every_route_is_in_the_table() -> None:
-    """A route that is missing from the table would be open to every credential."""
-    app = build_http_app(ServedModels([model_of()]), ApplicationSpecCache(1.0, 1), OPEN, FINDER)
+def test_every_route_is_in_the_authorization_table() -> None:
+    """A route that is missing in the table would be open to every credential."""
+    app = build_http_app(ServedModels([served_model()]), ApplicationSpecCache(1.0, 1), OPEN, FINDER)
     paths = [route.path for route in app.routes if isinstance(route, Route)]
 
     assert {*INFERENCE_PATHS, "/v1/status", "/healthz"} <= {*paths}
@@ -74,32 +76,39 @@ def test_every_route_is_in_the_table() -> None:
         ("/nowhere", None),
     ],
 )
-def test_path_has_a_scope(path: str, scope: Scope | None) -> None:
+def test_every_path_has_its_scope(path: str, scope: Scope | None) -> None:
     assert scope == scope_of(path)
 
 
-async def test_without_access_control_any_tenant_may_be_named() -> None:
-    context = await admitted(OPEN, "/v1/status", ("x-justitia-tenant", "team"))
+async def test_caller_may_name_any_tenant_without_access_control() -> None:
+    context = await admitted_context(OPEN, "/v1/status", ("x-justitia-tenant", "team"))
 
     assert ("team", True) == (context.tenant, context.operates)
-    assert "default" == (await admitted(OPEN, "/v1/status")).tenant
+    assert "default" == (await admitted_context(OPEN, "/v1/status")).tenant
 
 
 async def test_call_over_a_handle_needs_no_credential() -> None:
-    """A call over a handle must name its tenant unless a default tenant is configured."""
-    named = await admitted(guarded(), "/v1/status", ("x-justitia-tenant", "in"), **{TRUSTED: True})
-    unnamed = await admitted(guarded(), "/v1/status", **{TRUSTED: True})
+    """A caller over a handle must name its tenant unless a default tenant is configured."""
+    named = await admitted_context(
+        guarded_door(), "/v1/status", ("x-justitia-tenant", "in"), **{TRUSTED: True}
+    )
+    unnamed = await admitted_context(guarded_door(), "/v1/status", **{TRUSTED: True})
 
     assert "in" == named.tenant
     with pytest.raises(RequestError, match="tenant is required"):
         assert unnamed.tenant
-    assert "d" == (await admitted(guarded("d"), "/v1/models", **{TRUSTED: True})).tenant
+    assert (
+        "d" == (await admitted_context(guarded_door("d"), "/v1/models", **{TRUSTED: True})).tenant
+    )
 
 
-async def test_tenant_may_be_named_in_the_body_alone() -> None:
-    """Over a handle, a caller without a tenant may open an application for one."""
+async def test_tenant_may_be_named_only_in_the_body() -> None:
+    """Over a handle, a caller may open an application for a tenant named in the body."""
     app = build_http_app(
-        ServedModels([model_of(StandInGateway())]), ApplicationSpecCache(1.0, 1), guarded(), FINDER
+        ServedModels([served_model(StandInGateway())]),
+        ApplicationSpecCache(1.0, 1),
+        guarded_door(),
+        FINDER,
     )
     bodies = [
         b'{"application_class": "c", "tenant": "in"}',
@@ -116,23 +125,19 @@ async def test_tenant_may_be_named_in_the_body_alone() -> None:
 
 @pytest.mark.parametrize("name", ["x-justitia-tenant", "idempotency-key", "authorization"])
 async def test_repeated_identifying_header_is_refused(name: str) -> None:
-    """A proxy in front may set the header even where no access control is configured."""
+    """A proxy in front of the service may add a second header with other content."""
     with pytest.raises(RequestError, match=f"the header {name} comes 2 times"):
-        await admitted(OPEN, "/v1/models", (name, "a"), (name, "a"))
+        await admitted_context(OPEN, "/v1/models", (name, "a"), (name, "a"))
 
 
-async def test_refusal_comes_before_the_body() -> None:
-    """An unauthorised caller's body is not read.
-
-    A valid credential without the scope is refused.
-    """
+async def test_unauthorised_call_is_refused_before_its_body_is_read() -> None:
     gateway = StandInGateway()
     app = build_http_app(
-        ServedModels([model_of(gateway)]), ApplicationSpecCache(1.0, 1), guarded(), FINDER
+        ServedModels([served_model(gateway)]), ApplicationSpecCache(1.0, 1), guarded_door(), FINDER
     )
     read: list[str] = []
 
-    async def receive() -> Any:
+    async def fail_on_read() -> Any:
         read.append("body")
         raise AssertionError("the body was read")
 
@@ -143,20 +148,23 @@ async def test_refusal_comes_before_the_body() -> None:
     ):
         sent: list[Any] = []
 
-        async def send(message: Any, sent: list[Any] = sent) -> None:
+        async def record_message(message: Any, sent: list[Any] = sent) -> None:
             sent.append(message)
 
         scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
-        await app(scope, receive, send)
+        await app(scope, fail_on_read, record_message)
         statuses.append(sent[0]["status"])
 
     assert ([401, 403], [], 0) == (statuses, read, gateway.answered)
 
 
-async def test_in_process_call_is_marked_by_its_caller_alone() -> None:
-    """A header cannot claim what only the ASGI scope may state."""
+async def test_header_cannot_mark_a_call_as_in_process() -> None:
+    """Only the ASGI scope says whether a call came over a Serve handle."""
     app = build_http_app(
-        ServedModels([model_of(StandInGateway())]), ApplicationSpecCache(1.0, 1), guarded(), FINDER
+        ServedModels([served_model(StandInGateway())]),
+        ApplicationSpecCache(1.0, 1),
+        guarded_door(),
+        FINDER,
     )
     headers = [(TRUSTED.encode(), b"1"), (b"content-length", b"0")]
     stranger = [m async for m in call_asgi(app, "/v1/models", headers, b"", method="GET")]
@@ -168,11 +176,11 @@ async def test_in_process_call_is_marked_by_its_caller_alone() -> None:
 
 
 async def test_only_authenticated_callers_learn_that_a_path_is_unknown() -> None:
-    """A caller with a credential gets 404.
+    """A caller with a credential gets 404, one without gets 401.
 
     A caller without one gets no hint that the path is unknown.
     """
-    async with client_of(model_of(StandInGateway()), door=guarded()) as http:
+    async with client_of(served_model(StandInGateway()), door=guarded_door()) as http:
         stranger = await http.get("/v1/nowhere")
         known = await http.get("/v1/nowhere", headers={"x-api-key": KEY.secret})
 
@@ -196,7 +204,7 @@ OPERATOR = Identity("ops", frozenset({Scope.OPERATE}), "key:2")
         (ANYBODY, "t", "a", "t|a"),
     ],
 )
-def test_path_names_an_application_by_its_id_or_its_key(
+def test_path_may_have_an_applications_id_or_its_key(
     identity: Identity, header: str | None, named: str, key: str
 ) -> None:
     """An operator may name any application, an owner those of its own branch."""
@@ -210,8 +218,7 @@ def test_application_of_another_tenant_is_not_found(header: str | None, named: s
         RequestContext(OWNER, header).key_of(named)
 
 
-def test_header_and_body_name_one_tenant() -> None:
-    """A request that names two different tenants is ambiguous."""
+def test_header_and_body_must_name_the_same_tenant() -> None:
     context = read_context(OWNER, [(b"x-justitia-tenant", b"acme/x")])
 
     assert ["acme/x", "acme/x"] == [context.tenant_or(None), context.tenant_or("acme/x")]
@@ -221,19 +228,19 @@ def test_header_and_body_name_one_tenant() -> None:
         RequestContext(OWNER).tenant_or("beta")
 
 
-def args_with(**access: Any) -> AppArgs:
+def app_args(**access: Any) -> AppArgs:
     return AppArgs.parse({"model": {"name": "m", "path": "none"}, "access": access})
 
 
-async def test_door_of_the_deployment_uses_the_access_settings(tmp_path: Path) -> None:
+async def test_deployed_door_uses_the_access_settings(tmp_path: Path) -> None:
     """The settings name a file of keys and a tenant for callers without a key."""
     file = tmp_path / "keys.yaml"
     file.write_text(write_records([KEY.record]))
-    denies = AccessKeeper(args_with(keys_file=str(file)))
-    admits = AccessKeeper(args_with(anonymous="guests", anonymous_max_weight=2.0))
+    denies = AccessKeeper(app_args(keys_file=str(file)))
+    admits = AccessKeeper(app_args(anonymous="guests", anonymous_max_weight=2.0))
 
-    known = await admitted(denies.door, "/v1/models", ("x-api-key", KEY.secret))
-    guest = await admitted(admits.door, "/v1/models")
+    known = await admitted_context(denies.door, "/v1/models", ("x-api-key", KEY.secret))
+    guest = await admitted_context(admits.door, "/v1/models")
     assert "acme" == known.tenant
     assert ("guests", 2.0, frozenset({Scope.INFER, Scope.OWN})) == (
         guest.tenant,
@@ -241,7 +248,7 @@ async def test_door_of_the_deployment_uses_the_access_settings(tmp_path: Path) -
         guest.identity.scopes,
     )
     with pytest.raises(ConfigError, match=r"keys\.yaml"):
-        AccessKeeper(args_with(keys_file=str(tmp_path / "sub" / "keys.yaml")))
+        AccessKeeper(app_args(keys_file=str(tmp_path / "sub" / "keys.yaml")))
 
 
 class Predictor:
@@ -259,13 +266,15 @@ class Predictor:
         return SimpleNamespace(remote=remote)
 
 
-async def test_operator_action_is_logged_as_one_json_line(caplog: pytest.LogCaptureFixture) -> None:
-    """The audit line has the actor, action, old and new value, and never the key."""
+async def test_operators_action_is_logged_as_one_json_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The audit line has the actor, the action, the old and new value, and no key."""
     key = create_key(tenant="ops", user="eve", scopes=["operate"], now=0.0)
     gate = Gate([lambda: KeyTable([key.record])], None, None)
     door = Door(gate, None)
     with caplog.at_level(logging.INFO, "ray.serve"):
-        async with client_of(model_of(predictor=Predictor()), door=door) as http:
+        async with client_of(served_model(predictor=Predictor()), door=door) as http:
             http.headers["x-api-key"] = key.secret
             answer = await http.post("/v1/predictor/c/rollback", json={"version": 1})
 
@@ -283,21 +292,21 @@ async def test_operator_action_is_logged_as_one_json_line(caplog: pytest.LogCapt
     assert key.secret not in caplog.text
 
 
-class Scheduler:
-    """Scheduler that ends every application it receives."""
+class EndingScheduler:
+    """Scheduler that ends every application it is asked to end."""
 
     async def cancel_application(self, application_id: str) -> bool:
         return True
 
 
-async def test_ending_another_tenants_application_is_audited(
+async def test_operator_ending_another_tenants_application_is_audited(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """An operator's action on an application of its own tenant is not audited."""
     key = create_key(tenant="ops", scopes=["operate"], now=0.0)
     door = Door(Gate([lambda: KeyTable([key.record])], None, None), None)
     with caplog.at_level(logging.INFO, "ray.serve"):
-        async with client_of(model_of(scheduler=Scheduler()), door=door) as http:
+        async with client_of(served_model(scheduler=EndingScheduler()), door=door) as http:
             http.headers["x-api-key"] = key.secret
             for name in ("acme|a", "b"):
                 assert 200 == (await http.delete(f"/v1/applications/{name}")).status_code

@@ -22,14 +22,14 @@ from tests.unit.predictor.builders import sample_of
 from tests.unit.serve.actor_handle import ActorHandle
 
 
-async def test_long_text_has_the_same_features() -> None:
-    """The features of a long text are computed in a thread, so that other callers continue."""
+async def test_long_text_has_the_same_features_as_in_one_piece() -> None:
+    """Features of a long text are computed in a thread, so that other callers continue."""
     text = "many words " * 10_000
 
     assert features_of(text) == (await FeatureCache(store_inputs=False).summarise(text)).features
 
 
-async def test_oldest_inputs_make_room() -> None:
+async def test_oldest_kept_inputs_are_dropped_beyond_the_bound() -> None:
     """Applications that are never closed must not fill the memory."""
     inputs = FeatureCache(store_inputs=True, max_weight=500)
     seen = await inputs.summarise("x" * 30)
@@ -44,7 +44,7 @@ STAGES = (StageServed(2, 2, 20, 30, 400),)
 
 
 @pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+def _report_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(estimates_module, "_TEACH_S", 0.001)
 
 
@@ -85,13 +85,13 @@ def estimates_of(predictor: StandInPredictor, **settings: Any) -> Estimates:
     return Estimates(predictor, PredictionSection(**({"deadline_s": 5.0} | settings)))
 
 
-def ended(application_id: str = "a", **changes: Any) -> EndApplication:
+def end_of(application_id: str = "a", **changes: Any) -> EndApplication:
     fields: dict[str, Any] = {"application_class": "EV", "kv_token_time": 400.0, "inferences": 2}
     fields |= {"output_tokens": 30, "stages": STAGES, **changes}
     return replace(ENDED, application_id=application_id, **fields)
 
 
-async def test_predictor_sees_features_and_no_text() -> None:
+async def test_predictor_receives_features_and_no_text() -> None:
     """The text of an input must not leave the ingress process."""
     estimates = estimates_of(predictor := StandInPredictor())
     seen = await estimates.inputs.summarise("some words")
@@ -102,7 +102,7 @@ async def test_predictor_sees_features_and_no_text() -> None:
 
 
 @pytest.mark.parametrize("failure", ["late", "gone"])
-async def test_copied_table_is_used_without_an_answer(failure: str) -> None:
+async def test_copied_class_table_estimates_without_a_predictor_call(failure: str) -> None:
     predictor = StandInPredictor()
     estimates = estimates_of(predictor, deadline_s=0.01)
     estimates.start()
@@ -120,7 +120,7 @@ async def test_copied_table_is_used_without_an_answer(failure: str) -> None:
     assert ("class", 400.0) == (estimate.source, estimate.kv_token_time)
 
 
-async def test_stages_are_copied_with_the_table() -> None:
+async def test_stages_are_copied_with_the_class_table() -> None:
     """A call to the predictor for every inference's length would be too expensive."""
     estimates = estimates_of(predictor := StandInPredictor())
     assert estimates.stages.expect("EV", 0, 10, 8) is None
@@ -137,8 +137,8 @@ async def test_end_report_includes_the_input_features(stored: bool, text: str | 
     estimates = estimates_of(predictor := StandInPredictor(), store_inputs=stored)
     estimates.inputs.keep_input("a", await estimates.inputs.summarise("some words"))
     estimates.start()
-    estimates.note_ended_application(ended("a"))
-    estimates.note_ended_application(ended("b"))
+    estimates.note_ended_application(end_of("a"))
+    estimates.note_ended_application(end_of("b"))
     await eventually(lambda: len(predictor.told) == 2, "both were told")
     await estimates.stop()
 
@@ -150,14 +150,16 @@ async def test_end_report_includes_the_input_features(stored: bool, text: str | 
 @pytest.mark.parametrize(
     "changes", [{"outcome": Outcome.CANCELLED}, {"failed": 1}, {"kv_token_time": 0.0}]
 )
-async def test_cut_off_application_is_not_learned_from(changes: dict[str, Any]) -> None:
-    """A cut-off application does not have the cost of its class.
+async def test_truncated_application_is_not_reported_to_the_predictor(
+    changes: dict[str, Any],
+) -> None:
+    """The cost of a truncated application is not typical of its class.
 
     Its stored input is removed all the same.
     """
     estimates = estimates_of(StandInPredictor())
     estimates.inputs.keep_input("a", await estimates.inputs.summarise("some words"))
-    estimates.note_ended_application(ended("a", **changes))
+    estimates.note_ended_application(end_of("a", **changes))
 
     assert [] == estimates._finished
     assert estimates.inputs.take_input("a") is None
@@ -168,7 +170,7 @@ async def test_ends_during_a_predictor_outage_are_reported_later() -> None:
     estimates = estimates_of(predictor := StandInPredictor())
     predictor.error = RayError("gone")
     estimates.start()
-    estimates.note_ended_application(ended("a"))
+    estimates.note_ended_application(end_of("a"))
     await eventually(lambda: predictor.tried > 1, "it was tried again")
     predictor.error = None
     await eventually(lambda: len(predictor.told) == 1, "it was told")

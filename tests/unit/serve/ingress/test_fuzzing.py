@@ -49,7 +49,7 @@ _KEYS = {
 }
 _UNKNOWN = _new_key(tenant="t").secret
 _MAY = {
-    # identity: scopes of the paths that it may call
+    # scopes of the paths that each identity may call
     "infer": {"infer"},
     "own": {"own"},
     "operate": {"operate", "own"},
@@ -74,24 +74,24 @@ _CHECKS = [
 ]
 
 
-async def _at_once(delay_s: float) -> None:
-    """Send every reply without delay."""
+async def _send_at_once(delay_s: float) -> None:
+    pass
 
 
-def _build() -> HttpApp:
+def _build_app() -> HttpApp:
     gate = Gate(
         [lambda: _TABLE],
         None,
         None,
         clock=lambda: 0.0,
         calendar=lambda: _NOW,
-        sleep=_at_once,
+        sleep=_send_at_once,
     )
     specs = ApplicationSpecCache(600.0, 100)
     return build_http_app(ServedModels([answering_model(specs)]), specs, Door(gate, None), FINDER)
 
 
-_APP = _build()
+_APP = _build_app()
 _DESCRIBED = schemathesis.openapi.from_dict(_APP.openapi())
 _DESCRIBED.config.generation.update(with_security_parameters=False)
 _FOUND: Any = _DESCRIBED.get_all_operations()
@@ -99,18 +99,17 @@ _OPERATIONS: list[Any] = [found.ok() for found in _FOUND]
 
 
 @pytest.fixture(autouse=True)
-def _streams_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The console's stream lasts a minute."""
+def _end_streams_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_console, "LIFE_S", 0.0)
 
 
 @pytest.fixture(scope="module")
-def loop() -> Iterator[asyncio.Runner]:
+def event_loop() -> Iterator[asyncio.Runner]:
     with asyncio.Runner() as runner:
         yield runner
 
 
-async def call(case: Any, credential: str | None) -> httpx.Response:
+async def send_case(case: Any, credential: str | None) -> httpx.Response:
     made: Any = requests.Request(**case.as_transport_kwargs(base_url="http://service")).prepare()
     headers = [
         (name.lower().encode(), value if isinstance(value, bytes) else value.encode("latin-1"))
@@ -124,7 +123,7 @@ async def call(case: Any, credential: str | None) -> httpx.Response:
         return await http.request(made.method, made.url, headers=headers, content=body)
 
 
-def refusal(path: str, name: str) -> int | None:
+def refusal_status(path: str, name: str) -> int | None:
     """Return the status that refuses a caller on a path; None if the caller is admitted."""
     scope = scope_of(path)
     if scope is None or is_public(path):
@@ -134,8 +133,8 @@ def refusal(path: str, name: str) -> int | None:
     return None if scope.value in _MAY[name] else 403
 
 
-def _name_what_is_there(case: Any) -> None:
-    """Replace made-up names in a generated call, most of which would be refused early."""
+def _use_existing_names(case: Any) -> None:
+    """Replace the generated names in a call by existing ones."""
     if "name" in case.path_parameters:
         case.path_parameters = {"name": "m"}
     if isinstance(case.body, dict):
@@ -147,9 +146,7 @@ def _name_what_is_there(case: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("operation", _OPERATIONS, ids=lambda operation: operation.label)
-def test_generated_call_has_an_answer_of_the_description(
-    operation: Any, loop: asyncio.Runner
-) -> None:
+def test_generated_call_has_a_described_answer(operation: Any, event_loop: asyncio.Runner) -> None:
     """Well-formed and malformed calls are sent with each identity, a wrong one, and none."""
     modes = [GenerationMode.POSITIVE]
     if operation.body or operation.query or operation.headers:
@@ -157,18 +154,18 @@ def test_generated_call_has_an_answer_of_the_description(
 
     @_FUZZ
     @given(case=st.one_of(*(operation.as_strategy(mode) for mode in modes)), tame=st.booleans())
-    def check(case: Any, tame: bool) -> None:
+    def check_case(case: Any, tame: bool) -> None:
         if tame:
-            _name_what_is_there(case)
+            _use_existing_names(case)
         secrets = {name: key.secret for name, key in _KEYS.items()}
         for name, secret in (secrets | {"unknown": _UNKNOWN, "none": None}).items():
-            answer = loop.run(call(case, secret))
-            refused = refusal(operation.path, name)
+            answer = event_loop.run(send_case(case, secret))
+            refused = refusal_status(operation.path, name)
             assert (refused or answer.status_code) == answer.status_code, answer.text
             assert answer.status_code < 500, answer.text
             case.validate_response(answer, checks=_CHECKS)
 
-    check()
+    check_case()
 
 
 # --- arbitrary headers
@@ -197,7 +194,7 @@ _NAMES = st.one_of(
 _GOOD = (b"authorization", b"Bearer " + _KEYS["all"].secret.encode())
 _HEADER_LISTS = st.one_of(
     st.lists(st.tuples(_NAMES, _VALUES), max_size=8),
-    # A good credential lets more of the other headers be read.
+    # with a valid credential more of the other headers are read
     st.lists(st.tuples(_NAMES, _VALUES), max_size=3, unique_by=lambda header: header[0]).map(
         lambda headers: [*headers, _GOOD]
     ),
@@ -223,7 +220,7 @@ _TARGETS = st.one_of(
         ),
     ),
 )
-"""Methods and paths, nearly all of which exist."""
+"""Methods and paths of generated calls, nearly all of which exist."""
 _QUERIES = st.one_of(
     st.sampled_from(
         [b"", b"model=m", b"model=%ED%A0%80", b"applications=%D9%A3", b"model&model=m"]
@@ -245,19 +242,19 @@ _BODIES = st.one_of(
 
 
 async def answer_to(scope: Message, body: bytes) -> list[Message]:
-    """Return the messages of the application's answer to a caller that stays until the end."""
+    """Return the messages of the answer to a caller that does not disconnect."""
     unread, sent = [{"type": "http.request", "body": body, "more_body": False}], list[Message]()
 
-    async def receive() -> Message:
+    async def receive_body() -> Message:
         if unread:
             return unread.pop()
         await asyncio.Event().wait()
         raise AssertionError("the caller stays")
 
-    async def send(message: Message) -> None:
+    async def record_message(message: Message) -> None:
         sent.append(message)
 
-    await _APP(scope, receive, send)
+    await _APP(scope, receive_body, record_message)
     return sent
 
 
@@ -270,21 +267,21 @@ async def answer_to(scope: Message, body: bytes) -> list[Message]:
     body=_BODIES,
     trusted=st.booleans(),
 )
-def test_arbitrary_headers_are_no_failure_and_no_way_in(
-    loop: asyncio.Runner,
+def test_arbitrary_headers_cause_no_failure_and_admit_no_caller(
+    event_loop: asyncio.Runner,
     target: tuple[str, str],
     query: bytes,
     headers: list[tuple[bytes, bytes]],
     body: bytes,
     trusted: bool,
 ) -> None:
-    """The headers include duplicates, bytes that are not text, huge values and two credentials."""
+    """The headers include duplicates, invalid text, huge values and two credentials."""
     method, path = target
     scope: Message = {"type": "http", "method": method, "path": path, "query_string": query}
     scope.update(
         {"headers": headers, "scheme": "http", "server": ("service", 80), TRUSTED: trusted}
     )
-    begin, *_ = loop.run(answer_to(scope, body))
+    begin, *_ = event_loop.run(answer_to(scope, body))
     times = Counter(name for name, _ in headers)
 
     assert begin["status"] < 500
@@ -297,8 +294,10 @@ def test_arbitrary_headers_are_no_failure_and_no_way_in(
 
 
 @pytest.mark.parametrize("name", _WHO)
-def test_two_copies_of_an_identifying_header_are_refused(loop: asyncio.Runner, name: bytes) -> None:
-    """Even two equal copies are refused, because readers differ in which one they use."""
+def test_two_copies_of_an_identifying_header_are_refused(
+    event_loop: asyncio.Runner, name: bytes
+) -> None:
+    """Even two equal copies are refused, because servers differ in which one they use."""
     secret = _KEYS["all"].secret.encode()
     values = {b"authorization": b"Bearer " + secret, b"x-api-key": secret}
     headers = [(b"authorization", values[b"authorization"])] * (name not in _CREDENTIALS)
@@ -307,15 +306,15 @@ def test_two_copies_of_an_identifying_header_are_refused(loop: asyncio.Runner, n
     for copies in (1, 2):
         scope: Message = {"type": "http", "method": "GET", "path": "/v1/models"}
         scope.update({"query_string": b"", "headers": [*headers, *[header] * copies]})
-        statuses.append(loop.run(answer_to(scope, b""))[0]["status"])
+        statuses.append(event_loop.run(answer_to(scope, b""))[0]["status"])
 
     assert [200, 400] == statuses
 
 
 @pytest.mark.parametrize("path", ["/v1/models", "/v1/models/", "/healthz", "/made-up"])
-def test_query_with_invalid_text_is_refused(loop: asyncio.Runner, path: str) -> None:
-    """A server passes the raw bytes on, and the framework would fail while building the URL."""
+def test_query_with_invalid_text_is_refused(event_loop: asyncio.Runner, path: str) -> None:
+    """The server passes raw bytes on, and the web framework would fail on them."""
     scope: Message = {"type": "http", "method": "PUT", "path": path, "query_string": b"a=\xb1"}
     scope.update({"headers": [_GOOD], "scheme": "http", "server": ("service", 80)})
 
-    assert 400 == loop.run(answer_to(scope, b""))[0]["status"]
+    assert 400 == event_loop.run(answer_to(scope, b""))[0]["status"]

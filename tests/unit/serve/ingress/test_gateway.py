@@ -38,12 +38,12 @@ from justitia_ray.serve.ingress.request_context import RequestContext, read_cont
 from justitia_ray.serve.ingress.standings import TenantStandings
 from justitia_ray.serve.ingress.submission import ApplicationSpec, ApplicationSpecCache
 from justitia_ray.serve.transport.handshake import Keyring
-from tests.unit.observability.recording_backend import exported, measures
+from tests.unit.observability.recording_backend import export_once, new_measures
 
 
 @dataclass
 class FakeSession:
-    """Session with the first scheduler."""
+    """Session of a queue client with the scheduler of epoch 1."""
 
     ingress_id: str = "i"
     epoch: int = 1
@@ -51,7 +51,7 @@ class FakeSession:
 
 @dataclass
 class FakeQueueClient:
-    """Queue client that stores submissions and grants nothing."""
+    """Queue client that stores submissions and grants none of them."""
 
     session: FakeSession = field(default_factory=FakeSession)
     pending: PendingInferences = field(default_factory=PendingInferences)
@@ -85,7 +85,7 @@ def context(headers: dict[str, str]) -> RequestContext:
 
 
 class FakeEstimates:
-    """Estimates read from tables that the test fills."""
+    """Estimates of class means that the test fills."""
 
     def __init__(self) -> None:
         self.classes = ClassMeanPredictor()
@@ -106,7 +106,7 @@ class FakeEstimates:
 
 
 class FakeCounter:
-    """Token counter that finds a fixed number of prompts, of ten tokens each, in every request."""
+    """Token counter that finds a fixed number of prompts, of ten tokens each, in every body."""
 
     def __init__(self, prompts: int = 1) -> None:
         self._prompts = prompts
@@ -124,16 +124,16 @@ class FakeCounter:
 
 
 @dataclass
-class Replicas:
-    """Replica calls that answer on their paths and record the requests."""
+class RecordingReplicas:
+    """Replica calls that answer on given paths and record the requests."""
 
     served: frozenset[str] | None
-    """Paths that are answered; None: no replica exists."""
+    """Paths that the replicas answer; None: no replica exists."""
     asked_paths: int = 0
     contexts: list[int | Exception] = field(default_factory=list)
-    """Successive answers to the question for the engine's context length; errors are raised."""
+    """Successive context lengths that a replica reports; errors are raised."""
     cache_blocks: list[int] = field(default_factory=lambda: [16])
-    """Successive answers to the question for the cache's block size; the last one repeats."""
+    """Successive block sizes that a replica reports; the last one repeats."""
     asked: list[tuple[str, Any]] = field(default_factory=list)
 
     async def paths(self) -> frozenset[str]:
@@ -160,14 +160,14 @@ class Replicas:
 _CONFIG = AppConfig.parse({"model": {"name": "m", "path": "none"}, "engine": {"kind": "fake"}})
 
 
-class Desk:
-    """A gateway with fake dependencies, and replicas that serve the given paths."""
+class GatewayRig:
+    """Gateway with fake dependencies and replicas that serve the given paths."""
 
     def __init__(self, *served: str, prompts: int = 1) -> None:
         self.client, self.estimates = FakeQueueClient(), FakeEstimates()
-        self.replicas = Replicas(frozenset(served))
+        self.replicas = RecordingReplicas(frozenset(served))
         specs = ApplicationSpecCache(600.0, 10)
-        self.measures = measures("ingress")
+        self.measures = new_measures("ingress")
         self.metrics = IngressMetrics(self.measures)
         counter = FakeCounter(prompts)
         parts: Any = (self.client, self.replicas, self.estimates, counter, specs, self.metrics)
@@ -191,22 +191,22 @@ class Desk:
             await self.gateway.attempts.answer(path, context(headers), parsed)
         return self.client.items[-1]
 
-    def predictions(self) -> dict[str, float]:
+    def opened_by_source(self) -> dict[str, float]:
         """Return the number of opened applications by the source of their estimate."""
-        told = exported(self.measures).counts
+        told = export_once(self.measures).counts
         return {key[1]: n for key, n in told.items() if key[0] == "predictions_total" and n}
 
 
 @pytest.fixture
-def desk() -> Desk:
-    return Desk("/tokenize", MESSAGES)
+def desk() -> GatewayRig:
+    return GatewayRig("/tokenize", MESSAGES)
 
 
 _IN_A = {"x-justitia-application": "a", "x-justitia-class": "EV"}
 
 
-async def test_inference_of_an_open_application_is_of_its_class(desk: Desk) -> None:
-    """The class is named at the opening; inferences name only the application."""
+async def test_inference_of_an_open_application_has_its_class(desk: GatewayRig) -> None:
+    """An opening names the class; inferences name only the application."""
     desk.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 40, 1000)])
     await desk.open_application("EV", "a")
     item = await desk.submit({"x-justitia-application": "a"})
@@ -214,8 +214,8 @@ async def test_inference_of_an_open_application_is_of_its_class(desk: Desk) -> N
     assert 40 == item.predicted_output_tokens
 
 
-async def test_submission_carries_the_stage_length_and_later_stages(desk: Desk) -> None:
-    """The second inference follows an answer, so it carries the needs of the later stages."""
+async def test_submission_carries_the_stage_length_and_later_stages(desk: GatewayRig) -> None:
+    """The second inference follows an answer, so it carries the needs of later stages."""
     desk.estimates.stages.observe_stages(
         "EV", [StageServed(1, 1, 10, 4, 50), StageServed(1, 1, 10, 40, 1_000_000)]
     )
@@ -229,10 +229,10 @@ async def test_submission_carries_the_stage_length_and_later_stages(desk: Desk) 
     assert CHARGE_FACTOR * 1_000_000 == second.remaining_kv_token_time
 
 
-async def test_stages_to_come_are_told_at_the_opening_and_when_a_later_stage_begins(
-    desk: Desk,
+async def test_later_stages_are_sent_at_the_opening_and_when_a_stage_begins(
+    desk: GatewayRig,
 ) -> None:
-    """Half of the applications in the second stage reach a third; a sibling adds nothing.
+    """Half of the applications in the second stage reach a third; a second call adds nothing.
 
     The first stage has two inferences of 10 + 2·4 tokens, the second 10 + 2·8, the third 10 + 2·16.
     """
@@ -254,8 +254,8 @@ async def test_stages_to_come_are_told_at_the_opening_and_when_a_later_stage_beg
     assert [(), (), later, ()] == [item.expected_stages for item in items]
 
 
-async def test_opening_call_sends_the_later_stages(desk: Desk) -> None:
-    """The opening of an unknown class carries no later stages."""
+async def test_opening_call_sends_the_later_stages(desk: GatewayRig) -> None:
+    """Nothing is known about the later stages of an unknown class."""
     desk.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 4, 50, 4, 0.0)])
     for name in ("EV", "unknown"):
         await desk.open_application(name, name)
@@ -265,8 +265,8 @@ async def test_opening_call_sends_the_later_stages(desk: Desk) -> None:
     assert () == opened["t|unknown"].expected_stages
 
 
-async def test_unknown_class_needs_only_its_submissions(desk: Desk) -> None:
-    """Two inferences are expected to generate the default 256 tokens; max_tokens is reserved."""
+async def test_application_of_an_unknown_class_needs_only_its_submissions(desk: GatewayRig) -> None:
+    """Two inferences are expected to generate 256 tokens each; max_tokens is reserved."""
     await desk.submit(_IN_A)
     item = await desk.submit(_IN_A)
 
@@ -275,10 +275,10 @@ async def test_unknown_class_needs_only_its_submissions(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize(("tenant", "weight"), [("acme/x", 9.0), ("acme/y", 2.0), ("acme", 2.0)])
-async def test_tenant_named_below_the_credential_s_is_the_one_that_counts(
-    desk: Desk, tenant: str, weight: float
+async def test_tenant_below_the_credentials_tenant_counts(
+    desk: GatewayRig, tenant: str, weight: float
 ) -> None:
-    """The weight is that of the nearest configured ancestor; a new name does not get weight 1."""
+    """A tenant without configuration has the weight of its nearest configured ancestor."""
     acme = Identity("acme", frozenset({Scope.INFER}), "key:0")
     submitter = desk.gateway.submitter
     submitter.tenant_weights = {"acme": 2.0, "acme/x": 9.0}
@@ -295,7 +295,7 @@ async def test_tenant_named_below_the_credential_s_is_the_one_that_counts(
     ("said", "is_retry"), [(None, None), ("0", False), ("2", True), ("x", None), ("-1", None)]
 )
 async def test_retried_call_is_submitted_as_a_retry(
-    desk: Desk, said: str | None, is_retry: bool | None
+    desk: GatewayRig, said: str | None, is_retry: bool | None
 ) -> None:
     headers = {} if said is None else {"x-stainless-retry-count": said}
     item = await desk.submit({**_IN_A, **headers})
@@ -303,7 +303,7 @@ async def test_retried_call_is_submitted_as_a_retry(
     assert is_retry == item.is_retry == desk.client.pending.applications["t|a"].is_retry
 
 
-async def test_final_inference_closes_its_application(desk: Desk) -> None:
+async def test_final_inference_closes_its_application(desk: GatewayRig) -> None:
     final = replace(context({"x-justitia-application": "a"}), is_final=True)
     body = desk.gateway.parse(COMPLETIONS, b'{"prompt": "text"}')
     submit = desk.gateway.submitter.submit_inference
@@ -312,7 +312,9 @@ async def test_final_inference_closes_its_application(desk: Desk) -> None:
     assert (await submit(final, body)).is_last
 
 
-async def test_rule_and_idle_time_go_with_the_application(desk: Desk) -> None:
+async def test_recognition_rule_and_idle_time_are_sent_with_the_application(
+    desk: GatewayRig,
+) -> None:
     """The rule is counted per inference and shown with the application."""
     begun = replace(
         context({}),
@@ -327,15 +329,15 @@ async def test_rule_and_idle_time_go_with_the_application(desk: Desk) -> None:
     await submit(replace(begun, begins_conversation=False), body)
     await desk.submit({})
     opened = desk.client.pending.applications["t|conversation/1"]
-    counts = exported(desk.measures).counts
+    counts = export_once(desk.measures).counts
     rules = {key[-1]: n for key, n in counts.items() if key[0] == "recognized_total" and n}
 
     assert ("conversation", 60.0) == (opened.recognized_by, opened.idle_s)
     assert {"new_conversation": 1, "conversation": 1, "none": 1} == rules
 
 
-async def test_charged_cost_includes_a_margin_over_the_prediction(desk: Desk) -> None:
-    """The unmodified prediction is reported, as it is compared with the true cost at the end."""
+async def test_charged_cost_includes_a_margin_over_the_prediction(desk: GatewayRig) -> None:
+    """The prediction itself is reported, and compared with the true cost at the end."""
     arrival, _ = await desk.gateway.submitter.open_application(ApplicationSpec("EV", "input", "t"))
 
     # one inference of ten prompt tokens and the prior's 256 output tokens
@@ -343,8 +345,8 @@ async def test_charged_cost_includes_a_margin_over_the_prediction(desk: Desk) ->
     assert CHARGE_FACTOR * arrival.predicted_kv_token_time == arrival.charge_kv_token_time
 
 
-async def test_every_choice_counts(desk: Desk) -> None:
-    """Three sequences of 10 + 256 tokens; predicted and prompt tokens are sums over all choices."""
+async def test_every_choice_of_a_completion_is_charged(desk: GatewayRig) -> None:
+    """Three choices are three sequences of 10 + 256 tokens."""
     item = await desk.submit(_IN_A, n=3)
 
     assert (3, 30, 3000) == (item.choices, item.prompt_tokens, item.predicted_output_tokens)
@@ -354,12 +356,12 @@ async def test_every_choice_counts(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("quantile", "reserved"), [(None, 1_000), (1.0, 1_000), (0.9, 150)], ids=str
 )
-async def test_quotas_reserve_the_maximum_or_their_quantile(
-    desk: Desk, quantile: float | None, reserved: int
+async def test_quotas_reserve_max_tokens_or_a_quantile_of_the_length(
+    desk: GatewayRig, quantile: float | None, reserved: int
 ) -> None:
     """Costs range from 1 to 9, so lengths, whose squares are the costs, range from 1 to 3."""
     desk.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 50, 1000)])
-    desk.estimates.classes.estimate = _nine_times_as_much  # type: ignore[method-assign]
+    desk.estimates.classes.estimate = _predict_ninefold  # type: ignore[method-assign]
     if quantile is not None:
         quota = Quota(Unit.TOKENS, 10**6, Period.DAY, reserve_quantile=quantile)
         tree = TenantTree({"t": TenantNode(quotas=(quota,))})
@@ -373,14 +375,14 @@ async def test_quotas_reserve_the_maximum_or_their_quantile(
     )
 
 
-def _nine_times_as_much(
+def _predict_ninefold(
     application_class: str, input_tokens: int, max_tokens: int | None
 ) -> Estimate:
     return Estimate(100, 10, 900, 50, "class")
 
 
-async def test_forced_length_replaces_the_prediction(desk: Desk) -> None:
-    """A replay fixes the length of each answer, so the stage's mean adds nothing."""
+async def test_forced_length_replaces_the_predicted_one(desk: GatewayRig) -> None:
+    """A replay fixes the length of each answer, so the stage's mean does not count."""
     desk.estimates.stages.observe_stages("EV", [StageServed(1, 1, 10, 4, 50)])
     item = await desk.submit(_IN_A, max_tokens=100, ignore_eos=True)
 
@@ -389,7 +391,7 @@ async def test_forced_length_replaces_the_prediction(desk: Desk) -> None:
     assert (100, 100) == (item.reserve_output_tokens, item.least_output_tokens)
 
 
-async def test_input_is_remembered_until_its_application_ends(desk: Desk) -> None:
+async def test_input_is_kept_until_its_application_ends(desk: GatewayRig) -> None:
     """Only the text of the first inference is the application's input."""
     await desk.open_application("EV", "b")
     await desk.submit(_IN_A)
@@ -398,61 +400,60 @@ async def test_input_is_remembered_until_its_application_ends(desk: Desk) -> Non
     assert {"t|b": "seen: input", "t|a": "seen: text"} == desk.estimates.remembered
 
 
-async def test_estimate_is_counted_where_its_application_is_opened(desk: Desk) -> None:
+async def test_estimate_is_counted_where_its_application_is_opened(desk: GatewayRig) -> None:
     """Inferences, and a second opening with another estimate, do not count."""
     desk.estimates.classes.observe_cost("EV", Sample(1_000, 1, 10, None))
     for name in ("EV", "unknown"):
         await desk.open_application(name, "a")
     await desk.submit(_IN_A)
 
-    assert {"class": 1} == desk.predictions()
+    assert {"class": 1} == desk.opened_by_source()
 
 
 async def test_estimate_of_a_refused_opening_is_not_counted(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: GatewayRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The caller retries, and the retry gets a new estimate."""
 
-    async def refuse(arrival: ApplicationArrived) -> float:
+    async def refuse_opening(arrival: ApplicationArrived) -> float:
         raise TooManyApplications("no room", 5.0)
 
-    monkeypatch.setattr(desk.client, "open_application", refuse)
+    monkeypatch.setattr(desk.client, "open_application", refuse_opening)
     with pytest.raises(TooManyApplications):
         await desk.open_application("EV", "a")
     desk.metrics.record_opening("t|a")
 
-    told = exported(desk.measures).counts
+    told = export_once(desk.measures).counts
     assert not any(count for key, count in told.items() if key[0] == "predictions_total")
     assert 1 == told["dropped_calls_total", "too_many_applications", "too_many_applications"]
 
 
-async def test_call_that_ends_with_an_error_is_one_dropped_call(desk: Desk) -> None:
-    """Callers read the reason in a header, and operators read the number of dropped calls."""
+async def test_call_that_ends_with_an_error_counts_as_one_dropped_call(desk: GatewayRig) -> None:
     await desk.submit(_IN_A)
 
     assert [("engine_error", "engine")] == [
         key[1:]
-        for key, count in exported(desk.measures).counts.items()
+        for key, count in export_once(desk.measures).counts.items()
         if key[0] == "dropped_calls_total" and count == 1
     ]
 
 
-async def test_estimate_of_an_application_that_an_inference_opens_is_counted_at_its_lease(
-    desk: Desk,
+async def test_estimate_of_an_implicitly_opened_application_is_counted_at_its_lease(
+    desk: GatewayRig,
 ) -> None:
-    """Two concurrent first inferences carry an estimate each, and either may still be refused."""
+    """Two first inferences may each carry an estimate, and each may still be refused."""
     await desk.submit(_IN_A)
     desk.client.pending.applications.clear()
     await desk.submit(_IN_A)
-    before = desk.predictions()
+    before = desk.opened_by_source()
     for _ in range(2):
         desk.metrics.record_opening("t|a")
 
-    assert ({}, {"prior": 1}) == (before, desk.predictions())
+    assert ({}, {"prior": 1}) == (before, desk.opened_by_source())
 
 
-def test_position_is_forgotten_with_its_application() -> None:
-    """A reused id is a new application, and memory grows with the open applications only."""
+def test_position_in_the_order_is_dropped_with_its_application() -> None:
+    """Positions take memory only while their application is open."""
     pending = PendingInferences()
     arrival = ApplicationArrived("a", "EV", "t", 1.0, 1.0, "i")
     pending.applications["a"] = arrival
@@ -470,15 +471,15 @@ def test_position_is_forgotten_with_its_application() -> None:
 
 
 async def test_embedding_inputs_are_charged_as_one_output_token_each() -> None:
-    """The protocol sets d = 1; three inputs of ten tokens are three sequences of one lease."""
-    item = await Desk(prompts=3).submit_body(EMBEDDINGS, {}, {"input": ["a", "b", "c"]})
+    """The protocol sets d = 1: three inputs of ten tokens are three sequences of one lease."""
+    item = await GatewayRig(prompts=3).submit_body(EMBEDDINGS, {}, {"input": ["a", "b", "c"]})
 
     sizes = (item.prompt_tokens, item.choices, item.predicted_output_tokens)
     assert (30, 3, 3, 3) == (*sizes, item.max_output_tokens)
 
 
-async def test_message_is_an_inference_like_any_other(desk: Desk) -> None:
-    """The messages API has its own length field, which bounds the output."""
+async def test_messages_call_is_an_inference_like_any_other(desk: GatewayRig) -> None:
+    """The Messages API has its own length field, which bounds the output."""
     body = {"messages": [{"role": "user", "content": "a"}], "max_tokens": 9}
     item = await desk.submit_body(MESSAGES, {}, body)
 
@@ -486,8 +487,10 @@ async def test_message_is_an_inference_like_any_other(desk: Desk) -> None:
     assert 1 <= item.predicted_output_tokens <= 9
 
 
-async def test_path_that_the_model_has_not_is_refused_before_it_waits(desk: Desk) -> None:
-    """The paths of the replicas are requested once.
+async def test_path_that_the_model_does_not_serve_is_refused_before_the_queue(
+    desk: GatewayRig,
+) -> None:
+    """The paths that replicas serve are requested once.
 
     A 404 must not wait in the queue for minutes.
     """
@@ -498,7 +501,7 @@ async def test_path_that_the_model_has_not_is_refused_before_it_waits(desk: Desk
     assert 1 == desk.replicas.asked_paths
 
 
-async def test_nothing_is_refused_before_the_first_replica(desk: Desk) -> None:
+async def test_no_path_is_refused_before_the_first_replica(desk: GatewayRig) -> None:
     """Calls wait while the first replica is still starting."""
     desk.replicas.served, later = None, desk.replicas.served
     await desk.gateway.check_served(EMBEDDINGS)
@@ -508,8 +511,8 @@ async def test_nothing_is_refused_before_the_first_replica(desk: Desk) -> None:
         await desk.gateway.check_served(EMBEDDINGS)
 
 
-async def test_chats_do_not_wait_for_the_replicas_paths(desk: Desk) -> None:
-    """Chats are nearly all calls; a model without chat refuses them once its paths are known."""
+async def test_chats_do_not_wait_for_the_list_of_served_paths(desk: GatewayRig) -> None:
+    """Nearly all calls are chats; a model without chat refuses them once its paths are known."""
     await desk.gateway.check_served(CHAT)
     desk.gateway.check_path(EMBEDDINGS)
     assert 0 == desk.replicas.asked_paths
@@ -521,10 +524,10 @@ async def test_chats_do_not_wait_for_the_replicas_paths(desk: Desk) -> None:
         desk.gateway.check_path(EMBEDDINGS)
 
 
-async def test_context_is_that_of_the_engines_once_one_has_started(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+async def test_context_length_is_that_of_a_started_engine(
+    desk: GatewayRig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The context may be derived by vLLM, so a declared one may be missing or too large."""
+    """VLLM may derive the length, so a declared one may be missing or too large."""
     monkeypatch.setattr(gateway, "_ASK_AGAIN_S", 0.0)
     monkeypatch.setattr(gateway, "_ASK_FOR_CACHE_S", 0.0)
     desk.replicas.cache_blocks = [0, 16]  # the first answer comes from a replica before the update
@@ -541,13 +544,13 @@ async def test_context_is_that_of_the_engines_once_one_has_started(
     assert (1, 2) == (before.copies, item.copies)
 
 
-async def ask(desk: Desk, path: str, body: bytes) -> Answer:
+async def send_unscheduled(desk: GatewayRig, path: str, body: bytes) -> Answer:
     return await desk.gateway.unscheduled(path, desk.gateway.name_body(body, json.loads(body)))
 
 
-async def test_unscheduled_call_goes_to_a_replica_with_the_models_name(desk: Desk) -> None:
-    """Counting tokens needs no lease; a wrong model name is refused by the ingress."""
-    answer = await ask(desk, "/tokenize", b'{"prompt": "a"}')
+async def test_unscheduled_call_reaches_a_replica_with_the_models_name(desk: GatewayRig) -> None:
+    """Counting tokens needs no lease; the ingress refuses a wrong model name."""
+    answer = await send_unscheduled(desk, "/tokenize", b'{"prompt": "a"}')
 
     assert (200, {}, b"{}") == answer
     assert [("/tokenize", {"prompt": "a", "model": "m"})] == desk.replicas.asked
@@ -556,17 +559,17 @@ async def test_unscheduled_call_goes_to_a_replica_with_the_models_name(desk: Des
         ("/detokenize", b'{"tokens": [1]}', NotServed),
     ):
         with pytest.raises(error):
-            await ask(desk, path, body)
+            await send_unscheduled(desk, path, body)
 
 
 @pytest.mark.parametrize(
     ("kind", "verdict"),
     [("vllm", pytest.raises(RequestError, match=r"tools is \[\]")), ("fake", nullcontext())],
 )
-def test_request_that_vllm_forbids_is_refused_where_vllm_would_read_it(
+def test_request_that_vllm_forbids_is_refused_on_paths_that_vllm_checks(
     kind: str, verdict: AbstractContextManager[Any]
 ) -> None:
-    """The fake engine reads no tools, so names and efforts are checked as the engine would."""
+    """The fake engine reads no tools, so the ingress checks names and efforts."""
     body = {"model": "gpt-4o", "messages": [{"role": "user", "content": "x"}]}
     model = {"name": "m", "path": "none", "aliases": ["gpt-*"], "reasoning_efforts": {"max": "low"}}
     parts: Any = (FakeQueueClient(), None, FakeEstimates(), FakeCounter(1), None)

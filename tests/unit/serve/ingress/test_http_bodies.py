@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from justitia_ray.protocol.generation_bodies import COMPLETIONS
-from tests.unit.serve.ingress.http_client import StandInGateway, client_of, model_of
+from tests.unit.serve.ingress.http_client import StandInGateway, client_of, served_model
 
 _MOST = 1_000
 _APPLICATIONS = "/v1/applications"
@@ -21,15 +21,15 @@ def gateway() -> StandInGateway:
 
 
 @pytest.fixture
-async def http(gateway: StandInGateway) -> AsyncIterator[httpx.AsyncClient]:
+async def limited_http(gateway: StandInGateway) -> AsyncIterator[httpx.AsyncClient]:
     """HTTP client of an ingress that reads at most 1,000 bytes of a body."""
-    model = model_of(gateway, ingress={"max_body_bytes": _MOST})
+    model = served_model(gateway, ingress={"max_body_bytes": _MOST})
     async with client_of(model, raise_app_exceptions=False) as client:
         yield client
 
 
 class Upload:
-    """Body without a declared length that counts the pieces that are read."""
+    """Body without a declared length that counts the pieces that were read."""
 
     def __init__(self, pieces: int) -> None:
         self.taken = 0
@@ -45,12 +45,12 @@ class Upload:
     ("pieces", "headers", "taken"), [(11, {"content-length": "1100"}, 0), (1_000, {}, 11)]
 )
 @pytest.mark.parametrize("path", _PATHS)
-async def test_body_that_is_too_long_is_read_no_further(
-    http: httpx.AsyncClient, path: str, pieces: int, headers: dict[str, str], taken: int
+async def test_reading_of_a_body_stops_at_the_limit(
+    limited_http: httpx.AsyncClient, path: str, pieces: int, headers: dict[str, str], taken: int
 ) -> None:
-    """A declared length is refused unread; otherwise reading stops at the eleventh piece."""
+    """A body of a declared greater length is refused unread."""
     body = Upload(pieces)
-    answer = await http.post(path, content=body, headers=headers)
+    answer = await limited_http.post(path, content=body, headers=headers)
     error = answer.json()["error"]
 
     assert headers.keys() == answer.request.headers.keys() & {"content-length"}
@@ -59,9 +59,9 @@ async def test_body_that_is_too_long_is_read_no_further(
     assert taken == body.taken
 
 
-async def test_body_as_long_as_is_allowed_is_read(http: httpx.AsyncClient) -> None:
+async def test_body_of_exactly_the_allowed_length_is_read(limited_http: httpx.AsyncClient) -> None:
     body = json.dumps({"prompt": "a"}).encode()
-    whole = await http.post(COMPLETIONS, content=body + b" " * (_MOST - len(body)))
+    whole = await limited_http.post(COMPLETIONS, content=body + b" " * (_MOST - len(body)))
 
     assert 200 == whole.status_code
 
@@ -81,10 +81,10 @@ async def test_body_as_long_as_is_allowed_is_read(http: httpx.AsyncClient) -> No
     ],
 )
 @pytest.mark.parametrize("path", _PATHS)
-async def test_invalid_body_is_a_400_with_one_sentence(
-    http: httpx.AsyncClient, gateway: StandInGateway, path: str, body: bytes
+async def test_invalid_body_is_answered_with_400_and_one_sentence(
+    limited_http: httpx.AsyncClient, gateway: StandInGateway, path: str, body: bytes
 ) -> None:
-    answer = await http.post(path, content=body)
+    answer = await limited_http.post(path, content=body)
     error = answer.json()["error"]
 
     assert (400, "BadRequestError") == (answer.status_code, error["type"])
@@ -105,32 +105,32 @@ async def test_invalid_body_is_a_400_with_one_sentence(
     ],
 )
 async def test_overlong_names_are_refused_and_not_quoted_in_full(
-    http: httpx.AsyncClient, param: str, value: Any
+    limited_http: httpx.AsyncClient, param: str, value: Any
 ) -> None:
-    """These names would be stored in memory and Redis as long as the application is open."""
-    answer = await http.post(_APPLICATIONS, json={"application_class": "c", param: value})
+    """Names are kept in memory and Redis as long as the application is open."""
+    answer = await limited_http.post(_APPLICATIONS, json={"application_class": "c", param: value})
 
     assert (400, param) == (answer.status_code, answer.json()["error"]["param"])
     assert len(answer.json()["error"]["message"]) < 300
 
 
-async def test_key_of_any_length_takes_the_same_memory(
-    http: httpx.AsyncClient, gateway: StandInGateway
+async def test_idempotency_key_of_any_length_takes_the_same_memory(
+    limited_http: httpx.AsyncClient, gateway: StandInGateway
 ) -> None:
-    """A key is stored as long as its answer, and two long keys that differ are two requests."""
+    """A key is stored as long as its answer, and different keys must stay different."""
     body = {"prompt": "a"}
     for key in ("k" * 50_000 + "1", "k" * 50_000 + "2", "k" * 50_000 + "1"):
-        await http.post(COMPLETIONS, json=body, headers={"idempotency-key": key})
+        await limited_http.post(COMPLETIONS, json=body, headers={"idempotency-key": key})
 
     assert 2 == gateway.answered
 
 
-async def test_unexpected_failure_is_an_error_without_details(
-    http: httpx.AsyncClient, gateway: StandInGateway
+async def test_unexpected_failure_is_answered_without_details(
+    limited_http: httpx.AsyncClient, gateway: StandInGateway
 ) -> None:
-    """The details of an internal failure belong in the log only."""
+    """Details of an internal failure belong only in the log."""
     gateway.failure = ZeroDivisionError("secret")
-    answer = await http.post(COMPLETIONS, json={"prompt": "a"})
+    answer = await limited_http.post(COMPLETIONS, json={"prompt": "a"})
 
     assert 500 == answer.status_code
     assert "InternalServerError" == answer.json()["error"]["type"]

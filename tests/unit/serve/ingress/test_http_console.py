@@ -20,7 +20,7 @@ from justitia_ray.serve.ingress.door import DEFAULT_TENANT, Door
 from justitia_ray.serve.ingress.http_app import HttpApp, build_http_app
 from justitia_ray.serve.ingress.models import ServedModels
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
-from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, client_of, model_of
+from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, client_of, served_model
 
 OPERATOR = create_key(tenant="ops", scopes=["own", "operate"], now=0.0)
 ACME = create_key(tenant="acme", scopes=["own"], now=0.0)
@@ -28,7 +28,7 @@ INFER = create_key(tenant="acme", scopes=["infer"], now=0.0)
 
 
 class StandInConsole:
-    """Scheduler's calls that answer frames and timelines, and note who asked."""
+    """Scheduler that answers frames and timelines, and records which tenants called."""
 
     def __init__(self) -> None:
         self.seen: list[str | None] = []
@@ -51,7 +51,7 @@ class StandInPredictor:
     """Handle of a predictor without classes."""
 
     class overview:  # noqa: N801
-        """Method of the handle."""
+        """Remote method of the handle."""
 
         @staticmethod
         async def remote() -> dict[str, Any]:
@@ -69,16 +69,18 @@ def door() -> Door:
     return Door(Gate([lambda: KeyTable(records)], None, None), None)
 
 
-def app_of(scheduler: StandInConsole, door: Door | None, limit_s: float | None = None) -> HttpApp:
-    models = ServedModels([model_of(StandInGateway(), scheduler, StandInPredictor())])
+def console_app(
+    scheduler: StandInConsole, door: Door | None, limit_s: float | None = None
+) -> HttpApp:
+    models = ServedModels([served_model(StandInGateway(), scheduler, StandInPredictor())])
     specs = ApplicationSpecCache(600.0, 100)
     return build_http_app(models, specs, door or Door(None, DEFAULT_TENANT), FINDER, limit_s)
 
 
-async def stream(
+async def console_stream(
     app: HttpApp, key: str | None = None, query: str = "", **headers: str
 ) -> AsyncIterator[Any]:
-    """Yield the status and the headers of the stream, then its lines."""
+    """Yield the status and the headers of the console's stream, then its lines."""
     raw = [(name.replace("_", "-").encode(), text.encode()) for name, text in headers.items()]
     if key is not None:
         raw.append((b"authorization", f"Bearer {key}".encode()))
@@ -93,7 +95,7 @@ async def stream(
 
 
 async def first_lines(count: int, lines: AsyncIterator[Any]) -> list[Any]:
-    """Return the first items of a stream, and leave it."""
+    """Return the first items of a stream and close it."""
     found = []
     async with asyncio.timeout(5), aclosing(lines) as items:  # type: ignore[type-var]
         async for item in items:
@@ -103,9 +105,9 @@ async def first_lines(count: int, lines: AsyncIterator[Any]) -> list[Any]:
     return found
 
 
-async def test_an_operator_sees_all_tenants(scheduler: StandInConsole, door: Door) -> None:
+async def test_operator_sees_all_tenants(scheduler: StandInConsole, door: Door) -> None:
     (status, headers), hello, frame = await first_lines(
-        3, stream(app_of(scheduler, door), OPERATOR.secret)
+        3, console_stream(console_app(scheduler, door), OPERATOR.secret)
     )
 
     assert status == 200
@@ -118,29 +120,35 @@ async def test_an_operator_sees_all_tenants(scheduler: StandInConsole, door: Doo
     assert scheduler.seen[0] is None
 
 
-async def test_a_tenant_sees_its_own(scheduler: StandInConsole, door: Door) -> None:
-    _, hello, _ = await first_lines(3, stream(app_of(scheduler, door), ACME.secret))
+async def test_tenant_sees_only_its_own_applications(scheduler: StandInConsole, door: Door) -> None:
+    _, hello, _ = await first_lines(3, console_stream(console_app(scheduler, door), ACME.secret))
 
     assert (hello["tenant"], hello["is_operator"]) == ("acme", False)
     assert set(scheduler.seen) == {"acme"}
 
 
-async def test_a_header_narrows_the_stream_to_a_tenant_below(
+async def test_header_narrows_the_stream_to_a_tenant_below(
     scheduler: StandInConsole, door: Door
 ) -> None:
-    app = app_of(scheduler, door)
-    _, hello, _ = await first_lines(3, stream(app, ACME.secret, x_justitia_tenant="acme/search"))
+    app = console_app(scheduler, door)
+    _, hello, _ = await first_lines(
+        3, console_stream(app, ACME.secret, x_justitia_tenant="acme/search")
+    )
     assert hello["tenant"] == "acme/search"
 
     ((status, _), answer) = await first_lines(
-        2, stream(app, ACME.secret, x_justitia_tenant="globex")
+        2, console_stream(app, ACME.secret, x_justitia_tenant="globex")
     )
     assert (status, answer["error"]["code"]) == (403, "forbidden_tenant")
 
-    head, answer = await first_lines(2, stream(app, OPERATOR.secret, x_justitia_tenant="a b"))
+    head, answer = await first_lines(
+        2, console_stream(app, OPERATOR.secret, x_justitia_tenant="a b")
+    )
     assert (head[0], answer["error"]["param"]) == (400, "tenant")
 
-    _, hello, _ = await first_lines(3, stream(app, OPERATOR.secret, x_justitia_tenant="globex"))
+    _, hello, _ = await first_lines(
+        3, console_stream(app, OPERATOR.secret, x_justitia_tenant="globex")
+    )
     assert (hello["tenant"], hello["is_operator"]) == ("globex", True)
 
 
@@ -149,80 +157,82 @@ async def test_a_header_narrows_the_stream_to_a_tenant_below(
     [(None, 401, "invalid_api_key"), ("wrong", 401, "invalid_api_key"), (INFER.secret, 403, None)],
     ids=("no key", "unknown key", "key without the scope"),
 )
-async def test_a_stream_wants_a_key_with_its_scope(
+async def test_console_stream_requires_a_key_with_its_scope(
     scheduler: StandInConsole, door: Door, key: str | None, status: int, code: str | None
 ) -> None:
-    head, answer = await first_lines(2, stream(app_of(scheduler, door), key))
+    head, answer = await first_lines(2, console_stream(console_app(scheduler, door), key))
 
     assert head[0] == status
     assert answer["error"]["code"] == (code or "missing_scope")
     assert not scheduler.seen
 
 
-async def test_a_model_that_is_not_served_is_refused(scheduler: StandInConsole) -> None:
-    head, answer = await first_lines(2, stream(app_of(scheduler, None), query="?model=other"))
+async def test_stream_of_an_unserved_model_is_refused(scheduler: StandInConsole) -> None:
+    head, answer = await first_lines(
+        2, console_stream(console_app(scheduler, None), query="?model=other")
+    )
 
     assert (head[0], answer["error"]["code"]) == (404, "model_not_found")
 
 
-async def test_too_many_viewers_are_told_when_to_come_again(
+async def test_viewer_beyond_the_bound_is_told_when_to_retry(
     scheduler: StandInConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("justitia_ray.serve.ingress.console_feed.MOST_VIEWERS", 0)
-    head, answer = await first_lines(2, stream(app_of(scheduler, None)))
+    head, answer = await first_lines(2, console_stream(console_app(scheduler, None)))
 
     assert (head[0], answer["error"]["code"]) == (429, "too_many_viewers")
     assert int(head[1][b"retry-after"]) >= 10
 
 
-async def test_a_stream_ends_with_the_time_to_come_again(
+async def test_console_stream_ends_with_the_time_to_reconnect(
     scheduler: StandInConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A revoked key sees nothing after its stream has ended."""
+    """A revoked key gets no further stream."""
     monkeypatch.setattr(http_console, "LIFE_S", 0.05)
-    *_, last = await first_lines(100, stream(app_of(scheduler, None)))
+    *_, last = await first_lines(100, console_stream(console_app(scheduler, None)))
 
     assert (last["kind"], last["code"], last["retry_after_s"]) == ("bye", "limit", 0.0)
 
 
-async def test_a_stream_ends_before_serve_cuts_it(scheduler: StandInConsole) -> None:
-    *_, last = await first_lines(100, stream(app_of(scheduler, None, limit_s=0.05)))
+async def test_console_stream_ends_before_serve_cuts_it(scheduler: StandInConsole) -> None:
+    *_, last = await first_lines(100, console_stream(console_app(scheduler, None, limit_s=0.05)))
 
     assert last["code"] == "limit"
 
 
-async def test_a_silent_stream_has_empty_lines(
+async def test_silent_console_stream_has_empty_lines(
     scheduler: StandInConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(http_console, "QUIET_S", 0.01)
-    items = await first_lines(5, stream(app_of(scheduler, None)))
+    items = await first_lines(5, console_stream(console_app(scheduler, None)))
 
     assert None in [json.loads("null") if item is None else item for item in items]
 
 
-async def test_a_viewer_that_leaves_frees_its_place(
+async def test_disconnected_viewer_frees_its_place(
     scheduler: StandInConsole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("justitia_ray.serve.ingress.console_feed.MOST_VIEWERS", 1)
-    app = app_of(scheduler, None)
+    app = console_app(scheduler, None)
     for _ in range(3):
-        head, *_ = await first_lines(2, stream(app))
+        head, *_ = await first_lines(2, console_stream(app))
         assert head[0] == 200
 
 
-async def test_trouble_with_the_scheduler_is_a_line_of_the_stream(
+async def test_failure_of_the_scheduler_is_a_line_of_the_stream(
     scheduler: StandInConsole,
 ) -> None:
     scheduler.failure = AdmissionError("the scheduler is being started again")
-    _, _, trouble = await first_lines(3, stream(app_of(scheduler, None)))
+    _, _, trouble = await first_lines(3, console_stream(console_app(scheduler, None)))
 
     assert (trouble["kind"], trouble["reason"]) == ("trouble", str(scheduler.failure))
 
 
-async def test_a_tenants_application_is_told_to_it_and_to_operators(
+async def test_application_is_shown_to_its_tenant_and_to_operators(
     scheduler: StandInConsole, door: Door
 ) -> None:
-    async with client_of(model_of(StandInGateway(), scheduler), door=door) as http:
+    async with client_of(served_model(StandInGateway(), scheduler), door=door) as http:
         own = await http.get(
             "/v1/console/applications/a", headers={"authorization": f"Bearer {ACME.secret}"}
         )
@@ -248,7 +258,7 @@ async def test_a_tenants_application_is_told_to_it_and_to_operators(
 
 
 @pytest.fixture
-def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def page_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with a page of two files that the service sends."""
     (tmp_path / "index.html").write_text("<title>console</title>", "utf-8")
     (tmp_path / "app").mkdir()
@@ -257,10 +267,10 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-async def test_files_are_served_without_a_key_and_with_a_strict_policy(
-    page: Path, door: Door
+async def test_page_is_served_without_a_key_and_with_a_strict_policy(
+    page_folder: Path, door: Door
 ) -> None:
-    async with client_of(model_of(StandInGateway()), door=door) as http:
+    async with client_of(served_model(StandInGateway()), door=door) as http:
         index = await http.get("/console/")
         script = await http.get("/console/app/main.mjs")
 
@@ -275,8 +285,8 @@ async def test_files_are_served_without_a_key_and_with_a_strict_policy(
         assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_an_unchanged_file_is_not_sent_again(page: Path) -> None:
-    async with client_of(model_of(StandInGateway())) as http:
+async def test_unchanged_file_is_not_sent_again(page_folder: Path) -> None:
+    async with client_of(served_model(StandInGateway())) as http:
         first = await http.get("/console/")
         again = await http.get("/console/", headers={"if-none-match": first.headers["etag"]})
 
@@ -284,8 +294,8 @@ async def test_an_unchanged_file_is_not_sent_again(page: Path) -> None:
     assert (again.status_code, again.content) == (304, b"")
 
 
-async def test_files_are_compressed_where_the_caller_accepts_it(page: Path) -> None:
-    async with client_of(model_of(StandInGateway())) as http:
+async def test_files_are_compressed_if_the_caller_accepts_it(page_folder: Path) -> None:
+    async with client_of(served_model(StandInGateway())) as http:
         path = "/console/app/main.mjs"
         plain = await http.get(path, headers={"accept-encoding": "identity"})
         small = await http.get(path, headers={"accept-encoding": "gzip"})
@@ -297,16 +307,16 @@ async def test_files_are_compressed_where_the_caller_accepts_it(page: Path) -> N
 
 
 @pytest.mark.parametrize("path", ["/console/none.js", "/console/../pyproject.toml"])
-async def test_nothing_else_is_served(page: Path, path: str) -> None:
-    async with client_of(model_of(StandInGateway())) as http:
+async def test_no_other_file_is_served(page_folder: Path, path: str) -> None:
+    async with client_of(served_model(StandInGateway())) as http:
         answer = await http.get(path)
 
     assert answer.status_code == 404
 
 
-async def test_the_short_path_leads_to_the_page(page: Path) -> None:
-    """The redirect is relative: a proxy may put a prefix before all paths."""
-    async with client_of(model_of(StandInGateway())) as http:
+async def test_path_without_a_slash_redirects_to_the_page(page_folder: Path) -> None:
+    """The redirect is relative, because a proxy may put a prefix before all paths."""
+    async with client_of(served_model(StandInGateway())) as http:
         answer = await http.get("/console?tenant=acme")
 
     assert answer.status_code == 307

@@ -14,20 +14,20 @@ from justitia_ray.serve.ingress.http_app import build_http_app
 from justitia_ray.serve.ingress.models import ServedModels
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from tests.eventually import eventually
-from tests.unit.serve.ingress.asgi_caller import Caller, Source
-from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, model_of
+from tests.unit.serve.ingress.asgi_caller import Caller, FedStream
+from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, served_model
 from tests.unit.serve.ingress.test_http_inference import _BODY
 
 _LIMIT_S = 0.05
 _LIFTING = [(b"x-request-timeout-seconds", b"0")]
 
 
-def app_of(gateway: StandInGateway, limit_s: float | None = _LIMIT_S) -> AsgiApp:
+def limited_app(gateway: StandInGateway, limit_s: float | None = _LIMIT_S) -> AsgiApp:
     specs, door = ApplicationSpecCache(600.0, 100), Door(None, DEFAULT_TENANT)
-    return build_http_app(ServedModels([model_of(gateway)]), specs, door, FINDER, limit_s)
+    return build_http_app(ServedModels([served_model(gateway)]), specs, door, FINDER, limit_s)
 
 
-def scope_of(path: str, **more: Any) -> Message:
+def unlimited_scope(path: str, **more: Any) -> Message:
     """Return the ASGI scope of a call without a time limit of its own."""
     head = {"type": "http", "method": "POST", "path": path, "headers": _LIFTING}
     return {**head, "query_string": b"", "server": ("a", 80), "scheme": "http", **more}
@@ -42,10 +42,10 @@ def body_of(path: str, *, stream: bool) -> bytes:
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, MESSAGES, RESPONSES])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_call_past_its_time_limit_is_cancelled(path: str, stream: bool) -> None:
-    """The official clients do not retry this error: a retry would take as long."""
-    gateway, source, caller = StandInGateway(), Source(), Caller(body_of(path, stream=stream))
+    """The official clients do not retry this error, since a retry would take as long."""
+    gateway, source, caller = StandInGateway(), FedStream(), Caller(body_of(path, stream=stream))
     gateway.source = source
-    await app_of(gateway)(scope_of(path), caller.receive, caller.send)
+    await limited_app(gateway)(unlimited_scope(path), caller.receive, caller.send)
     head, error = caller.messages[0], json.loads(caller.chunks[0])["error"]
 
     assert 504 == head["status"]
@@ -56,13 +56,13 @@ async def test_call_past_its_time_limit_is_cancelled(path: str, stream: bool) ->
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, MESSAGES, RESPONSES])
-async def test_stream_that_runs_for_too_long_ends_with_an_error_event(path: str) -> None:
-    """Some clients mistake a cut connection for the end of an answer."""
-    gateway, source, caller = StandInGateway(), Source(), Caller(body_of(path, stream=True))
+async def test_stream_past_its_time_limit_ends_with_an_error_event(path: str) -> None:
+    """Some clients take a cut connection for the end of an answer."""
+    gateway, source, caller = StandInGateway(), FedStream(), Caller(body_of(path, stream=True))
     gateway.source = source
     source.feed((200, {}), b"a\n\n")
     with pytest.raises(DeadlineMissed):
-        await app_of(gateway)(scope_of(path), caller.receive, caller.send)
+        await limited_app(gateway)(unlimited_scope(path), caller.receive, caller.send)
 
     assert b"a\n\n" == caller.chunks[0]
     assert b"request_timeout_s" in caller.chunks[1]
@@ -72,15 +72,15 @@ async def test_stream_that_runs_for_too_long_ends_with_an_error_event(path: str)
 
 
 @pytest.mark.parametrize("path", [COMPLETIONS, "/v1/applications"])
-async def test_body_that_does_not_come_is_not_waited_for(path: str) -> None:
-    """Otherwise a caller could hold a connection with one byte."""
+async def test_reading_of_a_body_has_a_time_limit(path: str) -> None:
+    """Otherwise a caller could hold a connection with a single byte."""
     caller, never = Caller(), asyncio.Event()
 
-    async def receive() -> Message:
+    async def receive_forever() -> Message:
         await never.wait()
         return {}
 
-    await app_of(StandInGateway())(scope_of(path), receive, caller.send)
+    await limited_app(StandInGateway())(unlimited_scope(path), receive_forever, caller.send)
 
     assert 504 == caller.messages[0]["status"]
 
@@ -88,13 +88,15 @@ async def test_body_that_does_not_come_is_not_waited_for(path: str) -> None:
 @pytest.mark.parametrize(
     ("limit_s", "more"), [(None, {}), (_LIMIT_S, {TRUSTED: True})], ids=["no limit", "handle"]
 )
-async def test_call_without_a_limit_runs_on(limit_s: float | None, more: dict[str, Any]) -> None:
-    """Serve's HTTP options do not apply to calls over a handle."""
-    gateway, source = StandInGateway(), Source()
+async def test_call_over_a_handle_has_no_time_limit(
+    limit_s: float | None, more: dict[str, Any]
+) -> None:
+    """Ray Serve's HTTP options do not apply to calls over a handle."""
+    gateway, source = StandInGateway(), FedStream()
     caller = Caller(body_of(CHAT, stream=False))
     gateway.source = source
-    app = app_of(gateway, limit_s)
-    answering: Any = app(scope_of(CHAT, **more), caller.receive, caller.send)
+    app = limited_app(gateway, limit_s)
+    answering: Any = app(unlimited_scope(CHAT, **more), caller.receive, caller.send)
     call = asyncio.create_task(answering)
     await eventually(lambda: gateway.answered, "it runs")
     done, _ = await asyncio.wait([call], timeout=2 * _LIMIT_S)

@@ -26,7 +26,7 @@ from justitia_ray.serve.ingress.models import ServedModels
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from tests.unit.serve.ingress.answering_model import answering_model
 from tests.unit.serve.ingress.asgi_caller import Caller
-from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, client_of, model_of
+from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, client_of, served_model
 from tests.unit.serve.ingress.test_http_inference import _BODY
 
 Encode = Callable[[bytes], bytes]
@@ -36,7 +36,7 @@ _APPLICATIONS = "/v1/applications"
 
 
 def raw_deflate(data: bytes) -> bytes:
-    """Return a raw deflate body without the zlib frame, as many clients send it."""
+    """Return a deflate body without the zlib frame, as many clients send it."""
     packer = zlib.compressobj(wbits=-15)
     return packer.compress(data) + packer.flush()
 
@@ -46,7 +46,7 @@ def streamed_zstd(data: bytes) -> bytes:
     return packer.compress(data) + packer.flush()
 
 
-def in_halves(encode: Encode) -> Encode:
+def encode_in_halves(encode: Encode) -> Encode:
     """Return an encoder that writes a body as two concatenated members."""
     return lambda data: encode(data[: len(data) // 2]) + encode(data[len(data) // 2 :])
 
@@ -54,13 +54,13 @@ def in_halves(encode: Encode) -> Encode:
 _ENCODED: dict[str, tuple[str, Encode]] = {
     "gzip": ("gzip", gzip.compress),
     "x-gzip": ("X-GZip", gzip.compress),
-    "gzip members": ("gzip", in_halves(gzip.compress)),
+    "gzip members": ("gzip", encode_in_halves(gzip.compress)),
     "deflate": ("deflate", zlib.compress),
     "raw deflate": ("deflate", raw_deflate),
     "zstd": ("zstd", zstandard.compress),
     "zstd slow": ("zstd", zstandard.ZstdCompressor(level=22).compress),
     "zstd streamed": ("zstd", streamed_zstd),
-    "zstd frames": ("zstd", in_halves(zstandard.compress)),
+    "zstd frames": ("zstd", encode_in_halves(zstandard.compress)),
     "br": ("br", lambda data: brotli.compress(data, quality=2)),
     "identity": ("identity", bytes),
     "none": ("", bytes),
@@ -90,9 +90,7 @@ def body_of(path: str) -> bytes:
 
 @pytest.mark.parametrize("coding", _ENCODED)
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS, MESSAGES, RESPONSES, _APPLICATIONS])
-async def test_encoded_body_is_read_as_it_was(
-    http: httpx.AsyncClient, path: str, coding: str
-) -> None:
+async def test_encoded_body_is_decoded(http: httpx.AsyncClient, path: str, coding: str) -> None:
     name, encode = _ENCODED[coding]
     answer = await http.post(
         path, content=encode(body_of(path)), headers={"content-encoding": name}
@@ -101,7 +99,7 @@ async def test_encoded_body_is_read_as_it_was(
     assert answer.status_code in (200, 201), answer.text
 
 
-async def test_codings_may_be_named_in_several_headers(http: httpx.AsyncClient) -> None:
+async def test_content_codings_may_be_in_several_headers(http: httpx.AsyncClient) -> None:
     body = zlib.compress(gzip.compress(body_of(CHAT)))
     headers = [("content-encoding", "gzip"), ("content-encoding", "deflate")]
     answer = await http.post(CHAT, content=body, headers=headers)
@@ -111,7 +109,7 @@ async def test_codings_may_be_named_in_several_headers(http: httpx.AsyncClient) 
 
 @pytest.mark.parametrize("name", ["compress", "gzip, snappy", "utf-8", "*", ", ".join(["br"] * 5)])
 @pytest.mark.parametrize("path", [CHAT, MESSAGES, _APPLICATIONS])
-async def test_coding_that_is_not_decoded_is_named(
+async def test_unsupported_content_coding_is_refused_by_name(
     http: httpx.AsyncClient, path: str, name: str
 ) -> None:
     answer = await http.post(path, content=b"{}", headers={"content-encoding": name})
@@ -136,10 +134,10 @@ _SIMPLE = ["gzip", "deflate", "raw deflate", "zstd", "zstd streamed", "br"]
         pytest.param(lambda body: b"\xff" * len(body), id="broken"),
     ],
 )
-async def test_broken_body_is_a_mistake_of_its_caller(
+async def test_corrupt_encoded_body_is_a_client_error(
     http: httpx.AsyncClient, coding: str, harm: Callable[[bytes], bytes]
 ) -> None:
-    """Bytes after the end may belong to another request, so they are not dropped silently."""
+    """Bytes after the end may belong to another request, so they are not dropped."""
     name, encode = _ENCODED[coding]
     body = harm(encode(body_of(CHAT)))
     answer = await http.post(CHAT, content=body, headers={"content-encoding": name})
@@ -149,7 +147,7 @@ async def test_broken_body_is_a_mistake_of_its_caller(
 
 
 async def test_unencoded_body_declared_as_gzip_is_refused(http: httpx.AsyncClient) -> None:
-    """A proxy may decode a body and leave the header in place."""
+    """Some proxies decode a body and leave the header in place."""
     headers = {"content-encoding": "gzip"}
     answer = await http.post(CHAT, content=body_of(CHAT), headers=headers)
 
@@ -157,7 +155,7 @@ async def test_unencoded_body_declared_as_gzip_is_refused(http: httpx.AsyncClien
 
 
 class Upload:
-    """Body in pieces that counts the pieces that are read."""
+    """Body in pieces that counts the pieces that were read."""
 
     def __init__(self, body: bytes, piece_bytes: int) -> None:
         self.taken = 0
@@ -170,7 +168,7 @@ class Upload:
         return {"type": "http.request", "body": piece, "more_body": more}
 
 
-async def read(most_bytes: int, upload: Upload, coding: str) -> bytes:
+async def read_upload(most_bytes: int, upload: Upload, coding: str) -> bytes:
     room = BodyRoom(2**30)
     with room.hold("a") as held:
         return await BodyReader(most_bytes, room).read_body(held, "", upload.receive, [coding])
@@ -180,12 +178,12 @@ _ZEROS = bytes(2**25)
 _BOMBS: dict[str, tuple[str, bytes]] = {
     **{name: (_ENCODED[name][0], _ENCODED[name][1](_ZEROS)) for name in _SIMPLE},
     "gzip of gzip": ("gzip, gzip", gzip.compress(gzip.compress(_ZEROS))),
-    # gzip expands to a large zstd frame that zstd skips: the result would be empty.
+    # the gzip body holds a large zstd frame that zstd skips, with an empty result
     "skippable frame": (
         "zstd, gzip",
         gzip.compress(b"\x50\x2a\x4d\x18\x00\x00\x00\x02" + _ZEROS),
     ),
-    # Each block of 4 bytes expands to 128 KiB.
+    # each block of 4 bytes expands to 128 KiB
     "zstd blocks": (
         "zstd",
         b"\x28\xb5\x2f\xfd\x00\x58" + (131_072 << 3 | 2).to_bytes(3, "little") * 1_000 + b"\0",
@@ -197,25 +195,25 @@ del _ZEROS
 @pytest.mark.slow
 @pytest.mark.parametrize("bomb", _BOMBS)
 async def test_decoding_stops_at_the_size_limit(bomb: str) -> None:
-    """A few kilobytes encode 32 MiB; decoding stops within one step beyond the limit."""
+    """A few kilobytes can encode 32 MiB; decoding stops within one step of the limit."""
     name, body = _BOMBS[bomb]
     upload = Upload(body, 1_000)
     with pytest.raises(BodyTooLarge):
-        await read(_MOST, upload, name)
+        await read_upload(_MOST, upload, name)
 
     assert upload.taken <= 3
 
 
 @pytest.mark.parametrize("coding", ["gzip", "zstd"])
-async def test_members_that_hold_nothing_are_bounded(coding: str) -> None:
-    """Each empty member costs as much time to start as decoding 10 kB."""
+async def test_number_of_empty_members_is_bounded(coding: str) -> None:
+    """Starting an empty member takes as long as decoding 10 kB."""
     name, encode = _ENCODED[coding]
     upload = Upload(encode(b"") * 2_000, 2**16)
     with pytest.raises(RequestError, match="more than 1,024 members"):
-        await read(_MOST, upload, name)
+        await read_upload(_MOST, upload, name)
 
 
-async def test_encoded_size_is_bounded_too(http: httpx.AsyncClient) -> None:
+async def test_size_of_the_encoded_body_is_bounded(http: httpx.AsyncClient) -> None:
     body = gzip.compress(random.Random(1).randbytes(_MOST + 1))
     answer = await http.post(CHAT, content=body, headers={"content-encoding": "gzip"})
 
@@ -224,11 +222,11 @@ async def test_encoded_size_is_bounded_too(http: httpx.AsyncClient) -> None:
 
 @pytest.mark.parametrize("coding", _SIMPLE)
 async def test_event_loop_keeps_running_while_a_large_body_is_decoded(coding: str) -> None:
-    """Other streams run on the same event loop, so each turn decodes at most 256 KiB."""
+    """Other streams run on the same event loop, so a turn decodes at most 256 KiB."""
     name, encode = _ENCODED[coding]
     body = random.Random(1).randbytes(2**22).hex().encode()
     upload = Upload(encode(body), 2**30)
-    reading = asyncio.create_task(read(2**24, upload, name))
+    reading = asyncio.create_task(read_upload(2**24, upload, name))
     turns = 0
     while not reading.done():
         turns += 1
@@ -240,8 +238,8 @@ async def test_event_loop_keeps_running_while_a_large_body_is_decoded(coding: st
 
 @pytest.mark.parametrize("coding", _SIMPLE)
 @pytest.mark.parametrize("steps", [1, 3])
-def test_body_is_whole_wherever_the_last_step_ends(coding: str, steps: int) -> None:
-    """A member slightly longer than whole steps may be consumed while output is still pending."""
+def test_decoded_body_is_complete_wherever_the_last_step_ends(coding: str, steps: int) -> None:
+    """A member slightly longer than whole steps may be read while output is still pending."""
     name, encode = _ENCODED[coding]
     lengths = range(steps * 2**18 - 8, steps * 2**18 + 300, 8)
     bodies = [b" " * length for length in lengths]
@@ -255,7 +253,7 @@ def test_body_is_whole_wherever_the_last_step_ends(coding: str, steps: int) -> N
     assert [] == cut
 
 
-class Unending:
+class EndlessBody:
     """The beginning of a body that never ends."""
 
     def __init__(self, body: bytes) -> None:
@@ -272,18 +270,18 @@ class Unending:
 
 @pytest.mark.parametrize("coding", [*_SIMPLE, "none"])
 @pytest.mark.parametrize("path", [CHAT, "/tokenize", _APPLICATIONS])
-async def test_unfinished_body_counts_for_the_bytes_received(path: str, coding: str) -> None:
-    """Connections left open may hold 16 MiB each, so they count against the tenant's share."""
+async def test_unfinished_body_counts_with_the_bytes_received(path: str, coding: str) -> None:
+    """Open connections may hold 16 MiB each, so they count against the tenant's share."""
     name, encode = _ENCODED[coding]
     text = random.Random(1).randbytes(2**18).hex().encode()
     begun = encode(text)[: None if coding == "none" else -8]
     section = {"max_body_bytes": 2**19, "max_body_bytes_held": 5 * 2**19}
-    models = ServedModels([model_of(StandInGateway(), ingress=section)])
+    models = ServedModels([served_model(StandInGateway(), ingress=section)])
     specs = ApplicationSpecCache(600.0, 100)
     app = build_http_app(models, specs, Door(None, DEFAULT_TENANT), FINDER)
     refused, calls = list[Caller](), list[asyncio.Task[None]]()
 
-    def call(receive: Callable[[], Any], caller: Caller, tenant: str) -> asyncio.Task[None]:
+    def start_call(receive: Callable[[], Any], caller: Caller, tenant: str) -> asyncio.Task[None]:
         headers = [(TENANT_HEADER.encode(), tenant.encode())]
         scope: Message = {"type": "http", "method": "POST", "path": path, "root_path": ""}
         scope.update(query_string=b"", server=("a", 80), scheme="http", headers=headers)
@@ -293,15 +291,15 @@ async def test_unfinished_body_counts_for_the_bytes_received(path: str, coding: 
 
     while not refused:
         assert len(calls) < 10, "none is refused"
-        upload, caller = Unending(begun), Caller()
-        calls.append(call(upload.receive, caller, "a"))
+        upload, caller = EndlessBody(begun), Caller()
+        calls.append(start_call(upload.receive, caller, "a"))
         held = asyncio.create_task(upload.is_read.wait())
         await asyncio.wait({calls[-1], held}, return_when=asyncio.FIRST_COMPLETED)
         held.cancel()
         if calls[-1].done():
             refused.append(caller)
-    of_another = Unending(encode(text[: 2**17])[:-8])
-    calls.append(call(of_another.receive, Caller(), "b"))
+    of_another = EndlessBody(encode(text[: 2**17])[:-8])
+    calls.append(start_call(of_another.receive, Caller(), "b"))
     await of_another.is_read.wait()
 
     assert 429 == refused[0].messages[0]["status"]

@@ -27,8 +27,8 @@ from justitia_ray.serve.ingress.models import ServedModels
 from justitia_ray.serve.ingress.replica_calls import Answer
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
 from tests.eventually import eventually
-from tests.unit.serve.ingress.asgi_caller import Caller, Source
-from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, client_of, model_of
+from tests.unit.serve.ingress.asgi_caller import Caller, FedStream
+from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, client_of, served_model
 
 _BODY: dict[str, Any] = {
     "messages": [{"role": "user", "content": "a"}],
@@ -40,7 +40,7 @@ _BODY: dict[str, Any] = {
     "texts": ["a"],
     "max_tokens": 5,
 }
-"""A request body that every endpoint accepts."""
+"""Request body that every endpoint accepts."""
 _OPEN = Door(None, DEFAULT_TENANT)
 _ENGINE_ERROR = b'{"error": {"message": "m", "type": "BadRequestError", "code": 400}}'
 
@@ -52,12 +52,12 @@ def gateway() -> StandInGateway:
 
 @pytest.fixture
 async def http(gateway: StandInGateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(model_of(gateway)) as client:
+    async with client_of(served_model(gateway)) as client:
         yield client
 
 
 @pytest.mark.parametrize("path", INFERENCE_PATHS)
-async def test_every_endpoint_of_the_table_is_answered(http: httpx.AsyncClient, path: str) -> None:
+async def test_every_endpoint_of_the_table_answers(http: httpx.AsyncClient, path: str) -> None:
     body = {name: value for name, value in _BODY.items() if (path, name) != (RESPONSES, "prompt")}
     answer = await http.post(path, json=body)
 
@@ -81,7 +81,7 @@ async def test_unscheduled_call_is_answered_by_any_replica(
 async def test_errors_have_the_format_of_their_api_family(
     http: httpx.AsyncClient, gateway: StandInGateway, stream: bool
 ) -> None:
-    """Errors before, during and after the wait in the queue must suit Anthropic's client."""
+    """Anthropic's and OpenAI's clients read errors before, during and after the queue."""
     body = _BODY | {"stream": stream}
     malformed = await http.post(MESSAGES, json=body | {"max_tokens": 0})
     gateway.items = [(400, {}), _ENGINE_ERROR]
@@ -103,15 +103,15 @@ async def test_errors_have_the_format_of_their_api_family(
 
 
 @pytest.mark.parametrize("path", [MESSAGES, COUNT_TOKENS, CHAT])
-async def test_unforeseen_error_has_the_form_of_the_family_behind_a_prefix(
+async def test_unforeseen_error_behind_a_prefix_has_its_familys_format(
     gateway: StandInGateway, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def fail(*arguments: Any) -> Any:
+    async def divide_by_zero(*arguments: Any) -> Any:
         raise ZeroDivisionError("secret")
 
     gateway.failure = ZeroDivisionError("secret")
-    monkeypatch.setattr(gateway, "unscheduled", fail)
-    async with client_of(model_of(gateway), raise_app_exceptions=False, root="/llm") as client:
+    monkeypatch.setattr(gateway, "unscheduled", divide_by_zero)
+    async with client_of(served_model(gateway), raise_app_exceptions=False, root="/llm") as client:
         answer = await client.post("/llm" + path, json=_BODY)
 
     assert 500 == answer.status_code
@@ -120,17 +120,17 @@ async def test_unforeseen_error_has_the_form_of_the_family_behind_a_prefix(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_caller_that_leaves_ends_its_call_at_once(
+async def test_disconnected_callers_call_ends_at_once(
     gateway: StandInGateway, stream: bool
 ) -> None:
-    """Otherwise the inference would run until there is something to send."""
-    source, caller = Source(), Caller(json.dumps(_BODY | {"stream": stream}).encode())
+    """Otherwise the inference would run until there is output to send."""
+    source, caller = FedStream(), Caller(json.dumps(_BODY | {"stream": stream}).encode())
     gateway.source = source
-    call = asyncio.create_task(_post(gateway, COMPLETIONS, caller))
+    call = asyncio.create_task(_post_call(gateway, COMPLETIONS, caller))
     source.feed((200, {}))
     if stream:
         source.feed(b"a")
-        await caller.until_chunks(1)
+        await caller.wait_for_chunks(1)
     await eventually(lambda: source.items.empty(), "the call waits")
     caller.leaves.set()
     await call
@@ -139,8 +139,8 @@ async def test_caller_that_leaves_ends_its_call_at_once(
     assert (2 if stream else 0) == len(caller.messages)
 
 
-async def test_cancelled_call_is_cancelled() -> None:
-    """Serve also cancels a call directly, and that must not look like a normal end."""
+async def test_call_cancelled_by_serve_is_cancelled() -> None:
+    """Ray Serve may cancel a call directly, which is no normal end."""
     caller, never = Caller(), asyncio.Event()
     call = asyncio.create_task(until_disconnect(caller.receive, cast(Any, never.wait())))
     await asyncio.sleep(0)
@@ -150,15 +150,15 @@ async def test_cancelled_call_is_cancelled() -> None:
         await call
 
 
-async def _post(gateway: StandInGateway, path: str, caller: Caller, **ingress: Any) -> None:
-    model = model_of(gateway, ingress={"keepalive_s": 60.0, **ingress})
+async def _post_call(gateway: StandInGateway, path: str, caller: Caller, **ingress: Any) -> None:
+    model = served_model(gateway, ingress={"keepalive_s": 60.0, **ingress})
     app = build_http_app(ServedModels([model]), ApplicationSpecCache(600.0, 100), _OPEN, FINDER)
     head = [(name.encode(), value.encode()) for name, value in caller.headers.items()]
     scope: Message = {"type": "http", "method": "POST", "path": path, "headers": head}
     await app(scope, caller.receive, caller.send)
 
 
-async def test_stream_passes_on_the_replicas_head_and_chunks(
+async def test_stream_has_the_replicas_head_and_chunks(
     http: httpx.AsyncClient, gateway: StandInGateway
 ) -> None:
     """A stream has no length and forbids proxies to buffer it."""
@@ -172,21 +172,21 @@ async def test_stream_passes_on_the_replicas_head_and_chunks(
     assert (head | {"content-length": "2"}, b"cd") == (dict(whole.headers), whole.content)
 
 
-async def test_body_that_comes_in_pieces_is_read_whole(
+async def test_body_in_pieces_is_read_whole(
     http: httpx.AsyncClient, gateway: StandInGateway
 ) -> None:
     """Proxies split long bodies, and a client need not declare a length."""
 
-    async def pieces() -> AsyncGenerator[bytes]:
+    async def single_bytes() -> AsyncGenerator[bytes]:
         for byte in json.dumps(_BODY).encode():
             yield bytes([byte])
 
-    answer = await http.post(COMPLETIONS, content=pieces())
+    answer = await http.post(COMPLETIONS, content=single_bytes())
 
     assert (200, "told", 1) == (answer.status_code, answer.text, gateway.answered)
 
 
-async def test_retry_with_a_key_gets_the_same_answer(
+async def test_retry_with_an_idempotency_key_gets_the_same_answer(
     http: httpx.AsyncClient, gateway: StandInGateway
 ) -> None:
     for stream in (False, True):
@@ -200,15 +200,15 @@ async def test_retry_with_a_key_gets_the_same_answer(
 
 
 @pytest.mark.parametrize("error", [EngineError("given up"), ZeroDivisionError()])
-async def test_stream_that_fails_in_the_middle_has_one_head_and_fails_for_serve(
+async def test_stream_that_fails_in_the_middle_has_one_head_and_raises(
     gateway: StandInGateway, error: Exception
 ) -> None:
-    """The caller reads the error in the stream, and Serve counts the raised one."""
-    source, caller = Source(), Caller(json.dumps(_BODY | {"stream": True}).encode())
+    """The caller reads the error in the stream, and Ray Serve counts the raised one."""
+    source, caller = FedStream(), Caller(json.dumps(_BODY | {"stream": True}).encode())
     gateway.source = source
     source.feed((200, {}), b"a", error)
     with pytest.raises(type(error)):
-        await _post(gateway, COMPLETIONS, caller)
+        await _post_call(gateway, COMPLETIONS, caller)
 
     assert 1 == sum(m["type"] == "http.response.start" for m in caller.messages)
     assert ([b"a", b""], 3) == (caller.chunks[::2], len(caller.chunks))
@@ -225,14 +225,16 @@ async def test_stream_that_fails_in_the_middle_has_one_head_and_fails_for_serve(
         ("Comment", {}, b": "),
     ],
 )
-async def test_caller_and_operator_choose_the_form_of_a_sign_of_life(
+async def test_caller_and_operator_choose_the_form_of_keepalives(
     gateway: StandInGateway, asked: str | None, configured: dict[str, str], first: bytes
 ) -> None:
-    source, caller = Source(), Caller(json.dumps(_BODY | {"stream": True}).encode())
+    source, caller = FedStream(), Caller(json.dumps(_BODY | {"stream": True}).encode())
     gateway.source = source
     caller.headers |= {} if asked is None else {"x-justitia-keepalive": asked}
-    call = asyncio.create_task(_post(gateway, MESSAGES, caller, keepalive_s=0.01, **configured))
-    await caller.until_chunks(1)
+    call = asyncio.create_task(
+        _post_call(gateway, MESSAGES, caller, keepalive_s=0.01, **configured)
+    )
+    await caller.wait_for_chunks(1)
     caller.leaves.set()
     await call
 
@@ -251,13 +253,15 @@ async def test_caller_and_operator_choose_the_form_of_a_sign_of_life(
 async def test_client_that_ignores_comments_gets_keepalive_chunks(
     gateway: StandInGateway, agent: str, asked: str | None, configured: str, first: bytes
 ) -> None:
-    """The header or the operator's setting asks for chunks where a client ignores comments."""
-    source, caller = Source(), Caller(json.dumps(_BODY | {"stream": True}).encode())
+    """A header or the operator's setting replaces comments by chunks."""
+    source, caller = FedStream(), Caller(json.dumps(_BODY | {"stream": True}).encode())
     gateway.source = source
     caller.headers |= {"user-agent": agent}
     caller.headers |= {} if asked is None else {"x-justitia-keepalive": asked}
-    call = asyncio.create_task(_post(gateway, CHAT, caller, keepalive_s=0.01, keepalive=configured))
-    await caller.until_chunks(1)
+    call = asyncio.create_task(
+        _post_call(gateway, CHAT, caller, keepalive_s=0.01, keepalive=configured)
+    )
+    await caller.wait_for_chunks(1)
     caller.leaves.set()
     await call
 
@@ -265,7 +269,7 @@ async def test_client_that_ignores_comments_gets_keepalive_chunks(
 
 
 @pytest.mark.parametrize("refusal", [None, ContextLengthExceeded("too long")])
-async def test_stream_is_kept_alive_while_its_prompt_is_counted(
+async def test_stream_has_keepalives_while_its_prompt_is_counted(
     gateway: StandInGateway, refusal: Exception | None
 ) -> None:
     """A long prompt may wait behind others; an error in it is sent as an event."""
@@ -273,8 +277,8 @@ async def test_stream_is_kept_alive_while_its_prompt_is_counted(
     gateway.may_count.clear()
     gateway.failure = refusal
     gateway.items = [(200, {}), b"told"]
-    call = asyncio.create_task(_post(gateway, MESSAGES, caller, keepalive_s=0.01))
-    await caller.until_chunks(2)
+    call = asyncio.create_task(_post_call(gateway, MESSAGES, caller, keepalive_s=0.01))
+    await caller.wait_for_chunks(2)
     gateway.may_count.set()
     with suppress(ContextLengthExceeded):
         await call
@@ -286,7 +290,7 @@ async def test_stream_is_kept_alive_while_its_prompt_is_counted(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_unknown_keepalive_kind_is_refused(
+async def test_unknown_kind_of_keepalive_is_refused(
     http: httpx.AsyncClient, gateway: StandInGateway, stream: bool
 ) -> None:
     headers = {"x-justitia-keepalive": "dots"}
@@ -297,9 +301,7 @@ async def test_unknown_keepalive_kind_is_refused(
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "PUT", "DELETE"])
-async def test_other_methods_are_refused_as_on_every_route(
-    http: httpx.AsyncClient, method: str
-) -> None:
+async def test_other_http_methods_are_refused(http: httpx.AsyncClient, method: str) -> None:
     answer = await http.request(method, COMPLETIONS)
     elsewhere = await http.request("PATCH", "/v1/models")
 
@@ -308,9 +310,9 @@ async def test_other_methods_are_refused_as_on_every_route(
 
 
 async def test_application_prefix_is_removed_from_the_path(gateway: StandInGateway) -> None:
-    """Serve passes the whole path and, separately, the application's prefix."""
+    """Ray Serve passes the whole path and, separately, the application's prefix."""
     app = build_http_app(
-        ServedModels([model_of(gateway)]), ApplicationSpecCache(600.0, 100), _OPEN, FINDER
+        ServedModels([served_model(gateway)]), ApplicationSpecCache(600.0, 100), _OPEN, FINDER
     )
     answers = []
     for path in ("/llm/v1/messages", "/v1/messages", "/v1/messages/"):
@@ -323,9 +325,9 @@ async def test_application_prefix_is_removed_from_the_path(gateway: StandInGatew
     assert [200, 200, 307] == answers
 
 
-async def test_large_body_that_finds_no_room_is_refused(gateway: StandInGateway) -> None:
-    """The answer is 429 with a retry time; a small body is still read."""
-    model = model_of(gateway, ingress={"max_body_bytes_held": 100_000})
+async def test_large_body_that_finds_no_memory_is_refused(gateway: StandInGateway) -> None:
+    """The answer is 429 with a retry time, while small bodies are still read."""
+    model = served_model(gateway, ingress={"max_body_bytes_held": 100_000})
     large = {"messages": [{"role": "user", "content": "a" * 200_000}]}
     async with client_of(model) as http:
         refused = await http.post(CHAT, json=large)
@@ -337,17 +339,19 @@ async def test_large_body_that_finds_no_room_is_refused(gateway: StandInGateway)
     assert 200 == read.status_code
 
 
-async def test_large_body_holds_its_turn_until_it_is_counted(gateway: StandInGateway) -> None:
+async def test_large_body_keeps_its_turn_until_its_tokens_are_counted(
+    gateway: StandInGateway,
+) -> None:
     """The second of two 20 MiB bodies is read while the first is being answered."""
-    model = model_of(gateway, ingress={"max_body_bytes": 2**25})
+    model = served_model(gateway, ingress={"max_body_bytes": 2**25})
     counting: list[asyncio.Event] = []
 
-    async def counted(context: Any, body: Any) -> Any:
+    async def count_slowly(context: Any, body: Any) -> Any:
         counting.append(asyncio.Event())
         await counting[-1].wait()
         return body
 
-    gateway.counted = counted  # type: ignore[method-assign]
+    gateway.counted = count_slowly  # type: ignore[method-assign]
     large = {"messages": [{"role": "user", "content": "a" * 20 * 2**20}], "max_tokens": 1}
     async with client_of(model) as http, asyncio.TaskGroup() as tasks:
         calls = [tasks.create_task(http.post(CHAT, json=large)) for _ in range(2)]
@@ -362,21 +366,21 @@ async def test_large_body_holds_its_turn_until_it_is_counted(gateway: StandInGat
 
 
 @pytest.mark.parametrize("path", [EMBEDDINGS, "/tokenize"])
-async def test_large_body_holds_no_turn_while_a_replica_is_waited_for(
+async def test_large_body_releases_its_turn_while_waiting_for_a_replica(
     gateway: StandInGateway, path: str
 ) -> None:
     """The second of two 13 MiB bodies is read while the first waits for a replica."""
-    model = model_of(gateway)
+    model = served_model(gateway)
     waiting: list[str] = []
     may_answer = asyncio.Event()
 
-    async def wait_for_a_replica(path: str, payload: bytes = b"") -> Answer:
+    async def answer_when_allowed(path: str, payload: bytes = b"") -> Answer:
         waiting.append(path)
         await may_answer.wait()
         return 200, {}, b"unscheduled"
 
-    gateway.check_served = wait_for_a_replica  # type: ignore[method-assign,assignment]
-    gateway.unscheduled = wait_for_a_replica  # type: ignore[method-assign]
+    gateway.check_served = answer_when_allowed  # type: ignore[method-assign,assignment]
+    gateway.unscheduled = answer_when_allowed  # type: ignore[method-assign]
     large = {"input": "a" * 13 * 2**20}
     async with client_of(model) as http, asyncio.TaskGroup() as tasks:
         calls = [tasks.create_task(http.post(path, json=large)) for _ in range(2)]
@@ -386,19 +390,19 @@ async def test_large_body_holds_no_turn_while_a_replica_is_waited_for(
     assert [200, 200] == [call.result().status_code for call in calls]
 
 
-async def test_body_of_an_unscheduled_call_keeps_its_room_while_a_replica_is_waited_for(
+async def test_unscheduled_body_keeps_its_memory_while_waiting_for_a_replica(
     gateway: StandInGateway,
 ) -> None:
-    """The wait takes up to half a minute, and nothing else bounds the waiting bodies."""
-    model = model_of(gateway, ingress={"max_body_bytes_held": 300_000})
+    """The wait takes up to 30 s, and only this memory bounds the waiting bodies."""
+    model = served_model(gateway, ingress={"max_body_bytes_held": 300_000})
     waits, may_answer = asyncio.Event(), asyncio.Event()
 
-    async def wait_for_a_replica(path: str, payload: bytes) -> Answer:
+    async def answer_when_allowed(path: str, payload: bytes) -> Answer:
         waits.set()
         await may_answer.wait()
         return 200, {}, b"unscheduled"
 
-    gateway.unscheduled = wait_for_a_replica  # type: ignore[method-assign]
+    gateway.unscheduled = answer_when_allowed  # type: ignore[method-assign]
     large = {"prompt": "a" * 200_000}
     async with client_of(model) as http, asyncio.TaskGroup() as tasks:
         call = tasks.create_task(http.post("/tokenize", json=large))

@@ -25,7 +25,7 @@ from tests.harness.simulation.virtual_loop import VirtualLoop, run_virtually
 from tests.unit.serve.ingress.engine_streams import BODIES, HEAD, PATHS, STREAMS, events_of
 
 Plan = list[tuple[Seconds, StreamItem | Exception]]
-"""Delay before each item: the head, chunks, or a failure."""
+"""Delay in seconds before each item: the head, chunks, or a failure."""
 _KINDS = [Keepalive.EVENT, Keepalive.CHUNK, Keepalive.COMMENT]
 _REFUSAL = json.dumps({"error": {"message": "m", "type": "BadRequestError", "code": 400}}).encode()
 
@@ -35,7 +35,7 @@ class Wire:
 
     def __init__(self, slow_s: Seconds = 0.0) -> None:
         self.sent: list[tuple[Seconds, bytes]] = []
-        """Time and content of each piece of the body that was sent."""
+        """Time and content of each sent piece of the body."""
         self.head: Message = {}
         self.headed_at: Seconds | None = None
         self.is_whole = False
@@ -62,8 +62,7 @@ class Wire:
         return b"".join(chunk for _, chunk in self.sent)
 
 
-async def source(plan: Plan) -> AsyncGenerator[StreamItem]:
-    """Yield the planned items."""
+async def planned_items(plan: Plan) -> AsyncGenerator[StreamItem]:
     for after_s, item in plan:
         await asyncio.sleep(after_s)
         if isinstance(item, Exception):
@@ -71,7 +70,7 @@ async def source(plan: Plan) -> AsyncGenerator[StreamItem]:
         yield item
 
 
-async def answer(
+async def answer_stream(
     reply: Reply,
     plan: Plan,
     terms: KeepaliveTerms,
@@ -79,15 +78,15 @@ async def answer(
     since: Seconds = VirtualLoop.STARTS_AT,
     on_failure: Callable[[int], None] = lambda status: None,
 ) -> None:
-    """Answer a call with a stream as its endpoint does."""
+    """Answer a call with a stream, as its endpoint does."""
     body = json.dumps(BODIES[reply.path]).encode()
     async with ended_in_form(reply):
         reply.on_failure = on_failure
         reply.keep_alive(stream_form(reply.path, body), terms, since)
-        await send_stream(reply, source(plan), wait)
+        await send_stream(reply, planned_items(plan), wait)
 
 
-def send(
+def send_until_end(
     wire: Wire,
     plan: Plan,
     path: str = CHAT,
@@ -98,20 +97,20 @@ def send(
     """Send a stream in virtual time and return its end time."""
     loop = VirtualLoop()
     terms = KeepaliveTerms(interval_s, kind)
-    run_virtually(answer(Reply(path, wire.send), plan, terms, **options), loop)
+    run_virtually(answer_stream(Reply(path, wire.send), plan, terms, **options), loop)
     assert not loop.uncaught_errors
     return loop.time()
 
 
-def slowly(path: str) -> Plan:
-    """Return a stream that pauses in the queue, in its prefill, and after it was cut."""
+def slow_plan(path: str) -> Plan:
+    """Return a stream that pauses in the queue, in its prefill, and after a cut."""
     first, second, *rest, last = STREAMS[path]
     return [
         (40.0, HEAD),  # in the queue
         (0.0, first),
         (70.0, second),  # in its prefill
         *((0.1, chunk) for chunk in rest),
-        (0.0, b""),  # cut: waits for its next lease
+        (0.0, b""),  # the stream was cut and waits for its next lease
         (130.0, last),
         (20.0, b""),
     ]
@@ -124,7 +123,7 @@ def test_stream_is_never_silent_for_longer_than_the_interval(
     path: str, kind: Keepalive, interval_s: Seconds
 ) -> None:
     wire = Wire()
-    ended_at = send(wire, slowly(path), path, interval_s, kind)
+    ended_at = send_until_end(wire, slow_plan(path), path, interval_s, kind)
 
     times = [VirtualLoop.STARTS_AT, *(at for at, _ in wire.sent), ended_at]
     gaps = [later - at for at, later in pairwise(times)]
@@ -134,32 +133,32 @@ def test_stream_is_never_silent_for_longer_than_the_interval(
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_stream_that_asks_for_nothing_gets_nothing(path: str) -> None:
+def test_stream_without_keepalives_sends_none(path: str) -> None:
     wire = Wire()
-    send(wire, slowly(path), path, 2.0, Keepalive.NONE)
+    send_until_end(wire, slow_plan(path), path, 2.0, Keepalive.NONE)
 
     assert STREAMS[path] == [chunk for _, chunk in wire.sent]
 
 
-def test_active_stream_gets_no_keepalives() -> None:
+def test_active_stream_sends_no_keepalives() -> None:
     wire = Wire()
     chunk = STREAMS[CHAT][1]
-    send(wire, [(0.0, HEAD), *((10.0, chunk) for _ in range(100))])
+    send_until_end(wire, [(0.0, HEAD), *((10.0, chunk) for _ in range(100))])
 
     assert [chunk] * 100 == [sent for _, sent in wire.sent]
 
 
 @pytest.mark.parametrize("since_s", [0.0, 9.0, 30.0])
-def test_silence_is_counted_from_the_request(since_s: Seconds) -> None:
+def test_silence_begins_with_the_request(since_s: Seconds) -> None:
     """The lookups before the stream starts also count as silence for the caller."""
     wire, since = Wire(), VirtualLoop.STARTS_AT - since_s
-    send(wire, [(60.0, HEAD), (0.0, STREAMS[CHAT][-1])], since=since)
+    send_until_end(wire, [(60.0, HEAD), (0.0, STREAMS[CHAT][-1])], since=since)
 
     assert wire.sent[0][0] - since <= max(15.0, since_s)
 
 
 class SilentWait(PlainWait):
-    """Wait outlook whose scheduler never answers, or answers with a fixed text."""
+    """Wait whose scheduler never answers, or answers with a fixed text."""
 
     def __init__(self, says: bytes | None = None) -> None:
         self.waits = 0
@@ -181,9 +180,9 @@ class SilentWait(PlainWait):
 
 
 @pytest.mark.parametrize("interval_s", [0.5, 2.0, 15.0])
-def test_scheduler_that_does_not_answer_delays_no_sign_of_life(interval_s: Seconds) -> None:
+def test_keepalive_is_not_delayed_by_a_scheduler_that_does_not_answer(interval_s: Seconds) -> None:
     wire, wait = Wire(), SilentWait()
-    send(wire, [(40.0, HEAD), (0.0, STREAMS[CHAT][-1])], interval_s=interval_s, wait=wait)
+    send_until_end(wire, [(40.0, HEAD), (0.0, STREAMS[CHAT][-1])], interval_s=interval_s, wait=wait)
 
     times = [VirtualLoop.STARTS_AT, *(at for at, _ in wire.sent)]
     assert max(later - at for at, later in pairwise(times)) <= interval_s
@@ -204,28 +203,30 @@ def test_scheduler_that_does_not_answer_delays_no_sign_of_life(interval_s: Secon
 def test_queue_position_is_sent_while_the_stream_waits_for_a_lease(
     path: str, kind: Keepalive, asks: bool
 ) -> None:
-    """No outlook is requested during a prefill or when no comment is sent."""
+    """The position is not requested during a prefill, or if no comment is sent."""
     wire, wait = Wire(), SilentWait(b": justitia position=7\n\n")
     first, second, *rest = STREAMS[path]
     plan: Plan = [(20.0, HEAD), (0.0, first), (20.0, second), (0.0, b"")]
-    send(wire, [*plan, *((20.0, chunk) for chunk in rest[:1])], path, 15.0, kind, wait=wait)
+    send_until_end(
+        wire, [*plan, *((20.0, chunk) for chunk in rest[:1])], path, 15.0, kind, wait=wait
+    )
 
     assert (2 * asks, 2 * asks) == (wait.asked, wire.body.count(b": justitia position=7"))
 
 
-def test_caller_that_reads_slowly_is_sent_one_thing_at_a_time() -> None:
+def test_slow_caller_is_sent_one_message_at_a_time() -> None:
     wire = Wire(slow_s=50.0)
-    send(wire, slowly(CHAT), interval_s=2.0)
+    send_until_end(wire, slow_plan(CHAT), interval_s=2.0)
 
     assert STREAMS[CHAT] == [c for _, c in wire.sent if c != KEEPALIVE]
     times = [at for at, _ in wire.sent]
     assert min(later - at for at, later in pairwise(times)) > 49.9
 
 
-def test_sign_of_life_does_not_split_an_event() -> None:
+def test_keepalive_does_not_split_an_event() -> None:
     wire = Wire()
     whole = STREAMS[CHAT][1]
-    send(wire, [(0.0, HEAD), (0.0, whole[:9]), (40.0, whole[9:]), (20.0, b"")])
+    send_until_end(wire, [(0.0, HEAD), (0.0, whole[:9]), (40.0, whole[9:]), (20.0, b"")])
 
     assert wire.body.startswith(whole)
     assert KEEPALIVE in wire.body
@@ -233,9 +234,11 @@ def test_sign_of_life_does_not_split_an_event() -> None:
 
 @pytest.mark.parametrize("after_s", [0.0, 40.0])
 def test_stream_head_disables_proxy_buffering(after_s: Seconds) -> None:
-    """Proxies buffer a stream whose head lacks `X-Accel-Buffering`, even after a keepalive."""
+    """Proxies buffer a stream whose head lacks `X-Accel-Buffering`."""
     wire = Wire()
-    send(wire, [(after_s, (200, {**HEAD[1], "X-Justitia-Replica": "r"})), (0.0, b"a\n\n")])
+    send_until_end(
+        wire, [(after_s, (200, {**HEAD[1], "X-Justitia-Replica": "r"})), (0.0, b"a\n\n")]
+    )
 
     head = dict(wire.head["headers"])
     assert b"no-cache" == head[b"cache-control"]
@@ -251,30 +254,30 @@ def test_head_before_the_first_keepalive_names_the_application() -> None:
     reply.early_head = {"x-justitia-application": "a/1"}
     terms = KeepaliveTerms(15.0, Keepalive.EVENT)
     engines = (200, {**HEAD[1], "X-Justitia-Replica": "r"})
-    run_virtually(answer(reply, [(40.0, engines), (0.0, b"a\n\n")], terms), VirtualLoop())
+    run_virtually(answer_stream(reply, [(40.0, engines), (0.0, b"a\n\n")], terms), VirtualLoop())
 
     head = dict(wire.head["headers"])
     assert b"a/1" == head[b"x-justitia-application"]
     assert b"x-justitia-replica" not in head
 
 
-def failing(plan: Plan, path: str, error: type[Exception]) -> tuple[Wire, list[int]]:
-    """Send a failing stream and return the connection and the counted statuses."""
+def send_failing(plan: Plan, path: str, error: type[Exception]) -> tuple[Wire, list[int]]:
+    """Send a failing stream; return the connection and the counted statuses."""
     wire, counted = Wire(), list[int]()
     with pytest.raises(error):
-        send(wire, plan, path, on_failure=counted.append)
+        send_until_end(wire, plan, path, on_failure=counted.append)
     return wire, counted
 
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("begun_by", ["engine", "chunk", "sign of life"])
 def test_failure_after_the_head_is_sent_counted_and_raised(path: str, begun_by: str) -> None:
-    """Serve counts the raised error; the caller has already read it in its API's format."""
+    """Ray Serve counts the raised error; the caller has read it in its API's format."""
     error = ApplicationIsClosed("application 'a' was cancelled")
     plan: Plan = [(40.0, error)]
     if begun_by != "sign of life":
         plan = [(0.0, HEAD), *([(0.0, STREAMS[path][0])] * (begun_by == "chunk")), (1.0, error)]
-    wire, counted = failing(plan, path, ApplicationIsClosed)
+    wire, counted = send_failing(plan, path, ApplicationIsClosed)
 
     name, _ = events_of(wire.body)[-1]
     expected = {MESSAGES: "error", RESPONSES: "response.failed"}.get(path)
@@ -286,7 +289,7 @@ def test_failure_after_the_head_is_sent_counted_and_raised(path: str, begun_by: 
 
 
 def test_failure_before_the_head_is_a_plain_error_answer() -> None:
-    wire, counted = failing([(1.0, EngineError("gave up"))], CHAT, EngineError)
+    wire, counted = send_failing([(1.0, EngineError("gave up"))], CHAT, EngineError)
 
     assert ({}, [], []) == (wire.head, wire.sent, counted)
 
@@ -297,7 +300,7 @@ def test_engine_refusal_after_the_head_has_the_format_of_the_api(path: str) -> N
     refusal: Plan = [(40.0, (400, {})), (0.0, _REFUSAL)]
     wire, counted = Wire(), list[int]()
     with pytest.raises(StreamRefused) as refused:
-        send(wire, refusal, path, on_failure=counted.append)
+        send_until_end(wire, refusal, path, on_failure=counted.append)
 
     _, last = events_of(wire.body)[-1]
     error = last["response"]["error"] if path == RESPONSES else last["error"]
@@ -305,23 +308,23 @@ def test_engine_refusal_after_the_head_has_the_format_of_the_api(path: str) -> N
     assert ([400], True) == (counted, wire.is_whole)
     assert "'m'" not in str(refused.value)
     told = Wire()
-    send(told, [(1.0, (400, {})), (0.0, _REFUSAL)], path)
+    send_until_end(told, [(1.0, (400, {})), (0.0, _REFUSAL)], path)
     assert 400 == told.head["status"]
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"[]", b'{"detail": "Not Found"}', b"", b"\xff"])
 @pytest.mark.parametrize("path", PATHS)
-def test_refusal_of_any_form_is_an_event(path: str, body: bytes) -> None:
-    wire, _ = failing([(40.0, (502, {})), (0.0, body)], path, StreamRefused)
+def test_engines_refusal_of_any_form_becomes_an_error_event(path: str, body: bytes) -> None:
+    wire, _ = send_failing([(40.0, (502, {})), (0.0, body)], path, StreamRefused)
 
     _, last = events_of(wire.body)[-1]
     assert (last["response"] if path == RESPONSES else last)["error"]["message"]
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_engine_failure_event_is_not_repeated(path: str) -> None:
+def test_error_event_of_the_engine_is_not_repeated(path: str) -> None:
     chunk = STREAMS[path][0]
-    wire, counted = failing(
+    wire, counted = send_failing(
         [(0.0, HEAD), (0.0, chunk), (0.0, EngineFailed("failed"))], path, EngineFailed
     )
 
@@ -329,7 +332,7 @@ def test_engine_failure_event_is_not_repeated(path: str) -> None:
 
 
 def test_unexpected_failure_is_sent_without_its_text() -> None:
-    wire, counted = failing(
+    wire, counted = send_failing(
         [(0.0, HEAD), (0.0, ZeroDivisionError("secret"))], CHAT, ZeroDivisionError
     )
 
@@ -338,18 +341,20 @@ def test_unexpected_failure_is_sent_without_its_text() -> None:
     assert ([500], True) == (counted, wire.is_whole)
 
 
-def test_many_streams_cost_a_timer_each() -> None:
-    """A thousand streams that send for a minute take a handful of timer turns per chunk."""
+def test_each_stream_uses_one_timer() -> None:
+    """A thousand streams of a minute cause a handful of timer turns per chunk."""
     chunk = STREAMS[CHAT][1]
     plan: Plan = [(0.0, HEAD), *((1.0, chunk) for _ in range(60))]
 
-    async def all_of_them(terms: KeepaliveTerms) -> None:
+    async def answer_thousand(terms: KeepaliveTerms) -> None:
         wires = [Wire() for _ in range(1_000)]
-        await asyncio.gather(*(answer(Reply(CHAT, wire.send), plan, terms) for wire in wires))
+        await asyncio.gather(
+            *(answer_stream(Reply(CHAT, wire.send), plan, terms) for wire in wires)
+        )
 
     without, with_signs = VirtualLoop(), VirtualLoop()
-    run_virtually(all_of_them(KeepaliveTerms(15.0, Keepalive.NONE)), without)
-    run_virtually(all_of_them(KeepaliveTerms(15.0)), with_signs)
+    run_virtually(answer_thousand(KeepaliveTerms(15.0, Keepalive.NONE)), without)
+    run_virtually(answer_thousand(KeepaliveTerms(15.0)), with_signs)
 
     assert 0 < with_signs.taken - without.taken <= 1_000 * (60 / 14 + 1)
 
@@ -381,11 +386,11 @@ class SlowWire(Wire):
     ],
 )
 @pytest.mark.parametrize("interval_s", [7.0, 15.0, 40.0])
-def test_keepalives_never_interrupt_a_head_or_an_answer_nor_follow_the_end(
+def test_keepalive_interrupts_no_message_and_never_follows_the_end(
     plan: Plan, sent: list[str], interval_s: Seconds
 ) -> None:
     """A caller that reads slowly still has unread data, so no keepalive is due."""
     wire = SlowWire()
-    send(wire, plan, interval_s=interval_s)
+    send_until_end(wire, plan, interval_s=interval_s)
 
     assert [(kind, False) for kind in sent] == wire.kinds

@@ -16,7 +16,7 @@ from justitia_ray.serve.ingress.request_context import RequestContext
 
 _TODAY = date(2026, 11, 25)
 _DAY = 20_782
-"""The tested day, counted in days from 1970-01-01."""
+"""Day of the test, counted in days from 1970-01-01."""
 _TOLD = {
     "days": {
         _DAY - 1: {"a": {"tokens": 1}, "a/x": {"tokens": 2}, "ab": {"tokens": 3}},
@@ -26,7 +26,7 @@ _TOLD = {
 }
 
 
-def test_days_are_inclusive_and_default_to_today() -> None:
+def test_range_of_days_is_inclusive_and_defaults_to_today() -> None:
     assert [_DAY] == days_between(None, None, _TODAY)
     assert [_DAY - 1, _DAY] == days_between("2026-11-24", "2026-11-25", _TODAY)
 
@@ -41,7 +41,7 @@ def test_days_are_inclusive_and_default_to_today() -> None:
         ("20261101", None, "from"),
     ],
 )
-def test_invalid_days_are_refused_by_parameter(
+def test_error_names_the_parameter_of_an_invalid_day(
     since: str | None, until: str | None, param: str
 ) -> None:
     with pytest.raises(RequestError) as error:
@@ -49,7 +49,7 @@ def test_invalid_days_are_refused_by_parameter(
     assert param == error.value.param
 
 
-def test_rows_cover_a_tenant_and_its_descendants() -> None:
+def test_usage_rows_cover_a_tenant_and_its_descendants() -> None:
     """`ab` is not below `a`; an operator that names no tenant gets all rows."""
     rows = list(usage_rows("m", _TOLD, "a"))
 
@@ -59,8 +59,8 @@ def test_rows_cover_a_tenant_and_its_descendants() -> None:
     assert 4 == len(list(usage_rows("m", _TOLD, None)))
 
 
-def test_events_cover_finished_days_only() -> None:
-    """A meter drops an event whose id and source it has seen, so a growing total would be lost."""
+def test_billing_events_cover_finished_days_only() -> None:
+    """A meter drops an event whose id it has seen, so a total that grows later would be lost."""
     once, again = (list(cloud_events("app", usage_rows("m", _TOLD, None))) for _ in range(2))
 
     assert once == again
@@ -79,8 +79,8 @@ def test_events_cover_finished_days_only() -> None:
     } == once[0]["data"]
 
 
-def test_row_reports_computed_prompt_tokens() -> None:
-    """Totals stored by an earlier version have no cached tokens."""
+def test_usage_row_reports_computed_prompt_tokens() -> None:
+    """Totals stored by an earlier version have no count of cached tokens."""
     totals = {"t": {"prompt_tokens": 10, "cached_prompt_tokens": 8}, "u": {"prompt_tokens": 9}}
     rows = usage_rows("m", {"days": {_DAY: totals}, "open_from": _DAY}, None)
 
@@ -89,7 +89,7 @@ def test_row_reports_computed_prompt_tokens() -> None:
     ]
 
 
-def test_callers_see_their_own_tenant_and_operators_all() -> None:
+def test_caller_sees_its_own_tenant_and_operators_see_all() -> None:
     own = RequestContext(Identity("a", frozenset({Scope.OWN}), "key"))
     operator = RequestContext(Identity("a", frozenset({Scope.OPERATE}), "key"))
 

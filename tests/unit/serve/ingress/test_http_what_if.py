@@ -9,13 +9,13 @@ import pytest
 from justitia_ray.errors import AdmissionError, ConsoleIsBusy, DeadlineMissed, RequestError
 from justitia_ray.serve.ingress import http_what_if
 from justitia_ray.serve.ingress.http_what_if import Estimator
-from tests.unit.serve.ingress.http_client import StandInGateway, client_of, model_of
+from tests.unit.serve.ingress.http_client import StandInGateway, client_of, served_model
 
 PATH = "/v1/console/what-if"
 
 
 class RecordedScheduler:
-    """Scheduler's calls with a recorded past."""
+    """Scheduler that returns a recorded history."""
 
     def __init__(self) -> None:
         self.asked: list[float] = []
@@ -25,12 +25,12 @@ class RecordedScheduler:
         return b'{"model":"m"}'
 
 
-def process(program: str, lasts_s: float = 10.0) -> Estimator:
+def estimator_of(program: str, lasts_s: float = 10.0) -> Estimator:
     return Estimator((sys.executable, "-c", program), lasts_s)
 
 
-ECHO = process("import sys, json; print(json.dumps({'answer': json.load(sys.stdin)}))")
-"""Process that answers with its question."""
+ECHO = estimator_of("import sys, json; print(json.dumps({'answer': json.load(sys.stdin)}))")
+"""Estimator process that answers with its input."""
 
 
 @pytest.fixture
@@ -39,16 +39,18 @@ def scheduler(monkeypatch: pytest.MonkeyPatch) -> RecordedScheduler:
     return RecordedScheduler()
 
 
-async def post(scheduler: RecordedScheduler, **body: object) -> httpx.Response:
-    async with client_of(model_of(StandInGateway(), scheduler)) as http:
+async def post_what_if(scheduler: RecordedScheduler, **body: object) -> httpx.Response:
+    async with client_of(served_model(StandInGateway(), scheduler)) as http:
         return await http.post(PATH, json=body)
 
 
 @pytest.mark.slow
-async def test_the_process_gets_the_past_and_what_is_to_be_different(
+async def test_estimator_gets_the_recorded_history_and_the_changes(
     scheduler: RecordedScheduler,
 ) -> None:
-    answer = await post(scheduler, minutes=2, policy="vtc", weights={"acme": 2.0}, replicas=3)
+    answer = await post_what_if(
+        scheduler, minutes=2, policy="vtc", weights={"acme": 2.0}, replicas=3
+    )
 
     assert scheduler.asked == [120.0]
     assert answer.json() == {
@@ -68,19 +70,19 @@ async def test_the_process_gets_the_past_and_what_is_to_be_different(
         ({"other": 1}, "other"),
     ],
 )
-async def test_a_wrong_field_is_named(
+async def test_error_names_the_wrong_field_of_a_what_if(
     scheduler: RecordedScheduler, body: dict[str, object], param: str
 ) -> None:
     """A policy by import path would run any code that the ingress can import."""
-    answer = await post(scheduler, **body)
+    answer = await post_what_if(scheduler, **body)
 
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
     assert not scheduler.asked
 
 
 @pytest.mark.slow
-async def test_one_estimate_is_computed_at_a_time() -> None:
-    estimator = process("import sys; sys.stdin.read(); import time; time.sleep(60)")
+async def test_one_what_if_estimate_runs_at_a_time() -> None:
+    estimator = estimator_of("import sys; sys.stdin.read(); import time; time.sleep(60)")
     first = asyncio.create_task(estimator.estimate(b"{}", {}))
     await asyncio.sleep(0)
     with pytest.raises(ConsoleIsBusy) as refused:
@@ -94,21 +96,21 @@ async def test_one_estimate_is_computed_at_a_time() -> None:
 
 
 @pytest.mark.slow
-async def test_an_estimate_that_takes_too_long_is_ended() -> None:
-    estimator = process("import time; time.sleep(60)", lasts_s=0.2)
+async def test_estimate_that_takes_too_long_is_killed() -> None:
+    estimator = estimator_of("import time; time.sleep(60)", lasts_s=0.2)
     with pytest.raises(DeadlineMissed, match=r"as long as one may: 0\.2 s"):
         await estimator.estimate(b"{}", {})
 
 
 @pytest.mark.slow
-async def test_a_mistake_is_the_callers() -> None:
-    estimator = process('print(\'{"error": "no such policy"}\')')
+async def test_what_if_with_a_wrong_value_is_a_client_error() -> None:
+    estimator = estimator_of('print(\'{"error": "no such policy"}\')')
     with pytest.raises(RequestError, match="no such policy"):
         await estimator.estimate(b"{}", {})
 
 
 @pytest.mark.slow
-async def test_a_process_that_dies_is_told() -> None:
-    estimator = process("raise MemoryError")
+async def test_death_of_the_estimator_process_is_reported() -> None:
+    estimator = estimator_of("raise MemoryError")
     with pytest.raises(AdmissionError, match="limit of memory or CPU time"):
         await estimator.estimate(b"{}", {})

@@ -8,38 +8,38 @@ from justitia_ray.core.limits import LimitStanding
 from justitia_ray.errors import QueueFull
 from justitia_ray.serve.ingress.queue_client import QueueClient
 from tests.unit.serve.ingress.fake_scheduler import FakeScheduler
-from tests.unit.serve.scheduler.services import inference, opened
+from tests.unit.serve.scheduler.services import arrival_of, submission_of
 
 _MOST = 5
 
 
-def client_of(scheduler: FakeScheduler) -> QueueClient:
-    async def nothing() -> None:
+def bounded_client(scheduler: FakeScheduler) -> QueueClient:
+    async def do_nothing() -> None:
         return None
 
-    return QueueClient(scheduler, lambda ended: None, nothing, _MOST, 0.0)
+    return QueueClient(scheduler, lambda ended: None, do_nothing, _MOST, 0.0)
 
 
 async def test_refused_calls_get_staggered_retry_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Ten calls end per second here; each refused call gets its own retry time."""
-    client = client_of(FakeScheduler())
+    """Ten calls end per second, and each refused call gets its own retry time."""
+    client = bounded_client(FakeScheduler())
     loop = asyncio.get_running_loop()
     now = 1_000.0
     monkeypatch.setattr(loop, "time", lambda: now)
-    calls = [client.submit_inference(inference(f"q{i}"), opened()) for i in range(_MOST)]
+    calls = [client.submit_inference(submission_of(f"q{i}"), arrival_of()) for i in range(_MOST)]
     for number in range(100):
         now += 0.1
         if number % 2:
             client.pending.note_answered(calls.pop(0))
         else:
             client.cancel_inference(calls.pop(0))
-        calls.append(client.submit_inference(inference(f"r{number}")))
+        calls.append(client.submit_inference(submission_of(f"r{number}")))
     waits = []
     for number in range(20):
         with pytest.raises(QueueFull) as refused:
-            client.submit_inference(inference(f"s{number}"))
+            client.submit_inference(submission_of(f"s{number}"))
         assert refused.value.retry_after_s is not None
         waits.append(refused.value.retry_after_s)
     monkeypatch.undo()
@@ -52,10 +52,10 @@ async def test_refused_calls_get_staggered_retry_times(
 async def test_opening_returns_the_limits_of_its_tenant() -> None:
     """A caller that only opens applications must be able to pace itself, too."""
     scheduler = FakeScheduler()
-    client = client_of(scheduler)
+    client = bounded_client(scheduler)
     limit = LimitStanding("t", "applications", 9, 4, 60.0, 86_400.0)
     scheduler.standings = (limit,)
-    await client.open_application(opened())
+    await client.open_application(arrival_of())
 
     (told,) = client.standings.of("t", asyncio.get_running_loop().time())
     assert ("t", 4) == (told.scope, told.remaining)

@@ -28,12 +28,12 @@ from justitia_ray.serve.ingress.models import ServedModels
 from justitia_ray.serve.ingress.predictor_http import HistoryBody, RollbackBody
 from justitia_ray.serve.ingress.request_context import IDEMPOTENCY_HEADER
 from justitia_ray.serve.ingress.submission import ApplicationSpecCache
-from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, client_of, model_of
+from tests.unit.serve.ingress.http_client import FINDER, StandInGateway, client_of, served_model
 
 
 @pytest.fixture
 def app() -> HttpApp:
-    models = ServedModels([model_of(StandInGateway())])
+    models = ServedModels([served_model(StandInGateway())])
     return build_http_app(
         models, ApplicationSpecCache(600.0, 100), Door(None, DEFAULT_TENANT), FINDER
     )
@@ -44,7 +44,7 @@ def operations(document: dict[str, Any]) -> set[tuple[str, str]]:
     return {(m.upper(), path) for path, of_path in document["paths"].items() for m in of_path}
 
 
-def registered(routes: list[BaseRoute]) -> set[tuple[str, str]]:
+def registered_operations(routes: list[BaseRoute]) -> set[tuple[str, str]]:
     """Return the (method, path) pairs of an application's routes."""
     return {
         (method, route.path_format)
@@ -54,14 +54,14 @@ def registered(routes: list[BaseRoute]) -> set[tuple[str, str]]:
     }
 
 
-def undescribed(app: HttpApp) -> set[tuple[str, str]]:
-    """Return the operations that are routed but not described, or described but not routed."""
-    return registered(app.routes) ^ operations(app.openapi())
+def route_differences(app: HttpApp) -> set[tuple[str, str]]:
+    """Return operations that are routed but not described, or described but not routed."""
+    return registered_operations(app.routes) ^ operations(app.openapi())
 
 
-def without_scope(app: HttpApp) -> set[str]:
-    """Return the paths that are missing from the authorization table."""
-    paths = {path for _, path in registered(app.routes)}
+def paths_without_scope(app: HttpApp) -> set[str]:
+    """Return the paths that are missing in the authorization table."""
+    paths = {path for _, path in registered_operations(app.routes)}
     return {path for path in paths if scope_of(path) is None and not is_public(path)}
 
 
@@ -72,26 +72,26 @@ def test_document_is_valid_openapi(app: HttpApp) -> None:
     assert [] == list(OpenAPIV31SpecValidator(document).iter_errors())
 
 
-def test_every_route_is_described_and_in_the_table_of_the_door(app: HttpApp) -> None:
+def test_every_route_is_described_and_has_a_scope(app: HttpApp) -> None:
     """A route without a scope would be open to every credential."""
     assert all(isinstance(route, Route) for route in app.routes)
-    assert set() == undescribed(app)
-    assert set() == without_scope(app)
+    assert set() == route_differences(app)
+    assert set() == paths_without_scope(app)
 
 
-def test_route_that_is_added_without_either_is_found(app: HttpApp) -> None:
+def test_undescribed_route_without_a_scope_is_found(app: HttpApp) -> None:
 
-    async def answer() -> None:
+    async def handle_call() -> None:
         pass
 
-    app.add_api_route("/v1/made-up", answer)
+    app.add_api_route("/v1/made-up", handle_call)
     app.add_route("/v2/made-up", lambda request: Response(), methods=["POST"])
 
-    assert {("GET", "/v1/made-up"), ("POST", "/v2/made-up")} == undescribed(app)
-    assert {"/v1/made-up", "/v2/made-up"} == without_scope(app)
+    assert {("GET", "/v1/made-up"), ("POST", "/v2/made-up")} == route_differences(app)
+    assert {"/v1/made-up", "/v2/made-up"} == paths_without_scope(app)
 
 
-def parameters(described: dict[str, Any]) -> set[tuple[str, str, bool]]:
+def parameters_of(described: dict[str, Any]) -> set[tuple[str, str, bool]]:
     """Return name, place and requiredness of each parameter of an operation."""
     return {
         (one["name"], one["in"], one.get("required", False))
@@ -99,19 +99,19 @@ def parameters(described: dict[str, Any]) -> set[tuple[str, str, bool]]:
     }
 
 
-def test_paths_and_queries_are_those_that_the_routes_read(app: HttpApp) -> None:
+def test_described_parameters_are_those_that_the_routes_read(app: HttpApp) -> None:
     routes = [route for route in app.routes if isinstance(route, APIRoute)]
     read = get_openapi(title="read", version="0", routes=routes)["paths"]
     paths = app.openapi()["paths"]
     assert {"/v1/usage", "/v1/applications/{application_id}", "/readyz"} <= set(read)
     for path, of_path in read.items():
         for method, of_route in of_path.items():
-            described = parameters(paths[path][method])
+            described = parameters_of(paths[path][method])
             told = {one for one in described if one[1] != "header"}
-            assert parameters(of_route) == told, (path, method)
+            assert parameters_of(of_route) == told, (path, method)
 
 
-def test_headers_are_those_that_the_service_reads_and_sends(app: HttpApp) -> None:
+def test_described_headers_are_those_that_the_service_reads_and_sends(app: HttpApp) -> None:
     paths = app.openapi()["paths"]
     read = (
         *(endpoints.APPLICATION_HEADER, endpoints.CLASS_HEADER, endpoints.DEADLINE_HEADER),
@@ -124,7 +124,7 @@ def test_headers_are_those_that_the_service_reads_and_sends(app: HttpApp) -> Non
     }
     for path in INFERENCE_PATHS:
         told = paths[path]["post"]
-        assert {(name.title(), "header", False) for name in read} == parameters(told)
+        assert {(name.title(), "header", False) for name in read} == parameters_of(told)
         assert sent == set(told["responses"]["200"]["headers"])
     kinds = [one["schema"].get("enum") for one in paths[INFERENCE_PATHS[0]]["post"]["parameters"]]
     assert [kind.value for kind in Keepalive] in kinds
@@ -132,7 +132,7 @@ def test_headers_are_those_that_the_service_reads_and_sends(app: HttpApp) -> Non
         for method, told in of_path.items():
             own = ("/v1/usage", "/v1/applications", "/v1/console/snapshots")
             is_own = path in own or "{application_id}" in path
-            has_tenant = (endpoints.TENANT_HEADER.title(), "header", False) in parameters(told)
+            has_tenant = (endpoints.TENANT_HEADER.title(), "header", False) in parameters_of(told)
             assert has_tenant == (is_own or path in INFERENCE_PATHS), (path, method)
 
 
@@ -145,27 +145,27 @@ def test_headers_are_those_that_the_service_reads_and_sends(app: HttpApp) -> Non
         ("/v1/console/what-if", WhatIfBody, False),
     ],
 )
-def test_body_is_that_of_its_model(
+def test_described_body_is_that_of_its_model(
     app: HttpApp, path: str, model: type[BaseModel], is_needed: bool
 ) -> None:
     told = app.openapi()["paths"][path]["post"]["requestBody"]
 
     schema = model.model_json_schema()
     for field in schema["properties"].values():
-        if field.get("default", 0) is None:  # the description leaves these out
+        if field.get("default", 0) is None:  # fields that the description leaves out
             del field["default"]
     assert schema == told["content"]["application/json"]["schema"]
     assert is_needed == told["required"]
 
 
-def statuses(path: str, described: dict[str, Any]) -> set[str]:
+def expected_statuses(path: str, described: dict[str, Any]) -> set[str]:
     """Return the statuses of the service's own errors that an operation may return."""
     found = set() if is_public(path) else {"400", "401", "403", "429", "503"}
     is_engine = path in (*INFERENCE_PATHS, *UNSCHEDULED_PATHS)
     names_model = path == "/v1/console/what-if"  # in its body
     if names_model or is_engine:
         found.add("404")
-    if any(n == "model" or place == "path" for n, place, _ in parameters(described)):
+    if any(n == "model" or place == "path" for n, place, _ in parameters_of(described)):
         found.add("404")
     if "requestBody" in described:
         found |= {"413", "415", "504"}
@@ -174,14 +174,14 @@ def statuses(path: str, described: dict[str, Any]) -> set[str]:
     return found | {"502"} if is_engine else found
 
 
-def test_errors_of_an_operation_are_those_that_its_call_may_have(app: HttpApp) -> None:
+def test_described_errors_are_those_that_the_operation_may_return(app: HttpApp) -> None:
     for path, of_path in app.openapi()["paths"].items():
         for method, told in of_path.items():
             own = {status for status, answer in told["responses"].items() if "$ref" in answer}
-            assert statuses(path, told) == own, (path, method)
+            assert expected_statuses(path, told) == own, (path, method)
 
 
-def test_each_error_names_its_codes(app: HttpApp) -> None:
+def test_description_of_each_error_lists_its_codes(app: HttpApp) -> None:
     names = {"400": "Malformed", "401": "Unauthenticated", "403": "Forbidden", "404": "NotFound"}
     names |= {"409": "Conflict", "413": "TooLarge", "415": "Encoded", "429": "TooMany"}
     names |= {"502": "EngineFailed", "503": "Unavailable", "504": "TooLate"}
@@ -202,7 +202,7 @@ def test_each_error_names_its_codes(app: HttpApp) -> None:
     assert [reason.value for reason in DropReason] == reasons
 
 
-def test_scope_of_an_operation_is_that_of_the_door(app: HttpApp) -> None:
+def test_described_scope_of_an_operation_is_the_checked_one(app: HttpApp) -> None:
     for path, of_path in app.openapi()["paths"].items():
         scope = scope_of(path)
         for described in of_path.values():
@@ -211,8 +211,8 @@ def test_scope_of_an_operation_is_that_of_the_door(app: HttpApp) -> None:
             assert scope is None or f"Scope: `{scope.value}`." in described["description"]
 
 
-def test_public_operations_ask_for_no_credential(app: HttpApp) -> None:
-    """Probes and the description itself need no credential; everything else does."""
+def test_public_operations_require_no_credential(app: HttpApp) -> None:
+    """Only probes and the description itself are public."""
     public = {path for path in app.openapi()["paths"] if is_public(path)}
 
     files = {"/console", "/console/{name}"}
@@ -220,7 +220,7 @@ def test_public_operations_ask_for_no_credential(app: HttpApp) -> None:
 
 
 async def test_description_is_served(app: HttpApp) -> None:
-    """Behind a prefix the description names the prefix as the server."""
+    """Behind a proxy the description's server URL has the prefix."""
     transport = httpx.ASGITransport(app, root_path="/llm")
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as http:
         answer = await http.get("/llm/openapi.json")
@@ -229,20 +229,18 @@ async def test_description_is_served(app: HttpApp) -> None:
 
 
 @pytest.mark.parametrize("path", INFERENCE_PATHS)
-async def test_body_without_its_input_is_refused_as_the_description_says(
-    app: HttpApp, path: str
-) -> None:
+async def test_body_without_the_required_input_is_refused(app: HttpApp, path: str) -> None:
     """The required input is written once in the service and once in the description."""
     described = app.openapi()["paths"][path]["post"]["requestBody"]
     schema = described["content"]["application/json"]["schema"]
     names = ("input", "prompt", "messages", "texts", "queries", "documents", "query")
-    # The Responses API has a `prompt` field that is refused, and none of the others' inputs.
+    # the Responses API has a `prompt` field, which is refused, and no other input
     inputs: dict[str, Any] = dict.fromkeys(names, "a") | {"max_tokens": 5}
     inputs |= {"messages": [{"role": "user", "content": "a"}], "texts": ["a"]}
     if path == "/v1/responses":
         del inputs["prompt"]
     validator = jsonschema.Draft202012Validator(schema)
-    async with client_of(model_of(StandInGateway())) as http:
+    async with client_of(served_model(StandInGateway())) as http:
         complete = await http.post(path, json=inputs)
         empty = await http.post(path, json={})
 
@@ -250,8 +248,8 @@ async def test_body_without_its_input_is_refused_as_the_description_says(
     assert (400, False) == (empty.status_code, validator.is_valid({}))
 
 
-def test_errors_have_the_form_of_the_path_and_their_headers(app: HttpApp) -> None:
-    """Each path has the error format of its API, a retry time, and the authentication header."""
+def test_errors_have_the_format_of_the_path_and_their_headers(app: HttpApp) -> None:
+    """Errors carry a retry time and, where a key is missing, the authentication header."""
     document = app.openapi()
     for path in (*INFERENCE_PATHS, *UNSCHEDULED_PATHS):
         responses = document["paths"][path]["post"]["responses"]
@@ -287,9 +285,11 @@ class InferOnly(Gate):
         ("/llm", "/llm", 404),
     ],
 )
-async def test_door_sees_the_path_that_is_routed(prefix: str, path: str, status: int) -> None:
-    """If the prefix were cut off differently than in the router, the scope would not be checked."""
-    models = ServedModels([model_of(StandInGateway())])
+async def test_authorization_checks_the_path_that_is_routed(
+    prefix: str, path: str, status: int
+) -> None:
+    """A prefix removed differently than in the router would let a call skip its check."""
+    models = ServedModels([served_model(StandInGateway())])
     app = build_http_app(models, ApplicationSpecCache(600.0, 100), Door(InferOnly(), None), FINDER)
     transport = httpx.ASGITransport(app, root_path=prefix)
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as http:
@@ -298,8 +298,8 @@ async def test_door_sees_the_path_that_is_routed(prefix: str, path: str, status:
     assert status == answer.status_code
 
 
-async def test_405_names_the_allowed_methods(app: HttpApp) -> None:
-    async with client_of(model_of(StandInGateway())) as http:
+async def test_405_lists_the_allowed_methods(app: HttpApp) -> None:
+    async with client_of(served_model(StandInGateway())) as http:
         answer = await http.put("/v1/status")
 
     assert (405, "GET") == (answer.status_code, answer.headers["allow"])

@@ -9,7 +9,7 @@ from ray.exceptions import RayActorError, RayTaskError
 
 from justitia_ray.errors import AdmissionError, RequestError, StoreError
 from justitia_ray.serve.ingress.predictor_http import MOST_SAMPLES
-from tests.unit.serve.ingress.http_client import client_of, model_of
+from tests.unit.serve.ingress.http_client import client_of, served_model
 
 ROLLBACK = "/v1/predictor/EV/rollback"
 
@@ -31,10 +31,10 @@ class StandInPredictor:
         return SimpleNamespace(remote=remote)
 
 
-async def call(
+async def call_path(
     predictor: StandInPredictor, method: str, path: str, content: bytes = b""
 ) -> httpx.Response:
-    async with client_of(model_of(predictor=predictor)) as client:
+    async with client_of(served_model(predictor=predictor)) as client:
         return await client.request(method, path, content=content)
 
 
@@ -48,12 +48,12 @@ async def call(
         ("POST", "/v1/predictor/samples", b'{"samples": [{}]}', ("take_history", [{}])),
     ],
 )
-async def test_each_path_asks_the_predictor(
+async def test_each_path_calls_its_predictor_method(
     method: str, path: str, content: bytes, asked: tuple[Any, ...]
 ) -> None:
-    """A body without a content type is parsed as JSON here, too."""
+    """A body without a content type is parsed as JSON on these paths, too."""
     predictor = StandInPredictor(1 if "samples" in path else {"classes": {}})
-    answer = await call(predictor, method, path, content)
+    answer = await call_path(predictor, method, path, content)
 
     assert 200 == answer.status_code
     before = [("overview",)] if path == ROLLBACK else []  # read for the audit log
@@ -71,33 +71,33 @@ async def test_each_path_asks_the_predictor(
         ("samples", b"{", None),
     ],
 )
-async def test_wrong_body_is_refused_by_field(path: str, content: bytes, param: str) -> None:
+async def test_error_names_the_wrong_field_of_a_body(path: str, content: bytes, param: str) -> None:
     predictor = StandInPredictor({})
-    answer = await call(predictor, "POST", f"/v1/predictor/{path}", content)
+    answer = await call_path(predictor, "POST", f"/v1/predictor/{path}", content)
 
     assert (400, param) == (answer.status_code, answer.json()["error"]["param"])
     assert [] == predictor.asked
 
 
-def raised(error: Exception) -> RayTaskError:
+def ray_error_of(error: Exception) -> RayTaskError:
     return RayTaskError("roll_back", "traceback", error)
 
 
 @pytest.mark.parametrize(
     ("error", "status", "message"),
     [
-        (raised(RequestError("no such version")), 400, "no such version"),
-        (raised(AdmissionError("still learning", 2.0)), 503, "still learning"),
-        (raised(StoreError("Redis at h: gone")), 503, "cannot do it now: Redis at h: gone"),
-        (raised(ValueError("odd")), 503, "cannot do it now: odd"),
+        (ray_error_of(RequestError("no such version")), 400, "no such version"),
+        (ray_error_of(AdmissionError("still learning", 2.0)), 503, "still learning"),
+        (ray_error_of(StoreError("Redis at h: gone")), 503, "cannot do it now: Redis at h: gone"),
+        (ray_error_of(ValueError("odd")), 503, "cannot do it now: odd"),
         (RayActorError(), 503, "gives no answer: The actor"),
     ],
 )
 async def test_predictor_error_has_the_matching_status(
     error: Exception, status: int, message: str
 ) -> None:
-    """The traceback is not sent to callers; a predictor whose process died is being restarted."""
-    answer = await call(StandInPredictor(error), "POST", ROLLBACK)
+    """Tracebacks are not sent to callers; a dead predictor is restarting, which is a 503."""
+    answer = await call_path(StandInPredictor(error), "POST", ROLLBACK)
 
     assert status == answer.status_code
     assert message in answer.json()["error"]["message"]

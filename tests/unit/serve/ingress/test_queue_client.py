@@ -40,13 +40,13 @@ from justitia_ray.serve.ingress.queue_client import QueueClient
 from tests.eventually import eventually
 from tests.unit.observability.recording_backend import ENDED
 from tests.unit.serve.ingress.fake_scheduler import FakeScheduler
-from tests.unit.serve.scheduler.services import inference, opened
+from tests.unit.serve.scheduler.services import arrival_of, submission_of
 
 _MOST = 5
 
 
 class Rig:
-    """A queue client, its scheduler, and the callbacks it made."""
+    """Queue client, its scheduler, and records of the callbacks it made."""
 
     def __init__(self) -> None:
         self.scheduler = FakeScheduler()
@@ -55,71 +55,71 @@ class Rig:
         """Applications, each with whether it was opened (True) or closed (False)."""
         self.new_epochs = 0
         self.failures: list[Exception] = []
-        """Errors raised by the callback of a new epoch."""
+        """Errors that the callback of a new epoch raises."""
         self.may_end = asyncio.Event()
         """Event that lets the callback of a new epoch finish."""
         self.may_end.set()
         self.client = QueueClient(
             self.scheduler,
             self.ended.append,
-            self._new_epoch,
+            self._note_new_epoch,
             _MOST,
             0.0,
             lambda application_id, is_open: self.openings.append((application_id, is_open)),
         )
         self.pending = self.client.pending
 
-    async def _new_epoch(self) -> None:
+    async def _note_new_epoch(self) -> None:
         self.new_epochs += 1
         await self.may_end.wait()
         if self.failures:
             raise self.failures.pop()
 
-    async def taken(self, count: int) -> list[object]:
+    async def accepted_items(self, count: int) -> list[object]:
         """Return the items that the scheduler has accepted, once there are that many."""
         await eventually(lambda: len(self.scheduler.items) >= count, f"{count} items are taken")
         return list(self.scheduler.items)
 
-    async def submitted(self, last: str) -> list[str]:
+    async def accepted_inferences(self, last: str) -> list[str]:
         """Return the inferences that the scheduler has accepted, once `last` is among them."""
 
-        def taken() -> list[str]:
+        def accepted_ids() -> list[str]:
             items = self.scheduler.items
             return [item.request_id for item in items if isinstance(item, InferenceSubmitted)]
 
-        await eventually(lambda: last in taken(), f"{last} is taken")
-        return taken()
+        await eventually(lambda: last in accepted_ids(), f"{last} is taken")
+        return accepted_ids()
 
-    async def granted(self) -> tuple[PendingInference, Grant]:
-        """Submit an inference with its application and return it with its lease."""
-        ticket = self.client.submit_inference(inference(), opened())
-        self.scheduler.post(grant())
+    async def submit_and_grant(self) -> tuple[PendingInference, Grant]:
+        """Submit an inference with its application; return it with its lease."""
+        ticket = self.client.submit_inference(submission_of(), arrival_of())
+        self.scheduler.post_messages(grant_of())
         return ticket, await self.client.next_grant(ticket)
 
-    async def forgets(self, name: str = "a") -> None:
+    async def wait_until_forgotten(self, name: str = "a") -> None:
         await eventually(lambda: name not in self.pending.applications, f"{name} is forgotten")
 
-    async def follows(self, epoch: int) -> None:
+    async def wait_for_epoch(self, epoch: int) -> None:
         await eventually(lambda: self.client.session.epoch == epoch, f"it knows epoch {epoch}")
 
 
 @pytest.fixture
 async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
-    """Client that has the scheduler's epoch and repeats failed calls without delay."""
+    """Rig whose client knows the scheduler's epoch and repeats failed calls without delay."""
     monkeypatch.setattr(scheduler_session, "_RETRY_S", 0.0)
     rig = Rig()
     rig.client.session.ingress_id = "i"
     rig.client.start()
-    await rig.follows(1)
+    await rig.wait_for_epoch(1)
     yield rig
     await rig.client.stop()
 
 
-def grant(request_id: str = "q", lease_id: str = "1-1") -> Grant:
+def grant_of(request_id: str = "q", lease_id: str = "1-1") -> Grant:
     return Grant(request_id, "i", lease_id, "r", 1, 15, 0.0)
 
 
-def ended(name: str = "a") -> EndApplication:
+def end_of(name: str = "a") -> EndApplication:
     return replace(ENDED, application_id=name)
 
 
@@ -128,107 +128,109 @@ def ended(name: str = "a") -> EndApplication:
 
 async def test_concurrent_submissions_form_one_ordered_batch(rig: Rig) -> None:
     """An inference that arrived before its application would be refused."""
-    rig.client.submit_inference(inference("q1"), opened())
-    rig.client.submit_inference(inference("q2"))
+    rig.client.submit_inference(submission_of("q1"), arrival_of())
+    rig.client.submit_inference(submission_of("q2"))
     rig.client.close_application("a")
 
-    expected = [opened(), inference("q1"), inference("q2"), ApplicationClosed("a")]
-    assert expected == await rig.taken(4)
+    expected = [arrival_of(), submission_of("q1"), submission_of("q2"), ApplicationClosed("a")]
+    assert expected == await rig.accepted_items(4)
     assert [4] == [len(items) for _, items in rig.scheduler.batches if items]
 
 
 async def test_large_backlog_is_sent_in_several_batches(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new leader receives everything that is pending and must answer other calls meanwhile."""
+    """A new leader receives all outstanding items and must answer other calls meanwhile."""
     monkeypatch.setattr(scheduler_session, "BATCH", 2)
-    rig.client.submit_inference(inference("q1"), opened())
-    rig.client.submit_inference(inference("q2"))
+    rig.client.submit_inference(submission_of("q1"), arrival_of())
+    rig.client.submit_inference(submission_of("q2"))
     rig.client.close_application("a")
-    sent = [opened(), inference("q1"), inference("q2"), ApplicationClosed("a")]
+    sent = [arrival_of(), submission_of("q1"), submission_of("q2"), ApplicationClosed("a")]
 
-    assert sent == await rig.taken(4)
+    assert sent == await rig.accepted_items(4)
     assert [2, 2] == [len(items) for _, items in rig.scheduler.batches if items]
 
 
 @pytest.mark.parametrize("error", [ConnectionLost("cut"), RemoteFailure("a bug")])
-async def test_submission_that_failed_is_repeated_once(rig: Rig, error: Exception) -> None:
+async def test_failed_submission_is_repeated_once(rig: Rig, error: Exception) -> None:
     """A scheduler that restarts or fails a call must not lose an inference."""
     rig.scheduler.fail_next("submit_many", error)
-    rig.client.submit_inference(inference(), opened())
+    rig.client.submit_inference(submission_of(), arrival_of())
     await eventually(lambda: rig.scheduler.failed, "the first submission has failed")
 
-    assert [opened(), inference()] == await rig.taken(2)
-    rig.client.submit_inference(inference("last"))
-    assert [opened(), inference(), inference("last")] == await rig.taken(3)
+    assert [arrival_of(), submission_of()] == await rig.accepted_items(2)
+    rig.client.submit_inference(submission_of("last"))
+    assert [arrival_of(), submission_of(), submission_of("last")] == await rig.accepted_items(3)
 
 
-async def test_more_than_the_allowed_number_is_refused(rig: Rig) -> None:
-    """The ingress's memory is bounded, and the caller is asked to retry.
+async def test_items_beyond_the_bound_are_refused(rig: Rig) -> None:
+    """The memory of the ingress is bounded, and the caller gets a retry time.
 
     The refused call takes no place in its stage: otherwise every retry would widen the fan-out.
     """
-    first, *_ = [rig.client.submit_inference(inference(f"q{i}"), opened()) for i in range(_MOST)]
+    first, *_ = [
+        rig.client.submit_inference(submission_of(f"q{i}"), arrival_of()) for i in range(_MOST)
+    ]
     before = rig.pending.next_stage("a")
     with pytest.raises(QueueFull, match="5 inferences are outstanding") as refused:
-        rig.client.submit_inference(inference("one more"))
+        rig.client.submit_inference(submission_of("one more"))
 
     assert refused.value.retry_after_s is not None
     assert before == rig.pending.next_stage("a")
     rig.pending.note_answered(first)
-    rig.client.submit_inference(inference("one more"))
+    rig.client.submit_inference(submission_of("one more"))
     assert _MOST == len(rig.pending.inferences)
 
 
 async def test_opening_is_repeated_until_the_scheduler_is_reachable(rig: Rig) -> None:
-    """A caller that opens an application during a scheduler restart waits."""
+    """The caller that opens the application waits for the restart of the scheduler."""
     rig.scheduler.fail_next("open_application", ConnectionLost("cut"), ConnectionLost("cut"))
 
-    assert 42.0 == await rig.client.open_application(opened())
+    assert 42.0 == await rig.client.open_application(arrival_of())
     assert "a" in rig.pending.applications
 
 
 # --- grants
 
 
-async def test_grant_reaches_its_inference_and_only_once(rig: Rig) -> None:
-    """The long-poll and the answer to a submission can carry the same message."""
-    ticket, first = await rig.granted()
-    rig.client.submit_inference(inference("other"))
-    await rig.taken(3)
+async def test_grant_reaches_its_inference_exactly_once(rig: Rig) -> None:
+    """A poll and the answer to a submission can carry the same grant."""
+    ticket, first = await rig.submit_and_grant()
+    rig.client.submit_inference(submission_of("other"))
+    await rig.accepted_items(3)
 
-    assert grant() == first
+    assert grant_of() == first
     assert not ticket.answers
 
 
 async def test_error_of_a_callback_is_logged(rig: Rig) -> None:
-    """It ends the calls that read the scheduler's mail, so it must not be silent."""
+    """The error ends the task that reads the scheduler's messages."""
     reported: list[object] = []
     asyncio.get_running_loop().set_exception_handler(
         lambda loop, context: reported.append(str(context["exception"]))
     )
 
-    def fail(application_id: str, is_open: bool) -> None:
+    def fail_callback(application_id: str, is_open: bool) -> None:
         raise ValueError("a broken callback")
 
-    rig.client._on_opening = fail
-    rig.client.submit_inference(inference(), opened())
-    rig.scheduler.post(grant())
+    rig.client._on_opening = fail_callback
+    rig.client.submit_inference(submission_of(), arrival_of())
+    rig.scheduler.post_messages(grant_of())
 
-    def is_reported() -> bool:
-        gc.collect()  # asyncio reports the error when the task is collected
+    def is_logged() -> bool:
+        gc.collect()  # asyncio reports the error when the task is garbage-collected
         return "a broken callback" in reported
 
-    await eventually(is_reported, "the error is reported")
+    await eventually(is_logged, "the error is reported")
 
 
-async def test_attempt_is_notified_of_its_replacement_lease(rig: Rig) -> None:
-    """The scheduler revoked the first lease: its replica was silent or had not reported it."""
-    ticket, first = await rig.granted()
+async def test_running_attempt_is_notified_of_a_newer_lease(rig: Rig) -> None:
+    """The scheduler revoked the first lease, because its replica was silent."""
+    ticket, first = await rig.submit_and_grant()
     told: list[str] = []
     ticket.on_grant = lambda newer: told.append(newer.lease_id)
     for number in (2, 3):
-        rig.scheduler.post(grant(lease_id=f"1-{number}"))
+        rig.scheduler.post_messages(grant_of(lease_id=f"1-{number}"))
     await eventually(lambda: len(told) == 2, "both are told")
 
     assert ("1-1", ["1-2", "1-3"]) == (first.lease_id, told)
@@ -236,48 +238,48 @@ async def test_attempt_is_notified_of_its_replacement_lease(rig: Rig) -> None:
     assert not ticket.answers
 
 
-async def test_grant_of_a_cancelled_caller_is_returned(rig: Rig) -> None:
-    """The caller left while the grant was on its way.
+async def test_grant_of_a_cancelled_inference_is_returned(rig: Rig) -> None:
+    """The caller disconnected while the grant was on its way.
 
     Its KV must not stay reserved until the lapse.
     """
-    rig.client.cancel_inference(rig.client.submit_inference(inference(), opened()))
-    await rig.taken(3)
-    rig.scheduler.post(grant())
+    rig.client.cancel_inference(rig.client.submit_inference(submission_of(), arrival_of()))
+    await rig.accepted_items(3)
+    rig.scheduler.post_messages(grant_of())
 
-    expected = [opened(), inference(), InferenceCancelled("q"), InferenceCancelled("q")]
-    assert expected == await rig.taken(4)
+    expected = [arrival_of(), submission_of(), InferenceCancelled("q"), InferenceCancelled("q")]
+    assert expected == await rig.accepted_items(4)
 
 
-async def test_inference_that_has_ended_is_not_cancelled(rig: Rig) -> None:
-    """Every caller cancels at its end, whatever the end was."""
-    ticket = rig.client.submit_inference(inference(), opened())
+async def test_ended_inference_is_not_cancelled_at_the_scheduler(rig: Rig) -> None:
+    """Every caller cancels when it finishes, however the inference ended."""
+    ticket = rig.client.submit_inference(submission_of(), arrival_of())
     rig.pending.note_answered(ticket)
     rig.client.cancel_inference(ticket)
     rig.client.close_application("a")
 
-    assert [opened(), inference(), ApplicationClosed("a")] == await rig.taken(3)
+    assert [arrival_of(), submission_of(), ApplicationClosed("a")] == await rig.accepted_items(3)
 
 
-async def test_refused_inference_tells_its_caller_why(rig: Rig) -> None:
-    """Without a refusal the inference would wait forever."""
-    ticket = rig.client.submit_inference(inference())
-    rig.scheduler.post(Refuse("q", "i", Refusal.UNKNOWN_APPLICATION))
+async def test_refused_inference_raises_the_reason(rig: Rig) -> None:
+    """Without the refusal the caller would wait forever."""
+    ticket = rig.client.submit_inference(submission_of())
+    rig.scheduler.post_messages(Refuse("q", "i", Refusal.UNKNOWN_APPLICATION))
     with pytest.raises(UnknownApplication, match="application 'a'"):
         await rig.client.next_grant(ticket)
 
 
 async def test_application_that_expires_during_a_submission_is_reopened(rig: Rig) -> None:
-    """The inference was on its way when the application expired, so it must not be refused."""
-    await rig.client.open_application(opened())
-    ticket = rig.client.submit_inference(inference())
-    await rig.taken(1)
-    rig.scheduler.post(ended(), Refuse("q", "i", Refusal.UNKNOWN_APPLICATION))
+    """The inference was on its way when the application expired."""
+    await rig.client.open_application(arrival_of())
+    ticket = rig.client.submit_inference(submission_of())
+    await rig.accepted_items(1)
+    rig.scheduler.post_messages(end_of(), Refuse("q", "i", Refusal.UNKNOWN_APPLICATION))
     waiting = asyncio.ensure_future(rig.client.next_grant(ticket))
-    opening, item = (await rig.taken(3))[1:]
-    rig.scheduler.post(replace(grant(), request_id="q+"))
+    opening, item = (await rig.accepted_items(3))[1:]
+    rig.scheduler.post_messages(replace(grant_of(), request_id="q+"))
 
-    assert replace(opened(), resubmitted=True) == opening
+    assert replace(arrival_of(), resubmitted=True) == opening
     assert isinstance(item, InferenceSubmitted)
     assert "q+" == (await waiting).request_id == item.request_id
     assert not rig.scheduler.batches[-1][1][2:], "it stays open for the next one"
@@ -287,72 +289,72 @@ _UNKNOWN = Refuse("q", "i", Refusal.UNKNOWN_APPLICATION)
 
 
 async def test_inference_refused_twice_is_resubmitted_once(rig: Rig) -> None:
-    """The batch was repeated during a scheduler stall, so the second refusal is a duplicate."""
-    ticket = rig.client.submit_inference(inference(), opened())
-    rig.scheduler.post(ended(), _UNKNOWN, _UNKNOWN)
+    """The second refusal is a duplicate: the client repeated a batch during a stall."""
+    ticket = rig.client.submit_inference(submission_of(), arrival_of())
+    rig.scheduler.post_messages(end_of(), _UNKNOWN, _UNKNOWN)
     await eventually(lambda: len(ticket.answers) == 2, "both refusals are there")
     waiting = asyncio.ensure_future(rig.client.next_grant(ticket))
-    await rig.taken(4)
-    rig.client.submit_inference(inference("later", "b"))
-    rig.scheduler.post(replace(grant(), request_id="q+"))
+    await rig.accepted_items(4)
+    rig.client.submit_inference(submission_of("later", "b"))
+    rig.scheduler.post_messages(replace(grant_of(), request_id="q+"))
 
-    assert ["q", "q+", "later"] == await rig.submitted("later")
+    assert ["q", "q+", "later"] == await rig.accepted_inferences("later")
     assert "q+" == (await waiting).request_id
 
 
-async def test_lease_after_a_refusal_is_accepted(rig: Rig) -> None:
+async def test_lease_that_follows_a_refusal_is_accepted(rig: Rig) -> None:
     """Another ingress opened the application before the batch was repeated."""
-    ticket = rig.client.submit_inference(inference(), opened())
-    rig.scheduler.post(_UNKNOWN, grant())
+    ticket = rig.client.submit_inference(submission_of(), arrival_of())
+    rig.scheduler.post_messages(_UNKNOWN, grant_of())
     await eventually(lambda: len(ticket.answers) == 2, "both answers are there")
 
     lease = await rig.client.next_grant(ticket)
-    rig.client.submit_inference(inference("later", "b"))
+    rig.client.submit_inference(submission_of("later", "b"))
 
     assert "1-1" == lease.lease_id
-    assert ["q", "later"] == await rig.submitted("later")
+    assert ["q", "later"] == await rig.accepted_inferences("later")
 
 
-async def test_unusable_lease_is_returned_and_the_next_one_used(rig: Rig) -> None:
-    """The inference keeps its place; a scheduler that is unreachable gets the refusal again."""
-    ticket, first = await rig.granted()
+async def test_unusable_lease_is_returned_and_the_next_one_is_used(rig: Rig) -> None:
+    """The inference keeps its place; the refusal is repeated until the scheduler has it."""
+    ticket, first = await rig.submit_and_grant()
     rig.scheduler.fail_next("refuse_lease", ConnectionLost("cut"))
     await rig.client.nack_lease(ticket, first, NackReason.CONNECTION)
-    rig.scheduler.post(grant(lease_id="1-2"))
+    rig.scheduler.post_messages(grant_of(lease_id="1-2"))
 
     assert [("q", "1-1", NackReason.CONNECTION)] == rig.scheduler.refused
     assert "1-2" == (await rig.client.next_grant(ticket)).lease_id
 
 
-async def test_inference_that_has_ended_at_the_scheduler_is_submitted_under_another_id(
+async def test_inference_that_ended_at_the_scheduler_is_submitted_under_another_id(
     rig: Rig,
 ) -> None:
-    """The replica reported an end that never reached the caller."""
-    ticket, first = await rig.granted()
+    """The replica reported an end, but the caller received no answer."""
+    ticket, first = await rig.submit_and_grant()
     rig.scheduler.still_waits = False
     await rig.client.nack_lease(ticket, first, NackReason.LEASE)
-    *_, again = await rig.taken(4)
+    *_, again = await rig.accepted_items(4)
 
     assert isinstance(again, InferenceSubmitted)
     assert ("q+", True, None) == (again.request_id, again.resubmitted, again.lease_id)
-    rig.scheduler.post(grant("q+", "1-2"))
+    rig.scheduler.post_messages(grant_of("q+", "1-2"))
     assert "1-2" == (await rig.client.next_grant(ticket)).lease_id
 
 
-async def test_inference_that_was_refused_at_the_scheduler_is_not_submitted_again(rig: Rig) -> None:
+async def test_inference_of_a_cancelled_application_is_not_submitted_again(rig: Rig) -> None:
     """The application was cancelled while the inference ran.
 
     A resubmission would reopen the application and run again.
     """
-    ticket, first = await rig.granted()
+    ticket, first = await rig.submit_and_grant()
     rig.scheduler.still_waits = False
-    rig.scheduler.post(Refuse("q", "i", Refusal.APPLICATION_CANCELLED))
+    rig.scheduler.post_messages(Refuse("q", "i", Refusal.APPLICATION_CANCELLED))
     await rig.client.nack_lease(ticket, first, NackReason.LEASE)
 
     with pytest.raises(ApplicationIsClosed):
         await rig.client.next_grant(ticket)
-    rig.client.submit_inference(inference("next"))
-    assert [opened(), inference(), inference("next")] == await rig.taken(3)
+    rig.client.submit_inference(submission_of("next"))
+    assert [arrival_of(), submission_of(), submission_of("next")] == await rig.accepted_items(3)
 
 
 # --- the end of applications
@@ -362,29 +364,29 @@ async def test_inference_that_was_refused_at_the_scheduler_is_not_submitted_agai
 async def test_application_opened_under_an_earlier_epoch_or_name_is_sent_again(
     rig: Rig, epoch: int, ingress_id: str
 ) -> None:
-    """The opening's answer arrived after the open applications had been repeated."""
+    """The opening's answer arrived after the other open applications had been repeated."""
 
-    async def answer(arrival: ApplicationArrived) -> Opened:
+    async def answer_opening(arrival: ApplicationArrived) -> Opened:
         return Opened(epoch, 42.0)
 
-    rig.scheduler._open_application = answer  # type: ignore[method-assign]
-    await rig.client.open_application(replace(opened(), ingress_id=ingress_id))
+    rig.scheduler._open_application = answer_opening  # type: ignore[method-assign]
+    await rig.client.open_application(replace(arrival_of(), ingress_id=ingress_id))
 
-    assert [replace(opened(), resubmitted=True)] == await rig.taken(1)
+    assert [replace(arrival_of(), resubmitted=True)] == await rig.accepted_items(1)
 
 
 @pytest.mark.parametrize(
-    ("message", "told_ends"), [(ended(), [ended()]), (ForgetApplication("a", "i"), [])]
+    ("message", "told_ends"), [(end_of(), [end_of()]), (ForgetApplication("a", "i"), [])]
 )
-async def test_end_of_an_application_goes_to_where_it_was_last_opened(
+async def test_end_of_an_application_is_reported_where_it_was_last_opened(
     rig: Rig,
     message: EndApplication | ForgetApplication,
     told_ends: list[EndApplication],
 ) -> None:
-    """The predictor must receive the true cost once; elsewhere the application is only closed."""
-    await rig.client.open_application(opened())
-    rig.scheduler.post(message)
-    await rig.forgets()
+    """The predictor must receive the true cost once; other ingresses only drop the application."""
+    await rig.client.open_application(arrival_of())
+    rig.scheduler.post_messages(message)
+    await rig.wait_until_forgotten()
 
     assert told_ends == rig.ended
 
@@ -393,14 +395,14 @@ async def test_end_of_an_application_goes_to_where_it_was_last_opened(
 
 
 async def test_application_refused_for_lack_of_room_is_not_kept_open(rig: Rig) -> None:
-    """No end would ever be received, so the client would keep it open forever.
+    """The scheduler never reports an end of an application that it refused.
 
     Either the refusal or the lease of its inference decides.
     """
-    refused = rig.client.submit_inference(inference("q1", "a"), opened("a"))
-    leased = rig.client.submit_inference(inference("q2", "b"), opened("b"))
+    refused = rig.client.submit_inference(submission_of("q1", "a"), arrival_of("a"))
+    leased = rig.client.submit_inference(submission_of("q2", "b"), arrival_of("b"))
     why = Refuse("q1", "i", Refusal.TOO_MANY_APPLICATIONS)
-    rig.scheduler.post(RefuseApplication("a", "i"), why, grant("q2"))
+    rig.scheduler.post_messages(RefuseApplication("a", "i"), why, grant_of("q2"))
     with pytest.raises(TooManyApplications, match=r"scheduler\.max_open_applications"):
         await rig.client.next_grant(refused)
     await rig.client.next_grant(leased)
@@ -412,10 +414,10 @@ async def test_application_refused_for_lack_of_room_is_not_kept_open(rig: Rig) -
 
 
 async def test_refused_opening_raises_an_error_with_a_retry_time(rig: Rig) -> None:
-    """An opening by its own call has no inference that could carry the refusal."""
+    """An explicit opening has no inference that could carry the refusal."""
     rig.scheduler.refusal = Refusal.TOO_MANY_APPLICATIONS
     with pytest.raises(TooManyApplications) as refused:
-        await rig.client.open_application(opened())
+        await rig.client.open_application(arrival_of())
 
     assert 5.0 == refused.value.retry_after_s
     assert "a" not in rig.pending.applications
@@ -424,13 +426,13 @@ async def test_refused_opening_raises_an_error_with_a_retry_time(rig: Rig) -> No
 async def test_new_scheduler_receives_recent_ends(rig: Rig) -> None:
     """Ends that the last scheduler had not saved would leave applications open at the next."""
     for name in ("a", "b"):
-        rig.client.submit_inference(inference(name, name), opened(name))
-    await rig.taken(4)
-    rig.scheduler.post(ended("a"), ended("b"))
-    await rig.forgets("b")
-    rig.client.submit_inference(inference("again", "b"), opened("b"))
-    await rig.taken(6)
-    rig.scheduler.replace()
+        rig.client.submit_inference(submission_of(name, name), arrival_of(name))
+    await rig.accepted_items(4)
+    rig.scheduler.post_messages(end_of("a"), end_of("b"))
+    await rig.wait_until_forgotten("b")
+    rig.client.submit_inference(submission_of("again", "b"), arrival_of("b"))
+    await rig.accepted_items(6)
+    rig.scheduler.replace_scheduler()
     await eventually(lambda: ApplicationClosed("a") in rig.scheduler.items, "it is told")
 
     assert ApplicationClosed("b") not in rig.scheduler.items  # it was opened again
@@ -438,16 +440,16 @@ async def test_new_scheduler_receives_recent_ends(rig: Rig) -> None:
 
 async def test_new_scheduler_receives_all_outstanding_items(rig: Rig) -> None:
     """Applications are sent first, then inferences with their age and current lease."""
-    running = rig.client.submit_inference(inference("running"), opened())
-    rig.client.submit_inference(inference("waiting"))
-    rig.scheduler.post(grant("running"))
+    running = rig.client.submit_inference(submission_of("running"), arrival_of())
+    rig.client.submit_inference(submission_of("waiting"))
+    rig.scheduler.post_messages(grant_of("running"))
     await rig.client.next_grant(running)
-    await rig.taken(3)
-    rig.scheduler.replace()
-    first, *rest = await rig.taken(3)
+    await rig.accepted_items(3)
+    rig.scheduler.replace_scheduler()
+    first, *rest = await rig.accepted_items(3)
     again = [item for item in rest if isinstance(item, InferenceSubmitted)]
 
-    assert replace(opened(), resubmitted=True) == first
+    assert replace(arrival_of(), resubmitted=True) == first
     found = [(item.request_id, item.resubmitted, item.lease_id) for item in again]
     assert [("running", True, "1-1"), ("waiting", True, None)] == found
     assert all(item.age_s > 0 for item in again)
@@ -456,7 +458,7 @@ async def test_new_scheduler_receives_all_outstanding_items(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("opened_by_call", [False, True])
-async def test_application_that_ended_with_an_answer_that_was_lost_is_opened_again(
+async def test_application_whose_end_and_answer_were_lost_is_opened_again(
     rig: Rig, opened_by_call: bool
 ) -> None:
     """The next scheduler has no record of the application or its end.
@@ -464,108 +466,110 @@ async def test_application_that_ended_with_an_answer_that_was_lost_is_opened_aga
     A call that was refused for another reason must not run.
     """
     if opened_by_call:
-        await rig.client.open_application(opened())
-        ticket = rig.client.submit_inference(inference())
+        await rig.client.open_application(arrival_of())
+        ticket = rig.client.submit_inference(submission_of())
         rig.client.close_application("a")
     else:
-        ticket = rig.client.submit_inference(inference(), opened(), is_last=True)
-    rig.scheduler.post(grant(), ended())
+        ticket = rig.client.submit_inference(submission_of(), arrival_of(), is_last=True)
+    rig.scheduler.post_messages(grant_of(), end_of())
     await rig.client.next_grant(ticket)
-    await rig.forgets()
-    rig.scheduler.replace()
-    await rig.follows(2)
-    rig.scheduler.post(Refuse("q", "i", Refusal.UNKNOWN_APPLICATION))
+    await rig.wait_until_forgotten()
+    rig.scheduler.replace_scheduler()
+    await rig.wait_for_epoch(2)
+    rig.scheduler.post_messages(Refuse("q", "i", Refusal.UNKNOWN_APPLICATION))
     waiting = asyncio.ensure_future(rig.client.next_grant(ticket))
-    first, item, last = (await rig.taken(5))[-3:]
+    first, item, last = (await rig.accepted_items(5))[-3:]
 
-    assert (replace(opened(), resubmitted=True), ApplicationClosed("a")) == (first, last)
+    assert (replace(arrival_of(), resubmitted=True), ApplicationClosed("a")) == (first, last)
     assert isinstance(item, InferenceSubmitted)
     assert ("q+", True) == (item.request_id, item.resubmitted)
-    rig.scheduler.post(Refuse("q+", "i", Refusal.APPLICATION_CANCELLED))
+    rig.scheduler.post_messages(Refuse("q+", "i", Refusal.APPLICATION_CANCELLED))
     with pytest.raises(ApplicationIsClosed):
         await waiting
 
 
 async def test_new_scheduler_receives_unsent_closings(rig: Rig) -> None:
     """An application that is never closed would stay open until it expires."""
-    await rig.client.open_application(opened())
-    rig.scheduler.epoch = 2  # it leads, but no message has announced it yet
+    await rig.client.open_application(arrival_of())
+    rig.scheduler.epoch = 2  # the scheduler leads, but no message has announced its epoch yet
     rig.client.close_application("a")
 
-    expected = [replace(opened(), resubmitted=True), ApplicationClosed("a")]
-    assert expected == await rig.taken(2)
+    expected = [replace(arrival_of(), resubmitted=True), ApplicationClosed("a")]
+    assert expected == await rig.accepted_items(2)
 
 
 async def test_new_scheduler_receives_closings_without_a_reported_end(rig: Rig) -> None:
     """The old scheduler may have died before it saved the closings or reported the ends."""
-    rig.pending.note_answered(rig.client.submit_inference(inference("q1", "a"), opened("a")))
+    rig.pending.note_answered(
+        rig.client.submit_inference(submission_of("q1", "a"), arrival_of("a"))
+    )
     rig.client.close_application("a")
-    await rig.client.open_application(opened("b"))
+    await rig.client.open_application(arrival_of("b"))
     rig.pending.note_closed("b")
-    await rig.client.open_application(opened("c"))
-    await rig.taken(3)
-    rig.scheduler.replace()
+    await rig.client.open_application(arrival_of("c"))
+    await rig.accepted_items(3)
+    rig.scheduler.replace_scheduler()
 
-    expected = [replace(opened(name), resubmitted=True) for name in "abc"]
+    expected = [replace(arrival_of(name), resubmitted=True) for name in "abc"]
     expected_closings = [ApplicationClosed("a"), ApplicationClosed("b")]
-    assert [*expected, *expected_closings] == await rig.taken(5)
+    assert [*expected, *expected_closings] == await rig.accepted_items(5)
 
 
-async def test_application_that_is_opened_again_by_a_call_is_not_closed_at_a_new_scheduler(
+async def test_reopened_application_is_not_closed_at_a_new_scheduler(
     rig: Rig,
 ) -> None:
-    """The end was never reported, and the caller that reopened the id must not receive it."""
-    await rig.client.open_application(opened("a"))
+    """The caller that reopened the id must not receive the end of the earlier application."""
+    await rig.client.open_application(arrival_of("a"))
     rig.pending.note_closed("a")
-    await rig.client.open_application(opened("a"))
-    await rig.client.open_application(opened("b"))
+    await rig.client.open_application(arrival_of("a"))
+    await rig.client.open_application(arrival_of("b"))
     rig.pending.note_closed("b")
-    rig.scheduler.replace()
+    rig.scheduler.replace_scheduler()
 
-    expected = [replace(opened(name), resubmitted=True) for name in "ab"]
-    assert [*expected, ApplicationClosed("b")] == await rig.taken(3)
+    expected = [replace(arrival_of(name), resubmitted=True) for name in "ab"]
+    assert [*expected, ApplicationClosed("b")] == await rig.accepted_items(3)
 
 
-async def test_grants_of_the_new_scheduler_are_read_from_its_first(rig: Rig) -> None:
-    ticket = rig.client.submit_inference(inference(), opened())
-    rig.scheduler.post(grant(), grant(lease_id="1-2"))
+async def test_messages_of_a_new_scheduler_are_read_from_its_first(rig: Rig) -> None:
+    ticket = rig.client.submit_inference(submission_of(), arrival_of())
+    rig.scheduler.post_messages(grant_of(), grant_of(lease_id="1-2"))
     assert "1-2" == (await rig.client.next_grant(ticket)).lease_id
-    rig.scheduler.replace()
-    await rig.taken(2)
-    rig.scheduler.post(grant(lease_id="2-1"))
+    rig.scheduler.replace_scheduler()
+    await rig.accepted_items(2)
+    rig.scheduler.post_messages(grant_of(lease_id="2-1"))
 
     assert "2-1" == (await rig.client.next_grant(ticket)).lease_id
 
 
 async def test_messages_of_a_lower_epoch_are_ignored(rig: Rig) -> None:
-    """Two schedulers may live for a moment; the older one is about to stop."""
-    rig.scheduler.replace()
-    await rig.follows(2)
+    """Two schedulers may run for a moment; the one of the lower epoch is about to stop."""
+    rig.scheduler.replace_scheduler()
+    await rig.wait_for_epoch(2)
     rig.scheduler.epoch = 1
-    ticket = rig.client.submit_inference(inference(), opened())
-    rig.scheduler.post(grant(lease_id="1-9"))
+    ticket = rig.client.submit_inference(submission_of(), arrival_of())
+    rig.scheduler.post_messages(grant_of(lease_id="1-9"))
     rig.scheduler.fail_next("poll_grants", ConnectionLost("cut"))
     await eventually(lambda: rig.scheduler.failed, "it goes on asking")
 
     assert [] == rig.scheduler.items
     assert not ticket.answers
-    rig.scheduler.replace()
-    assert [opened(), inference()] == await rig.taken(2)
+    rig.scheduler.replace_scheduler()
+    assert [arrival_of(), submission_of()] == await rig.accepted_items(2)
 
 
-# --- a scheduler that has given this ingress up
+# --- a scheduler that has forgotten this ingress
 
 
-async def test_ingress_that_was_forgotten_submits_everything_under_another_name(rig: Rig) -> None:
-    """The scheduler ended its inferences during a stall, and their callers still wait."""
-    running = rig.client.submit_inference(inference("running"), opened("a"))
-    rig.client.submit_inference(inference("waiting"))
+async def test_forgotten_ingress_submits_everything_under_another_id(rig: Rig) -> None:
+    """The scheduler ended the ingress's inferences during a stall, and their callers still wait."""
+    running = rig.client.submit_inference(submission_of("running"), arrival_of("a"))
+    rig.client.submit_inference(submission_of("waiting"))
     rig.client.close_application("a")
-    rig.scheduler.post(grant("running"))
+    rig.scheduler.post_messages(grant_of("running"))
     await rig.client.next_grant(running)
-    await rig.taken(4)
-    rig.scheduler.forget()
-    application, *inferences, closing = await rig.taken(4)
+    await rig.accepted_items(4)
+    rig.scheduler.forget_ingress()
+    application, *inferences, closing = await rig.accepted_items(4)
 
     before, after = rig.scheduler.ingress_ids
     assert before != after == rig.client.session.ingress_id
@@ -582,46 +586,46 @@ async def test_ingress_that_was_forgotten_submits_everything_under_another_name(
 
 
 async def test_application_reopened_after_being_forgotten_has_the_new_ingress_id(rig: Rig) -> None:
-    """Otherwise the end would be sent to an unused name and the application stay open forever."""
-    await rig.client.open_application(opened())
-    ticket = rig.client.submit_inference(inference())
-    rig.scheduler.post(grant(), ended())
+    """The end of the application is sent to the ingress id that opened it."""
+    await rig.client.open_application(arrival_of())
+    ticket = rig.client.submit_inference(submission_of())
+    rig.scheduler.post_messages(grant_of(), end_of())
     await rig.client.next_grant(ticket)
-    await rig.forgets()
-    rig.scheduler.forget()
-    await rig.taken(2)
-    rig.scheduler.post(Refuse("q", "i", Refusal.UNKNOWN_APPLICATION))
+    await rig.wait_until_forgotten()
+    rig.scheduler.forget_ingress()
+    await rig.accepted_items(2)
+    rig.scheduler.post_messages(Refuse("q", "i", Refusal.UNKNOWN_APPLICATION))
     waiting = asyncio.ensure_future(rig.client.next_grant(ticket))
-    opening = (await rig.taken(5))[-3]
+    opening = (await rig.accepted_items(5))[-3]
     waiting.cancel()
 
     after = rig.client.session.ingress_id
     assert "i" != after
-    assert replace(opened(), ingress_id=after, resubmitted=True) == opening
+    assert replace(arrival_of(), ingress_id=after, resubmitted=True) == opening
 
 
 async def test_grants_after_being_forgotten_reach_their_callers(rig: Rig) -> None:
-    """The earlier lease was revoked and must not be used even if it was still unused."""
-    ticket = rig.client.submit_inference(inference(), opened())
-    rig.scheduler.post(grant(lease_id="1-1"))
+    """Leases of the earlier ingress id are revoked and must not be used."""
+    ticket = rig.client.submit_inference(submission_of(), arrival_of())
+    rig.scheduler.post_messages(grant_of(lease_id="1-1"))
     await eventually(lambda: ticket.answers, "the grant is there")
-    rig.scheduler.forget()
-    await rig.taken(2)
-    rig.scheduler.post(grant(lease_id="1-2"))
+    rig.scheduler.forget_ingress()
+    await rig.accepted_items(2)
+    rig.scheduler.post_messages(grant_of(lease_id="1-2"))
 
     assert "1-2" == (await rig.client.next_grant(ticket)).lease_id
 
 
-async def test_batch_that_found_the_ingress_forgotten_is_sent_once(rig: Rig) -> None:
+async def test_batch_of_a_forgotten_ingress_is_sent_once(rig: Rig) -> None:
     """The batch is part of the outstanding items that are sent again."""
     rig.scheduler.fail_next("poll_grants", ConnectionLost("cut"))
     await eventually(lambda: rig.scheduler.failed, "no poll is on its way")
-    rig.scheduler.forget()
-    rig.client.submit_inference(inference("q1"), opened())
-    await rig.taken(2)
-    rig.client.submit_inference(inference("q2"))
+    rig.scheduler.forget_ingress()
+    rig.client.submit_inference(submission_of("q1"), arrival_of())
+    await rig.accepted_items(2)
+    rig.client.submit_inference(submission_of("q2"))
 
-    items = await rig.taken(3)
+    items = await rig.accepted_items(3)
     requests = [item.request_id for item in items if isinstance(item, InferenceSubmitted)]
     assert ["q1", "q2"] == requests
 
@@ -629,42 +633,42 @@ async def test_batch_that_found_the_ingress_forgotten_is_sent_once(rig: Rig) -> 
 # --- a superseded scheduler
 
 
-def superseded() -> SchedulerSuperseded:
+def superseded_error() -> SchedulerSuperseded:
     return SchedulerSuperseded("epoch 7 is in office, held by process 1 on host gpu-9")
 
 
 async def test_opening_at_a_superseded_scheduler_names_the_leader(rig: Rig) -> None:
     """A caller that waited for the superseded scheduler would wait forever."""
-    rig.scheduler.fail_next("open_application", superseded())
+    rig.scheduler.fail_next("open_application", superseded_error())
     with pytest.raises(SchedulerSuperseded, match=r"host gpu-9$"):
-        await rig.client.open_application(opened())
+        await rig.client.open_application(arrival_of())
 
 
 @pytest.mark.slow
 async def test_inferences_at_a_superseded_scheduler_are_refused_after_a_while(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No successor was found, so another deployment holds the lead."""
+    """Without a successor after this time another deployment must be leading."""
     monkeypatch.setattr(scheduler_session, "_GIVE_UP_S", 0.01)
     monkeypatch.setattr(scheduler_session, "_RETRY_S", 0.001)
-    ticket = rig.client.submit_inference(inference(), opened())
-    await rig.taken(2)
+    ticket = rig.client.submit_inference(submission_of(), arrival_of())
+    await rig.accepted_items(2)
     for method in ("poll_grants", "submit_many"):
-        rig.scheduler.fail_next(method, *(superseded() for _ in range(10_000)))
+        rig.scheduler.fail_next(method, *(superseded_error() for _ in range(10_000)))
     with pytest.raises(AdmissionError, match="/readyz says to whom"):
         await rig.client.next_grant(ticket)
 
 
-async def test_successor_that_is_found_soon_loses_nothing(rig: Rig) -> None:
-    """Ray resolves the actor's name to the new process shortly after the old one was superseded."""
-    ticket = rig.client.submit_inference(inference(), opened())
-    await rig.taken(2)
-    rig.scheduler.fail_next("poll_grants", superseded())
-    rig.scheduler.replace()
-    await rig.taken(2)
-    rig.scheduler.post(grant())
+async def test_successor_that_is_found_soon_loses_no_inference(rig: Rig) -> None:
+    """Ray resolves the actor's name to the new process shortly after the failover."""
+    ticket = rig.client.submit_inference(submission_of(), arrival_of())
+    await rig.accepted_items(2)
+    rig.scheduler.fail_next("poll_grants", superseded_error())
+    rig.scheduler.replace_scheduler()
+    await rig.accepted_items(2)
+    rig.scheduler.post_messages(grant_of())
 
-    assert grant() == await rig.client.next_grant(ticket)
+    assert grant_of() == await rig.client.next_grant(ticket)
 
 
 async def test_each_superseded_scheduler_restarts_the_waiting_time(
@@ -673,36 +677,38 @@ async def test_each_superseded_scheduler_restarts_the_waiting_time(
     """Two failovers in a row each get the full waiting time."""
     monkeypatch.setattr(scheduler_session, "_GIVE_UP_S", 0.0)
     monkeypatch.setattr(scheduler_session, "_RETRY_S", 0.001)
-    ticket = rig.client.submit_inference(inference(), opened())
-    await rig.taken(2)
-    rig.scheduler.fail_next("poll_grants", superseded(), ConnectionLost("cut"), superseded())
-    rig.scheduler.replace()
-    await rig.taken(2)
-    rig.scheduler.post(grant())
+    ticket = rig.client.submit_inference(submission_of(), arrival_of())
+    await rig.accepted_items(2)
+    rig.scheduler.fail_next(
+        "poll_grants", superseded_error(), ConnectionLost("cut"), superseded_error()
+    )
+    rig.scheduler.replace_scheduler()
+    await rig.accepted_items(2)
+    rig.scheduler.post_messages(grant_of())
 
-    assert grant() == await rig.client.next_grant(ticket)
+    assert grant_of() == await rig.client.next_grant(ticket)
 
 
 async def test_settings_are_repeated_until_a_new_scheduler_accepts_them(rig: Rig) -> None:
-    """Without its settings the scheduler would use stored ones or the defaults."""
+    """A scheduler without its settings would use stored ones or the defaults."""
     rig.failures = [RayActorError(), RaySystemError("it is not in office any more")]
-    rig.scheduler.replace()
+    rig.scheduler.replace_scheduler()
     await eventually(lambda: rig.new_epochs == 3, "it was told after two failures")
 
     assert 2 == rig.client.session.epoch
 
 
-async def test_new_scheduler_has_its_settings_before_anything_is_submitted_to_it(rig: Rig) -> None:
-    """A scheduler without stored settings would admit what the quotas refuse."""
-    rig.client.submit_inference(inference(), opened())
-    await rig.taken(2)
+async def test_new_scheduler_has_its_settings_before_any_submission(rig: Rig) -> None:
+    """A scheduler without its settings would admit what the quotas refuse."""
+    rig.client.submit_inference(submission_of(), arrival_of())
+    await rig.accepted_items(2)
     rig.may_end.clear()
-    rig.scheduler.replace()
+    rig.scheduler.replace_scheduler()
     await eventually(lambda: rig.new_epochs == 1, "it is being told")
-    await rig.follows(2)
+    await rig.wait_for_epoch(2)
     before = list(rig.scheduler.items)
     rig.may_end.set()
-    await rig.taken(2)
+    await rig.accepted_items(2)
 
     assert [] == before
 
@@ -712,10 +718,10 @@ async def test_hanging_settings_call_delays_submissions_only_briefly(
 ) -> None:
     """The actor handle that carries the settings may hang while the connection works."""
     monkeypatch.setattr(scheduler_session, "_PREPARED_WITHIN_S", 0.0)
-    rig.client.submit_inference(inference(), opened())
-    await rig.taken(2)
+    rig.client.submit_inference(submission_of(), arrival_of())
+    await rig.accepted_items(2)
     rig.may_end.clear()
-    rig.scheduler.replace()
+    rig.scheduler.replace_scheduler()
 
-    await rig.taken(2)
+    await rig.accepted_items(2)
     assert not rig.may_end.is_set()

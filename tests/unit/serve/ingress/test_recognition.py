@@ -23,7 +23,7 @@ ANSWER = {"role": "assistant", "content": "a"}
 
 
 class Link:
-    """Connection to a scheduler that serves its directory methods."""
+    """Connection to a scheduler that serves its directory of conversations."""
 
     def __init__(self) -> None:
         self.directory = Directory()
@@ -37,8 +37,8 @@ class Link:
         return getattr(self.directory, method)(*arguments)
 
 
-class Ingress:
-    """The application finder of one ingress process."""
+class FinderOfIngress:
+    """Application finder of one ingress process."""
 
     def __init__(self, link: Link, **section: Any) -> None:
         self.finder = ApplicationFinder(RecognitionSection.parse(section), link)
@@ -50,7 +50,7 @@ class Ingress:
         body = fields or {"messages": [QUESTION]}
         return await self.finder.find(read_context(who, raw), path, body)
 
-    async def root(
+    async def application_of_session(
         self, session: str, parent: str | None = None, *, who: Identity = ACME
     ) -> str | None:
         """Return the application of an OpenCode session."""
@@ -59,8 +59,8 @@ class Ingress:
             headers["x-parent-session-id"] = parent
         return (await self.find(headers, who=who)).context.application_id
 
-    async def say(self, *messages: Json, who: Identity = ACME) -> str | None:
-        """Send a chat that is answered with `a` and return its application."""
+    async def application_of_chat(self, *messages: Json, who: Identity = ACME) -> str | None:
+        """Send a chat that is answered with `a`, and return its application."""
         found = await self.find({}, {"messages": list(messages)}, who=who)
         whole = json.dumps({"choices": [{"message": ANSWER}]}).encode()
         await found.read_answer((200, {}, whole))
@@ -73,14 +73,14 @@ def link() -> Link:
 
 
 @pytest.fixture
-def ingresses(link: Link) -> tuple[Ingress, Ingress]:
+def ingresses(link: Link) -> tuple[FinderOfIngress, FinderOfIngress]:
     rules = (*RecognitionSection().rules, "conversation")
-    return Ingress(link, rules=rules), Ingress(link, rules=rules)
+    return FinderOfIngress(link, rules=rules), FinderOfIngress(link, rules=rules)
 
 
 async def test_call_without_any_id_is_a_separate_application(link: Link) -> None:
-    """No lookup is made for a call without any identifying field."""
-    ingress = Ingress(link)
+    """A call without any identifying field causes no lookup."""
+    ingress = FinderOfIngress(link)
     plain = await ingress.find({})
     named = await ingress.find({"x-claude-code-session-id": "s"})
     ours = await ingress.find({"x-claude-code-session-id": "s", "x-justitia-class": "mine"})
@@ -95,23 +95,23 @@ async def test_call_without_any_id_is_a_separate_application(link: Link) -> None
     assert [] == link.asked
 
 
-async def test_header_counts_only_where_it_is_a_rule(link: Link) -> None:
+async def test_session_header_counts_only_if_a_rule_names_it(link: Link) -> None:
     """An operator may accept only the headers of known harnesses."""
-    found = await Ingress(link, rules=["harness"]).find({"x-justitia-application": "a"})
+    found = await FinderOfIngress(link, rules=["harness"]).find({"x-justitia-application": "a"})
 
     assert found.context.application_id is None
 
 
 async def test_sub_agents_of_a_harness_are_one_application_at_every_ingress(
-    ingresses: tuple[Ingress, Ingress], link: Link
+    ingresses: tuple[FinderOfIngress, FinderOfIngress], link: Link
 ) -> None:
     one, other = ingresses
     roots = [
-        await one.root("root"),
-        await other.root("child", "root"),
-        await one.root("grandchild", "child"),
-        await other.root("grandchild", "child"),
-        await one.root("grandchild", "child"),
+        await one.application_of_session("root"),
+        await other.application_of_session("child", "root"),
+        await one.application_of_session("grandchild", "child"),
+        await other.application_of_session("grandchild", "child"),
+        await one.application_of_session("grandchild", "child"),
     ]
 
     assert ["opencode/root"] * 5 == roots
@@ -119,18 +119,18 @@ async def test_sub_agents_of_a_harness_are_one_application_at_every_ingress(
 
 
 async def test_parent_session_of_another_tenant_is_ignored(
-    ingresses: tuple[Ingress, Ingress],
+    ingresses: tuple[FinderOfIngress, FinderOfIngress],
 ) -> None:
-    """A session's name refers to an application of the caller's own tenant only."""
+    """A session's name refers only to applications of the caller's own tenant."""
     one, other = ingresses
-    await one.root("child", "root")
+    await one.application_of_session("child", "root")
 
-    assert "opencode/child" == await other.root("child", who=BETA)
-    assert "opencode/root" == await other.root("grandchild", "root", who=BETA)
+    assert "opencode/child" == await other.application_of_session("child", who=BETA)
+    assert "opencode/root" == await other.application_of_session("grandchild", "root", who=BETA)
 
 
-async def test_end_of_a_sub_agent_is_not_that_of_its_root(link: Link) -> None:
-    ingress = Ingress(link)
+async def test_end_of_a_sub_agent_does_not_end_its_root(link: Link) -> None:
+    ingress = FinderOfIngress(link)
     child = {"x-dynamo-session-id": "c", "x-dynamo-parent-session-id": "r"}
     final = {"x-dynamo-session-final": "true"}
     ends = [
@@ -141,42 +141,45 @@ async def test_end_of_a_sub_agent_is_not_that_of_its_root(link: Link) -> None:
     assert [False, True] == [found.context.is_final for found in ends]
 
 
-async def test_conversation_goes_on_at_every_ingress(ingresses: tuple[Ingress, Ingress]) -> None:
+async def test_conversation_continues_at_every_ingress(
+    ingresses: tuple[FinderOfIngress, FinderOfIngress],
+) -> None:
     """A follow-up or a fork belongs to the application of the call that it continues."""
     one, other = ingresses
-    first = await one.say(QUESTION)
-    second = await other.say(QUESTION, ANSWER, QUESTION)
-    fork = await one.say(QUESTION, ANSWER, {"role": "user", "content": "else"})
-    third = await one.say(QUESTION, ANSWER, QUESTION, ANSWER, QUESTION)
+    first = await one.application_of_chat(QUESTION)
+    second = await other.application_of_chat(QUESTION, ANSWER, QUESTION)
+    fork = await one.application_of_chat(QUESTION, ANSWER, {"role": "user", "content": "else"})
+    third = await one.application_of_chat(QUESTION, ANSWER, QUESTION, ANSWER, QUESTION)
 
     assert first is not None
     assert {first} == {second, fork, third}
 
 
 async def test_calls_with_equal_text_are_separate_applications(
-    ingresses: tuple[Ingress, Ingress],
+    ingresses: tuple[FinderOfIngress, FinderOfIngress],
 ) -> None:
     """Thousands of calls may share one template and one answer."""
     one, other = ingresses
-    firsts = [await ingress.say(QUESTION) for ingress in (one, other, one)]
-    follow_up = await other.say(QUESTION, ANSWER, QUESTION)
+    firsts = [await ingress.application_of_chat(QUESTION) for ingress in (one, other, one)]
+    follow_up = await other.application_of_chat(QUESTION, ANSWER, QUESTION)
 
     assert 3 == len(set(firsts))
     assert follow_up not in firsts
 
 
-async def test_conversation_is_its_tenant_s(ingresses: tuple[Ingress, Ingress]) -> None:
-    """The same words sent with another tenant's key start another conversation."""
-    one, _ = ingresses
-    first = await one.say(QUESTION)
-
-    assert first != await one.say(QUESTION, ANSWER, QUESTION, who=BETA)
-
-
-async def test_lookup_of_a_new_conversation_has_a_shorter_timeout(
-    ingresses: tuple[Ingress, Ingress],
+async def test_equal_conversation_of_another_tenant_is_separate(
+    ingresses: tuple[FinderOfIngress, FinderOfIngress],
 ) -> None:
-    """Every first call starts a conversation, and most have no second call."""
+    one, _ = ingresses
+    first = await one.application_of_chat(QUESTION)
+
+    assert first != await one.application_of_chat(QUESTION, ANSWER, QUESTION, who=BETA)
+
+
+async def test_lookup_for_a_first_call_has_a_shorter_timeout(
+    ingresses: tuple[FinderOfIngress, FinderOfIngress],
+) -> None:
+    """Every first call starts a conversation, and most conversations have no second call."""
     one, _ = ingresses
     new = (await one.find({})).context
     text = (await one.find({}, {"prompt": "q"}, path=COMPLETIONS)).context
@@ -186,7 +189,7 @@ async def test_lookup_of_a_new_conversation_has_a_shorter_timeout(
 
 
 async def test_streamed_answer_is_recorded_before_its_last_chunk(
-    ingresses: tuple[Ingress, Ingress], link: Link
+    ingresses: tuple[FinderOfIngress, FinderOfIngress], link: Link
 ) -> None:
     """The caller may continue at another ingress at once; a cut stream is not recorded."""
     one, other = ingresses
@@ -194,24 +197,26 @@ async def test_streamed_answer_is_recorded_before_its_last_chunk(
     begun = json.dumps({"choices": [{"index": 0, "delta": {"content": "a"}}]}).encode()
     chunks = [b"data: " + begun + b"\n\n", b"", b"data: [DONE]\n\n"]
 
-    async def answer() -> AsyncGenerator[StreamItem]:
+    async def stream_answer() -> AsyncGenerator[StreamItem]:
         yield 200, {}
         for chunk in chunks:
             yield chunk
 
     seen = [
         ("name_conversation" in link.asked, item)
-        async for item in found.reading(answer(), stream=True)
+        async for item in found.reading(stream_answer(), stream=True)
     ]
 
     assert [(200, {}), *chunks] == [item for _, item in seen]
     assert [False, False, False, True] == [is_named for is_named, _ in seen]
-    assert found.context.application_id == await other.say(QUESTION, ANSWER, QUESTION)
+    assert found.context.application_id == await other.application_of_chat(
+        QUESTION, ANSWER, QUESTION
+    )
 
 
 @pytest.mark.parametrize("status", [400, 500])
 async def test_error_response_does_not_continue_a_conversation(
-    ingresses: tuple[Ingress, Ingress], link: Link, status: int
+    ingresses: tuple[FinderOfIngress, FinderOfIngress], link: Link, status: int
 ) -> None:
     found = await ingresses[0].find({})
     await found.read_answer((status, {}, json.dumps({"choices": [{"message": ANSWER}]}).encode()))
@@ -219,43 +224,45 @@ async def test_error_response_does_not_continue_a_conversation(
     assert [] == link.asked
 
 
-async def test_call_goes_on_without_the_directory(
-    ingresses: tuple[Ingress, Ingress], link: Link
+async def test_calls_are_recognised_without_the_directory(
+    ingresses: tuple[FinderOfIngress, FinderOfIngress], link: Link
 ) -> None:
     """While the scheduler restarts, each ingress uses only its own entries."""
     one, other = ingresses
     link.is_lost = True
-    first = await one.say(QUESTION)
+    first = await one.application_of_chat(QUESTION)
 
-    assert first == await one.say(QUESTION, ANSWER, QUESTION)
-    assert first != await other.say(QUESTION, ANSWER, QUESTION)
-    assert "opencode/root" == await one.root("child", "root")
-    assert "opencode/root" == await one.root("root")
+    assert first == await one.application_of_chat(QUESTION, ANSWER, QUESTION)
+    assert first != await other.application_of_chat(QUESTION, ANSWER, QUESTION)
+    assert "opencode/root" == await one.application_of_session("child", "root")
+    assert "opencode/root" == await one.application_of_session("root")
 
 
 async def test_local_conversation_continues_before_a_new_scheduler_is_updated(
-    ingresses: tuple[Ingress, Ingress], link: Link
+    ingresses: tuple[FinderOfIngress, FinderOfIngress], link: Link
 ) -> None:
-    """An ingress remembers its recent entries; unassigned conversations stay unassigned."""
+    """An ingress remembers its recent entries; other conversations stay separate."""
     one, other = ingresses
-    first = await one.say(QUESTION)
+    first = await one.application_of_chat(QUESTION)
     link.directory = Directory()
 
-    assert first == await one.say(QUESTION, ANSWER, QUESTION)
-    await other.say(QUESTION)
-    await one.say(QUESTION)
-    assert first != await one.say(QUESTION, ANSWER, {"role": "user", "content": "else"})
+    assert first == await one.application_of_chat(QUESTION, ANSWER, QUESTION)
+    await other.application_of_chat(QUESTION)
+    await one.application_of_chat(QUESTION)
+    assert first != await one.application_of_chat(
+        QUESTION, ANSWER, {"role": "user", "content": "else"}
+    )
 
 
 async def test_new_scheduler_receives_the_recorded_conversations(
-    ingresses: tuple[Ingress, Ingress], link: Link
+    ingresses: tuple[FinderOfIngress, FinderOfIngress], link: Link
 ) -> None:
-    """Each ingress repeats its entries, so that conversations and families continue."""
+    """Every ingress repeats its entries, so that conversations and families continue."""
     one, other = ingresses
-    first = await one.say(QUESTION)
-    await one.root("child", "root")
+    first = await one.application_of_chat(QUESTION)
+    await one.application_of_session("child", "root")
     link.directory = Directory()
     await one.finder.tell_new_scheduler()
 
-    assert first == await other.say(QUESTION, ANSWER, QUESTION)
-    assert "opencode/root" == await other.root("grandchild", "child")
+    assert first == await other.application_of_chat(QUESTION, ANSWER, QUESTION)
+    assert "opencode/root" == await other.application_of_session("grandchild", "child")

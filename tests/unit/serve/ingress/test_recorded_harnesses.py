@@ -37,33 +37,33 @@ class Link:
 
 
 class Ingresses:
-    """Two ingresses that handle the calls alternately."""
+    """Two ingresses that handle calls alternately."""
 
     def __init__(self) -> None:
         link = Link()
         finders = [ApplicationFinder(RecognitionSection(), link) for _ in range(2)]
         self._finders = itertools.cycle(finders)
 
-    async def answer(self, call: Json, who: Identity = ACME) -> RequestContext:
-        """Replay the recorded answer to a call and return the call's application."""
+    async def replay_call(self, call: Json, who: Identity = ACME) -> RequestContext:
+        """Replay the recorded answer to a call, and return the call's application."""
         headers = [(name.encode(), value.encode()) for name, value in call["headers"].items()]
         found = await next(self._finders).find(
             read_context(who, headers), call["path"], call["body"]
         )
 
-        async def items() -> AsyncGenerator[StreamItem]:
+        async def recorded_items() -> AsyncGenerator[StreamItem]:
             yield 200, {}
             yield call.get("answer", "").encode()
 
-        async for _ in found.reading(items(), stream=True):
+        async for _ in found.reading(recorded_items(), stream=True):
             pass
         return found.context
 
-    async def applications(self, calls: list[Json], who: Identity = ACME) -> list[str | None]:
-        return [(await self.answer(call, who)).application_id for call in calls]
+    async def applications_of(self, calls: list[Json], who: Identity = ACME) -> list[str | None]:
+        return [(await self.replay_call(call, who)).application_id for call in calls]
 
 
-def recorded(session: str) -> list[Json]:
+def recorded_calls(session: str) -> list[Json]:
     lines = (_RECORDED / f"{session}.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
@@ -80,12 +80,12 @@ def recorded(session: str) -> list[Json]:
         ("pi-responses", "pi"),
     ],
 )
-async def test_session_is_one_application_of_its_harness(
+async def test_recorded_session_is_one_application_of_its_harness(
     session: str, application_class: str
 ) -> None:
-    calls = recorded(session)
+    calls = recorded_calls(session)
     ingresses = Ingresses()
-    found = [await ingresses.answer(call) for call in calls]
+    found = [await ingresses.replay_call(call) for call in calls]
 
     assert len(calls) > 1
     assert 1 == len({context.application_id for context in found})
@@ -95,67 +95,69 @@ async def test_session_is_one_application_of_its_harness(
 
 
 @pytest.mark.parametrize("session", ["qwen-code", "pi", "pi-messages"])
-async def test_conversation_of_a_harness_is_its_key_s(session: str) -> None:
-    """The same words sent with another key of the tenant are another application."""
-    calls, ingresses = recorded(session), Ingresses()
-    one = await ingresses.applications(calls)
-    other = await ingresses.applications(calls, OTHER_KEY)
+async def test_equal_conversation_with_another_key_is_separate(session: str) -> None:
+    """Keys of one tenant do not share conversations."""
+    calls, ingresses = recorded_calls(session), Ingresses()
+    one = await ingresses.applications_of(calls)
+    other = await ingresses.applications_of(calls, OTHER_KEY)
 
     assert 1 == len({*one}) == len({*other})
     assert one[0] != other[0]
 
 
-async def test_two_runs_that_begin_alike_are_two_applications() -> None:
-    """Two runs of one prompt in one directory differ only in the ids of their tool calls."""
-    calls, ingresses = recorded("pi"), Ingresses()
+async def test_two_runs_with_equal_prompts_are_two_applications() -> None:
+    """Two runs in one directory differ only in the ids of their tool calls."""
+    calls, ingresses = recorded_calls("pi"), Ingresses()
     again = json.loads(json.dumps(calls).replace("call_", "call_again_"))
     interleaved = [call for pair in zip(calls, again, strict=True) for call in pair]
-    found = await ingresses.applications(interleaved)
+    found = await ingresses.applications_of(interleaved)
 
     assert 2 == len({*found})
     assert 1 == len({*found[::2]}) == len({*found[1::2]})
 
 
 async def test_sub_agent_with_an_ambiguous_parent_joins_neither_run() -> None:
-    calls, ingresses = recorded("qwen-code"), Ingresses()
+    calls, ingresses = recorded_calls("qwen-code"), Ingresses()
     text = json.dumps(calls).replace("call_", "call_again_").replace("@@tools@@", "@@others@@")
     again = json.loads(text)
-    (spawned, *_) = [number for number, call in enumerate(calls) if len(_said(call)) == 2][1:]
+    (spawned, *_) = [number for number, call in enumerate(calls) if len(_messages_of(call)) == 2][
+        1:
+    ]
     mains = {
-        *await ingresses.applications(calls[:spawned]),
-        *await ingresses.applications(again[:spawned]),
+        *await ingresses.applications_of(calls[:spawned]),
+        *await ingresses.applications_of(again[:spawned]),
     }
-    sub_agent = await ingresses.answer(calls[spawned])
+    sub_agent = await ingresses.replay_call(calls[spawned])
 
     assert 2 == len(mains)
     assert sub_agent.application_id not in mains
     assert "qwen-code" == sub_agent.application_class
 
 
-def _said(call: Json) -> list[Json]:
+def _messages_of(call: Json) -> list[Json]:
     messages: list[Json] = call["body"]["messages"]
     return messages
 
 
-async def test_harness_is_known_by_the_first_words_of_its_system_prompt() -> None:
-    call = recorded("qwen-code")[0]
+async def test_harness_is_recognised_by_the_start_of_its_system_prompt() -> None:
+    call = recorded_calls("qwen-code")[0]
     call["headers"] = {"user-agent": "OpenAI/JS 6.1.0"}
-    found = await Ingresses().answer(call)
+    found = await Ingresses().replay_call(call)
 
     assert ("qwen-code", "qwen-code") == (found.application_class, found.recognized_by)
 
 
-async def test_words_in_the_middle_are_no_mark() -> None:
+async def test_harness_is_not_recognised_by_words_later_in_the_prompt() -> None:
     call = {"path": "/v1/chat/completions", "headers": {"user-agent": "curl/8 pi/1.0"}}
     said = [{"role": "system", "content": "Do not say: You are Qwen Code, a CLI agent."}]
-    found = await Ingresses().answer(call | {"body": {"messages": said}})
+    found = await Ingresses().replay_call(call | {"body": {"messages": said}})
 
     assert (None, None) == (found.application_id, found.application_class)
 
 
-async def test_harness_counts_only_where_it_is_a_rule() -> None:
+async def test_harness_is_recognised_only_if_a_rule_names_it() -> None:
     finder = ApplicationFinder(RecognitionSection(rules=("header",)), Link())
-    call = recorded("pi")[0]
+    call = recorded_calls("pi")[0]
     headers = [(name.encode(), value.encode()) for name, value in call["headers"].items()]
     found = await finder.find(read_context(ACME, headers), call["path"], call["body"])
 

@@ -21,12 +21,12 @@ from tests.unit.serve.ingress.test_gateway import context
 _HEAD = {"content-type": "text/event-stream"}
 
 
-def _last(lease_id: str) -> bytes:
+def _last_events(lease_id: str) -> bytes:
     return f"data: {lease_id}\n\ndata: [DONE]\n\n".encode()
 
 
 class Leases:
-    """Queue of one inference, and of grants that the test controls."""
+    """Queue client of one inference whose grants the test controls."""
 
     def __init__(self) -> None:
         self.pending = self
@@ -34,7 +34,7 @@ class Leases:
         self.given_back: list[tuple[str, NackReason]] = []
         self.answered = 0
 
-    def grant(self, number: int) -> None:
+    def add_grant(self, number: int) -> None:
         newer = Grant("q", "i", f"lease-{number}", f"replica-{number}", 0, 0, 0.0)
         self.inference.answers.append(newer)
         self.inference.news.set()
@@ -73,7 +73,7 @@ class Replica:
         self._cut: Exception | None = None
 
     async def call(self, method: str, lease_id: str, *arguments: Any) -> Answer:
-        await self._wait()
+        await self._wait_for_release()
         return 200, {}, lease_id.encode()
 
     async def stream(
@@ -83,10 +83,10 @@ class Replica:
         yield [ResponseHead(200, _HEAD)]
         if resume is None:
             yield [Part(b"data: 1\n\n", 1, (Output((1,)),), self._obstacle)]
-        await self._wait()
-        yield [Part(_last(lease_id), 1, (), "")]
+        await self._wait_for_release()
+        yield [Part(_last_events(lease_id), 1, (), "")]
 
-    async def _wait(self) -> None:
+    async def _wait_for_release(self) -> None:
         self.called.set()
         await self.may_end.wait()
         if self._cut is not None:
@@ -114,27 +114,27 @@ class Rig:
         leases = cast("Any", self.leases)
         self._attempts = Attempts(leases, leases, calls, IngressSection())
 
-    async def answer(self) -> Answer:
+    async def answer_unary(self) -> Answer:
         return await self._attempts.answer(COMPLETIONS, context({}), InferenceBody({}, ["p"]))
 
-    def stream(self) -> AsyncGenerator[StreamItem]:
+    def answer_stream(self) -> AsyncGenerator[StreamItem]:
         body = InferenceBody({}, ["p"], stream=True)
         return self._attempts.stream(COMPLETIONS, context({}), body)
 
     async def regrant(self) -> None:
         """Grant a second lease while the first replica is still running."""
         await self.replicas[0].called.wait()
-        self.leases.grant(2)
+        self.leases.add_grant(2)
 
 
-async def _whole(items: AsyncGenerator[StreamItem]) -> bytes:
+async def _body_of(items: AsyncGenerator[StreamItem]) -> bytes:
     return b"".join([item for item in [one async for one in items] if isinstance(item, bytes)])
 
 
-async def test_unary_attempt_ends_for_the_newer_lease() -> None:
+async def test_unary_attempt_ends_when_a_newer_lease_arrives() -> None:
     rig = Rig()
-    rig.leases.grant(1)
-    answer = asyncio.create_task(rig.answer())
+    rig.leases.add_grant(1)
+    answer = asyncio.create_task(rig.answer_unary())
     await rig.regrant()
     await rig.replicas[1].called.wait()
     rig.replicas[1].may_end.set()
@@ -144,37 +144,37 @@ async def test_unary_attempt_ends_for_the_newer_lease() -> None:
     assert ([], 1) == (rig.leases.given_back, rig.leases.answered)
 
 
-async def test_stream_goes_on_under_the_newer_lease() -> None:
+async def test_stream_continues_under_the_newer_lease() -> None:
     rig = Rig()
-    rig.leases.grant(1)
-    body = asyncio.create_task(_whole(rig.stream()))
+    rig.leases.add_grant(1)
+    body = asyncio.create_task(_body_of(rig.answer_stream()))
     await rig.regrant()
     await rig.replicas[1].called.wait()
     rig.replicas[1].may_end.set()
 
-    assert b"data: 1\n\n" + _last("lease-2") == await body
+    assert b"data: 1\n\n" + _last_events("lease-2") == await body
     assert ["lease-1"] == rig.replicas[0].abandoned
     assert [] == rig.leases.given_back
 
 
 async def test_stream_that_cannot_be_continued_stays_at_its_replica() -> None:
-    """The stream may still finish there, whereas cutting it would be an error."""
+    """The stream may still finish there, while cutting it would be an error."""
     rig = Rig(obstacle="it has more than one sequence")
-    rig.leases.grant(1)
-    body = asyncio.create_task(_whole(rig.stream()))
+    rig.leases.add_grant(1)
+    body = asyncio.create_task(_body_of(rig.answer_stream()))
     await rig.regrant()
     rig.replicas[0].may_end.set()
 
-    assert b"data: 1\n\n" + _last("lease-1") == await body
+    assert b"data: 1\n\n" + _last_events("lease-1") == await body
     assert [] == rig.replicas[0].abandoned
 
 
-async def test_repeated_message_of_a_lease_ends_nothing() -> None:
+async def test_repeated_grant_of_a_lease_ends_no_attempt() -> None:
     rig = Rig()
-    rig.leases.grant(1)
-    answer = asyncio.create_task(rig.answer())
+    rig.leases.add_grant(1)
+    answer = asyncio.create_task(rig.answer_unary())
     await rig.replicas[0].called.wait()
-    rig.leases.grant(1)
+    rig.leases.add_grant(1)
     rig.replicas[0].may_end.set()
 
     assert b"lease-1" == (await answer)[2]

@@ -12,8 +12,8 @@ from justitia_ray.serve.ingress.replica_calls import ReplicaCalls
 from tests.harness.simulation.virtual_loop import run_virtually
 
 
-class Method:
-    """Remote method that raises or returns the test's planned results in order."""
+class PlannedMethod:
+    """Remote method that raises or returns planned results in order."""
 
     def __init__(self, results: list[Any]) -> None:
         self.results = deque(results)
@@ -29,7 +29,7 @@ class Method:
 
 class Handle:
     def __init__(self, *results: Any) -> None:
-        self.aside = self.paths = Method([*results])
+        self.aside = self.paths = PlannedMethod([*results])
 
 
 def calls_to(handle: Handle) -> ReplicaCalls:
@@ -45,7 +45,7 @@ async def test_next_replica_answers_after_one_dies() -> None:
 
 
 async def test_call_that_ended_two_replicas_is_not_sent_to_a_third() -> None:
-    """One `/tokenize` body that kills engines must not take down all replicas.
+    """A `/tokenize` body that kills engines must not take down all replicas.
 
     A drain is harmless.
     """
@@ -57,8 +57,8 @@ async def test_call_that_ended_two_replicas_is_not_sent_to_a_third() -> None:
     assert (refused.value.retry_after_s or 0.0) > 0
 
 
-async def test_lookup_goes_on_while_replicas_end_under_it() -> None:
-    """The lookup carries no caller input, so it cannot have ended the replicas."""
+async def test_lookup_continues_although_replicas_die() -> None:
+    """A lookup carries no input of the caller, so it cannot have killed the replicas."""
     found = frozenset({"/tokenize"})
     handle = Handle(*[ActorDiedError() for _ in range(4)], found)
 
@@ -66,21 +66,21 @@ async def test_lookup_goes_on_while_replicas_end_under_it() -> None:
 
 
 def test_caller_gets_a_retryable_error_when_no_replica_answers() -> None:
-    async def call() -> None:
+    async def call_without_replicas() -> None:
         calls = calls_to(Handle(EngineError("dead")))
         with pytest.raises(NoReplicaAnswers, match="no replica has answered within 2 s"):
             await calls.paths()
         with pytest.raises(NoReplicaAnswers, match="no replica has answered within 30 s"):
             await calls.unscheduled("/tokenize", b"")
 
-    run_virtually(call())
+    run_virtually(call_without_replicas())
 
 
 def test_retry_time_equals_the_length_of_the_outage() -> None:
     """The retry time grows with the outage instead of staying at five seconds."""
     waits = []
 
-    async def outages() -> None:
+    async def measure_outages() -> None:
         handle = Handle(EngineError("dead"))
         calls, loop = calls_to(handle), asyncio.get_running_loop()
         for silent_s in (None, 40.0, 1e4):
@@ -92,7 +92,7 @@ def test_retry_time_equals_the_length_of_the_outage() -> None:
         await calls.paths()
         assert calls._silent_since is None
 
-    run_virtually(outages())
+    run_virtually(measure_outages())
 
     assert 2.0 <= waits[0] < 20 < 40.0 <= waits[1] < 60
     assert 120.0 == waits[2]

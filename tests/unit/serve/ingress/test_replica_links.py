@@ -26,7 +26,7 @@ class Connection:
 
 
 class Rig:
-    """The connections of an ingress and a record of its dials."""
+    """Connections of an ingress to its replicas, and a record of its dials."""
 
     def __init__(self) -> None:
         self.dialled: list[tuple[str, str]] = []
@@ -46,7 +46,7 @@ class Rig:
         self.opened.append(Connection())
         return self.opened[-1]
 
-    async def refuses(self) -> bool:
+    async def is_refused_at_once(self) -> bool:
         """Return whether a replica's connection is refused at once, without a dial."""
         before = len(self.dialled)
         try:
@@ -56,18 +56,18 @@ class Rig:
         return False
 
 
-def virtually(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+def in_virtual_time(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
     """Run a test on an event loop whose clock jumps to the next deadline."""
 
     @wraps(test)
-    def run() -> None:
+    def run_test() -> None:
         run_virtually(test())
 
-    return run
+    return run_test
 
 
-@virtually
-async def test_callers_at_once_share_one_connection() -> None:
+@in_virtual_time
+async def test_concurrent_callers_share_one_connection() -> None:
     """A burst of calls after a start must not open a hundred connections."""
     rig = Rig()
     found = await asyncio.gather(*(rig.links.link_to("r1") for _ in range(100)))
@@ -77,7 +77,7 @@ async def test_callers_at_once_share_one_connection() -> None:
     assert {id(rig.opened[0])} == {id(link) for link in found}
 
 
-@virtually
+@in_virtual_time
 async def test_cancelled_caller_does_not_end_the_shared_dial() -> None:
     """The caller was cancelled while the connection was being opened."""
     rig = Rig()
@@ -90,30 +90,30 @@ async def test_cancelled_caller_does_not_end_the_shared_dial() -> None:
     assert 1 == len(rig.opened)
 
 
-@virtually
+@in_virtual_time
 async def test_replica_without_a_known_address_is_refused() -> None:
-    """A grant carries the address, but a grant of an older scheduler may not."""
+    """A grant of an older scheduler may lack the replica's address."""
     with pytest.raises(ConnectionLost, match="no address of replica r2 is known"):
         await Rig().links.link_to("r2")
 
 
-@virtually
-async def test_lost_connection_is_refused_for_a_while_and_then_dialled_again() -> None:
+@in_virtual_time
+async def test_lost_connection_is_refused_for_a_pause_and_then_dialled_again() -> None:
     rig = Rig()
     rig.takes_s = 0.0
     for _ in range(3):
         (await rig.links.link_to("r1")).is_lost = True  # type: ignore[misc]
-        assert await rig.refuses()
+        assert await rig.is_refused_at_once()
         await asyncio.sleep(0.09)
-        assert await rig.refuses()
+        assert await rig.is_refused_at_once()
         await asyncio.sleep(0.02)
 
     assert not (await rig.links.link_to("r1")).is_lost
     assert 4 == len(rig.opened)
 
 
-@virtually
-async def test_pauses_between_failed_attempts_grow_up_to_five_seconds() -> None:
+@in_virtual_time
+async def test_pauses_between_failed_dials_grow_up_to_five_seconds() -> None:
     rig = Rig()
     rig.reachable, rig.takes_s = False, 0.0
     for attempts, every_s in ((9, 0.01), (1_100, 2.5)):
@@ -128,14 +128,14 @@ async def test_pauses_between_failed_attempts_grow_up_to_five_seconds() -> None:
     rig.reachable = True
     await asyncio.sleep(5.0)
     (await rig.links.link_to("r1")).is_lost = True  # type: ignore[misc]
-    assert await rig.refuses()
+    assert await rig.is_refused_at_once()
     await asyncio.sleep(0.11)
     assert not (await rig.links.link_to("r1")).is_lost  # the pause is back at its first length
 
 
-@virtually
-async def test_failure_to_connect_reaches_every_caller_that_waited() -> None:
-    """After a failed connection each caller returns its lease."""
+@in_virtual_time
+async def test_failure_to_connect_reaches_every_waiting_caller() -> None:
+    """Each caller then returns its lease."""
     rig = Rig()
     rig.reachable = False
     found = await asyncio.gather(
@@ -146,24 +146,24 @@ async def test_failure_to_connect_reaches_every_caller_that_waited() -> None:
     assert 1 == len(rig.dialled)
 
 
-@virtually
-async def test_other_address_is_dialled_at_once() -> None:
-    """The pause applied to the old address; an unchanged address changes nothing."""
+@in_virtual_time
+async def test_changed_address_is_dialled_at_once() -> None:
+    """The pause belongs to the old address."""
     rig = Rig()
     first = await rig.links.link_to("r1")
     rig.links.note_addresses({"r1": "a:1"})
     assert first is await rig.links.link_to("r1")
     first.is_lost = True  # type: ignore[misc]
-    assert await rig.refuses()
+    assert await rig.is_refused_at_once()
     rig.links.note_addresses({"r1": "b:2"})
 
     assert first is not await rig.links.link_to("r1")
     assert [("a:1", "r1"), ("b:2", "r1")] == rig.dialled
 
 
-@virtually
-async def test_addresses_of_replicas_that_came_and_went_are_forgotten() -> None:
-    """An ingress runs for months and remembers only the latest addresses."""
+@in_virtual_time
+async def test_addresses_of_former_replicas_are_forgotten() -> None:
+    """An ingress runs for months and must remember only the latest addresses."""
     rig = Rig()
     for number in range(5_000):
         rig.links.note_addresses({f"replica-{number}": f"a:{number}"})
@@ -172,8 +172,8 @@ async def test_addresses_of_replicas_that_came_and_went_are_forgotten() -> None:
         await rig.links.link_to("replica-0")
 
 
-@virtually
-async def test_close_ends_connections_and_attempts() -> None:
+@in_virtual_time
+async def test_close_ends_connections_and_dials() -> None:
     rig = Rig()
     rig.links.note_addresses({"r2": "a:2", "r3": "a:3"})
     await rig.links.link_to("r1")

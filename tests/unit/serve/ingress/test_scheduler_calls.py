@@ -35,7 +35,7 @@ def calls_to(actor: Any) -> SchedulerCalls:
     return SchedulerCalls(actor, PendingInferences(), EndedByOwner(600.0))
 
 
-async def test_applications_ended_here_are_sent_to_the_next_scheduler() -> None:
+async def test_applications_ended_by_owners_are_sent_to_the_next_scheduler() -> None:
     actor = Actor()
     calls = calls_to(actor)
     await calls.tell_ended()
@@ -61,7 +61,7 @@ async def test_unknown_or_reopened_applications_are_not_sent() -> None:
     assert [] == unknown.told == open_again.told
 
 
-async def test_lost_scheduler_does_not_fail_the_repetition() -> None:
+async def test_lost_scheduler_does_not_fail_the_resubmission() -> None:
     calls = calls_to(Actor(error=RayActorError()))
     await calls.cancel_application("a")
 

@@ -14,11 +14,13 @@ NODES = [
 ]
 
 
-def replica(state: str, age_s: float, node: str | None = "10.0.0.1", **more: Any) -> dict[str, Any]:
+def serve_replica(
+    state: str, age_s: float, node: str | None = "10.0.0.1", **more: Any
+) -> dict[str, Any]:
     return {"state": state, "start_time_s": NOW - age_s, "node_ip": node} | more
 
 
-def deployment(*replicas: dict[str, Any], **fields: Any) -> dict[str, Any]:
+def serve_deployment(*replicas: dict[str, Any], **fields: Any) -> dict[str, Any]:
     return {
         "status": "UPDATING",
         "message": "",
@@ -28,10 +30,12 @@ def deployment(*replicas: dict[str, Any], **fields: Any) -> dict[str, Any]:
     } | fields
 
 
-def test_update_that_hangs_shows_its_standstill() -> None:
-    """An old replica runs, a new one starts for minutes, and a stopped one ends its streams."""
-    details = deployment(
-        replica("RUNNING", 9_000.0), replica("STARTING", 640.0), replica("STOPPING", 9_000.0)
+def test_stuck_update_shows_how_long_nothing_has_changed() -> None:
+    """An old replica runs, a new one has been starting for minutes, a third one stops."""
+    details = serve_deployment(
+        serve_replica("RUNNING", 9_000.0),
+        serve_replica("STARTING", 640.0),
+        serve_replica("STOPPING", 9_000.0),
     )
     facts = deployment_facts(details, NODES, deployed_at=NOW - 660.0, now=NOW)
 
@@ -42,14 +46,16 @@ def test_update_that_hangs_shows_its_standstill() -> None:
     assert (660.0, 640.0, 0) == (facts.unchanged_s, facts.starting_s, facts.unplaced)
 
 
-def test_replica_that_has_come_up_is_progress() -> None:
-    details = deployment(replica("RUNNING", 9_000.0), replica("RUNNING", 20.0))
+def test_started_replica_counts_as_progress() -> None:
+    details = serve_deployment(serve_replica("RUNNING", 9_000.0), serve_replica("RUNNING", 20.0))
 
     assert 20.0 == deployment_facts(details, NODES, NOW - 660.0, NOW).unchanged_s
 
 
-def test_replica_without_a_node_is_counted_with_the_nodes_that_could_take_it() -> None:
-    details = deployment(replica("STARTING", 90.0, None), replica("STARTING", 70.0, None))
+def test_unplaced_replica_is_shown_with_the_nodes_that_could_take_it() -> None:
+    details = serve_deployment(
+        serve_replica("STARTING", 90.0, None), serve_replica("STARTING", 70.0, None)
+    )
     facts = deployment_facts(details, NODES, NOW - 660.0, NOW)
 
     assert (2, 90.0, "GPU 1, engine 1", 1) == (
@@ -59,12 +65,12 @@ def test_replica_without_a_node_is_counted_with_the_nodes_that_could_take_it() -
 
 
 def test_replica_that_ended_after_the_deployment_is_a_failed_start() -> None:
-    """The update stops replicas of the earlier configuration, which are no failures."""
+    """The update stops replicas of the earlier configuration, which is no failure."""
     dead = [
-        replica("STOPPED", 9_000.0, log_file_path="/serve/old.log"),
-        replica("STOPPED", 400.0, log_file_path="/serve/new.log"),
+        serve_replica("STOPPED", 9_000.0, log_file_path="/serve/old.log"),
+        serve_replica("STOPPED", 400.0, log_file_path="/serve/new.log"),
     ]
-    details = deployment(replica("STARTING", 40.0), recent_dead_replicas=dead)
+    details = serve_deployment(serve_replica("STARTING", 40.0), recent_dead_replicas=dead)
     facts = deployment_facts(details, NODES, NOW - 660.0, NOW)
 
     assert (1, "serve/new.log in Ray's log directory on node 10.0.0.1") == (
@@ -74,9 +80,9 @@ def test_replica_that_ended_after_the_deployment_is_a_failed_start() -> None:
 
 
 @pytest.mark.parametrize("status", ["HEALTHY", "UPSCALING", "DOWNSCALING"])
-def test_replica_that_ended_in_a_complete_deployment_is_no_failed_start(status: str) -> None:
-    dead = [replica("STOPPED", 400.0, log_file_path="/serve/new.log")]
-    details = deployment(status=status, recent_dead_replicas=dead)
+def test_replica_that_ended_in_a_finished_deployment_is_no_failed_start(status: str) -> None:
+    dead = [serve_replica("STOPPED", 400.0, log_file_path="/serve/new.log")]
+    details = serve_deployment(status=status, recent_dead_replicas=dead)
 
     assert 0 == deployment_facts(details, NODES, NOW - 660.0, NOW).failed_starts
 
@@ -113,4 +119,4 @@ SLOW = (
 def test_reason_is_the_last_line_of_serves_message(
     status: str, message: str, reason: str | None
 ) -> None:
-    assert reason == failure(deployment(status=status, message=message))
+    assert reason == failure(serve_deployment(status=status, message=message))

@@ -9,7 +9,7 @@ from justitia_ray.core.limits import LimitStanding
 from justitia_ray.errors import QuotaExhausted
 from justitia_ray.protocol.generation_bodies import CHAT, MESSAGES
 from justitia_ray.serve.ingress.standings import TenantStandings
-from tests.unit.serve.ingress.http_client import StandInGateway, client_of, model_of
+from tests.unit.serve.ingress.http_client import StandInGateway, client_of, served_model
 
 _MINUTE = LimitStanding("acme", "inferences", 60.0, 12.0, 30.0, 60.0)
 _SECOND = LimitStanding("acme", "tokens", 100.0, 5.0, 0.5, 1.0)
@@ -22,12 +22,12 @@ def gateway() -> StandInGateway:
 
 @pytest.fixture
 async def http(gateway: StandInGateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(model_of(gateway)) as client:
+    async with client_of(served_model(gateway)) as client:
         yield client
 
 
-def test_reset_time_counts_down_until_the_standing_expires() -> None:
-    """A limit reports the time that remains until its reset, and is dropped after it."""
+def test_reset_time_of_a_limit_counts_down_until_the_limit_expires() -> None:
+    """Each answer reports the time that remains until the reset."""
     standings = TenantStandings()
     standings.note({"acme": (_MINUTE, _SECOND)}, 100.0)
     (later,) = standings.of("acme", 110.0)
@@ -37,7 +37,7 @@ def test_reset_time_counts_down_until_the_standing_expires() -> None:
     assert () == standings.of("acme", 130.0) == standings.of("other", 100.0)
 
 
-def test_tenant_that_has_no_limit_any_more_is_forgotten() -> None:
+def test_tenant_without_limits_any_more_is_forgotten() -> None:
     standings = TenantStandings()
     standings.note({"acme": (_MINUTE,)}, 0.0)
     standings.note({"acme": ()}, 1.0)
@@ -47,7 +47,7 @@ def test_tenant_that_has_no_limit_any_more_is_forgotten() -> None:
 
 
 def test_number_of_stored_tenants_is_bounded() -> None:
-    """Callers choose tenant names, so only the most recently served tenants are stored."""
+    """Callers choose tenant names, so only the tenants served last are stored."""
     standings = TenantStandings()
     for number in range(5_000):
         standings.note({f"t{number}": (_MINUTE,)}, 0.0)
@@ -67,7 +67,7 @@ def test_number_of_stored_tenants_is_bounded() -> None:
 async def test_unary_streamed_and_refused_answers_carry_limit_headers(
     http: httpx.AsyncClient, gateway: StandInGateway, path: str, header: str, stream: bool
 ) -> None:
-    """The headers have the format of the path; a refusal reports the binding limit first."""
+    """The headers have the path's format; a refusal reports the exceeded limit first."""
     body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1, "stream": stream}
     without = await http.post(path, json=body)
     gateway.limits = (_MINUTE,)

@@ -34,8 +34,8 @@ from justitia_ray.serve.ingress.replica_calls import Head, ReplicaCalls, StreamI
 from tests.unit.serve.ingress.test_gateway import context
 
 
-def test_head_adds_replica_and_wait_to_the_engines_headers() -> None:
-    """The headers tell a slow engine from a full queue; the benchmark's profile uses them."""
+def test_stream_head_has_the_engines_headers_the_replica_and_the_wait() -> None:
+    """The headers distinguish a slow engine from a full queue."""
     grant = Grant("r", "i", "lease", "replica-7", 0, 100, waited_s=1.25)
     head = {"content-type": "application/json"}
     item = InferenceSubmitted("r", "acme/search|run/7", "q", "i", 1, 1, 1)
@@ -95,7 +95,7 @@ class FakeQueueClient:
 
 
 class CutCalls:
-    """Replica calls to a fake engine that are cut after a given number of items each."""
+    """Replica calls to a fake engine, each cut after a given number of items."""
 
     def __init__(self, engine: FakeEngine, cuts: list[int], error: Exception) -> None:
         self._engine = engine
@@ -131,14 +131,14 @@ class CutCalls:
                     yield item
 
 
-class Desk:
+class StreamRig:
     def __init__(self, engine: FakeEngine) -> None:
         self.client = FakeQueueClient()
         self.dropped: list[type[JustitiaError]] = []
-        """Errors that were counted."""
+        """Types of the errors that were counted as dropped calls."""
         self._engine = engine
 
-    def run(
+    def run_chat(
         self,
         *cuts: int,
         error: Exception | None = None,
@@ -166,14 +166,14 @@ class Desk:
 
 
 @pytest.fixture
-async def desk() -> AsyncIterator[Desk]:
+async def desk() -> AsyncIterator[StreamRig]:
     engine = FakeEngine("fake", kv_tokens=200, iteration_s=0)
     await engine.start()
-    yield Desk(engine)
+    yield StreamRig(engine)
     await engine.stop()
 
 
-def unnamed(body: bytes) -> bytes:
+def without_lease_id(body: bytes) -> bytes:
     """Return a body without its lease id; fail if its events carry several ids."""
     (name,) = set(re.findall(rb"lease-\d+", body))
     return body.replace(name, b"lease")
@@ -182,22 +182,22 @@ def unnamed(body: bytes) -> bytes:
 async def read_failed(
     items: AsyncGenerator[StreamItem], error: type[JustitiaError] = EngineError
 ) -> tuple[list[StreamItem], JustitiaError]:
-    """Return the items of a failed stream and its error; fail if the stream looks complete."""
+    """Return the items and the error of a failed stream; fail if the stream looks complete."""
     read: list[StreamItem] = []
 
-    async def take() -> None:
+    async def collect_items() -> None:
         async for item in items:
             read.append(item)  # noqa: PERF401  # kept when the next one fails
 
     with pytest.raises(error) as failed:
-        await take()
+        await collect_items()
     assert isinstance(read[0], tuple)
     assert 200 == read[0][0]
     assert not any(b"[DONE]" in item for item in read if isinstance(item, bytes))
     return read, failed.value
 
 
-async def read(items: AsyncGenerator[StreamItem]) -> tuple[int, bytes]:
+async def read_stream(items: AsyncGenerator[StreamItem]) -> tuple[int, bytes]:
     """Return the status and body; fail unless the head comes first and once."""
     first, *rest = [item async for item in items]
     assert isinstance(first, tuple)
@@ -205,15 +205,14 @@ async def read(items: AsyncGenerator[StreamItem]) -> tuple[int, bytes]:
 
 
 @pytest.mark.parametrize("cut", range(_TOKENS + 2))
-async def test_stream_cut_twice_equals_the_uncut_stream(desk: Desk, cut: int) -> None:
-    """The result equals the uncut stream byte for byte.
+async def test_stream_cut_twice_equals_the_uncut_stream(desk: StreamRig, cut: int) -> None:
+    undisturbed = await read_stream(desk.run_chat())
+    stream = await read_stream(desk.run_chat(cut, 2))
 
-    It has one head, one id, each token once, the usage and one [DONE].
-    """
-    undisturbed = await read(desk.run())
-    stream = await read(desk.run(cut, 2))
-
-    assert (undisturbed[0], unnamed(undisturbed[1])) == (stream[0], unnamed(stream[1]))
+    assert (undisturbed[0], without_lease_id(undisturbed[1])) == (
+        stream[0],
+        without_lease_id(stream[1]),
+    )
     assert 3 == len(desk.calls.resumed)
     assert ["t"] * 3 == desk.calls.tenants
     assert (cut > 1) == (desk.calls.resumed[1] is not None)
@@ -222,9 +221,9 @@ async def test_stream_cut_twice_equals_the_uncut_stream(desk: Desk, cut: int) ->
     assert 2 == desk.client.ended
 
 
-async def test_next_attempt_receives_every_token_read_so_far(desk: Desk) -> None:
+async def test_next_attempt_receives_every_token_read_so_far(desk: StreamRig) -> None:
     """Tokens that were read before the cut need not be generated again."""
-    await read(desk.run(4, error=EngineError("dead")))
+    await read_stream(desk.run_chat(4, error=EngineError("dead")))
 
     first, then = desk.calls.resumed
     assert first is None
@@ -234,69 +233,69 @@ async def test_next_attempt_receives_every_token_read_so_far(desk: Desk) -> None
     assert [("lease-1", NackReason.LEASE)] == desk.client.given_back
 
 
-async def test_cut_stream_reports_that_it_waits_again(desk: Desk) -> None:
-    """The new wait may be as long as the queue, so comments must keep the connection alive."""
-    chunks = [item async for item in desk.run(3)]
-    undisturbed = [item async for item in desk.run()]
+async def test_cut_stream_reports_that_it_waits_again(desk: StreamRig) -> None:
+    """The new wait may be as long as the first, so it needs keepalives, too."""
+    chunks = [item async for item in desk.run_chat(3)]
+    undisturbed = [item async for item in desk.run_chat()]
 
     assert ([3], 0) == ([i for i, item in enumerate(chunks) if not item], undisturbed.count(b""))
 
 
-async def test_retry_reads_a_stream_that_went_on_elsewhere_from_its_start(desk: Desk) -> None:
-    """An idempotency key joins the running attempt, whatever happened to its replicas."""
+async def test_retry_reads_a_continued_stream_from_its_start(desk: StreamRig) -> None:
+    """An idempotency key joins the running attempt, at whichever replica it runs."""
     attempts = IdempotentAttempts(_NEVER_S, _NEVER_S, max_bytes=100_000)
-    first = await read(attempts.join_attempt("key", b"body", lambda: desk.run(3)))
-    again = await read(attempts.join_attempt("key", b"body", lambda: desk.run()))
+    first = await read_stream(attempts.join_attempt("key", b"body", lambda: desk.run_chat(3)))
+    again = await read_stream(attempts.join_attempt("key", b"body", lambda: desk.run_chat()))
 
     assert first == again
     assert 2 == desk.client.granted
     assert first[1].endswith(b"data: [DONE]\n\n")
 
 
-async def test_stream_that_cannot_be_continued_ends_with_the_reason(desk: Desk) -> None:
-    """A second half from another text would look like an answer."""
-    _, error = await read_failed(desk.run(3, n=2))
+async def test_stream_that_cannot_be_continued_ends_with_the_reason(desk: StreamRig) -> None:
+    """A continuation of another text would look like an answer."""
+    _, error = await read_failed(desk.run_chat(3, n=2))
 
     assert "cannot be continued: it has more than one sequence" in str(error)
     assert (1, []) == (desk.client.granted, desk.client.given_back)
     assert (0, 1) == (desk.client.ended, desk.client.cancelled)
 
 
-async def test_any_stream_restarts_before_its_first_chunk(desk: Desk) -> None:
-    status, body = await read(desk.run(1, n=2))
+async def test_any_stream_restarts_if_cut_before_its_first_chunk(desk: StreamRig) -> None:
+    status, body = await read_stream(desk.run_chat(1, n=2))
 
     assert 200 == status
     assert body.endswith(b"data: [DONE]\n\n")
     assert 1 == desk.client.ended
 
 
-async def test_stream_cut_too_often_ends_with_an_error(desk: Desk) -> None:
-    _, error = await read_failed(desk.run(2, 2, 2, attempts=3))
+async def test_stream_cut_too_often_ends_with_an_error(desk: StreamRig) -> None:
+    _, error = await read_failed(desk.run_chat(2, 2, 2, attempts=3))
 
     assert "gave up after 3 attempts" in str(error)
     with pytest.raises(EngineError, match="gave up after 2 attempts"):
-        await read(desk.run(0, 0, attempts=2))
+        await read_stream(desk.run_chat(0, 0, attempts=2))
     assert 2 == desk.client.cancelled
 
 
-async def test_refusal_in_mid_stream_ends_it(desk: Desk) -> None:
+async def test_refusal_in_the_middle_of_a_stream_ends_it(desk: StreamRig) -> None:
     """The application was cancelled while its stream waited for another replica."""
     desk.client.refusals.append(ApplicationIsClosed("application 'a' was cancelled"))
-    await read_failed(desk.run(3), ApplicationIsClosed)
+    await read_failed(desk.run_chat(3), ApplicationIsClosed)
 
 
-async def test_replica_that_answers_differently_ends_the_stream(desk: Desk) -> None:
+async def test_replica_that_answers_differently_ends_the_stream(desk: StreamRig) -> None:
     """Replicas of two versions may answer one request with different statuses."""
-    items = desk.run(3)
+    items = desk.run_chat(3)
     original = desk.calls.stream
 
-    async def other(*args: Any) -> AsyncGenerator[Head | Part]:
+    async def answer_differently(*args: Any) -> AsyncGenerator[Head | Part]:
         if args[3] is None:
             async for item in original(*args):
                 yield item
         yield 400, {}
 
-    desk.calls.stream = other  # type: ignore[method-assign,assignment]
+    desk.calls.stream = answer_differently  # type: ignore[method-assign,assignment]
     _, error = await read_failed(items)
 
     assert "status 400" in str(error)
@@ -306,37 +305,39 @@ async def test_replica_that_answers_differently_ends_the_stream(desk: Desk) -> N
     ("event", "error"),
     [(b'data: {"error": {"message": "m"}}\n\n', EngineFailed), (b"", StreamUnfinished)],
 )
-async def test_stream_that_its_engine_left_unfinished_has_failed(
-    desk: Desk, event: bytes, error: type[JustitiaError]
+async def test_stream_that_the_engine_left_unfinished_has_failed(
+    desk: StreamRig, event: bytes, error: type[JustitiaError]
 ) -> None:
-    """A retry would repeat the failure, because the engine generated all it could."""
-    items = desk.run()
+    """A retry would fail again, because the engine generated all it could."""
+    items = desk.run_chat()
     original = desk.calls.stream
 
-    async def failing(*args: Any) -> AsyncGenerator[Head | Part]:
+    async def drop_last_event(*args: Any) -> AsyncGenerator[Head | Part]:
         async for item in original(*args):
             is_last = isinstance(item, Part) and b"[DONE]" in item.body
             yield item._replace(body=event) if isinstance(item, Part) and is_last else item
 
-    desk.calls.stream = failing  # type: ignore[method-assign,assignment]
+    desk.calls.stream = drop_last_event  # type: ignore[method-assign,assignment]
     read, _ = await read_failed(items, error)
 
     assert event == read[-1]
     assert (1, 1, [error]) == (desk.client.granted, desk.client.ended, desk.dropped)
 
 
-async def test_retry_of_a_failed_stream_runs_again(desk: Desk) -> None:
-    """Otherwise the retry would read the stored half of the answer until it expires."""
+async def test_retry_of_a_failed_stream_runs_again(desk: StreamRig) -> None:
+    """Otherwise the retry would read the stored half of the answer."""
     attempts = IdempotentAttempts(_NEVER_S, _NEVER_S, max_bytes=100_000)
-    await read_failed(attempts.join_attempt("key", b"body", lambda: desk.run(3, n=2)))
-    status, body = await read(attempts.join_attempt("key", b"body", lambda: desk.run(n=2)))
+    await read_failed(attempts.join_attempt("key", b"body", lambda: desk.run_chat(3, n=2)))
+    status, body = await read_stream(
+        attempts.join_attempt("key", b"body", lambda: desk.run_chat(n=2))
+    )
 
     assert (200, 2) == (status, desk.client.granted)
     assert body.endswith(b"data: [DONE]\n\n")
 
 
-async def test_reader_that_leaves_cancels_the_inference(desk: Desk) -> None:
-    async with aclosing(desk.run(3)) as items:
+async def test_disconnected_reader_cancels_the_inference(desk: StreamRig) -> None:
+    async with aclosing(desk.run_chat(3)) as items:
         async for item in items:
             desk.client.may_grant.clear()
             if not item:

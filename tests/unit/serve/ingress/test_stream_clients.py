@@ -14,7 +14,7 @@ import pytest
 from justitia_ray.errors import ApplicationIsClosed, EngineError
 from justitia_ray.protocol.generation_bodies import CHAT, COMPLETIONS, MESSAGES, RESPONSES
 from justitia_ray.serve.ingress.replica_calls import StreamItem
-from tests.unit.serve.ingress.asgi_caller import Source
+from tests.unit.serve.ingress.asgi_caller import FedStream
 from tests.unit.serve.ingress.engine_streams import BODIES, HEAD, STREAMS
 from tests.unit.serve.ingress.http_client import StandInGateway
 from tests.unit.serve.ingress.local_service import LocalService
@@ -30,13 +30,13 @@ _BODY: Any = {name: value for name, value in BODIES[CHAT].items() if name != "st
 _RESPONSE: Any = {name: value for name, value in BODIES[RESPONSES].items() if name != "stream"}
 
 
-class Desk:
+class StreamingService:
     """Service whose streams wait until the test feeds them."""
 
     def __init__(self, service: LocalService, gateway: StandInGateway) -> None:
         self.service = service
         self.gateway = gateway
-        self.source = Source()
+        self.source = FedStream()
         gateway.source = self.source
         self.openai = openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="k", max_retries=0)
         self.anthropic = anthropic.AsyncAnthropic(base_url=service.url, api_key="k", max_retries=0)
@@ -46,20 +46,20 @@ class Desk:
 
 
 @pytest.fixture
-async def desk() -> AsyncIterator[Desk]:
+async def desk() -> AsyncIterator[StreamingService]:
     gateway = StandInGateway()
     async with LocalService(gateway, keepalive_s=_SOON_S).listening() as service:
-        desk = Desk(service, gateway)
+        desk = StreamingService(service, gateway)
         async with desk.openai, desk.anthropic:
             yield desk
 
 
-def whole(path: str) -> list[StreamItem | None]:
+def whole_stream(path: str) -> list[StreamItem | None]:
     return [HEAD, *STREAMS[path], None]
 
 
-async def test_message_that_waits_gives_events_and_is_read_whole(desk: Desk) -> None:
-    """Anthropic's client drops pings, but an idle timer on its raw events counts them."""
+async def test_waiting_message_yields_events_and_is_read_completely(desk: StreamingService) -> None:
+    """Anthropic's client drops pings, but its idle timer counts them."""
     async with desk.anthropic.messages.with_streaming_response.create(
         **_BODY, stream=True
     ) as answer:
@@ -69,29 +69,31 @@ async def test_message_that_waits_gives_events_and_is_read_whole(desk: Desk) -> 
             kinds.append(event.event)
             if not fed and len(kinds) == _SIGNS:
                 fed = True
-                desk.feed(*whole(MESSAGES))
+                desk.feed(*whole_stream(MESSAGES))
 
     assert ["ping"] * _SIGNS == kinds[:_SIGNS]
     assert "message_stop" == kinds[-1]
 
 
-async def test_message_after_pings_is_read_by_the_client(desk: Desk) -> None:
+async def test_message_after_pings_is_read_by_anthropics_client(desk: StreamingService) -> None:
     async with desk.anthropic.messages.stream(**_BODY) as stream:
-        desk.feed(*whole(MESSAGES))
+        desk.feed(*whole_stream(MESSAGES))
         message = await stream.get_final_message()
 
     assert ("hi", "end_turn") == (message.content[0].text, message.stop_reason)  # type: ignore[union-attr]
 
 
-async def test_response_that_waits_gives_events_and_is_read_whole(desk: Desk) -> None:
-    """OpenAI's helper rejects events before `response.created` and passes later ones through."""
+async def test_waiting_response_yields_events_and_is_read_completely(
+    desk: StreamingService,
+) -> None:
+    """OpenAI's client rejects events before `response.created` and passes later ones on."""
     numbers, kinds = [], []
     async with desk.openai.responses.stream(**_RESPONSE) as stream:
         async for event in stream:
             kinds.append(event.type)
             numbers.append(event.sequence_number)
             if len(kinds) == _SIGNS:
-                desk.feed(*whole(RESPONSES))
+                desk.feed(*whole_stream(RESPONSES))
         response = await stream.get_final_response()
 
     assert ["response.created", "response.queued", "response.queued"] == kinds[:_SIGNS]
@@ -99,7 +101,7 @@ async def test_response_that_waits_gives_events_and_is_read_whole(desk: Desk) ->
     assert response.output_text.startswith("hi")
 
 
-async def test_response_whose_prefill_is_long_gives_events(desk: Desk) -> None:
+async def test_response_with_a_long_prefill_yields_events(desk: StreamingService) -> None:
     """OpenAI's own service also sends `keepalive` after the response has started."""
     desk.feed(HEAD, *STREAMS[RESPONSES][:2])
     kinds: list[str] = []
@@ -115,9 +117,11 @@ async def test_response_whose_prefill_is_long_gives_events(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("kind", ["event", "chunk", "comment", "none"])
-async def test_chat_of_every_form_is_read_whole(desk: Desk, kind: str) -> None:
-    """Chunks without text count as signs of life and do not change the answer."""
-    desk.feed(*[] if kind == "chunk" else whole(CHAT))
+async def test_chat_with_any_kind_of_keepalive_is_read_completely(
+    desk: StreamingService, kind: str
+) -> None:
+    """Chunks without text keep the connection alive and do not change the answer."""
+    desk.feed(*[] if kind == "chunk" else whole_stream(CHAT))
     chunks = 0
     asked: Any = _BODY | {"extra_headers": {"x-justitia-keepalive": kind}}
     async with desk.openai.chat.completions.stream(**asked) as stream:
@@ -126,21 +130,21 @@ async def test_chat_of_every_form_is_read_whole(desk: Desk, kind: str) -> None:
             if event.type == "chunk":
                 assert event.chunk.choices[0].delta is not None
             if kind == "chunk" and chunks == _SIGNS and desk.source.items.empty():
-                desk.feed(*whole(CHAT))
+                desk.feed(*whole_stream(CHAT))
         completion = await stream.get_final_completion()
 
     said = completion.choices[0].message
     assert ("hi", "assistant") == (said.content, said.role)
 
 
-async def test_completion_of_chunks_is_read_whole(desk: Desk) -> None:
+async def test_completion_with_keepalive_chunks_is_read_completely(desk: StreamingService) -> None:
     texts: list[str] = []
     body = {name: value for name, value in BODIES[COMPLETIONS].items() if name != "stream"}
     asked: Any = {**body, "extra_headers": {"x-justitia-keepalive": "chunk"}}
     async for chunk in await desk.openai.completions.create(**asked, stream=True):
         texts.append(chunk.choices[0].text)
         if len(texts) == _SIGNS:
-            desk.feed(*whole(COMPLETIONS))
+            desk.feed(*whole_stream(COMPLETIONS))
 
     assert [""] * _SIGNS == texts[:_SIGNS]
     assert "hi" == "".join(texts)
@@ -148,20 +152,20 @@ async def test_completion_of_chunks_is_read_whole(desk: Desk) -> None:
 
 @pytest.mark.parametrize("kind", ["chunk", "none"])
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-async def test_client_that_takes_each_line_for_json_reads_the_stream(
-    desk: Desk, path: str, kind: str
+async def test_client_that_parses_every_line_as_json_reads_the_stream(
+    desk: StreamingService, path: str, kind: str
 ) -> None:
     head = {"x-justitia-keepalive": kind}
     async with httpx.AsyncClient(base_url=desk.service.url) as client:
         if kind == "none":
-            desk.feed(*whole(path))
+            desk.feed(*whole_stream(path))
         async with client.stream("POST", path, json=BODIES[path], headers=head) as answer:
             lines = 0
             async for line in answer.aiter_lines():
                 assert not line or line.startswith("data: ")
                 lines += bool(line)
                 if kind == "chunk" and lines == _SIGNS and desk.source.items.empty():
-                    desk.feed(*whole(path))
+                    desk.feed(*whole_stream(path))
 
     assert lines >= len(STREAMS[path])
 
@@ -177,8 +181,8 @@ _FAILURES: list[tuple[StreamItem | Exception | None, ...]] = [
     ("failure", "begun"),
     [*((failure, False) for failure in _FAILURES), *((failure, True) for failure in _FAILURES[1:])],
 )
-async def test_anthropics_client_raises_for_a_stream_that_failed(
-    desk: Desk, failure: tuple[StreamItem | Exception | None, ...], begun: bool
+async def test_anthropics_client_raises_for_a_failed_stream(
+    desk: StreamingService, failure: tuple[StreamItem | Exception | None, ...], begun: bool
 ) -> None:
     """Without `event: error` Anthropic's client reads an empty answer and raises nothing."""
     if begun:
@@ -193,10 +197,10 @@ async def test_anthropics_client_raises_for_a_stream_that_failed(
 
 
 @pytest.mark.parametrize("failure", _FAILURES, ids=["refused", "engine", "closed"])
-async def test_openais_client_sees_the_response_that_failed(
-    desk: Desk, failure: tuple[StreamItem | Exception | None, ...]
+async def test_openais_client_sees_a_failed_response(
+    desk: StreamingService, failure: tuple[StreamItem | Exception | None, ...]
 ) -> None:
-    """The failure is visible in the last event and in the helper, which returns no response."""
+    """The last event shows the failure, and the client's helper returns no response."""
     events = []
     async for event in await desk.openai.responses.create(**_RESPONSE, stream=True):
         events.append(event)
@@ -214,8 +218,8 @@ async def test_openais_client_sees_the_response_that_failed(
 
 
 @pytest.mark.parametrize("failure", _FAILURES, ids=["refused", "engine", "closed"])
-async def test_openais_client_raises_for_a_chat_that_failed(
-    desk: Desk, failure: tuple[StreamItem | Exception | None, ...]
+async def test_openais_client_raises_for_a_failed_chat(
+    desk: StreamingService, failure: tuple[StreamItem | Exception | None, ...]
 ) -> None:
     async with desk.openai.chat.completions.stream(**_BODY) as stream:
         desk.feed(*failure)
@@ -227,7 +231,7 @@ async def test_openais_client_raises_for_a_chat_that_failed(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_clients_do_not_retry_a_call_of_an_ended_application(
-    desk: Desk, stream: bool
+    desk: StreamingService, stream: bool
 ) -> None:
     desk.gateway.failure = ApplicationIsClosed("application 'a' was cancelled")
     openais = desk.openai.with_options(max_retries=2)
@@ -243,8 +247,8 @@ async def test_clients_do_not_retry_a_call_of_an_ended_application(
     assert "false" == told.value.response.headers["x-should-retry"]
 
 
-async def test_stream_that_was_begun_and_failed_leaves_its_connection_usable(desk: Desk) -> None:
-    """The failed stream ends properly: a cut connection would look like a network failure."""
+async def test_connection_of_a_failed_stream_stays_usable(desk: StreamingService) -> None:
+    """A cut connection would look like a network failure."""
     async with httpx.AsyncClient(base_url=desk.service.url) as client:
         for _ in range(2):
             desk.feed(HEAD, STREAMS[CHAT][0], EngineError("gave up"))

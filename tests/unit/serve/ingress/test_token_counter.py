@@ -29,35 +29,35 @@ from tests.eventually import eventually
 
 @pytest.fixture
 def counter() -> Iterator[TokenCounter]:
-    """The fake engine's counter: one token per word, and four per chat message."""
+    """Token counter of the fake engine: one token per word, and four per chat message."""
     config = {"model": {"name": "m", "path": "none"}, "engine": {"kind": "fake"}}
     counter = TokenCounter(load_prompt_counter(AppConfig.parse(config)))
     yield counter
     counter.close()
 
 
-def body(path: str, **fields: Any) -> InferenceBody:
+def body_of(path: str, **fields: Any) -> InferenceBody:
     return parse_body(path, json.dumps(fields).encode(), ("m",), None)
 
 
 @pytest.mark.parametrize(
     ("parsed", "expected"),
     [
-        (body(COMPLETIONS, prompt="a b c"), PromptSize(1, 3, 3)),
-        (body(COMPLETIONS, prompt=["a", "b c"]), PromptSize(2, 3, 2)),
-        (body(COMPLETIONS, prompt=[1, 2, 3, 4]), PromptSize(1, 4, 4)),
-        (body(COMPLETIONS, prompt=[[1, 2], [3]]), PromptSize(2, 3, 2)),
-        (body(CHAT, messages=[{"role": "user", "content": "a b"}]), PromptSize(1, 6, 6)),
-        (body(RESPONSES, input="a b"), PromptSize(1, 6, 6)),
+        (body_of(COMPLETIONS, prompt="a b c"), PromptSize(1, 3, 3)),
+        (body_of(COMPLETIONS, prompt=["a", "b c"]), PromptSize(2, 3, 2)),
+        (body_of(COMPLETIONS, prompt=[1, 2, 3, 4]), PromptSize(1, 4, 4)),
+        (body_of(COMPLETIONS, prompt=[[1, 2], [3]]), PromptSize(2, 3, 2)),
+        (body_of(CHAT, messages=[{"role": "user", "content": "a b"}]), PromptSize(1, 6, 6)),
+        (body_of(RESPONSES, input="a b"), PromptSize(1, 6, 6)),
         (
-            body(MESSAGES, messages=[{"role": "user", "content": "a b"}], max_tokens=1),
+            body_of(MESSAGES, messages=[{"role": "user", "content": "a b"}], max_tokens=1),
             PromptSize(1, 6, 6),
         ),
-        (body(EMBEDDINGS, input=["a", "b c"]), PromptSize(2, 3, 2)),
-        (body(RANKINGS[0], query="a", documents=["b", "c d"]), PromptSize(2, 5, 3)),
+        (body_of(EMBEDDINGS, input=["a", "b c"]), PromptSize(2, 3, 2)),
+        (body_of(RANKINGS[0], query="a", documents=["b", "c d"]), PromptSize(2, 5, 3)),
     ],
 )
-async def test_size_counts_every_prompt_of_a_request(
+async def test_prompt_size_counts_every_prompt_of_a_request(
     counter: TokenCounter, parsed: InferenceBody, expected: PromptSize
 ) -> None:
     """A batch is one lease, so its cost covers all prompts."""
@@ -70,26 +70,26 @@ async def test_empty_text_has_no_tokens(counter: TokenCounter) -> None:
 
 
 async def test_long_prompt_is_counted_in_another_thread() -> None:
-    """Tokenizing a long text takes milliseconds, in which other streams must not wait."""
+    """Tokenizing a long text takes milliseconds, in which other streams would wait."""
     threads = []
 
-    def count(prompt: Prompt, parsed: InferenceBody, most: int | None) -> PromptCounting:
+    def note_thread(prompt: Prompt, parsed: InferenceBody, most: int | None) -> PromptCounting:
         yield from ()
         threads.append(threading.current_thread())
         return PromptCount(1)
 
-    counter = TokenCounter(count)
-    await counter.prompt_size(body(COMPLETIONS, prompt="short"), "t", None)
-    await counter.prompt_size(body(COMPLETIONS, prompt="long " * 1_000), "t", None)
+    counter = TokenCounter(note_thread)
+    await counter.prompt_size(body_of(COMPLETIONS, prompt="short"), "t", None)
+    await counter.prompt_size(body_of(COMPLETIONS, prompt="long " * 1_000), "t", None)
     counter.close()
 
     assert [True, False] == [thread is threading.main_thread() for thread in threads]
 
 
-def _count_letters(counted: list[str]) -> CountPrompt:
-    """Return a counter of one token per letter and step that records what it counts."""
+def _letter_counter(counted: list[str]) -> CountPrompt:
+    """Return a counter of one token per letter and step that records the letters."""
 
-    def count(prompt: Prompt, parsed: InferenceBody, most: int | None) -> PromptCounting:
+    def count_letters(prompt: Prompt, parsed: InferenceBody, most: int | None) -> PromptCounting:
         assert isinstance(prompt, str)
         for tokens, letter in enumerate(prompt.strip(), start=1):
             counted.append(letter)
@@ -98,7 +98,7 @@ def _count_letters(counted: list[str]) -> CountPrompt:
             yield
         return PromptCount(len(prompt.strip()), is_exact=prompt != "bb")
 
-    return count
+    return count_letters
 
 
 @pytest.mark.parametrize(
@@ -111,63 +111,65 @@ def _count_letters(counted: list[str]) -> CountPrompt:
         ({"prompt": "aaaaaaaa", "truncate_prompt_tokens": -1}, PromptSize(1, 5, 5), "aaaaa"),
     ],
 )
-async def test_count_stops_where_a_prompt_is_too_long_or_truncated(
+async def test_counting_stops_at_the_limit_of_a_prompt(
     fields: dict[str, Any], expected: PromptSize, counted: str
 ) -> None:
     """A caller may send a thousand times the length of the context."""
     letters: list[str] = []
-    counter = TokenCounter(_count_letters(letters))
-    size = await counter.prompt_size(body(COMPLETIONS, **fields), "t", 4)
+    counter = TokenCounter(_letter_counter(letters))
+    size = await counter.prompt_size(body_of(COMPLETIONS, **fields), "t", 4)
 
     assert (expected, counted) == (size, "".join(letters))
 
 
-async def test_tenants_are_counted_in_turns() -> None:
+async def test_prompts_of_tenants_are_counted_in_turns() -> None:
     """Another tenant waits for one step per thread, not for all ten long prompts."""
     letters: list[str] = []
-    counter = TokenCounter(_count_letters(letters), FairThreads(1, turn_s=0.0))
+    counter = TokenCounter(_letter_counter(letters), FairThreads(1, turn_s=0.0))
 
-    async def ask(tenant: str, letter: str, steps: int) -> None:
+    async def count_prompt(tenant: str, letter: str, steps: int) -> None:
         text = letter * steps + " " * 3_000
-        await counter.prompt_size(body(COMPLETIONS, prompt=text), tenant, None)
+        await counter.prompt_size(body_of(COMPLETIONS, prompt=text), tenant, None)
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(10):
-            tasks.create_task(ask("a", "a", 50))
-        tasks.create_task(ask("b/c", "b", 5))
+            tasks.create_task(count_prompt("a", "a", 50))
+        tasks.create_task(count_prompt("b/c", "b", 5))
     counter.close()
 
     assert 505 == len(letters)
     assert "".join(letters).rindex("b") < 60
 
 
-async def test_caller_that_leaves_is_counted_no_further() -> None:
+async def test_counting_stops_when_the_caller_disconnects() -> None:
     letters: list[str] = []
-    counter = TokenCounter(_count_letters(letters), FairThreads(1, turn_s=0.0))
-    asked = body(COMPLETIONS, prompt="a" * 100_000)
+    counter = TokenCounter(_letter_counter(letters), FairThreads(1, turn_s=0.0))
+    asked = body_of(COMPLETIONS, prompt="a" * 100_000)
     left = asyncio.create_task(counter.prompt_size(asked, "a", None))
     await eventually(lambda: letters, "the count has begun")
     left.cancel()
     with pytest.raises(asyncio.CancelledError):
         await left
-    stays = await counter.prompt_size(body(COMPLETIONS, prompt="b" * 3_000), "a", None)
+    stays = await counter.prompt_size(body_of(COMPLETIONS, prompt="b" * 3_000), "a", None)
     counter.close()
 
     assert 3_000 == stays.total_tokens
     assert letters.count("a") < 100_000
 
 
-async def test_failed_count_is_its_callers_error() -> None:
-    """The template refuses the messages; the threads continue."""
+async def test_failed_count_is_an_error_of_its_call_only() -> None:
+    """The chat template refuses the messages; the counting threads continue."""
 
-    def count(prompt: Prompt, parsed: InferenceBody, most: int | None) -> PromptCounting:
+    def refuse_prompt(prompt: Prompt, parsed: InferenceBody, most: int | None) -> PromptCounting:
         yield
         if prompt == "b" * 3_000:
             return PromptCount(1)
         raise RequestError("the template refuses it")
 
-    counter = TokenCounter(count, FairThreads(1))
+    counter = TokenCounter(refuse_prompt, FairThreads(1))
     with pytest.raises(RequestError, match="the template refuses it"):
-        await counter.prompt_size(body(COMPLETIONS, prompt="a" * 3_000), "a", None)
-    assert 1 == (await counter.prompt_size(body(COMPLETIONS, prompt="b" * 3_000), "a", 9)).prompts
+        await counter.prompt_size(body_of(COMPLETIONS, prompt="a" * 3_000), "a", None)
+    assert (
+        1 == (await counter.prompt_size(body_of(COMPLETIONS, prompt="b" * 3_000), "a", 9)).prompts
+    )
     counter.close()

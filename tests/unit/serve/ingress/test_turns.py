@@ -6,7 +6,7 @@ from collections import Counter
 from justitia_ray.serve.ingress.turns import Place, Turns
 
 
-def _take(turns: Turns[str], cost: float = 1.0) -> str:
+def _take_turn(turns: Turns[str], cost: float = 1.0) -> str:
     """Give the first call a turn, charge its cost, requeue it, and return its name."""
     place = turns.first()
     assert place is not None
@@ -17,13 +17,13 @@ def _take(turns: Turns[str], cost: float = 1.0) -> str:
     return place.item
 
 
-def test_each_level_of_the_tree_shares_equally() -> None:
-    """Two teams of one tenant together get as much as another tenant, whatever the call counts."""
+def test_each_level_of_the_tenant_tree_shares_turns_equally() -> None:
+    """Two teams of one tenant together get as much as another tenant."""
     turns: Turns[str] = Turns()
     for tenant, calls in (("a/x", 1), ("a/y", 5), ("b", 3)):
         for call in range(calls):
             turns.join(tenant, f"{tenant} {call}")
-    taken = Counter(_take(turns) for _ in range(240))
+    taken = Counter(_take_turn(turns) for _ in range(240))
 
     by_tenant: Counter[str] = Counter()
     for name, count in taken.items():
@@ -41,18 +41,18 @@ def test_turns_are_charged_by_their_cost() -> None:
     for _ in range(110):
         place = turns.first()
         assert place is not None
-        taken[_take(turns, 10.0 if place.item == "dear" else 1.0)] += 1
+        taken[_take_turn(turns, 10.0 if place.item == "dear" else 1.0)] += 1
 
     assert {"dear": 10, "cheap": 100} == taken
 
 
-def test_newcomer_is_next_and_saves_nothing_up() -> None:
+def test_new_tenant_is_next_but_has_saved_no_turns() -> None:
     turns: Turns[str] = Turns()
     turns.join("a", "a")
     for _ in range(100):
-        _take(turns)
+        _take_turn(turns)
     turns.join("b", "b")
-    taken = [_take(turns) for _ in range(6)]
+    taken = [_take_turn(turns) for _ in range(6)]
 
     assert "b" in taken[:2]
     assert 3 == taken.count("b")
@@ -65,7 +65,7 @@ def test_sequential_calls_of_a_tenant_get_only_its_share() -> None:
     taken: Counter[str] = Counter()
     single = turns.join("single", "single")
     for _ in range(100):
-        taken[_take(turns)] += 1
+        taken[_take_turn(turns)] += 1
         if taken["single"]:
             turns.leave(single)
             single = turns.join("single", "single")
@@ -73,7 +73,7 @@ def test_sequential_calls_of_a_tenant_get_only_its_share() -> None:
     assert abs(taken["steady"] - taken["single"]) <= 2
 
 
-def test_every_waiting_call_gets_a_turn_and_ended_ones_are_forgotten() -> None:
+def test_every_waiting_call_gets_a_turn_and_ended_calls_are_forgotten() -> None:
     draw = random.Random(3)
     turns: Turns[int] = Turns()
     alive: dict[int, Place[int]] = {}

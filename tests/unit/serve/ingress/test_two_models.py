@@ -24,7 +24,7 @@ ADAPTER = "chat-sql"
 _OPENING = {"application_class": "rag", "input": "why?", "tenant": "t", "weight": 3.0}
 
 
-class Queue:
+class ModelRig:
     """One model: a real gateway with a stand-in scheduler and predictor."""
 
     def __init__(self, place: Any, specs: ApplicationSpecCache) -> None:
@@ -47,22 +47,22 @@ class Queue:
         self.take_history = SimpleNamespace(remote=self._take_history)
 
     @property
-    def open(self) -> dict[str, ApplicationArrived]:
+    def open_applications(self) -> dict[str, ApplicationArrived]:
         return self.client.pending.applications
 
-    def served(self) -> ServedModel:
+    def served_model(self) -> ServedModel:
         parts: Any = (self, self, self)
         return ServedModel(self.config, self.gateway, *parts)
 
     # --- as its scheduler
 
     async def find_application(self, application_id: str) -> dict[str, Any] | None:
-        arrival = self.open.get(application_id)
-        return None if arrival is None else view(arrival) | self.told
+        arrival = self.open_applications.get(application_id)
+        return None if arrival is None else application_view(arrival) | self.told
 
     async def close_application(self, application_id: str, verb: str = "close") -> bool:
         self.ended.append((verb, application_id))
-        return self.open.pop(application_id, None) is not None
+        return self.open_applications.pop(application_id, None) is not None
 
     async def cancel_application(self, application_id: str) -> bool:
         return await self.close_application(application_id, "cancel")
@@ -72,7 +72,7 @@ class Queue:
             raise self.scheduler_status
         return self.scheduler_status
 
-    # --- as its predictor and its inspection
+    # --- methods of its predictor and its inspection
 
     async def _overview(self) -> dict[str, Any]:
         return {"learns": True, "classes": {self.config.model.name: {}}}
@@ -90,12 +90,12 @@ class Queue:
 
 class TwoModels(NamedTuple):
     http: httpx.AsyncClient
-    chat: Queue
-    embed: Queue
+    chat: ModelRig
+    embed: ModelRig
 
 
-def view(arrival: ApplicationArrived) -> dict[str, Any]:
-    """Return a scheduler's view of an application with two inferences, one of them done."""
+def application_view(arrival: ApplicationArrived) -> dict[str, Any]:
+    """Return a scheduler's view of an application with two inferences, of which one is done."""
     names = ("application_id", "application_class", "tenant", "weight")
     return {name: getattr(arrival, name) for name in names} | {
         "state": "open",
@@ -112,7 +112,7 @@ def view(arrival: ApplicationArrived) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def two() -> AsyncIterator[TwoModels]:
+async def two_models() -> AsyncIterator[TwoModels]:
     """Serve two models, one of them with an adapter, in this process."""
     args = AppArgs.parse(
         {
@@ -129,14 +129,14 @@ async def two() -> AsyncIterator[TwoModels]:
         }
     )
     specs = ApplicationSpecCache(600.0, 100)
-    queues = [Queue(place, specs) for place in args.each_model()]
-    async with client_of(*(queue.served() for queue in queues), specs=specs) as http:
+    queues = [ModelRig(place, specs) for place in args.each_model()]
+    async with client_of(*(queue.served_model() for queue in queues), specs=specs) as http:
         http.headers["x-justitia-tenant"] = "t"
         yield TwoModels(http, *queues)
 
 
-async def opened(two: TwoModels, **fields: Any) -> dict[str, Any]:
-    answer = await two.http.post(
+async def open_application(two_models: TwoModels, **fields: Any) -> dict[str, Any]:
+    answer = await two_models.http.post(
         "/v1/applications", json=_OPENING | {"application_id": "a"} | fields
     )
     assert 200 == answer.status_code, answer.text
@@ -144,29 +144,29 @@ async def opened(two: TwoModels, **fields: Any) -> dict[str, Any]:
     return found
 
 
-async def infer(two: TwoModels, model: Any, **headers: str) -> httpx.Response:
-    """Send an inference of application `a`; it ends with an error because no replica exists."""
+async def send_inference(two_models: TwoModels, model: Any, **headers: str) -> httpx.Response:
+    """Send an inference of application `a`; it fails because no replica exists."""
     named = {} if model is None else {"model": model}
     headers = {"x-justitia-application": "a"} | headers
-    return await two.http.post(
+    return await two_models.http.post(
         COMPLETIONS, json={"prompt": "x", "max_tokens": 9, **named}, headers=headers
     )
 
 
-async def in_both(two: TwoModels) -> None:
-    await opened(two)
+async def open_in_both(two_models: TwoModels) -> None:
+    await open_application(two_models)
     for model in (CHAT, EMBED):
-        await infer(two, model)
+        await send_inference(two_models, model)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("model", "queue"), [(CHAT, "chat"), (ADAPTER, "chat"), (EMBED, "embed")])
 async def test_inference_waits_in_the_queue_of_its_model(
-    two: TwoModels, model: str, queue: str
+    two_models: TwoModels, model: str, queue: str
 ) -> None:
-    """An adapter runs on its model's replicas, so its inferences wait in that model's queue."""
-    await infer(two, model)
-    counts = {name: len(getattr(two, name).client.items) for name in ("chat", "embed")}
+    """An adapter runs on its model's replicas."""
+    await send_inference(two_models, model)
+    counts = {name: len(getattr(two_models, name).client.items) for name in ("chat", "embed")}
 
     assert {"chat": 0, "embed": 0} | {queue: 1} == counts
 
@@ -185,37 +185,41 @@ async def test_inference_waits_in_the_queue_of_its_model(
     ],
 )
 async def test_request_for_an_unserved_model_is_refused(
-    two: TwoModels, model: Any, status: int, code: str | None, said: str
+    two_models: TwoModels, model: Any, status: int, code: str | None, said: str
 ) -> None:
-    """The intended model cannot be guessed; the error lists the served models."""
-    answer = await infer(two, model)
+    """The intended model cannot be guessed, so the error lists the served models."""
+    answer = await send_inference(two_models, model)
     error = answer.json()["error"]
 
     assert (status, code, "model") == (answer.status_code, error["code"], error["param"])
     assert said in error["message"]
 
 
-async def test_application_opened_for_a_model_is_queued_there_at_once(two: TwoModels) -> None:
-    """The other queue opens it on its first call there, with the original specification."""
-    answer = await opened(two, model=EMBED)
-    only_there = (set(two.chat.open), set(two.embed.open))
-    await infer(two, CHAT)
+async def test_application_opened_for_a_model_is_queued_there_at_once(
+    two_models: TwoModels,
+) -> None:
+    """The other model's queue opens it at its first call there, as first specified."""
+    answer = await open_application(two_models, model=EMBED)
+    only_there = (set(two_models.chat.open_applications), set(two_models.embed.open_applications))
+    await send_inference(two_models, CHAT)
 
     assert 1.0 == answer["virtual_finish_time"]
     assert answer["predicted_kv_token_time"] > 0
     assert (set(), {"t|a"}) == only_there
-    arrivals = [two.chat.open["t|a"], two.embed.open["t|a"]]
+    arrivals = [two_models.chat.open_applications["t|a"], two_models.embed.open_applications["t|a"]]
     assert [("rag", "t", 3.0)] * 2 == [
         (arrival.application_class, arrival.tenant, arrival.weight) for arrival in arrivals
     ]
 
 
-async def test_application_opened_without_a_model_opens_on_first_use(two: TwoModels) -> None:
-    """A place in a queue that it never uses would hold back the other applications."""
-    answer = await opened(two)
-    nowhere = (await two.http.get("/v1/applications/a")).json()
-    await infer(two, EMBED)
-    somewhere = (await two.http.get("/v1/applications/a")).json()
+async def test_application_opened_without_a_model_is_queued_at_its_first_call(
+    two_models: TwoModels,
+) -> None:
+    """A place in a queue that the application never uses would delay other applications."""
+    answer = await open_application(two_models)
+    nowhere = (await two_models.http.get("/v1/applications/a")).json()
+    await send_inference(two_models, EMBED)
+    somewhere = (await two_models.http.get("/v1/applications/a")).json()
 
     assert (None, None) == (answer["predicted_kv_token_time"], answer["virtual_finish_time"])
     assert ("open", "rag", {}) == (
@@ -223,23 +227,29 @@ async def test_application_opened_without_a_model_opens_on_first_use(two: TwoMod
         nowhere["application_class"],
         nowhere["models"],
     )
-    assert (set(), {"t|a"}) == (set(two.chat.open), set(two.embed.open))
+    assert (set(), {"t|a"}) == (
+        set(two_models.chat.open_applications),
+        set(two_models.embed.open_applications),
+    )
     assert ([EMBED], 7.0) == (list(somewhere["models"]), somewhere["virtual_finish_time"])
 
 
-async def test_application_without_an_id_gets_one_for_all_queues(two: TwoModels) -> None:
+async def test_application_without_an_id_gets_one_for_all_queues(two_models: TwoModels) -> None:
     """The id is assigned before any queue receives the application."""
-    answer = await opened(two, application_id=None)
-    await infer(two, CHAT, **{"x-justitia-application": answer["application_id"]})
+    answer = await open_application(two_models, application_id=None)
+    await send_inference(two_models, CHAT, **{"x-justitia-application": answer["application_id"]})
 
-    assert "rag" == two.chat.open[f"t|{answer['application_id']}"].application_class
+    assert (
+        "rag"
+        == two_models.chat.open_applications[f"t|{answer['application_id']}"].application_class
+    )
 
 
-async def test_application_of_two_queues_is_seen_as_one(two: TwoModels) -> None:
+async def test_application_of_two_queues_is_shown_as_one(two_models: TwoModels) -> None:
     """Amounts are summed; tags of two virtual clocks have no sum."""
-    await in_both(two)
-    both = (await two.http.get("/v1/applications/a")).json()
-    one = (await two.http.get("/v1/applications/a", params={"model": CHAT})).json()
+    await open_in_both(two_models)
+    both = (await two_models.http.get("/v1/applications/a")).json()
+    one = (await two_models.http.get("/v1/applications/a", params={"model": CHAT})).json()
 
     assert (200.0, 20.0, 2, 2, None) == (
         both["predicted_kv_token_time"],
@@ -265,26 +275,26 @@ async def test_application_of_two_queues_is_seen_as_one(two: TwoModels) -> None:
     ],
 )
 async def test_application_of_two_queues_shows_the_first_reported_rule(
-    two: TwoModels, rules: tuple[str | None, str | None], told: str
+    two_models: TwoModels, rules: tuple[str | None, str | None], told: str
 ) -> None:
-    """A scheduler of an older release reports no rule (None).
+    """A scheduler of an older release reports no rule.
 
     Each queue's rule is listed below it.
     """
-    await in_both(two)
-    for queue, rule in zip((two.chat, two.embed), rules, strict=True):
+    await open_in_both(two_models)
+    for queue, rule in zip((two_models.chat, two_models.embed), rules, strict=True):
         queue.told = {} if rule is None else {"recognized_by": rule}
-    both = (await two.http.get("/v1/applications/a")).json()
+    both = (await two_models.http.get("/v1/applications/a")).json()
 
     assert told == both["recognized_by"]
     assert rules == tuple(one.get("recognized_by") for one in both["models"].values())
 
 
-async def test_application_without_calls_shows_no_recognition_rule(two: TwoModels) -> None:
-    """No scheduler has the application, but its view has the same fields."""
-    await opened(two)
+async def test_application_without_calls_shows_no_recognition_rule(two_models: TwoModels) -> None:
+    """No scheduler knows the application, but its view has the same fields."""
+    await open_application(two_models)
 
-    assert "" == (await two.http.get("/v1/applications/a")).json()["recognized_by"]
+    assert "" == (await two_models.http.get("/v1/applications/a")).json()["recognized_by"]
 
 
 @pytest.mark.parametrize(
@@ -292,59 +302,64 @@ async def test_application_without_calls_shows_no_recognition_rule(two: TwoModel
     [("POST", "/v1/applications/a/close", "close"), ("DELETE", "/v1/applications/a", "cancel")],
 )
 async def test_application_ends_in_every_queue(
-    two: TwoModels, method: str, path: str, verb: str
+    two_models: TwoModels, method: str, path: str, verb: str
 ) -> None:
-    await in_both(two)
-    first, second = [(await two.http.request(method, path)).status_code for _ in range(2)]
-    await infer(two, CHAT)
+    await open_in_both(two_models)
+    first, second = [(await two_models.http.request(method, path)).status_code for _ in range(2)]
+    await send_inference(two_models, CHAT)
 
     assert (200, 404) == (first, second)
-    assert [(verb, "t|a")] * 2 == two.chat.ended == two.embed.ended
-    assert "default" == two.chat.open["t|a"].application_class
+    assert [(verb, "t|a")] * 2 == two_models.chat.ended == two_models.embed.ended
+    assert "default" == two_models.chat.open_applications["t|a"].application_class
 
 
-async def test_final_inference_closes_its_application_at_the_other_models(two: TwoModels) -> None:
-    await in_both(two)
-    await infer(two, CHAT, **{"x-justitia-final": "true"})
+async def test_final_inference_closes_its_application_at_the_other_model(
+    two_models: TwoModels,
+) -> None:
+    await open_in_both(two_models)
+    await send_inference(two_models, CHAT, **{"x-justitia-final": "true"})
 
-    assert ([], [("close", "t|a")]) == (two.chat.ended, two.embed.ended)
-
-
-async def test_application_without_calls_can_be_closed(two: TwoModels) -> None:
-    await opened(two)
-
-    assert 200 == (await two.http.post("/v1/applications/a/close")).status_code
-    assert 404 == (await two.http.get("/v1/applications/a")).status_code
+    assert ([], [("close", "t|a")]) == (two_models.chat.ended, two_models.embed.ended)
 
 
-async def test_named_model_restricts_the_close_to_its_queue(two: TwoModels) -> None:
+async def test_application_without_calls_can_be_closed(two_models: TwoModels) -> None:
+    await open_application(two_models)
+
+    assert 200 == (await two_models.http.post("/v1/applications/a/close")).status_code
+    assert 404 == (await two_models.http.get("/v1/applications/a")).status_code
+
+
+async def test_close_with_a_model_affects_only_its_queue(two_models: TwoModels) -> None:
     """An agent that is done with one model may continue with another."""
-    await in_both(two)
-    answer = await two.http.post("/v1/applications/a/close", params={"model": EMBED})
+    await open_in_both(two_models)
+    answer = await two_models.http.post("/v1/applications/a/close", params={"model": EMBED})
 
     assert 200 == answer.status_code
-    assert ({"t|a"}, set()) == (set(two.chat.open), set(two.embed.open))
+    assert ({"t|a"}, set()) == (
+        set(two_models.chat.open_applications),
+        set(two_models.embed.open_applications),
+    )
 
 
 async def test_failure_of_one_queue_is_reported_after_the_others_were_called(
-    two: TwoModels, monkeypatch: pytest.MonkeyPatch
+    two_models: TwoModels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The caller retries, and every reachable queue has ended the application."""
-    await in_both(two)
+    await open_in_both(two_models)
 
-    class Away(dict[str, Any]):
+    class UnreachableQueue(dict[str, Any]):
         def pop(self, *arguments: Any) -> Any:
             raise AdmissionError("the scheduler is being started again")
 
-    monkeypatch.setattr(two.chat.client.pending, "applications", Away())
-    answer = await two.http.delete("/v1/applications/a")
+    monkeypatch.setattr(two_models.chat.client.pending, "applications", UnreachableQueue())
+    answer = await two_models.http.delete("/v1/applications/a")
 
     assert 503 == answer.status_code
-    assert set() == set(two.embed.open)
+    assert set() == set(two_models.embed.open_applications)
 
 
-async def test_models_are_listed_with_their_adapters(two: TwoModels) -> None:
-    cards = (await two.http.get("/v1/models")).json()["data"]
+async def test_models_are_listed_with_their_adapters(two_models: TwoModels) -> None:
+    cards = (await two_models.http.get("/v1/models")).json()["data"]
 
     assert [(CHAT, None), (ADAPTER, CHAT), ("gpt-4o", CHAT), (EMBED, None)] == [
         (card["id"], card.get("parent")) for card in cards
@@ -355,26 +370,26 @@ async def test_models_are_listed_with_their_adapters(two: TwoModels) -> None:
     ("asked", "served"),
     [("gpt-4o", CHAT), ("claude-haiku-4-5", CHAT), ("claude-embed-1", EMBED)],
 )
-async def test_alias_reaches_its_model_and_has_a_card(
-    two: TwoModels, asked: str, served: str
+async def test_alias_reaches_its_model_and_is_listed(
+    two_models: TwoModels, asked: str, served: str
 ) -> None:
-    """Harnesses request the models of the service that they were made for."""
-    await infer(two, asked)
+    """Harnesses request the model names of the service that they were made for."""
+    await send_inference(two_models, asked)
 
-    assert (served == EMBED) == bool(two.embed.client.items)
-    assert served == (await two.http.get(f"/v1/models/{asked}")).json()["parent"]
+    assert (served == EMBED) == bool(two_models.embed.client.items)
+    assert served == (await two_models.http.get(f"/v1/models/{asked}")).json()["parent"]
 
 
-async def test_unknown_alias_is_not_served(two: TwoModels) -> None:
-    answer = await infer(two, "gpt-4o-mini")
+async def test_unknown_alias_is_not_served(two_models: TwoModels) -> None:
+    answer = await send_inference(two_models, "gpt-4o-mini")
 
     assert 404 == answer.status_code
     assert "'gpt-4o-mini' does not exist" in answer.json()["error"]["message"]
 
 
-async def test_list_of_models_is_in_both_protocols_at_once(two: TwoModels) -> None:
+async def test_model_list_has_the_fields_of_openai_and_anthropic(two_models: TwoModels) -> None:
     """Claude Code reads the list in Anthropic's format, OpenAI's clients in theirs."""
-    listed = (await two.http.get("/v1/models", params={"limit": 1000})).json()
+    listed = (await two_models.http.get("/v1/models", params={"limit": 1000})).json()
     cards = [anthropic.types.ModelInfo.model_validate(card) for card in listed["data"]]
     openai_cards = [openai.types.Model.model_validate(card) for card in listed["data"]]
 
@@ -385,26 +400,26 @@ async def test_list_of_models_is_in_both_protocols_at_once(two: TwoModels) -> No
 
 
 @pytest.mark.parametrize("name", [CHAT, ADAPTER, EMBED, EMBED.replace("/", "%2F")])
-async def test_card_of_one_model_is_that_of_the_list(two: TwoModels, name: str) -> None:
-    """The clients use this path to check that a model exists; names may contain slashes."""
-    cards = {card["id"]: card for card in (await two.http.get("/v1/models")).json()["data"]}
-    answer = await two.http.get(f"/v1/models/{name}")
+async def test_entry_of_one_model_equals_that_of_the_list(two_models: TwoModels, name: str) -> None:
+    """Clients use this path to check that a model exists; names may contain slashes."""
+    cards = {card["id"]: card for card in (await two_models.http.get("/v1/models")).json()["data"]}
+    answer = await two_models.http.get(f"/v1/models/{name}")
 
     assert cards[name.replace("%2F", "/")] == answer.json()
 
 
-async def test_card_of_an_unserved_model_is_not_found(two: TwoModels) -> None:
-    answer = await two.http.get("/v1/models/other")
+async def test_entry_of_an_unserved_model_is_not_found(two_models: TwoModels) -> None:
+    answer = await two_models.http.get("/v1/models/other")
 
     assert 404 == answer.status_code
     assert "'chat', 'chat-sql', 'org/embed' are served" in answer.json()["error"]["message"]
 
 
-async def test_readiness_covers_all_models_or_the_named_one(two: TwoModels) -> None:
-    """The service is ready when every model is; a probe may check one model."""
-    two.embed.scheduler_status = AdmissionError("the scheduler is being started again")
-    whole = await two.http.get("/readyz")
-    chat = await two.http.get("/readyz", params={"model": CHAT})
+async def test_readiness_covers_all_models_or_the_named_one(two_models: TwoModels) -> None:
+    """The service is ready if every model is; a probe may check one model."""
+    two_models.embed.scheduler_status = AdmissionError("the scheduler is being started again")
+    whole = await two_models.http.get("/readyz")
+    chat = await two_models.http.get("/readyz", params={"model": CHAT})
 
     assert (503, "model org/embed: the scheduler is being started again") == (
         whole.status_code,
@@ -413,10 +428,12 @@ async def test_readiness_covers_all_models_or_the_named_one(two: TwoModels) -> N
     assert (200, None) == (chat.status_code, chat.json()["reason"])
 
 
-async def test_unreachable_scheduler_does_not_hide_the_other_status(two: TwoModels) -> None:
-    two.embed.scheduler_status = AdmissionError("the scheduler is being started again")
-    answer = (await two.http.get("/v1/status")).json()
-    one = (await two.http.get("/v1/status", params={"model": CHAT})).json()
+async def test_unreachable_scheduler_does_not_hide_the_other_models_status(
+    two_models: TwoModels,
+) -> None:
+    two_models.embed.scheduler_status = AdmissionError("the scheduler is being started again")
+    answer = (await two_models.http.get("/v1/status")).json()
+    one = (await two_models.http.get("/v1/status", params={"model": CHAT})).json()
 
     assert not answer["ready"]
     assert "justitia" == answer["models"][CHAT]["policy"]
@@ -424,16 +441,18 @@ async def test_unreachable_scheduler_does_not_hide_the_other_status(two: TwoMode
     assert answer["models"][CHAT] == one
 
 
-async def test_predictor_and_inspection_are_of_each_model(two: TwoModels) -> None:
-    overview = (await two.http.get("/v1/predictor")).json()["models"]
-    examined = (await two.http.get("/v1/examination")).json()["models"]
-    one = (await two.http.get("/v1/examination", params={"model": EMBED})).json()
+async def test_predictor_and_inspection_are_those_of_the_named_model(two_models: TwoModels) -> None:
+    overview = (await two_models.http.get("/v1/predictor")).json()["models"]
+    examined = (await two_models.http.get("/v1/examination")).json()["models"]
+    one = (await two_models.http.get("/v1/examination", params={"model": EMBED})).json()
     samples: dict[str, Any] = {"samples": [{}]}
-    unnamed = await two.http.post("/v1/predictor/samples", json=samples)
-    named = await two.http.post("/v1/predictor/samples", json=samples, params={"model": EMBED})
+    unnamed = await two_models.http.post("/v1/predictor/samples", json=samples)
+    named = await two_models.http.post(
+        "/v1/predictor/samples", json=samples, params={"model": EMBED}
+    )
 
     assert [CHAT, EMBED] == list(overview) == list(examined)
     assert [EMBED] == list(overview[EMBED]["classes"])
     assert {"model": EMBED} == one == examined[EMBED]
     assert (400, 200) == (unnamed.status_code, named.status_code)
-    assert ([], [{}]) == (two.chat.taught, two.embed.taught)
+    assert ([], [{}]) == (two_models.chat.taught, two_models.embed.taught)

@@ -15,33 +15,33 @@ from justitia_ray.core.events import (
 from justitia_ray.serve.ingress import scheduler_session, unstored_ends
 from justitia_ray.serve.ingress.unstored_ends import UnstoredEnds
 from tests.eventually import eventually
-from tests.unit.serve.ingress.test_queue_client import Rig, ended, grant
-from tests.unit.serve.scheduler.services import inference, opened
+from tests.unit.serve.ingress.test_queue_client import Rig, end_of, grant_of
+from tests.unit.serve.scheduler.services import arrival_of, submission_of
 
 
-async def _begin(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+async def _start_client(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler_session, "_RETRY_S", 0.0)
     rig.client.session.ingress_id = "i"
     rig.client.start()
-    await rig.follows(1)
+    await rig.wait_for_epoch(1)
 
 
 @pytest.fixture
 async def rig(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Rig]:
     """Queue client that follows its first scheduler."""
     rig = Rig()
-    await _begin(rig, monkeypatch)
+    await _start_client(rig, monkeypatch)
     yield rig
     await rig.client.stop()
 
 
-async def _successor(rig: Rig) -> list[object]:
-    rig.scheduler.replace()
+async def _items_at_successor(rig: Rig) -> list[object]:
+    rig.scheduler.replace_scheduler()
     await eventually(lambda: rig.scheduler.has_all, "all is submitted again")
     return list(rig.scheduler.items)
 
 
-def _over(items: list[object]) -> list[tuple[str, str | None, Outcome | None, bool | None]]:
+def _ends_in(items: list[object]) -> list[tuple[str, str | None, Outcome | None, bool | None]]:
     return [
         (item.request_id, item.lease_id, item.outcome, item.is_counted)
         for item in items
@@ -51,73 +51,73 @@ def _over(items: list[object]) -> list[tuple[str, str | None, Outcome | None, bo
 
 @pytest.mark.parametrize("outcome", [Outcome.FINISHED, Outcome.CANCELLED])
 async def test_new_scheduler_receives_unstored_ends(rig: Rig, outcome: Outcome) -> None:
-    """The ends of inferences are sent after their application and before anything else."""
-    ticket = rig.client.submit_inference(inference("q", is_counted=False), opened())
-    rig.scheduler.post(grant())
+    """Ends of inferences follow their application and precede all other items."""
+    ticket = rig.client.submit_inference(submission_of("q", is_counted=False), arrival_of())
+    rig.scheduler.post_messages(grant_of())
     await rig.client.next_grant(ticket)
     if outcome is Outcome.FINISHED:
         rig.pending.note_answered(ticket)
     rig.client.cancel_inference(ticket)
-    items = await _successor(rig)
+    items = await _items_at_successor(rig)
 
-    assert replace(opened(), resubmitted=True) == items[0]
-    assert [("q", "1-1", outcome, False)] == _over(items)
+    assert replace(arrival_of(), resubmitted=True) == items[0]
+    assert [("q", "1-1", outcome, False)] == _ends_in(items)
 
 
 @pytest.mark.parametrize("is_elsewhere", [False, True])
-async def test_application_that_is_over_is_opened_and_closed_for_its_ends(
+async def test_ended_application_is_opened_and_closed_for_its_unstored_ends(
     rig: Rig, is_elsewhere: bool
 ) -> None:
     """The last scheduler may not have stored the end; the predictor learns from it once."""
-    ticket = rig.client.submit_inference(inference("q", is_counted=False), opened())
-    rig.scheduler.post(grant())
+    ticket = rig.client.submit_inference(submission_of("q", is_counted=False), arrival_of())
+    rig.scheduler.post_messages(grant_of())
     await rig.client.next_grant(ticket)
     rig.pending.note_answered(ticket)
-    rig.scheduler.post(ForgetApplication("a", "i") if is_elsewhere else ended())
-    await rig.forgets()
-    items = await _successor(rig)
-    rig.scheduler.post(ended(), grant("none"))
+    rig.scheduler.post_messages(ForgetApplication("a", "i") if is_elsewhere else end_of())
+    await rig.wait_until_forgotten()
+    items = await _items_at_successor(rig)
+    rig.scheduler.post_messages(end_of(), grant_of("none"))
     await eventually(lambda: rig.client.session._cursor.ack == 2, "it is read")
 
-    assert replace(opened(), resubmitted=True) == items[0]
-    assert [("q", "1-1", Outcome.FINISHED, False)] == _over(items)
+    assert replace(arrival_of(), resubmitted=True) == items[0]
+    assert [("q", "1-1", Outcome.FINISHED, False)] == _ends_in(items)
     assert 1 == items.count(ApplicationClosed("a"))
     assert (0 if is_elsewhere else 1) == len(rig.ended)
 
 
 async def test_stored_ends_are_not_repeated(rig: Rig) -> None:
-    ticket = rig.client.submit_inference(inference("q", is_counted=False), opened())
-    rig.scheduler.post(grant())
+    ticket = rig.client.submit_inference(submission_of("q", is_counted=False), arrival_of())
+    rig.scheduler.post_messages(grant_of())
     await rig.client.next_grant(ticket)
     rig.pending.note_answered(ticket)
-    rig.scheduler.post(ended(), EndsStored("i", ("q",), ("a",)))
-    await rig.forgets()
+    rig.scheduler.post_messages(end_of(), EndsStored("i", ("q",), ("a",)))
+    await rig.wait_until_forgotten()
     await eventually(lambda: not rig.pending.unstored.has_application("a"), "it is dropped")
-    items = await _successor(rig)
+    items = await _items_at_successor(rig)
 
     assert [] == [one for one in items if isinstance(one, ApplicationArrived | InferenceSubmitted)]
 
 
 async def test_end_is_remembered_while_the_answer_is_being_read(rig: Rig) -> None:
     """The engine reports the end to the scheduler before the caller has read the answer."""
-    ticket = rig.client.submit_inference(inference("q", is_counted=False), opened())
-    rig.scheduler.post(grant(), EndsStored("i", ("q",)))
+    ticket = rig.client.submit_inference(submission_of("q", is_counted=False), arrival_of())
+    rig.scheduler.post_messages(grant_of(), EndsStored("i", ("q",)))
     await rig.client.next_grant(ticket)
-    items = await _successor(rig)
+    items = await _items_at_successor(rig)
     rig.pending.note_answered(ticket)
 
-    assert [("q", "1-1", None, True)] == _over(items)
+    assert [("q", "1-1", None, True)] == _ends_in(items)
     assert not rig.pending.unstored.has_inference("q")
 
 
 async def test_end_stored_before_its_repetition_is_not_repeated(rig: Rig) -> None:
-    """A scheduler has dropped its record of a confirmed end and would count a repetition again."""
-    ticket = rig.client.submit_inference(inference("q", is_counted=False), opened())
-    rig.scheduler.post(grant())
+    """A scheduler drops its record of a confirmed end and would count a repetition."""
+    ticket = rig.client.submit_inference(submission_of("q", is_counted=False), arrival_of())
+    rig.scheduler.post_messages(grant_of())
     await rig.client.next_grant(ticket)
     rig.pending.note_answered(ticket)
-    rig.scheduler.post(ended())
-    await rig.forgets()
+    rig.scheduler.post_messages(end_of())
+    await rig.wait_until_forgotten()
     told = rig.pending.all_submissions([], resubmitted=True)
     rig.pending.note_stored(EndsStored("i", ("q",), ("a",)))
 
@@ -128,11 +128,11 @@ async def test_end_stored_before_its_repetition_is_not_repeated(rig: Rig) -> Non
 def test_ends_expire_after_a_minute_and_are_bounded_in_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At most a fixed number of ends is stored, and the oldest are dropped first."""
+    """The oldest ends are dropped first."""
     monkeypatch.setattr(unstored_ends, "_MOST", 2)
     ends = UnstoredEnds()
     for at, name in enumerate(("q0", "q1", "q2")):
-        ends.add_inference(inference(name), "1-1", Outcome.FINISHED, float(at))
+        ends.add_inference(submission_of(name), "1-1", Outcome.FINISHED, float(at))
     kept = [item.request_id for item in ends.inferences()]
     ends.drop_old(61.5)
 
@@ -142,11 +142,11 @@ def test_ends_expire_after_a_minute_and_are_bounded_in_number(
 
 async def test_forgotten_ingress_repeats_no_ends(rig: Rig) -> None:
     """The scheduler has already ended and counted the inferences of a forgotten ingress."""
-    ticket = rig.client.submit_inference(inference("q", is_counted=False), opened())
-    rig.scheduler.post(grant())
+    ticket = rig.client.submit_inference(submission_of("q", is_counted=False), arrival_of())
+    rig.scheduler.post_messages(grant_of())
     await rig.client.next_grant(ticket)
     rig.pending.note_answered(ticket)
-    rig.scheduler.forget()
+    rig.scheduler.forget_ingress()
     await eventually(lambda: len(rig.scheduler.ingress_ids) == 2, "it has another name")
 
     assert not rig.pending.unstored.has_inference("q")

@@ -44,7 +44,7 @@ class Scheduler:
 
 
 def test_comment_has_the_streams_queue_position() -> None:
-    """A person reads the line and a program can split it."""
+    """The line is readable for people and easily split by programs."""
     assert (
         b": justitia position=7 start_s=3.1..12 reason=turn guaranteed_by_s=40\n\n"
         == comment_of(_TOLD, 0.0)
@@ -52,7 +52,7 @@ def test_comment_has_the_streams_queue_position() -> None:
 
 
 def test_comment_omits_unknown_values() -> None:
-    """Unknown values are omitted; the age of the answer is subtracted from its times."""
+    """The age of the answer is subtracted from its times."""
     waits = _TOLD | {"reason": "context:R2", "context_full_s": 0.84}
     assert comment_of(waits, 0.0).endswith(
         b"reason=context:R2 guaranteed_by_s=40 context_full_s=0.8\n\n"
@@ -65,8 +65,8 @@ def test_comment_omits_unknown_values() -> None:
     assert b"position=7+ start_s=0.0..7.4" in comment_of(_TOLD | {"position_is_least": True}, 5.0)
 
 
-async def test_outlooks_are_requested_in_bulk_once_per_interval() -> None:
-    """A thousand streams make one request, not a thousand."""
+async def test_outlooks_of_all_streams_are_requested_once_per_interval() -> None:
+    """A thousand streams make one request instead of a thousand."""
     scheduler = Scheduler()
     outlooks = StreamOutlooks(scheduler.ask, 1000.0)
     waits = [outlooks.wait(name) for name in ("a", "b", "a")]
@@ -78,7 +78,7 @@ async def test_outlooks_are_requested_in_bulk_once_per_interval() -> None:
     assert all(b"position=7" in comment for comment in comments)
 
 
-async def test_streams_beyond_one_request_take_turns() -> None:
+async def test_streams_beyond_the_bound_of_a_request_take_turns() -> None:
     """The request is bounded, and every stream gets its turn."""
     scheduler = Scheduler()
     outlooks = StreamOutlooks(scheduler.ask, 0.0)
@@ -93,8 +93,8 @@ async def test_streams_beyond_one_request_take_turns() -> None:
     assert [MOST_ASKED, MOST_ASKED] == [len(asked) for asked in scheduler.asked]
 
 
-async def test_only_waiting_streams_are_requested() -> None:
-    """Streams that have not started to wait, or whose application is unknown, are not requested."""
+async def test_outlooks_are_requested_for_waiting_streams_only() -> None:
+    """Other streams have not started to wait, or their application is unknown."""
     scheduler = Scheduler()
     outlooks = StreamOutlooks(scheduler.ask, 0.0)
     gone, early, own, here = (outlooks.wait(name) for name in ("gone", "early", None, "here"))
@@ -112,10 +112,10 @@ async def test_only_waiting_streams_are_requested() -> None:
 
 
 @pytest.mark.parametrize("failure", [ConnectionLost("gone"), None])
-async def test_scheduler_that_does_not_answer_leaves_the_plain_comment(
+async def test_plain_comment_is_sent_if_the_scheduler_does_not_answer(
     failure: Exception | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The comment keeps proxies from closing the stream, so it must not wait for a restart."""
+    """The comment keeps proxies from closing the stream, so it cannot wait for a restart."""
     monkeypatch.setattr(waiting_streams, "ANSWER_S", 0.01)
     scheduler = Scheduler()
     scheduler.failure, scheduler.is_silent = failure, failure is None

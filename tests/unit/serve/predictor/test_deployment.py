@@ -26,7 +26,7 @@ def request_of(name: str, tokens: int = 5) -> EstimateRequest:
     return EstimateRequest(name, tokens, 4)
 
 
-async def test_calls_that_come_together_are_one_batch() -> None:
+async def test_concurrent_calls_are_one_batch() -> None:
     batch = EstimateBatch(counted := Counted())
     found = await asyncio.gather(*(batch.estimate(request_of("EV", n)) for n in (1, 2, 3)))
 
@@ -35,7 +35,7 @@ async def test_calls_that_come_together_are_one_batch() -> None:
     assert [14, 18, 22] == [estimate.kv_token_time for estimate in found]
 
 
-async def test_single_call_is_answered_in_the_next_turn() -> None:
+async def test_single_call_is_answered_in_the_next_loop_turn() -> None:
     batch = EstimateBatch(Counted())
     call = asyncio.create_task(batch.estimate(request_of("EV")))
     await asyncio.sleep(0)
@@ -45,7 +45,7 @@ async def test_single_call_is_answered_in_the_next_turn() -> None:
     assert call.done()
 
 
-async def test_wrong_request_fails_alone() -> None:
+async def test_invalid_request_fails_alone() -> None:
     """One caller's invalid request must not fail the batch."""
     batch = EstimateBatch(Counted())
     good, bad, also_good = await asyncio.gather(
@@ -60,11 +60,11 @@ async def test_wrong_request_fails_alone() -> None:
 async def test_internal_error_reaches_all_callers_of_the_batch() -> None:
     """Callers have a fallback estimate and must not wait forever."""
 
-    def broken(requests: Sequence[EstimateRequest]) -> list[Estimate]:
+    def fail_batch(requests: Sequence[EstimateRequest]) -> list[Estimate]:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await EstimateBatch(broken).estimate(request_of("EV"))
+        await EstimateBatch(fail_batch).estimate(request_of("EV"))
 
 
 async def test_cancelled_caller_is_skipped() -> None:

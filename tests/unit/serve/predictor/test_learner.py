@@ -25,11 +25,11 @@ from justitia_ray.serve.predictor.training import Trainer, TrainingFailed
 from justitia_ray.store.prediction_store import StoredPredictions
 from tests.eventually import eventually
 from tests.fake_redis import FakePredictionStore
-from tests.unit.observability.recording_backend import measures
+from tests.unit.observability.recording_backend import new_measures
 from tests.unit.predictor.builders import (
+    bytes_of_removed_kind,
     features_for,
     power_model_bytes,
-    removed_kind_bytes,
     sample_of,
 )
 from tests.unit.serve.scheduler.services import ManualClock
@@ -62,12 +62,12 @@ def learner_of(
     store_inputs: bool = False,
     models_dir: Path | None = None,
 ) -> Learner:
-    """Return one replica's learner; the test runs its ticks."""
+    """Return the learner of one replica; the test runs its ticks."""
     return Learner(
         LearningSettings(history_per_class=100),
         store,
         cast(Trainer, trainer or StandInTrainer()),
-        PredictorMetrics(measures("predictor")),
+        PredictorMetrics(new_measures("predictor")),
         store_inputs=store_inputs,
         models_dir=models_dir,
         clock=clock or ManualClock(),
@@ -76,7 +76,7 @@ def learner_of(
 
 
 def observations(count: int, factor: float = 1.0) -> list[Observation]:
-    """Return `count` finished applications of cost factor · (1 + chars)."""
+    """Return finished applications that cost factor · (1 + chars)."""
     found = []
     for i in range(count):
         chars = 20 + 7 * (i % 13)
@@ -94,7 +94,7 @@ async def tick(*learners: Learner) -> None:
             await learner.tick()
 
 
-async def trained(store: FakePredictionStore, *models: bytes) -> Learner:
+async def trained_learner(store: FakePredictionStore, *models: bytes) -> Learner:
     """Return a learner that has trained on ten samples."""
     learner = learner_of(store, StandInTrainer(*(models or (power_model_bytes(),))))
     await learner.observe_many(observations(10))
@@ -103,18 +103,18 @@ async def trained(store: FakePredictionStore, *models: bytes) -> Learner:
     return learner
 
 
-async def with_two_versions() -> tuple[FakePredictionStore, Learner]:
-    """Return a store and a learner whose second, better model of class EV has taken over."""
+async def store_with_two_versions() -> tuple[FakePredictionStore, Learner]:
+    """Return a store and a learner whose second, better model of class EV serves."""
     store = FakePredictionStore()
-    learner = await trained(store, power_model_bytes(factor=1.2), power_model_bytes())
+    learner = await trained_learner(store, power_model_bytes(factor=1.2), power_model_bytes())
     await learner.observe_many(observations(10))
     await tick(learner)
     assert 2 == learner.predictor.serving("EV")
     return store, learner
 
 
-def estimate(learner: Learner, chars: int = 99) -> tuple[float, str]:
-    """Return the cost and source of the estimate for an application of class EV."""
+def estimate_and_source(learner: Learner, chars: int = 99) -> tuple[float, str]:
+    """Return the estimated cost of an EV application, and the estimate's source."""
     found = learner.predictor.estimate("EV", 5, 16, features_for(chars))
     return found.kv_token_time, found.source
 
@@ -135,7 +135,7 @@ async def test_observations_are_learned_and_stored() -> None:
     assert (5, []) == (len(store.samples("EV")), store.observed())
 
 
-async def test_only_one_replica_learns_and_all_agree() -> None:
+async def test_one_replica_learns_and_all_agree() -> None:
     """An observation counts once, whichever replica received it."""
     store = FakePredictionStore()
     first = learner_of(store, StandInTrainer(power_model_bytes()))
@@ -148,14 +148,14 @@ async def test_only_one_replica_learns_and_all_agree() -> None:
     assert [True, False] == [first.learns, second.learns]
     assert 10 == second.predictor.means.statistics("EV")["samples"]
     assert [1, 1] == [learner.predictor.serving("EV") for learner in (first, second)]
-    assert estimate(first) == estimate(second)
-    assert "model" == estimate(second)[1]
+    assert estimate_and_source(first) == estimate_and_source(second)
+    assert "model" == estimate_and_source(second)[1]
 
 
 async def test_another_replica_takes_over_from_a_lost_learner() -> None:
-    """The successor's next training counts the earlier samples."""
+    """The next training of the second learner counts the earlier samples."""
     store = FakePredictionStore()
-    await trained(store)
+    await trained_learner(store)
     store.holder = None  # the learner's lease expires
     successor = learner_of(store, trainer := StandInTrainer(power_model_bytes(factor=1.5)))
     await tick(successor)
@@ -181,12 +181,12 @@ async def test_learner_without_the_lock_writes_nothing() -> None:
 
 
 async def test_learner_that_loses_the_lock_during_a_save_reloads() -> None:
-    """The unsaved observations must not be counted twice later."""
+    """Unsaved observations must not be counted twice after the reload."""
     store = FakePredictionStore()
     learner = learner_of(store)
     await tick(learner)
     await learner.observe_many(observations(3))
-    hold, store.hold = store.hold, _held  # type: ignore[method-assign]
+    hold, store.hold = store.hold, _keep_lock  # type: ignore[method-assign]
     store.holder = "another"
     await tick(learner)
     assert not learner.learns
@@ -197,21 +197,21 @@ async def test_learner_that_loses_the_lock_during_a_save_reloads() -> None:
     assert 3 == learner.predictor.means.statistics("EV")["samples"]
 
 
-async def _held(learner: str, for_s: float) -> bool:
+async def _keep_lock(learner: str, for_s: float) -> bool:
     return True
 
 
-async def test_nothing_is_lost_or_doubled_while_the_store_is_away(
+async def test_no_observation_is_lost_or_doubled_during_a_store_outage(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Estimates continue and observations wait; the log reports the outage and its end once."""
     caplog.set_level(logging.INFO)
     store = FakePredictionStore()
-    learner = await trained(store)
+    learner = await trained_learner(store)
     store.away = True
     await learner.observe_many(observations(4))
     await tick(learner, learner)
-    assert "model" == estimate(learner)[1]
+    assert "model" == estimate_and_source(learner)[1]
     store.away = False
     await tick(learner)
 
@@ -222,23 +222,23 @@ async def test_nothing_is_lost_or_doubled_while_the_store_is_away(
     assert 1 == messages.count("predictor.store_works")
 
 
-async def test_service_starts_without_its_store() -> None:
+async def test_predictor_starts_without_its_store() -> None:
     store = FakePredictionStore()
-    await trained(store)
+    await trained_learner(store)
     store.away = True
     late = learner_of(store)
     await tick(late)
-    assert "prior" == estimate(late)[1]
+    assert "prior" == estimate_and_source(late)[1]
     store.away = False
     await tick(late)
 
-    assert "model" == estimate(late)[1]
+    assert "model" == estimate_and_source(late)[1]
 
 
 async def test_training_is_logged_without_texts(caplog: pytest.LogCaptureFixture) -> None:
-    """The log has the result of the training; inputs are private."""
+    """The log has the result of the training, but inputs are private."""
     caplog.set_level(logging.INFO)
-    await trained(FakePredictionStore())
+    await trained_learner(FakePredictionStore())
 
     (line,) = (m for m in caplog.messages if m.startswith("predictor.trained"))
     for part in ('"application_class": "EV"', '"version": 1', '"took_over": true', '"samples"'):
@@ -246,14 +246,14 @@ async def test_training_is_logged_without_texts(caplog: pytest.LogCaptureFixture
     assert "word" not in "".join(caplog.messages)
 
 
-async def test_crashed_training_costs_a_log_line_and_is_tried_later(
+async def test_crashed_training_is_logged_once_and_repeated_later(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     clock = ManualClock()
     learner = learner_of(FakePredictionStore(), trainer := StandInTrainer(b"no model"), clock=clock)
     await learner.observe_many(observations(10))
     await tick(learner, learner)
-    assert ("class", 1) == (estimate(learner)[1], len(trainer.jobs))
+    assert ("class", 1) == (estimate_and_source(learner)[1], len(trainer.jobs))
     clock.at += RETRY_S
     await tick(learner)  # now the training fails differently
     clock.at += 2 * RETRY_S
@@ -265,10 +265,10 @@ async def test_crashed_training_costs_a_log_line_and_is_tried_later(
         text for text in ("new model of class EV", "killed") if any(text in m for m in failures)
     ]
     assert 2 == len(failures)
-    assert "model" == estimate(learner)[1]
+    assert "model" == estimate_and_source(learner)[1]
 
 
-async def test_estimates_go_on_while_a_training_runs() -> None:
+async def test_estimates_continue_while_a_training_runs() -> None:
     """One training runs at a time, and no estimate waits for it."""
     learner = learner_of(FakePredictionStore(), trainer := StandInTrainer(power_model_bytes()))
     trainer.gate.clear()
@@ -278,7 +278,7 @@ async def test_estimates_go_on_while_a_training_runs() -> None:
     await learner.tick()
     await asyncio.sleep(0)
 
-    assert (1, "class") == (len(trainer.jobs), estimate(learner)[1])
+    assert (1, "class") == (len(trainer.jobs), estimate_and_source(learner)[1])
     trainer.gate.set()
     await tick(learner)
     assert "DM" == trainer.jobs[0].application_class
@@ -287,7 +287,7 @@ async def test_estimates_go_on_while_a_training_runs() -> None:
 async def test_damaged_model_is_refused_and_the_previous_one_serves(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    store, learner = await with_two_versions()
+    store, learner = await store_with_two_versions()
     whole = store.model("EV", 2)
     store.put_model("EV", 2, whole[:-1] + bytes([whole[-1] ^ 1]))
     other = learner_of(store)
@@ -296,7 +296,7 @@ async def test_damaged_model_is_refused_and_the_previous_one_serves(
     await tick(learner, other)
 
     assert 1 == other.predictor.serving("EV")
-    assert pytest.approx(120.0) == estimate(other)[0]
+    assert pytest.approx(120.0) == estimate_and_source(other)[0]
     refused = [m for m in caplog.messages if m.startswith("predictor.model_refused")]
     assert 1 == len(refused)
     assert '"version": 2' in refused[0]
@@ -311,20 +311,20 @@ async def test_model_of_an_unreachable_store_does_not_count_as_damaged(
     The class mean must not serve until the next change.
     """
     store = FakePredictionStore()
-    await trained(store)
+    await trained_learner(store)
     other, load_model = learner_of(store), store.load_model
 
-    async def goes_away(application_class: str, version: int) -> bytes | None:
+    async def lose_store(application_class: str, version: int) -> bytes | None:
         store.away = True
         return await load_model(application_class, version)
 
     with monkeypatch.context() as patch:
-        patch.setattr(store, "load_model", goes_away)
+        patch.setattr(store, "load_model", lose_store)
         await tick(other)
     store.away = False
     await tick(other)
 
-    assert (1, "model") == (other.predictor.serving("EV"), estimate(other)[1])
+    assert (1, "model") == (other.predictor.serving("EV"), estimate_and_source(other)[1])
     assert not [m for m in caplog.messages if m.startswith("predictor.model_refused")]
 
 
@@ -333,20 +333,20 @@ async def test_model_published_during_a_read_of_the_store_keeps_serving(
 ) -> None:
     """Otherwise this replica alone would return to the model that the read began with."""
     store = FakePredictionStore()
-    learner = await trained(store)
+    learner = await trained_learner(store)
     data = power_model_bytes(factor=3.0)
     index, model = store.index("EV").published(data, {}), model_from_bytes(data, "a model")
     ended = EndedTraining(cast(Any, None), store.index("EV"), index, model, {})
     load, publishing = store.load, []
 
-    async def publish() -> None:
+    async def publish_version() -> None:
         await learner._versions.publish("EV", ended, data)
         learner.predictor.serve("EV", index, model, 2)
 
     async def load_slowly() -> StoredPredictions:
         found = await load()
-        publishing.append(asyncio.create_task(publish()))
-        for _ in range(200):  # far more loop turns than a save takes
+        publishing.append(asyncio.create_task(publish_version()))
+        for _ in range(200):  # many more loop turns than a save takes
             await asyncio.sleep(0)
         return found
 
@@ -356,22 +356,22 @@ async def test_model_published_during_a_read_of_the_store_keeps_serving(
     await asyncio.gather(*publishing)
 
     assert 2 == learner.predictor.serving("EV")
-    assert pytest.approx(300.0) == estimate(learner)[0]
+    assert pytest.approx(300.0) == estimate_and_source(learner)[0]
 
 
-async def test_class_mean_is_used_without_a_good_model() -> None:
+async def test_class_mean_serves_without_a_good_model() -> None:
     store = FakePredictionStore()
-    await trained(store)
+    await trained_learner(store)
     store.put_model("EV", 1, None)
     other = learner_of(store)
     await tick(other)
 
-    assert (0, "class") == (other.predictor.serving("EV"), estimate(other)[1])
+    assert (0, "class") == (other.predictor.serving("EV"), estimate_and_source(other)[1])
 
 
-async def test_rollback_reaches_every_replica_and_holds() -> None:
+async def test_rollback_reaches_every_replica_and_persists() -> None:
     """Any replica accepts the command, and no later training undoes it."""
-    store, learner = await with_two_versions()
+    store, learner = await store_with_two_versions()
     other = learner_of(store)
     await tick(other)
 
@@ -392,7 +392,7 @@ async def test_rollback_reaches_every_replica_and_holds() -> None:
 async def test_rollback_during_a_training_wins() -> None:
     """The model in training must not take over after the operator's rollback."""
     store = FakePredictionStore()
-    learner = await trained(store, power_model_bytes(factor=1.2), power_model_bytes())
+    learner = await trained_learner(store, power_model_bytes(factor=1.2), power_model_bytes())
     trainer = cast(StandInTrainer, learner._training._trainer)
     trainer.gate.clear()
     await learner.observe_many(observations(10))
@@ -402,11 +402,11 @@ async def test_rollback_during_a_training_wins() -> None:
     await tick(learner)
 
     assert (0, True) == (store.index("EV").active, store.index("EV").pinned)
-    assert "class" == estimate(learner)[1]
+    assert "class" == estimate_and_source(learner)[1]
 
 
-async def test_impossible_rollback_says_why() -> None:
-    learner = await trained(FakePredictionStore())
+async def test_impossible_rollback_gives_the_reason() -> None:
+    learner = await trained_learner(FakePredictionStore())
 
     for name, version, complaint in (
         ("DM", None, "class 'DM' has no model"),
@@ -418,8 +418,8 @@ async def test_impossible_rollback_says_why() -> None:
 
 
 async def test_rollback_to_a_damaged_version_is_refused() -> None:
-    """The operator would get another model than requested."""
-    store, learner = await with_two_versions()
+    """Otherwise the operator would get another model than requested."""
+    store, learner = await store_with_two_versions()
     store.put_model("EV", 1, b"x")
 
     with pytest.raises(RequestError, match="version 1 of class EV is damaged"):
@@ -427,9 +427,9 @@ async def test_rollback_to_a_damaged_version_is_refused() -> None:
     assert 2 == store.index("EV").active
 
 
-async def test_changed_class_withdraws_its_model_everywhere() -> None:
+async def test_change_of_a_class_withdraws_its_model_from_every_replica() -> None:
     store = FakePredictionStore()
-    learner = await trained(store)
+    learner = await trained_learner(store)
     await learner.observe_many(observations(40))
     await tick(learner)
     other = learner_of(store)
@@ -437,7 +437,7 @@ async def test_changed_class_withdraws_its_model_everywhere() -> None:
     await tick(learner, other)
 
     assert 0 == store.index("EV").active
-    assert ["class", "class"] == [estimate(each)[1] for each in (learner, other)]
+    assert ["class", "class"] == [estimate_and_source(each)[1] for each in (learner, other)]
     assert 1 == learner.predictor.overview()["EV"]["changes"]
 
 
@@ -479,7 +479,7 @@ async def test_malformed_observation_is_skipped(caplog: pytest.LogCaptureFixture
 
 
 async def test_unreadable_state_is_skipped_and_named(caplog: pytest.LogCaptureFixture) -> None:
-    """One damaged value loses the history of one class, not the whole predictor."""
+    """One damaged value costs the history of one class, not the whole predictor."""
     store = FakePredictionStore()
     learner = learner_of(store)
     await learner.observe_many(observations(3))
@@ -503,7 +503,7 @@ async def test_models_of_a_directory_are_imported_once(tmp_path: Path) -> None:
     store = FakePredictionStore()
     learner = learner_of(store, StandInTrainer(power_model_bytes()), models_dir=tmp_path)
     await tick(learner)
-    assert pytest.approx(300.0) == estimate(learner)[0]
+    assert pytest.approx(300.0) == estimate_and_source(learner)[0]
     assert "models_dir" == learner.predictor.overview()["EV"]["versions"][0]["reason"]
     await learner.observe_many(observations(10))
     await tick(learner)
@@ -516,7 +516,7 @@ async def test_models_of_a_directory_are_imported_once(tmp_path: Path) -> None:
     store.holder = None
     successor = learner_of(store, models_dir=tmp_path)
     await tick(successor)
-    assert pytest.approx(500.0) == estimate(successor)[0]
+    assert pytest.approx(500.0) == estimate_and_source(successor)[0]
 
 
 @pytest.mark.parametrize(
@@ -529,13 +529,13 @@ async def test_unreadable_model_in_the_directory_is_replaced_by_the_previous_one
     """The second model is damaged, or of a kind that was removed."""
     directory = ModelDirectory(tmp_path)
     directory.publish("EV", power_model_bytes(factor=3.0), {})
-    directory.publish("EV", removed_kind_bytes(), {})
+    directory.publish("EV", bytes_of_removed_kind(), {})
     if is_damaged:
         (tmp_path / "EV" / "000002.model").write_bytes(b"")
     learner = learner_of(store := FakePredictionStore(), models_dir=tmp_path)
     await tick(learner)
 
-    assert pytest.approx(300.0) == estimate(learner)[0]
+    assert pytest.approx(300.0) == estimate_and_source(learner)[0]
     assert 1 == len(store.index("EV").versions)
     assert any(told in m for m in caplog.messages)
 
@@ -543,10 +543,10 @@ async def test_unreadable_model_in_the_directory_is_replaced_by_the_previous_one
 async def test_class_of_a_removed_kind_is_trained_again_at_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """After an upgrade the mean serves for a training, not until the class has grown."""
+    """After an upgrade the class mean serves until the next training has ended."""
     store = FakePredictionStore()
-    old = removed_kind_bytes()
-    learner = await trained(store)
+    old = bytes_of_removed_kind()
+    learner = await trained_learner(store)
     index = VersionIndex().published(old, {"kind": "blend"})
     assert await store.save_index("EV", learner.predictor.index("EV"), index, old) is not None
     store.holder = None
@@ -554,17 +554,17 @@ async def test_class_of_a_removed_kind_is_trained_again_at_once(
     trainer.gate.clear()
     await successor.tick()
 
-    assert "class" == estimate(successor)[1]
+    assert "class" == estimate_and_source(successor)[1]
     (line,) = (m for m in caplog.messages if m.startswith("predictor.model_refused"))
     assert "kinds auto, ridge, forest and median were removed" in line
     trainer.gate.set()
     await tick(successor)
     assert ["first"] == [job.reason for job in trainer.jobs]
-    assert (2, "model") == (successor.predictor.serving("EV"), estimate(successor)[1])
+    assert (2, "model") == (successor.predictor.serving("EV"), estimate_and_source(successor)[1])
 
 
 async def test_learner_runs_in_the_background_and_releases_its_lock() -> None:
-    """The lock is released at the end, so that another replica need not wait until it expires."""
+    """Another replica need not wait until the lock expires."""
     store = FakePredictionStore()
     learner = learner_of(store)
     await learner.start()
@@ -584,13 +584,13 @@ async def test_learner_ends_although_its_cancellation_is_swallowed(
     learner = learner_of(store)
     await learner.start()
 
-    async def swallow() -> int:
+    async def swallow_cancellation() -> int:
         asked.set()
         with suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
         return 0
 
-    monkeypatch.setattr(store, "revision", swallow)
+    monkeypatch.setattr(store, "revision", swallow_cancellation)
     await learner.observe_many([])  # new observations exist
     await asyncio.wait_for(asked.wait(), LONGEST_WAIT_S)
 

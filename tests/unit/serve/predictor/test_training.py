@@ -19,17 +19,17 @@ def trainer_of(program: str, timeout_s: float = 10.0) -> Trainer:
     return Trainer(timeout_s, (sys.executable, "-S", "-c", program))
 
 
-def sleeper(said: Path) -> str:
+def sleeping_program(said: Path) -> str:
     return f"import os, time; open({str(said)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
 
 
-def assert_ended(said: Path) -> None:
+def assert_process_ended(said: Path) -> None:
     with pytest.raises(ProcessLookupError):
         os.kill(int(said.read_text()), 0)
 
 
-async def test_answer_is_the_output_of_the_process() -> None:
-    """The job is the process's standard input and the answer its output, both as bytes."""
+async def test_model_is_the_output_of_the_training_process() -> None:
+    """The process reads the job from its standard input."""
     program = "import sys; d = sys.stdin.buffer.read(); sys.stdout.buffer.write(b'\\xff' + d[:1])"
 
     assert b"\xff{" == await trainer_of(program).train(JOB)
@@ -50,28 +50,27 @@ async def test_process_without_an_answer_is_a_failure(program: str, complaint: s
 
 
 @pytest.mark.slow
-async def test_process_that_hangs_is_killed(tmp_path: Path) -> None:
+async def test_training_process_that_hangs_is_killed(tmp_path: Path) -> None:
     """A hanging process would block all further trainings."""
     said = tmp_path / "pid"
 
     with pytest.raises(TrainingFailed, match="no model after"):
-        await trainer_of(sleeper(said), timeout_s=0.5).train(JOB)
-    assert_ended(said)
+        await trainer_of(sleeping_program(said), timeout_s=0.5).train(JOB)
+    assert_process_ended(said)
 
 
-async def test_process_ends_with_its_caller(tmp_path: Path) -> None:
+async def test_training_process_ends_with_its_caller(tmp_path: Path) -> None:
     """A service that shuts down must leave no process behind."""
     said = tmp_path / "pid"
-    training = asyncio.create_task(trainer_of(sleeper(said)).train(JOB))
+    training = asyncio.create_task(trainer_of(sleeping_program(said)).train(JOB))
     await eventually(lambda: said.exists() and bool(said.read_text()), "it runs", 10.0)
     training.cancel()
 
     with pytest.raises(asyncio.CancelledError):
         await training
-    assert_ended(said)
+    assert_process_ended(said)
 
 
-async def test_missing_program_is_a_failure() -> None:
-    """A program that cannot be started fails in the same way."""
+async def test_missing_training_program_is_a_failure() -> None:
     with pytest.raises(TrainingFailed):
         await Trainer(1.0, ("/no/such/program",)).train(JOB)

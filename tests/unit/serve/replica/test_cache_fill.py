@@ -10,14 +10,14 @@ from justitia_ray.serve.replica.cache_fill import IDLE_S, wait_until_filled
 from tests.harness.simulation.virtual_loop import run_virtually
 
 
-def waited(tokens_each: int, calls: int, cached_each: int = 0) -> tuple[bool, float]:
-    """Return whether the cache was filled and the seconds waited, for one call per second."""
+def wait_for_fill(tokens_each: int, calls: int, cached_each: int = 0) -> tuple[bool, float]:
+    """Return whether the cache was filled and the seconds waited, with one call per second."""
 
-    async def run() -> tuple[bool, float]:
+    async def run_wait() -> tuple[bool, float]:
         leases: Any = SimpleNamespace(held_leases={}, prompt_tokens=0, cached_tokens=0)
         clock = asyncio.get_running_loop().time
 
-        async def serve() -> None:
+        async def serve_calls() -> None:
             for number in range(calls):
                 await asyncio.sleep(0.5)
                 leases.held_leases[number] = None
@@ -26,13 +26,13 @@ def waited(tokens_each: int, calls: int, cached_each: int = 0) -> tuple[bool, fl
                 leases.prompt_tokens += tokens_each
                 leases.cached_tokens += cached_each
 
-        began_at, serving = clock(), asyncio.create_task(serve())
+        began_at, serving = clock(), asyncio.create_task(serve_calls())
         filled = await wait_until_filled(leases, 1_000, 60.0)
         took_s = clock() - began_at
         serving.cancel()
         return filled, took_s
 
-    return run_virtually(run())
+    return run_virtually(run_wait())
 
 
 @pytest.mark.parametrize(
@@ -44,17 +44,17 @@ def waited(tokens_each: int, calls: int, cached_each: int = 0) -> tuple[bool, fl
         (100, 0, (False, IDLE_S)),  # a cold start without callers
     ],
 )
-def test_wait_ends_when_the_cache_is_full_or_nothing_fills_it(
+def test_wait_ends_when_the_cache_is_full_or_no_longer_fills(
     tokens_each: int, calls: int, expected: tuple[bool, float]
 ) -> None:
-    filled, took_s = waited(tokens_each, calls)
+    filled, took_s = wait_for_fill(tokens_each, calls)
 
     assert expected[0] is filled
     assert expected[1] == pytest.approx(took_s, abs=0.3)
 
 
 def test_already_cached_tokens_do_not_count_as_filled() -> None:
-    filled, took_s = waited(150, 100, cached_each=50)
+    filled, took_s = wait_for_fill(150, 100, cached_each=50)
 
     assert filled
     assert 10.0 == pytest.approx(took_s, abs=0.3)

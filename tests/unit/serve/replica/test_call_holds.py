@@ -8,7 +8,7 @@ from justitia_ray.serve.replica.call_holds import CallHolds
 _GRANT = Grant("q", "i", "1-1", "r", 7, 10, 0.0)
 
 
-def test_hold_is_taken_by_the_call_of_its_lease_once() -> None:
+def test_hold_is_given_once_to_the_call_of_its_lease() -> None:
     holds = CallHolds()
     holds.read([_GRANT, HoldContext("1-1", "a", 2.0), HoldContext("1-2", "b", 3.0)])
 
@@ -17,7 +17,7 @@ def test_hold_is_taken_by_the_call_of_its_lease_once() -> None:
     assert Hold("b", 3.0) == holds.take("1-2")
 
 
-def test_other_messages_are_left_in_their_order() -> None:
+def test_other_messages_keep_their_order() -> None:
     abort = Abort("r", "1-0")
     messages: list[ReplicaMessage] = [
         _GRANT,
@@ -29,7 +29,7 @@ def test_other_messages_are_left_in_their_order() -> None:
     assert [_GRANT, abort] == CallHolds().read(messages)
 
 
-def test_ended_applications_go_with_the_next_call_even_without_a_hold() -> None:
+def test_ended_applications_are_sent_with_the_next_call() -> None:
     holds = CallHolds()
     holds.read([ReleaseContexts("y"), ReleaseContexts("z"), ReleaseContexts("y")])
 
@@ -39,7 +39,7 @@ def test_ended_applications_go_with_the_next_call_even_without_a_hold() -> None:
     assert Hold("a", 2.0, ("x",)) == holds.take("1-2")
 
 
-def test_holds_of_leases_that_never_run_do_not_pile_up() -> None:
+def test_holds_of_leases_that_never_run_do_not_accumulate() -> None:
     holds = CallHolds()
     holds.read([HoldContext(str(n), "a", 1.0) for n in range(5000)])
     holds.read([ReleaseContexts(str(n)) for n in range(5000)])

@@ -11,18 +11,18 @@ from justitia_ray.protocol.stream_parts import Part
 from justitia_ray.serve.replica.coalesce import coalesce
 
 _NEVER_S = 60.0
-"""Interval in seconds that never passes in a test; only the source's end ends the wait."""
+"""Interval in seconds that never passes in a test."""
 
 
 Item = str | Part
 
 
-def part(text: str) -> Part:
+def part_of(text: str) -> Part:
     """Return a part with one chunk and one output for each character."""
     return Part(text.encode(), len(text), tuple(Output((ord(letter),)) for letter in text))
 
 
-class Source:
+class FedSource:
     """Stream fed by the test; None ends it."""
 
     def __init__(self, *steps: Item | Exception | None) -> None:
@@ -46,48 +46,47 @@ class Source:
 
 
 async def test_chunks_within_the_interval_are_joined() -> None:
-    """Through Ray each chunk costs time and its bytes cost little.
+    """Sending a chunk through Ray costs time, while its bytes cost little.
 
     The first chunk is not delayed.
     """
-    source = Source("head", part("a"))
+    source = FedSource("head", part_of("a"))
     async with aclosing(coalesce(source.items(), _NEVER_S)) as items:
         begun = [await anext(items), await anext(items)]
-        source.feed(part("b"), part("c"), part("d"), None)
+        source.feed(part_of("b"), part_of("c"), part_of("d"), None)
         rest = [item async for item in items]
 
-    assert ["head", part("a")] == begun
-    assert [part("bcd")] == rest
+    assert ["head", part_of("a")] == begun
+    assert [part_of("bcd")] == rest
 
 
 async def test_without_an_interval_the_source_is_returned() -> None:
-    """There is neither a task nor a generator: sender and reader join what arrives together."""
-    items = Source("head", part("a"), None).items()
+    items = FedSource("head", part_of("a"), None).items()
 
     assert items is coalesce(items, 0.0)
-    assert ["head", part("a")] == [item async for item in items]
+    assert ["head", part_of("a")] == [item async for item in items]
 
 
-async def test_error_comes_after_everything_before_it() -> None:
+async def test_error_follows_all_earlier_items() -> None:
     """A cut stream still delivers the items before the cut."""
-    source = Source(part("a"), part("b"), ValueError("cut"))
+    source = FedSource(part_of("a"), part_of("b"), ValueError("cut"))
     items = coalesce(source.items(), _NEVER_S)
 
-    assert part("ab") == await anext(items)
+    assert part_of("ab") == await anext(items)
     with pytest.raises(ValueError, match="cut"):
         await anext(items)
 
 
-async def test_closing_early_cancels_the_source() -> None:
-    """A reader that leaves must not leave an engine generating."""
-    source = Source(part("a"))
+async def test_closing_a_joined_stream_cancels_its_source() -> None:
+    """A reader that disconnects must not leave an engine generating."""
+    source = FedSource(part_of("a"))
     async with aclosing(coalesce(source.items(), _NEVER_S)) as items:
-        assert part("a") == await anext(items)
+        assert part_of("a") == await anext(items)
 
     assert source.cancelled
 
 
 async def test_source_that_ends_without_an_item_yields_nothing() -> None:
-    source = Source(None)
+    source = FedSource(None)
 
     assert [] == [item async for item in coalesce(source.items(), _NEVER_S)]

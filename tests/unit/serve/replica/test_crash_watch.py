@@ -52,13 +52,13 @@ else:
 """
 
 
-class Told:
+class CrashRecorder:
     """Scheduler port that records the processes reported as crashed."""
 
     def __init__(self) -> None:
         self.crashed: list[Peer] = []
         self.refuses = 0
-        """Number of notices that are refused before one is accepted."""
+        """Number of crash notices that are refused before one is accepted."""
 
     async def note(self, peer: Peer) -> None:
         if self.refuses:
@@ -80,26 +80,28 @@ def section(request: pytest.FixtureRequest, tmp_path: Path) -> TransportSection:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def crashes() -> CrashRecorder:
+    return CrashRecorder()
 
 
 @pytest.fixture
-async def port(
-    told: Told, section: TransportSection, monkeypatch: pytest.MonkeyPatch
+async def scheduler_port(
+    crashes: CrashRecorder, section: TransportSection, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Listener]:
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "127.0.0.1")
     keyring = Keyring()
     keyring.add(_KEY)
-    port = await listen(section, _NAME, keyring, {}, {}, on_crashed=told.note)
+    port = await listen(section, _NAME, keyring, {}, {}, on_crashed=crashes.note)
     yield port
     await port.stop()
 
 
-async def ended(port: Listener, section: TransportSection, how: str) -> tuple[int, str]:
-    """Return the exit code and standard error of a watched process after its watcher ended."""
+async def run_watched(
+    scheduler_port: Listener, section: TransportSection, how: str
+) -> tuple[int, str]:
+    """Return exit code and standard error of a watched process whose watcher has ended."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", _PROGRAM, port.address, section.model_dump_json(), how),
+        *(sys.executable, "-c", _PROGRAM, scheduler_port.address, section.model_dump_json(), how),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -117,12 +119,15 @@ async def ended(port: Listener, section: TransportSection, how: str) -> tuple[in
     indirect=["section"],
 )
 async def test_crash_is_reported_once(
-    fault: signal.Signals, told: Told, port: Listener, section: TransportSection
+    fault: signal.Signals,
+    crashes: CrashRecorder,
+    scheduler_port: Listener,
+    section: TransportSection,
 ) -> None:
     """The process's log has its traceback, as without the watcher."""
-    code, errors = await ended(port, section, str(int(fault)))
+    code, errors = await run_watched(scheduler_port, section, str(int(fault)))
 
-    assert [_REPLICA] == told.crashed
+    assert [_REPLICA] == crashes.crashed
     assert -fault == code
     assert errors.startswith("Fatal Python error: ")
     assert 'File "<string>", line' in errors
@@ -132,35 +137,38 @@ async def test_crash_is_reported_once(
 @pytest.mark.slow
 @pytest.mark.parametrize("section", ["plain"], indirect=True)
 @pytest.mark.parametrize("how", [str(int(signal.SIGKILL)), "stop", "fork"])
-async def test_killed_or_leaving_process_is_not_reported(
-    how: str, told: Told, port: Listener, section: TransportSection
+async def test_killed_or_cleanly_ended_process_is_not_reported(
+    how: str, crashes: CrashRecorder, scheduler_port: Listener, section: TransportSection
 ) -> None:
-    """A crash of a fork, such as an engine, is reported by its replica and not by the watcher."""
-    await ended(port, section, how)
+    """Its replica, not the watcher, reports the crash of a fork such as an engine."""
+    await run_watched(scheduler_port, section, how)
 
-    assert not told.crashed
+    assert not crashes.crashed
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("section", ["plain"], indirect=True)
 async def test_notice_is_repeated_until_the_scheduler_leads(
-    told: Told, port: Listener, section: TransportSection
+    crashes: CrashRecorder, scheduler_port: Listener, section: TransportSection
 ) -> None:
-    told.refuses = 2
-    _, errors = await ended(port, section, str(int(signal.SIGSEGV)))
+    crashes.refuses = 2
+    _, errors = await run_watched(scheduler_port, section, str(int(signal.SIGSEGV)))
 
-    assert [_REPLICA] == told.crashed
+    assert [_REPLICA] == crashes.crashed
     assert "was not told" not in errors
 
 
 @pytest.mark.parametrize("section", ["plain"], indirect=True)
 async def test_crash_is_reported_after_a_rotation_of_certificates(
-    told: Told, port: Listener, section: TransportSection, monkeypatch: pytest.MonkeyPatch
+    crashes: CrashRecorder,
+    scheduler_port: Listener,
+    section: TransportSection,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The watcher used to end because of replaced certificates; each try reads them again."""
-    notice = crash_notice(Offer(port.address, _NAME, _KEY), _REPLICA)
+    """Each try reads the certificates again, so a rotation does not end the watcher."""
+    notice = crash_notice(Offer(scheduler_port.address, _NAME, _KEY), _REPLICA)
     order = {
-        "address": port.address,
+        "address": scheduler_port.address,
         "tls": ["no certificate", "no key", "no authority"],
         "request": base64.b64encode(notice).decode(),
     }
@@ -168,28 +176,28 @@ async def test_crash_is_reported_after_a_rotation_of_certificates(
     errors: list[bytes] = []
     found: list[Any] = [FileNotFoundError("no certificate"), None]
 
-    def encryption(_: Any) -> Any:
+    def next_encryption(_: Any) -> Any:
         one = found.pop(0)
         if isinstance(one, Exception):
             raise one
         return one
 
     monkeypatch.setattr(crash_sender, "_PAUSE_S", 0.0)
-    monkeypatch.setattr(crash_sender, "_tls_context", encryption)
+    monkeypatch.setattr(crash_sender, "_tls_context", next_encryption)
     system = SimpleNamespace(
         read=lambda *_: pieces.pop(0), write=lambda _, text: errors.append(text)
     )
     monkeypatch.setattr(crash_sender, "os", system)
     await asyncio.to_thread(crash_sender.main)
 
-    assert [_REPLICA] == told.crashed
+    assert [_REPLICA] == crashes.crashed
     assert [b"Fatal Python error"] == errors
 
 
-def test_sender_that_was_killed_is_started_again_a_few_times(
+def test_killed_watcher_is_restarted_a_few_times(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The watcher must exist when the next scheduler is notified."""
+    """The watcher must live until the next scheduler has been notified."""
     monkeypatch.setattr(faulthandler, "enable", lambda **_: None)
     monkeypatch.setattr(os, "register_at_fork", lambda **_: None)
     watch = CrashWatch(_REPLICA, TransportSection())

@@ -19,7 +19,7 @@ _BODY = b'{"model": "m", "prompt": "a b", "max_tokens": 1000, "stream": true}'
 
 
 class _Watched:
-    """Fake engine that runs a call, and the reports of its watch."""
+    """Fake engine with one running call, and the reports of its watch."""
 
     def __init__(self) -> None:
         self.engine = FakeEngine("m", 2_000, iteration_s=0.1)
@@ -38,10 +38,10 @@ class _Watched:
             pass
 
 
-def _play(scene: Callable[[_Watched], Coroutine[Any, Any, None]]) -> None:
+def _run_scenario(scene: Callable[[_Watched], Coroutine[Any, Any, None]]) -> None:
     """Run a scenario with a working engine in virtual time."""
 
-    async def play() -> None:
+    async def run_watched() -> None:
         watched = _Watched()
         await watched.engine.start()
         tasks = [asyncio.create_task(watched.call()), asyncio.create_task(watched.watch.run())]
@@ -52,23 +52,23 @@ def _play(scene: Callable[[_Watched], Coroutine[Any, Any, None]]) -> None:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    run_virtually(play())
+    run_virtually(run_watched())
 
 
 def test_working_engine_is_not_reported() -> None:
-    async def scene(watched: _Watched) -> None:
+    async def run_without_stall(watched: _Watched) -> None:
         await asyncio.sleep(50.0)
 
         assert [] == watched.changes
         watched.engine.check()
 
-    _play(scene)
+    _run_scenario(run_without_stall)
 
 
 def test_stall_and_its_end_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "ray.serve")
 
-    async def scene(watched: _Watched) -> None:
+    async def stall_and_recover(watched: _Watched) -> None:
         watched.engine.stall("process 7 (VLLM::EngineCore)")
         await asyncio.sleep(5.0)
         assert [True] == watched.changes
@@ -77,7 +77,7 @@ def test_stall_and_its_end_are_reported(caplog: pytest.LogCaptureFixture) -> Non
         assert [True, False] == watched.changes
         watched.engine.check()
 
-    _play(scene)
+    _run_scenario(stall_and_recover)
 
     stalled, goes_on = [r.getMessage() for r in caplog.records if "replica." in r.getMessage()]
     assert stalled.startswith("replica.stalled ")
@@ -86,9 +86,9 @@ def test_stall_and_its_end_are_reported(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_engine_that_stays_stalled_is_killed_with_a_reason() -> None:
-    """Serve replaces a process that has ended; `check` fails, so the replica is unhealthy."""
+    """Ray Serve replaces the replica, because the engine's check fails."""
 
-    async def scene(watched: _Watched) -> None:
+    async def stay_stalled(watched: _Watched) -> None:
         watched.engine.stall()
         await asyncio.sleep(15.0)
         assert [] == watched.killed
@@ -98,4 +98,4 @@ def test_engine_that_stays_stalled_is_killed_with_a_reason() -> None:
         with pytest.raises(EngineError, match="it was killed"):
             watched.engine.check()
 
-    _play(scene)
+    _run_scenario(stay_stalled)

@@ -17,7 +17,7 @@ from tests.eventually import eventually
 _PROMPT, _OUTPUT = 5, 3
 
 
-class Meters:
+class ConstantMeters:
     """Engine meter that reports the same usage for every lease."""
 
     def __init__(self) -> None:
@@ -32,13 +32,13 @@ class Meters:
 
 
 @pytest.fixture
-def meters() -> Meters:
-    return Meters()
+def meters() -> ConstantMeters:
+    return ConstantMeters()
 
 
 @pytest.fixture
-def table(meters: Meters, request: pytest.FixtureRequest) -> LeaseTable:
-    """Lease table with a minimal wait for leases unless the test sets one."""
+def table(meters: ConstantMeters, request: pytest.FixtureRequest) -> LeaseTable:
+    """Lease table that waits only briefly for leases, unless a test sets the time."""
     return LeaseTable("r", cast(Engine, meters), grace_s=getattr(request, "param", 0.01))
 
 
@@ -46,15 +46,17 @@ patient = pytest.mark.parametrize("table", [60.0], indirect=True)
 """Fixture parameter: the table waits up to 60 s for a lease."""
 
 
-def grant(lease_id: str = "1-1", priority: int = 7) -> Grant:
+def grant_of(lease_id: str = "1-1", priority: int = 7) -> Grant:
     return Grant("q", "i", lease_id, "r", priority, 10, 0.0)
 
 
-def finished(lease_id: str = "1-1", outcome: Outcome | None = Outcome.FINISHED) -> LeaseFinished:
+def end_of(lease_id: str = "1-1", outcome: Outcome | None = Outcome.FINISHED) -> LeaseFinished:
     return LeaseFinished(lease_id, _PROMPT, _OUTPUT, outcome)
 
 
-async def run(table: LeaseTable, lease_id: str = "1-1", error: Exception | None = None) -> int:
+async def run_payload(
+    table: LeaseTable, lease_id: str = "1-1", error: Exception | None = None
+) -> int:
     """Run a payload to its end and return its priority."""
     async with table.hold_lease(lease_id) as lease:
         if error is not None:
@@ -63,188 +65,188 @@ async def run(table: LeaseTable, lease_id: str = "1-1", error: Exception | None 
         return lease.priority
 
 
-def begin(table: LeaseTable, lease_id: str = "1-1") -> "asyncio.Task[Any]":
-    """Start a payload that runs until it is stopped."""
+def start_payload(table: LeaseTable, lease_id: str = "1-1") -> "asyncio.Task[Any]":
+    """Start a payload that runs until it is cancelled."""
 
-    async def work() -> None:
+    async def hold_forever() -> None:
         async with table.hold_lease(lease_id):
             await asyncio.Event().wait()
 
-    return asyncio.create_task(work())
+    return asyncio.create_task(hold_forever())
 
 
-async def begun(table: LeaseTable, lease_id: str = "1-1") -> "asyncio.Task[Any]":
+async def started_payload(table: LeaseTable, lease_id: str = "1-1") -> "asyncio.Task[Any]":
     """Start a payload and return once it runs."""
-    task = begin(table, lease_id)
+    task = start_payload(table, lease_id)
     running = LeaseProgress(lease_id, _PROMPT, _OUTPUT, running=True)
     await eventually(lambda: running in table.report_progress(), "it runs")
     return task
 
 
-async def stop(task: "asyncio.Task[Any]") -> None:
+async def cancel_and_wait(task: "asyncio.Task[Any]") -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
 
 
-async def test_hold_of_a_context_is_no_abort(table: LeaseTable) -> None:
+async def test_message_to_hold_a_context_aborts_no_lease(table: LeaseTable) -> None:
     """A scheduler may send holds to a replica whose engine holds no contexts."""
-    table.read_messages([grant(), HoldContext("1-1", "a", 2.0), ReleaseContexts("a")])
+    table.read_messages([grant_of(), HoldContext("1-1", "a", 2.0), ReleaseContexts("a")])
 
     assert ["1-1"] == list(table.held_leases)
     assert not table.held_leases["1-1"].aborted
 
 
 async def test_armed_lease_runs_its_payload_and_its_end_is_reported(
-    table: LeaseTable, meters: Meters
+    table: LeaseTable, meters: ConstantMeters
 ) -> None:
-    """An unreported end would leave the inference running forever at the scheduler."""
-    table.read_messages([grant()])
-    priority = await run(table)
+    """The scheduler would wait forever for an end that is not reported."""
+    table.read_messages([grant_of()])
+    priority = await run_payload(table)
 
     assert 7 == priority
-    assert ((), (finished(),)) == (table.report_progress(), table.report_ends())
+    assert ((), (end_of(),)) == (table.report_progress(), table.report_ends())
     assert ["1-1"] == meters.released
 
 
 @patient
-async def test_payload_that_comes_before_its_lease_is_parked_and_runs(table: LeaseTable) -> None:
+async def test_payload_that_precedes_its_lease_waits_for_it(table: LeaseTable) -> None:
     """The ingress may receive a grant before the replica's pull is answered."""
-    running = asyncio.create_task(run(table))
+    running = asyncio.create_task(run_payload(table))
     await asyncio.sleep(0)  # the payload is parked
-    table.read_messages([grant()])
+    table.read_messages([grant_of()])
 
     assert 7 == await running
-    assert ((), (finished(),)) == (table.report_progress(), table.report_ends())
+    assert ((), (end_of(),)) == (table.report_progress(), table.report_ends())
 
 
-async def test_payload_whose_lease_does_not_come_is_refused(table: LeaseTable) -> None:
-    """A lease that has not arrived in time has expired: the inference may already run elsewhere."""
+async def test_payload_whose_lease_does_not_arrive_is_refused(table: LeaseTable) -> None:
+    """A lease that is late has expired, so the inference may already run elsewhere."""
     with pytest.raises(UnknownLease, match="replica r does not hold lease 1-1"):
-        await run(table)
+        await run_payload(table)
 
     assert ((), ()) == (table.report_progress(), table.report_ends())
 
 
 async def test_second_payload_of_a_running_lease_is_refused(table: LeaseTable) -> None:
     """An ingress that repeats a call must not run the inference twice."""
-    table.read_messages([grant()])
-    running = await begun(table)
+    table.read_messages([grant_of()])
+    running = await started_payload(table)
     with pytest.raises(UnknownLease):
-        await run(table)
+        await run_payload(table)
 
     assert not running.done()
-    await stop(running)
+    await cancel_and_wait(running)
 
 
-async def test_grant_that_is_sent_again_arms_nothing_new(table: LeaseTable) -> None:
-    table.read_messages([grant(), grant(priority=8)])
+async def test_repeated_grant_adds_no_lease(table: LeaseTable) -> None:
+    table.read_messages([grant_of(), grant_of(priority=8)])
 
-    assert 7 == await run(table)
-    assert [finished()] == list(table.report_ends())
+    assert 7 == await run_payload(table)
+    assert [end_of()] == list(table.report_ends())
 
 
-async def test_progress_says_which_leases_run(table: LeaseTable) -> None:
-    """A lease without a payload lapses, and a running one does not."""
-    table.read_messages([grant("1-1"), grant("1-2")])
-    running = await begun(table, "1-2")
+async def test_progress_report_lists_running_leases(table: LeaseTable) -> None:
+    """A lease without a payload expires, a running one does not."""
+    table.read_messages([grant_of("1-1"), grant_of("1-2")])
+    running = await started_payload(table, "1-2")
 
     assert (
         LeaseProgress("1-1", _PROMPT, _OUTPUT, False),
         LeaseProgress("1-2", _PROMPT, _OUTPUT, True),
     ) == table.report_progress()
-    await stop(running)
+    await cancel_and_wait(running)
 
 
-async def test_aborted_lease_that_has_not_begun_does_not_run_and_is_reported(
-    table: LeaseTable, meters: Meters
+async def test_lease_aborted_before_its_payload_arrives_is_reported_unused(
+    table: LeaseTable, meters: ConstantMeters
 ) -> None:
-    """The payload may still arrive, and the scheduler waits for the report that nothing ran."""
-    table.read_messages([grant(), Abort("r", "1-1")])
+    """The payload may still arrive and must not run."""
+    table.read_messages([grant_of(), Abort("r", "1-1")])
     with pytest.raises(UnknownLease):
-        await run(table)
+        await run_payload(table)
 
-    assert ((), (finished(outcome=None),)) == (table.report_progress(), table.report_ends())
+    assert ((), (end_of(outcome=None),)) == (table.report_progress(), table.report_ends())
     assert ["1-1"] == meters.released
 
 
-async def test_aborted_lease_that_runs_is_stopped_and_reported(
-    table: LeaseTable, meters: Meters
+async def test_aborted_running_lease_is_stopped_and_reported(
+    table: LeaseTable, meters: ConstantMeters
 ) -> None:
-    """The tokens used are charged.
+    """The tokens used so far are charged.
 
     A scheduler without a record of the abort counts it as cut short.
     """
-    table.read_messages([grant()])
-    running = await begun(table)
+    table.read_messages([grant_of()])
+    running = await started_payload(table)
     table.read_messages([Abort("r", "1-1")])
     with pytest.raises(UnknownLease):
         await running
 
-    assert ((), (finished(outcome=None),)) == (table.report_progress(), table.report_ends())
+    assert ((), (end_of(outcome=None),)) == (table.report_progress(), table.report_ends())
     assert ["1-1"] == meters.released
 
 
-async def test_caller_that_leaves_is_reported_as_cancelled(table: LeaseTable) -> None:
-    """The tokens used are charged, and the inference does not run again."""
-    table.read_messages([grant()])
-    await stop(await begun(table))
+async def test_disconnected_callers_lease_is_reported_as_cancelled(table: LeaseTable) -> None:
+    """The tokens used so far are charged, and the inference does not run again."""
+    table.read_messages([grant_of()])
+    await cancel_and_wait(await started_payload(table))
 
-    assert (finished(outcome=Outcome.CANCELLED),) == table.report_ends()
+    assert (end_of(outcome=Outcome.CANCELLED),) == table.report_ends()
 
 
-async def test_death_of_the_engine_reports_no_end(table: LeaseTable) -> None:
+async def test_death_of_the_engine_reports_no_ends(table: LeaseTable) -> None:
     """The inference returns to the queue instead of failing."""
-    table.read_messages([grant()])
+    table.read_messages([grant_of()])
     with pytest.raises(EngineError):
-        await run(table, error=EngineError("dead"))
+        await run_payload(table, error=EngineError("dead"))
 
-    assert (finished(outcome=None),) == table.report_ends()
+    assert (end_of(outcome=None),) == table.report_ends()
 
 
-async def test_end_is_in_every_report_until_it_is_confirmed(table: LeaseTable) -> None:
-    """Overtaken reports are dropped, so the next one must contain every unconfirmed end."""
-    table.read_messages([grant("1-1"), grant("1-2")])
-    await run(table, "1-1")
+async def test_end_is_in_every_report_until_confirmed(table: LeaseTable) -> None:
+    """Overtaken reports are dropped, so each report has all unconfirmed ends."""
+    table.read_messages([grant_of("1-1"), grant_of("1-2")])
+    await run_payload(table, "1-1")
     overtaken = table.report_ends()
-    await run(table, "1-2")
+    await run_payload(table, "1-2")
     both = table.report_ends()
     table.confirm_ends(overtaken)
 
-    assert (finished("1-1"), finished("1-2")) == both
-    assert (finished("1-2"),) == table.report_ends()
+    assert (end_of("1-1"), end_of("1-2")) == both
+    assert (end_of("1-2"),) == table.report_ends()
 
 
 async def test_new_scheduler_receives_recent_lease_ends(table: LeaseTable) -> None:
     """The old scheduler may have died before it reported the ends to the ingress."""
-    table.read_messages([grant("1-1"), grant("1-2")])
-    await run(table, "1-1")
+    table.read_messages([grant_of("1-1"), grant_of("1-2")])
+    await run_payload(table, "1-1")
     ends = table.report_ends()
     table.confirm_ends(ends)
-    await run(table, "1-2")
+    await run_payload(table, "1-2")
     table.report_ends_again()
 
-    assert (finished("1-1")._replace(booked=True), finished("1-2")) == table.report_ends()
+    assert (end_of("1-1")._replace(booked=True), end_of("1-2")) == table.report_ends()
 
 
 @patient
-async def test_cancelled_parked_payload_leaves_no_entry(table: LeaseTable) -> None:
-    """The caller left before the lease arrived, and a leftover entry would stay forever."""
-    parked = begin(table)
+async def test_cancelled_payload_without_a_lease_leaves_no_entry(table: LeaseTable) -> None:
+    """The caller disconnected before the lease arrived."""
+    parked = start_payload(table)
     await asyncio.sleep(0)
-    await stop(parked)
+    await cancel_and_wait(parked)
 
     assert {} == table.parked
 
 
-async def test_failure_names_the_ended_and_the_running_leases(
+async def test_failure_report_names_the_ended_and_the_running_leases(
     table: LeaseTable,
 ) -> None:
-    """The first failing call reports the others, which are about to fail; armed leases are safe."""
-    table.read_messages([grant("1-1"), grant("1-2"), grant("1-3")])
-    running = await begun(table, "1-2")
+    """The first failing call also reports the calls that are about to fail."""
+    table.read_messages([grant_of("1-1"), grant_of("1-2"), grant_of("1-3")])
+    running = await started_payload(table, "1-2")
     with pytest.raises(EngineError):
-        await run(table, "1-1", EngineError("dead"))
+        await run_payload(table, "1-1", EngineError("dead"))
     table.note_engine_failed(FailureCause.KILL)
 
     failure = table.failure
@@ -253,4 +255,4 @@ async def test_failure_names_the_ended_and_the_running_leases(
         failure.cause,
         [run.lease_id for run in failure.ran],
     )
-    await stop(running)
+    await cancel_and_wait(running)

@@ -15,10 +15,10 @@ from tests.harness.simulation.virtual_loop import run_virtually
 _KV = 40_000
 
 
-def measured(engine: FakeEngine) -> tuple[MeasuredPrefill | None, float]:
-    """Return what is measured of an engine, and how long it takes."""
+def measure_engine(engine: FakeEngine) -> tuple[MeasuredPrefill | None, float]:
+    """Return the measured prefill cost of an engine, and the seconds of the measurement."""
 
-    async def measure() -> tuple[MeasuredPrefill | None, float]:
+    async def run_measurement() -> tuple[MeasuredPrefill | None, float]:
         capacity = await engine.start()
         began_at = asyncio.get_running_loop().time()
         try:
@@ -27,10 +27,10 @@ def measured(engine: FakeEngine) -> tuple[MeasuredPrefill | None, float]:
         finally:
             await engine.stop()
 
-    return run_virtually(measure())
+    return run_virtually(run_measurement())
 
 
-def an_engine(*, caching: bool = True, **options: float) -> FakeEngine:
+def fake_engine_with(*, caching: bool = True, **options: float) -> FakeEngine:
     return FakeEngine(
         "fake",
         _KV,
@@ -45,9 +45,9 @@ def an_engine(*, caching: bool = True, **options: float) -> FakeEngine:
 
 @pytest.mark.parametrize("caching", [True, False])
 @pytest.mark.parametrize("seats", [1, 256])
-def test_plan_finds_the_cost_of_the_engine(seats: int, *, caching: bool) -> None:
-    """κ = M·b/a with b = 0.1 ms and a = 20 ms, whatever runs at once and whatever is cached."""
-    found, took_s = measured(an_engine(caching=caching, seats=seats))
+def test_measured_prefill_cost_is_that_of_the_engine(seats: int, *, caching: bool) -> None:
+    """The cost is κ = M·b/a with b = 0.1 ms and a = 20 ms, under any load and with any cache."""
+    found, took_s = measure_engine(fake_engine_with(caching=caching, seats=seats))
 
     assert found is not None
     assert found.release == __version__
@@ -56,45 +56,47 @@ def test_plan_finds_the_cost_of_the_engine(seats: int, *, caching: bool) -> None
     assert took_s < 10
 
 
-def test_prompts_that_take_no_time_cost_nothing() -> None:
-    found, _ = measured(an_engine(prefill_s_per_token=0))
+def test_prompts_that_take_no_time_have_no_cost() -> None:
+    found, _ = measure_engine(fake_engine_with(prefill_s_per_token=0))
 
     assert found is not None
     assert found.cost.per_token == pytest.approx(0, abs=1e-6)
 
 
 def test_slow_engine_is_measured_with_shorter_prompts() -> None:
-    """10 ms a token: 10,000 tokens would take 100 s."""
-    found, took_s = measured(an_engine(prefill_s_per_token=0.01))
+    """At 10 ms per token a prompt of 10,000 tokens would take 100 s."""
+    found, took_s = measure_engine(fake_engine_with(prefill_s_per_token=0.01))
 
     assert found is not None
     assert found.cost.per_token == pytest.approx(_KV * 0.01 / 0.02, rel=0.05)
     assert took_s < 15
 
 
-def test_engine_that_is_too_slow_for_any_plan_is_not_measured(
+def test_engine_too_slow_for_any_plan_is_not_measured(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    found, took_s = measured(an_engine(prefill_s_per_token=1))
+    found, took_s = measure_engine(fake_engine_with(prefill_s_per_token=1))
 
     assert found is None
     assert took_s == pytest.approx(60)
     assert "more than 60 s" in caplog.text
 
 
-def test_engine_that_refuses_the_calls_is_not_measured(caplog: pytest.LogCaptureFixture) -> None:
-    """The replica serves all the same, under the paper's cost."""
+def test_engine_that_refuses_the_measuring_calls_is_not_measured(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The replica serves under the paper's cost."""
 
-    class Refusing(FakeEngine):
+    class RefusingEngine(FakeEngine):
         async def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
             yield ResponseHead(400, {})
             yield b"no such token"
 
-    found, _ = measured(Refusing("fake", _KV))
+    found, _ = measure_engine(RefusingEngine("fake", _KV))
 
     assert found is None
     assert "no such token" in caplog.text
 
 
 def test_context_too_short_to_take_time_is_not_measured() -> None:
-    assert measured(FakeEngine("fake", 100))[0] is None
+    assert measure_engine(FakeEngine("fake", 100))[0] is None

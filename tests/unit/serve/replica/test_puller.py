@@ -40,11 +40,11 @@ class _Meters:
         return 0
 
     def check(self) -> None:
-        """The engine is always healthy."""
+        """Report a healthy engine."""
 
 
 class _Scheduler:
-    """Scheduler that answers a pull on a message, on the next pull, or after one second."""
+    """Scheduler that answers a pull with a message, at the next pull, or after one second."""
 
     def __init__(self) -> None:
         self.epoch = 1
@@ -57,7 +57,7 @@ class _Scheduler:
         self._mailbox: Mailbox[ReplicaMessage] = Mailbox()
         self._released = asyncio.Event()
 
-    def grant(self, lease_id: str) -> None:
+    def send_grant(self, lease_id: str) -> None:
         self._mailbox.put(Grant("q", "i", lease_id, "r", 0, 10, 0.0))
         self._released.set()
 
@@ -84,7 +84,7 @@ class _Scheduler:
 
 
 class _Replica:
-    """A running puller with its lease table."""
+    """Running puller with its lease table."""
 
     def __init__(self) -> None:
         self.scheduler = _Scheduler()
@@ -105,16 +105,16 @@ class _Replica:
         )
         self.ends: dict[str, asyncio.Event] = {}
 
-    async def run(self, lease_id: str) -> None:
-        """Lease an inference and submit its payload, which runs until `ends` is set."""
-        self.scheduler.grant(lease_id)
+    async def run_lease(self, lease_id: str) -> None:
+        """Grant an inference and run its payload until `ends` is set."""
+        self.scheduler.send_grant(lease_id)
         self.ends[lease_id] = asyncio.Event()
         async with self.leases.hold_lease(lease_id) as lease:
             await self.ends[lease_id].wait()
             lease.outcome = Outcome.FINISHED
 
     @property
-    def told(self) -> list[tuple[list[str] | None, list[str]]]:
+    def leases_in_pulls(self) -> list[tuple[list[str] | None, list[str]]]:
         """Lease ids held and ended in each pull; None: the pull lists no held leases."""
         return [
             (
@@ -125,10 +125,10 @@ class _Replica:
         ]
 
 
-def _play(scene: Callable[[_Replica], Coroutine[Any, Any, None]]) -> None:
+def _run_scenario(scene: Callable[[_Replica], Coroutine[Any, Any, None]]) -> None:
     """Run a scenario with a pulling replica in virtual time."""
 
-    async def play() -> None:
+    async def run_puller() -> None:
         replica = _Replica()
         pulling = asyncio.create_task(replica.puller.run())
         await asyncio.sleep(0.1)
@@ -137,7 +137,7 @@ def _play(scene: Callable[[_Replica], Coroutine[Any, Any, None]]) -> None:
         await asyncio.gather(pulling, return_exceptions=True)
         await replica.puller.leave()
 
-    run_virtually(play())
+    run_virtually(run_puller())
 
 
 def test_ends_are_sent_at_once_and_progress_at_intervals() -> None:
@@ -146,14 +146,14 @@ def test_ends_are_sent_at_once_and_progress_at_intervals() -> None:
     Listing 255 other leases in it would cost a hundred times as much.
     """
 
-    async def scene(replica: _Replica) -> None:
-        tasks = [asyncio.create_task(replica.run(name)) for name in ("1-1", "1-2", "1-3")]
+    async def run_three_leases(replica: _Replica) -> None:
+        tasks = [asyncio.create_task(replica.run_lease(name)) for name in ("1-1", "1-2", "1-3")]
         await asyncio.sleep(10 * _REPORT_S)
         replica.scheduler.pulls.clear()
         for name in ("1-1", "1-2"):
             replica.ends[name].set()
             await asyncio.sleep(_REPORT_S / 5)
-        at_once = [report for report in replica.told if report[1]]
+        at_once = [report for report in replica.leases_in_pulls if report[1]]
         await asyncio.sleep(10 * _REPORT_S)
         named = [(at, pull) for at, pull in replica.scheduler.pulls if pull.progress is not None]
         replica.ends["1-3"].set()
@@ -165,19 +165,19 @@ def test_ends_are_sent_at_once_and_progress_at_intervals() -> None:
         assert max(gaps) <= _REPORT_S + ReplicaSection().pull_interval_s + 1e-9
         assert (LeaseProgress("1-3", 5, 1, running=True),) == named[-1][1].progress
 
-    _play(scene)
+    _run_scenario(run_three_leases)
 
 
 @pytest.mark.parametrize("trouble", ["new epoch", "not taken", "lost"])
-def test_progress_is_repeated_when_a_pull_may_be_lost(trouble: str) -> None:
-    """Otherwise the scheduler would expire running leases, or grant what does not fit."""
+def test_progress_is_repeated_after_a_pull_that_may_be_lost(trouble: str) -> None:
+    """The scheduler would otherwise expire running leases, or grant too much memory."""
 
-    async def scene(replica: _Replica) -> None:
-        task = asyncio.create_task(replica.run("1-1"))
+    async def lose_a_pull(replica: _Replica) -> None:
+        task = asyncio.create_task(replica.run_lease("1-1"))
         await asyncio.sleep(10 * _REPORT_S)
         failing = [True]
 
-        def fail(pull: Pull) -> ReplicaMail | None:
+        def fail_once(pull: Pull) -> ReplicaMail | None:
             if not failing:
                 return None
             failing.clear()
@@ -189,55 +189,55 @@ def test_progress_is_repeated_when_a_pull_may_be_lost(trouble: str) -> None:
             replica.scheduler.epoch = 2
             return ReplicaMail(2)
 
-        replica.scheduler.answer = fail
+        replica.scheduler.answer = fail_once
         replica.leases.news.set()
         await asyncio.sleep(_REPORT_S * 0.9)
-        first = replica.told[0]
+        first = replica.leases_in_pulls[0]
         replica.ends["1-1"].set()
         await task
 
         assert (["1-1"], []) == first
 
-    _play(scene)
+    _run_scenario(lose_a_pull)
 
 
 @pytest.mark.parametrize("trouble", ["none", "new epoch", "lost"])
 def test_last_ends_are_sent_before_the_replica_leaves(trouble: str) -> None:
-    """Otherwise these leases would be lost with the replica and run once more."""
+    """Otherwise the leases of a stopped replica would count as lost and run once more."""
     replicas = []
 
-    async def scene(replica: _Replica) -> None:
+    async def stop_replica(replica: _Replica) -> None:
         replicas.append(replica)
-        task = asyncio.create_task(replica.run("1-1"))
+        task = asyncio.create_task(replica.run_lease("1-1"))
         await asyncio.sleep(10 * _REPORT_S)
         if trouble == "new epoch":
             replica.scheduler.epoch = 2
         elif trouble == "lost":
             failing = [True, True]
 
-            def fail(pull: Pull) -> ReplicaMail | None:
+            def fail_sometimes(pull: Pull) -> ReplicaMail | None:
                 if failing:
                     failing.pop()
                     raise ConnectionLost
                 return None
 
-            replica.scheduler.answer = fail
+            replica.scheduler.answer = fail_sometimes
         replica.ends["1-1"].set()
         await task
 
-    _play(scene)
+    _run_scenario(stop_replica)
     assert ["1-1"] == replicas[0].scheduler.left
 
 
 @pytest.mark.parametrize("trouble", ["none", "new epoch"])
 def test_engine_failure_is_sent_at_once_with_the_running_leases(trouble: str) -> None:
-    """An ingress that receives the failure first would have its call leased again."""
+    """Otherwise an ingress that sees the failure first would get its call leased again."""
 
-    async def scene(replica: _Replica) -> None:
+    async def fail_engine(replica: _Replica) -> None:
         loop = asyncio.get_running_loop()
-        task = asyncio.create_task(replica.run("1-1"))
+        task = asyncio.create_task(replica.run_lease("1-1"))
         await asyncio.sleep(10 * _REPORT_S)
-        replica.scheduler.grant("1-2")  # the lease has no payload
+        replica.scheduler.send_grant("1-2")  # the lease has no payload
         await asyncio.sleep(0.1)
         if trouble == "new epoch":
             replica.scheduler.epoch = 2
@@ -260,10 +260,10 @@ def test_engine_failure_is_sent_at_once_with_the_running_leases(trouble: str) ->
         assert 2.4 < ran.ran_s < 2.8
         assert (0.0, replica.scheduler.epoch) == (pull.wait_s, pull.epoch)
 
-    _play(scene)
+    _run_scenario(fail_engine)
 
 
-async def test_holds_are_kept_from_the_leases() -> None:
+async def test_holds_are_passed_on_apart_from_the_leases() -> None:
     replica, holds = _Replica(), CallHolds()
     puller = Puller(
         "r",

@@ -14,7 +14,7 @@ _SECTION = ReplicaSection(stall_factor=5.0, stall_allowance_s=15.0, stall_replac
 
 @dataclass
 class _Engine:
-    """Engine that is examined periodically, as a replica does."""
+    """Engine whose steps are examined periodically, as by a replica."""
 
     watch: StallWatch = field(default_factory=lambda: StallWatch(_SECTION))
     now: Seconds = 1_000.0
@@ -28,7 +28,7 @@ class _Engine:
             self.now = min(until, self.now + look_s)
             self.watch.look(self.now, Steps(self.made, has_work), lambda: self.suspended)
 
-    def step(self, lasts_s: Seconds = 0.0) -> None:
+    def make_step(self, lasts_s: Seconds = 0.0) -> None:
         self.pass_time(lasts_s)
         self.made += 1
         self.pass_time(LOOK_S)
@@ -38,36 +38,36 @@ class _Engine:
 
     def warm_up(self) -> "_Engine":
         for _ in range(20):
-            self.step()
+            self.make_step()
         return self
 
 
-def test_engine_with_work_and_no_step_is_stalled_after_its_allowance() -> None:
+def test_busy_engine_without_a_step_is_stalled_after_its_allowance() -> None:
     engine = _Engine().warm_up()
 
     engine.pass_time(14.0)
     assert not engine.is_stalled()
 
-    engine.pass_time(4.0)  # 15 s, and five times the interval between two looks
+    engine.pass_time(4.0)  # 15 s, and five times the interval between two checks
     assert engine.is_stalled()
     assert not engine.watch.is_lasting
 
 
-def test_stall_ends_with_a_step_and_not_with_the_work() -> None:
-    """The stalled engine's leases are revoked at once, so missing work does not prove recovery."""
+def test_stall_ends_with_the_next_step() -> None:
+    """Leases of a stalled engine are revoked, so missing work does not prove recovery."""
     engine = _Engine().warm_up()
     engine.pass_time(20.0)
 
     engine.pass_time(10.0, has_work=False)
     assert engine.is_stalled()
 
-    engine.step()
+    engine.make_step()
     assert not engine.is_stalled()
     engine.pass_time(10.0)
     assert not engine.is_stalled()
 
 
-def test_stall_that_lasts_asks_for_a_replacement() -> None:
+def test_long_stall_requests_a_replacement() -> None:
     """The time counts from the detection of the stall, with or without work."""
     engine = _Engine().warm_up()
     engine.pass_time(20.0)
@@ -93,18 +93,18 @@ def test_idle_engine_is_never_stalled() -> None:
 
 
 def test_steps_without_tokens_are_no_stall() -> None:
-    """Long prompts in chunks and requests waiting inside the engine make steps without tokens."""
+    """Long prompts in chunks, and requests waiting in the engine, make steps without tokens."""
     engine = _Engine().warm_up()
 
     for _ in range(20):
-        engine.step(lasts_s=10.0)
+        engine.make_step(lasts_s=10.0)
         assert not engine.is_stalled()
 
 
-def test_longer_steps_are_waited_for_longer() -> None:
-    """After an 8 s step for a large prompt chunk, the next one may take several times as long."""
+def test_allowance_grows_with_the_length_of_the_steps() -> None:
+    """After a step of 8 s for a large prompt chunk the next one may take several times as long."""
     engine = _Engine().warm_up()
-    engine.step(lasts_s=8.0)
+    engine.make_step(lasts_s=8.0)
 
     engine.pass_time(15.0 + 5 * 8.0 - 1.0)
     assert not engine.is_stalled()
@@ -115,7 +115,7 @@ def test_longer_steps_are_waited_for_longer() -> None:
 
 def test_first_steps_do_not_raise_the_limit() -> None:
     engine = _Engine()
-    engine.step(lasts_s=55.0)
+    engine.make_step(lasts_s=55.0)
     assert not engine.is_stalled()
     assert 60.0 == engine.watch.limit_s
 
@@ -127,10 +127,10 @@ def test_first_steps_do_not_raise_the_limit() -> None:
 def test_long_step_once_reported_as_a_stall_raises_the_limit() -> None:
     """Otherwise a call with long steps would be revoked each time and never end."""
     engine = _Engine().warm_up()
-    engine.step(lasts_s=40.0)
+    engine.make_step(lasts_s=40.0)
     assert not engine.is_stalled()
 
-    engine.step(lasts_s=100.0)
+    engine.make_step(lasts_s=100.0)
     engine.pass_time(100.0)
     assert not engine.is_stalled()
 
@@ -143,44 +143,44 @@ def test_suspension_of_the_process_does_not_count_as_a_step(stopped_s: Seconds) 
     engine.suspended = "process 7"
     engine.pass_time(stopped_s)
     engine.suspended = ""
-    engine.step()
+    engine.make_step()
 
     assert limit_s == engine.watch.limit_s
 
 
 @pytest.mark.parametrize(("suspended", "hangs"), [("", True), ("process 7", False)])
 def test_stall_caused_by_a_signal_is_not_a_hang(suspended: str, hangs: bool) -> None:
-    """A signal from outside stopped the engine, so no running inference is suspected."""
+    """A stop signal from outside explains the stall, so no inference counts as its cause."""
     engine = _Engine(suspended=suspended).warm_up()
     assert not engine.watch.hangs
 
     engine.pass_time(20.0)
     assert hangs == engine.watch.hangs
 
-    engine.step()
+    engine.make_step()
     assert not engine.watch.hangs
 
 
-def test_long_step_is_forgotten_after_a_while() -> None:
+def test_long_step_raises_the_allowance_only_for_a_while() -> None:
     """A step that compiled a kernel does not excuse a stall hours later."""
     engine = _Engine().warm_up()
-    engine.step(lasts_s=10.0)
+    engine.make_step(lasts_s=10.0)
     assert engine.watch.limit_s > 60.0
 
     for _ in range(3):
         engine.pass_time(700.0, has_work=False)
-        engine.step()
+        engine.make_step()
 
     assert engine.watch.limit_s < 20.0
 
 
-def test_stalled_event_loop_does_not_count_as_an_engine_stall() -> None:
-    """The loop has not yet processed the steps that the engine made meanwhile."""
+def test_blocked_event_loop_does_not_count_as_an_engine_stall() -> None:
+    """The loop has not yet seen the steps that the engine made."""
     engine = _Engine().warm_up()
 
     for _ in range(3):
         engine.pass_time(30.0, look_s=30.0)
         assert not engine.is_stalled()
-    engine.step()
+    engine.make_step()
 
     assert engine.watch.limit_s < 40.0  # the suspension was not counted as a step of 90 s

@@ -22,7 +22,7 @@ with start_deadline(0.01):
 
 
 def is_running(pid: int) -> bool:
-    """Return whether a process runs; a dead one stays listed until its parent reaps it."""
+    """Return whether a process runs; a dead one is listed until its parent reaps it."""
     try:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
@@ -30,7 +30,7 @@ def is_running(pid: int) -> bool:
 
 
 async def test_hanging_start_ends_the_process_and_its_children() -> None:
-    """Serve would wait forever, and the engine would keep its memory."""
+    """Ray Serve would wait forever, and the engine would keep its memory."""
     command = [sys.executable, "-c", _HANGING]
     ended = await asyncio.to_thread(
         subprocess.run, command, capture_output=True, text=True, check=False, timeout=60
@@ -43,7 +43,7 @@ async def test_hanging_start_ends_the_process_and_its_children() -> None:
     await eventually(lambda: not is_running(child), "what it started has ended")
 
 
-def test_start_in_time_goes_on() -> None:
+def test_engine_that_starts_in_time_is_not_ended() -> None:
     with start_deadline(3_600):
         (timer,) = (one for one in threading.enumerate() if isinstance(one, threading.Timer))
     timer.join(60)

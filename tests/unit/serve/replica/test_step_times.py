@@ -9,20 +9,20 @@ _KV = 100_000
 _STEP_S, _TOKEN_S, _CONTEXT_S, _PAIR_S = 0.01, 1e-4, 2e-7, 1e-8
 
 
-def prompts(pair_s: float = _PAIR_S) -> list[PromptTime]:
-    """Times of prompts that take 3 ms besides their tokens."""
+def prompt_times(pair_s: float = _PAIR_S) -> list[PromptTime]:
+    """Return times of prompts that take 3 ms besides their tokens."""
     return [
         PromptTime(tokens, 0.003 + _STEP_S + _TOKEN_S * tokens + pair_s * tokens**2 / 2)
         for tokens in (1_000, 4_000, 16_000)
     ]
 
 
-def decodes() -> list[DecodeTime]:
+def decode_times() -> list[DecodeTime]:
     return [DecodeTime(held, _STEP_S + _CONTEXT_S * held) for held in (1_000, 40_000)]
 
 
 def test_fit_finds_the_cost_of_an_engine_that_follows_the_model() -> None:
-    fitted = fit_prefill_cost(_KV, prompts(), decodes())
+    fitted = fit_prefill_cost(_KV, prompt_times(), decode_times())
 
     truth = PrefillCost.from_step_times(_KV, _STEP_S, _CONTEXT_S, _TOKEN_S, _PAIR_S)
     assert fitted is not None
@@ -30,32 +30,34 @@ def test_fit_finds_the_cost_of_an_engine_that_follows_the_model() -> None:
     assert fitted.per_pair == pytest.approx(truth.per_pair)
 
 
-def test_attention_within_the_noise_is_no_part_of_the_fit() -> None:
-    """0.5 % of the time of the longest prompt; its mean goes to the tokens."""
-    fitted = fit_prefill_cost(_KV, prompts(pair_s=6e-11), decodes())
+def test_attention_cost_within_the_noise_is_omitted() -> None:
+    """The effect is 0.5 % of the time of the longest prompt."""
+    fitted = fit_prefill_cost(_KV, prompt_times(pair_s=6e-11), decode_times())
 
     assert fitted is not None
     assert fitted.per_pair == 0
     assert fitted.per_token == pytest.approx(_KV * _TOKEN_S / 0.02, rel=0.01)
 
 
-def test_attention_is_not_found_in_two_lengths() -> None:
-    fitted = fit_prefill_cost(_KV, prompts()[:2], decodes())
+def test_attention_cost_needs_more_than_two_prompt_lengths() -> None:
+    fitted = fit_prefill_cost(_KV, prompt_times()[:2], decode_times())
 
     assert fitted is not None
     assert fitted.per_pair == 0
 
 
-def test_context_that_makes_no_difference_costs_nothing() -> None:
-    fitted = fit_prefill_cost(_KV, prompts(0), [DecodeTime(1_000, 0.01), DecodeTime(9_000, 0.009)])
+def test_context_length_without_effect_has_no_cost() -> None:
+    fitted = fit_prefill_cost(
+        _KV, prompt_times(0), [DecodeTime(1_000, 0.01), DecodeTime(9_000, 0.009)]
+    )
 
     assert fitted is not None
     assert fitted.per_token == pytest.approx(_KV * _TOKEN_S / 0.01)
 
 
-def test_times_that_fall_with_the_length_give_no_cost() -> None:
-    """A machine that was busy with something else during the shorter prompts."""
+def test_times_that_decrease_with_the_length_give_no_cost() -> None:
+    """The machine was busy during the shorter prompts."""
     falling = [PromptTime(1_000, 0.9), PromptTime(4_000, 0.5), PromptTime(16_000, 0.4)]
 
-    assert fit_prefill_cost(_KV, falling, decodes()) is None
-    assert fit_prefill_cost(_KV, prompts(), [DecodeTime(1_000, 0.0)]) is None
+    assert fit_prefill_cost(_KV, falling, decode_times()) is None
+    assert fit_prefill_cost(_KV, prompt_times(), [DecodeTime(1_000, 0.0)]) is None

@@ -48,10 +48,10 @@ class ManualClock:
 
 
 class Services:
-    """Scheduler services on one store, by default saved on request and with a manual clock."""
+    """Scheduler services on one store, saved on request by default, with a manual clock."""
 
     def __init__(self, *, clock: Callable[[], SteadyClock] | None = None, **section: Any) -> None:
-        """Make `hands` the clock of each service, unless `clock` returns another for it."""
+        """Use one manual clock for all services, unless `clock` returns others."""
         self.store = HeldStore()
         self.section = {"save_interval_s": 1_000.0, **section}
         self.reasons: list[str] = []
@@ -62,10 +62,10 @@ class Services:
         self.hands = ManualClock()
         self._clock = clock or (lambda: SteadyClock(self.hands))
         self.told = RecordingBackend()
-        """Metrics exported by the services."""
+        """Backend with the metrics that the services exported."""
 
-    def service(self, **scheduler: float | str) -> SchedulerService:
-        """Return another service with these scheduler settings, not started."""
+    def new_service(self, **scheduler: float | str) -> SchedulerService:
+        """Return another service with these scheduler settings, which is not started."""
         config = AppConfig.parse(
             {
                 "model": {"name": "m", "path": "none"},
@@ -77,7 +77,7 @@ class Services:
             config,
             self.store,
             self.reasons.append,
-            self._revive,
+            self._note_revival,
             self._clock(),
             self.outranked.append,
             self.told,
@@ -86,30 +86,30 @@ class Services:
         self.services.append(service)
         return service
 
-    async def start(self, **scheduler: float | str) -> SchedulerService:
-        """Return another service that leads and has its settings, stored ones or the defaults."""
-        service = self.service(**scheduler)
+    async def start_leader(self, **scheduler: float | str) -> SchedulerService:
+        """Start a service that leads, with stored settings or the defaults."""
+        service = self.new_service(**scheduler)
         await service.term.begin()
         if not service.term.has_settings.is_set():
             await service.configure({})  # an ingress sends the settings
         return service
 
-    async def serving(self) -> SchedulerService:
-        """Return another leading service, with a replica that waits for work."""
-        service = await self.start()
+    async def start_with_replica(self) -> SchedulerService:
+        """Start a leading service with a replica that waits for work."""
+        service = await self.start_leader()
         self.replicas.append(PullingReplica(service, service.term.epoch))
-        await waits_for_work(service)
+        await wait_until_pulling(service)
         return service
 
     async def close(self) -> None:
-        """Stop all services, releasing a held store."""
+        """Stop all services, and let a held store finish its saves."""
         self.store.free.set()
         for replica in self.replicas:
             await replica.stop()
         for service in self.services:
             await service.term.end()
 
-    def _revive(self) -> None:
+    def _note_revival(self) -> None:
         self.revivals += 1
 
 
@@ -117,25 +117,25 @@ class PullingReplica:
     """Replica `r` with room for 100 tokens that pulls continuously and finishes nothing."""
 
     def __init__(self, service: SchedulerService, epoch: int) -> None:
-        """Start to pull; `epoch` is the scheduler epoch that the replica sends."""
+        """Start pulling with this scheduler epoch."""
         self._service = service
         self._epoch = epoch
         self._goes_on = True
-        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task = asyncio.get_running_loop().create_task(self._pull_forever())
 
     async def stop(self) -> None:
         self._goes_on = False  # Python 3.11's `wait_for` may swallow a cancellation
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    async def _run(self) -> None:
+    async def _pull_forever(self) -> None:
         held: dict[str, Grant] = {}
         read = 0
         for number in itertools.count(1):
             if not self._goes_on:
                 return
             mail = await self._service.pull(
-                pull(
+                pull_of(
                     number,
                     self._epoch,
                     ack=read,
@@ -158,13 +158,13 @@ def exporter_of(service: SchedulerService) -> Exporter:
     return exporter
 
 
-async def waits_for_work(service: SchedulerService) -> None:
+async def wait_until_pulling(service: SchedulerService) -> None:
     await eventually(
         lambda: service.term.driver.outboxes.of_replica("r")._notified is not None, "it pulls"
     )
 
 
-def pull(number: int, epoch: int = 1, **fields: Any) -> Pull:
+def pull_of(number: int, epoch: int = 1, **fields: Any) -> Pull:
     """Return a pull of replica `r` with room for 100 tokens."""
     defaults: dict[str, Any] = {
         "ack": 0,
@@ -178,23 +178,23 @@ def pull(number: int, epoch: int = 1, **fields: Any) -> Pull:
     return Pull("r", epoch, number, **(defaults | fields))
 
 
-def opened(name: str = "a", cost: float = 1_000.0, weight: float = 1.0) -> ApplicationArrived:
+def arrival_of(name: str = "a", cost: float = 1_000.0, weight: float = 1.0) -> ApplicationArrived:
     return ApplicationArrived(name, "c", "t", weight, cost, "i")
 
 
-def inference(
+def submission_of(
     request_id: str = "q", application_id: str = "a", prompt_tokens: int = 20, **fields: Any
 ) -> InferenceSubmitted:
     """Return an inference that needs 10 tokens more than its prompt, by default 30."""
     return InferenceSubmitted(request_id, application_id, "0", "i", prompt_tokens, 10, 10, **fields)
 
 
-def grants(mail: IngressMail | ReplicaMail) -> list[Grant]:
+def grants_in(mail: IngressMail | ReplicaMail) -> list[Grant]:
     return [message for _, message in mail.messages if isinstance(message, Grant)]
 
 
-def granted(mail: IngressMail | ReplicaMail) -> list[str]:
-    return [grant.request_id for grant in grants(mail)]
+def granted_ids(mail: IngressMail | ReplicaMail) -> list[str]:
+    return [grant.request_id for grant in grants_in(mail)]
 
 
 class CheckpointedCore:

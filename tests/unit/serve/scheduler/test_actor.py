@@ -32,23 +32,23 @@ class DamagedStore(FakeSchedulerStore):
 
 
 @pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> DamagedStore:
-    store = DamagedStore()
-    monkeypatch.setattr(actor, "scheduler_store", lambda *_: store)
-    return store
+def damaged_store(monkeypatch: pytest.MonkeyPatch) -> DamagedStore:
+    damaged_store = DamagedStore()
+    monkeypatch.setattr(actor, "scheduler_store", lambda *_: damaged_store)
+    return damaged_store
 
 
 @pytest.fixture
-def config() -> dict[str, Any]:
+def app_config() -> dict[str, Any]:
     """Return arguments that name a Redis server, so that no embedded one is started."""
     return {"model": {"name": "m", "path": "none"}, "store": {"redis_url": "redis://127.0.0.1:1"}}
 
 
-async def test_unreadable_state_is_named_and_fails_waiting_callers(
-    store: DamagedStore, config: dict[str, Any]
+async def test_unreadable_state_fails_waiting_callers_with_the_reason(
+    damaged_store: DamagedStore, app_config: dict[str, Any]
 ) -> None:
     """An operator has to repair the store and reads the reason in the status."""
-    scheduler = SchedulerActor(config)
+    scheduler = SchedulerActor(app_config)
     assert "starting" == (await scheduler.status())["degraded"]
     for _ in range(2):
         with pytest.raises(StoreError, match=r"applications\[a\]: the stored record is damaged"):
@@ -57,7 +57,7 @@ async def test_unreadable_state_is_named_and_fails_waiting_callers(
     status = await scheduler.status()
     assert not status["ready"]
     assert status["degraded"].startswith("applications[a]: the stored record is damaged")
-    store.repair()
+    damaged_store.repair()
     assert not await scheduler.cancel_application("a")
     assert (await scheduler.status())["ready"]
     await scheduler.retire()

@@ -11,11 +11,11 @@ from tests.fake_redis import AWAY, FakeSchedulerStore
 from tests.unit.serve.scheduler.services import CheckpointedCore
 
 
-def opened(core: SchedulerCore, name: str) -> None:
+def open_application(core: SchedulerCore, name: str) -> None:
     core.handle(ev.ApplicationArrived(name, "c", "t", 1.0, 100.0, "i"), 0.0)
 
 
-async def leading() -> tuple[FakeSchedulerStore, CheckpointedCore]:
+async def leading_core() -> tuple[FakeSchedulerStore, CheckpointedCore]:
     """Return a store and the core that leads on it."""
     store = FakeSchedulerStore()
     kept = CheckpointedCore(store)
@@ -23,11 +23,11 @@ async def leading() -> tuple[FakeSchedulerStore, CheckpointedCore]:
     return store, kept
 
 
-async def test_application_that_ends_while_the_store_is_away_is_forgotten_later() -> None:
-    """A stored application that is never removed would be open again at the next scheduler."""
-    store, kept = await leading()
-    opened(kept.core, "a")
-    opened(kept.core, "b")
+async def test_end_during_a_store_outage_is_removed_from_the_store_later() -> None:
+    """An application that stays stored would be open again at the next scheduler."""
+    store, kept = await leading_core()
+    open_application(kept.core, "a")
+    open_application(kept.core, "b")
     await kept.save()
     store.away = True
     kept.core.handle(ev.ApplicationCancelled("a"), 1.0)
@@ -41,9 +41,9 @@ async def test_application_that_ends_while_the_store_is_away_is_forgotten_later(
     assert ["b"] == list(store.stored_applications())
 
 
-async def test_settings_changed_while_the_store_is_away_are_saved_later() -> None:
+async def test_settings_changed_during_a_store_outage_are_saved_later() -> None:
     """Settings are written only on change, so a lost write would never be repeated."""
-    store, kept = await leading()
+    store, kept = await leading_core()
     kept.settings = {"policy": "justitia"}
     await kept.save()
     store.away = True
@@ -57,14 +57,14 @@ async def test_settings_changed_while_the_store_is_away_are_saved_later() -> Non
     assert {"policy": "fcfs"} == store.stored_settings()
 
 
-async def test_many_applications_are_written_in_parts_and_all_of_them(
+async def test_many_applications_are_saved_in_parts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One write of 200,000 applications would take longer than the Redis timeout, every time."""
+    """One write of 200,000 applications would exceed the timeout of Redis every time."""
     monkeypatch.setattr(checkpointer, "_MOST_AT_ONCE", 4)
-    store, kept = await leading()
+    store, kept = await leading_core()
     for i in range(10):
-        opened(kept.core, f"a{i}")
+        open_application(kept.core, f"a{i}")
     kept.settings = {"policy": "justitia"}
     await kept.save()
     kept.core.handle(ev.ApplicationCancelled("a3"), 1.0)
@@ -76,7 +76,7 @@ async def test_many_applications_are_written_in_parts_and_all_of_them(
     assert 2 == kept.checkpointer.saves
 
 
-class LeavingStore(FakeSchedulerStore):
+class FailingStore(FakeSchedulerStore):
     """Store that is unreachable once, after its first save."""
 
     async def save(self, *arguments: Any) -> bool:
@@ -85,15 +85,15 @@ class LeavingStore(FakeSchedulerStore):
         return kept
 
 
-async def test_store_that_fails_between_two_parts_gets_all_of_them_again(
+async def test_store_that_fails_between_two_parts_gets_all_parts_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(checkpointer, "_MOST_AT_ONCE", 4)
-    store = LeavingStore()
+    store = FailingStore()
     kept = CheckpointedCore(store)
     await kept.become_leader()
     for i in range(10):
-        opened(kept.core, f"a{i}")
+        open_application(kept.core, f"a{i}")
     saved = await kept.save()
     written = len(store.stored_applications())
     store.away = False
@@ -105,12 +105,12 @@ async def test_store_that_fails_between_two_parts_gets_all_of_them_again(
 
 
 class EmptiedStore(FakeSchedulerStore):
-    """Store that is emptied before its second save is written, while the settings change."""
+    """Store that loses its data before its second save, while the settings change."""
 
     def __init__(self) -> None:
         super().__init__()
         self.kept: CheckpointedCore | None = None
-        """Core that saves next, until the store is emptied."""
+        """Core whose save writes to the emptied store."""
 
     async def save(self, *arguments: Any) -> bool:
         if self.kept is not None:
@@ -122,7 +122,6 @@ class EmptiedStore(FakeSchedulerStore):
 
 
 async def test_settings_changed_during_a_save_reach_an_emptied_store() -> None:
-    """The full save after the loss began with the earlier settings."""
     store = EmptiedStore()
     kept = CheckpointedCore(store)
     await kept.become_leader()

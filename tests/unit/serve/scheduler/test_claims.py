@@ -10,24 +10,24 @@ from justitia_ray.serve.scheduler.claims import Claim, LatelyTold, claim_of_infe
 _UNIT = Unit.APPLICATIONS
 
 
-def _tree(limit: float) -> TenantTree:
+def _tree_with_limit(limit: float) -> TenantTree:
     units = (Unit.TOKENS, Unit.COMPUTED_TOKENS)
     return TenantTree({"t": TenantNode(quotas=tuple(Quota(u, limit, Period.DAY) for u in units))})
 
 
-def test_possibly_cached_prompt_is_reserved_in_full() -> None:
-    """The prompt may have to be computed after all, so the whole of it is reserved."""
+def test_prompt_that_may_be_cached_is_reserved_in_full() -> None:
+    """The cached part may be evicted before the prompt is computed."""
     item = InferenceSubmitted("q", "a", "q", "i", 1_000, 20, 50, least_output_tokens=7)
 
-    wants, needs = claim_of_inference(_tree(400), "t", item)
+    wants, needs = claim_of_inference(_tree_with_limit(400), "t", item)
     assert {Unit.TOKENS: 1_007, Unit.COMPUTED_TOKENS: 400} == needs
     assert {Unit.TOKENS: 1_050, Unit.COMPUTED_TOKENS: 1_050} == wants
 
-    _, needs = claim_of_inference(_tree(4_000), "t", item)
+    _, needs = claim_of_inference(_tree_with_limit(4_000), "t", item)
     assert {Unit.TOKENS: 1_020, Unit.COMPUTED_TOKENS: 1_020} == needs
 
 
-def test_prefill_is_reserved_as_if_nothing_were_cached() -> None:
+def test_prefill_is_reserved_without_regard_to_the_cache() -> None:
     item = InferenceSubmitted("q", "a", "q", "i", 1_000, 20, 50, least_output_tokens=7)
     tree = TenantTree({"t": TenantNode(quotas=(Quota(Unit.KV_TOKEN_TIME, 10**6, Period.DAY),))})
     (plain, _), (wants, _) = (
@@ -37,7 +37,7 @@ def test_prefill_is_reserved_as_if_nothing_were_cached() -> None:
     assert wants[Unit.KV_TOKEN_TIME] == plain[Unit.KV_TOKEN_TIME] + 30_000
 
 
-def test_computed_tokens_are_used_without_what_was_cached() -> None:
+def test_cached_tokens_do_not_count_as_computed_tokens() -> None:
     inference = Inference("q", "a", "q", "i", 1_000, 20, 50, 1, 0.0, 1)
     assert 0 == used_by(inference)[Unit.COMPUTED_TOKENS]
 
@@ -47,37 +47,37 @@ def test_computed_tokens_are_used_without_what_was_cached() -> None:
     )
 
 
-def test_lost_ends_of_one_name_are_reported_together() -> None:
+def test_lost_ends_of_one_claim_name_are_reported_together() -> None:
     """The accounts identify a claim by its name, so two ends of one name would count once."""
     told = LatelyTold()
     for number in (1, 2, 3):
-        told.add(_claim("b"), Use("b", {_UNIT: 1.0}, is_final=True), number, 0.0)
+        told.add(_claim_of("b"), Use("b", {_UNIT: 1.0}, is_final=True), number, 0.0)
         told.note_over(Use("b", {_UNIT: 1.0}, is_over=True), number, 0.0)
-    told.add(_claim("b"), Use("b", {}, is_over=True), 4, 0.0)
+    told.add(_claim_of("b"), Use("b", {}, is_over=True), 4, 0.0)
 
     assert [Use("b", {_UNIT: 2.0}, is_over=True)] == told.after(1)
     assert (Ask("b", "t", {_UNIT: 2.0}, is_granted=True),) == told.asks(1)
     assert [] == told.after(3)
 
 
-def test_end_of_a_claim_of_which_nothing_was_used_changes_no_other() -> None:
+def test_end_of_an_unused_claim_changes_no_other_claim() -> None:
     told = LatelyTold()
-    told.add(_claim("b"), Use("b", {_UNIT: 1.0}, is_over=True), 1, 0.0)
-    told.add(_claim("b"), Use("b", {}, is_final=True), 5, 0.0)
+    told.add(_claim_of("b"), Use("b", {_UNIT: 1.0}, is_over=True), 1, 0.0)
+    told.add(_claim_of("b"), Use("b", {}, is_final=True), 5, 0.0)
     told.note_over(Use("b", {}, is_over=True), 6, 0.0)
 
     assert [] == told.after(1)
     assert [Use("b", {_UNIT: 1.0}, is_over=True)] == told.after(0)
 
 
-def test_name_that_another_tenant_has_used_since_is_counted_for_both() -> None:
+def test_claim_name_used_by_two_tenants_is_counted_for_both() -> None:
     told = LatelyTold()
-    told.add(_claim("b"), Use("b", {_UNIT: 1.0}, is_over=True), 1, 0.0)
-    told.add(_claim("b", "u"), Use("b", {_UNIT: 1.0}, is_over=True), 2, 0.0)
+    told.add(_claim_of("b"), Use("b", {_UNIT: 1.0}, is_over=True), 1, 0.0)
+    told.add(_claim_of("b", "u"), Use("b", {_UNIT: 1.0}, is_over=True), 2, 0.0)
 
     assert ["t", "u"] == [ask.tenant for ask in told.asks(0)]
     assert [Use("b", {_UNIT: 1.0}, is_over=True)] == told.after(0)
 
 
-def _claim(name: str, tenant: str = "t") -> Claim:
+def _claim_of(name: str, tenant: str = "t") -> Claim:
     return Claim(name, name, tenant, {_UNIT: 1.0})

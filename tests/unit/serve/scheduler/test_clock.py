@@ -11,10 +11,16 @@ from justitia_ray.serve.scheduler.clock import SteadyClock
 from justitia_ray.serve.scheduler.service import SchedulerService
 from tests.eventually import eventually
 from tests.unit.serve.scheduler import services
-from tests.unit.serve.scheduler.services import ManualClock, Services, grants, opened, pull
+from tests.unit.serve.scheduler.services import (
+    ManualClock,
+    Services,
+    arrival_of,
+    grants_in,
+    pull_of,
+)
 
 
-def test_clock_runs_with_the_process() -> None:
+def test_clock_advances_with_the_process() -> None:
     """Deadlines are due on time as long as the event loop runs."""
     monotonic = ManualClock()
     clock = SteadyClock(monotonic)
@@ -27,7 +33,7 @@ def test_clock_runs_with_the_process() -> None:
     assert clock.stalled_s == 0
 
 
-def test_time_of_a_stall_is_left_out() -> None:
+def test_clock_leaves_out_the_time_of_a_stall() -> None:
     """After a stall of 30 s no replica may count as silent for 30 s."""
     monotonic = ManualClock()
     clock = SteadyClock(monotonic)
@@ -40,8 +46,8 @@ def test_time_of_a_stall_is_left_out() -> None:
     assert clock.stalled_s == pytest.approx(29.8)
 
 
-def test_clock_never_falls() -> None:
-    """The core would replace an earlier time by the last one, and deadlines would be late."""
+def test_clock_never_goes_back() -> None:
+    """The core would take an earlier time as the last one, and deadlines would be late."""
     monotonic = ManualClock()
     clock = SteadyClock(monotonic)
     readings = []
@@ -58,7 +64,7 @@ _NAMES = ("large", "small")
 
 
 class Machine(Services):
-    """Machine with a wall clock set by the test and a real monotonic clock."""
+    """Services on a machine whose wall clock the test sets."""
 
     def __init__(self) -> None:
         super().__init__(clock=self._make_clock, save_interval_s=0.01)
@@ -76,41 +82,43 @@ async def machine() -> AsyncIterator[Machine]:
     await machine.close()
 
 
-def inference(request_id: str, application_id: str) -> InferenceSubmitted:
+def resubmitted_inference(request_id: str, application_id: str) -> InferenceSubmitted:
     """Return an inference that is resubmitted three seconds after its first submission."""
-    return services.inference(request_id, application_id, 50, resubmitted=True, age_s=3.0)
+    return services.submission_of(request_id, application_id, 50, resubmitted=True, age_s=3.0)
 
 
-async def granted(service: SchedulerService, epoch: int) -> list[Grant]:
-    """Let a replica pull until something is granted, and return the grants."""
+async def pull_until_granted(service: SchedulerService, epoch: int) -> list[Grant]:
+    """Let a replica pull until it is granted work, and return the grants."""
     number = 0
 
-    async def some() -> list[Grant]:
+    async def pull_grants() -> list[Grant]:
         nonlocal number
         number += 1
-        return grants(await service.pull(pull(number, epoch)))
+        return grants_in(await service.pull(pull_of(number, epoch)))
 
-    found: list[Grant] = await eventually(some, "something is granted")
+    found: list[Grant] = await eventually(pull_grants, "something is granted")
     return found
 
 
 @pytest.mark.parametrize("jump_s", [-5 * _HOUR_S, 5 * _HOUR_S], ids=["back", "forward"])
-async def test_ages_order_and_deadlines_outlive_a_jump_between_two_schedulers(
+async def test_ages_order_and_deadlines_survive_a_jump_of_the_wall_clock(
     machine: Machine, jump_s: float
 ) -> None:
-    """Stored times are of another clock; no age may be negative and no deadline immediate or late.
+    """Between two schedulers no age may become negative and no deadline immediate or late.
 
     The small application is opened last and has the smallest tag before and after the jump.
     """
-    before = await machine.start()
+    before = await machine.start_leader()
     for name, cost in (("large", 9_000.0), ("small", 1_000.0)):
-        await before.open_application(opened(name, cost))
+        await before.open_application(arrival_of(name, cost))
     tags = {name: (await before.application(name) or {})["virtual_finish_time"] for name in _NAMES}
     await before.term.end()
     machine.wall_ahead_s += jump_s
-    after = await machine.start()
-    await after.submit_many("i", 2, 0, (inference("l", "large"), inference("s", "small")))
-    first = await granted(after, 2)
+    after = await machine.start_leader()
+    await after.submit_many(
+        "i", 2, 0, (resubmitted_inference("l", "large"), resubmitted_inference("s", "small"))
+    )
+    first = await pull_until_granted(after, 2)
     known = {name: await after.application(name) or {} for name in _NAMES}
 
     assert tags == {name: one["virtual_finish_time"] for name, one in known.items()}
@@ -121,27 +129,27 @@ async def test_ages_order_and_deadlines_outlive_a_jump_between_two_schedulers(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("jump_s", [-5 * _HOUR_S, 5 * _HOUR_S], ids=["back", "forward"])
-async def test_restored_application_ends_after_its_idle_time_and_not_before(
+async def test_restored_application_ends_exactly_after_its_idle_time(
     machine: Machine, jump_s: float
 ) -> None:
-    """A jump forward must not end the application at once, a jump back not keep it for hours."""
-    before = await machine.start()
-    await before.open_application(opened("a"))
+    """The wall clock may have jumped in either direction between the schedulers."""
+    before = await machine.start_leader()
+    await before.open_application(arrival_of("a"))
     await before.term.end()
     machine.wall_ahead_s += jump_s
-    after = await machine.start(application_idle_s=0.2)
+    after = await machine.start_leader(application_idle_s=0.2)
 
     assert await after.application("a") is not None
-    await after.submit_many("i", 2, 0, (opened("a"),))
+    await after.submit_many("i", 2, 0, (arrival_of("a"),))
     mail = await after.poll_grants("i", 2, 0)
     (ended,) = [message for _, message in mail.messages if isinstance(message, EndApplication)]
     assert ended.ended_at >= ended.arrived_at
 
 
-async def test_wall_clock_jump_during_a_run_changes_nothing(machine: Machine) -> None:
-    """The clock reads the wall clock once, when it is created."""
-    service = await machine.start()
-    await service.open_application(opened("a"))
+async def test_wall_clock_jump_during_a_run_changes_no_time(machine: Machine) -> None:
+    """The scheduler's clock reads the wall clock once, when it is created."""
+    service = await machine.start_leader()
+    await service.open_application(arrival_of("a"))
     machine.wall_ahead_s -= 5 * _HOUR_S
     age_s = (await service.application("a") or {})["age_s"]
 
@@ -149,7 +157,7 @@ async def test_wall_clock_jump_during_a_run_changes_nothing(machine: Machine) ->
 
 
 def test_clock_starts_after_the_last_stored_time() -> None:
-    """The next time is later than every stored one; a clock that is ahead is not changed."""
+    """A wall clock that is already ahead is not changed."""
     behind = SteadyClock(lambda: 100.0, lambda: 1_000.0)
     ahead = SteadyClock(lambda: 100.0, lambda: 9_000.0)
     for clock in (behind, ahead):

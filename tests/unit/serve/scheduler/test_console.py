@@ -25,8 +25,8 @@ async def services() -> AsyncIterator[Services]:
 
 @pytest.fixture
 async def service(services: Services) -> SchedulerService:
-    """Return a leading service with a replica, and an open application of two tenants."""
-    service = await services.serving()
+    """Return a leading service with a replica and one open application in each of two tenants."""
+    service = await services.start_with_replica()
     for tenant in ("acme", "globex"):
         await service.open_application(
             ApplicationArrived(f"{tenant}|a", "class", tenant, 1.0, 100.0, "i0")
@@ -34,7 +34,7 @@ async def service(services: Services) -> SchedulerService:
     return service
 
 
-def read(told: tuple[int, int, bytes] | None) -> Frame:
+def frame_of(told: tuple[int, int, bytes] | None) -> Frame:
     assert told is not None
     frame = read_line(msgspec.json.decode(told[2]))
     assert isinstance(frame, Frame)
@@ -42,11 +42,11 @@ def read(told: tuple[int, int, bytes] | None) -> Frame:
     return frame
 
 
-async def test_nothing_is_recorded_until_somebody_asks(service: SchedulerService) -> None:
+async def test_console_records_nothing_before_the_first_request(service: SchedulerService) -> None:
     driver = service.term.driver
     assert driver.observer is None
 
-    frame = read(await service.console_frame(None, None, None))
+    frame = frame_of(await service.console_frame(None, None, None))
 
     assert service.console.is_watched
     assert frame.is_whole
@@ -54,7 +54,7 @@ async def test_nothing_is_recorded_until_somebody_asks(service: SchedulerService
     assert (frame.strip.state, frame.strip.replicas_up) == ("ready", 1)
 
 
-async def test_recording_ends_some_time_after_the_last_question(
+async def test_console_recording_ends_some_time_after_the_last_request(
     service: SchedulerService,
 ) -> None:
     await service.console_frame(None, None, None)
@@ -67,7 +67,7 @@ async def test_recording_ends_some_time_after_the_last_question(
     assert service.term.driver.observer is None
 
 
-async def test_readers_share_a_look_until_the_next_is_due(
+async def test_readers_share_a_frame_until_the_next_is_due(
     services: Services, service: SchedulerService
 ) -> None:
     first = await service.console_frame(None, None, None)
@@ -77,24 +77,24 @@ async def test_readers_share_a_look_until_the_next_is_due(
     assert await service.console_frame(None, *first[:2]) is None
 
     services.hands.at += 1.0
-    later = read(await service.console_frame(None, *first[:2]))
+    later = frame_of(await service.console_frame(None, *first[:2]))
     assert (later.number, later.is_whole) == (first[1] + 1, False)
 
 
-async def test_a_reader_of_another_epoch_gets_all_bars(
+async def test_reader_of_another_epoch_gets_all_bars(
     services: Services, service: SchedulerService
 ) -> None:
     first = await service.console_frame(None, None, None)
     assert first is not None
     services.hands.at += 1.0
 
-    assert read(await service.console_frame(None, first[0] + 1, first[1])).is_whole
+    assert frame_of(await service.console_frame(None, first[0] + 1, first[1])).is_whole
 
 
-async def test_a_look_that_takes_long_puts_the_next_off(
+async def test_slow_frame_postpones_the_next_one(
     services: Services, service: SchedulerService
 ) -> None:
-    """A look of 0.1 s may come every two seconds."""
+    """A frame that takes 0.1 s may be made every two seconds."""
     ticks = iter([0.0, 0.1, 0.1, 0.1, 9.0, 9.0, 9.0, 9.0])
     console = SchedulerConsole(service.term, service.inspector, lambda: next(ticks))
     first = console.frame(None, None, None)
@@ -108,7 +108,7 @@ async def test_a_look_that_takes_long_puts_the_next_off(
     assert console.frame(None, *first[:2]) is not None
 
 
-async def test_frames_of_one_look_are_bounded(
+async def test_number_of_bars_in_a_frame_is_bounded(
     service: SchedulerService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scheduler_console, "MOST_FRAMES", 2)
@@ -119,7 +119,7 @@ async def test_frames_of_one_look_are_bounded(
         await service.console_frame("initech", None, None)
 
 
-async def test_an_applications_calls_are_recorded(
+async def test_calls_of_an_application_are_recorded(
     services: Services, service: SchedulerService
 ) -> None:
     assert await service.console_application("acme|none") is None
@@ -133,8 +133,8 @@ async def test_an_applications_calls_are_recorded(
     assert timeline.trace is None
 
 
-async def test_a_traced_application_has_a_link_to_its_trace(services: Services) -> None:
-    service = services.service()
+async def test_traced_application_has_a_link_to_its_trace(services: Services) -> None:
+    service = services.new_service()
     service.term.config = service.term.config.model_copy(
         update={
             "tracing": service.term.config.tracing.model_copy(
@@ -164,15 +164,17 @@ async def test_a_traced_application_has_a_link_to_its_trace(services: Services) 
         (SchedulerStatus(replicas={"r": ReplicaView(state="serving")}), "ready", ""),
     ],
 )
-def test_the_strip_says_the_state_and_why(status: SchedulerStatus, state: str, why: str) -> None:
+def test_status_strip_says_the_state_and_its_reason(
+    status: SchedulerStatus, state: str, why: str
+) -> None:
     strip = strip_of(status)
 
     assert strip.state == state
     assert why in (strip.why or "")
 
 
-def test_quotas_are_told_with_their_nodes() -> None:
-    """A node without a live application may have used up its quota, and has a row for it."""
+def test_frame_has_all_nodes_with_quotas() -> None:
+    """A node without a live application may have used up its quota."""
     quota = {"unit": "tokens", "per": "hour", "limit": 10.0, "used": 8.0, "claimed": 1.0}
     quota |= {"remaining": 1.0, "reset_s": 60.0, "on_exhausted": "reject", "exceeded": 0}
     share = NodeShare(

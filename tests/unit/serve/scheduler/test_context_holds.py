@@ -11,11 +11,11 @@ from justitia_ray.core.entities import Outcome, ReplicaCapacity
 from justitia_ray.core.events import ApplicationClosed, LeaseFinished
 from justitia_ray.protocol.messages import HoldContext, ReleaseContexts, ReplicaMail
 from justitia_ray.serve.scheduler.service import SchedulerService
-from tests.unit.serve.scheduler.services import Services, inference, opened, pull
+from tests.unit.serve.scheduler.services import Services, arrival_of, pull_of, submission_of
 
 HOLDING = ReplicaCapacity(100, caches_prefixes=True, holds_contexts=True)
 UNKNOWN_S = 3.0
-"""Time for which a context pays while neither gaps nor the time of a prompt are known."""
+"""Seconds for which a context is held while neither gaps nor prompt times are known."""
 
 
 @pytest_asyncio.fixture
@@ -25,7 +25,7 @@ async def services() -> AsyncIterator[Services]:
     await services.close()
 
 
-class Replica:
+class PullingOnCall:
     """Replica that pulls when it is called."""
 
     def __init__(self, service: SchedulerService, capacity: ReplicaCapacity) -> None:
@@ -37,32 +37,34 @@ class Replica:
     async def pull(self, **fields: Any) -> list[object]:
         self._number += 1
         mail: ReplicaMail = await self._service.pull(
-            pull(self._number, ack=self._read, capacity=self._capacity, **fields)
+            pull_of(self._number, ack=self._read, capacity=self._capacity, **fields)
         )
         self._read = max((place for place, _ in mail.messages), default=self._read)
         return [message for _, message in mail.messages]
 
 
-async def leased(service: SchedulerService, replica: Replica) -> tuple[Grant, list[object]]:
+async def lease_one(
+    service: SchedulerService, replica: PullingOnCall
+) -> tuple[Grant, list[object]]:
     """Submit an inference; return its grant and all messages to the replica."""
     await replica.pull()
-    await service.submit_many("i", 1, 0, (opened(), inference()))
+    await service.submit_many("i", 1, 0, (arrival_of(), submission_of()))
     messages = await replica.pull(progress=None)
     [grant] = [message for message in messages if isinstance(message, Grant)]
     return grant, messages
 
 
-async def test_each_lease_is_followed_by_the_hold_of_its_context(services: Services) -> None:
-    service = await services.start()
-    grant, messages = await leased(service, Replica(service, HOLDING))
+async def test_each_grant_is_followed_by_the_hold_of_its_context(services: Services) -> None:
+    service = await services.start_leader()
+    grant, messages = await lease_one(service, PullingOnCall(service, HOLDING))
 
     assert [grant, HoldContext(grant.lease_id, "a", UNKNOWN_S)] == messages
 
 
 async def test_end_of_an_application_releases_its_contexts(services: Services) -> None:
-    service = await services.start()
-    replica = Replica(service, HOLDING)
-    grant, _ = await leased(service, replica)
+    service = await services.start_leader()
+    replica = PullingOnCall(service, HOLDING)
+    grant, _ = await lease_one(service, replica)
     ended = LeaseFinished(grant.lease_id, 20, 10, Outcome.FINISHED)
     await replica.pull(progress=None, finished=(ended,))
     await service.submit_many("i", 1, 0, (ApplicationClosed("a"),))
@@ -70,13 +72,13 @@ async def test_end_of_an_application_releases_its_contexts(services: Services) -
     assert [ReleaseContexts("a")] == await replica.pull(progress=None)
 
 
-async def test_last_inference_of_a_closed_application_holds_nothing(services: Services) -> None:
-    service = await services.start()
-    replica = Replica(service, HOLDING)
+async def test_last_inference_of_a_closed_application_is_not_held(services: Services) -> None:
+    service = await services.start_leader()
+    replica = PullingOnCall(service, HOLDING)
     await replica.pull()
-    await service.submit_many("i", 1, 0, (opened(), inference(prompt_tokens=80)))
+    await service.submit_many("i", 1, 0, (arrival_of(), submission_of(prompt_tokens=80)))
     first, hold = await replica.pull(progress=None)
-    await service.submit_many("i", 1, 0, (inference("q2"), ApplicationClosed("a")))
+    await service.submit_many("i", 1, 0, (submission_of("q2"), ApplicationClosed("a")))
     assert isinstance(first, Grant)
     ended = LeaseFinished(first.lease_id, 80, 10, Outcome.FINISHED)
     messages = await replica.pull(progress=None, finished=(ended,))
@@ -86,18 +88,18 @@ async def test_last_inference_of_a_closed_application_holds_nothing(services: Se
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "justitia"])
-async def test_without_a_working_set_nothing_is_held(policy: str, services: Services) -> None:
-    service = await services.start()
+async def test_no_context_is_held_without_a_working_set(policy: str, services: Services) -> None:
+    service = await services.start_leader()
     options = {"working_set": False} if policy == "justitia" else {}
     await service.configure({"policy": policy, "policy_options": options})
-    grant, messages = await leased(service, Replica(service, HOLDING))
+    grant, messages = await lease_one(service, PullingOnCall(service, HOLDING))
 
     assert [grant] == messages
 
 
-async def test_replica_that_holds_no_contexts_gets_no_holds(services: Services) -> None:
-    service = await services.start()
-    grant, messages = await leased(service, Replica(service, ReplicaCapacity(100)))
+async def test_replica_that_cannot_hold_contexts_gets_no_holds(services: Services) -> None:
+    service = await services.start_leader()
+    grant, messages = await lease_one(service, PullingOnCall(service, ReplicaCapacity(100)))
 
     assert [grant] == messages
     assert service.term.driver.holds is None

@@ -16,18 +16,22 @@ from justitia_ray.serve.scheduler.clock import SteadyClock
 from justitia_ray.serve.scheduler.core_driver import CoreDriver
 from justitia_ray.serve.scheduler.outboxes import Outboxes
 from justitia_ray.store.scheduler_store import StoredState
-from tests.unit.serve.scheduler.services import inference, opened
+from tests.unit.serve.scheduler.services import arrival_of, submission_of
 
 
 async def test_failing_metrics_lose_no_grant(caplog: pytest.LogCaptureFixture) -> None:
-    """The error is logged once.
+    """The error of the metrics is logged once.
 
     An undelivered grant would hold its memory until its lease lapses.
     """
     metrics = cast(SchedulerMetrics, object())  # every metric update fails
     driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m", metrics)
     line = driver.outboxes.of_ingress("i")
-    for event in (opened(), inference("q"), ev.ReplicaPulled("r", ReplicaCapacity(100), 100)):
+    for event in (
+        arrival_of(),
+        submission_of("q"),
+        ev.ReplicaPulled("r", ReplicaCapacity(100), 100),
+    ):
         driver.apply(event)
 
     assert ["q"] == [told.request_id for _, told in line.unread(0) if isinstance(told, Grant)]
@@ -38,13 +42,17 @@ async def test_failing_metrics_lose_no_grant(caplog: pytest.LogCaptureFixture) -
     driver.stop_timer()
 
 
-async def test_failing_observer_loses_no_grant_and_sees_no_more(
+async def test_failing_observer_loses_no_grant_and_is_called_no_more(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
     line = driver.outboxes.of_ingress("i")
     driver.observer = lambda event, actions, now: 1 / 0  # type: ignore[assignment]
-    for event in (opened(), inference("q"), ev.ReplicaPulled("r", ReplicaCapacity(100), 100)):
+    for event in (
+        arrival_of(),
+        submission_of("q"),
+        ev.ReplicaPulled("r", ReplicaCapacity(100), 100),
+    ):
         driver.apply(event)
 
     assert ["q"] == [told.request_id for _, told in line.unread(0) if isinstance(told, Grant)]
@@ -57,19 +65,19 @@ async def test_each_grant_of_a_pull_is_counted_as_a_decision() -> None:
     """The three decisions are an application, two inferences, and the pull that grants both."""
     driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
     pull = ev.ReplicaPulled("r", ReplicaCapacity(100), 100)
-    for event in (opened(), inference("q1"), inference("q2"), pull):
+    for event in (arrival_of(), submission_of("q1"), submission_of("q2"), pull):
         driver.apply(event)
 
     assert 5 == driver.decisions.totals()["count"]
     driver.stop_timer()
 
 
-async def test_timer_is_reset_for_an_earlier_deadline_only() -> None:
+async def test_timer_is_reset_only_for_an_earlier_deadline() -> None:
     """Nearly every event sets a deadline, and nearly all are later than the next one."""
     driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
     driver.apply(ev.ReplicaPulled("r", ReplicaCapacity(100), 100))
     until_lost = driver._timer
-    driver.apply(opened())
+    driver.apply(arrival_of())
     driver.apply(ev.ReplicaPulled("r", ReplicaCapacity(100), 100))
 
     assert until_lost is not None
@@ -86,9 +94,7 @@ async def test_timer_is_reset_for_an_earlier_deadline_only() -> None:
     driver.stop_timer()
 
 
-async def test_tenants_of_the_settings_reach_the_core_when_they_change_and_after_a_restart() -> (
-    None
-):
+async def test_tenant_tree_reaches_the_core_on_change_and_after_a_restart() -> None:
     """The tree is stored with the settings, so the next scheduler shares by the same tree."""
     driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
     tenants = {"acme": {"weight": 3.0, "max_weight": 4.0}}
@@ -111,7 +117,7 @@ async def test_tenants_of_the_settings_reach_the_core_when_they_change_and_after
 async def test_moved_setting_is_accepted_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A configuration file of the previous version still works. The log names the new setting."""
+    """A configuration file of the previous version still works; the log names the new setting."""
     driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
     driver.begin(StoredState(None, {}, None, {}), 1)
 
@@ -122,7 +128,7 @@ async def test_moved_setting_is_accepted_and_logged(
 
 
 async def test_stored_policy_that_moved_to_the_lab_is_accepted() -> None:
-    """The stored settings have the policy's old name until a new file changes them."""
+    """Stored settings have the policy's old name until a new file changes them."""
     driver = CoreDriver(SchedulerSection(), SteadyClock(), Outboxes(), "m")
     driver.begin(StoredState(None, {}, {"policy": "drr"}, {}), 2)
 

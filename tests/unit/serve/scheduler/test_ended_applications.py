@@ -12,7 +12,13 @@ from justitia_ray.core.events import ApplicationClosed, LeaseFinished, Resubmitt
 from justitia_ray.protocol.messages import IngressMail
 from justitia_ray.serve.scheduler.clock import SteadyClock
 from justitia_ray.serve.scheduler.service import SchedulerService
-from tests.unit.serve.scheduler.services import Services, grants, inference, opened, pull
+from tests.unit.serve.scheduler.services import (
+    Services,
+    arrival_of,
+    grants_in,
+    pull_of,
+    submission_of,
+)
 
 _VERBS = {
     "cancel": Refusal.APPLICATION_CANCELLED,
@@ -29,228 +35,240 @@ async def services() -> AsyncIterator[Services]:
 
 @pytest.fixture
 async def service(services: Services) -> SchedulerService:
-    return await services.start()
+    return await services.start_leader()
 
 
-async def end(service: SchedulerService, verb: str, name: str = "a") -> bool:
+async def end_application(service: SchedulerService, verb: str, name: str = "a") -> bool:
     ended: bool = await getattr(service, f"{verb}_application")(name)
     return ended
 
 
-async def ended(service: SchedulerService, verb: str) -> None:
+async def open_and_end(service: SchedulerService, verb: str) -> None:
     """Open an application and end it without outstanding inferences."""
-    await service.open_application(opened("a"))
-    assert await end(service, verb)
+    await service.open_application(arrival_of("a"))
+    assert await end_application(service, verb)
     assert "a" not in service.term.driver.core.state.applications
 
 
-async def _cancelled_at_the_next(services: Services) -> SchedulerService:
-    """Return a new scheduler, at which an application of the previous one has been cancelled."""
-    old = await services.start()
-    await old.open_application(replace(opened("a"), keeps_ends=True))
+async def _successor_of_cancelled(services: Services) -> SchedulerService:
+    """Return a new scheduler after the previous one has cancelled an application."""
+    old = await services.start_leader()
+    await old.open_application(replace(arrival_of("a"), keeps_ends=True))
     await old.term.checkpointer.save_once()
-    service = await services.start()
-    await end(service, "cancel")
+    service = await services.start_leader()
+    await end_application(service, "cancel")
     return service
 
 
-def refusals(mail: IngressMail) -> list[tuple[type, Refusal]]:
+def refusals_in(mail: IngressMail) -> list[tuple[type, Refusal]]:
     messages = [message for _, message in mail.messages]
     return [(type(m), m.reason) for m in messages if isinstance(m, Refuse | RefuseApplication)]
 
 
-def _call(request_id: str, ingress_id: str, *, reopens: bool = False) -> tuple[Any, ...]:
-    """Return the items that an ingress submits for a call of the application, with its opening."""
-    arrival = replace(opened("a"), ingress_id=ingress_id, reopens=reopens)
-    return arrival, replace(inference(request_id, "a"), ingress_id=ingress_id)
+def _submission(request_id: str, ingress_id: str, *, reopens: bool = False) -> tuple[Any, ...]:
+    """Return what an ingress submits for a call: the inference and its opening."""
+    arrival = replace(arrival_of("a"), ingress_id=ingress_id, reopens=reopens)
+    return arrival, replace(submission_of(request_id, "a"), ingress_id=ingress_id)
 
 
 @pytest.mark.parametrize("verb", _VERBS)
 async def test_next_inference_of_an_ended_application_is_refused(
     service: SchedulerService, verb: str
 ) -> None:
-    """The agent has not learned of the end, and its next call may reach any ingress."""
-    await ended(service, verb)
+    """The agent does not know of the end, and its next call may reach any ingress."""
+    await open_and_end(service, verb)
     reason = _VERBS[verb]
     for ingress_id in ("i", "another"):
-        items = (replace(opened("a"), ingress_id=ingress_id), inference("q", "a"))
+        items = (replace(arrival_of("a"), ingress_id=ingress_id), submission_of("q", "a"))
         items = (items[0], replace(items[1], ingress_id=ingress_id))
         mail = await service.submit_many(ingress_id, 1, 0, items)
-        assert [(RefuseApplication, reason), (Refuse, reason)] == refusals(mail)
+        assert [(RefuseApplication, reason), (Refuse, reason)] == refusals_in(mail)
     assert not service.term.driver.core.state.applications
     assert await service.application("a") is None
 
 
-async def test_reason_is_that_of_the_last_end(service: SchedulerService) -> None:
-    """An application that is closed with outstanding inferences may then be cancelled."""
-    await service.submit_many("i", 1, 0, (opened("a"), inference("q", "a")))
-    await end(service, "close")
-    await end(service, "cancel")
-    assert not await end(service, "close")
-    mail = await service.submit_many("i", 1, 1, (opened("a"), inference("q2", "a")))
+async def test_refusal_has_the_reason_of_the_last_end(service: SchedulerService) -> None:
+    """An application closed with outstanding inferences may be cancelled later."""
+    await service.submit_many("i", 1, 0, (arrival_of("a"), submission_of("q", "a")))
+    await end_application(service, "close")
+    await end_application(service, "cancel")
+    assert not await end_application(service, "close")
+    mail = await service.submit_many("i", 1, 1, (arrival_of("a"), submission_of("q2", "a")))
 
-    assert Refusal.APPLICATION_CANCELLED in {reason for _, reason in refusals(mail)}
-    assert Refusal.APPLICATION_CLOSED not in {reason for _, reason in refusals(mail)}
+    assert Refusal.APPLICATION_CANCELLED in {reason for _, reason in refusals_in(mail)}
+    assert Refusal.APPLICATION_CLOSED not in {reason for _, reason in refusals_in(mail)}
 
 
-async def test_call_that_opens_the_id_lets_it_take_inferences_again(
+async def test_call_that_reopens_an_ended_id_is_admitted(
     service: SchedulerService,
 ) -> None:
-    await ended(service, "cancel")
-    assert (await service.open_application(opened("a"))).refusal is None
-    mail = await service.submit_many("i", 1, 0, (inference("q", "a"),))
-    assert [] == refusals(mail)
-    await end(service, "cancel")
-    again = (replace(opened("a"), reopens=True), inference("q2", "a"))
+    await open_and_end(service, "cancel")
+    assert (await service.open_application(arrival_of("a"))).refusal is None
+    mail = await service.submit_many("i", 1, 0, (submission_of("q", "a"),))
+    assert [] == refusals_in(mail)
+    await end_application(service, "cancel")
+    again = (replace(arrival_of("a"), reopens=True), submission_of("q2", "a"))
 
-    assert [] == refusals(await service.submit_many("i", 1, 9, again))
+    assert [] == refusals_in(await service.submit_many("i", 1, 9, again))
 
 
-async def test_ingress_that_reopens_the_id_does_not_receive_the_earlier_end(
+async def test_ingress_that_reopens_an_id_does_not_receive_the_earlier_end(
     service: SchedulerService,
 ) -> None:
-    """Otherwise the ingress would forget the new application."""
-    await ended(service, "cancel")
-    await service.open_application(opened("a"))
-    mail = await service.submit_many("i", 1, 0, (inference("q", "a"),))
+    """The earlier end would make the ingress forget the new application."""
+    await open_and_end(service, "cancel")
+    await service.open_application(arrival_of("a"))
+    mail = await service.submit_many("i", 1, 0, (submission_of("q", "a"),))
 
     assert [] == [message for _, message in mail.messages if isinstance(message, EndApplication)]
 
 
-async def test_resubmitted_inference_is_admitted(service: SchedulerService) -> None:
-    """The inference was waiting before, and the answers to its first submission were lost."""
-    await ended(service, "close")
+async def test_resubmitted_inference_of_a_closed_application_is_admitted(
+    service: SchedulerService,
+) -> None:
+    """The answers to the inference's first submission were lost."""
+    await open_and_end(service, "close")
     items = (
-        replace(opened("a"), resubmitted=True),
-        replace(inference("q", "a"), resubmitted=True),
+        replace(arrival_of("a"), resubmitted=True),
+        replace(submission_of("q", "a"), resubmitted=True),
     )
 
-    assert [] == refusals(await service.submit_many("i", 1, 0, items))
+    assert [] == refusals_in(await service.submit_many("i", 1, 0, items))
     assert "q" in service.term.driver.core.state.inferences
 
 
 async def test_inference_of_a_cancelled_application_is_not_readmitted(
     service: SchedulerService,
 ) -> None:
-    """An ingress may learn of the lost lease before its reason, and resubmit."""
-    await ended(service, "cancel")
+    """An ingress may learn that the lease is lost before it learns why, and resubmit."""
+    await open_and_end(service, "cancel")
     items = (
-        replace(opened("a"), resubmitted=True),
-        replace(inference("q+", "a"), resubmitted=True),
+        replace(arrival_of("a"), resubmitted=True),
+        replace(submission_of("q+", "a"), resubmitted=True),
     )
     mail = await service.submit_many("i", 1, 0, items)
 
     reason = Refusal.APPLICATION_CANCELLED
-    assert [(RefuseApplication, reason), (Refuse, reason)] == refusals(mail)
+    assert [(RefuseApplication, reason), (Refuse, reason)] == refusals_in(mail)
     assert not service.term.driver.core.state.applications
 
 
 async def test_reopened_application_survives_a_late_end_report(
     service: SchedulerService,
 ) -> None:
-    """Another ingress reopened the id, and the one that ended it has not been informed."""
-    await service.submit_many("i", 1, 0, (replace(opened("a"), resubmitted=True),))
+    """Another ingress reopened the id, unknown to the one that ended it."""
+    await service.submit_many("i", 1, 0, (replace(arrival_of("a"), resubmitted=True),))
     await service.restore_ended([("a", "application_cancelled", 10.0)])
 
-    assert [] == refusals(await service.submit_many("i", 1, 0, (inference("q", "a"),)))
+    assert [] == refusals_in(await service.submit_many("i", 1, 0, (submission_of("q", "a"),)))
 
 
-async def test_application_closed_by_its_last_inference_starts_again(
+async def test_application_closed_by_its_last_inference_is_reopened_by_a_retry(
     service: SchedulerService,
 ) -> None:
-    """The call may have to be retried, and most applications consist of one call."""
-    await service.pull(pull(1))
-    items = (opened("a"), inference("q", "a"), ApplicationClosed("a"))
+    """Most applications consist of one call, which may have to be retried."""
+    await service.pull(pull_of(1))
+    items = (arrival_of("a"), submission_of("q", "a"), ApplicationClosed("a"))
     await service.submit_many("i", 1, 0, items)
-    [grant] = grants(await service.pull(pull(2)))
-    await service.pull(pull(3, finished=(LeaseFinished(grant.lease_id, 5, 1, Outcome.FINISHED),)))
+    [grant] = grants_in(await service.pull(pull_of(2)))
+    await service.pull(
+        pull_of(3, finished=(LeaseFinished(grant.lease_id, 5, 1, Outcome.FINISHED),))
+    )
     assert "a" not in service.term.driver.core.state.applications
-    mail = await service.submit_many("i", 1, 9, (opened("a"), inference("q2", "a")))
+    mail = await service.submit_many("i", 1, 9, (arrival_of("a"), submission_of("q2", "a")))
 
-    assert [] == refusals(mail)
+    assert [] == refusals_in(mail)
 
 
 @pytest.mark.parametrize("verb", _VERBS)
-async def test_id_that_was_never_open_is_not_kept(service: SchedulerService, verb: str) -> None:
+async def test_end_of_an_id_that_was_never_open_is_not_recorded(
+    service: SchedulerService, verb: str
+) -> None:
     """A script may end leftovers of an earlier run before it starts."""
-    assert not await end(service, verb)
-    mail = await service.submit_many("i", 1, 0, (opened("a"), inference("q", "a")))
+    assert not await end_application(service, verb)
+    mail = await service.submit_many("i", 1, 0, (arrival_of("a"), submission_of("q", "a")))
 
-    assert [] == refusals(mail)
+    assert [] == refusals_in(mail)
 
 
-async def test_id_is_not_reopened_while_ends_of_cancelled_inferences_are_due(
+async def test_id_is_not_reopened_before_its_cancelled_inferences_have_ended(
     services: Services,
 ) -> None:
-    service = await _cancelled_at_the_next(services)
-    too_early = await service.open_application(opened("a"))
+    service = await _successor_of_cancelled(services)
+    too_early = await service.open_application(arrival_of("a"))
     await service.submit_many("i", service.term.epoch, 0, (Resubmitted("i"),))
-    later = await service.open_application(opened("a"))
+    later = await service.open_application(arrival_of("a"))
 
     assert (Refusal.APPLICATION_ENDING, None) == (too_early.refusal, later.refusal)
     assert not service.term.driver.core.state.applications["a"].state.is_cancelled
 
 
-async def test_call_with_an_opening_is_retried_while_such_ends_are_due(
+async def test_call_with_an_opening_is_retried_until_cancelled_inferences_have_ended(
     services: Services,
 ) -> None:
-    """An application that was first used with another model is opened here by its first call."""
-    service = await _cancelled_at_the_next(services)
+    """An application first used with another model is opened by its first call to this one."""
+    service = await _successor_of_cancelled(services)
     epoch = service.term.epoch
-    cancelled = await service.submit_many("j", epoch, 0, _call("q0", "j"))
-    opening = _call("q1", "j", reopens=True)
+    cancelled = await service.submit_many("j", epoch, 0, _submission("q0", "j"))
+    opening = _submission("q1", "j", reopens=True)
     too_early = await service.submit_many("j", epoch, 2, opening)
-    another = await service.submit_many("k", epoch, 0, _call("q2", "k"))
+    another = await service.submit_many("k", epoch, 0, _submission("q2", "k"))
     await service.submit_many("i", epoch, 0, (Resubmitted("i"),))
-    later = await service.submit_many("j", epoch, 4, _call("q3", "j", reopens=True))
+    later = await service.submit_many("j", epoch, 4, _submission("q3", "j", reopens=True))
 
     for mail, reason in (
         (cancelled, Refusal.APPLICATION_CANCELLED),
         (too_early, Refusal.APPLICATION_ENDING),
         (another, Refusal.APPLICATION_ENDING),
     ):
-        assert [(RefuseApplication, reason), (Refuse, reason)] == refusals(mail)
-    assert [] == refusals(later)
+        assert [(RefuseApplication, reason), (Refuse, reason)] == refusals_in(mail)
+    assert [] == refusals_in(later)
 
 
-async def test_call_of_a_closed_application_is_retried_while_its_end_is_due(
+async def test_call_of_a_closed_application_is_retried_until_its_end_is_stored(
     services: Services,
 ) -> None:
-    """The previous scheduler died after the last call was answered and before it was saved."""
-    old = await services.start()
-    waits = (replace(opened("a"), keeps_ends=True), inference("q", "a"), ApplicationClosed("a"))
+    """The previous scheduler died between the last call's answer and the next save."""
+    old = await services.start_leader()
+    waits = (
+        replace(arrival_of("a"), keeps_ends=True),
+        submission_of("q", "a"),
+        ApplicationClosed("a"),
+    )
     await old.submit_many("i", old.term.epoch, 0, waits)
     await old.term.checkpointer.save_once()
-    service = await services.start()
+    service = await services.start_leader()
     epoch = service.term.epoch
-    too_early = await service.submit_many("j", epoch, 0, _call("q1", "j"))
+    too_early = await service.submit_many("j", epoch, 0, _submission("q1", "j"))
     await service.submit_many("i", epoch, 0, (Resubmitted("i"),))
-    later = await service.submit_many("j", epoch, 1, _call("q2", "j"))
+    later = await service.submit_many("j", epoch, 1, _submission("q2", "j"))
 
-    assert [(Refuse, Refusal.APPLICATION_ENDING)] == refusals(too_early)
-    assert [] == refusals(later)
+    assert [(Refuse, Refusal.APPLICATION_ENDING)] == refusals_in(too_early)
+    assert [] == refusals_in(later)
 
 
 async def test_closed_application_that_is_reopened_continues(service: SchedulerService) -> None:
-    """One of its inferences still waits, so the opening must reopen the application."""
-    await service.submit_many("i", 1, 0, (opened("a"), inference("q", "a")))
-    await end(service, "close")
-    refused = await service.submit_many("i", 1, 0, (inference("q1", "a"),))
-    again = await service.open_application(opened("a"))
+    """An inference of the closed application still waits."""
+    await service.submit_many("i", 1, 0, (arrival_of("a"), submission_of("q", "a")))
+    await end_application(service, "close")
+    refused = await service.submit_many("i", 1, 0, (submission_of("q1", "a"),))
+    again = await service.open_application(arrival_of("a"))
 
-    assert [(Refuse, Refusal.APPLICATION_CLOSED)] == refusals(refused)
+    assert [(Refuse, Refusal.APPLICATION_CLOSED)] == refusals_in(refused)
     assert again.refusal is None
-    assert [] == refusals(await service.submit_many("i", 1, 1, (inference("q2", "a"),)))
+    assert [] == refusals_in(await service.submit_many("i", 1, 1, (submission_of("q2", "a"),)))
 
 
-async def test_ingress_remembers_ends_cancelled_before_it_joined(
+async def test_ingress_remembers_ends_of_other_ingresses(
     services: Services,
 ) -> None:
-    """Otherwise a refusal would make the ingress forget ends that only it remembers."""
-    service = await _cancelled_at_the_next(services)
+    """Otherwise a refusal would make the ingress forget ends that only it knows."""
+    service = await _successor_of_cancelled(services)
     epoch = service.term.epoch
-    ended = replace(inference("q", "a"), resubmitted=True, lease_id="1-1", outcome=Outcome.FINISHED)
-    items = (replace(opened("a"), resubmitted=True, keeps_ends=True), ended, Resubmitted("i"))
+    ended = replace(
+        submission_of("q", "a"), resubmitted=True, lease_id="1-1", outcome=Outcome.FINISHED
+    )
+    items = (replace(arrival_of("a"), resubmitted=True, keeps_ends=True), ended, Resubmitted("i"))
     mail = await service.submit_many("i", epoch, 0, items)
 
     [over] = [message for _, message in mail.messages]
@@ -259,13 +277,13 @@ async def test_ingress_remembers_ends_cancelled_before_it_joined(
 
 
 async def test_ingresses_send_ended_applications_to_a_new_scheduler(services: Services) -> None:
-    service = await services.start()
+    service = await services.start_leader()
     await service.restore_ended(
         [("a", "application_cancelled", 10.0), ("b", "application_closed", 1e6)]
     )
-    items = (opened("a"), inference("q", "a"), opened("b"), inference("r", "b"))
+    items = (arrival_of("a"), submission_of("q", "a"), arrival_of("b"), submission_of("r", "b"))
     mail = await service.submit_many("i", 1, 0, items)
 
     cancelled = Refusal.APPLICATION_CANCELLED
-    assert [(RefuseApplication, cancelled), (Refuse, cancelled)] == refusals(mail)
+    assert [(RefuseApplication, cancelled), (Refuse, cancelled)] == refusals_in(mail)
     assert ["b"] == list(service.term.driver.core.state.applications)

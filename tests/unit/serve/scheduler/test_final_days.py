@@ -7,16 +7,16 @@ from tests.unit.serve.scheduler.services import Services
 _TODAY = 20
 
 
-async def test_successor_with_a_slow_clock_adds_nothing_to_a_final_day() -> None:
-    """A day is final once a checkpoint of the next day is stored, and time continues from there."""
+async def test_slow_wall_clock_after_a_restart_adds_no_usage_to_a_final_day() -> None:
+    """A day is final once a checkpoint of the next day is stored."""
     walls = iter([_TODAY * DAY_S + 5.0, _TODAY * DAY_S - 60.0])
     services = Services(clock=lambda: SteadyClock(lambda: 100.0, lambda: next(walls)))
-    first = await services.start()
+    first = await services.start_leader()
     before = (await first.usage([]))["open_from"]
     await first.term.checkpointer.next_save()
     after = (await first.usage([]))["open_from"]
     await first.term.end()
-    second = await services.start()
+    second = await services.start_leader()
     now, later = second.term.driver.now(), (await second.usage([]))["open_from"]
     await services.close()
 

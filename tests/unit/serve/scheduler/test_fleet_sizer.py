@@ -12,11 +12,11 @@ from justitia_ray.core import SchedulerCore
 from justitia_ray.scaling.sizing import SizingRules
 from justitia_ray.serve.scheduler.fleet_sizer import FleetSizer
 from tests.core_driver import PATIENT, CoreDriver
-from tests.unit.serve.scheduler.services import Services, exporter_of, inference, opened
+from tests.unit.serve.scheduler.services import Services, arrival_of, exporter_of, submission_of
 
 
-def question(**rules: Any) -> dict[str, Any]:
-    """Return the question of Serve's policy with these rules."""
+def question_of(**rules: Any) -> dict[str, Any]:
+    """Return the request of Ray Serve's autoscaling policy with these rules."""
     return {
         "rules": asdict(SizingRules(**rules)),
         "fleet": {"starting": 0, "load_s": None},
@@ -24,7 +24,7 @@ def question(**rules: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def core() -> SchedulerCore:
+def waiting_core() -> SchedulerCore:
     """Scheduler core with one waiting application and no replica."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open()
@@ -32,45 +32,47 @@ def core() -> SchedulerCore:
     return driver.core
 
 
-def test_configured_rules_apply_until_the_first_question(core: SchedulerCore) -> None:
-    """The policy sends the rules of the latest deployment, which this scheduler may lack."""
+def test_configured_sizing_rules_apply_until_the_first_request(waiting_core: SchedulerCore) -> None:
+    """The policy sends the rules of the latest deployment."""
     sizer = FleetSizer(AutoscalingSection(max_replicas=9, min_replicas=2))
-    own = sizer.decision(core, 100.0)
-    asked = sizer.answer(core, 110.0, question(minimum=5, maximum=9))
-    later = sizer.decision(core, 120.0)
-    forgotten = sizer.decision(core, 200.0)
+    own = sizer.decision(waiting_core, 100.0)
+    asked = sizer.answer(waiting_core, 110.0, question_of(minimum=5, maximum=9))
+    later = sizer.decision(waiting_core, 120.0)
+    forgotten = sizer.decision(waiting_core, 200.0)
 
     assert [2, 5, 5, 2] == [own.wanted, asked["wanted"], later.wanted, forgotten.wanted]
 
 
-def test_target_is_that_of_a_recent_question_or_the_configured_one(core: SchedulerCore) -> None:
+def test_target_drain_time_is_that_of_a_recent_request_or_the_configured_one(
+    waiting_core: SchedulerCore,
+) -> None:
     """An alert uses the metric; without autoscaling there is no target."""
     sizer = FleetSizer(AutoscalingSection(max_replicas=9, target_drain_s=30.0))
-    sizer.answer(core, 100.0, question(target_drain_s=20.0))
+    sizer.answer(waiting_core, 100.0, question_of(target_drain_s=20.0))
     asked = sizer.target_drain_s
-    sizer.decision(core, 200.0)
+    sizer.decision(waiting_core, 200.0)
 
     assert (20.0, 30.0) == (asked, sizer.target_drain_s)
     assert FleetSizer(None).target_drain_s is None
 
 
-def test_without_rules_one_replica_is_wanted_for_waiting_inferences() -> None:
-    """The wanted count is exported even without autoscaling, for operators."""
+def test_one_replica_is_wanted_for_waiting_inferences_without_autoscaling() -> None:
+    """Operators see the wanted count even without autoscaling."""
     empty = SchedulerCore()
 
     assert 1 == FleetSizer(None).decision(empty, 0.0).wanted
 
 
-def test_decision_is_cached_for_a_fraction_of_a_second(core: SchedulerCore) -> None:
+def test_size_decision_is_cached_for_a_fraction_of_a_second(waiting_core: SchedulerCore) -> None:
     """The computation reads all applications, so probes and pollers share one result."""
     sizer = FleetSizer(None)
 
-    assert sizer.decision(core, 100.0) is sizer.decision(core, 100.1)
-    assert sizer.decision(core, 100.0) is not sizer.decision(core, 200.0)
+    assert sizer.decision(waiting_core, 100.0) is sizer.decision(waiting_core, 100.1)
+    assert sizer.decision(waiting_core, 100.0) is not sizer.decision(waiting_core, 200.0)
 
 
-def test_answer_names_the_draining_replicas_among_those_listed() -> None:
-    """After a restart Serve's controller counts draining replicas as running.
+def test_answer_lists_the_draining_replicas_of_the_request() -> None:
+    """After a restart Ray Serve's controller counts draining replicas as running.
 
     Earlier policies name no replicas.
     """
@@ -79,13 +81,13 @@ def test_answer_names_the_draining_replicas_among_those_listed() -> None:
         driver.pull(name, draining=draining)
     sizer = FleetSizer(None)
 
-    def leaving(**named: Any) -> list[str]:
-        answer: list[str] = sizer.answer(driver.core, 100.0, question() | named)["leaving"]
+    def draining_of(**named: Any) -> list[str]:
+        answer: list[str] = sizer.answer(driver.core, 100.0, question_of() | named)["leaving"]
         return answer
 
-    assert ["b"] == leaving(running=["a", "b", "unknown"])
-    assert [] == leaving(running=["a"])
-    assert [] == leaving()
+    assert ["b"] == draining_of(running=["a", "b", "unknown"])
+    assert [] == draining_of(running=["a"])
+    assert [] == draining_of()
 
 
 # --- answers of the service
@@ -98,19 +100,19 @@ async def services() -> AsyncIterator[Services]:
     await made.close()
 
 
-async def test_service_that_does_not_lead_gives_no_size(services: Services) -> None:
-    """A scheduler without the lead has no basis for ending replicas."""
-    assert await services.service().size(question()) is None
+async def test_scheduler_that_does_not_lead_gives_no_size(services: Services) -> None:
+    """A scheduler without the lead must not end replicas."""
+    assert await services.new_service().size(question_of()) is None
 
 
-async def test_service_wants_one_replica_for_a_waiting_queue_without_any(
+async def test_waiting_queue_without_replicas_wants_one(
     services: Services,
 ) -> None:
-    """The model starts from zero replicas, and Serve itself counts no request."""
-    service = await services.start()
-    await service.open_application(opened())
-    service.term.driver.apply(inference())
-    size = await service.size(question(minimum=0))
+    """The model starts from zero replicas, and Ray Serve itself counts no request."""
+    service = await services.start_leader()
+    await service.open_application(arrival_of())
+    service.term.driver.apply(submission_of())
+    size = await service.size(question_of(minimum=0))
 
     assert size is not None
     assert (1, "open", 1) == (
@@ -123,19 +125,19 @@ async def test_service_wants_one_replica_for_a_waiting_queue_without_any(
 async def test_recovering_scheduler_gives_no_size_before_replicas_have_reported(
     services: Services,
 ) -> None:
-    """Running inferences are not known yet, and the empty queue would end all replicas."""
-    first = await services.serving()
+    """Running inferences are not known yet, and an empty queue would end all replicas."""
+    first = await services.start_with_replica()
     await first.term.checkpointer.save_once()
-    second = await services.start(recovery_s=1_000.0)
+    second = await services.start_leader(recovery_s=1_000.0)
 
     assert second.term.driver.core.recovery.holding
-    assert await second.size(question()) is None
+    assert await second.size(question_of()) is None
     assert second.inspector.status().size is None
 
 
-async def test_size_is_in_the_status_and_among_the_metrics(services: Services) -> None:
-    service = await services.serving()
-    await service.open_application(opened())
+async def test_wanted_size_is_in_the_status_and_among_the_metrics(services: Services) -> None:
+    service = await services.start_with_replica()
+    await service.open_application(arrival_of())
     services.hands.at += 1.0
     exporter_of(service).export()
 

@@ -32,7 +32,7 @@ _NOTICED_AFTER_S = 1.2
 KEY = Key.new()
 
 
-class Actor(ActorHandle):
+class RestartingActor(ActorHandle):
     """Actor that is down until a given time and fails calls as late as Ray does."""
 
     def __init__(self, back_at: float, *, leads_at: float = 0.0, for_good: bool = False) -> None:
@@ -80,10 +80,10 @@ class Connection:
         self.closed += 1
 
 
-class Rig:
-    """The link to an actor, and the connections that were opened to it."""
+class LinkRig:
+    """Link to an actor, and the connections that it opened."""
 
-    def __init__(self, actor: Actor) -> None:
+    def __init__(self, actor: RestartingActor) -> None:
         self.actor = actor
         self.keyring = Keyring()
         self.connections: list[Connection] = []
@@ -102,11 +102,11 @@ class Rig:
         self.connections.append(Connection())
         return self.connections[-1]
 
-    def cut(self, away_s: float) -> None:
+    def cut_connection(self, away_s: float) -> None:
         self.actor.back_at = _now() + away_s
         self.connections[-1].is_lost = True
 
-    async def answers_in_time(self) -> None:
+    async def check_answer_in_time(self) -> None:
         """Check that a call is answered within 0.1 s of the actor's return."""
         assert ("a",) == await self.link.call("pull", "a")
         assert 0.0 <= _now() - self.actor.back_at <= 0.1 + 1e-9
@@ -116,40 +116,40 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def virtually(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+def in_virtual_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     """Run a test on an event loop whose clock jumps to the next deadline."""
 
     @wraps(test)
-    def run(*arguments: Any, **named: Any) -> None:
+    def run_test(*arguments: Any, **named: Any) -> None:
         run_virtually(test(*arguments, **named))
 
-    return run
+    return run_test
 
 
-@virtually
+@in_virtual_time
 async def test_callers_find_a_new_scheduler_within_a_tenth_of_a_second() -> None:
-    """Sequential questions would find the new scheduler up to 1.2 s late on each restart."""
-    rig = Rig(Actor(_now() + 3.05))
-    await asyncio.gather(*(rig.answers_in_time() for _ in range(2)))
+    """With calls one after the other a new scheduler would be found up to 1.2 s late."""
+    rig = LinkRig(RestartingActor(_now() + 3.05))
+    await asyncio.gather(*(rig.check_answer_in_time() for _ in range(2)))
 
     assert ("b",) == await rig.link.call("pull", "b")
     assert 1 == len(rig.connections)
     assert rig.actor.asked < 35  # both callers waited for one answer
 
 
-@virtually
-async def test_call_begun_just_before_the_return_does_not_wait_for_ray_either() -> None:
-    """Ray would report the failure of the previous question a second late."""
-    rig = Rig(Actor(_now() + 3.0))
-    first = asyncio.create_task(rig.answers_in_time())
+@in_virtual_time
+async def test_call_made_just_before_the_return_does_not_wait_for_ray() -> None:
+    """Ray reports the failure of the previous call a second late."""
+    rig = LinkRig(RestartingActor(_now() + 3.0))
+    first = asyncio.create_task(rig.check_answer_in_time())
     await asyncio.sleep(2.95)
-    await asyncio.gather(first, rig.answers_in_time())
+    await asyncio.gather(first, rig.check_answer_in_time())
 
 
-@virtually
-async def test_open_connection_asks_the_actor_nothing() -> None:
+@in_virtual_time
+async def test_open_connection_makes_no_actor_call() -> None:
     """Answers, errors and refusals arrive over the connection."""
-    rig = Rig(Actor(0.0))
+    rig = LinkRig(RestartingActor(0.0))
     for _ in range(10):
         assert ("word",) == await rig.link.call("pull", "word")
     with pytest.raises(UnknownModel):
@@ -158,10 +158,10 @@ async def test_open_connection_asks_the_actor_nothing() -> None:
     assert (1, 1) == (rig.actor.asked, len(rig.connections))
 
 
-@virtually
+@in_virtual_time
 async def test_superseded_scheduler_is_replaced_by_the_registered_one() -> None:
-    """A process that Ray considers dead may live, and its connection may still work."""
-    rig = Rig(Actor(0.0))
+    """The process that Ray considers dead may run on with a working connection."""
+    rig = LinkRig(RestartingActor(0.0))
     await rig.link.call("pull")
     (old,) = rig.connections
     old.is_superseded = True
@@ -175,34 +175,34 @@ async def test_superseded_scheduler_is_replaced_by_the_registered_one() -> None:
     assert [True, False] == [connection.is_lost for connection in rig.connections]
 
 
-@virtually
-async def test_scheduler_waiting_for_redis_gets_no_growing_number_of_questions() -> None:
-    """A scheduler that waits for Redis answers the pending questions once it leads."""
+@in_virtual_time
+async def test_scheduler_waiting_for_redis_receives_a_bounded_number_of_calls() -> None:
+    """A scheduler that waits for Redis answers the pending calls once it leads."""
     began = _now()
-    rig = Rig(Actor(began + 1.0, leads_at=began + 600.0))
+    rig = LinkRig(RestartingActor(began + 1.0, leads_at=began + 600.0))
     await rig.link.call("pull")
 
     assert 600.0 <= _now() - began < 600.1 + 1e-9
     assert 10 < rig.actor.asked < 60
 
 
-@virtually
-async def test_calls_of_a_scheduler_that_is_dead_for_good_fail_at_once() -> None:
-    """The actor was replaced or shut down, so there is nothing to wait for."""
+@in_virtual_time
+async def test_calls_to_a_permanently_dead_scheduler_fail_at_once() -> None:
+    """The actor was replaced or shut down, so waiting would not help."""
     began = _now()
     with pytest.raises(ConnectionLost, match="has ended"):
-        await Rig(Actor(0.0, for_good=True)).link.call("pull")
+        await LinkRig(RestartingActor(0.0, for_good=True)).link.call("pull")
 
     assert began == _now()
 
 
-@virtually
-async def test_scheduler_that_cannot_lead_says_why() -> None:
-    """Its state is unreadable or another scheduler leads.
+@in_virtual_time
+async def test_scheduler_that_cannot_lead_reports_the_reason() -> None:
+    """The scheduler's state is unreadable, or another scheduler leads.
 
     An internal error must not end the process.
     """
-    rig = Rig(Actor(0.0))
+    rig = LinkRig(RestartingActor(0.0))
     rig.actor.error = StoreError("damaged")
     with pytest.raises(StoreError, match="damaged"):
         await rig.link.call("pull")
@@ -211,24 +211,24 @@ async def test_scheduler_that_cannot_lead_says_why() -> None:
         await rig.link.call("pull")
 
 
-@virtually
-async def test_the_next_absence_is_noticed_too() -> None:
-    rig = Rig(Actor(0.0))
+@in_virtual_time
+async def test_second_absence_of_the_scheduler_is_noticed_too() -> None:
+    rig = LinkRig(RestartingActor(0.0))
     await rig.link.call("pull")
     for away_s in (2.0, 5.0):
-        rig.cut(away_s)
-        await rig.answers_in_time()
+        rig.cut_connection(away_s)
+        await rig.check_answer_in_time()
 
     assert 3 == len(rig.connections)
 
 
-def test_connection_that_cannot_be_opened_is_tried_again_and_logged(
+def test_failed_connection_is_retried_and_logged(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A firewall may block the port; the operator reads a few log lines, not five a second."""
+    """While a firewall blocks the port, the log has a few lines instead of five a second."""
 
-    async def calls() -> None:
-        rig = Rig(Actor(0.0))
+    async def call_with_refusals() -> None:
+        rig = LinkRig(RestartingActor(0.0))
         rig.refusals = 20
         assert ("a",) == await rig.link.call("pull", "a")
         assert 21 == len(rig.dialled_at)
@@ -236,29 +236,28 @@ def test_connection_that_cannot_be_opened_is_tried_again_and_logged(
             pytest.approx(after - before) for before, after in pairwise(rig.dialled_at)
         ]
 
-    run_virtually(calls())
+    run_virtually(call_with_refusals())
 
     logged = [record for record in caplog.records if "scheduler.unreachable" in record.getMessage()]
     assert 5 == len(logged)  # the 1st, 2nd, 4th, 8th and 16th failure
     assert "no route" in logged[0].getMessage()
 
 
-@virtually
-async def test_cancelled_caller_does_not_end_the_search_for_others() -> None:
-    """Of two calls that wait for the scheduler, one is cancelled."""
-    rig = Rig(Actor(_now() + 1.0))
+@in_virtual_time
+async def test_cancelled_caller_does_not_end_the_search_for_other_callers() -> None:
+    rig = LinkRig(RestartingActor(_now() + 1.0))
     leaves = asyncio.create_task(rig.link.call("pull"))
-    stays = asyncio.create_task(rig.answers_in_time())
+    stays = asyncio.create_task(rig.check_answer_in_time())
     await asyncio.sleep(0.5)
     leaves.cancel()
     await stays
 
 
-@virtually
+@in_virtual_time
 async def test_close_ends_the_search_for_a_scheduler_and_the_connection() -> None:
-    rig = Rig(Actor(0.0))
+    rig = LinkRig(RestartingActor(0.0))
     await rig.link.call("pull")
-    rig.cut(1000.0)
+    rig.cut_connection(1000.0)
     waits = asyncio.create_task(rig.link.call("pull"))
     await asyncio.sleep(0.5)
     await rig.link.close()
@@ -271,7 +270,7 @@ async def test_close_ends_the_search_for_a_scheduler_and_the_connection() -> Non
 
 
 class RunningActor(ActorHandle):
-    """Scheduler of some version with one replica; actions on it are recorded in `done`."""
+    """Scheduler actor of some version with one replica; `done` records calls to it."""
 
     def __init__(
         self,
@@ -303,10 +302,10 @@ class RunningActor(ActorHandle):
 
 
 @pytest.fixture
-def find(monkeypatch: pytest.MonkeyPatch) -> Find:
+def find_scheduler(monkeypatch: pytest.MonkeyPatch) -> Find:
     """Find the current scheduler when Ray returns these actors one after the other."""
 
-    def find(*actors: RunningActor) -> Coroutine[Any, Any, Any]:
+    def find_among(*actors: RunningActor) -> Coroutine[Any, Any, Any]:
         there = iter(actors)
         monkeypatch.setattr(handle, "get_scheduler", lambda config: next(there))
         monkeypatch.setattr(
@@ -316,7 +315,7 @@ def find(monkeypatch: pytest.MonkeyPatch) -> Find:
             AppConfig.parse({"model": {"name": "m", "path": "none"}})
         )
 
-    return find
+    return find_among
 
 
 @pytest.mark.parametrize(
@@ -329,12 +328,12 @@ def find(monkeypatch: pytest.MonkeyPatch) -> Find:
     ids=["older", "same", "newer"],
 )
 async def test_scheduler_of_an_older_release_is_replaced_once_it_has_saved(
-    running: tuple[str, ...], expected: list[str], find: Find
+    running: tuple[str, ...], expected: list[str], find_scheduler: Find
 ) -> None:
     done: list[str] = []
     actors = [RunningActor(version, done) for version in running]
 
-    assert actors[-1] is await find(*actors)
+    assert actors[-1] is await find_scheduler(*actors)
     assert expected == done
 
 
@@ -343,24 +342,24 @@ async def test_scheduler_of_an_older_release_is_replaced_once_it_has_saved(
     [([2, 1, 0], False, 3), ([2], True, 1), ([2] * 1_000, False, 300)],
     ids=["served", "nobody serves them", "never served"],
 )
-@virtually
+@in_virtual_time
 async def test_older_scheduler_stays_while_its_queue_is_served(
-    waiting: list[int], draining: bool, looks: int, find: Find
+    waiting: list[int], draining: bool, looks: int, find_scheduler: Find
 ) -> None:
     """Ingresses of the old release find no other scheduler, so their calls would wait forever."""
     done: list[str] = []
     old = RunningActor("0.1.0", done, waiting=waiting, draining=draining)
-    await find(old, RunningActor(__version__, done))
+    await find_scheduler(old, RunningActor(__version__, done))
 
     assert ["0.1.0 saves", "0.1.0 is killed"] == done[-2:]
     assert looks == pytest.approx(len(done) - 2, abs=1)
 
 
-@virtually
+@in_virtual_time
 async def test_unloadable_scheduler_of_an_older_release_gives_up_its_name(
-    find: Find,
+    find_scheduler: Find,
 ) -> None:
-    """Ray restarts a crashed actor from the class's old module, which this release lacks."""
+    """Ray restarts a crashed actor from the old release's module, which no longer exists."""
     gone, current = RunningActor("0.1.0", [], is_gone=True), RunningActor(__version__, [])
 
-    assert current is await find(gone, gone, current)
+    assert current is await find_scheduler(gone, gone, current)

@@ -12,12 +12,12 @@ from tests.eventually import eventually
 from tests.unit.serve.scheduler.services import (
     PullingReplica,
     Services,
+    arrival_of,
     exporter_of,
-    granted,
-    inference,
-    opened,
-    pull,
-    waits_for_work,
+    granted_ids,
+    pull_of,
+    submission_of,
+    wait_until_pulling,
 )
 
 STALL_S = 5.0
@@ -35,20 +35,20 @@ async def test_superseded_scheduler_grants_nothing_and_names_the_leader(
     services: Services,
 ) -> None:
     """With two deployments of one name, ingresses must not report a restart forever."""
-    old = await services.serving()
+    old = await services.start_with_replica()
     waiting = asyncio.create_task(old.poll_grants("i", 1, 0))
     await eventually(lambda: "i" in old.term.driver.outboxes.ingresses, "it polls")
     services.store._leader = WINNER
-    new = await services.start()
+    new = await services.start_leader()
     old.term.note_epoch(2)
     told = "epoch 2 leads, held by process 4711 on host gpu-9 .* another name"
     with pytest.raises(SchedulerSuperseded, match=told):
         await waiting
     for call in (
-        lambda: old.open_application(opened()),
-        lambda: old.submit_many("i", 1, 0, (opened(), inference("q"))),
+        lambda: old.open_application(arrival_of()),
+        lambda: old.submit_many("i", 1, 0, (arrival_of(), submission_of("q"))),
         lambda: old.poll_grants("i", 1, 0),
-        lambda: old.pull(pull(2)),
+        lambda: old.pull(pull_of(2)),
         lambda: old.configure({}),
         lambda: old.application("a"),
     ):
@@ -60,15 +60,17 @@ async def test_superseded_scheduler_grants_nothing_and_names_the_leader(
     assert "epoch 2 leads" in (status.degraded or "")
     assert [] == services.reasons
     services.replicas.append(PullingReplica(new, 2))
-    await waits_for_work(new)
-    assert ["q"] == granted(await new.submit_many("i", 2, 0, (opened(), inference("q"))))
+    await wait_until_pulling(new)
+    assert ["q"] == granted_ids(
+        await new.submit_many("i", 2, 0, (arrival_of(), submission_of("q")))
+    )
 
 
 async def test_superseded_scheduler_exports_no_queue_metrics(services: Services) -> None:
-    """A superseded process may live on, and its last metrics would be added to the successor's."""
-    old = await services.start()
-    await old.open_application(opened())
-    await old.submit_many("i", 1, 0, (inference("q"),))
+    """Metrics of a superseded process would be added to the next scheduler's."""
+    old = await services.start_leader()
+    await old.open_application(arrival_of())
+    await old.submit_many("i", 1, 0, (submission_of("q"),))
     exporter_of(old).export()
     before = dict(services.told.gauges)
     services.store.epoch = 2
@@ -84,7 +86,7 @@ async def test_superseded_scheduler_exports_no_queue_metrics(services: Services)
 
 
 async def test_scheduler_that_lost_the_lead_never_writes_again(services: Services) -> None:
-    old = await services.start()
+    old = await services.start_leader()
     services.store.epoch = 2
     old.term.note_epoch(2)
     await eventually(lambda: old.term.lost, "it has noticed")
@@ -94,9 +96,9 @@ async def test_scheduler_that_lost_the_lead_never_writes_again(services: Service
     assert (0, 0) == (services.store.epoch, services.store.saves)
 
 
-async def test_process_that_ray_has_replaced_ends_at_once(services: Services) -> None:
-    """Callers are routed to the new process of the actor, so the old one need not answer."""
-    service = await services.start()
+async def test_process_that_ray_has_replaced_exits_at_once(services: Services) -> None:
+    """Callers already reach the actor's new process."""
+    service = await services.start_leader()
     successor = services.store._leader = replace(WINNER, actor="the same")
     services.store.put_leader(2, successor)
     service.term.note_epoch(2)
@@ -106,14 +108,14 @@ async def test_process_that_ray_has_replaced_ends_at_once(services: Services) ->
     assert ["another process of this actor leads"] == services.reasons
 
 
-async def test_nothing_is_handed_out_after_a_stall_before_the_epoch_is_confirmed(
+async def test_grants_after_a_stall_wait_until_the_epoch_is_confirmed(
     services: Services,
 ) -> None:
     """A process that was suspended cannot know whether another one became the leader."""
-    old = await services.serving()
+    old = await services.start_with_replica()
     services.hands.at += STALL_S
     services.store.free.clear()
-    mail = asyncio.create_task(old.submit_many("i", 1, 0, (opened(), inference("q"))))
+    mail = asyncio.create_task(old.submit_many("i", 1, 0, (arrival_of(), submission_of("q"))))
     await eventually(lambda: services.store.tried, "it asks the store")
     was_done = mail.done()
     services.store.epoch = 2
@@ -124,62 +126,68 @@ async def test_nothing_is_handed_out_after_a_stall_before_the_epoch_is_confirmed
         await mail
 
 
-async def test_stall_without_loss_of_the_lead_only_delays_the_mail(services: Services) -> None:
+async def test_stall_without_loss_of_the_lead_only_delays_messages(services: Services) -> None:
     """Most stalls are short, and the grants are still valid."""
-    service = await services.serving()
+    service = await services.start_with_replica()
     services.hands.at += STALL_S
 
-    assert ["q"] == granted(await service.submit_many("i", 1, 0, (opened(), inference("q"))))
+    assert ["q"] == granted_ids(
+        await service.submit_many("i", 1, 0, (arrival_of(), submission_of("q")))
+    )
     assert 1 == services.store.tried
 
 
-async def test_save_that_began_before_the_stall_confirms_nothing(services: Services) -> None:
+async def test_save_that_began_before_the_stall_confirms_no_lead(services: Services) -> None:
     """The save may have been written before another scheduler took over."""
-    service = await services.serving()
+    service = await services.start_with_replica()
     services.store.free.clear()
     service.term.checkpointer.save_soon()
     await eventually(lambda: services.store.tried, "a save is on its way")
     services.hands.at += STALL_S
-    mail = asyncio.create_task(service.submit_many("i", 1, 0, (opened(), inference("q"))))
+    mail = asyncio.create_task(service.submit_many("i", 1, 0, (arrival_of(), submission_of("q"))))
     services.store.free.set()
 
-    assert ["q"] == granted(await mail)
+    assert ["q"] == granted_ids(await mail)
     assert 2 == services.store.tried
 
 
-async def test_mail_waits_if_the_last_confirmation_is_old(services: Services) -> None:
+async def test_messages_wait_if_the_last_confirmation_of_the_lead_is_old(
+    services: Services,
+) -> None:
     """Otherwise a slow store could let another scheduler take over unnoticed."""
-    service = await services.serving()
+    service = await services.start_with_replica()
     services.store.free.clear()
     service.term.checkpointer._bound_s = -1.0
-    mail = asyncio.create_task(service.submit_many("i", 1, 0, (opened(), inference("q"))))
+    mail = asyncio.create_task(service.submit_many("i", 1, 0, (arrival_of(), submission_of("q"))))
     await eventually(lambda: services.store.tried, "it asks the store")
     was_done = mail.done()
     services.store.free.set()
 
     assert not was_done
-    assert ["q"] == granted(await mail)
+    assert ["q"] == granted_ids(await mail)
 
 
-async def test_scheduling_goes_on_in_memory_while_the_store_is_away(services: Services) -> None:
-    """Decisions are made in memory; the store only keeps a copy."""
-    service = await services.serving()
+async def test_scheduling_continues_in_memory_while_the_store_is_unreachable(
+    services: Services,
+) -> None:
+    """Decisions are made in memory; the store keeps a copy."""
+    service = await services.start_with_replica()
     services.store.away = True
     service.term.checkpointer._bound_s = -1.0
-    first = granted(await service.submit_many("i", 1, 0, (opened(), inference("q1"))))
+    first = granted_ids(await service.submit_many("i", 1, 0, (arrival_of(), submission_of("q1"))))
     tried = services.store.tried
-    await waits_for_work(service)
-    second = granted(await service.submit_many("i", 1, 1, (inference("q2"),)))
+    await wait_until_pulling(service)
+    second = granted_ids(await service.submit_many("i", 1, 1, (submission_of("q2"),)))
 
     assert (["q1"], ["q2"]) == (first, second)
     assert (1, 1) == (tried, services.store.tried)  # the second save was not attempted
 
 
-async def test_higher_epoch_that_the_store_has_lost_begins_again_above_it(
+async def test_epoch_lost_by_the_store_is_exceeded_again(
     services: Services,
 ) -> None:
-    """An emptied store would issue epochs that replicas and ingresses ignore."""
-    service = await services.start()
+    """Replicas and ingresses ignore the low epochs that an emptied store issues."""
+    service = await services.start_leader()
     answer = await service.poll_grants("i", 7, 0)
     await eventually(lambda: services.outranked, "the store was asked")
 
@@ -187,18 +195,18 @@ async def test_higher_epoch_that_the_store_has_lost_begins_again_above_it(
 
 
 async def test_higher_epoch_in_the_store_supersedes_the_scheduler(services: Services) -> None:
-    """A replica that follows the successor informs the old scheduler sooner than a save would."""
-    service = await services.start()
+    """A replica of the next scheduler reports the higher epoch before a save would."""
+    service = await services.start_leader()
     services.store.epoch = 2
-    await service.pull(pull(1, epoch=2))
+    await service.pull(pull_of(1, epoch=2))
     await eventually(lambda: service.term.lost, "the store was asked")
 
     assert [] == services.outranked
 
 
 async def test_lower_epoch_is_ignored(services: Services) -> None:
-    service = await services.start()
-    await service.pull(pull(1, epoch=0))
+    service = await services.start_leader()
+    await service.pull(pull_of(1, epoch=0))
 
     assert not service.term.checkpointer._wanted.is_set()
 
@@ -206,8 +214,8 @@ async def test_lower_epoch_is_ignored(services: Services) -> None:
 async def test_internal_error_does_not_stop_the_checkpoints(
     services: Services, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A scheduler that stopped saving would lose everything at the next restart, unnoticed."""
-    service = await services.start()
+    """A scheduler that stopped saving would lose everything at the next restart."""
+    service = await services.start_leader()
     with monkeypatch.context() as patch:
         patch.setattr(service.term.checkpointer, "_write_changes", None)
         assert not await service.term.checkpointer.next_save()

@@ -20,16 +20,13 @@ from justitia_ray.serve.replica.lease_table import LeaseTable
 from justitia_ray.serve.scheduler.service import SchedulerService
 from tests.eventually import eventually
 from tests.harness.simulation.virtual_loop import run_virtually
-from tests.unit.serve.scheduler.services import Services, opened
+from tests.unit.serve.scheduler.services import Services, arrival_of
 from tests.unit.serve.scheduler.test_quota_gate import Accounts
 
 _LIMIT = 10**9
 _CALLS, _AT_ONCE = 200, 4
 _PREFILL_S = 0.001
-"""Prefill time per computed token: the first token of four prompts of 100 takes 0.4 s.
-
-Prompts differ between calls, or the prefix cache would hold them; choices share one prompt.
-"""
+"""Prefill time per computed token: the first token of four prompts of 100 takes 0.4 s."""
 
 
 class _Replica:
@@ -52,23 +49,23 @@ class _Replica:
         self._read = 0
 
     def report(self) -> None:
-        """Report the held and ended leases and process the scheduler's messages."""
+        """Report held and ended leases, and process the scheduler's messages."""
         ends = self.table.report_ends()
         self.ends |= {end.lease_id: end for end in ends}
         progress = self.table.report_progress()
         self.driver.apply(ev.ReplicaPulled("r", ReplicaCapacity(10**6), 10**6, progress, ends))
         self.table.confirm_ends(ends)
-        self.obey()
+        self.process_messages()
 
-    def obey(self) -> None:
+    def process_messages(self) -> None:
         """Process the scheduler's messages and run the granted inferences."""
         for place, message in self.driver.outboxes.of_replica("r").unread(self._read):
             self._read = place
             self.table.read_messages([message])
             if isinstance(message, Grant):
-                self.calls.append(asyncio.create_task(self._run(message)))
+                self.calls.append(asyncio.create_task(self._run_grant(message)))
 
-    async def _run(self, grant: Grant) -> None:
+    async def _run_grant(self, grant: Grant) -> None:
         body = self.bodies[grant.request_id]
         self.choices[grant.lease_id] = json.loads(body)["n"]
         call = EngineCall(grant.lease_id, grant.priority, "/v1/completions", {}, body)
@@ -78,11 +75,11 @@ class _Replica:
                     pass
 
 
-async def _play(choices: int) -> tuple[_Replica, UsageTotals, float]:
+async def _usage_of_cancelled_calls(choices: int) -> tuple[_Replica, UsageTotals, float]:
     """Cancel 200 calls of a tenant at random times; return its usage and its quota's use."""
     rng, services, accounts = random.Random(34), Services(), Accounts()
     await accounts.restart()
-    service = services.service(quota_timeout_s=10.0)
+    service = services.new_service(quota_timeout_s=10.0)
     service.term.gate.exchange._connect = lambda: accounts
     await service.term.begin()
     quota = {"unit": "tokens", "limit": _LIMIT, "per": "minute"}
@@ -91,13 +88,13 @@ async def _play(choices: int) -> tuple[_Replica, UsageTotals, float]:
     await replica.engine.start()
     replica.report()  # the report ends the recovery
 
-    async def leave(name: str, after_s: float) -> None:
+    async def cancel_later(name: str, after_s: float) -> None:
         await asyncio.sleep(after_s)
         service.term.driver.apply(ev.InferenceCancelled(name))
-        replica.obey()
+        replica.process_messages()
 
     for first in range(0, _CALLS, _AT_ONCE):
-        items: list[Submission] = [] if first else [opened("a")]
+        items: list[Submission] = [] if first else [arrival_of("a")]
         for number in range(first, first + _AT_ONCE):
             name, prompt, most = f"q{number}", rng.randint(100, 300), rng.randint(1, 60)
             body = {"model": "m", "prompt": [number] * prompt, "max_tokens": most, "n": choices}
@@ -110,7 +107,9 @@ async def _play(choices: int) -> tuple[_Replica, UsageTotals, float]:
         leaving = [
             asyncio.create_task(
                 # one call in four is cancelled during its prefill, the others at any time or never
-                leave(f"q{first + k}", rng.uniform(0.4, 3.0) if k else rng.uniform(0.02, 0.35))
+                cancel_later(
+                    f"q{first + k}", rng.uniform(0.4, 3.0) if k else rng.uniform(0.02, 0.35)
+                )
             )
             for k in range(_AT_ONCE)
         ]
@@ -123,8 +122,8 @@ async def _play(choices: int) -> tuple[_Replica, UsageTotals, float]:
     used = of_day["t"]
     tokens = used.prompt_tokens + used.output_tokens
     with suppress(AssertionError):
-        await eventually(lambda: accounts.remaining() == _LIMIT - tokens, "booked", within_s=2.0)
-    of_quota = _LIMIT - accounts.remaining()
+        await eventually(lambda: accounts.remaining_of() == _LIMIT - tokens, "booked", within_s=2.0)
+    of_quota = _LIMIT - accounts.remaining_of()
     await services.close()
     assert accounts.service is not None
     await accounts.service.end()
@@ -137,7 +136,7 @@ def test_cancelled_calls_cost_the_tokens_that_the_engine_computed(choices: int) 
 
     50 of the 200 calls are cancelled in their prefill.
     """
-    replica, used, of_quota = run_virtually(_play(choices))
+    replica, used, of_quota = run_virtually(_usage_of_cancelled_calls(choices))
     engine, ends = replica.engine, replica.ends
     unread = [end.prompt_tokens for end in ends.values() if not end.output_tokens]
     service = sum(

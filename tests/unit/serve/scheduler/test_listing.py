@@ -26,8 +26,8 @@ def driver() -> CoreDriver:
     return driver
 
 
-def test_own_applications_are_described_and_others_counted(driver: CoreDriver) -> None:
-    """A caller may learn how many others are ahead, but not their names."""
+def test_own_applications_are_listed_and_other_tenants_are_counted(driver: CoreDriver) -> None:
+    """A caller may learn how many applications are ahead, but not their names."""
     told = listing(driver.core, driver.now, 10, "one")
 
     assert ["one|waits"] == [view["application_id"] for view in told["applications"]]
@@ -38,7 +38,7 @@ def test_own_applications_are_described_and_others_counted(driver: CoreDriver) -
 
 
 def test_tenant_sees_the_applications_of_its_descendants(driver: CoreDriver) -> None:
-    """Access follows whole path components; ancestors are other tenants."""
+    """Access follows whole components of the tenant path."""
     driver.open("one/a|b", 155, tenant="one/a")
     driver.open("one1|b", 155, tenant="one1")
     seen = [
@@ -50,15 +50,15 @@ def test_tenant_sees_the_applications_of_its_descendants(driver: CoreDriver) -> 
 
 
 def test_operator_sees_all_applications_in_order(driver: CoreDriver) -> None:
-    """Waiting applications come first in grant order, then those that only run."""
+    """Waiting applications come first, in grant order, then those that only run."""
     told = listing(driver.core, driver.now, 2)
 
     assert ["one|waits", "two|secret"] == [v["application_id"] for v in told["applications"]]
     assert (3, 0) == (told["own"]["applications"], told["others"]["applications"])
 
 
-def test_outlook_names_no_other_application(driver: CoreDriver) -> None:
-    """The owner of an application reads the answer to `justitia why`."""
+def test_outlook_shows_no_name_of_another_application(driver: CoreDriver) -> None:
+    """The owner of an application reads the outlook by `justitia why`."""
     application = driver.application("one|waits")
     told = application_with_outlook(driver.core, application, driver.now)
 
@@ -68,23 +68,23 @@ def test_outlook_names_no_other_application(driver: CoreDriver) -> None:
 
 
 def test_outlook_request_of_an_ingress_is_bounded(driver: CoreDriver) -> None:
-    """An ingress with thousands of waiting streams must not delay the scheduler's decisions."""
+    """An ingress with thousands of waiting streams must not delay the scheduler."""
     names = [f"gone {number}" for number in range(MOST_ASKED)]
 
     assert {"one|waits"} == outlooks(driver.core, [*names[1:], "one|waits"], driver.now).keys()
     assert {} == outlooks(driver.core, [*names, "one|waits"], driver.now)
 
 
-def test_application_that_is_not_stored_waits_for_the_store(driver: CoreDriver) -> None:
-    """With strict durability nothing is granted before Redis has it."""
+def test_unstored_application_waits_for_the_store(driver: CoreDriver) -> None:
+    """With strict durability an application is granted nothing before Redis has stored it."""
     driver.core.outlooks.held_by = held_by(["one|waits"], lambda name: None)
 
     assert "store" == outlooks(driver.core, ["one|waits"], driver.now)["one|waits"]["reason"]
     assert "turn" == outlooks(driver.core, ["two|secret"], driver.now)["two|secret"]["reason"]
 
 
-def test_application_beyond_a_quota_waits_for_the_node_that_has_it(driver: CoreDriver) -> None:
-    """The operator of the tenant must know at which level of the tree the quota binds."""
+def test_outlook_names_the_tenant_node_whose_quota_is_exceeded(driver: CoreDriver) -> None:
+    """The operator must know at which level of the tree the quota binds."""
     driver.core.outlooks.held_by = held_by([], {"one|waits": "acme/search"}.get)
 
     told = outlooks(driver.core, ["one|waits"], driver.now)

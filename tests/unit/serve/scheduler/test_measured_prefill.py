@@ -10,7 +10,7 @@ from justitia_ray.core.prefill_costs import MeasuredPrefill
 from justitia_ray.cost import PrefillCost
 from justitia_ray.protocol.status import PrefillCostView
 from justitia_ray.serve.scheduler.service import SchedulerService
-from tests.unit.serve.scheduler.services import Services, pull
+from tests.unit.serve.scheduler.services import Services, pull_of
 
 _FIRST = MeasuredPrefill(PrefillCost(200.0, 0.25), __version__)
 _OTHER = MeasuredPrefill(PrefillCost(900.0), __version__)
@@ -24,33 +24,33 @@ async def services() -> AsyncIterator[Services]:
     await services.close()
 
 
-async def started(services: Services, cost: str = "with_prefill") -> SchedulerService:
-    return await services.start(cost=cost)
+async def start_with_cost(services: Services, cost: str = "with_prefill") -> SchedulerService:
+    return await services.start_leader(cost=cost)
 
 
-def view(service: SchedulerService) -> PrefillCostView | None:
+def prefill_cost_in_status(service: SchedulerService) -> PrefillCostView | None:
     return service.inspector.status().prefill_cost
 
 
-async def test_first_measurement_counts_for_all_replicas(
+async def test_first_measurement_applies_to_all_replicas(
     services: Services, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service = await started(services)
-    assert view(service) == PrefillCostView(source="measured")
+    service = await start_with_cost(services)
+    assert prefill_cost_in_status(service) == PrefillCostView(source="measured")
     epoch = service.term.epoch
-    await service.pull(pull(1, epoch, prefill=_FIRST))
-    await service.pull(pull(2, epoch, prefill=_OTHER))
+    await service.pull(pull_of(1, epoch, prefill=_FIRST))
+    await service.pull(pull_of(2, epoch, prefill=_OTHER))
 
     shown = PrefillCostView(source="measured", per_token=200.0, per_pair=0.25, release=__version__)
-    assert view(service) == shown
+    assert prefill_cost_in_status(service) == shown
     assert "prefill.measured_differently" not in caplog.text
 
 
 async def test_new_replica_with_a_very_different_measurement_is_logged(
     services: Services, caplog: pytest.LogCaptureFixture
 ) -> None:
-    service = await started(services)
-    await service.pull(pull(1, service.term.epoch, prefill=_FIRST))
+    service = await start_with_cost(services)
+    await service.pull(pull_of(1, service.term.epoch, prefill=_FIRST))
     service.term.note_prefill("r2", _OTHER)
     service.term.note_prefill("r3", _FIRST)
 
@@ -58,33 +58,33 @@ async def test_new_replica_with_a_very_different_measurement_is_logged(
 
 
 async def test_restarted_scheduler_uses_the_stored_measurement(services: Services) -> None:
-    first = await started(services)
-    await first.pull(pull(1, first.term.epoch, prefill=_FIRST))
+    first = await start_with_cost(services)
+    await first.pull(pull_of(1, first.term.epoch, prefill=_FIRST))
     await first.term.checkpointer.save_once()
-    second = await started(services)
+    second = await start_with_cost(services)
     assert second.term.driver.core.state.prefill_cost == _FIRST.cost
-    await second.pull(pull(1, second.term.epoch, prefill=_OTHER))
+    await second.pull(pull_of(1, second.term.epoch, prefill=_OTHER))
 
     assert second.term.driver.core.state.prefill_cost == _FIRST.cost
 
 
-async def test_replica_of_another_release_measures_nothing_for_this_one(
+async def test_measurement_of_an_older_release_is_ignored(
     services: Services,
 ) -> None:
     """A draining replica of the last release may be the first to pull from a new scheduler."""
-    service = await started(services)
-    await service.pull(pull(1, service.term.epoch, prefill=_OLD))
+    service = await start_with_cost(services)
+    await service.pull(pull_of(1, service.term.epoch, prefill=_OLD))
     assert service.term.driver.core.state.prefill_cost is None
-    await service.pull(pull(2, service.term.epoch, prefill=_FIRST))
+    await service.pull(pull_of(2, service.term.epoch, prefill=_FIRST))
 
     assert service.term.driver.core.state.prefill_cost == _FIRST.cost
 
 
 async def test_papers_cost_ignores_measurements(services: Services) -> None:
-    service = await started(services, "kv_token_time")
-    await service.pull(pull(1, service.term.epoch, prefill=_FIRST))
+    service = await start_with_cost(services, "kv_token_time")
+    await service.pull(pull_of(1, service.term.epoch, prefill=_FIRST))
 
-    assert view(service) is None
+    assert prefill_cost_in_status(service) is None
     assert service.term.driver.core.state.measured_prefill is None
 
 
@@ -102,7 +102,7 @@ async def test_papers_cost_ignores_measurements(services: Services) -> None:
         ),
     ],
 )
-def test_cost_is_shown_with_its_source(cost: dict[str, object], line: str) -> None:
+def test_status_shows_the_prefill_cost_with_its_source(cost: dict[str, object], line: str) -> None:
     answer = {"policy": "justitia", "ready": True, "prefill_cost": cost}
 
     assert line in status_text({"models": {"m": answer}})

@@ -8,7 +8,7 @@ from justitia_ray.core import events as ev
 from justitia_ray.core.actions import Refusal, Refuse
 from justitia_ray.serve.scheduler.service import SchedulerService
 from tests.eventually import eventually
-from tests.unit.serve.scheduler.services import Services, inference, opened
+from tests.unit.serve.scheduler.services import Services, arrival_of, submission_of
 from tests.unit.serve.scheduler.test_quota_gate import Accounts, accounts, services
 
 __all__ = ["accounts", "services"]  # fixtures
@@ -23,7 +23,7 @@ class _Steps(asyncio.Event):
         super().__init__()
         self._free = asyncio.Semaphore(0)
 
-    def answer(self) -> None:
+    def let_one_through(self) -> None:
         self._free.release()
 
     async def wait(self) -> bool:  # type: ignore[override]  # typeshed has Literal[True]
@@ -31,11 +31,11 @@ class _Steps(asyncio.Event):
         return True
 
 
-async def _serving(
+async def _leader_with_quotas(
     services: Services, accounts: Accounts, timeout_s: float = 10.0, **limits: float
 ) -> SchedulerService:
     """Return a leading scheduler with a daily quota for each of these units."""
-    service = services.service(quota_timeout_s=timeout_s)
+    service = services.new_service(quota_timeout_s=timeout_s)
     service.term.gate.exchange._connect = lambda: accounts
     await service.term.begin()
     quotas = [{"unit": unit, "limit": limit, "per": "day"} for unit, limit in limits.items()]
@@ -43,12 +43,12 @@ async def _serving(
     return service
 
 
-async def _submit(service: SchedulerService, *items: object) -> list[Refuse]:
+async def _submit_items(service: SchedulerService, *items: object) -> list[Refuse]:
     mail = await service.submit_many("i", service.term.epoch, 0, items)  # type: ignore[arg-type]
     return [message for _, message in mail.messages if isinstance(message, Refuse)]
 
 
-def _live(service: SchedulerService) -> list[str]:
+def _open_names(service: SchedulerService) -> list[str]:
     return sorted(service.term.driver.core.state.applications)
 
 
@@ -56,74 +56,74 @@ async def test_inference_that_the_core_refuses_is_not_counted(
     services: Services, accounts: Accounts
 ) -> None:
     """The claim is granted before the core refuses the inference, which never runs."""
-    service = await _serving(services, accounts, inferences=5)
-    items = (opened("a"), inference("q0"), ev.ApplicationClosed("a"))
-    await _submit(service, *items)
-    await eventually(lambda: accounts.remaining() == 4, "the first is counted")
+    service = await _leader_with_quotas(services, accounts, inferences=5)
+    items = (arrival_of("a"), submission_of("q0"), ev.ApplicationClosed("a"))
+    await _submit_items(service, *items)
+    await eventually(lambda: accounts.remaining_of() == 4, "the first is counted")
     late = ev.InferenceSubmitted("q1", "a", "1", "i", 20, 10, 10)
-    told = await _submit(service, late)
+    told = await _submit_items(service, late)
 
     async def is_refused() -> bool:
-        told.extend(await _submit(service))
+        told.extend(await _submit_items(service))
         return Refusal.APPLICATION_CLOSED in {one.reason for one in told}
 
     await eventually(is_refused, "the second, which was granted, is refused")
-    await eventually(lambda: accounts.remaining() == 4, "it is given back")
+    await eventually(lambda: accounts.remaining_of() == 4, "it is given back")
 
 
-async def test_second_settlement_leaves_a_later_claim_of_the_same_name(
+async def test_second_end_leaves_a_later_claim_of_the_same_name(
     services: Services, accounts: Accounts
 ) -> None:
-    """An application that is opened repeatedly is answered each time."""
-    service = await _serving(services, accounts, 60.0, applications=1, inferences=100)
-    await service.open_application(opened("a"))
+    """Each opening of a reused id is answered with its own claim."""
+    service = await _leader_with_quotas(services, accounts, 60.0, applications=1, inferences=100)
+    await service.open_application(arrival_of("a"))
     steps = accounts.answering = _Steps()
     gate = service.term.gate
     numbered = [ev.InferenceSubmitted(f"q{k}", "b", f"n{k}", "i", 20, 10, 10) for k in range(2)]
-    await _submit(service, opened("b"), numbered[0])
+    await _submit_items(service, arrival_of("b"), numbered[0])
     await eventually(
         lambda: gate.exchange._told is not None and bool(gate.exchange._told.asks),
         "both are asked for",
     )
-    await _submit(service, opened("b"), numbered[1], opened("b"))
-    steps.answer()
+    await _submit_items(service, arrival_of("b"), numbered[1], arrival_of("b"))
+    steps.let_one_through()
     await eventually(lambda: gate.refusals == 3, "it is refused up to the second inference")
-    await _submit(service, opened("b"))
+    await _submit_items(service, arrival_of("b"))
     for _ in range(2):
-        steps.answer()
+        steps.let_one_through()
 
     await eventually(lambda: gate.held_back == 0, "all are answered")
-    assert ["a"] == _live(service)
+    assert ["a"] == _open_names(service)
     for _ in range(10):
-        steps.answer()  # the reports at the end
+        steps.let_one_through()  # the reports at the end
 
 
 async def test_reopened_application_makes_a_new_claim(
     services: Services, accounts: Accounts
 ) -> None:
-    """Two openings of one id that are both held back count as two applications."""
-    service = await _serving(services, accounts, applications=1)
+    """Two openings of one id that both wait for the accounts count as two applications."""
+    service = await _leader_with_quotas(services, accounts, applications=1)
     accounts.answering.clear()
-    await _submit(service, opened("a"), ev.ApplicationClosed("a"), opened("a"))
+    await _submit_items(service, arrival_of("a"), ev.ApplicationClosed("a"), arrival_of("a"))
     accounts.answering.set()
     await eventually(lambda: service.term.gate.refusals == 1, "the second is refused")
 
-    assert [] == _live(service)
+    assert [] == _open_names(service)
 
 
-async def test_claim_ends_once_the_end_of_its_application_is_stored(
+async def test_claim_ends_after_its_applications_end_is_stored(
     services: Services, accounts: Accounts
 ) -> None:
-    """A successor that does not have the end would claim, and count, the application again."""
-    service = await _serving(services, accounts, tokens=1_000)
+    """The next scheduler would otherwise count the application again."""
+    service = await _leader_with_quotas(services, accounts, tokens=1_000)
     assert accounts.service is not None
     book = accounts.service.book
     services.store.free.clear()
-    await _submit(service, opened("a"), inference("q"), ev.ApplicationClosed("a"))
+    await _submit_items(service, arrival_of("a"), submission_of("q"), ev.ApplicationClosed("a"))
     await eventually(lambda: "q" in service.term.driver.core.state.inferences, "it is let in")
     claims = book._terms[service.term.gate.exchange._scheduler].claims
     held = book.nodes(1_000_000.0)["t"][0].claimed
-    await _submit(service, ev.InferenceCancelled("q"))
+    await _submit_items(service, ev.InferenceCancelled("q"))
     await eventually(lambda: book.nodes(1_000_000.0)["t"][0].claimed == 0, "the rest comes back")
     kept = set(claims)
     services.store.free.set()
@@ -133,11 +133,11 @@ async def test_claim_ends_once_the_end_of_its_application_is_stored(
     assert (30, {"a#0"}) == (held, kept)
 
 
-async def test_application_during_an_accounts_outage_is_counted(
+async def test_application_opened_during_an_accounts_outage_is_counted(
     services: Services, accounts: Accounts
 ) -> None:
     """A quota that only deprioritises admits the application, but must still count it."""
-    service = services.service(quota_timeout_s=0.2)
+    service = services.new_service(quota_timeout_s=0.2)
     service.term.gate.exchange._connect = lambda: accounts
     await service.term.begin()
     quotas = [
@@ -146,13 +146,13 @@ async def test_application_during_an_accounts_outage_is_counted(
     ]
     await service.configure({"tenants": {"*": {"quotas": quotas}}})
     accounts.away = True
-    await service.open_application(opened("a"))
-    await _submit(service, inference("q"), ev.ApplicationClosed("a"))
+    await service.open_application(arrival_of("a"))
+    await _submit_items(service, submission_of("q"), ev.ApplicationClosed("a"))
     await eventually(lambda: service.term.gate.held_back == 0, "all is let in")
     await service.cancel_application("a")
     accounts.away = False
 
-    await eventually(lambda: accounts.remaining() == 4, "the application is counted")
+    await eventually(lambda: accounts.remaining_of() == 4, "the application is counted")
     assert accounts.service is not None
     book = accounts.service.book
     await eventually(
@@ -161,13 +161,15 @@ async def test_application_during_an_accounts_outage_is_counted(
     )
 
 
-async def test_ingress_with_only_held_back_items_is_registered(
+async def test_ingress_whose_items_all_wait_for_the_accounts_is_registered(
     services: Services, accounts: Accounts
 ) -> None:
     """Otherwise the ingress would be forgotten at its first call and never receive a grant."""
-    service = await _serving(services, accounts, applications=1)
+    service = await _leader_with_quotas(services, accounts, applications=1)
     accounts.away = True
-    await _submit(service, opened("a"), inference("q"), ev.InferenceCancelled("of before"))
+    await _submit_items(
+        service, arrival_of("a"), submission_of("q"), ev.InferenceCancelled("of before")
+    )
     mail = await service.submit_many("i", service.term.epoch, 0, ())
 
     assert not mail.forgotten

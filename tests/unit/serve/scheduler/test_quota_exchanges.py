@@ -12,9 +12,9 @@ from justitia_ray.serve.scheduler import claim_exchange
 from justitia_ray.serve.scheduler.claims import Claim
 from justitia_ray.serve.scheduler.quota_gate import QuotaGate
 from tests.eventually import eventually
-from tests.unit.serve.scheduler.services import Services, opened
+from tests.unit.serve.scheduler.services import Services, arrival_of
 from tests.unit.serve.scheduler.test_quota_gate import Accounts, accounts, services
-from tests.unit.serve.scheduler.test_quota_in_flight import _call, _Fleet
+from tests.unit.serve.scheduler.test_quota_in_flight import _call_of, _Fleet
 
 __all__ = ["accounts", "services"]  # fixtures
 
@@ -24,39 +24,43 @@ pytestmark = pytest.mark.asyncio
 async def test_exchanges_examine_only_changed_claims(
     services: Services, accounts: Accounts
 ) -> None:
-    """Every inference triggers an exchange, but running claims are examined once a second."""
-    fleet = await _Fleet.serving(services, accounts, limit=10**6)
+    """Every inference causes an exchange, but running claims are read once a second."""
+    fleet = await _Fleet.start_serving(services, accounts, limit=10**6)
     with mock.patch.object(claim_exchange, "_EVERY_S", 1_000.0):
-        await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 15) for k in range(100)))
-        await fleet.decided(100)
-        await fleet.submit(_call("first", "a", 5, 15))
-        await fleet.decided(101)  # the previous exchange reported those hundred
-        looks = _count_looks(fleet.service.term.gate)
+        await fleet.submit_items(
+            arrival_of("a"), *(_call_of(f"q{k}", "a", 5, 15) for k in range(100))
+        )
+        await fleet.wait_until_decided(100)
+        await fleet.submit_items(_call_of("first", "a", 5, 15))
+        await fleet.wait_until_decided(101)  # the previous exchange reported these hundred claims
+        looks = _read_claims(fleet.service.term.gate)
         for k in range(10):
-            await fleet.submit(_call(f"p{k}", "a", 5, 15))
-            await fleet.decided(102)
-            fleet.end(f"p{k}", 5, 15)
-        await fleet.submit(_call("last", "a", 5, 15))
+            await fleet.submit_items(_call_of(f"p{k}", "a", 5, 15))
+            await fleet.wait_until_decided(102)
+            fleet.end_inference(f"p{k}", 5, 15)
+        await fleet.submit_items(_call_of("last", "a", 5, 15))
         await eventually(lambda: "last" in fleet.state.inferences, "it is let in")
 
     assert 10 <= len(looks) <= 40
-    assert 10**6 - 112 * 20 == accounts.remaining()
+    assert 10**6 - 112 * 20 == accounts.remaining_of()
     assert 102 + 1 == len(fleet.service.term.gate.book.claims)
 
 
-async def test_waiting_claims_are_repeated_without_examining_running_ones(
+async def test_waiting_claims_are_repeated_without_reading_running_ones(
     services: Services, accounts: Accounts
 ) -> None:
-    fleet = await _Fleet.serving(services, accounts)
+    fleet = await _Fleet.start_serving(services, accounts)
     with mock.patch.object(claim_exchange, "_EVERY_S", 1_000.0):
-        await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 90, likely=5) for k in range(30)))
+        await fleet.submit_items(
+            arrival_of("a"), *(_call_of(f"q{k}", "a", 5, 90, likely=5) for k in range(30))
+        )
         gate = fleet.service.term.gate
         await eventually(lambda: len(gate.book.waiting.get("a", ())) == 29, "the others wait")
-        looks = _count_looks(gate)
+        looks = _read_claims(gate)
         number = gate.book.exchanges
         await eventually(lambda: gate.book.exchanges >= number + 3, "they are asked for")
         exchanges, found = gate.book.exchanges - number, len(looks)
-        fleet.end("q0", 5, 5)
+        fleet.end_inference("q0", 5, 5)
         await eventually(lambda: "q1" in fleet.state.inferences, "the first of them is let in")
 
     assert found <= 16 * (exchanges + 1)
@@ -66,11 +70,11 @@ async def test_waiting_claims_are_repeated_without_examining_running_ones(
 async def test_usage_of_running_inferences_is_reported_within_a_second(
     services: Services, accounts: Accounts
 ) -> None:
-    fleet = await _Fleet.serving(services, accounts, limit=10**6)
+    fleet = await _Fleet.start_serving(services, accounts, limit=10**6)
     with mock.patch.object(claim_exchange, "_EVERY_S", 0.1):
-        await fleet.submit(opened("a"), _call("q", "a", 5, 15))
-        await fleet.decided(1)
-        told = _count_looks(fleet.service.term.gate)
+        await fleet.submit_items(arrival_of("a"), _call_of("q", "a", 5, 15))
+        await fleet.wait_until_decided(1)
+        told = _read_claims(fleet.service.term.gate)
         await eventually(lambda: told.count("a#q") >= 3, "it is looked at again and again")
 
 
@@ -78,16 +82,16 @@ async def test_resubmitted_inference_claims_its_expected_usage(
     services: Services, accounts: Accounts
 ) -> None:
     """The first run has ended: both runs are charged, and the call counts once."""
-    fleet = await _Fleet.serving(services, accounts, limit=1_000)
-    first = _call("q", "a", 5, 15)
-    await fleet.submit(opened("a"), first)
-    await fleet.decided(1)
-    fleet.end("q", 5, 15)
-    await fleet.submit(replace(first, request_id="q+", resubmitted=True))
+    fleet = await _Fleet.start_serving(services, accounts, limit=1_000)
+    first = _call_of("q", "a", 5, 15)
+    await fleet.submit_items(arrival_of("a"), first)
+    await fleet.wait_until_decided(1)
+    fleet.end_inference("q", 5, 15)
+    await fleet.submit_items(replace(first, request_id="q+", resubmitted=True))
     await eventually(lambda: "q+" in fleet.state.inferences, "it is let in")
-    claimed = accounts.remaining()
-    fleet.end("q+", 5, 10)
-    await fleet.left(accounts, 1_000 - 20 - 15)
+    claimed = accounts.remaining_of()
+    fleet.end_inference("q+", 5, 10)
+    await fleet.wait_for_remaining(accounts, 1_000 - 20 - 15)
 
     assert 1_000 - 20 - 20 == claimed
 
@@ -95,61 +99,61 @@ async def test_resubmitted_inference_claims_its_expected_usage(
 async def test_resubmitted_inference_is_counted_once(
     services: Services, accounts: Accounts
 ) -> None:
-    fleet = await _Fleet.serving(services, accounts, limit=10, unit="inferences")
-    first = _call("q", "a", 5, 15)
-    await fleet.submit(opened("a"), first)
-    await fleet.decided(1)
-    fleet.end("q", 5, 15)
-    await fleet.submit(replace(first, request_id="q+", resubmitted=True))
+    fleet = await _Fleet.start_serving(services, accounts, limit=10, unit="inferences")
+    first = _call_of("q", "a", 5, 15)
+    await fleet.submit_items(arrival_of("a"), first)
+    await fleet.wait_until_decided(1)
+    fleet.end_inference("q", 5, 15)
+    await fleet.submit_items(replace(first, request_id="q+", resubmitted=True))
     await eventually(lambda: "q+" in fleet.state.inferences, "it runs")
-    fleet.end("q+", 5, 15)
+    fleet.end_inference("q+", 5, 15)
     gate = fleet.service.term.gate
     await eventually(lambda: "a#q" not in gate.book.claims, "its end is told")
-    await fleet.left(accounts, 9)
+    await fleet.wait_for_remaining(accounts, 9)
 
 
-async def test_inferences_that_ended_just_before_other_settings_are_charged(
+async def test_inferences_that_end_just_before_a_settings_change_are_charged(
     services: Services, accounts: Accounts
 ) -> None:
-    fleet = await _Fleet.serving(services, accounts, limit=1_000)
-    await fleet.submit(opened("a"), _call("q", "a", 5, 15))
-    await fleet.decided(1)
-    fleet.end("q", 5, 15)
+    fleet = await _Fleet.start_serving(services, accounts, limit=1_000)
+    await fleet.submit_items(arrival_of("a"), _call_of("q", "a", 5, 15))
+    await fleet.wait_until_decided(1)
+    fleet.end_inference("q", 5, 15)
     quota = {"unit": "tokens", "limit": 2_000, "per": "minute"}
     await fleet.service.configure({"tenants": {"*": {"quotas": [quota]}}})
 
     gate = fleet.service.term.gate
     await eventually(lambda: "a#q" not in gate.book.claims, "its end is told")
-    await fleet.left(accounts, 1_980)
+    await fleet.wait_for_remaining(accounts, 1_980)
 
 
-async def test_ends_without_claims_are_forgotten_while_the_accounts_are_away(
+async def test_ends_without_claims_are_forgotten_while_the_accounts_are_unreachable(
     services: Services, accounts: Accounts
 ) -> None:
     """Ends with claims are charged once the accounts are back."""
-    fleet = await _Fleet.serving(services, accounts, limit=1_000)
-    await fleet.submit(opened("a"), _call("q", "a", 5, 15))
-    await fleet.decided(1)
+    fleet = await _Fleet.start_serving(services, accounts, limit=1_000)
+    await fleet.submit_items(arrival_of("a"), _call_of("q", "a", 5, 15))
+    await fleet.wait_until_decided(1)
     accounts.away = True
     await eventually(
         lambda: fleet.service.term.gate.exchange.meter.failed, "an exchange has failed"
     )
     assert fleet.state.ended is not None
     fleet.state.ended["unclaimed"] = fleet.state.inferences["q"]
-    fleet.end("q", 5, 15)
+    fleet.end_inference("q", 5, 15)
     await eventually(lambda: list(fleet.state.ended or ()) == ["q"], "the other is forgotten")
     accounts.away = False
 
-    await fleet.left(accounts, 980)
+    await fleet.wait_for_remaining(accounts, 980)
 
 
-async def test_opening_of_an_application_that_is_cancelled_meanwhile_is_answered(
+async def test_opening_of_an_application_that_is_cancelled_early_is_answered(
     services: Services, accounts: Accounts
 ) -> None:
     """The resubmission of the ingress is complete without this application."""
-    fleet = await _Fleet.serving(services, accounts)
+    fleet = await _Fleet.start_serving(services, accounts)
     accounts.away = True
-    opening = asyncio.create_task(fleet.service.open_application(opened("a")))
+    opening = asyncio.create_task(fleet.service.open_application(arrival_of("a")))
     gate = fleet.service.term.gate
     await eventually(lambda: gate.held_back, "it is held back")
     gate.admit_submission(ev.Resubmitted("i"))
@@ -160,14 +164,14 @@ async def test_opening_of_an_application_that_is_cancelled_meanwhile_is_answered
     assert [] == gate._resubmitted
 
 
-def _count_looks(gate: QuotaGate) -> list[str]:
-    """Return a list that collects the names of the claims examined from now on."""
+def _read_claims(gate: QuotaGate) -> list[str]:
+    """Return a list that collects the names of the claims read from now on."""
     looks: list[str] = []
     used_of = gate.exchange.used_of
 
-    def look(claim: Claim) -> object:
+    def note_claim(claim: Claim) -> object:
         looks.append(claim.name)
         return used_of(claim)
 
-    gate.exchange.used_of = look  # type: ignore[assignment,method-assign]
+    gate.exchange.used_of = note_claim  # type: ignore[assignment,method-assign]
     return looks

@@ -21,22 +21,22 @@ from justitia_ray.store.accounts_store import AccountsStore
 from justitia_ray.units import Epoch
 from tests.eventually import eventually
 from tests.fake_redis import FakeSchedulerStore
-from tests.unit.serve.scheduler.services import Services, inference, opened, pull
+from tests.unit.serve.scheduler.services import Services, arrival_of, pull_of, submission_of
 
 pytestmark = pytest.mark.asyncio
 
 
 class Accounts:
-    """Accounts that can be unreachable or die while their stored state remains."""
+    """Accounts process that can be unreachable, or die while its stored state remains."""
 
     def __init__(self) -> None:
         self.away = False
         self.calls = 0
         self.answering = asyncio.Event()
-        """While unset, asks are recorded and their answers held back."""
+        """While unset, claims are recorded and their answers held back."""
         self.answering.set()
         self.configuring = asyncio.Event()
-        """While unset, a new tenant tree is applied and its answer held back."""
+        """While unset, a new tenant tree is applied and the answer held back."""
         self.configuring.set()
         self.redis = FakeSchedulerStore()
         self.service: AccountsService | None = None
@@ -59,7 +59,7 @@ class Accounts:
             await self.answering.wait()
         return answer
 
-    def remaining(self, tenant: str = "t") -> float:
+    def remaining_of(self, tenant: str = "t") -> float:
         assert self.service is not None
         standings = self.service.book.standings(tenant, 1_000_000.0)
         return standings[0].remaining if standings else -1
@@ -73,7 +73,7 @@ class Accounts:
 
 @pytest_asyncio.fixture
 async def accounts() -> AsyncIterator[Accounts]:
-    """Running accounts."""
+    """Running accounts process."""
     accounts = Accounts()
     await accounts.restart()
     yield accounts
@@ -88,12 +88,12 @@ async def services() -> AsyncIterator[Services]:
     await services.close()
 
 
-async def _serving(
+async def _leader_with_quota(
     services: Services, accounts: Accounts, unit: str, limit: float, **more: Any
 ) -> SchedulerService:
     """Return a leading scheduler with one quota for each tenant."""
     timeout_s = more.pop("timeout_s", 10.0)
-    service = services.service(quota_timeout_s=timeout_s)
+    service = services.new_service(quota_timeout_s=timeout_s)
     service.term.gate.exchange._connect = lambda: accounts
     await service.term.begin()
     quota = {"unit": unit, "limit": limit, "per": "day", **more}
@@ -101,44 +101,43 @@ async def _serving(
     return service
 
 
-async def _told(service: SchedulerService, of: type = Refuse) -> list[Any]:
+async def _messages_of_type(service: SchedulerService, of: type = Refuse) -> list[Any]:
     mail = await service.submit_many("i", service.term.epoch, 0, ())
     return [message for _, message in mail.messages if isinstance(message, of)]
 
 
-def _inference(request_id: str, application_id: str, prompt: int, output: int) -> Any:
+def _inference_of(request_id: str, application_id: str, prompt: int, output: int) -> Any:
     return ev.InferenceSubmitted(
         request_id, application_id, request_id, "i", prompt, output, output
     )
 
 
-def _live(service: SchedulerService) -> list[str]:
+def _open_names(service: SchedulerService) -> list[str]:
     return sorted(service.term.driver.core.state.applications)
 
 
 async def test_scheduler_without_quotas_makes_no_exchanges(services: Services) -> None:
     accounts = Accounts()
-    service = await services.start()
+    service = await services.start_leader()
     service.term.gate.exchange._connect = lambda: accounts
-    await service.submit_many("i", service.term.epoch, 0, (opened(), inference()))
+    await service.submit_many("i", service.term.epoch, 0, (arrival_of(), submission_of()))
 
-    assert ["a"] == _live(service)
+    assert ["a"] == _open_names(service)
     assert 0 == accounts.calls
 
 
-async def test_refusals_of_application_and_inference_name_the_limit(
+async def test_refusals_of_application_and_inference_name_the_same_limit(
     services: Services, accounts: Accounts
 ) -> None:
-    """A caller that only sends inferences must learn the same limit as the one that opens."""
-    service = await _serving(services, accounts, "applications", 1)
-    items = (opened("a"), opened("b"), inference("q", "b"), ev.ApplicationClosed("b"))
+    service = await _leader_with_quota(services, accounts, "applications", 1)
+    items = (arrival_of("a"), arrival_of("b"), submission_of("q", "b"), ev.ApplicationClosed("b"))
     await service.submit_many("i", service.term.epoch, 0, items)
     await eventually(lambda: service.term.gate.refusals == 2, "both are refused")
-    (application,) = await _told(service, RefuseApplication)
-    by_call = await service.open_application(opened("c"))
+    (application,) = await _messages_of_type(service, RefuseApplication)
+    by_call = await service.open_application(arrival_of("c"))
 
-    assert ["a"] == _live(service)
-    (refused,) = await _told(service)
+    assert ["a"] == _open_names(service)
+    (refused,) = await _messages_of_type(service)
     assert refused.reason == application.reason == Refusal.QUOTA_EXHAUSTED
     assert refused.limit is not None
     assert ("t", "applications", 1, 0) == (
@@ -157,87 +156,89 @@ async def test_refusals_of_application_and_inference_name_the_limit(
 async def test_unused_claim_is_released_on_cancellation(
     services: Services, accounts: Accounts
 ) -> None:
-    """The claim was a prediction, and other callers may use the cancelled remainder at once."""
-    service = await _serving(services, accounts, "tokens", 1_000)
-    await service.submit_many("i", service.term.epoch, 0, (opened("a"), inference("q", "a")))
-    await eventually(lambda: accounts.remaining() == 970, "it is claimed")
+    """Other callers may use the cancelled remainder at once."""
+    service = await _leader_with_quota(services, accounts, "tokens", 1_000)
+    await service.submit_many(
+        "i", service.term.epoch, 0, (arrival_of("a"), submission_of("q", "a"))
+    )
+    await eventually(lambda: accounts.remaining_of() == 970, "it is claimed")
     await service.cancel_application("a")
 
-    await eventually(lambda: accounts.remaining() == 1_000, "it comes back")
+    await eventually(lambda: accounts.remaining_of() == 1_000, "it comes back")
 
 
 async def test_grant_belongs_to_the_claim_that_requested_it(
     services: Services, accounts: Accounts
 ) -> None:
     """After a cancel and a new opening, the grant for the first claim is returned."""
-    service = await _serving(services, accounts, "applications", 1)
+    service = await _leader_with_quota(services, accounts, "applications", 1)
     accounts.answering.clear()
-    first = asyncio.create_task(service.open_application(opened("a")))
-    await eventually(lambda: accounts.remaining() == 0, "the first claim is booked")
+    first = asyncio.create_task(service.open_application(arrival_of("a")))
+    await eventually(lambda: accounts.remaining_of() == 0, "the first claim is booked")
     await service.cancel_application("a")
-    later = [asyncio.create_task(service.open_application(opened(name))) for name in ("b", "a")]
+    later = [asyncio.create_task(service.open_application(arrival_of(name))) for name in ("b", "a")]
     await eventually(lambda: service.term.gate.held_back == 2, "both are held back")
     accounts.answering.set()
     await asyncio.gather(first, *later)
 
-    assert ["b"] == _live(service)
+    assert ["b"] == _open_names(service)
 
 
 @pytest.mark.parametrize("by_call", [True, False], ids=["by a call", "by its first inference"])
-async def test_cancelled_application_that_is_opened_again_counts_once_more(
+async def test_cancelled_application_that_is_reopened_counts_once_more(
     services: Services, accounts: Accounts, by_call: bool
 ) -> None:
-    """Otherwise all openings but one would be free while the last report is pending."""
-    service = await _serving(services, accounts, "applications", 2)
+    """While the last report is pending, all openings but one would otherwise be free."""
+    service = await _leader_with_quota(services, accounts, "applications", 2)
     epoch, state = service.term.epoch, service.term.driver.core.state
-    await service.submit_many("i", epoch, 0, (opened("a"), inference("q", "a")))
-    await eventually(lambda: _live(service) == ["a"], "it is open")
-    await service.pull(pull(1, epoch))
+    await service.submit_many("i", epoch, 0, (arrival_of("a"), submission_of("q", "a")))
+    await eventually(lambda: _open_names(service) == ["a"], "it is open")
+    await service.pull(pull_of(1, epoch))
     await service.cancel_application("a")
     ran_on = len(state.leaving)
     if by_call:
-        await service.open_application(opened("a"))
+        await service.open_application(arrival_of("a"))
     else:
-        await service.submit_many("i", epoch, 0, (replace(opened("a"), reopens=True),))
+        await service.submit_many("i", epoch, 0, (replace(arrival_of("a"), reopens=True),))
     await eventually(lambda: not service.term.gate.held_back, "it is decided")
 
-    assert (1, 0) == (ran_on, accounts.remaining())
-    assert ["a"] == _live(service)
+    assert (1, 0) == (ran_on, accounts.remaining_of())
+    assert ["a"] == _open_names(service)
     assert not state.applications["a"].state.is_cancelled
-    assert Refusal.QUOTA_EXHAUSTED == (await service.open_application(opened("b"))).refusal
+    assert Refusal.QUOTA_EXHAUSTED == (await service.open_application(arrival_of("b"))).refusal
 
 
-async def test_duplicate_call_cancelled_while_held_back_leaves_nothing(
+async def test_duplicate_call_cancelled_while_it_waits_leaves_no_entry(
     services: Services, accounts: Accounts
 ) -> None:
-    """The second copy used to wait forever and to block the resubmissions of ingresses."""
-    service = await _serving(services, accounts, "inferences", 5)
+    """A leftover entry would wait forever and block the resubmissions of ingresses."""
+    service = await _leader_with_quota(services, accounts, "inferences", 5)
     gate, epoch = service.term.gate, service.term.epoch
     accounts.answering.clear()
-    call = (opened("a"), inference("q", "a"), ev.ApplicationClosed("a"))
+    call = (arrival_of("a"), submission_of("q", "a"), ev.ApplicationClosed("a"))
     for items in (call, call, (ev.InferenceCancelled("q"),)):
         await service.submit_many("i", epoch, 0, items)
     accounts.answering.set()
     await eventually(lambda: not gate.held_back, "nothing is held back")
 
-    assert [] == _live(service)
+    assert [] == _open_names(service)
     used = service.term.driver.core.state.usage.totals
     assert [1] == [of["t"].applications for of in used.values()]
-    await eventually(lambda: accounts.remaining() == 5, "its claim comes back")
+    await eventually(lambda: accounts.remaining_of() == 5, "its claim comes back")
 
 
 async def test_claims_survive_restarts_of_scheduler_and_accounts(
     services: Services, accounts: Accounts
 ) -> None:
     """Scheduler and accounts die in turn, and each claim is granted exactly once."""
-    service = await _serving(services, accounts, "applications", 2)
+    service = await _leader_with_quota(services, accounts, "applications", 2)
     for name in ("a", "b", "c"):
-        await service.open_application(opened(name))
+        await service.open_application(arrival_of(name))
     await accounts.restart()
-    successor = await services.start()
+    successor = await services.start_leader()
     successor.term.gate.exchange._connect = lambda: accounts
     await successor.configure({"tenants": service.term.driver.settings.model_dump()["tenants"]})
-    again = [await successor.open_application(opened(name)) for name in ("b", "a", "c", "d")]
+    again = [await successor.open_application(arrival_of(name)) for name in ("b", "a", "c", "d")]
 
     assert [None, None, Refusal.QUOTA_EXHAUSTED, Refusal.QUOTA_EXHAUSTED] == [
         one.refusal for one in again
@@ -247,18 +248,18 @@ async def test_claims_survive_restarts_of_scheduler_and_accounts(
 async def test_inference_admitted_by_an_earlier_scheduler_stays_admitted(
     services: Services, accounts: Accounts
 ) -> None:
-    """An ingress without an answer resubmits the inference with its current prediction."""
-    service = await _serving(services, accounts, "tokens", 100)
-    items = [_inference(f"q{k}", "a", 20, 20) for k in range(2)]
-    await service.submit_many("i", service.term.epoch, 0, (opened("a"), *items))
-    await eventually(lambda: accounts.remaining() == 20, "both are let in")
-    successor = await services.start()
+    """An ingress that received no answer resubmits with its current prediction."""
+    service = await _leader_with_quota(services, accounts, "tokens", 100)
+    items = [_inference_of(f"q{k}", "a", 20, 20) for k in range(2)]
+    await service.submit_many("i", service.term.epoch, 0, (arrival_of("a"), *items))
+    await eventually(lambda: accounts.remaining_of() == 20, "both are let in")
+    successor = await services.start_leader()
     successor.term.gate.exchange._connect = lambda: accounts
     await successor.configure({"tenants": service.term.driver.settings.model_dump()["tenants"]})
     again = [
-        replace(_inference(f"q{k}", "a", 20, 50), resubmitted=k < 2, age_s=1.0) for k in range(3)
+        replace(_inference_of(f"q{k}", "a", 20, 50), resubmitted=k < 2, age_s=1.0) for k in range(3)
     ]
-    arrival = replace(opened("a"), resubmitted=True)
+    arrival = replace(arrival_of("a"), resubmitted=True)
     await successor.submit_many("i", successor.term.epoch, 0, (arrival, *again))
     await eventually(lambda: successor.term.gate.held_back == 0, "all are decided")
 
@@ -266,26 +267,30 @@ async def test_inference_admitted_by_an_earlier_scheduler_stays_admitted(
 
 
 @pytest.mark.parametrize(("how", "refused"), [("reject", True), ("shadow", False)])
-async def test_unreachable_accounts_refuse_after_a_bounded_wait(
+async def test_quota_refuses_after_a_bounded_wait_for_unreachable_accounts(
     services: Services, accounts: Accounts, how: str, refused: bool
 ) -> None:
-    """A quota that can refuse does so after a bounded wait; any other admits the inference."""
-    service = await _serving(services, accounts, "applications", 5, on_exhausted=how, timeout_s=0.4)
+    """A quota that only deprioritises admits the inference."""
+    service = await _leader_with_quota(
+        services, accounts, "applications", 5, on_exhausted=how, timeout_s=0.4
+    )
     accounts.away = True
-    answer = await service.open_application(opened("a"))
+    answer = await service.open_application(arrival_of("a"))
 
     assert (Refusal.QUOTA_EXHAUSTED if refused else None, None) == (answer.refusal, answer.limit)
     accounts.away = False
-    assert (await service.open_application(opened("b"))).refusal is None
-    await eventually(lambda: accounts.remaining() == (4 if refused else 3), "it is given back")
+    assert (await service.open_application(arrival_of("b"))).refusal is None
+    await eventually(lambda: accounts.remaining_of() == (4 if refused else 3), "it is given back")
 
 
-async def test_exhausted_quota_that_deprioritises_takes_the_weight(
+async def test_exceeded_quota_that_deprioritises_sets_the_weight_to_zero(
     services: Services, accounts: Accounts
 ) -> None:
-    """Nothing is refused, and the weight returns when another application releases its claim."""
-    service = await _serving(services, accounts, "tokens", 100, on_exhausted="deprioritise")
-    items = (opened("a"), opened("b"), *(_inference(f"q{k}", k, 40, 20) for k in "ab"))
+    """The weight returns when another application releases its claim."""
+    service = await _leader_with_quota(
+        services, accounts, "tokens", 100, on_exhausted="deprioritise"
+    )
+    items = (arrival_of("a"), arrival_of("b"), *(_inference_of(f"q{k}", k, 40, 20) for k in "ab"))
     await service.submit_many("i", service.term.epoch, 0, items)
     known = service.term.driver.core.state.applications
     await eventually(lambda: len(service.term.driver.core.state.inferences) == 2, "both are in")
@@ -296,30 +301,35 @@ async def test_exhausted_quota_that_deprioritises_takes_the_weight(
     assert {"b"} == low
 
 
-async def test_inferences_are_counted_by_their_names(
+async def test_resubmitted_inference_is_counted_once_by_its_id(
     services: Services, accounts: Accounts
 ) -> None:
-    """The inference was counted before it was resubmitted to a successor."""
-    service = await _serving(services, accounts, "inferences", 2)
+    """The inference was counted before it was resubmitted to the next scheduler."""
+    service = await _leader_with_quota(services, accounts, "inferences", 2)
     items = [ev.InferenceSubmitted(f"q{k}", "a", f"n{k}", "i", 20, 10, 10) for k in range(3)]
-    await service.submit_many("i", service.term.epoch, 0, (opened("a"), *items))
+    await service.submit_many("i", service.term.epoch, 0, (arrival_of("a"), *items))
     await eventually(lambda: service.term.gate.refusals == 1, "the third is refused")
     known = sorted(service.term.driver.core.state.inferences)
     await asyncio.gather(*(service.cancel_application(name) for name in ("a",)))
 
     assert ["q0", "q1"] == known
     assert ["q2"] == [
-        one.request_id for one in await _told(service) if one.reason is Refusal.QUOTA_EXHAUSTED
+        one.request_id
+        for one in await _messages_of_type(service)
+        if one.reason is Refusal.QUOTA_EXHAUSTED
     ]
-    assert 0 == accounts.remaining()
+    assert 0 == accounts.remaining_of()
 
 
-async def test_standings_are_those_of_the_accounts(services: Services, accounts: Accounts) -> None:
+async def test_limits_in_answers_are_those_of_the_accounts(
+    services: Services, accounts: Accounts
+) -> None:
     """The headers cover all models, and only the tenant nodes of the caller."""
-    service = await _serving(services, accounts, "applications", 5)
-    await service.open_application(opened("a"))
+    service = await _leader_with_quota(services, accounts, "applications", 5)
+    await service.open_application(arrival_of("a"))
     await eventually(
-        lambda: any(one.remaining == 4 for one in service.term.gate.standings("t")), "they are told"
+        lambda: any(one.remaining == 4 for one in service.term.gate.standings("t")),
+        "they are told",
     )
 
     assert () == service.term.gate.standings("unknown")
@@ -328,15 +338,17 @@ async def test_standings_are_those_of_the_accounts(services: Services, accounts:
     ]
 
 
-async def test_application_waiting_for_the_accounts_reports_it(
+async def test_application_that_waits_for_the_accounts_says_so(
     services: Services, accounts: Accounts
 ) -> None:
-    """The owner must not be answered that the application does not exist."""
-    service = await _serving(services, accounts, "applications", 1, timeout_s=7.0)
-    await service.open_application(opened("a"))
+    """The owner must not be told that the application does not exist."""
+    service = await _leader_with_quota(services, accounts, "applications", 1, timeout_s=7.0)
+    await service.open_application(arrival_of("a"))
     await eventually(lambda: service.term.gate.standings("t"), "the standings are known")
     accounts.answering.clear()
-    await service.submit_many("i", service.term.epoch, 0, (opened("b"), inference("q", "b")))
+    await service.submit_many(
+        "i", service.term.epoch, 0, (arrival_of("b"), submission_of("q", "b"))
+    )
     view = await service.application("b")
     accounts.answering.set()
 
@@ -346,13 +358,13 @@ async def test_application_waiting_for_the_accounts_reports_it(
     assert 0 < view["outlook"]["quota_comes_back_s"] <= 86_400
 
 
-async def test_application_refused_by_a_quota_reports_quota_and_wait(
+async def test_application_refused_by_a_quota_shows_the_quota_and_the_wait(
     services: Services, accounts: Accounts
 ) -> None:
-    """The refusal is shown until the quota refills; later the application does not exist."""
-    service = await _serving(services, accounts, "applications", 1)
-    await service.open_application(opened("a"))
-    await service.open_application(opened("b"))
+    """The refusal is shown until the quota refills; later the application is unknown."""
+    service = await _leader_with_quota(services, accounts, "applications", 1)
+    await service.open_application(arrival_of("a"))
+    await service.open_application(arrival_of("b"))
     view = await service.application("b")
     with mock.patch.object(asyncio.get_running_loop(), "time", return_value=1e9):
         later = await service.application("b")
@@ -364,12 +376,12 @@ async def test_application_refused_by_a_quota_reports_quota_and_wait(
     assert await service.application("never") is None
 
 
-async def test_application_over_its_quota_reports_the_refill_time(
+async def test_application_over_its_quota_shows_the_refill_time(
     services: Services, accounts: Accounts
 ) -> None:
     """The application is open, and only its next inference was refused."""
-    service = await _serving(services, accounts, "kv_token_time", 100)
-    await service.open_application(opened("a"))
+    service = await _leader_with_quota(services, accounts, "kv_token_time", 100)
+    await service.open_application(arrival_of("a"))
     gate = service.term.gate
     limit = LimitStanding("t", "kv_token_time", 100, 0, 60.0, 86_400.0)
     now = asyncio.get_running_loop().time()
@@ -390,32 +402,32 @@ async def test_quotas_changed_during_a_configure_call_are_sent_next(
 ) -> None:
     """A scheduler with stored quotas may receive new ones while the accounts start."""
     accounts.configuring.clear()
-    service = await _serving(services, accounts, "applications", 1_000)
+    service = await _leader_with_quota(services, accounts, "applications", 1_000)
     await eventually(lambda: accounts.calls == 1, "the accounts are told of the first quota")
     quota = {"unit": "applications", "limit": 1, "per": "day"}
     await service.configure({"tenants": {"*": {"quotas": [quota]}}})
     accounts.configuring.set()
-    await service.submit_many("i", service.term.epoch, 0, (opened("a"), opened("b")))
+    await service.submit_many("i", service.term.epoch, 0, (arrival_of("a"), arrival_of("b")))
     await eventually(lambda: service.term.gate.refusals == 1, "the second is refused")
 
-    assert ["a"] == _live(service)
+    assert ["a"] == _open_names(service)
 
 
 async def test_exchanges_and_waiting_claims_are_counted(
     services: Services, accounts: Accounts
 ) -> None:
     """The metrics show an operator that all calls wait for the accounts."""
-    service = await _serving(services, accounts, "applications", 5)
+    service = await _leader_with_quota(services, accounts, "applications", 5)
     gate = service.term.gate
     accounts.answering.clear()
-    await service.submit_many("i", service.term.epoch, 0, (opened("a"),))
+    await service.submit_many("i", service.term.epoch, 0, (arrival_of("a"),))
     await eventually(lambda: gate.waiting_claims, "it asks")
     waiting = (gate.waiting_claims, gate.unopened)
     accounts.answering.set()
-    await eventually(lambda: _live(service), "it is let in")
+    await eventually(lambda: _open_names(service), "it is let in")
     answered = gate.exchange.meter.answered
     accounts.away = True
-    await service.submit_many("i", service.term.epoch, 0, (opened("b"),))
+    await service.submit_many("i", service.term.epoch, 0, (arrival_of("b"),))
     await eventually(lambda: gate.exchange.meter.failed, "the accounts are away")
 
     assert (1, 1) == waiting
@@ -423,7 +435,7 @@ async def test_exchanges_and_waiting_claims_are_counted(
     assert [] == gate.exchange.meter.take_durations()
 
 
-class Searched(deque[Any]):
+class CountingDeque(deque[Any]):
     """Queue that counts its linear searches."""
 
     searches = 0
@@ -433,22 +445,22 @@ class Searched(deque[Any]):
         return super().__iter__()
 
 
-async def test_held_back_inference_does_not_search_the_earlier_ones(
+async def test_waiting_inference_is_added_without_a_search(
     services: Services, accounts: Accounts
 ) -> None:
-    """Thousands of held-back inferences used to block the scheduler for seconds."""
-    service = await _serving(services, accounts, "inferences", 100)
+    """Linear searches of thousands of waiting inferences take seconds."""
+    service = await _leader_with_quota(services, accounts, "inferences", 100)
     gate = service.term.gate
-    await service.submit_many("i", service.term.epoch, 0, (opened("a"),))
-    await eventually(lambda: "a" in _live(service), "it is open")
+    await service.submit_many("i", service.term.epoch, 0, (arrival_of("a"),))
+    await eventually(lambda: "a" in _open_names(service), "it is open")
     accounts.away = True
-    gate.admit_submission(_inference("q0", "a", 20, 20))
-    queue = gate._queues["a"] = Searched(gate._queues["a"])
+    gate.admit_submission(_inference_of("q0", "a", 20, 20))
+    queue = gate._queues["a"] = CountingDeque(gate._queues["a"])
     queue.searches = 0
     for number in range(1, 10):
-        gate.admit_submission(_inference(f"q{number}", "a", 20, 20))
+        gate.admit_submission(_inference_of(f"q{number}", "a", 20, 20))
     assert (10, 0) == (len(queue), queue.searches)
 
-    gate.admit_submission(_inference("q3", "a", 20, 20))  # its batch arrived twice
+    gate.admit_submission(_inference_of("q3", "a", 20, 20))  # its batch arrived twice
     assert 10 == len(queue)
     assert queue.searches

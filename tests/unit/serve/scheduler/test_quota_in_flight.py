@@ -10,7 +10,7 @@ from justitia_ray.core.actions import Refuse
 from justitia_ray.core.entities import Outcome, ReplicaCapacity
 from justitia_ray.serve.scheduler.service import SchedulerService
 from tests.eventually import eventually
-from tests.unit.serve.scheduler.services import Services, opened
+from tests.unit.serve.scheduler.services import Services, arrival_of
 from tests.unit.serve.scheduler.test_quota_gate import Accounts, accounts, services
 
 __all__ = ["accounts", "services"]  # fixtures
@@ -28,7 +28,7 @@ class _Fleet:
         self.used = 0
 
     @staticmethod
-    async def serving(
+    async def start_serving(
         services: Services,
         accounts: Accounts,
         limit: float = 100,
@@ -37,15 +37,15 @@ class _Fleet:
         **quota: Any,
     ) -> "_Fleet":
         """Return a fleet in which each tenant has one quota."""
-        service = services.service(quota_timeout_s=timeout_s)
+        service = services.new_service(quota_timeout_s=timeout_s)
         service.term.gate.exchange._connect = lambda: accounts
         await service.term.begin()
         one = {"unit": unit, "limit": limit, "per": "minute", **quota}
         await service.configure({"tenants": {"*": {"quotas": [one]}}})
         return _Fleet(service)
 
-    async def submit(self, *items: Any) -> None:
-        """Submit items and read the mail."""
+    async def submit_items(self, *items: Any) -> None:
+        """Submit items and read the answering messages."""
         mail = await self.service.submit_many("i", self.service.term.epoch, 0, items)
         known = {one.request_id for one in self.refused}
         self.refused += [
@@ -54,32 +54,32 @@ class _Fleet:
             if isinstance(message, Refuse) and message.request_id not in known
         ]
 
-    async def decided(self, count: int) -> None:
-        """Wait until `count` inferences have been admitted or refused, and read the mail."""
+    async def wait_until_decided(self, count: int) -> None:
+        """Wait until `count` inferences have been admitted or refused."""
         gate = self.service.term.gate
         await eventually(lambda: len(self.state.inferences) + gate.refusals >= count, "decided")
-        await self.submit()
+        await self.submit_items()
 
-    async def left(self, accounts: Accounts, amount: float) -> None:
-        await eventually(lambda: accounts.remaining() == amount, "the use is booked")
+    async def wait_for_remaining(self, accounts: Accounts, amount: float) -> None:
+        await eventually(lambda: accounts.remaining_of() == amount, "the use is booked")
 
-    def end(self, request_id: str, prompt: int, output: int) -> None:
+    def end_inference(self, request_id: str, prompt: int, output: int) -> None:
         """Finish an inference with these token counts."""
-        self._pull()
+        self._pull_with_ends()
         lease_id = self.state.inferences[request_id].lease_id
         assert lease_id is not None
-        self._pull(ev.LeaseFinished(lease_id, prompt, output, Outcome.FINISHED))
+        self._pull_with_ends(ev.LeaseFinished(lease_id, prompt, output, Outcome.FINISHED))
         self.used += prompt + output
 
-    def _pull(self, *finished: ev.LeaseFinished) -> None:
+    def _pull_with_ends(self, *finished: ev.LeaseFinished) -> None:
         pulled = ev.ReplicaPulled("r", ReplicaCapacity(10**6), 10**6, None, finished)
         self.service.term.driver.apply(pulled)
 
 
-def _call(
+def _call_of(
     name: str, application: str, prompt: int, most: int, likely: int | None = None, least: int = 0
 ) -> ev.InferenceSubmitted:
-    """Return an inference; its likely output is `most` unless given."""
+    """Return an inference whose likely output is `most` unless given."""
     likely = most if likely is None else likely
     return ev.InferenceSubmitted(
         name, application, name, "i", prompt, likely, most, least_output_tokens=least
@@ -89,30 +89,30 @@ def _call(
 async def test_fan_out_of_eighty_is_admitted_up_to_the_limit(
     services: Services, accounts: Accounts
 ) -> None:
-    """Each length is known; two calls of 59 tokens exceed the 100 of a minute."""
-    fleet = await _Fleet.serving(services, accounts)
-    calls = [_call(f"q{k}", "a", 5, 54, least=54) for k in range(80)]
-    await fleet.submit(opened("a"), *calls)
-    await fleet.decided(80)
+    """Each length is known; two calls of 59 tokens exceed the limit of 100 a minute."""
+    fleet = await _Fleet.start_serving(services, accounts)
+    calls = [_call_of(f"q{k}", "a", 5, 54, least=54) for k in range(80)]
+    await fleet.submit_items(arrival_of("a"), *calls)
+    await fleet.wait_until_decided(80)
 
     assert ["q0"] == list(fleet.state.inferences)
     assert 79 == len(fleet.refused)
-    fleet.end("q0", 5, 54)
-    await eventually(lambda: accounts.remaining() == 41, "what it used is booked")
+    fleet.end_inference("q0", 5, 54)
+    await eventually(lambda: accounts.remaining_of() == 41, "what it used is booked")
 
 
 async def test_limit_is_shared_by_the_schedulers_of_two_models(
     services: Services, accounts: Accounts
 ) -> None:
     """Usage in flight at one scheduler is also reserved at the other."""
-    fleet = await _Fleet.serving(services, accounts)
+    fleet = await _Fleet.start_serving(services, accounts)
     others = Services()
-    other = await _Fleet.serving(others, accounts)
+    other = await _Fleet.start_serving(others, accounts)
     other.service.term.gate.exchange._scheduler = "another"
-    await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 54) for k in range(3)))
-    await fleet.decided(3)
-    await other.submit(opened("b"), *(_call(f"p{k}", "b", 5, 30) for k in range(3)))
-    await other.decided(3)
+    await fleet.submit_items(arrival_of("a"), *(_call_of(f"q{k}", "a", 5, 54) for k in range(3)))
+    await fleet.wait_until_decided(3)
+    await other.submit_items(arrival_of("b"), *(_call_of(f"p{k}", "b", 5, 30) for k in range(3)))
+    await other.wait_until_decided(3)
     let_in = [*fleet.state.inferences, *other.state.inferences]
     await others.close()
 
@@ -123,17 +123,17 @@ async def test_fitting_call_is_admitted_beside_idle_applications(
     services: Services, accounts: Accounts
 ) -> None:
     """An idle application reserves nothing, whatever its class is expected to use."""
-    fleet = await _Fleet.serving(services, accounts)
+    fleet = await _Fleet.start_serving(services, accounts)
     for k in range(3):
-        await fleet.submit(opened(f"a{k}", cost=10**9), _call(f"q{k}", f"a{k}", 5, 25))
-        await fleet.decided(1)
-        fleet.end(f"q{k}", 5, 25)
-        await fleet.left(accounts, 70 - 30 * k)
-    await fleet.submit(opened("b", cost=10**9), _call("small", "b", 5, 3))
-    await fleet.decided(1)
-    left_beside = accounts.remaining()
-    await fleet.submit(_call("large", "b", 5, 3))
-    await fleet.decided(2)
+        await fleet.submit_items(arrival_of(f"a{k}", cost=10**9), _call_of(f"q{k}", f"a{k}", 5, 25))
+        await fleet.wait_until_decided(1)
+        fleet.end_inference(f"q{k}", 5, 25)
+        await fleet.wait_for_remaining(accounts, 70 - 30 * k)
+    await fleet.submit_items(arrival_of("b", cost=10**9), _call_of("small", "b", 5, 3))
+    await fleet.wait_until_decided(1)
+    left_beside = accounts.remaining_of()
+    await fleet.submit_items(_call_of("large", "b", 5, 3))
+    await fleet.wait_until_decided(2)
 
     assert 4 == len(fleet.state.applications)
     assert ["small"] == list(fleet.state.inferences)
@@ -141,50 +141,54 @@ async def test_fitting_call_is_admitted_beside_idle_applications(
     assert 2 == left_beside
 
 
-async def test_limit_is_exceeded_by_the_error_of_one_prediction_at_most(
+async def test_limit_is_exceeded_at_most_by_the_error_of_one_prediction(
     services: Services, accounts: Accounts
 ) -> None:
-    """All calls are ten times as long as predicted. A running call reserves its maximum length."""
-    fleet = await _Fleet.serving(services, accounts)
+    """All calls are ten times as long as predicted; a running call reserves its maximum."""
+    fleet = await _Fleet.start_serving(services, accounts)
     count = 40
-    await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 50, likely=5) for k in range(count)))
+    await fleet.submit_items(
+        arrival_of("a"), *(_call_of(f"q{k}", "a", 5, 50, likely=5) for k in range(count))
+    )
     while fleet.service.term.gate.held_back or fleet.state.inferences:
         await eventually(
             lambda: fleet.state.inferences or not fleet.service.term.gate.held_back, "one runs"
         )
         for name in list(fleet.state.inferences):
-            fleet.end(name, 5, 50)
-    await fleet.submit()
+            fleet.end_inference(name, 5, 50)
+    await fleet.submit_items()
 
     assert 100 < fleet.used <= 100 + 45
     assert count == len(fleet.refused) + fleet.used // 55
 
 
-async def test_call_waits_while_running_calls_may_still_need_the_room(
+async def test_call_waits_while_running_calls_may_need_the_rest_of_the_limit(
     services: Services, accounts: Accounts
 ) -> None:
     """The first call may generate 90 tokens and generates 5, which leaves room for the next."""
-    fleet = await _Fleet.serving(services, accounts)
-    await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 90, likely=5) for k in range(2)))
+    fleet = await _Fleet.start_serving(services, accounts)
+    await fleet.submit_items(
+        arrival_of("a"), *(_call_of(f"q{k}", "a", 5, 90, likely=5) for k in range(2))
+    )
     gate = fleet.service.term.gate
     await eventually(
         lambda: any(one.waits is not None for one in gate.book.claims.values()), "the second waits"
     )
     before = list(fleet.state.inferences)
-    fleet.end("q0", 5, 5)
+    fleet.end_inference("q0", 5, 5)
     await eventually(lambda: list(fleet.state.inferences) == ["q1"], "the second is let in")
 
     assert ["q0"] == before
     assert [] == fleet.refused
 
 
-async def test_call_that_waits_for_others_is_refused_in_time(
-    services: Services, accounts: Accounts
-) -> None:
+async def test_waiting_call_is_refused_in_time(services: Services, accounts: Accounts) -> None:
     """The refusal names the limit and a short retry time."""
-    fleet = await _Fleet.serving(services, accounts, timeout_s=0.3)
-    await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 90, likely=5) for k in range(3)))
-    await fleet.decided(3)
+    fleet = await _Fleet.start_serving(services, accounts, timeout_s=0.3)
+    await fleet.submit_items(
+        arrival_of("a"), *(_call_of(f"q{k}", "a", 5, 90, likely=5) for k in range(3))
+    )
+    await fleet.wait_until_decided(3)
 
     assert ["q1", "q2"] == [one.request_id for one in fleet.refused]
     (limit,) = {one.limit for one in fleet.refused}
@@ -197,36 +201,38 @@ async def test_smaller_call_overtakes_a_waiting_one_but_a_close_does_not(
     services: Services, accounts: Accounts
 ) -> None:
     """Closing an application must not refuse its earlier submissions."""
-    fleet = await _Fleet.serving(services, accounts)
-    await fleet.submit(
-        opened("a"),
-        _call("first", "a", 5, 75, likely=5),
-        _call("waits", "a", 25, 5),
-        _call("small", "a", 5, 5),
+    fleet = await _Fleet.start_serving(services, accounts)
+    await fleet.submit_items(
+        arrival_of("a"),
+        _call_of("first", "a", 5, 75, likely=5),
+        _call_of("waits", "a", 25, 5),
+        _call_of("small", "a", 5, 5),
         ev.ApplicationClosed("a"),
     )
     await eventually(lambda: len(fleet.state.inferences) == 2, "two are let in")
     running = list(fleet.state.inferences)
-    fleet.end("first", 5, 5)
+    fleet.end_inference("first", 5, 5)
     await eventually(lambda: "waits" in fleet.state.inferences, "the last is let in")
 
     assert ["first", "small"] == running
     assert [] == fleet.refused
 
 
-async def test_caller_that_leaves_while_its_call_waits_costs_nothing(
+async def test_call_cancelled_while_waiting_costs_nothing(
     services: Services, accounts: Accounts
 ) -> None:
-    fleet = await _Fleet.serving(services, accounts)
-    await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 90, likely=5) for k in range(2)))
+    fleet = await _Fleet.start_serving(services, accounts)
+    await fleet.submit_items(
+        arrival_of("a"), *(_call_of(f"q{k}", "a", 5, 90, likely=5) for k in range(2))
+    )
     gate = fleet.service.term.gate
     await eventually(
         lambda: any(one.waits is not None for one in gate.book.claims.values()), "the second waits"
     )
-    await fleet.submit(ev.InferenceCancelled("q1"))
+    await fleet.submit_items(ev.InferenceCancelled("q1"))
     left = gate.held_back
-    fleet.end("q0", 5, 5)
-    await eventually(lambda: accounts.remaining() == 90, "the first alone is booked")
+    fleet.end_inference("q0", 5, 5)
+    await eventually(lambda: accounts.remaining_of() == 90, "the first alone is booked")
 
     assert 0 == left
 
@@ -234,17 +240,17 @@ async def test_caller_that_leaves_while_its_call_waits_costs_nothing(
 @pytest.mark.parametrize(
     ("least", "let_in"), [(0, ["first", "long"]), (196, ["first"])], ids=["predicted", "certain"]
 )
-async def test_call_predicted_above_the_limit_needs_all_of_it(
+async def test_call_predicted_above_the_limit_runs_alone(
     services: Services, accounts: Accounts, least: int, let_in: list[str]
 ) -> None:
-    """A prediction may be wrong, but a certain length above the limit can never fit."""
-    fleet = await _Fleet.serving(services, accounts, per="second")
-    await fleet.submit(opened("a"), _call("first", "a", 5, 5))
-    await fleet.decided(1)
-    fleet.end("first", 0, 0)
-    await eventually(lambda: accounts.remaining() == 100, "the whole limit is left")
-    await fleet.submit(_call("long", "a", 5, 196, least=least))
-    await fleet.decided(1)
+    """A prediction may be wrong, but a known length above the limit can never fit."""
+    fleet = await _Fleet.start_serving(services, accounts, per="second")
+    await fleet.submit_items(arrival_of("a"), _call_of("first", "a", 5, 5))
+    await fleet.wait_until_decided(1)
+    fleet.end_inference("first", 0, 0)
+    await eventually(lambda: accounts.remaining_of() == 100, "the whole limit is left")
+    await fleet.submit_items(_call_of("long", "a", 5, 196, least=least))
+    await fleet.wait_until_decided(1)
 
     assert let_in[1:] == list(fleet.state.inferences)
     assert all(one.limit is not None and one.limit.is_too_small for one in fleet.refused)
@@ -255,12 +261,12 @@ async def test_inference_longer_than_its_claim_extends_the_reservation(
     services: Services, accounts: Accounts
 ) -> None:
     """The quota reserves predictions, so a longer run reserves its new expected length."""
-    fleet = await _Fleet.serving(services, accounts, limit=1_000, reserve_quantile=0.9)
+    fleet = await _Fleet.start_serving(services, accounts, limit=1_000, reserve_quantile=0.9)
     call = ev.InferenceSubmitted("q", "a", "q", "i", 10, 10, 500, reserve_output_tokens=20)
-    await fleet.submit(opened("a"), call)
-    await fleet.decided(1)
-    before = accounts.remaining()
-    fleet._pull()
+    await fleet.submit_items(arrival_of("a"), call)
+    await fleet.wait_until_decided(1)
+    before = accounts.remaining_of()
+    fleet._pull_with_ends()
     lease_id = fleet.state.inferences["q"].lease_id
     assert lease_id is not None
     fleet.service.term.driver.apply(
@@ -271,38 +277,40 @@ async def test_inference_longer_than_its_claim_extends_the_reservation(
     fleet.service.term.gate.book.changed.set()
 
     assert 970 == before
-    await eventually(lambda: accounts.remaining() == 830, "it is expected to make 160")
+    await eventually(lambda: accounts.remaining_of() == 830, "it is expected to make 160")
 
 
 async def test_kv_token_time_is_reserved_by_the_inference_and_metered_at_its_end(
     services: Services, accounts: Accounts
 ) -> None:
-    """h(10, 10) = 155, of which the second call has no room.
+    """An inference costs h(10, 10) = 155, which leaves no room for the second one.
 
     The generated part is h(10, 4) = 50.
     """
-    fleet = await _Fleet.serving(services, accounts, limit=300, unit="kv_token_time")
-    await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 10, 10) for k in range(2)))
-    await fleet.decided(2)
-    left, let_in = accounts.remaining(), list(fleet.state.inferences)
-    fleet.end("q0", 10, 4)
-    await eventually(lambda: accounts.remaining() == 250, "the rest comes back")
+    fleet = await _Fleet.start_serving(services, accounts, limit=300, unit="kv_token_time")
+    await fleet.submit_items(arrival_of("a"), *(_call_of(f"q{k}", "a", 10, 10) for k in range(2)))
+    await fleet.wait_until_decided(2)
+    left, let_in = accounts.remaining_of(), list(fleet.state.inferences)
+    fleet.end_inference("q0", 10, 4)
+    await eventually(lambda: accounts.remaining_of() == 250, "the rest comes back")
 
     assert ["q0"] == let_in
     assert 145 == left
     assert ["q1"] == [one.request_id for one in fleet.refused]
 
 
-async def test_quota_that_reserves_nothing_beyond_predictions_does_not_wait(
+async def test_quota_that_deprioritises_does_not_make_calls_wait(
     services: Services, accounts: Accounts
 ) -> None:
     """A quota that refuses nothing reserves the expected usage."""
-    fleet = await _Fleet.serving(services, accounts, on_exhausted="deprioritise")
-    await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 90, likely=5) for k in range(10)))
-    await fleet.decided(10)
+    fleet = await _Fleet.start_serving(services, accounts, on_exhausted="deprioritise")
+    await fleet.submit_items(
+        arrival_of("a"), *(_call_of(f"q{k}", "a", 5, 90, likely=5) for k in range(10))
+    )
+    await fleet.wait_until_decided(10)
     told = [fleet.state.applications["a"].is_deprioritised]
-    await fleet.submit(_call("q10", "a", 5, 90, likely=5))
-    await fleet.decided(11)
+    await fleet.submit_items(_call_of("q10", "a", 5, 90, likely=5))
+    await fleet.wait_until_decided(11)
     told.append(fleet.state.applications["a"].is_deprioritised)
 
     assert [False, True] == told
@@ -312,34 +320,34 @@ async def test_short_calls_between_two_exchanges_are_metered(
     services: Services, accounts: Accounts
 ) -> None:
     """The calls begin and end before any usage is reported to the accounts."""
-    fleet = await _Fleet.serving(services, accounts, limit=10_000)
+    fleet = await _Fleet.start_serving(services, accounts, limit=10_000)
     for k in range(5):
-        await fleet.submit(opened(f"a{k}"), _call(f"q{k}", f"a{k}", 5, 15))
-        await fleet.submit()
-        await fleet.decided(1)
-        fleet.end(f"q{k}", 5, 15)
-        await fleet.submit(ev.ApplicationClosed(f"a{k}"))
+        await fleet.submit_items(arrival_of(f"a{k}"), _call_of(f"q{k}", f"a{k}", 5, 15))
+        await fleet.submit_items()
+        await fleet.wait_until_decided(1)
+        fleet.end_inference(f"q{k}", 5, 15)
+        await fleet.submit_items(ev.ApplicationClosed(f"a{k}"))
 
-    await eventually(lambda: accounts.remaining() == 9_900, "all are booked")
+    await eventually(lambda: accounts.remaining_of() == 9_900, "all are booked")
 
 
 async def test_quotas_added_later_reserve_running_inferences(
     services: Services, accounts: Accounts
 ) -> None:
     """An operator adds a quota while inferences run that were admitted without one."""
-    service = await services.start()
+    service = await services.start_leader()
     service.term.gate.exchange._connect = lambda: accounts
     fleet = _Fleet(service)
-    await fleet.submit(opened("a"), *(_call(f"q{k}", "a", 5, 20) for k in range(2)))
+    await fleet.submit_items(arrival_of("a"), *(_call_of(f"q{k}", "a", 5, 20) for k in range(2)))
     quota = {"unit": "tokens", "limit": 60, "per": "minute"}
     await service.configure({"tenants": {"*": {"quotas": [quota]}}})
-    await fleet.submit(_call("q2", "a", 5, 20))
-    await fleet.decided(3)
+    await fleet.submit_items(_call_of("q2", "a", 5, 20))
+    await fleet.wait_until_decided(3)
 
     assert ["q2"] == [one.request_id for one in fleet.refused]
 
 
-def _waiting(fleet: _Fleet) -> Callable[[], bool]:
+def _has_waiting_calls(fleet: _Fleet) -> Callable[[], bool]:
     return lambda: bool(fleet.service.term.gate.held_back)
 
 
@@ -347,10 +355,10 @@ async def test_thousands_of_waiting_calls_time_out_together(
     services: Services, accounts: Accounts
 ) -> None:
     """The timeout of a large fan-out must not block the scheduler."""
-    fleet = await _Fleet.serving(services, accounts, timeout_s=3.0)
-    calls = [_call(f"q{k}", "a", 1, 99, likely=1) for k in range(3_000)]
-    await fleet.submit(opened("a"), *calls)
-    await eventually(_waiting(fleet), "they wait")
-    await fleet.decided(3_000)
+    fleet = await _Fleet.start_serving(services, accounts, timeout_s=3.0)
+    calls = [_call_of(f"q{k}", "a", 1, 99, likely=1) for k in range(3_000)]
+    await fleet.submit_items(arrival_of("a"), *calls)
+    await eventually(_has_waiting_calls(fleet), "they wait")
+    await fleet.wait_until_decided(3_000)
 
     assert len(fleet.refused) in (2_999, 3_000)  # on a slow machine the first one times out, too

@@ -28,7 +28,7 @@ from justitia_ray.serve.scheduler.service import SchedulerService
 from tests.eventually import eventually
 from tests.fake_redis import AWAY
 from tests.unit.serve.scheduler import services as services_module
-from tests.unit.serve.scheduler.services import Services, grants, opened, pull
+from tests.unit.serve.scheduler.services import Services, arrival_of, grants_in, pull_of
 
 _FOREVER_S = 60.0
 
@@ -43,53 +43,53 @@ async def services() -> AsyncIterator[Services]:
 
 @pytest.fixture
 async def service(services: Services) -> SchedulerService:
-    return await services.start()
+    return await services.start_leader()
 
 
-inference = partial(services_module.inference, prompt_tokens=50)
+inference = partial(services_module.submission_of, prompt_tokens=50)
 """Inference that needs 60 of the replica's 100 tokens."""
 
 
-async def cancelled(task: "asyncio.Task[Any]") -> None:
+async def cancel_and_wait(task: "asyncio.Task[Any]") -> None:
     task.cancel()
     with suppress(asyncio.CancelledError):
         await task
 
 
-async def leased(service: SchedulerService) -> Grant:
+async def lease_q(service: SchedulerService) -> Grant:
     """Let replica `r` pull, submit inference `q`, and return its pulled lease."""
-    await service.pull(pull(1))
-    await service.submit_many("i", 1, 0, (opened(), inference("q")))
-    (grant,) = grants(await service.pull(pull(2)))
+    await service.pull(pull_of(1))
+    await service.submit_many("i", 1, 0, (arrival_of(), inference("q")))
+    (grant,) = grants_in(await service.pull(pull_of(2)))
     return grant
 
 
 # --- limits of tenants
 
 
-async def test_grant_brings_the_limits_of_its_tenant(
+async def test_grant_carries_the_limits_of_its_tenant(
     service: SchedulerService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The caller reads in the answer how much of the limit is left."""
-    mail = await service.submit_many("i", 1, 0, (opened(), inference("q0")))
+    """The answer to the caller says how much of the limit is left."""
+    mail = await service.submit_many("i", 1, 0, (arrival_of(), inference("q0")))
     assert {} == mail.standings
     left = LimitStanding("t", "inferences", 60.0, 59.0, 1.0, 60.0)
     monkeypatch.setattr(service.term.gate, "has_quotas", True)
     monkeypatch.setattr(service.term.gate, "standings", {"t": (left,)}.__getitem__)
     no_grant = await service.submit_many("i", 1, 0, ())
-    await service.pull(pull(1))
+    await service.pull(pull_of(1))
     with_grant = await service.submit_many("i", 1, 0, ())
 
     assert {} == no_grant.standings
-    assert ["q0"] == [grant.request_id for grant in grants(with_grant)]
+    assert ["q0"] == [grant.request_id for grant in grants_in(with_grant)]
     assert {"t": (left,)} == with_grant.standings
 
 
-async def test_answer_carries_the_positions_of_new_inferences(service: SchedulerService) -> None:
-    """Only new inferences get a position; repeated ones got theirs from the previous scheduler."""
+async def test_answer_has_the_positions_of_new_inferences(service: SchedulerService) -> None:
+    """Repeated inferences got their positions from the previous scheduler."""
     items = (
-        *(opened("a"), inference("a1", "a"), opened("b", 50.0), inference("b1", "b")),
-        *(opened("c"), inference("c1", "c", resubmitted=True), inference("lost", "of nobody")),
+        *(arrival_of("a"), inference("a1", "a"), arrival_of("b", 50.0), inference("b1", "b")),
+        *(arrival_of("c"), inference("c1", "c", resubmitted=True), inference("lost", "of nobody")),
     )
     mail = await service.submit_many("i", 1, 0, items)
 
@@ -100,10 +100,10 @@ async def test_answer_carries_the_positions_of_new_inferences(service: Scheduler
 # --- status
 
 
-async def test_status_counts_decisions_and_the_time_they_took(service: SchedulerService) -> None:
-    """Readers subtract two readings to get the decisions and time of a load."""
+async def test_status_counts_decisions_and_their_time(service: SchedulerService) -> None:
+    """The difference of two readings gives the decisions and time of a period."""
     before = service.inspector.status().decisions
-    await service.open_application(opened())
+    await service.open_application(arrival_of())
     await service.submit_many("i", 1, 0, (inference("q"),))
 
     after = service.inspector.status().decisions
@@ -116,15 +116,15 @@ async def test_status_counts_decisions_and_the_time_they_took(service: Scheduler
 # --- epochs
 
 
-async def test_call_of_another_epoch_returns_at_once_and_changes_nothing(
+async def test_call_of_another_epoch_returns_at_once_without_effect(
     service: SchedulerService,
 ) -> None:
     """A waiting long-poll would delay the recovery after a restart by 20 s."""
     before = service.inspector.status()
     answers = (
-        await service.submit_many("i", 0, 0, (opened(), inference("q"))),
+        await service.submit_many("i", 0, 0, (arrival_of(), inference("q"))),
         await service.poll_grants("i", 0, 0),
-        await service.pull(pull(1, epoch=0, wait_s=_FOREVER_S)),
+        await service.pull(pull_of(1, epoch=0, wait_s=_FOREVER_S)),
     )
 
     told = IngressMail(1)
@@ -137,47 +137,47 @@ async def test_call_of_another_epoch_returns_at_once_and_changes_nothing(
 # --- ingresses
 
 
-async def test_immediate_grant_is_part_of_the_answer(
+async def test_immediate_grant_is_in_the_answer_to_its_submission(
     service: SchedulerService,
 ) -> None:
-    pulling = asyncio.create_task(service.pull(pull(1, wait_s=_FOREVER_S)))
+    pulling = asyncio.create_task(service.pull(pull_of(1, wait_s=_FOREVER_S)))
     await eventually(lambda: "r" in service.term.driver.outboxes.replicas, "the replica pulls")
-    mail = await service.submit_many("i", 1, 0, (opened(), inference("q")))
+    mail = await service.submit_many("i", 1, 0, (arrival_of(), inference("q")))
 
-    (grant,) = grants(mail)
+    (grant,) = grants_in(mail)
     assert ("q", "r") == (grant.request_id, grant.replica_id)
-    assert [grant] == grants(await pulling)
+    assert [grant] == grants_in(await pulling)
 
 
-async def test_abandoned_long_poll_does_not_eat_its_messages(service: SchedulerService) -> None:
-    """Ray completes the call of a caller that has gone, and its messages must not be lost."""
-    await service.submit_many("i", 1, 0, (opened(), inference("q")))
+async def test_abandoned_long_poll_keeps_its_messages(service: SchedulerService) -> None:
+    """Ray completes the call of a process that has died, and its messages must not be lost."""
+    await service.submit_many("i", 1, 0, (arrival_of(), inference("q")))
     abandoned = asyncio.create_task(service.poll_grants("i", 1, 0))
     await asyncio.sleep(0)  # the ingress polls
-    await service.pull(pull(1))
+    await service.pull(pull_of(1))
     lost = await abandoned
     again = await service.poll_grants("i", 1, 0)
 
-    assert 1 == len(grants(again))
+    assert 1 == len(grants_in(again))
     assert lost == again
 
 
-async def test_newer_call_releases_the_older_one_with_nothing(service: SchedulerService) -> None:
+async def test_newer_poll_ends_the_older_one_without_messages(service: SchedulerService) -> None:
     """Two polls would share an ingress's messages; a replica sends news by a second pull."""
     polls = [asyncio.create_task(service.poll_grants("i", 1, 0)) for _ in range(2)]
-    pulls = [asyncio.create_task(service.pull(pull(n, wait_s=_FOREVER_S))) for n in (1, 2)]
+    pulls = [asyncio.create_task(service.pull(pull_of(n, wait_s=_FOREVER_S))) for n in (1, 2)]
 
     told = IngressMail(1)
     assert (told, ReplicaMail(1)) == (await polls[0], await pulls[0])
-    await cancelled(polls[1])
-    await cancelled(pulls[1])
+    await cancel_and_wait(polls[1])
+    await cancel_and_wait(pulls[1])
 
 
-async def test_refused_lease_says_whether_its_inference_still_waits(
+async def test_answer_to_a_refused_lease_tells_whether_its_inference_waits(
     service: SchedulerService,
 ) -> None:
-    """An ingress whose inference has ended here must resubmit it, or would wait forever."""
-    grant = await leased(service)
+    """An ingress whose inference has ended at the scheduler must resubmit it."""
+    grant = await lease_q(service)
     waits = await service.refuse_lease("q", grant.lease_id, NackReason.LEASE)
     known = await service.refuse_lease("other", grant.lease_id, NackReason.LEASE)
 
@@ -193,7 +193,7 @@ async def test_connected_replica_may_be_silent(
     """An open connection shows that the replica's process lives."""
     connected = {"r"}
     service.connected = connected
-    await service.pull(pull(1))
+    await service.pull(pull_of(1))
     replica = service.term.driver.core.state.replicas["r"]
     assert replica.connected
 
@@ -207,12 +207,12 @@ async def test_connected_replica_may_be_silent(
 
 async def test_overtaken_pull_is_ignored(service: SchedulerService) -> None:
     """The overtaken report is older than the state and would mark leases as forgotten."""
-    await service.pull(pull(2))
-    await service.submit_many("i", 1, 0, (opened(), inference("q")))
-    (grant,) = grants(await service.pull(pull(3)))
+    await service.pull(pull_of(2))
+    await service.submit_many("i", 1, 0, (arrival_of(), inference("q")))
+    (grant,) = grants_in(await service.pull(pull_of(3)))
     running = (LeaseProgress(grant.lease_id, 50, 1, True),)
-    await service.pull(pull(5, progress=running))
-    late = await service.pull(pull(4))
+    await service.pull(pull_of(5, progress=running))
+    late = await service.pull(pull_of(4))
 
     assert ReplicaMail(NOT_TAKEN) == late
     assert 1 == service.inspector.status().in_flight
@@ -222,13 +222,13 @@ async def test_first_pull_of_an_unknown_replica_must_list_its_leases(
     service: SchedulerService,
 ) -> None:
     """A replica that was lost must report its old leases to have them stopped."""
-    answers = [await service.pull(pull(1, progress=None))]
-    await service.pull(pull(2))
-    answers.append(await service.pull(pull(3, progress=None)))
+    answers = [await service.pull(pull_of(1, progress=None))]
+    await service.pull(pull_of(2))
+    answers.append(await service.pull(pull_of(3, progress=None)))
     await service.leave("r")
-    answers.append(await service.pull(pull(4, progress=None)))
+    answers.append(await service.pull(pull_of(4, progress=None)))
     running = (LeaseProgress("1-1", 50, 1, True),)
-    back = await service.pull(pull(5, progress=running))
+    back = await service.pull(pull_of(5, progress=running))
 
     assert [NOT_TAKEN, 1, NOT_TAKEN] == [answer.epoch for answer in answers]
     assert ["1-1"] == [m.lease_id for _, m in back.messages if isinstance(m, Abort)]
@@ -239,35 +239,35 @@ async def test_repeated_end_does_not_count_as_a_late_report(service: SchedulerSe
 
     Only leases that were revoked too early count.
     """
-    grant = await leased(service)
+    grant = await lease_q(service)
     end = LeaseFinished(grant.lease_id, 50, 10, Outcome.FINISHED)
-    await service.pull(pull(4, finished=(end,)))  # the third pull was overtaken
-    await service.pull(pull(5, finished=(end,)))
+    await service.pull(pull_of(4, finished=(end,)))  # the third pull was overtaken
+    await service.pull(pull_of(5, finished=(end,)))
 
     status = service.inspector.status()
     assert (0, 0, 1) == (status.in_flight, status.late_reports, status.grants)
 
 
-async def test_replica_that_comes_back_is_sent_its_leases(services: Services) -> None:
-    """The outbox was dropped while the replica was silent; new numbers must not look confirmed."""
-    service = await services.start(replica_timeout_s=0.05)
-    await service.pull(pull(1))
-    await service.submit_many("i", 1, 0, (opened(), inference("q")))
-    mail = await service.pull(pull(2))
+async def test_returning_replica_is_sent_its_leases(services: Services) -> None:
+    """Messages of the new outbox must not look as if the replica had confirmed them."""
+    service = await services.start_leader(replica_timeout_s=0.05)
+    await service.pull(pull_of(1))
+    await service.submit_many("i", 1, 0, (arrival_of(), inference("q")))
+    mail = await service.pull(pull_of(2))
     ((read, grant),) = mail.messages
     assert isinstance(grant, Grant)
     await eventually(lambda: "r" not in service.term.driver.outboxes.replicas, "it is given up")
     held = (LeaseProgress(grant.lease_id, 50, 1, True),)
-    back = await service.pull(pull(3, ack=read, progress=held))
+    back = await service.pull(pull_of(3, ack=read, progress=held))
 
     assert [Abort("r", grant.lease_id)] == [m for _, m in back.messages if isinstance(m, Abort)]
-    (anew,) = grants(back)
+    (anew,) = grants_in(back)
     assert ("q", True) == (anew.request_id, anew.lease_id != grant.lease_id)
 
 
-async def test_mail_of_a_lost_ingress_is_forgotten_and_its_poll_let_go(services: Services) -> None:
-    """Ingresses come and go, and unread mail must not accumulate."""
-    service = await services.start(ingress_timeout_s=0.05)
+async def test_messages_of_a_lost_ingress_are_dropped_and_its_poll_ends(services: Services) -> None:
+    """Ingresses come and go, and unread messages must not accumulate."""
+    service = await services.start_leader(ingress_timeout_s=0.05)
     poll = asyncio.create_task(service.poll_grants("i", 1, 0))
     await eventually(lambda: "i" in service.term.driver.outboxes.ingresses, "it polls")
 
@@ -278,8 +278,8 @@ async def test_mail_of_a_lost_ingress_is_forgotten_and_its_poll_let_go(services:
 async def test_lost_ingress_that_calls_again_learns_that_it_was_forgotten(
     services: Services,
 ) -> None:
-    service = await services.start(ingress_timeout_s=0.05)
-    await service.submit_many("i", 1, 0, (opened(), inference("q")))
+    service = await services.start_leader(ingress_timeout_s=0.05)
+    await service.submit_many("i", 1, 0, (arrival_of(), inference("q")))
     await eventually(lambda: not service.term.driver.outboxes.ingresses, "it is given up")
     told = IngressMail(1, forgotten=True)
 
@@ -292,16 +292,16 @@ async def test_lost_ingress_that_calls_again_learns_that_it_was_forgotten(
     assert 1 == service.inspector.status().waiting
 
 
-async def test_end_is_reported_when_stored_and_forgotten_when_read(
+async def test_end_is_reported_once_stored_and_forgotten_once_read(
     services: Services,
 ) -> None:
-    """A successor that restores the end has already counted it."""
-    service = await services.start()
-    arrival, item = replace(opened(), keeps_ends=True), inference("q", is_counted=False)
+    """A scheduler that restores the end has already counted it."""
+    service = await services.start_leader()
+    arrival, item = replace(arrival_of(), keeps_ends=True), inference("q", is_counted=False)
     await service.submit_many("i", 1, 0, (arrival, item))
-    await service.pull(pull(1, wait_s=0.0))
+    await service.pull(pull_of(1, wait_s=0.0))
     end = LeaseFinished("1-1", 20, 10, Outcome.FINISHED)
-    await service.pull(pull(2, finished=(end,), wait_s=0.0))
+    await service.pull(pull_of(2, finished=(end,), wait_s=0.0))
     before = await service.submit_many("i", 1, 0, ())
     await service.term.checkpointer.next_save()
     mail = await service.submit_many("i", 1, before.messages[-1][0], ())
@@ -314,36 +314,36 @@ async def test_end_is_reported_when_stored_and_forgotten_when_read(
     assert [True, False] == [kept, ends.is_counted("a", "q")]
 
 
-async def test_replica_that_leaves_has_its_work_leased_elsewhere(service: SchedulerService) -> None:
+async def test_work_of_a_leaving_replica_is_leased_elsewhere(service: SchedulerService) -> None:
     """A replica reports its shutdown, so its leases need not wait for a timeout."""
-    await service.pull(pull(1))
-    await service.submit_many("i", 1, 0, (opened(), inference("q")))
+    await service.pull(pull_of(1))
+    await service.submit_many("i", 1, 0, (arrival_of(), inference("q")))
     await service.leave("r")
 
     status = service.inspector.status()
     assert ({}, 1, 0) == (status.replicas, status.waiting, status.in_flight)
 
 
-async def test_dead_engine_marks_suspects_before_they_are_requeued(
+async def test_dead_engine_marks_its_inferences_before_they_are_requeued(
     service: SchedulerService,
 ) -> None:
-    """Otherwise the inference that killed the engine would be granted again beside the others."""
-    grant = await leased(service)
+    """Otherwise the inference that killed the engine would run beside others again."""
+    grant = await lease_q(service)
     failed = EngineFailed("r", "r", FailureCause.CRASH, (LeaseRun(grant.lease_id, 0.3),))
     ends = (LeaseFinished(grant.lease_id, 50, 1, None),)
-    await service.pull(replace(pull(3, draining=True, finished=ends), failure=failed))
-    await service.pull(replace(pull(4, draining=True, finished=ends), failure=failed))
-    other = await service.pull(replace(pull(1), replica_id="s", wait_s=0.0))
+    await service.pull(replace(pull_of(3, draining=True, finished=ends), failure=failed))
+    await service.pull(replace(pull_of(4, draining=True, finished=ends), failure=failed))
+    other = await service.pull(replace(pull_of(1), replica_id="s", wait_s=0.0))
 
     status = service.inspector.status()
-    assert [] == grants(other)
+    assert [] == grants_in(other)
     assert {"crash": 1, "kill": 0} == status.engine_failures
     assert (1, 1) == (status.suspects, status.waiting)
 
 
-async def test_crash_of_a_replica_marks_suspects_once(service: SchedulerService) -> None:
+async def test_repeated_crash_notice_marks_inferences_once(service: SchedulerService) -> None:
     """The crash notice is repeated if its answer is lost."""
-    await leased(service)
+    await lease_q(service)
     for _ in range(2):
         await service.replica_crashed("r")
     await service.replica_crashed("unknown")
@@ -356,15 +356,15 @@ async def test_crash_of_a_replica_marks_suspects_once(service: SchedulerService)
 # --- settings
 
 
-async def test_settings_change_while_inferences_wait(service: SchedulerService) -> None:
-    await service.submit_many("i", 1, 0, (opened(), inference("q")))
+async def test_settings_can_change_while_inferences_wait(service: SchedulerService) -> None:
+    await service.submit_many("i", 1, 0, (arrival_of(), inference("q")))
     assert 1 == await service.configure({"policy": "fcfs", "admission": "prompt"})
 
     status = service.inspector.status()
     assert ("fcfs", 1) == (status.policy, status.waiting)
 
 
-async def test_setting_that_is_not_allowed_changes_nothing(service: SchedulerService) -> None:
+async def test_invalid_setting_has_no_effect(service: SchedulerService) -> None:
     before = service.inspector.status().settings
     with pytest.raises(ConfigError, match="admission: 'guess' is not one of peak, prompt"):
         await service.configure({"policy": "fcfs", "admission": "guess"})
@@ -372,80 +372,84 @@ async def test_setting_that_is_not_allowed_changes_nothing(service: SchedulerSer
     assert before == service.inspector.status().settings
 
 
-# --- what outlives a scheduler
+# --- state that survives a scheduler
 
 
-async def test_next_scheduler_has_tags_settings_and_order_of_the_last(services: Services) -> None:
-    first = await services.start()
+async def test_next_scheduler_has_the_tags_settings_and_order_of_the_last(
+    services: Services,
+) -> None:
+    first = await services.start_leader()
     await first.configure({"policy": "justitia", "admission": "prompt"})
     tags = {}
     for name, weight in (("slow", 1.0), ("fast", 10.0)):
-        tags[name] = (await first.open_application(opened(name, weight=weight))).virtual_finish_time
-    await first.pull(pull(1))
+        tags[name] = (
+            await first.open_application(arrival_of(name, weight=weight))
+        ).virtual_finish_time
+    await first.pull(pull_of(1))
     await first.term.end()
-    second = await services.start()
+    second = await services.start_leader()
     again = tuple(
         inference(f"q-{name}", name, resubmitted=True, age_s=1.0) for name in ("slow", "fast")
     )
     await second.submit_many("i", 2, 0, again)
-    mail = await second.pull(pull(2, epoch=2))
+    mail = await second.pull(pull_of(2, epoch=2))
 
-    # The replica of the first scheduler has reported, so nothing delays the grants any more.
-    assert ["q-fast"] == [grant.request_id for grant in grants(mail)]
+    # the replica of the first scheduler has reported, so grants are not delayed any more
+    assert ["q-fast"] == [grant.request_id for grant in grants_in(mail)]
     assert 10 * tags["fast"] == tags["slow"]
     known = {name: await second.application(name) for name in tags}
     assert tags == {name: k["virtual_finish_time"] for name, k in known.items() if k is not None}
     assert "prompt" == second.inspector.status().settings["admission"]
 
 
-async def test_nothing_is_granted_before_the_known_replicas_have_reported(
+async def test_restarted_scheduler_grants_nothing_before_known_replicas_have_reported(
     services: Services,
 ) -> None:
-    """A lease granted now could be the second one for an inference that still runs."""
-    first = await services.start()
-    await first.pull(pull(1))
+    """A lease granted earlier could be the second one of an inference that still runs."""
+    first = await services.start_leader()
+    await first.pull(pull_of(1))
     await first.term.end()
-    second = await services.start(recovery_s=_FOREVER_S)
-    await second.submit_many("i", 2, 0, (opened(), inference("q")))
+    second = await services.start_leader(recovery_s=_FOREVER_S)
+    await second.submit_many("i", 2, 0, (arrival_of(), inference("q")))
     other = Pull("other", 2, 1, 0, ReplicaCapacity(100), 100, (), (), 0, 0.0)
     early = await second.pull(other)
-    await second.pull(pull(1, epoch=2))
+    await second.pull(pull_of(1, epoch=2))
 
-    assert [] == grants(early)
+    assert [] == grants_in(early)
     assert 1 == second.inspector.status().grants
 
 
 async def test_lease_that_finished_during_the_restart_is_not_run_again(services: Services) -> None:
     """The replica reports the end to the new scheduler; the ingress may not have it yet."""
-    first = await services.start()
-    grant = await leased(first)
+    first = await services.start_leader()
+    grant = await lease_q(first)
     await first.term.end()
-    second = await services.start(recovery_s=_FOREVER_S)
+    second = await services.start_leader(recovery_s=_FOREVER_S)
     claim = inference("q", resubmitted=True, age_s=1.0, lease_id=grant.lease_id)
-    await second.submit_many("i", 2, 0, (opened(), claim))
+    await second.submit_many("i", 2, 0, (arrival_of(), claim))
     finished = LeaseFinished(grant.lease_id, 50, 10, Outcome.FINISHED)
-    await second.pull(pull(1, epoch=2, finished=(finished,)))
+    await second.pull(pull_of(1, epoch=2, finished=(finished,)))
 
     status = second.inspector.status()
-    # Grants are counted from the first scheduler on, which made this one.
+    # grants are counted from the first scheduler on, which made this one
     assert (0, 0, 1) == (status.waiting, status.in_flight, status.grants)
 
 
-async def test_end_that_was_repeated_is_counted_once_also_by_the_next_scheduler(
+async def test_repeated_end_is_counted_once_by_the_next_scheduler(
     services: Services,
 ) -> None:
     """The answers to the replica's pulls were lost, so it repeats the end to the new scheduler."""
-    first = await services.start()
-    grant = await leased(first)
+    first = await services.start_leader()
+    grant = await lease_q(first)
     end = (LeaseFinished(grant.lease_id, 50, 10, Outcome.FINISHED),)
-    await first.pull(pull(3, finished=end))
-    await first.pull(pull(4, finished=end))
+    await first.pull(pull_of(3, finished=end))
+    await first.pull(pull_of(4, finished=end))
     before = await first.application("a")
     await first.term.end()
-    second = await services.start(recovery_s=_FOREVER_S)
+    second = await services.start_leader(recovery_s=_FOREVER_S)
     claim = inference("q", resubmitted=True, age_s=1.0, lease_id=grant.lease_id)
-    await second.submit_many("i", 2, 0, (opened(), claim))
-    await second.pull(pull(5, epoch=2, finished=end))
+    await second.submit_many("i", 2, 0, (arrival_of(), claim))
+    await second.pull(pull_of(5, epoch=2, finished=end))
 
     after = await second.application("a")
     assert before is not None
@@ -454,12 +458,14 @@ async def test_end_that_was_repeated_is_counted_once_also_by_the_next_scheduler(
     assert [before[name] for name in told] == [after[name] for name in told]
 
 
-async def test_lost_store_degrades_the_scheduler_and_it_catches_up(services: Services) -> None:
+async def test_scheduler_is_degraded_during_a_store_outage_and_saves_afterwards(
+    services: Services,
+) -> None:
     """Scheduling continues in memory and is saved once the store is back."""
-    service = await services.start()
+    service = await services.start_leader()
     services.store.away = True
     await eventually(lambda: services.revivals, "the store is revived")
-    await service.open_application(opened())
+    await service.open_application(arrival_of())
     degraded = service.inspector.status().degraded
     services.store.away = False
     await eventually(lambda: "a" in services.store.stored_applications(), "what happened is saved")
@@ -473,11 +479,11 @@ async def test_lost_store_degrades_the_scheduler_and_it_catches_up(services: Ser
 
 @pytest.mark.slow
 async def test_scheduler_without_a_store_waits_for_its_epoch(services: Services) -> None:
-    """Without the store it cannot read the earlier grants and reports that it is not ready."""
+    """Without the store a scheduler cannot read the earlier grants and is not ready."""
     services.store.away = True
-    service = services.service()
+    service = services.new_service()
     starting = asyncio.create_task(service.term.begin())
-    call = asyncio.create_task(service.open_application(opened()))
+    call = asyncio.create_task(service.open_application(arrival_of()))
     await eventually(lambda: services.revivals, "it has asked the store")
     waiting, seen = service.inspector.status(), service.inspector.report()
     services.store.away = False
@@ -490,7 +496,7 @@ async def test_scheduler_without_a_store_waits_for_its_epoch(services: Services)
 
 async def test_scheduler_without_callers_stops(services: Services) -> None:
     """A detached actor without callers must not hold memory forever."""
-    await services.start(abandoned_s=0.05)
+    await services.start_leader(abandoned_s=0.05)
     await eventually(lambda: services.reasons, "it stands down")
 
     assert "nobody has called for 0.05 s" == services.reasons[0]
@@ -500,19 +506,21 @@ async def test_grant_in_the_answer_to_a_batch_does_not_mark_the_ingress_silent(
     service: SchedulerService,
 ) -> None:
     """The grant was possible because of a cancellation in the same batch."""
-    await service.pull(pull(1))
-    batch = (opened(), inference("q1"), inference("q2"))
-    running = asyncio.create_task(service.pull(pull(2, wait_s=_FOREVER_S)))
+    await service.pull(pull_of(1))
+    batch = (arrival_of(), inference("q1"), inference("q2"))
+    running = asyncio.create_task(service.pull(pull_of(2, wait_s=_FOREVER_S)))
     await asyncio.sleep(0)
-    given = grants(await service.submit_many("i", 1, 0, batch))
+    given = grants_in(await service.submit_many("i", 1, 0, batch))
     await running
     progress = (LeaseProgress(given[0].lease_id, 50, 1, True),)
-    holds = asyncio.create_task(service.pull(pull(3, ack=1, wait_s=_FOREVER_S, progress=progress)))
+    holds = asyncio.create_task(
+        service.pull(pull_of(3, ack=1, wait_s=_FOREVER_S, progress=progress))
+    )
     await asyncio.sleep(0)
     mail = await service.submit_many("i", 1, 1, (InferenceCancelled("q1"),))
     state = service.term.driver.core.state
     (lease,) = state.leases.values()
 
-    assert "q2" == lease.request_id == grants(mail)[-1].request_id
+    assert "q2" == lease.request_id == grants_in(mail)[-1].request_id
     assert lease.granted_at <= state.ingresses["i"]
-    await cancelled(holds)
+    await cancel_and_wait(holds)

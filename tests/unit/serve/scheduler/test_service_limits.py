@@ -16,50 +16,46 @@ from tests.eventually import eventually
 from tests.unit.serve.scheduler.services import Services
 
 _MOST = 10
-"""Limit of applications, and of inferences; a single tenant may use eight."""
+"""Limit of applications and of inferences; a single tenant may use eight."""
 
 
-class Handle(Services):
-    """Scheduler service behind a client's handle; a second one may replace it."""
+class ReplaceableScheduler(Services):
+    """Scheduler service behind a client's handle; another one may replace it."""
 
     def __init__(self) -> None:
         super().__init__(clock=SteadyClock, save_interval_s=0.01)
         self.leader: SchedulerService | None = None
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Return the answer of a method.
-
-        As between processes, a cancelled caller does not end the call.
-        """
         await asyncio.sleep(0)
         if self.leader is None:
             raise ConnectionLost("away")
         return await asyncio.shield(getattr(self.leader, method)(*arguments))
 
-    async def replace(self, most: int = _MOST) -> None:
+    async def start_with_limits(self, most: int = _MOST) -> None:
         """Let a scheduler with these limits lead."""
         self.leader = None
         await self.close()
         limits = {"max_open_applications": most, "max_waiting_inferences": most}
-        self.leader = await self.start(recovery_s=0.05, **limits)
+        self.leader = await self.start_leader(recovery_s=0.05, **limits)
 
 
 async def _nothing() -> None:
-    """Do nothing on configuration."""
+    pass
 
 
 @pytest.fixture
-async def handle() -> AsyncIterator[Handle]:
+async def handle() -> AsyncIterator[ReplaceableScheduler]:
     """Leading scheduler."""
-    handle = Handle()
-    await handle.replace()
+    handle = ReplaceableScheduler()
+    await handle.start_with_limits()
     yield handle
     await handle.close()
 
 
 @pytest.fixture
-async def client(handle: Handle) -> AsyncIterator[QueueClient]:
-    """Ingress that follows the scheduler's epoch."""
+async def client(handle: ReplaceableScheduler) -> AsyncIterator[QueueClient]:
+    """Ingress client that follows the scheduler's epoch."""
     client = QueueClient(handle, lambda ended: None, _nothing, 1_000, 0.0)
     client.start()
     await eventually(lambda: client.session.epoch == 1, "it knows the epoch")
@@ -67,34 +63,34 @@ async def client(handle: Handle) -> AsyncIterator[QueueClient]:
     await client.stop()
 
 
-def opening(client: QueueClient, name: str) -> ApplicationArrived:
+def opening_of(client: QueueClient, name: str) -> ApplicationArrived:
     return ApplicationArrived(name, "c", "t", 1.0, 100.0, client.session.ingress_id)
 
 
-def inference(client: QueueClient, request_id: str, application_id: str) -> InferenceSubmitted:
+def inference_of(client: QueueClient, request_id: str, application_id: str) -> InferenceSubmitted:
     ingress_id = client.session.ingress_id
     return InferenceSubmitted(request_id, application_id, "0", ingress_id, 10, 5, 5)
 
 
-async def until_waiting(handle: Handle, count: int) -> None:
+async def wait_until_waiting(handle: ReplaceableScheduler, count: int) -> None:
     """Return once `count` inferences wait at the scheduler."""
 
-    async def they_wait() -> bool:
+    async def are_waiting() -> bool:
         return handle.leader is not None and handle.leader.inspector.status().waiting == count
 
-    await eventually(they_wait, f"{count} wait")
+    await eventually(are_waiting, f"{count} wait")
 
 
-def call(client: QueueClient, name: str) -> PendingInference:
-    item = inference(client, f"q-{name}", name)
-    return client.submit_inference(item, opening(client, name), is_last=True)
+def submit_call(client: QueueClient, name: str) -> PendingInference:
+    item = inference_of(client, f"q-{name}", name)
+    return client.submit_inference(item, opening_of(client, name), is_last=True)
 
 
 async def test_refused_call_gets_an_error_and_is_forgotten_on_both_sides(
-    client: QueueClient, handle: Handle
+    client: QueueClient, handle: ReplaceableScheduler
 ) -> None:
     """Of twelve applications with one inference each, the last four exceed the limit."""
-    tickets = [call(client, f"a{i:02}") for i in range(12)]
+    tickets = [submit_call(client, f"a{i:02}") for i in range(12)]
     for ticket in tickets[8:]:
         with pytest.raises(TooManyApplications):
             await client.next_grant(ticket)
@@ -108,44 +104,44 @@ async def test_refused_call_gets_an_error_and_is_forgotten_on_both_sides(
 
 
 async def test_full_queue_leaves_the_application_open_for_later(
-    client: QueueClient, handle: Handle
+    client: QueueClient, handle: ReplaceableScheduler
 ) -> None:
-    """An agent whose ninth call is refused continues when the others are done."""
-    await client.open_application(opening(client, "a"))
-    tickets = [client.submit_inference(inference(client, f"q{i}", "a")) for i in range(9)]
+    """An agent whose ninth call is refused continues when other calls are done."""
+    await client.open_application(opening_of(client, "a"))
+    tickets = [client.submit_inference(inference_of(client, f"q{i}", "a")) for i in range(9)]
     with pytest.raises(QueueFull, match=r"scheduler\.max_waiting_inferences"):
         await client.next_grant(tickets[8])
     client.cancel_inference(tickets[8])
     client.cancel_inference(tickets[0])
-    await until_waiting(handle, 7)
-    client.submit_inference(inference(client, "q9", "a"))
-    await until_waiting(handle, 8)
+    await wait_until_waiting(handle, 7)
+    client.submit_inference(inference_of(client, "q9", "a"))
+    await wait_until_waiting(handle, 8)
 
     assert "a" in client.pending.applications
 
 
 async def test_lower_limit_after_a_restart_keeps_waiting_inferences(
-    client: QueueClient, handle: Handle
+    client: QueueClient, handle: ReplaceableScheduler
 ) -> None:
     """An operator lowers a limit and restarts: accepted inferences stay, new ones are refused."""
-    tickets = [call(client, f"a{i}") for i in range(8)]
-    await until_waiting(handle, 8)
-    await handle.replace(most=2)
-    await until_waiting(handle, 8)
+    tickets = [submit_call(client, f"a{i}") for i in range(8)]
+    await wait_until_waiting(handle, 8)
+    await handle.start_with_limits(most=2)
+    await wait_until_waiting(handle, 8)
     with pytest.raises(TooManyApplications):
-        await client.open_application(opening(client, "late"))
+        await client.open_application(opening_of(client, "late"))
 
     assert not any(ticket.answers for ticket in tickets)
     assert 8 == len(client.pending.applications)
 
 
-async def test_each_refused_caller_gets_a_separate_retry_slot(client: QueueClient) -> None:
-    """Callers that all returned at the same time would be refused again, but for one.
+async def test_refused_callers_get_different_retry_times(client: QueueClient) -> None:
+    """Of callers that all returned at the same time, all but one would be refused again.
 
     An opening by its own call is refused in the answer, one with an inference in the mail.
     """
-    await client.open_application(opening(client, "a"))
-    tickets = [client.submit_inference(inference(client, f"q{i}", "a")) for i in range(12)]
+    await client.open_application(opening_of(client, "a"))
+    tickets = [client.submit_inference(inference_of(client, f"q{i}", "a")) for i in range(12)]
     waits = []
     for ticket in tickets[8:]:
         with pytest.raises(QueueFull) as full:
@@ -153,13 +149,13 @@ async def test_each_refused_caller_gets_a_separate_retry_slot(client: QueueClien
         waits.append(full.value.retry_after_s or 0.0)
         client.cancel_inference(ticket)
     for i in range(7):
-        await client.open_application(opening(client, f"b{i}"))
+        await client.open_application(opening_of(client, f"b{i}"))
     slots = []
     for name in ("c", "d"):
         with pytest.raises(TooManyApplications) as many:
-            await client.open_application(opening(client, name))
+            await client.open_application(opening_of(client, name))
         slots.append(many.value.retry_after_s or 0.0)
-    ticket = call(client, "e")
+    ticket = submit_call(client, "e")
     with pytest.raises(TooManyApplications) as many:
         await client.next_grant(ticket)
     slots.append(many.value.retry_after_s or 0.0)

@@ -9,7 +9,7 @@ from justitia_ray.serve.scheduler.shares import shares_view
 from tests.core_driver import CoreDriver
 
 
-def _driver(policy: str, options: dict[str, object]) -> CoreDriver:
+def _driver_with_node(policy: str, options: dict[str, object]) -> CoreDriver:
     tree = TenantTree({"T": TenantNode(weight=3.0, kv_share=KvShare(guaranteed=0.1))})
     driver = CoreDriver(SchedulerCore(policy, options, tenants=tree))
     for name, tenant in (("a", "T/x"), ("b", "T/y"), ("u", "U")):
@@ -20,11 +20,11 @@ def _driver(policy: str, options: dict[str, object]) -> CoreDriver:
 
 
 def test_nodes_report_weight_fair_share_and_usage() -> None:
-    """Node T has 3 of 4 shares and its children half of that each.
+    """Node T has 3 of 4 shares, and its two children half of that each.
 
     Two inferences hold half each.
     """
-    told = shares_view(_driver("justitia", {"fairness": "tenant"}).core)
+    told = shares_view(_driver_with_node("justitia", {"fairness": "tenant"}).core)
 
     assert [one.node for one in told] == ["T", "T/x", "T/y", "U"]
     assert [one.weight for one in told] == [3, 1, 1, 1]
@@ -34,9 +34,9 @@ def test_nodes_report_weight_fair_share_and_usage() -> None:
     assert [(one.waiting, one.running) for one in told] == [(0, 2), (0, 1), (0, 1), (1, 0)]
 
 
-def test_without_tenant_fairness_no_fair_share_is_reported() -> None:
-    """Usage and waiting inferences are reported all the same."""
-    told = shares_view(_driver("fcfs", {}).core)
+def test_no_fair_share_is_reported_without_tenant_fairness() -> None:
+    """Usage and waiting inferences are reported in any case."""
+    told = shares_view(_driver_with_node("fcfs", {}).core)
 
     assert {one.fair_share for one in told} == {None}
     assert {one.weight for one in told} == {None}
@@ -46,6 +46,6 @@ def test_without_tenant_fairness_no_fair_share_is_reported() -> None:
 def test_nodes_with_the_largest_usage_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer has a bounded size, however many tenants exist."""
     monkeypatch.setattr(shares, "MAX_NODES", 2)
-    told = shares_view(_driver("justitia", {"fairness": "tenant"}).core)
+    told = shares_view(_driver_with_node("justitia", {"fairness": "tenant"}).core)
 
     assert [one.node for one in told] == ["T", "T/x"]

@@ -28,7 +28,7 @@ _PATIENT = Timeouts(1e9, 1e9, 1e9, 1e9, 1e9)
 
 @pytest.fixture
 def core() -> CoreDriver:
-    """Return a core with one running, one waiting and one idle application, and a single seat.
+    """Return a core of one seat with a running, a waiting and an idle application.
 
     The giant's first token (40: 39 of prompt and itself) takes V to 40, where the mouse arrives
     with a cost of 2. The next nine, 41 + … + 49 = 405, are served 9 s later: GPS gives each
@@ -54,8 +54,8 @@ def first_names(driver: CoreDriver, most: int = 10) -> list[str]:
     return [application.application_id for application in told]
 
 
-def test_head_names_the_next_application_and_the_reason(core: CoreDriver) -> None:
-    """F is V at the mouse's arrival plus its cost, 40 + 2; it waits for the giant's seat."""
+def test_status_names_the_next_application_and_what_it_waits_for(core: CoreDriver) -> None:
+    """The finish tag is V at the arrival plus the cost, 40 + 2; the only seat is taken."""
     assert (
         HeadView(
             application_id="mouse",
@@ -74,8 +74,8 @@ def test_head_names_the_next_application_and_the_reason(core: CoreDriver) -> Non
     )
 
 
-def test_applications_come_in_order_with_their_tags_and_lags(core: CoreDriver) -> None:
-    """What waits, what runs, the rest; the mouse is late by all that was served since V was 40.
+def test_applications_are_listed_in_order_with_their_tags_and_lags(core: CoreDriver) -> None:
+    """Waiting applications come first, then running ones, then the rest.
 
     It starts after what is left of the giant, 931 − 445, and of itself at the latest.
     """
@@ -101,27 +101,27 @@ def test_application_is_shown_with_its_recognition_rule() -> None:
     assert ["metadata", ""] == [application.recognized_by for application in told]
 
 
-class _NotWalked(dict[str, Any]):
-    """Dictionary of live applications, of which there may be 50,000, that fails when iterated."""
+class _FailsWhenIterated(dict[str, Any]):
+    """Dictionary of live applications that fails when iterated."""
 
     def __iter__(self) -> Iterator[str]:
-        return map(_fail, ("the first",))
+        return map(_fail_iteration, ("the first",))
 
     def values(self) -> Any:
         return iter(self)
 
 
-def _fail(name: str) -> NoReturn:
+def _fail_iteration(name: str) -> NoReturn:
     raise AssertionError(f"walked over: {name}")
 
 
 def test_status_iterates_only_over_shown_applications() -> None:
-    """Readiness probes read the status; with 50,000 applications a full walk took 22 ms."""
+    """Readiness probes read the status; with 50,000 applications a full iteration took 22 ms."""
     driver = CoreDriver()
     for name in "abc":
         driver.open(name)
         driver.submit(name, name)
-    driver.core.state.applications = _NotWalked(driver.core.state.applications)
+    driver.core.state.applications = _FailsWhenIterated(driver.core.state.applications)
     core_view(driver.core, driver.now)
     head_view(driver.core, driver.now)
 
@@ -130,7 +130,7 @@ def test_status_iterates_only_over_shown_applications() -> None:
         first_names(driver, 4)
 
 
-def test_applications_of_tenants_are_merged_by_their_keys() -> None:
+def test_applications_of_two_tenants_are_merged_by_their_keys() -> None:
     """With tenant fairness one tenant's second application may precede another's first."""
     driver = CoreDriver(SchedulerCore("justitia", {"fairness": "tenant"}, timeouts=_PATIENT))
     for name, cost, tenant in (("a", 10, "t"), ("b", 20, "t"), ("c", 1_000, "u"), ("d", 30, "t")):
@@ -142,7 +142,7 @@ def test_applications_of_tenants_are_merged_by_their_keys() -> None:
 
 
 def test_reported_order_is_the_order_of_grants() -> None:
-    """Readers plan with this order, which must hold under policies with other keys, too."""
+    """The listed order must be right under policies with other keys, too."""
     driver = CoreDriver(SchedulerCore("sjf", timeouts=_PATIENT))
     for name, output in (("a", 30), ("b", 5), ("c", 17), ("d", 8)):
         driver.open(name)
@@ -154,8 +154,8 @@ def test_reported_order_is_the_order_of_grants() -> None:
     assert ["b", "d", "c", "a"] == told == [lease.request_id for lease in leases]
 
 
-def test_head_without_a_replica_waits_for_one_and_after_a_restart_for_reports() -> None:
-    """Engines load for minutes, which the order cannot change.
+def test_next_application_waits_for_a_replica_or_for_reports_after_a_restart() -> None:
+    """Without a replica the order cannot change when the application starts.
 
     Inferences granted before a scheduler restart may still run and occupy the memory.
     """
@@ -205,7 +205,7 @@ def test_status_shows_held_and_running_leases_of_replicas(core: CoreDriver) -> N
     } == view.replicas
 
 
-def test_lease_whose_payload_has_not_come_does_not_run() -> None:
+def test_lease_without_its_payload_is_not_shown_as_running() -> None:
     """A replica with leases but no running ones waits for an ingress."""
     driver = CoreDriver()
     driver.open()
@@ -221,18 +221,18 @@ async def test_status_reports_unsaved_changes() -> None:
     driver, store = CoreDriver(), FakeSchedulerStore()
     kept = CheckpointedCore(store, driver.core)
 
-    def told() -> StoreView:
+    def store_status() -> StoreView:
         return store_view(_CONFIG, kept.checkpointer, driver.core)
 
     driver.open("a")
-    before = told()
+    before = store_status()
     await kept.save()
-    saved = told()
+    saved = store_status()
     store.away = True
     driver.open("b")
     await kept.save()
     driver.open("c")
-    away = told()
+    away = store_status()
 
     expected = StoreView(
         kind="embedded",
@@ -252,17 +252,17 @@ async def test_status_reports_unsaved_changes() -> None:
 
 
 async def test_status_does_not_iterate_over_unsaved_applications() -> None:
-    """Probes are frequent during failures. Application b is unsaved and has changed again."""
+    """Probes are frequent during failures; application b is unsaved and has changed again."""
     driver = CoreDriver()
     checkpointer = CheckpointedCore(NoStore(), driver.core).checkpointer
-    checkpointer.unsaved = _NotWalked.fromkeys("xyb")
+    checkpointer.unsaved = _FailsWhenIterated.fromkeys("xyb")
     for name in "abc":
         driver.open(name)
 
     assert 5 == store_view(_CONFIG, checkpointer, driver.core).unsaved_applications
 
 
-async def test_without_a_store_no_save_is_late() -> None:
+async def test_no_save_is_late_without_a_store() -> None:
     """Saves without a store must not be reported as saves."""
     config = AppConfig.parse(
         {"model": {"name": "m", "path": "none"}, "store": {"durability": "none"}}

@@ -12,7 +12,7 @@ from justitia_ray.core.events import LeaseProgress
 from justitia_ray.core.tenants import Unit
 from justitia_ray.protocol.status import FoundApplication, Listing, SchedulerStatus, read_answer
 from justitia_ray.serve.scheduler.service import SchedulerService
-from tests.unit.serve.scheduler.services import Services, inference, opened, pull
+from tests.unit.serve.scheduler.services import Services, arrival_of, pull_of, submission_of
 
 _STATUS = (
     "ready degraded epoch saves settings policy virtual_time applications waiting kept_out"
@@ -46,15 +46,21 @@ _SIZE = (
 
 @pytest_asyncio.fixture
 async def service() -> AsyncIterator[SchedulerService]:
-    """A scheduler with a running, a waiting and an idle application, and a quota."""
+    """Scheduler with a running, a waiting and an idle application, and a quota."""
     services = Services()
-    service = await services.start()
+    service = await services.start_leader()
     await service.configure({"policy": "justitia", "policy_options": {"fairness": "tenant"}})
-    items = (opened("a"), opened("b"), opened("c"), inference("q1", "a"), inference("q2", "b", 80))
+    items = (
+        arrival_of("a"),
+        arrival_of("b"),
+        arrival_of("c"),
+        submission_of("q1", "a"),
+        submission_of("q2", "b", 80),
+    )
     await service.submit_many("i", 1, 0, items)
-    await service.pull(pull(1))
+    await service.pull(pull_of(1))
     running = LeaseProgress("1-1", 20, 1, running=True)
-    await service.pull(pull(2, ack=1, free_kv_tokens=79, progress=(running,)))
+    await service.pull(pull_of(2, ack=1, free_kv_tokens=79, progress=(running,)))
     quota = NodeStanding(Unit.TOKENS, "day", 50.0, 1.0, 0.0, 49.0, 9.0, 86_400.0, "reject")
     service.term.gate.exchange.known.note({"t": (quota,)}, service.term.clock.now())
     yield service
@@ -65,43 +71,49 @@ def as_json(answer: Any) -> Any:
     return json.loads(json.dumps(to_builtins(answer)))
 
 
-def keys(answer: dict[str, Any]) -> str:
+def key_names(answer: dict[str, Any]) -> str:
     return " ".join(answer)
 
 
-async def test_names_and_order_of_the_status_are_these(service: SchedulerService) -> None:
+async def test_fields_of_the_status_have_fixed_names_and_order(service: SchedulerService) -> None:
     status = as_json(service.inspector.status(3))
 
-    assert keys(status) == _STATUS
-    assert keys(status["replicas"]["r"]) == _REPLICA
-    assert keys(status["head"]) == _HEAD
-    assert [keys(one) for one in status["first_applications"]] == [_APPLICATION] * 3
-    assert keys(status["first_applications"][0]["gps_lag"]) == (
+    assert key_names(status) == _STATUS
+    assert key_names(status["replicas"]["r"]) == _REPLICA
+    assert key_names(status["head"]) == _HEAD
+    assert [key_names(one) for one in status["first_applications"]] == [_APPLICATION] * 3
+    assert key_names(status["first_applications"][0]["gps_lag"]) == (
         "kv_token_time seconds bound_kv_token_time bound_s"
     )
-    assert keys(status["store"]) == _STORE
-    assert keys(status["kv"]) == "used_token_s capacity_token_s preemptions"
-    assert keys(status["decisions"]) == "count total_s at_most_s"
-    assert [keys(one) for one in status["shares"]] == [_SHARE]
-    assert [keys(one) for one in status["quotas"]["t"]] == [_QUOTA]
-    assert keys(status["size"]) == _SIZE
+    assert key_names(status["store"]) == _STORE
+    assert key_names(status["kv"]) == "used_token_s capacity_token_s preemptions"
+    assert key_names(status["decisions"]) == "count total_s at_most_s"
+    assert [key_names(one) for one in status["shares"]] == [_SHARE]
+    assert [key_names(one) for one in status["quotas"]["t"]] == [_QUOTA]
+    assert key_names(status["size"]) == _SIZE
 
 
-async def test_names_and_order_of_applications_are_these(service: SchedulerService) -> None:
+async def test_fields_of_applications_have_fixed_names_and_order(service: SchedulerService) -> None:
     listing = await service.applications(3)
     found = await service.application("b")
 
     assert found is not None
-    assert keys(listing) == "applications own others"
-    assert keys(listing["own"]) == keys(listing["others"]) == "applications waiting running"
-    assert {keys(one) for one in (*listing["applications"], found)} == {f"{_APPLICATION} outlook"}
-    assert {keys(one["outlook"]) for one in listing["applications"]} == {_OUTLOOK}
-    assert keys(found["outlook"]) == f"{_OUTLOOK} quota_comes_back_s"
-    assert keys(found["outlook"]["expected_start_s"]) == "p10 p50 p90"
+    assert key_names(listing) == "applications own others"
+    assert (
+        key_names(listing["own"]) == key_names(listing["others"]) == "applications waiting running"
+    )
+    assert {key_names(one) for one in (*listing["applications"], found)} == {
+        f"{_APPLICATION} outlook"
+    }
+    assert {key_names(one["outlook"]) for one in listing["applications"]} == {_OUTLOOK}
+    assert key_names(found["outlook"]) == f"{_OUTLOOK} quota_comes_back_s"
+    assert key_names(found["outlook"]["expected_start_s"]) == "p10 p50 p90"
 
 
-async def test_readers_parse_all_that_the_scheduler_reports(service: SchedulerService) -> None:
-    """A field that only one side has would be lost without an error."""
+async def test_reader_parses_all_fields_that_the_scheduler_reports(
+    service: SchedulerService,
+) -> None:
+    """A field that only one side knows would be lost without an error."""
     answers: dict[type[Any], Any] = {
         SchedulerStatus: service.inspector.status(3),
         Listing: await service.applications(3),

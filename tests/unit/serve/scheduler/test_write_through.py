@@ -12,15 +12,15 @@ from justitia_ray.serve.scheduler.service import SchedulerService
 from tests.eventually import eventually
 from tests.unit.serve.scheduler.services import (
     Services,
+    arrival_of,
     exporter_of,
-    granted,
-    inference,
-    opened,
-    waits_for_work,
+    granted_ids,
+    submission_of,
+    wait_until_pulling,
 )
 
 _SHORT_S = 0.02
-"""Waiting time in seconds for an answer that must not come; shorter than some saves."""
+"""Waiting time in seconds for an answer that must not come."""
 
 
 @pytest.fixture
@@ -30,19 +30,19 @@ async def services() -> AsyncIterator[Services]:
     await services.close()
 
 
-async def with_known(services: Services) -> SchedulerService:
+async def service_with_known(services: Services) -> SchedulerService:
     """Return a service with a replica and a stored application `known`."""
-    service = await services.serving()
-    await service.open_application(opened("known"))
+    service = await services.start_with_replica()
+    await service.open_application(arrival_of("known"))
     return service
 
 
-async def test_tag_is_stored_before_it_is_returned(services: Services) -> None:
-    """Strict durability promises that no published tag is ever lost."""
-    service = await services.start()
+async def test_finish_tag_is_stored_before_it_is_returned(services: Services) -> None:
+    """Strict durability promises that no tag known to a caller is ever lost."""
+    service = await services.start_leader()
     services.store.free.clear()
-    opening = asyncio.create_task(service.open_application(opened()))
-    again = asyncio.create_task(service.open_application(opened()))
+    opening = asyncio.create_task(service.open_application(arrival_of()))
+    again = asyncio.create_task(service.open_application(arrival_of()))
     seen = asyncio.create_task(service.application("a"))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -58,13 +58,13 @@ async def test_tag_is_stored_before_it_is_returned(services: Services) -> None:
     assert answer.virtual_finish_time == known["virtual_finish_time"]
 
 
-async def test_batched_durability_returns_a_tag_at_once() -> None:
-    """By default grants do not wait for Redis, so the strict tests prove nothing there."""
+async def test_batched_durability_returns_a_finish_tag_at_once() -> None:
+    """By default grants do not wait for Redis."""
     services = Services()
-    service = await services.start()
+    service = await services.start_leader()
     services.store.free.clear()
 
-    assert (await asyncio.wait_for(service.open_application(opened()), 5.0)).refusal is None
+    assert (await asyncio.wait_for(service.open_application(arrival_of()), 5.0)).refusal is None
     assert {} == services.store.stored_applications()
     await services.close()
 
@@ -73,38 +73,38 @@ async def test_grants_of_a_new_application_wait_and_those_of_others_do_not(
     services: Services,
 ) -> None:
     """One application's save must not delay applications that are already stored."""
-    service = await with_known(services)
+    service = await service_with_known(services)
     services.store.free.clear()
-    new = (opened("new"), inference("q-new", "new"), ApplicationClosed("new"))
-    first = await service.submit_many("i", 1, 0, (*new, inference("q-known", "known")))
+    new = (arrival_of("new"), submission_of("q-new", "new"), ApplicationClosed("new"))
+    first = await service.submit_many("i", 1, 0, (*new, submission_of("q-known", "known")))
     view = service.inspector.status()
-    await waits_for_work(service)
+    await wait_until_pulling(service)
     services.store.free.set()
     late = await service.poll_grants("i", 1, first.messages[-1][0])
 
-    assert (["q-known"], ["q-new"]) == (granted(first), granted(late))
+    assert (["q-known"], ["q-new"]) == (granted_ids(first), granted_ids(late))
     assert 1 == view.grants
     assert "new" in services.store.stored_applications()
 
 
-async def test_openings_that_come_together_are_stored_together(services: Services) -> None:
-    """One save runs, and another one covers all openings that arrived meanwhile."""
-    service = await services.start()
+async def test_concurrent_openings_are_stored_together(services: Services) -> None:
+    """While one save runs, the next one collects all new openings."""
+    service = await services.start_leader()
     saves = services.store.saves
-    await asyncio.gather(*(service.open_application(opened(f"a{n}")) for n in range(100)))
+    await asyncio.gather(*(service.open_application(arrival_of(f"a{n}")) for n in range(100)))
 
     assert 2 >= services.store.saves - saves
 
 
-async def test_opening_is_refused_and_forgotten_while_the_store_is_away(services: Services) -> None:
-    """The refusal comes after a bounded wait, because a hanging caller learns nothing."""
-    service = await with_known(services)
+async def test_opening_is_refused_after_a_bounded_wait_for_the_store(services: Services) -> None:
+    """A caller that hangs learns nothing, so the wait is bounded."""
+    service = await service_with_known(services)
     admission = service.term.admission
     patient_s, admission._timeout_s = admission._timeout_s, _SHORT_S
     services.store.away = True
-    refused = await service.open_application(opened("a"))
-    first = await service.submit_many("i", 1, 0, (opened("b"), inference("q-b", "b")))
-    on = granted(await service.submit_many("i", 1, 0, (inference("q-known", "known"),)))
+    refused = await service.open_application(arrival_of("a"))
+    first = await service.submit_many("i", 1, 0, (arrival_of("b"), submission_of("q-b", "b")))
+    on = granted_ids(await service.submit_many("i", 1, 0, (submission_of("q-known", "known"),)))
     read = 0
     told: list[Any] = []
     while not any(isinstance(m, Refuse) for m in told):
@@ -120,36 +120,36 @@ async def test_opening_is_refused_and_forgotten_while_the_store_is_away(services
     told_of = {key: n for key, n in counts.items() if key[0] == "refusals_total" and n}
     assert {("refusals_total", "not_stored"): 2} == told_of
     assert 0 == counts["application_outcomes_total", "cancelled", "c", "t"]
-    assert (Refusal.NOT_STORED, [], ["q-known"]) == (refused.refusal, granted(first), on)
+    assert (Refusal.NOT_STORED, [], ["q-known"]) == (refused.refusal, granted_ids(first), on)
     assert [Refuse("q-b", "i", Refusal.NOT_STORED)] == [m for m in told if isinstance(m, Refuse)]
     assert {"a", "b"} >= {m.application_id for m in told if isinstance(m, EndApplication)}
     services.store.away = False
     admission._timeout_s = patient_s
     await service.term.checkpointer.next_save()
     assert ["known"] == list(services.store.stored_applications())
-    assert (await service.open_application(opened("a"))).refusal is None
+    assert (await service.open_application(arrival_of("a"))).refusal is None
 
 
 async def test_inference_cancelled_before_the_save_does_not_run(services: Services) -> None:
     """A cancellation that waits for the application's save must not be lost."""
-    service = await with_known(services)
+    service = await service_with_known(services)
     services.store.free.clear()
-    items = (opened("a"), inference("q1"), inference("q2"), InferenceCancelled("q1"))
+    items = (arrival_of("a"), submission_of("q1"), submission_of("q2"), InferenceCancelled("q1"))
     await service.submit_many("i", 1, 0, items)
     services.store.free.set()
     mail = await service.poll_grants("i", 1, 0)
 
-    assert ["q2"] == [r for r in granted(mail) if r not in ("q1",)]
+    assert ["q2"] == [r for r in granted_ids(mail) if r not in ("q1",)]
     assert {"q2"} == set(service.term.driver.core.state.inferences)
 
 
-async def test_application_that_is_cancelled_before_it_is_stored_is_over(
+async def test_application_cancelled_before_it_is_stored_has_ended(
     services: Services,
 ) -> None:
-    """The held-back items are refused, and no caller waits forever."""
-    service = await with_known(services)
+    """The waiting items are refused, and no caller waits forever."""
+    service = await service_with_known(services)
     services.store.free.clear()
-    await service.submit_many("i", 1, 0, (opened("a"), inference("q1")))
+    await service.submit_many("i", 1, 0, (arrival_of("a"), submission_of("q1")))
     assert await service.cancel_application("a")
     mail = await service.poll_grants("i", 1, 0)
     services.store.free.set()
@@ -159,25 +159,25 @@ async def test_application_that_is_cancelled_before_it_is_stored_is_over(
     assert set() == {"q1"} & set(service.term.driver.core.state.inferences)
 
 
-async def test_application_that_is_closed_before_it_is_stored_ends_after_its_inferences(
+async def test_application_closed_before_it_is_stored_ends_after_its_inferences(
     services: Services,
 ) -> None:
     """A close that overtook the application's submissions would have them refused."""
-    service = await with_known(services)
+    service = await service_with_known(services)
     services.store.free.clear()
-    await service.submit_many("i", 1, 0, (opened("a"), inference("q1")))
+    await service.submit_many("i", 1, 0, (arrival_of("a"), submission_of("q1")))
     assert await service.close_application("a")
     services.store.free.set()
     mail = await service.poll_grants("i", 1, 0)
 
-    assert ["q1"] == granted(mail)
+    assert ["q1"] == granted_ids(mail)
 
 
 async def test_callers_waiting_for_a_save_are_released_on_shutdown(services: Services) -> None:
     """A shutdown during a Redis outage must not leave waiting calls."""
-    service = await services.start()
+    service = await services.start_leader()
     services.store.away = True
-    opening = asyncio.create_task(service.open_application(opened("a")))
+    opening = asyncio.create_task(service.open_application(arrival_of("a")))
     await eventually(lambda: service.term.admission.unstored(), "it waits")
     await service.term.end()
 

@@ -28,12 +28,12 @@ from justitia_ray.serve.transport.frames import (
 _SMALL_LIMIT = 4 * PIECE_BYTES
 
 
-def raw(value: object) -> msgspec.Raw:
+def raw_value(value: object) -> msgspec.Raw:
     return msgspec.Raw(msgspec.msgpack.encode(value))
 
 
 def frames_of(*messages: Message) -> list[bytes]:
-    """Return the frames of messages that are sent in one loop turn."""
+    """Return the frames of messages that are sent in one turn of the event loop."""
     outgoing = Outgoing()
     for message in messages:
         outgoing.put(message)
@@ -44,7 +44,7 @@ def frames_of(*messages: Message) -> list[bytes]:
     return frames
 
 
-def read(*frames: bytes, limit: int = 2**30) -> list[Message]:
+def read_frames(*frames: bytes, limit: int = 2**30) -> list[Message]:
     incoming = Incoming(limit)
     return [message for frame in frames for message in incoming.read_frame(frame)]
 
@@ -52,10 +52,10 @@ def read(*frames: bytes, limit: int = 2**30) -> list[Message]:
 @pytest.mark.parametrize(
     "message",
     [
-        Call(1, "unary", raw(["lease", b"body"])),
+        Call(1, "unary", raw_value(["lease", b"body"])),
         Cancel(2),
-        Answer(3, raw({"a": 1})),
-        Item(4, raw(b"part")),
+        Answer(3, raw_value({"a": 1})),
+        Item(4, raw_value(b"part")),
         End(5),
         Failure(6, "UnknownLease", ["lease", 7, None, 2.5, b"x"]),
         Pause(7),
@@ -64,46 +64,48 @@ def read(*frames: bytes, limit: int = 2**30) -> list[Message]:
     ],
     ids=lambda message: type(message).__name__,
 )
-def test_message_of_each_kind_arrives_as_it_was_sent(message: Message) -> None:
-    assert [message] == read(*frames_of(message))
+def test_message_of_each_kind_survives_its_frame(message: Message) -> None:
+    assert [message] == read_frames(*frames_of(message))
 
 
-def test_messages_of_one_turn_are_one_frame_in_their_order() -> None:
+def test_messages_of_one_loop_turn_share_a_frame_in_order() -> None:
     """A frame costs a system call, and a message almost nothing."""
-    messages = [Item(number % 7, raw(number)) for number in range(500)]
+    messages = [Item(number % 7, raw_value(number)) for number in range(500)]
     frames = frames_of(*messages)
 
     assert 1 == len(frames)
-    assert messages == read(*frames)
+    assert messages == read_frames(*frames)
 
 
 def test_short_message_arrives_before_a_large_body_is_complete() -> None:
     """One large prompt must not block the streams of the connection."""
-    large, short = Call(1, "unary", raw(b"x" * 20 * PIECE_BYTES)), Item(2, raw(b"part"))
+    large, short = Call(1, "unary", raw_value(b"x" * 20 * PIECE_BYTES)), Item(2, raw_value(b"part"))
     frames = frames_of(large, short)
 
     assert len(frames) > 20
-    assert [short] == read(frames[0])
-    assert [short, large] == read(*frames)
+    assert [short] == read_frames(frames[0])
+    assert [short, large] == read_frames(*frames)
 
 
 def test_large_bodies_take_turns() -> None:
     """The second body starts in the first frame, not after the first body."""
-    first, second = (Call(n, "unary", raw(b"x" * n * 5 * PIECE_BYTES)) for n in (3, 1))
+    first, second = (Call(n, "unary", raw_value(b"x" * n * 5 * PIECE_BYTES)) for n in (3, 1))
     frames = frames_of(first, second)
 
-    assert [second, first] == read(*frames)
+    assert [second, first] == read_frames(*frames)
 
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3 * PIECE_BYTES)), max_size=12))
-def test_messages_of_one_call_keep_their_order_whatever_their_sizes(
+def test_messages_of_one_call_keep_their_order_at_any_size(
     sizes: list[tuple[int, int]],
 ) -> None:
     """An end may not overtake the last item, nor a cancel its call."""
-    messages = [Item(call, raw((place, bytes(size)))) for place, (call, size) in enumerate(sizes)]
+    messages = [
+        Item(call, raw_value((place, bytes(size)))) for place, (call, size) in enumerate(sizes)
+    ]
     frames = frames_of(*messages)
-    arrived = read(*frames)
+    arrived = read_frames(*frames)
 
     for call in range(4):
         assert [m for m in messages if m.id == call] == [m for m in arrived if m.id == call]
@@ -111,20 +113,20 @@ def test_messages_of_one_call_keep_their_order_whatever_their_sizes(
     assert all(len(frame) <= MAX_FRAME_BYTES for frame in frames)
 
 
-def test_frames_stay_below_the_length_that_closes_a_connection() -> None:
-    """The frame has many messages, each just below the size limit for splitting, and large ones."""
-    messages: list[Message] = [Item(n, raw(bytes(PIECE_BYTES - 20))) for n in range(100)]
-    messages += [Item(1000 + n, raw(bytes(PIECE_BYTES + 1))) for n in range(100)]
+def test_frames_stay_below_the_maximum_length_of_a_connection() -> None:
+    """The messages are just below the size at which they are split, and far above it."""
+    messages: list[Message] = [Item(n, raw_value(bytes(PIECE_BYTES - 20))) for n in range(100)]
+    messages += [Item(1000 + n, raw_value(bytes(PIECE_BYTES + 1))) for n in range(100)]
     frames = frames_of(*messages)
 
     assert max(map(len, frames)) <= FRAME_BYTES + PIECE_BYTES + 1000 < MAX_FRAME_BYTES
-    assert 200 == len(read(*frames))
+    assert 200 == len(read_frames(*frames))
 
 
-def test_waiting_bytes_are_counted() -> None:
+def test_bytes_that_wait_to_be_sent_are_counted() -> None:
     outgoing = Outgoing()
-    outgoing.put(Item(1, raw(bytes(1000))))
-    outgoing.put(Item(2, raw(bytes(10 * PIECE_BYTES))))
+    outgoing.put(Item(1, raw_value(bytes(1000))))
+    outgoing.put(Item(2, raw_value(bytes(10 * PIECE_BYTES))))
     before = outgoing.size_bytes
     outgoing.take_frame()
 
@@ -150,10 +152,10 @@ def test_waiting_bytes_are_counted() -> None:
 def test_undecodable_frame_closes_the_connection(frame: bytes) -> None:
     """A frame of an unknown protocol is not interpreted further."""
     with pytest.raises(ConnectionLost, match="a frame cannot be read"):
-        read(frame)
+        read_frames(frame)
 
 
 def test_overlong_message_closes_the_connection_before_its_end() -> None:
-    frames = frames_of(Item(1, raw(bytes(2 * _SMALL_LIMIT))))
+    frames = frames_of(Item(1, raw_value(bytes(2 * _SMALL_LIMIT))))
     with pytest.raises(ConnectionLost, match=f"longer than {_SMALL_LIMIT} bytes"):
-        read(*frames[:-2], limit=_SMALL_LIMIT)
+        read_frames(*frames[:-2], limit=_SMALL_LIMIT)

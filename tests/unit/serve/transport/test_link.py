@@ -35,7 +35,7 @@ from tests.unit.serve.transport.ends import (
     linked,
     listener_of,
 )
-from tests.unit.serve.transport.test_frames import raw, read
+from tests.unit.serve.transport.test_frames import raw_value, read_frames
 
 
 @pytest.fixture
@@ -52,36 +52,35 @@ async def link(served: Served) -> AsyncIterator[SocketLink]:
 # --- calls and streams
 
 
-async def test_calls_at_once_are_answered_each_with_its_own(link: SocketLink) -> None:
-    """One connection carries concurrent calls and returns each its own answer."""
+async def test_concurrent_calls_get_their_own_answers(link: SocketLink) -> None:
     calls = (link.call("echo", number) for number in range(500))
 
     assert [*range(500)] == await asyncio.gather(*calls)
 
 
-async def test_large_bodies_go_both_ways(link: SocketLink) -> None:
+async def test_large_bodies_travel_both_ways(link: SocketLink) -> None:
     body = bytes(range(256)) * 20_000
 
     assert body == await link.call("echo", body)
 
 
-async def test_small_call_is_answered_while_a_large_body_is_on_its_way(
+async def test_small_call_is_answered_while_a_large_body_is_being_sent(
     link: SocketLink, served: Served
 ) -> None:
     order: list[str] = []
 
-    async def call(value: Any, name: str) -> None:
+    async def call_and_note(value: Any, name: str) -> None:
         await link.call("echo", value)
         order.append(name)
 
     async with asyncio.TaskGroup() as group:
-        group.create_task(call(bytes(20_000_000), "large"))
-        group.create_task(call(1, "small"))
+        group.create_task(call_and_note(bytes(20_000_000), "large"))
+        group.create_task(call_and_note(1, "small"))
 
     assert ["small", "large"] == order
 
 
-async def test_stream_brings_its_items_in_order_and_ends(link: SocketLink) -> None:
+async def test_stream_delivers_its_items_in_order_and_ends(link: SocketLink) -> None:
     """The stream is complete, however many items arrive at once."""
     batches = [items async for items in link.stream("count", "s", 1_000)]
 
@@ -89,7 +88,7 @@ async def test_stream_brings_its_items_in_order_and_ends(link: SocketLink) -> No
     assert [] == [items async for items in link.stream("count", "empty", 0)]
 
 
-async def test_unread_stream_is_paused_and_the_others_continue(
+async def test_unread_stream_is_paused_and_other_streams_continue(
     link: SocketLink, served: Served
 ) -> None:
     """Neither side buffers unread items without limit; reading again continues without a gap."""
@@ -110,7 +109,7 @@ async def test_unread_stream_is_paused_and_the_others_continue(
 # --- cancellation
 
 
-async def test_call_that_is_cancelled_before_it_is_sent_is_not_made(
+async def test_call_cancelled_before_it_is_sent_is_not_made(
     link: SocketLink, served: Served
 ) -> None:
     """The caller was cancelled in the loop turn of its call."""
@@ -122,7 +121,7 @@ async def test_call_that_is_cancelled_before_it_is_sent_is_not_made(
     assert ["echo"] == served.begun
 
 
-async def test_call_that_is_cancelled_in_the_turn_of_its_sending_ends_there(
+async def test_call_cancelled_in_the_turn_of_its_sending_does_not_start(
     link: SocketLink, served: Served
 ) -> None:
     """Call and cancel arrive in one frame, so the task never starts."""
@@ -135,8 +134,8 @@ async def test_call_that_is_cancelled_in_the_turn_of_its_sending_ends_there(
     assert ["echo"] == served.begun
 
 
-async def test_work_of_a_caller_that_leaves_is_cancelled(link: SocketLink, served: Served) -> None:
-    """The connection is intact, so the work learns that no other replica does it."""
+async def test_work_of_a_cancelled_caller_is_cancelled(link: SocketLink, served: Served) -> None:
+    """The connection is intact, so the cancelled work is not repeated elsewhere."""
     task = asyncio.create_task(link.call("work"))
     await eventually(lambda: served.begun, "it works")
     task.cancel()
@@ -156,7 +155,7 @@ async def test_uncancellable_call_continues_without_its_caller(
     await eventually(lambda: served.ended == ["finish"], "it was done")
 
 
-async def test_stream_that_is_closed_early_ends_there(link: SocketLink, served: Served) -> None:
+async def test_stream_closed_early_ends_at_its_server(link: SocketLink, served: Served) -> None:
     for read_until in (1, 200):
         async with aclosing(link.stream("count", "s", -1)) as batches:
             async for items in batches:
@@ -185,19 +184,19 @@ async def test_abandoned_calls_fail_locally_and_are_cancelled_remotely(
     assert 1 == await link.call("echo", 1)
 
 
-async def test_nothing_is_cancelled_that_has_ended() -> None:
+async def test_ended_call_sends_no_cancel() -> None:
     """A cancel for each finished call would double the messages."""
     socket = FakeSocket()
     link = SocketLink(socket.as_socket, "peer", METHODS)
     calls = [asyncio.create_task(link.call("echo", number)) for number in range(3)]
     await eventually(lambda: socket.sent, "the calls are sent")
-    socket.bring(Answer(1, raw("a")), Failure(2, "EngineError", ["dead"]))
+    socket.receive_messages(Answer(1, raw_value("a")), Failure(2, "EngineError", ["dead"]))
     await asyncio.wait(calls[:2])
     calls[2].cancel()
     await eventually(lambda: len(socket.sent) > 1, "a cancel is sent")
     await link.close()
 
-    assert [Cancel(3)] == read(*socket.sent[1:])
+    assert [Cancel(3)] == read_frames(*socket.sent[1:])
 
 
 # --- errors
@@ -225,7 +224,7 @@ async def test_error_arrives_with_its_class_and_fields(
     assert not link.is_lost
 
 
-async def test_internal_error_is_logged_by_the_server_without_arguments(
+async def test_internal_error_is_logged_without_the_calls_arguments(
     link: SocketLink, served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The caller receives a generic error; prompts must not appear in a log."""
@@ -261,13 +260,13 @@ async def test_undecodable_call_or_unencodable_answer_is_an_internal_error(
 
     assert "call.failed" in caplog.text
     assert "secret prompt" not in caplog.text
-    assert "finish" == await _finish(link, served)
+    assert "finish" == await _call_finish(link, served)
 
 
-async def test_unsendable_error_becomes_a_failure_that_names_it(
+async def test_error_that_cannot_be_sent_becomes_a_failure_with_its_name(
     link: SocketLink, served: Served
 ) -> None:
-    """The error's class needs more than a text, so it cannot be rebuilt.
+    """An error whose class needs more than a text cannot be rebuilt by the caller.
 
     The connection stays open.
     """
@@ -278,7 +277,7 @@ async def test_unsendable_error_becomes_a_failure_that_names_it(
     with pytest.raises(EngineError, match="object object at"):
         await link.call("fail")
 
-    assert "finish" == await _finish(link, served)
+    assert "finish" == await _call_finish(link, served)
 
 
 async def test_call_whose_task_is_cancelled_is_answered(link: SocketLink, served: Served) -> None:
@@ -286,10 +285,10 @@ async def test_call_whose_task_is_cancelled_is_answered(link: SocketLink, served
     with pytest.raises(RemoteFailure, match="CancelledError"):
         await link.call("fail")
 
-    assert "finish" == await _finish(link, served)
+    assert "finish" == await _call_finish(link, served)
 
 
-async def test_method_that_the_other_side_does_not_have_is_a_failure(
+async def test_unknown_method_of_the_other_side_is_a_failure(
     link: SocketLink, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(link._methods, "later", METHODS["finish"])
@@ -300,13 +299,13 @@ async def test_method_that_the_other_side_does_not_have_is_a_failure(
         await link.call("later")
 
 
-async def test_answer_of_another_type_is_a_failure_and_the_connection_goes_on() -> None:
+async def test_answer_of_another_type_is_a_failure_and_the_connection_stays() -> None:
     """The reader may be a loop that only the declared errors may end."""
     socket = FakeSocket()
     link = SocketLink(socket.as_socket, "peer", METHODS)
     call = asyncio.create_task(link.call("work"))
     await eventually(lambda: socket.sent, "it is sent")
-    socket.bring(Answer(1, raw(7)))
+    socket.receive_messages(Answer(1, raw_value(7)))
     with pytest.raises(RemoteFailure, match="the answer of peer to work cannot be read"):
         await call
 
@@ -314,7 +313,7 @@ async def test_answer_of_another_type_is_a_failure_and_the_connection_goes_on() 
     await link.close()
 
 
-async def test_arguments_that_cannot_be_sent_leave_nothing_behind(link: SocketLink) -> None:
+async def test_call_whose_arguments_cannot_be_sent_leaves_no_entry(link: SocketLink) -> None:
     """A call that was never sent must not wait for an answer."""
     for wrong in (object(), 2**70):
         with pytest.raises((TypeError, OverflowError)):
@@ -325,7 +324,7 @@ async def test_arguments_that_cannot_be_sent_leave_nothing_behind(link: SocketLi
     assert {} == link._pending
 
 
-async def _finish(link: SocketLink, served: Served) -> Any:
+async def _call_finish(link: SocketLink, served: Served) -> Any:
     served.may_end.set()
     return await link.call("finish")
 
@@ -336,7 +335,7 @@ async def _finish(link: SocketLink, served: Served) -> Any:
 async def test_lost_connection_fails_every_call_and_cancels_remote_work(
     link: SocketLink, served: Served
 ) -> None:
-    """Work for the lost caller may be repeated elsewhere; calls on other connections continue."""
+    """Work for the lost caller may be repeated elsewhere; other connections' calls continue."""
     calls = [asyncio.create_task(link.call(method)) for method in ("work", "finish")]
     stream = link.stream("count", "s", -1)
     await anext(stream)
@@ -359,18 +358,18 @@ async def test_lost_connection_fails_every_call_and_cancels_remote_work(
     await eventually(lambda: "finish" in served.ended, "the other goes on")
 
 
-async def losing(lose: Any) -> float:
+async def seconds_until_failure(lose: Any) -> float:
     """Return the seconds between the loss and the failure of the connection's calls."""
     socket, loop = FakeSocket(closing_s=0.3), asyncio.get_running_loop()
     link = SocketLink(socket.as_socket, "peer", METHODS)
     failed_at: list[float] = []
 
-    async def call() -> None:
+    async def call_until_lost() -> None:
         with pytest.raises(ConnectionLost):
             await link.call("work")
         failed_at.append(loop.time())
 
-    calls = [asyncio.create_task(call()) for _ in range(3)]
+    calls = [asyncio.create_task(call_until_lost()) for _ in range(3)]
     await asyncio.sleep(1.5)
     lost_at = loop.time()
     lose(socket, link)
@@ -385,113 +384,115 @@ async def losing(lose: Any) -> float:
     "lose",
     [
         lambda socket, link: socket.arriving.put_nowait(None),
-        lambda socket, link: socket.bring(kind=WSMsgType.TEXT),
-        lambda socket, link: socket.bring(kind=WSMsgType.ERROR),
+        lambda socket, link: socket.receive_messages(kind=WSMsgType.TEXT),
+        lambda socket, link: socket.receive_messages(kind=WSMsgType.ERROR),
         lambda socket, link: link._connection.abort("here"),
     ],
     ids=["closed there", "a text", "an error", "closed here"],
 )
-def test_calls_fail_at_the_instant_of_the_loss(lose: Any) -> None:
-    """The closing handshake, which may take half a second, is not waited for."""
-    assert 0.0 == run_virtually(losing(lose))
+def test_calls_fail_at_the_moment_of_the_loss(lose: Any) -> None:
+    """The closing handshake may take half a second and is not waited for."""
+    assert 0.0 == run_virtually(seconds_until_failure(lose))
 
 
 # --- keepalive
 
 
-async def lives(socket: FakeSocket, standstill_s: float = 0.0) -> tuple[list[str], float]:
+async def run_until_lost(socket: FakeSocket, standstill_s: float = 0.0) -> tuple[list[str], float]:
     """Run a connection until it is lost; return the reason and the seconds it took."""
     loop, reasons = asyncio.get_running_loop(), []
     began = loop.time()
     ended_at: list[float] = []
 
-    def lose(reason: str) -> None:
+    def note_loss(reason: str) -> None:
         reasons.append(reason)
         ended_at.append(loop.time())
 
-    await Connection(socket.as_socket, lambda message: None, lose, standstill_s).run()
+    await Connection(socket.as_socket, lambda message: None, note_loss, standstill_s).run()
     return reasons, ended_at[0] - began
 
 
 def test_silent_peer_is_given_up_after_five_pings() -> None:
     """One ping is sent per second, and the sixth one finds the peer lost."""
 
-    async def silent() -> None:
+    async def measure_silence() -> None:
         socket = FakeSocket()
-        reasons, lived_s = await lives(socket)
+        reasons, lived_s = await run_until_lost(socket)
         assert ["the other side was silent for 5 s"] == reasons
         assert 6.0 == lived_s
-        assert [Ping()] * 5 == read(*socket.sent)
+        assert [Ping()] * 5 == read_frames(*socket.sent)
 
-    run_virtually(silent())
+    run_virtually(measure_silence())
 
 
-def test_silent_peer_whose_machine_answers_is_waited_for() -> None:
+def test_silent_peer_whose_machine_answers_is_kept() -> None:
     """The process is busy or suspended, and its inferences would be lost with the connection."""
 
-    async def silent() -> None:
+    async def measure_silence() -> None:
         socket = FakeSocket()
         socket.machine = tcp_counts(retransmits=0, probes=0, last_ack_s=0.5)
-        reasons, lived_s = await lives(socket, standstill_s=30.0)
+        reasons, lived_s = await run_until_lost(socket, standstill_s=30.0)
         assert ["the other side was silent for 30 s"] == reasons
         assert 31.0 == lived_s
 
-    run_virtually(silent())
+    run_virtually(measure_silence())
 
 
 def test_silent_peer_whose_machine_vanishes_is_given_up_at_once() -> None:
-    async def vanishes() -> None:
+    async def measure_vanishing() -> None:
         socket = FakeSocket()
         socket.machine = tcp_counts(retransmits=0, probes=0, last_ack_s=0.5)
         silent = tcp_counts(retransmits=4, probes=0, last_ack_s=5.0)
         asyncio.get_running_loop().call_later(9.5, setattr, socket, "machine", silent)
-        reasons, lived_s = await lives(socket, standstill_s=30.0)
+        reasons, lived_s = await run_until_lost(socket, standstill_s=30.0)
         assert ["the other side was silent for 9 s"] == reasons
         assert 10.0 == lived_s
 
-    run_virtually(vanishes())
+    run_virtually(measure_vanishing())
 
 
 def test_peer_that_sends_anything_stays_connected() -> None:
-    async def speaks() -> float:
+    async def measure_speaking() -> float:
         socket = FakeSocket()
 
-        async def speak() -> None:
+        async def send_pings() -> None:
             for _ in range(20):
                 await asyncio.sleep(5.0)
-                socket.bring(Ping())
+                socket.receive_messages(Ping())
 
-        speaking = asyncio.create_task(speak())
-        _, lived_s = await lives(socket)
+        speaking = asyncio.create_task(send_pings())
+        _, lived_s = await run_until_lost(socket)
         await speaking
         return lived_s
 
-    assert 106.0 == run_virtually(speaks())
+    assert 106.0 == run_virtually(measure_speaking())
 
 
 def test_suspended_process_keeps_its_connections() -> None:
     """After a minute of suspension the peer's pings are in the buffers, and none was sent."""
 
-    async def stands_still() -> float:
+    async def measure_suspension() -> float:
         socket, loop = FakeSocket(), asyncio.get_running_loop()
 
-        async def stand() -> None:
+        async def suspend_process() -> None:
             await asyncio.sleep(2.5)
-            loop._now += 60.0  # type: ignore[attr-defined]  # nothing runs meanwhile
-            socket.bring(*[Ping()] * 60)
+            loop._now += 60.0  # type: ignore[attr-defined]  # no other task runs
+            socket.receive_messages(*[Ping()] * 60)
 
-        standing = asyncio.create_task(stand())
-        _, lived_s = await lives(socket)
+        standing = asyncio.create_task(suspend_process())
+        _, lived_s = await run_until_lost(socket)
         await standing
         return lived_s
 
-    assert run_virtually(stands_still()) > 60.0 + 5.0
+    assert run_virtually(measure_suspension()) > 60.0 + 5.0
 
 
 # --- leaks
 
 
-async def test_ended_calls_leave_no_state(link: SocketLink, served: Served) -> None:
+async def test_ended_calls_leave_no_state_in_the_connection(
+    link: SocketLink, served: Served
+) -> None:
     for _ in range(3):
         await link.call("echo", 1)
         async for items in link.stream("count", "s", 200):
@@ -508,7 +509,7 @@ async def test_ended_calls_leave_no_state(link: SocketLink, served: Served) -> N
     assert 0 == link._connection._outgoing.size_bytes
 
 
-def test_end_of_the_loop_leaves_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_closing_the_event_loop_causes_no_warning(caplog: pytest.LogCaptureFixture) -> None:
     """A process may end with open connections that have running calls."""
 
     async def main() -> None:
@@ -519,7 +520,7 @@ def test_end_of_the_loop_leaves_no_warning(caplog: pytest.LogCaptureFixture) -> 
         calls = [asyncio.create_task(link.call(method)) for method in ("work", "finish")]
         await asyncio.wait(calls, timeout=0)
         assert listener._server is not None
-        listener._server.close()  # the port; its connections stay open
+        listener._server.close()  # the listening port; its connections stay open
 
     with caplog.at_level(logging.WARNING):
         asyncio.run(main())
@@ -528,16 +529,16 @@ def test_end_of_the_loop_leaves_no_warning(caplog: pytest.LogCaptureFixture) -> 
     assert [] == [record.getMessage() for record in caplog.records]
 
 
-async def test_items_that_come_after_the_end_are_dropped() -> None:
+async def test_items_that_arrive_after_the_end_of_a_stream_are_dropped() -> None:
     socket = FakeSocket()
     link = SocketLink(socket.as_socket, "peer", METHODS)
     stream = link.stream("count", "s", 2)
     first = asyncio.create_task(anext(stream))
     await eventually(lambda: socket.sent, "it is sent")
-    socket.bring(Item(1, raw(1)))
+    socket.receive_messages(Item(1, raw_value(1)))
     assert [1] == await first
     await stream.aclose()
-    socket.bring(Item(1, raw(2)), Item(77, raw(2)))
+    socket.receive_messages(Item(1, raw_value(2)), Item(77, raw_value(2)))
     await eventually(lambda: socket.arriving.empty(), "they came")
 
     assert {} == link._pending

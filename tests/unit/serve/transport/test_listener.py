@@ -35,7 +35,7 @@ from tests.unit.serve.transport.ends import (
     listener_of,
     listening,
 )
-from tests.unit.serve.transport.test_frames import raw, read
+from tests.unit.serve.transport.test_frames import raw_value, read_frames
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ async def port(served: Served) -> AsyncIterator[Listener]:
         yield listener
 
 
-async def is_served(port: Listener, *keys: Key) -> bool:
+async def is_accepted(port: Listener, *keys: Key) -> bool:
     """Return whether a process with these keys is accepted."""
     link = await dialer_with(*(keys or (KEY,))).dial(port.address, NAME)
     answer = await link.call("echo", "here")
@@ -57,7 +57,7 @@ async def is_served(port: Listener, *keys: Key) -> bool:
     return bool(answer == "here")
 
 
-def refused(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+def logged_refusals(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     """Return the logged refusals of connections."""
     lines = [record.getMessage() for record in caplog.records]
     return [
@@ -72,48 +72,49 @@ async def test_caller_with_the_previous_key_is_served(served: Served) -> None:
     """The caller has not received the new scheduler's key yet."""
     old, current = Key.new(), Key.new()
     async with listening(served, old, current) as port:
-        assert await is_served(port, old)
-        assert await is_served(port, current)
+        assert await is_accepted(port, old)
+        assert await is_accepted(port, current)
 
 
 async def test_caller_tries_the_previous_key_after_a_refusal(
     port: Listener,
 ) -> None:
-    """The caller also tries the previous key before it reports the failure."""
-    assert await is_served(port, KEY, Key.new())
+    assert await is_accepted(port, KEY, Key.new())
     with pytest.raises(ConnectionLost, match="replica-1 does not know key"):
-        await is_served(port, Key.new(), Key.new())
+        await is_accepted(port, Key.new(), Key.new())
 
 
-async def test_wrong_secret_is_refused_without_another_try(
+async def test_wrong_secret_is_refused_without_another_attempt(
     port: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An unknown process may have taken the port, and gets no further proof."""
     wrong = Key(KEY.key_id, b"w" * 32)
     with pytest.raises(ConnectionLost, match="does not know the secret of key"):
-        await is_served(port, KEY, wrong)
+        await is_accepted(port, KEY, wrong)
 
-    await eventually(lambda: refused(caplog), "it is logged")
+    await eventually(lambda: logged_refusals(caplog), "it is logged")
     assert repr(KEY.secret)[2:-1] not in caplog.text
 
 
-async def test_without_a_key_nothing_is_dialled() -> None:
+async def test_no_connection_is_opened_without_a_key() -> None:
     """The scheduler, which distributes the key, has not been found yet."""
     with pytest.raises(ConnectionLost, match="no key is known yet"):
         await dialer_with().dial("127.0.0.1:1", NAME)
 
 
-async def test_unanswered_address_is_a_lost_connection_that_names_it() -> None:
+async def test_address_without_a_valid_answer_is_a_lost_connection() -> None:
     """The port is closed, or it accepts connections and sends nothing valid."""
     where = f"{HOST}:{free_port()}"
     with pytest.raises(ConnectionLost, match=f"no connection to replica-1 at {where}: .*onnect"):
         await dialer_with(KEY).dial(where, NAME)
 
-    async def other(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def answer_as_mail_server(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         writer.write(b"220 mail.example.org ESMTP\r\n")
         writer.close()
 
-    server = await asyncio.start_server(other, HOST, 0)
+    server = await asyncio.start_server(answer_as_mail_server, HOST, 0)
     async with server:
         address = f"{HOST}:{server.sockets[0].getsockname()[1]}"
         with pytest.raises(ConnectionLost, match=f"at {address}: ."):
@@ -123,23 +124,22 @@ async def test_unanswered_address_is_a_lost_connection_that_names_it() -> None:
 # --- strangers
 
 
-async def test_refused_connections_are_logged_more_and_more_rarely(
+async def test_refused_connections_are_logged_less_and_less_often(
     port: Listener, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A process with another deployment's key retries forever."""
     for _ in range(9):
         with pytest.raises(ConnectionLost):
-            await is_served(port, Key.new())
+            await is_accepted(port, Key.new())
 
-    assert [1, 2, 4, 8] == [line["refused_so_far"] for line in refused(caplog)]
-    assert "replica-1 does not know key" in refused(caplog)[0]["reason"]
+    assert [1, 2, 4, 8] == [line["refused_so_far"] for line in logged_refusals(caplog)]
+    assert "replica-1 does not know key" in logged_refusals(caplog)[0]["reason"]
 
 
 @pytest.mark.parametrize("send", [b"\xc1garbage", b"x" * 100_000, b"x" * 3_000_000, "a text"])
 async def test_invalid_connection_is_closed_and_others_are_served(
     port: Listener, caplog: pytest.LogCaptureFixture, send: bytes | str
 ) -> None:
-    """Whatever a stranger sends, its connection is closed."""
     url = f"http://{port.address}{PATH}"
     async with aiohttp.ClientSession() as session, session.ws_connect(url) as stranger:
         if isinstance(send, str):
@@ -149,8 +149,8 @@ async def test_invalid_connection_is_closed_and_others_are_served(
         answer = await stranger.receive()
 
     assert answer.type in (aiohttp.WSMsgType.CLOSE, aiohttp.WSMsgType.CLOSED)
-    assert await is_served(port)
-    assert 1 == len(refused(caplog))
+    assert await is_accepted(port)
+    assert 1 == len(logged_refusals(caplog))
 
 
 async def test_slow_unauthenticated_connection_times_out(
@@ -168,10 +168,10 @@ async def test_slow_unauthenticated_connection_times_out(
         answers = [await reader.read() for reader, _ in plain]  # until each connection is closed
 
         assert [b"HTTP/1.1 400", b"HTTP/1.1 404", b""] == [answer[:12] for answer in answers]
-        assert await is_served(port)
+        assert await is_accepted(port)
         for _, writer in plain:
             writer.close()
-    assert ["no handshake within 0.1 s"] == [line["reason"] for line in refused(caplog)]
+    assert ["no handshake within 0.1 s"] == [line["reason"] for line in logged_refusals(caplog)]
 
 
 async def test_excess_unauthenticated_connections_are_closed(
@@ -187,17 +187,17 @@ async def test_excess_unauthenticated_connections_are_closed(
         host, _, number = port.address.partition(":")
         strangers = [await asyncio.open_connection(host, int(number)) for _ in range(3)]
         with pytest.raises(ConnectionLost):
-            await is_served(port)
+            await is_accepted(port)
         for reader, writer in strangers:
             assert b"" == await reader.read()
             writer.close()
-        assert await is_served(port)
+        assert await is_accepted(port)
         assert 1 == await link.call("echo", 1)
 
 
 async def test_calls_before_the_handshake_are_not_served(port: Listener, served: Served) -> None:
     url = f"http://{port.address}{PATH}"
-    frame = frame_of(Call(1, "echo", raw(["x"])))
+    frame = frame_of(Call(1, "echo", raw_value(["x"])))
     async with aiohttp.ClientSession() as session, session.ws_connect(url) as stranger:
         for _ in range(3):
             await stranger.send_bytes(frame)
@@ -209,28 +209,28 @@ async def test_calls_before_the_handshake_are_not_served(port: Listener, served:
 # --- limits of an admitted peer
 
 
-def calls(*messages: Any) -> FakeSocket:
+def peer_with(*messages: Any) -> FakeSocket:
     fake = FakeSocket()
-    fake.bring(*messages)
+    fake.receive_messages(*messages)
     return fake
 
 
-def test_memory_of_streams_is_bounded_while_the_peer_takes_nothing(
+def test_memory_of_streams_to_a_peer_that_does_not_read_is_bounded(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A hundred streams of large items go to an ingress that does not read."""
 
-    async def floods() -> None:
+    async def flood_peer() -> None:
         made = 0
 
-        async def flood(*_: Any) -> AsyncGenerator[Any]:
+        async def flood_items(*_: Any) -> AsyncGenerator[Any]:
             nonlocal made
             while True:
                 made += 1
                 yield bytes(PIECE_BYTES - 100)
 
-        monkeypatch.setattr(served, "count", flood)
-        fake = calls(*(Call(n, "count", raw(["s", -1])) for n in range(100)))
+        monkeypatch.setattr(served, "count", flood_items)
+        fake = peer_with(*(Call(n, "count", raw_value(["s", -1])) for n in range(100)))
         fake.takes.clear()
         serving = asyncio.create_task(listener_of(served).serve_calls(fake.as_socket, CALLER))
         await asyncio.sleep(3.0)
@@ -244,20 +244,22 @@ def test_memory_of_streams_is_bounded_while_the_peer_takes_nothing(
         fake.arriving.put_nowait(None)
         await serving
 
-    run_virtually(floods())
+    run_virtually(flood_peer())
 
 
-def test_stream_that_is_paused_makes_no_more_until_it_is_resumed(served: Served) -> None:
+def test_paused_stream_generates_no_items_until_resumed(served: Served) -> None:
     """A pause for a finished or unknown stream has no effect."""
 
-    async def pauses() -> None:
-        fake = calls(Pause(7), Call(1, "count", raw(["s", -1])), Pause(1), ResumeStream(9))
+    async def pause_streams() -> None:
+        fake = peer_with(
+            Pause(7), Call(1, "count", raw_value(["s", -1])), Pause(1), ResumeStream(9)
+        )
         serving = asyncio.create_task(listener_of(served).serve_calls(fake.as_socket, CALLER))
         await asyncio.sleep(0.5)
         assert 1 == served.counted["s"]
-        fake.bring(ResumeStream(1))
+        fake.receive_messages(ResumeStream(1))
         await asyncio.sleep(0)
-        fake.bring(Pause(1))
+        fake.receive_messages(Pause(1))
         await asyncio.sleep(0.5)
         held = served.counted["s"]
         assert 1 < held < 20
@@ -267,23 +269,23 @@ def test_stream_that_is_paused_makes_no_more_until_it_is_resumed(served: Served)
         await serving
         await asyncio.sleep(0)
         assert ["s: lost=True"] == served.ended
-        arrived = [message for message in read(*fake.sent) if isinstance(message, Item)]
+        arrived = [message for message in read_frames(*fake.sent) if isinstance(message, Item)]
         numbers = [msgspec.msgpack.decode(item.value) for item in arrived]
         assert [*range(1, held + 1)] == numbers
 
-    run_virtually(pauses())
+    run_virtually(pause_streams())
 
 
 @pytest.mark.parametrize("frame", [b"\xc1", b"", b"\x91\x92\x63\x01", b"GET / HTTP/1.1"])
 async def test_invalid_frame_closes_the_connection_and_cancels_its_calls(
     served: Served, frame: bytes
 ) -> None:
-    """A peer of an unknown protocol must not be decoded any further."""
-    fake = calls(Call(1, "work", raw([])))
+    """The bytes of a peer with an unknown protocol must not be decoded any further."""
+    fake = peer_with(Call(1, "work", raw_value([])))
     serving = asyncio.create_task(listener_of(served).serve_calls(fake.as_socket, CALLER))
     await eventually(lambda: served.begun, "it works")
     fake.arriving.put_nowait(type("Frame", (), {"type": aiohttp.WSMsgType.BINARY, "data": frame}))
-    fake.bring(Call(2, "echo", raw([1])))
+    fake.receive_messages(Call(2, "echo", raw_value([1])))
     await serving
     await asyncio.sleep(0)
 
@@ -294,7 +296,7 @@ async def test_invalid_frame_closes_the_connection_and_cancels_its_calls(
 
 
 async def test_stop_closes_the_port_and_every_connection(served: Served) -> None:
-    """Callers are notified of a shutdown at once and cannot reconnect."""
+    """Callers notice the shutdown at once and cannot reconnect."""
     async with listening(served) as port:
         link = await dialer_with(KEY).dial(port.address, NAME)
         call = asyncio.create_task(link.call("work"))
@@ -303,7 +305,7 @@ async def test_stop_closes_the_port_and_every_connection(served: Served) -> None
         with pytest.raises(ConnectionLost, match="the other side has closed it"):
             await call
         with pytest.raises(ConnectionLost):
-            await is_served(port)
+            await is_accepted(port)
         await link.close()
 
     assert ["work cancelled: lost=True"] == served.ended
@@ -323,10 +325,10 @@ async def test_first_free_port_of_the_range_is_taken(served: Served) -> None:
             assert f"{HOST}:{free}" == port.address
             with pytest.raises(ConfigError, match=f"transport.ports: none .* on {HOST}: .*{free}"):
                 await listener_of(served).start(HOST, [first, free])
-            assert await is_served(port)
+            assert await is_accepted(port)
 
 
-async def test_listener_has_the_nodes_address_and_the_ports_of_the_file(
+async def test_listener_has_the_nodes_address_and_a_configured_port(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: HOST)
@@ -355,11 +357,11 @@ async def test_ipv6_addresses_are_written_as_in_urls(served: Served) -> None:
     except ConfigError:
         pytest.skip("this machine has no IPv6")
     assert port.address.startswith("[::1]:")
-    assert await is_served(port)
+    assert await is_accepted(port)
     await port.stop()
 
 
-async def test_process_is_connected_while_any_of_its_connections_lasts(
+async def test_process_counts_as_connected_while_any_of_its_connections_lasts(
     port: Listener, served: Served
 ) -> None:
     """The process reconnects before the kernel has closed the previous connection."""

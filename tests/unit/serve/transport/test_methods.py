@@ -44,7 +44,7 @@ TYPES: dict[str, tuple[tuple[Any, ...], Any]] = {
     "stream": ((*LEASED, Resume | None), ResponseHead | Part),
     "inspect": ((), dict[str, str]),
 }
-"""Types of the arguments and of the answer of each method."""
+"""Types of the arguments and of the answer, by method."""
 METHODS: dict[str, Method] = {**SCHEDULER_METHODS, **REPLICA_METHODS}
 
 _LEAVES: dict[Any, st.SearchStrategy[Any]] = {
@@ -60,42 +60,42 @@ _LEAVES: dict[Any, st.SearchStrategy[Any]] = {
 
 _ABOVE_0 = st.none() | st.floats(0.0, 1e9, exclude_min=True)
 _FIELDS = {"idle_s": _ABOVE_0, "deadline_s": _ABOVE_0}
-"""Value strategies for fields that do not accept every value of their type."""
+"""Strategies for fields that do not accept every value of their type."""
 
 
-def values(kind: Any) -> st.SearchStrategy[Any]:
+def values_of(kind: Any) -> st.SearchStrategy[Any]:
     """Return a strategy for values of a message type."""
     if kind in _LEAVES:
         return _LEAVES[kind]
     arguments = get_args(kind)
     match get_origin(kind):
         case origin if origin in (Union, UnionType):
-            return st.one_of(*map(values, arguments))
+            return st.one_of(*map(values_of, arguments))
         case origin if origin is tuple and arguments[1:] == (...,):
-            return st.lists(values(arguments[0]), max_size=3).map(tuple)
+            return st.lists(values_of(arguments[0]), max_size=3).map(tuple)
         case origin if origin is tuple:
-            return st.tuples(*map(values, arguments))
+            return st.tuples(*map(values_of, arguments))
         case origin if origin in (dict, Mapping):
-            return st.dictionaries(*map(values, arguments), max_size=2)
+            return st.dictionaries(*map(values_of, arguments), max_size=2)
     if issubclass(kind, Enum):
         return st.sampled_from(list(kind))
     assert dataclasses.is_dataclass(kind) or issubclass(kind, tuple)
     fields = get_type_hints(kind).items()
-    drawn = {name: _FIELDS[name] if name in _FIELDS else values(of) for name, of in fields}
+    drawn = {name: _FIELDS[name] if name in _FIELDS else values_of(of) for name, of in fields}
     return st.builds(kind, **drawn)
 
 
-def sent(packed: Any) -> msgspec.Raw:
+def as_received(packed: Any) -> msgspec.Raw:
     return msgspec.Raw(msgspec.msgpack.encode(packed))
 
 
-def test_every_method_has_tested_types() -> None:
-    """A new method needs an entry in `TYPES`, so that its messages are tested."""
+def test_every_method_has_an_entry_in_types() -> None:
+    """Messages of a new method are tested only with an entry."""
     assert METHODS.keys() == TYPES.keys()
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_arguments_and_answers_arrive_as_they_were_sent(name: str) -> None:
+def test_arguments_and_answers_survive_encoding(name: str) -> None:
     """A value of another type would fail later, far from its cause.
 
     Equality is not enough: a named tuple equals a plain one.
@@ -103,34 +103,34 @@ def test_arguments_and_answers_arrive_as_they_were_sent(name: str) -> None:
     method, (arguments, answer) = METHODS[name], TYPES[name]
 
     @settings(max_examples=30, deadline=None)
-    @given(st.tuples(*map(values, arguments)), values(answer))
-    def arrives(given_arguments: tuple[Any, ...], given_answer: Any) -> None:
-        there = method.read_arguments(sent(method.pack_arguments(given_arguments)))
-        back = method.read_answer(sent(method.pack_answer(given_answer)))
+    @given(st.tuples(*map(values_of, arguments)), values_of(answer))
+    def check_round_trip(given_arguments: tuple[Any, ...], given_answer: Any) -> None:
+        there = method.read_arguments(as_received(method.pack_arguments(given_arguments)))
+        back = method.read_answer(as_received(method.pack_answer(given_answer)))
 
         assert (list(given_arguments), given_answer) == (there, back)
         assert repr((list(given_arguments), given_answer)) == repr((there, back))
 
-    arrives()
+    check_round_trip()
 
 
 @pytest.mark.parametrize("kind", get_args(Submission), ids=lambda kind: kind.__name__)
-def test_each_kind_of_submission_is_read_as_itself(kind: Any) -> None:
+def test_each_kind_of_submission_is_decoded_as_itself(kind: Any) -> None:
     """Several kinds have the same fields: an end and a cancel differ only in their tag."""
-    _reads_as_itself("submit_many", lambda item: ("i", 1, 2, (item,)), kind)
+    _check_decoding("submit_many", lambda item: ("i", 1, 2, (item,)), kind)
 
 
-def _reads_as_itself(name: str, arguments: Any, kind: Any) -> None:
+def _check_decoding(name: str, arguments: Any, kind: Any) -> None:
     method = METHODS[name]
 
     @settings(max_examples=5, deadline=None)
-    @given(values(kind))
-    def arrives(item: Any) -> None:
-        there = method.read_arguments(sent(method.pack_arguments(arguments(item))))
+    @given(values_of(kind))
+    def check_item(item: Any) -> None:
+        there = method.read_arguments(as_received(method.pack_arguments(arguments(item))))
         assert (item,) == there[-1]
         assert type(item) is type(there[-1][0])
 
-    arrives()
+    check_item()
 
 
 @pytest.mark.parametrize(
@@ -140,17 +140,19 @@ def _reads_as_itself(name: str, arguments: Any, kind: Any) -> None:
         *(("pull", ReplicaMail, kind) for kind in get_args(ReplicaMessage)),
     ],
 )
-def test_each_kind_of_message_is_read_as_itself(name: str, mail: Any, kind: Any) -> None:
+def test_each_kind_of_scheduler_message_is_decoded_as_itself(
+    name: str, mail: Any, kind: Any
+) -> None:
     """A grant decoded as an abort would end what it should start."""
     method = METHODS[name]
 
     @settings(max_examples=5, deadline=None)
-    @given(values(kind))
-    def arrives(message: Any) -> None:
+    @given(values_of(kind))
+    def check_message(message: Any) -> None:
         answer = mail(7, ((3, message),))
-        assert answer == method.read_answer(sent(method.pack_answer(answer)))
+        assert answer == method.read_answer(as_received(method.pack_answer(answer)))
 
-    arrives()
+    check_message()
 
 
 @pytest.mark.parametrize(
@@ -166,9 +168,9 @@ def test_each_kind_of_message_is_read_as_itself(name: str, mail: Any, kind: Any)
     ],
 )
 def test_arguments_of_other_types_are_an_error(name: str, arguments: Any) -> None:
-    """The types are a closed list, so a caller cannot have anything imported."""
+    """The types are a closed list, so a caller cannot have other classes imported."""
     with pytest.raises((msgspec.MsgspecError, KeyError)):
-        METHODS[name].read_arguments(sent(arguments))
+        METHODS[name].read_arguments(as_received(arguments))
 
 
 OPENING = ApplicationArrived("a", "c", "t", 1.0, 9.0, "i", recognized_by="metadata", idle_s=30.0)
@@ -186,9 +188,9 @@ def test_unknown_field_is_ignored_and_a_missing_one_has_its_default(
 ) -> None:
     """A field with a default needs no new wire version; both releases read the messages."""
     fields = dataclasses.asdict(OPENING)
-    later = METHODS[name].read_arguments(sent(arguments(fields | {"not_yet_known": [1]})))
+    later = METHODS[name].read_arguments(as_received(arguments(fields | {"not_yet_known": [1]})))
     del fields["recognized_by"], fields["idle_s"]
-    earlier = METHODS[name].read_arguments(sent(arguments(fields)))
+    earlier = METHODS[name].read_arguments(as_received(arguments(fields)))
 
     as_before = dataclasses.replace(OPENING, recognized_by="", idle_s=None)
     assert [OPENING, as_before] == [
@@ -196,29 +198,31 @@ def test_unknown_field_is_ignored_and_a_missing_one_has_its_default(
     ]
 
 
-def test_end_of_an_application_from_an_earlier_scheduler_names_no_rule() -> None:
+def test_end_reported_by_an_older_scheduler_names_no_rule() -> None:
     """An ingress may be of a later release than its scheduler."""
     fields = dataclasses.asdict(ENDED)
     del fields["recognized_by"]
-    mail = METHODS["poll_grants"].read_answer(sent([7, [[1, "EndApplication", fields]], False, {}]))
+    mail = METHODS["poll_grants"].read_answer(
+        as_received([7, [[1, "EndApplication", fields]], False, {}])
+    )
 
     assert ((1, dataclasses.replace(ENDED, recognized_by="")),) == mail.messages
 
 
 def test_wrong_number_of_arguments_is_an_error_at_the_caller() -> None:
-    """The error is raised by the caller, not in the other process."""
+    """The error is raised before the call is sent."""
     with pytest.raises(ValueError, match="zip"):
         METHODS["leave"].pack_arguments(("r", "more"))
 
 
-def test_parts_of_a_stream_cost_few_bytes() -> None:
+def test_stream_parts_are_encoded_in_few_bytes() -> None:
     """A stream has one part per token, so field names are not sent."""
     part = Part(b"data: {}\n\n", 1, (Output((1, 2)),))
 
-    assert len(sent(REPLICA_METHODS["stream"].pack_answer(part))) < 25
+    assert len(as_received(REPLICA_METHODS["stream"].pack_answer(part))) < 25
 
 
-def test_mail_of_an_earlier_scheduler_reports_no_stored_ends() -> None:
+def test_messages_of_an_older_scheduler_report_no_stored_ends() -> None:
     """An ingress remembers ends only for a scheduler that reports which are stored."""
     method = METHODS["poll_grants"]
     sent_then = msgspec.msgpack.encode((1, [], False, {}, {}, {}))
@@ -226,7 +230,7 @@ def test_mail_of_an_earlier_scheduler_reports_no_stored_ends() -> None:
     assert IngressMail(1) == method.read_answer(msgspec.Raw(sent_then))
 
 
-def test_submission_of_an_earlier_ingress_keeps_no_ends() -> None:
+def test_submission_of_an_older_ingress_keeps_no_ends() -> None:
     """For an ingress that sends no ends, the replica's reports are counted."""
     fields = dataclasses.asdict(
         InferenceSubmitted("q", "a", "0", "i", 20, 10, 10, is_counted=False)

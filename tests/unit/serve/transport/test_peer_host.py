@@ -31,14 +31,14 @@ class _Counts:
         return self._told[:size]
 
 
-def fill(opened: socket.socket) -> None:
+def fill_buffers(opened: socket.socket) -> None:
     with suppress(BlockingIOError):
         while True:
             opened.send(bytes(2**16))
 
 
 @pytest.fixture
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+def connected_sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
     """Return both ends of a local connection whose second end is never read."""
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         ours = socket.create_connection(server.getsockname())
@@ -48,30 +48,30 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def test_machine_of_a_process_that_reads_nothing_answers(
-    pair: tuple[socket.socket, socket.socket],
+def test_machine_of_a_process_that_does_not_read_answers(
+    connected_sockets: tuple[socket.socket, socket.socket],
 ) -> None:
     """The process may be suspended, or its event loop busy."""
-    ours, _ = pair
+    ours, _ = connected_sockets
     ours.send(b"ping")
 
     assert host_answers(_Connection(ours))
 
 
 async def test_machine_of_a_process_with_full_buffers_answers(
-    pair: tuple[socket.socket, socket.socket],
+    connected_sockets: tuple[socket.socket, socket.socket],
 ) -> None:
     """A large prompt fills the buffers, so unsent data does not show that the peer is dead."""
-    ours, _ = pair
-    fill(ours)
+    ours, _ = connected_sockets
+    fill_buffers(ours)
 
     assert host_answers(_Connection(ours))
 
 
-async def test_connection_that_is_reset_answers_no_more(
-    pair: tuple[socket.socket, socket.socket],
+async def test_machine_of_a_reset_connection_does_not_answer(
+    connected_sockets: tuple[socket.socket, socket.socket],
 ) -> None:
-    ours, _ = pair
+    ours, _ = connected_sockets
     ours.close()
 
     await eventually(lambda: not host_answers(_Connection(ours)), "it is closed")
@@ -91,6 +91,5 @@ def test_machine_that_ignores_probes_is_silent(counts: bytes, answers: bool) -> 
     assert answers == host_answers(_Connection(_Counts(counts)))
 
 
-def test_missing_socket_counts_as_silent() -> None:
-    """A closed transport has no socket, which counts as a silent peer."""
+def test_connection_without_a_socket_counts_as_silent() -> None:
     assert not host_answers(_Connection(None))

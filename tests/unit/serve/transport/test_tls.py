@@ -14,49 +14,51 @@ from justitia_ray.serve.transport.dialer import Dialer
 from justitia_ray.serve.transport.endpoint import dialer, listen
 from justitia_ray.serve.transport.listener import Listener
 from tests.certificates import Authority
-from tests.unit.serve.transport.ends import CALLER, HOST, KEY, METHODS, NAME, Served, keyring
+from tests.unit.serve.transport.ends import CALLER, HOST, KEY, METHODS, NAME, Served, keyring_of
 
 
-def section(ours: Authority, name: str, trusted: Authority | None = None) -> TransportSection:
-    """Return the settings of a node with a new certificate.
+def section_of(
+    our_authority: Authority, name: str, trusted: Authority | None = None
+) -> TransportSection:
+    """Return the transport settings of a node with a new certificate.
 
     `ours` signs the certificate of node `name`. The node trusts the authority `trusted`; None:
     `ours`.
     """
-    certificate, key = ours.issue(name)
-    authority = (trusted or ours).file
+    certificate, key = our_authority.issue(name)
+    authority = (trusted or our_authority).file
     return TransportSection(
         tls=TlsSection(certificate=str(certificate), key=str(key), authority=str(authority))
     )
 
 
 @pytest.fixture
-def ours(tmp_path: Path) -> Authority:
+def our_authority(tmp_path: Path) -> Authority:
     return Authority.in_folder(tmp_path / "ours")
 
 
 @pytest.fixture
-def others(tmp_path: Path) -> Authority:
+def other_authority(tmp_path: Path) -> Authority:
     return Authority.in_folder(tmp_path / "others")
 
 
 @pytest.fixture(autouse=True)
-def _here(monkeypatch: pytest.MonkeyPatch) -> None:
+def _use_local_address(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: HOST)
 
 
-async def listening(section: TransportSection) -> Listener:
-    return await listen(section, NAME, keyring(KEY), METHODS, {"echo": Served().echo})
+async def listening_with(section: TransportSection) -> Listener:
+    return await listen(section, NAME, keyring_of(KEY), METHODS, {"echo": Served().echo})
 
 
-def caller(section: TransportSection) -> Dialer:
-    return dialer(section, CALLER, keyring(KEY), METHODS)
+def dialer_of(section: TransportSection) -> Dialer:
+    return dialer(section, CALLER, keyring_of(KEY), METHODS)
 
 
-async def test_both_sides_with_certificates_of_the_authority_talk(ours: Authority) -> None:
+async def test_sides_with_certificates_of_one_authority_connect(our_authority: Authority) -> None:
     """Large bodies pass, and the certificate's name need not be the address."""
-    port = await listening(section(ours, "listener"))
-    link = await caller(section(ours, "caller")).dial(port.address, NAME)
+    port = await listening_with(section_of(our_authority, "listener"))
+    link = await dialer_of(section_of(our_authority, "caller")).dial(port.address, NAME)
 
     assert bytes(3_000_000) == await link.call("echo", bytes(3_000_000))
     await link.close()
@@ -64,14 +66,16 @@ async def test_both_sides_with_certificates_of_the_authority_talk(ours: Authorit
 
 
 async def test_caller_without_a_certificate_of_the_authority_is_refused(
-    ours: Authority, others: Authority
+    our_authority: Authority, other_authority: Authority
 ) -> None:
-    """The secret and trust in the listener do not replace a certificate."""
-    port = await listening(section(ours, "listener"))
+    """The shared secret does not replace a certificate."""
+    port = await listening_with(section_of(our_authority, "listener"))
     with pytest.raises(ConnectionLost, match="no connection to replica-1"):
-        await caller(section(others, "caller", ours)).dial(port.address, NAME)
-    anonymous = caller(section(ours, "anonymous"))
-    context = ssl.create_default_context(cafile=str(ours.file))
+        await dialer_of(section_of(other_authority, "caller", our_authority)).dial(
+            port.address, NAME
+        )
+    anonymous = dialer_of(section_of(our_authority, "anonymous"))
+    context = ssl.create_default_context(cafile=str(our_authority.file))
     context.check_hostname = False
     anonymous._tls = context
     with pytest.raises(ConnectionLost, match="no connection to replica-1"):
@@ -79,34 +83,34 @@ async def test_caller_without_a_certificate_of_the_authority_is_refused(
     await port.stop()
 
 
-async def test_listener_of_another_authority_is_not_called(
-    ours: Authority, others: Authority
+async def test_listener_of_another_authority_is_refused(
+    our_authority: Authority, other_authority: Authority
 ) -> None:
     """A process that has taken the port would otherwise read prompts."""
-    port = await listening(section(others, "listener", ours))
+    port = await listening_with(section_of(other_authority, "listener", our_authority))
     with pytest.raises(ConnectionLost, match=r"(?i)certificate.verify.failed"):
-        await caller(section(ours, "caller")).dial(port.address, NAME)
+        await dialer_of(section_of(our_authority, "caller")).dial(port.address, NAME)
     await port.stop()
 
 
-async def test_side_without_encryption_is_refused(ours: Authority) -> None:
+async def test_side_without_encryption_is_refused(our_authority: Authority) -> None:
     encrypted, plain = (
-        await listening(section(ours, "listener")),
-        await listening(TransportSection()),
+        await listening_with(section_of(our_authority, "listener")),
+        await listening_with(TransportSection()),
     )
     with pytest.raises(ConnectionLost, match="no connection to replica-1"):
-        await caller(TransportSection()).dial(encrypted.address, NAME)
+        await dialer_of(TransportSection()).dial(encrypted.address, NAME)
     with pytest.raises(ConnectionLost, match="no connection to replica-1"):
-        await caller(section(ours, "caller")).dial(plain.address, NAME)
+        await dialer_of(section_of(our_authority, "caller")).dial(plain.address, NAME)
     await encrypted.stop()
     await plain.stop()
 
 
 async def test_connection_without_a_tls_handshake_is_closed(
-    ours: Authority, monkeypatch: pytest.MonkeyPatch
+    our_authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listener, "HANDSHAKE_S", 0.1)
-    port = await listening(section(ours, "listener"))
+    port = await listening_with(section_of(our_authority, "listener"))
     reader, writer = await asyncio.open_connection(HOST, int(port.address.partition(":")[2]))
 
     assert b"" == await reader.read()
@@ -115,16 +119,18 @@ async def test_connection_without_a_tls_handshake_is_closed(
 
 
 @pytest.mark.parametrize("field", ["certificate", "key", "authority"])
-async def test_file_that_cannot_be_read_is_named(ours: Authority, field: str) -> None:
+async def test_error_names_a_certificate_file_that_cannot_be_read(
+    our_authority: Authority, field: str
+) -> None:
     """The file is missing on this node, or its content is not a certificate."""
-    good = section(ours, "node").tls
+    good = section_of(our_authority, "node").tls
     assert good is not None
     for path, content in (("missing.pem", None), ("wrong.pem", "nothing")):
-        file = ours.folder / path
+        file = our_authority.folder / path
         if content is not None:
             file.write_text(content)
         wrong = TransportSection(tls=good.model_copy(update={field: str(file)}))
         with pytest.raises(ConfigError, match=rf"transport\.tls: .*{path}.* cannot be read"):
-            caller(wrong)
+            dialer_of(wrong)
         with pytest.raises(ConfigError, match=rf"transport\.tls: .*{path}.* cannot be read"):
-            await listening(wrong)
+            await listening_with(wrong)

@@ -81,7 +81,7 @@ def _types_within(kind: Any) -> Iterator[type]:
         yield kind
 
 
-def _shapes() -> dict[str, str]:
+def _positional_fields() -> dict[str, str]:
     kinds = {
         one: None
         for sent, answer in TYPES.values()
@@ -103,11 +103,11 @@ def _shapes() -> dict[str, str]:
 
 
 def test_positional_message_fields_match_the_wire_version() -> None:
-    """Another release would fail at every call, where it could refuse to connect.
+    """Without a new wire version another release would fail at every call.
 
     If this test fails, raise `WIRE_VERSION` and record the new fields here.
     """
-    assert (4, _OF_VERSION_4) == (WIRE_VERSION, _shapes())
+    assert (4, _OF_VERSION_4) == (WIRE_VERSION, _positional_fields())
 
 
 def test_method_argument_counts_match_the_wire_version() -> None:

@@ -23,8 +23,10 @@ ENGINE = LongContextProfile(
 """Replica on which computing 1,000 tokens takes ten iterations."""
 
 
-def turn(prompt: int, output: int, reused: int = 0, gap_s: float | None = 1.0) -> dict[str, Any]:
-    """Return a turn in the format of the trace."""
+def turn_line(
+    prompt: int, output: int, reused: int = 0, gap_s: float | None = 1.0
+) -> dict[str, Any]:
+    """Return a turn in the format of a session trace."""
     return {
         "t_s": 0.0,
         "prompt_tokens": prompt,
@@ -35,19 +37,21 @@ def turn(prompt: int, output: int, reused: int = 0, gap_s: float | None = 1.0) -
     }
 
 
-def line(name: str, *turns: dict[str, Any], tools: int = 320) -> dict[str, Any]:
-    """Return a session in the format of the trace."""
+def session_line(name: str, *turns: dict[str, Any], tools: int = 320) -> dict[str, Any]:
+    """Return a session in the format of a session trace."""
     return {"session": name, "tool_tokens": tools, "system_tokens": 0, "turns": list(turns)}
 
 
-def read(directory: Path, *lines: dict[str, Any], longest_gap_s: float = 600.0) -> list[Session]:
-    """Write sessions to a file and read them from it."""
+def read_written(
+    directory: Path, *lines: dict[str, Any], longest_gap_s: float = 600.0
+) -> list[Session]:
+    """Write sessions to a file and read them back."""
     path = directory / "sessions.jsonl"
     write_lines(path, *lines)
     return read_sessions(path, longest_gap_s)
 
 
-def growing(name: str, turns: int = 6, first: int = 600, more: int = 100) -> dict[str, Any]:
+def growing_session(name: str, turns: int = 6, first: int = 600, more: int = 100) -> dict[str, Any]:
     prompts = [first + more * k for k in range(turns)]
     before = [0, *(prompt // 64 * 64 for prompt in prompts)]
-    return line(name, *(turn(p, 20, r) for p, r in zip(prompts, before, strict=False)))
+    return session_line(name, *(turn_line(p, 20, r) for p, r in zip(prompts, before, strict=False)))

@@ -5,20 +5,20 @@ from pathlib import Path
 
 from justitia_ray.sim.sessions.replica import SessionReplica, TurnSequence
 from justitia_ray.sim.sessions.trace import Session, TurnContent
-from tests.unit.sim.sessions.made import ENGINE, line, read, turn
+from tests.unit.sim.sessions.made import ENGINE, read_written, session_line, turn_line
 
 _SIZE = ENGINE.block_size
 
 
-class Engine:
-    """A replica of 400 blocks on which whole turns are run one after the other."""
+class TurnByTurnReplica:
+    """Replica of 400 blocks on which turns run one after the other."""
 
     def __init__(self) -> None:
         self.replica = SessionReplica(0, ENGINE, "fcfs")
         self.now = 0.0
         self._arrivals = 0
 
-    def add(self, session: Session, place: int = 0) -> TurnSequence:
+    def add_turn(self, session: Session, place: int = 0) -> TurnSequence:
         turn, self._arrivals = session.turns[place], self._arrivals + 1
         sequence = TurnSequence(
             content=TurnContent(turn, _SIZE),
@@ -30,96 +30,96 @@ class Engine:
         self.replica.add(sequence, self.now)
         return sequence
 
-    def run(self) -> None:
+    def run_to_end(self) -> None:
         while self.replica.ends_at is not None:
-            self.step()
+            self.run_iterations()
 
-    def step(self) -> None:
+    def run_iterations(self) -> None:
         """End the present run of iterations."""
         assert self.replica.ends_at is not None
         self.now = self.replica.ends_at
         self.replica.end(self.now)
 
-    def held(self, session: Session, rank: float = 0.0) -> TurnSequence:
+    def run_and_hold(self, session: Session, rank: float = 0.0) -> TurnSequence:
         """Run the first turn of a session and hold its prompt."""
-        sequence = self.add(session)
+        sequence = self.add_turn(session)
         self.replica.before_plan = lambda *_: self.replica.holds.add(
             session.name, sequence.content, sequence.prompt_tokens, rank
         )
-        self.run()
+        self.run_to_end()
         self.replica.before_plan = None
         return sequence
 
 
 def _sessions(tmp_path: Path, *prompts: int, tools: int = 0) -> list[Session]:
     lines = [
-        line(f"s{k}", turn(p, 16), turn(p + 160, 1, p // 64 * 64), tools=tools)
+        session_line(f"s{k}", turn_line(p, 16), turn_line(p + 160, 1, p // 64 * 64), tools=tools)
         for k, p in enumerate(prompts)
     ]
-    return read(tmp_path, *lines)
+    return read_written(tmp_path, *lines)
 
 
-def test_held_prompt_is_found_after_others_have_used_all_memory(tmp_path: Path) -> None:
+def test_held_prompt_is_cached_after_others_have_used_all_memory(tmp_path: Path) -> None:
     kept, other, last, last_of_all = _sessions(tmp_path, 3_200, 3_000, 3_100, 2_900)
     for is_held, found in ((True, 3_200), (False, 0)):
-        engine = Engine()
-        engine.held(kept) if is_held else engine.add(kept)
-        engine.run()
+        engine = TurnByTurnReplica()
+        engine.run_and_hold(kept) if is_held else engine.add_turn(kept)
+        engine.run_to_end()
         for session in (other, last, last_of_all):
-            engine.add(session)
-            engine.run()
-        sequence = engine.add(kept, 1)
-        engine.run()
+            engine.add_turn(session)
+            engine.run_to_end()
+        sequence = engine.add_turn(kept, 1)
+        engine.run_to_end()
 
         assert found == sequence.cached_tokens
 
 
-def test_held_prompt_keeps_a_waiting_sequence_out_until_it_is_released(tmp_path: Path) -> None:
+def test_hold_keeps_a_waiting_sequence_out_until_released(tmp_path: Path) -> None:
     kept, small, large = _sessions(tmp_path, 3_200, 320, 3_000)
-    engine = Engine()
-    engine.held(kept)
-    engine.add(replaced(small, 200))
-    engine.step()
-    waiting = engine.add(large)
-    engine.step()
+    engine = TurnByTurnReplica()
+    engine.run_and_hold(kept)
+    engine.add_turn(with_output(small, 200))
+    engine.run_iterations()
+    waiting = engine.add_turn(large)
+    engine.run_iterations()
     assert waiting in engine.replica.steps.waiting
     released_at = engine.now + 0.5
     assert (engine.replica.ends_at or 0.0) > released_at + 1.0
     engine.replica.release(kept.name, released_at)
-    engine.step()
+    engine.run_iterations()
 
     assert waiting in engine.replica.steps.running
     assert released_at <= engine.now <= released_at + 0.02
 
 
-def test_holds_are_given_up_before_anything_is_preempted_the_last_in_rank_first(
+def test_holds_are_released_before_any_preemption_from_the_last_in_rank(
     tmp_path: Path,
 ) -> None:
     """Two held prompts and a running one fill the memory; the running one needs 60 blocks more."""
     first, second, long = _sessions(tmp_path, 1_600, 1_600, 2_000)
-    engine = Engine()
-    engine.held(first, rank=1.0)
-    engine.held(second, rank=2.0)
-    engine.add(replaced(long, 2_000))
-    engine.run()
+    engine = TurnByTurnReplica()
+    engine.run_and_hold(first, rank=1.0)
+    engine.run_and_hold(second, rank=2.0)
+    engine.add_turn(with_output(long, 2_000))
+    engine.run_to_end()
 
     assert 0 == engine.replica.steps.preemptions
     assert first.name in engine.replica.holds
     assert second.name not in engine.replica.holds
 
 
-def test_holds_are_given_up_if_nothing_could_run_otherwise(tmp_path: Path) -> None:
+def test_holds_are_released_if_no_sequence_could_run_otherwise(tmp_path: Path) -> None:
     kept, large = _sessions(tmp_path, 3_200, 4_000)
-    engine = Engine()
-    engine.held(kept)
-    sequence = engine.add(large)
-    engine.run()
+    engine = TurnByTurnReplica()
+    engine.run_and_hold(kept)
+    sequence = engine.add_turn(large)
+    engine.run_to_end()
 
     assert sequence.finished
     assert not engine.replica.holds
 
 
-def replaced(session: Session, output_tokens: int) -> Session:
+def with_output(session: Session, output_tokens: int) -> Session:
     """Return a session whose first turn has another length of output."""
     first = replace(session.turns[0], output_tokens=output_tokens)
     return Session(session.name, (first, *session.turns[1:]))

@@ -7,12 +7,18 @@ import pytest
 from justitia_ray.sim.sessions.host_memory import HostMemory
 from justitia_ray.sim.sessions.play import SessionResult, SessionSettings, play_sessions
 from justitia_ray.sim.sessions.trace import Chain
-from tests.unit.sim.sessions.made import ENGINE, growing, line, read, turn
+from tests.unit.sim.sessions.made import (
+    ENGINE,
+    growing_session,
+    read_written,
+    session_line,
+    turn_line,
+)
 
 _TOOLS, _FIRST, _SECOND, _COMPACTED = Chain(), Chain(), Chain(), Chain()
 
 
-def test_prompt_finds_what_the_turn_before_has_left() -> None:
+def test_prompt_is_found_in_host_memory_after_the_previous_turn() -> None:
     host = HostMemory(10_000)
     host.store(((_TOOLS, 300), (_FIRST, 2_000)))
 
@@ -22,7 +28,7 @@ def test_prompt_finds_what_the_turn_before_has_left() -> None:
     assert 0 == host.found(((_SECOND, 900),))
 
 
-def test_chains_used_least_recently_leave_first() -> None:
+def test_least_recently_used_chains_are_evicted_from_host_memory() -> None:
     """Both sessions share the tools, which are used with each of them."""
     host = HostMemory(4_000)
     host.store(((_TOOLS, 300), (_FIRST, 2_000)))
@@ -35,7 +41,7 @@ def test_chains_used_least_recently_leave_first() -> None:
     assert 3_000 == host.found(((_TOOLS, 300), (_SECOND, 3_000)))
 
 
-def test_no_host_memory_holds_nothing() -> None:
+def test_host_memory_of_size_zero_stores_no_blocks() -> None:
     host = HostMemory(0)
     host.store(((_TOOLS, 300),))
 
@@ -43,32 +49,36 @@ def test_no_host_memory_holds_nothing() -> None:
 
 
 def test_evicted_prompt_is_loaded_instead_of_computed(tmp_path: Path) -> None:
-    """All but 400 tokens of a's context are evicted by b, and come back at 10 µs each, not 100."""
+    """Session b evicts all but 400 tokens of a; loading takes 10 µs a token, computing 100."""
     lines = [
-        line("a", turn(3_200, 1), turn(3_264, 1, 3_200, gap_s=200.0), tools=0),
-        line("b", turn(400, 1), turn(6_000, 1, gap_s=60.0), tools=16),
+        session_line("a", turn_line(3_200, 1), turn_line(3_264, 1, 3_200, gap_s=200.0), tools=0),
+        session_line("b", turn_line(400, 1), turn_line(6_000, 1, gap_s=60.0), tools=16),
     ]
-    sessions = read(tmp_path, *lines)
-    plain, host = (play_sessions(sessions, _settings(host)) for host in (0.0, 2.0))
+    sessions = read_written(tmp_path, *lines)
+    plain, host = (play_sessions(sessions, _settings_with_host(host)) for host in (0.0, 2.0))
 
     assert 400 == plain.cached_tokens
     assert 3_200 == host.cached_tokens
     saved = (3_200 - 400) * (ENGINE.per_prompt_token_s - ENGINE.host_token_s)
-    assert _served_s(plain) - _served_s(host) == pytest.approx(saved)
+    assert _total_served_s(plain) - _total_served_s(host) == pytest.approx(saved)
 
 
 @pytest.mark.parametrize("arm", ["justitia", "pinned", "mori"])
 def test_host_memory_raises_the_cached_share_of_every_arm(arm: str, tmp_path: Path) -> None:
-    sessions = read(tmp_path, *(growing(f"s{k}", turns=12, more=150) for k in range(30)))
-    plain, host = (play_sessions(sessions, _settings(host, arm, 3.0)) for host in (0.0, 2.0))
+    sessions = read_written(
+        tmp_path, *(growing_session(f"s{k}", turns=12, more=150) for k in range(30))
+    )
+    plain, host = (
+        play_sessions(sessions, _settings_with_host(host, arm, 3.0)) for host in (0.0, 2.0)
+    )
 
     assert host.cached_tokens > plain.cached_tokens + 0.05 * plain.prompt_tokens
-    assert _served_s(host) < _served_s(plain)
+    assert _total_served_s(host) < _total_served_s(plain)
 
 
-def _settings(host: float, arm: str = "pinned", load: float = 9.0) -> SessionSettings:
+def _settings_with_host(host: float, arm: str = "pinned", load: float = 9.0) -> SessionSettings:
     return SessionSettings(arm, ENGINE, 1, load, 7, host=host)
 
 
-def _served_s(result: SessionResult) -> float:
+def _total_served_s(result: SessionResult) -> float:
     return sum(row.served_s for row in result.sessions)

@@ -18,7 +18,13 @@ from justitia_ray.sim.sessions.core_arm import CoreArm
 from justitia_ray.sim.sessions.play import SessionResult, SessionSettings, play_sessions
 from justitia_ray.sim.sessions.replica import SessionReplica
 from justitia_ray.sim.sessions.trace import Session, TurnContent
-from tests.unit.sim.sessions.made import ENGINE, growing, line, read, turn
+from tests.unit.sim.sessions.made import (
+    ENGINE,
+    growing_session,
+    read_written,
+    session_line,
+    turn_line,
+)
 
 each_arm = pytest.mark.parametrize("arm", ARMS)
 each_setting = pytest.mark.parametrize(
@@ -27,9 +33,11 @@ each_setting = pytest.mark.parametrize(
 
 
 @each_arm
-def test_session_alone_takes_the_time_of_its_computed_tokens(arm: str, tmp_path: Path) -> None:
+def test_single_session_takes_the_time_of_its_computed_tokens(arm: str, tmp_path: Path) -> None:
     """The second prompt finds 640 tokens in the cache and computes 64; the gap is not counted."""
-    sessions = read(tmp_path, line("a", turn(650, 1), turn(704, 11, 640, gap_s=5.0)))
+    sessions = read_written(
+        tmp_path, session_line("a", turn_line(650, 1), turn_line(704, 11, 640, gap_s=5.0))
+    )
     result = play_sessions(sessions, SessionSettings(arm, ENGINE, 2, 0.1))
 
     decode_s = sum(0.01 + 1e-6 * tokens for tokens in range(705, 715))
@@ -39,137 +47,149 @@ def test_session_alone_takes_the_time_of_its_computed_tokens(arm: str, tmp_path:
 
 
 @each_setting
-def test_all_turns_are_played_in_any_memory(arm: str, options: ArmOptions, tmp_path: Path) -> None:
-    sessions = read(tmp_path, *(growing(f"s{k}") for k in range(20)))
-    result = play(arm, sessions, load=3.0, options=options)
+def test_all_turns_are_played_with_little_and_much_memory(
+    arm: str, options: ArmOptions, tmp_path: Path
+) -> None:
+    sessions = read_written(tmp_path, *(growing_session(f"s{k}") for k in range(20)))
+    result = play_arm(arm, sessions, load=3.0, options=options)
 
     assert (20, 120) == (len(result.sessions), result.turns)
     # three times two replicas of 6,400 tokens, divided by a mean prompt of 850
     assert 20 == result.at_once
-    assert result == play(arm, sessions, load=3.0, options=options)
-    assert result != play(arm, sessions, load=3.0, seed=8, options=options)
+    assert result == play_arm(arm, sessions, load=3.0, options=options)
+    assert result != play_arm(arm, sessions, load=3.0, seed=8, options=options)
 
 
 @pytest.mark.parametrize("arm", ["justitia-no-working-set", "pinned", "lmetric", "gittins"])
-def test_contexts_that_fit_are_kept_and_others_are_not(arm: str, tmp_path: Path) -> None:
+def test_contexts_are_kept_as_long_as_they_fit(arm: str, tmp_path: Path) -> None:
     """Beyond the memory of an LRU cache the cached share drops sharply."""
-    sessions = read(tmp_path, *(growing(f"s{k}", turns=12, more=150) for k in range(30)))
-    few, many = play(arm, sessions, load=0.4), play(arm, sessions, load=3.0)
+    sessions = read_written(
+        tmp_path, *(growing_session(f"s{k}", turns=12, more=150) for k in range(30))
+    )
+    few, many = play_arm(arm, sessions, load=0.4), play_arm(arm, sessions, load=3.0)
 
-    assert share(few) > 0.75
-    assert share(few) > share(many) + 0.1
+    assert cached_share(few) > 0.75
+    assert cached_share(few) > cached_share(many) + 0.1
 
 
-def play(
+def play_arm(
     arm: str, sessions: list[Session], load: float, seed: int = 7, options: ArmOptions = ()
 ) -> SessionResult:
     return play_sessions(sessions, SessionSettings(arm, ENGINE, 2, load, seed, options))
 
 
-def share(result: SessionResult) -> float:
+def cached_share(result: SessionResult) -> float:
     """Return the share of the prompt tokens that was cached."""
     return result.cached_tokens / result.prompt_tokens
 
 
-def test_pinned_sessions_stay_where_their_context_is(tmp_path: Path) -> None:
-    """With enough memory every turn finds the prompt of the turn before, to whole blocks."""
-    sessions = read(tmp_path, *(growing(f"s{k}", turns=4) for k in range(4)))
-    result = play("pinned", sessions, load=0.5)
+def test_pinned_sessions_find_their_contexts(tmp_path: Path) -> None:
+    """With enough memory every turn finds the previous prompt, to whole blocks."""
+    sessions = read_written(tmp_path, *(growing_session(f"s{k}", turns=4) for k in range(4)))
+    result = play_arm("pinned", sessions, load=0.5)
 
-    # Of prompts of 600, 700 and 800 tokens 592, 688 and 800; of the first the shared prefix.
+    # of prompts of 600, 700 and 800 tokens 592, 688 and 800; of the first the shared prefix
     found = 592 + 688 + 800
     assert 4 * found + 2 * 320 <= result.cached_tokens <= 4 * (found + 320)
 
 
-def test_lmetric_shares_the_work_where_pinning_does_not(tmp_path: Path) -> None:
-    """All long sessions start on one replica; a turn leaves it when recomputing is sooner."""
-    lines = [growing(f"long{k}", turns=10, first=1_500, more=300) for k in range(2)]
-    lines += [line(f"short{k}", turn(400, 1)) for k in range(2)]
-    sessions = read(tmp_path, *lines)
-    results = {arm: play(arm, sessions, load=1.0) for arm in ("pinned", "lmetric")}
+def test_lmetric_moves_sessions_where_pinning_does_not(tmp_path: Path) -> None:
+    """All long sessions start on one replica; a turn leaves it if recomputing is sooner."""
+    lines = [growing_session(f"long{k}", turns=10, first=1_500, more=300) for k in range(2)]
+    lines += [session_line(f"short{k}", turn_line(400, 1)) for k in range(2)]
+    sessions = read_written(tmp_path, *lines)
+    results = {arm: play_arm(arm, sessions, load=1.0) for arm in ("pinned", "lmetric")}
 
     assert all(22 == result.turns for result in results.values())
 
 
-def test_contexts_that_are_never_where_the_core_takes_them_to_be_cost_little(
+def test_wrong_belief_in_cached_contexts_costs_little(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Engines whose cache is always empty cost at most a tenth more than a core without a cache.
+    """With an always empty cache, at most a tenth is lost against a core without a cache.
 
     Turns wait for contexts that are not there, and go to replicas that have more to do.
     """
     monkeypatch.setattr(BlockPool, "find", lambda *_: CachedPrefix([], 0, 0))
-    sessions = read(tmp_path, *(growing(f"s{k}", turns=8, more=150) for k in range(30)))
+    sessions = read_written(
+        tmp_path, *(growing_session(f"s{k}", turns=8, more=150) for k in range(30))
+    )
     plays = [(load, seed) for load in (1.0, 2.0) for seed in (7, 8)]
-    misled = [mean_s(play("justitia", sessions, *one)) for one in plays]
+    misled = [mean_completion_s(play_arm("justitia", sessions, *one)) for one in plays]
     monkeypatch.setattr(Contexts, "hold", lambda *_: None)
     monkeypatch.setattr(Contexts, "begin", lambda *_: Context(1, 1, leases=1))
-    unaware = [mean_s(play("justitia", sessions, *one)) for one in plays]
+    unaware = [mean_completion_s(play_arm("justitia", sessions, *one)) for one in plays]
 
     assert unaware != misled
     assert max(told / true for told, true in zip(misled, unaware, strict=True)) <= 1.1
 
 
-def test_turns_wait_for_their_contexts_where_memory_is_short(
+def test_turns_wait_for_their_contexts_if_memory_is_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More prompt tokens are cached, and the mean time is better, where prompts take long."""
+    """More prompt tokens are cached, and the mean time is better, if prompts take long."""
     slow = replace(ENGINE, per_prompt_token_s=1e-3)
-    sessions = read(tmp_path, *(_agent(f"s{k}", turns=4 + k % 9) for k in range(40)))
+    sessions = read_written(
+        tmp_path, *(_agent_session(f"s{k}", turns=4 + k % 9) for k in range(40))
+    )
     settings = [SessionSettings("justitia-no-working-set", slow, 2, load, 8) for load in (1.1, 1.5)]
     waiting = [play_sessions(sessions, one) for one in settings]
     monkeypatch.setattr(HolderWaits, "holder", lambda *_: None)
     moving = [play_sessions(sessions, one) for one in settings]
 
-    assert sum(map(share, waiting)) > sum(map(share, moving)) + 0.05
-    assert sum(map(mean_s, waiting)) < 0.95 * sum(map(mean_s, moving))
+    assert sum(map(cached_share, waiting)) > sum(map(cached_share, moving)) + 0.05
+    assert sum(map(mean_completion_s, waiting)) < 0.95 * sum(map(mean_completion_s, moving))
 
 
-def test_grant_of_a_deadline_that_is_due_when_a_session_begins_is_not_lost(
+def test_grant_of_a_deadline_that_is_due_at_an_arrival_is_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The core processes due deadlines before any event, an arrival included."""
-    first, second = read(tmp_path, growing("a"), growing("b"))
+    """The core processes due deadlines before any event, arrivals included."""
+    first, second = read_written(tmp_path, growing_session("a"), growing_session("b"))
     arm = CoreArm([SessionReplica(0, ENGINE, "priority")], [first, second])
     calls = [TurnCall(one, 0, TurnContent(one.turns[0], 16)) for one in (first, second)]
 
-    def handle(event: ev.Event, now: float) -> list[Action]:
+    def handle_arrival(event: ev.Event, now: float) -> list[Action]:
         is_arrival = isinstance(event, ev.ApplicationArrived)
         return [Grant("a/0", "simulation", "lease", "0", 0, 0, 0.0)] if is_arrival else []
 
-    monkeypatch.setattr(arm.core, "handle", handle)
+    monkeypatch.setattr(arm.core, "handle", handle_arrival)
     assert [] == list(arm.submit(calls[0], 0.0))
     arm.open(second, 1.0)
 
     assert [calls[0]] == [start.call for start in arm.submit(calls[1], 1.0)]
 
 
-def _agent(name: str, turns: int) -> dict[str, Any]:
-    """Return a session with short gaps: most of its time it runs."""
+def _agent_session(name: str, turns: int) -> dict[str, Any]:
+    """Return a session with short gaps, which runs most of its time."""
     prompts = [600 + 100 * number for number in range(turns)]
     reused = [0, *(prompt // 64 * 64 for prompt in prompts)]
-    return line(name, *(turn(p, 40, r, 0.3) for p, r in zip(prompts, reused, strict=False)))
+    return session_line(
+        name, *(turn_line(p, 40, r, 0.3) for p, r in zip(prompts, reused, strict=False))
+    )
 
 
-def test_core_keeps_contexts_where_they_lie_and_shares_the_work(tmp_path: Path) -> None:
-    """Contexts that fit are found again, as on pinned replicas, with a better mean time."""
-    sessions = read(tmp_path, *(growing(f"s{k}", turns=2 + k % 20, more=100) for k in range(40)))
-    ours, pinned = (play(arm, sessions, load=0.5) for arm in ("justitia", "pinned"))
+def test_core_keeps_contexts_at_their_replicas_and_balances_the_work(tmp_path: Path) -> None:
+    """As many contexts are found again as on pinned replicas, with a better mean time."""
+    sessions = read_written(
+        tmp_path, *(growing_session(f"s{k}", turns=2 + k % 20, more=100) for k in range(40))
+    )
+    ours, pinned = (play_arm(arm, sessions, load=0.5) for arm in ("justitia", "pinned"))
 
-    assert share(ours) > share(pinned) - 0.02
-    assert mean_s(ours) < mean_s(pinned)
+    assert cached_share(ours) > cached_share(pinned) - 0.02
+    assert mean_completion_s(ours) < mean_completion_s(pinned)
 
 
-def mean_s(result: SessionResult) -> float:
+def mean_completion_s(result: SessionResult) -> float:
     """Return the mean completion time without gaps, in seconds."""
     return sum(row.served_s for row in result.sessions) / len(result.sessions)
 
 
-def test_arm_that_is_not_known_is_named(tmp_path: Path) -> None:
+def test_unknown_arm_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"arm is 'sticky'; allowed: justitia, .*pinned, lmetric"):
-        play("sticky", read(tmp_path, growing("a")), load=1.0)
+        play_arm("sticky", read_written(tmp_path, growing_session("a")), load=1.0)
 
 
-def test_sessions_that_never_fit_are_the_callers_mistake(tmp_path: Path) -> None:
+def test_sessions_that_never_fit_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no session has a turn that fits"):
-        play("pinned", read(tmp_path, line("a", turn(7_000, 1))), load=1.0)
+        play_arm("pinned", read_written(tmp_path, session_line("a", turn_line(7_000, 1))), load=1.0)

@@ -9,7 +9,7 @@ from justitia_ray.engine_model.block_pool import BlockPool, Holding
 from justitia_ray.errors import ConfigError
 from justitia_ray.sim.sessions.trace import Session, TurnContent, read_sessions
 from tests.unit.sim.data_directory import REAL, needs_real_data
-from tests.unit.sim.sessions.made import line, read, turn
+from tests.unit.sim.sessions.made import read_written, session_line, turn_line
 
 
 def cached_after(*before: tuple[Session, int], session: Session, place: int) -> int:
@@ -25,18 +25,26 @@ def cached_after(*before: tuple[Session, int], session: Session, place: int) -> 
     return 16 * pool.find(TurnContent(wanted, 16), (wanted.prompt_tokens - 1) // 16).blocks
 
 
-def test_turn_finds_the_prompt_before_it_and_not_the_answer(tmp_path: Path) -> None:
+def test_turn_finds_the_previous_prompt_but_not_the_answer(tmp_path: Path) -> None:
     """The trace counts the last answer as new; 650 tokens are 40 blocks of 16."""
-    (session,) = read(tmp_path, line("a", turn(650, 100), turn(900, 20, 640)))
+    (session,) = read_written(
+        tmp_path, session_line("a", turn_line(650, 100), turn_line(900, 20, 640))
+    )
 
     assert 640 == cached_after((session, 0), session=session, place=1)
 
 
-def test_turn_that_keeps_less_finds_only_that(tmp_path: Path) -> None:
+def test_turn_with_a_shortened_context_finds_only_its_beginning(tmp_path: Path) -> None:
     """The agent may have dropped old tool results; later turns continue from the new context."""
-    (session,) = read(
+    (session,) = read_written(
         tmp_path,
-        line("a", turn(650, 100), turn(900, 20, 448), turn(1_000, 20, 896), turn(1_000, 1, 640)),
+        session_line(
+            "a",
+            turn_line(650, 100),
+            turn_line(900, 20, 448),
+            turn_line(1_000, 20, 896),
+            turn_line(1_000, 1, 640),
+        ),
     )
 
     assert 448 == cached_after((session, 0), session=session, place=1)
@@ -46,27 +54,32 @@ def test_turn_that_keeps_less_finds_only_that(tmp_path: Path) -> None:
 
 
 def test_sessions_share_prefixes_of_equal_length(tmp_path: Path) -> None:
-    first, same, other = read(
+    first, same, other = read_written(
         tmp_path,
-        line("a", turn(650, 20)),
-        line("b", turn(900, 20)),
-        line("c", turn(900, 20), tools=336),
+        session_line("a", turn_line(650, 20)),
+        session_line("b", turn_line(900, 20)),
+        session_line("c", turn_line(900, 20), tools=336),
     )
 
     assert 320 == cached_after((first, 0), session=same, place=0)
     assert 0 == cached_after((first, 0), session=other, place=0)
 
 
-def test_session_is_cut_before_its_first_turn_that_is_too_long(tmp_path: Path) -> None:
-    (session,) = read(tmp_path, line("a", turn(100, 5), turn(190, 11), turn(50, 5)))
+def test_session_is_cut_before_its_first_turn_that_does_not_fit(tmp_path: Path) -> None:
+    (session,) = read_written(
+        tmp_path, session_line("a", turn_line(100, 5), turn_line(190, 11), turn_line(50, 5))
+    )
 
     assert 1 == len(session.until(200).turns)
     assert session is session.until(201)
 
 
 def test_unknown_gaps_are_zero_and_long_ones_are_cut(tmp_path: Path) -> None:
-    (session,) = read(
-        tmp_path, line("a", turn(9, 5, gap_s=7.0), turn(9, 5, gap_s=None), turn(9, 5, gap_s=9e4))
+    (session,) = read_written(
+        tmp_path,
+        session_line(
+            "a", turn_line(9, 5, gap_s=7.0), turn_line(9, 5, gap_s=None), turn_line(9, 5, gap_s=9e4)
+        ),
     )
 
     assert [7.0, 0.0, 600.0] == [turn.gap_s for turn in session.turns]
@@ -81,7 +94,7 @@ def test_unknown_gaps_are_zero_and_long_ones_are_cut(tmp_path: Path) -> None:
         ('{"session": "a", "tool_tokens": -1, "system_tokens": 0, "turns": []}', "tool_tokens"),
     ],
 )
-def test_wrong_line_is_named(tmp_path: Path, text: str, said: str) -> None:
+def test_error_names_the_wrong_line_of_a_trace(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "sessions.jsonl"
     path.write_text(text, encoding="utf-8")
 
@@ -89,7 +102,7 @@ def test_wrong_line_is_named(tmp_path: Path, text: str, said: str) -> None:
         read_sessions(path)
 
 
-def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_unreadable_trace_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "sessions.jsonl.gz"
     with pytest.raises(ConfigError, match="cannot be read"):
         read_sessions(path)
@@ -100,8 +113,8 @@ def test_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 
 @needs_real_data
 @pytest.mark.slow
-def test_recorded_sessions_reuse_what_the_trace_says() -> None:
-    """96 % of all prompt tokens were in the turn before; blocks of 16 find up to 48 more each."""
+def test_recorded_sessions_find_as_many_cached_tokens_as_recorded() -> None:
+    """96 % of all prompt tokens were in the previous prompt; blocks find up to 48 more each."""
     path = REAL / "sessions" / "sessions.jsonl.gz"
     if not path.exists():
         pytest.skip(f"{path} is not there")

@@ -13,7 +13,9 @@ from tests.unit.sim.data_directory import REAL, needs_real_data, write_text
 HEADER = "arrival_s,input_tokens,output_tokens\n"
 
 
-def drawn(kind: str, count: int, window_s: float, data_dir: Path | None = None) -> list[float]:
+def drawn_arrivals(
+    kind: str, count: int, window_s: float, data_dir: Path | None = None
+) -> list[float]:
     return arrival_times(kind, count, window_s, random.Random("0"), data_dir)
 
 
@@ -22,33 +24,33 @@ def test_first_rows_of_a_trace_are_stretched_to_the_window(tmp_path: Path) -> No
     rows = "10,1,1\n11,1,1\n14,1,1\n99,1,1\n"
     write_text(tmp_path / "arrivals" / "azure_conv_2023.csv", HEADER + rows)
 
-    assert [0.0, 10.0, 40.0] == drawn("azure-conv", 3, 40, tmp_path)
+    assert [0.0, 10.0, 40.0] == drawn_arrivals("azure-conv", 3, 40, tmp_path)
     write_text(tmp_path / "arrivals" / "azure_code_2023.csv", HEADER + "7,1,1\n")
-    assert [0.0] == drawn("azure-code", 1, 60, tmp_path)
+    assert [0.0] == drawn_arrivals("azure-code", 1, 60, tmp_path)
 
 
-def test_short_trace_is_gone_through_again(tmp_path: Path) -> None:
+def test_short_trace_is_repeated(tmp_path: Path) -> None:
     """Rows at 0 and 1 s are repeated a second after the last: 0, 1, 2, 3, stretched by 10."""
     write_text(tmp_path / "arrivals" / "lmsys_vtc_arrivals.csv", HEADER + "0,1,1\n1,1,1\n")
 
-    assert [0.0, 10.0, 20.0, 30.0] == drawn("lmsys", 4, 30, tmp_path)
+    assert [0.0, 10.0, 20.0, 30.0] == drawn_arrivals("lmsys", 4, 30, tmp_path)
 
 
-def test_mooncake_s_steps_of_three_seconds_are_spread(tmp_path: Path) -> None:
-    """Up to 28 requests of this trace share a timestamp and would arrive as one batch."""
+def test_equal_timestamps_of_the_mooncake_trace_are_spread(tmp_path: Path) -> None:
+    """Up to 28 requests of the trace share a timestamp and would arrive as one batch."""
     rows = "0,1,1\n" * 50 + "3,1,1\n" * 50
     write_text(tmp_path / "arrivals" / "mooncake_arrivals.csv", HEADER + rows)
 
-    instants = drawn("mooncake", 100, 6, tmp_path)
+    instants = drawn_arrivals("mooncake", 100, 6, tmp_path)
 
     assert 100 == len(set(instants))
     assert 0.0 == instants[0] < instants[-1] == 6.0
-    # Half of them were before 3 s, and stretching 5.9 s to 6 s moves few across.
+    # half of them came before 3 s, and stretching 5.9 s to 6 s moves few across
     assert 50 == pytest.approx(sum(at < 3 for at in instants), abs=3)
 
 
-def test_thinned_trace_rises_and_falls_as_the_whole(tmp_path: Path) -> None:
-    """Nine in ten arrive in the first hundred seconds, of all rows and of the drawn ones."""
+def test_thinned_trace_has_the_shape_of_the_whole(tmp_path: Path) -> None:
+    """Nine in ten rows arrive in the first hundred seconds, before and after thinning."""
     rows = "".join(f"{5 + at / 9},1,1\n" for at in range(900))
     rows += "".join(f"{105 + at},1,1\n" for at in range(100))
     path = tmp_path / "arrivals" / "azure_code_2023.csv"
@@ -65,13 +67,16 @@ def test_thinned_trace_rises_and_falls_as_the_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ARRIVALS)
-def test_window_scales_the_pattern(kind: str, tmp_path: Path) -> None:
+def test_window_scales_the_arrivals(kind: str, tmp_path: Path) -> None:
     """The paper's 1x and 3x loads differ only in density."""
     for name in ("mooncake_arrivals", "azure_conv_2023", "azure_code_2023", "lmsys_vtc_arrivals"):
         rows = "".join(f"{number**1.5},1,1\n" for number in range(20))
         write_text(tmp_path / "arrivals" / f"{name}.csv", HEADER + rows)
 
-    sparse, dense = drawn(kind, 20, 1080, tmp_path), drawn(kind, 20, 360, tmp_path)
+    sparse, dense = (
+        drawn_arrivals(kind, 20, 1080, tmp_path),
+        drawn_arrivals(kind, 20, 360, tmp_path),
+    )
 
     assert sparse == pytest.approx([3 * at for at in dense], abs=1e-5)
     assert sorted(dense) == dense
@@ -79,12 +84,12 @@ def test_window_scales_the_pattern(kind: str, tmp_path: Path) -> None:
 
 
 def test_uniform_arrivals_are_evenly_spaced() -> None:
-    assert [0.0, 2.0, 4.0, 6.0] == drawn("uniform", 4, 8)
+    assert [0.0, 2.0, 4.0, 6.0] == drawn_arrivals("uniform", 4, 8)
 
 
-def test_poisson_arrivals_are_as_irregular_as_a_poisson_process() -> None:
-    """Gaps have a coefficient of variation of 1; over 4,000 its standard error is about 0.02."""
-    instants = drawn("poisson", 4000, 4000)
+def test_poisson_gaps_have_a_coefficient_of_variation_of_one() -> None:
+    """Over 4,000 gaps the standard error is about 0.02."""
+    instants = drawn_arrivals("poisson", 4000, 4000)
 
     gaps = [later - earlier for earlier, later in pairwise(instants)]
     mean = sum(gaps) / len(gaps)
@@ -95,17 +100,17 @@ def test_poisson_arrivals_are_as_irregular_as_a_poisson_process() -> None:
 def test_trace_without_directory_or_rows_is_refused(tmp_path: Path) -> None:
     """The message lists the available traces; a file with only a header has no arrivals."""
     with pytest.raises(ConfigError, match=r"'mooncake' are a recorded trace.* poisson, uniform"):
-        drawn("mooncake", 3, 60)
+        drawn_arrivals("mooncake", 3, 60)
     write_text(tmp_path / "arrivals" / "azure_code_2023.csv", HEADER)
     with pytest.raises(ConfigError, match=r"azure_code_2023\.csv: must hold at least one arrival"):
-        drawn("azure-code", 1, 60, tmp_path)
+        drawn_arrivals("azure-code", 1, 60, tmp_path)
 
 
 @needs_real_data
 @pytest.mark.parametrize("kind", ["mooncake", "azure-conv", "azure-code", "lmsys"])
-def test_real_traces_fill_the_window(kind: str) -> None:
+def test_arrivals_of_real_traces_fill_the_window(kind: str) -> None:
     """The paper plays 300 applications in six minutes."""
-    instants = drawn(kind, 300, 360, REAL)
+    instants = drawn_arrivals(kind, 300, 360, REAL)
 
     assert 300 == len(instants)
     assert (0.0, 360.0) == (instants[0], instants[-1])

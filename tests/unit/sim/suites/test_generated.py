@@ -24,20 +24,19 @@ PUBLISHED = {
     "MRS": (24, 13953, 5407, 5547),
     "DM": (105, 278253, 48237, 140504),
 }
-"""Medians over whole recorded runs: inferences, prompt tokens, output tokens, and thousands of
-token·iterations (`p·d + d²/2`). The generator uses only lengths of single calls."""
+"""Published medians of whole runs: inferences, prompt and output tokens, and cost."""
 
 
-def drawn(application_class: str, runs: int = RUNS) -> list[tuple[WorkloadInference, ...]]:
+def drawn_runs(application_class: str, runs: int = RUNS) -> list[tuple[WorkloadInference, ...]]:
     rng = random.Random("generated")
     return [inferences_of(made_up_run(application_class, rng, samples=40)) for _ in range(runs)]
 
 
 @pytest.mark.parametrize("application_class", PUBLISHED)
-def test_whole_runs_are_as_large_as_recorded_ones(application_class: str) -> None:
-    """Medians agree within a quarter: lengths and fan-outs are drawn independently."""
+def test_generated_runs_are_as_large_as_recorded_ones(application_class: str) -> None:
+    """Medians agree within a quarter, although lengths and fan-outs are drawn independently."""
     calls, prompt, output, kilo_cost = PUBLISHED[application_class]
-    runs = drawn(application_class, 60 if application_class == "DM" else RUNS)
+    runs = drawn_runs(application_class, 60 if application_class == "DM" else RUNS)
 
     assert calls == pytest.approx(statistics.median(len(run) for run in runs), rel=0.25)
     assert prompt == pytest.approx(
@@ -53,29 +52,28 @@ def test_whole_runs_are_as_large_as_recorded_ones(application_class: str) -> Non
 
 
 @pytest.mark.parametrize("application_class", CLASSES)
-def test_made_up_runs_are_sound(application_class: str) -> None:
-    """Every inference has at least one token each way, no cycle and no unknown predecessor."""
-    for run in drawn(application_class):
+def test_generated_runs_are_acyclic_and_have_tokens(application_class: str) -> None:
+    for run in drawn_runs(application_class):
         checked_application(WorkloadApplication("a", application_class, 0.0, run))
 
 
 @pytest.mark.parametrize("application_class", ["FV", "ALFWI", "CG"])
-def test_loop_prompts_repeat_the_conversation(application_class: str) -> None:
-    """Each prompt contains the one before, its output and the tool's answer, in a chain."""
-    for run in drawn(application_class):
+def test_prompts_of_a_loop_repeat_the_conversation(application_class: str) -> None:
+    """Each prompt contains the previous one, its output and the tool's answer."""
+    for run in drawn_runs(application_class):
         for earlier, later in pairwise(run):
             assert later.prompt_tokens > earlier.prompt_tokens + earlier.output_tokens
             assert (earlier.inference_id,) == later.after
             assert later.delay_s > 0
 
 
-def test_documents_differ_in_size() -> None:
-    """All prompts of a merge contain the same documents, so that they are long together.
+def test_prompts_of_a_merge_are_long_together() -> None:
+    """All prompts of a merge contain the same documents, whose sizes differ by run.
 
     Recorded: 221,591 to 329,530 prompt tokens from the 10th to the 90th percentile, a factor of
     1.5. If each of 105 prompts were drawn independently, it would be 1.05.
     """
-    totals = [sum(i.prompt_tokens for i in run) for run in drawn("DM", 60)]
+    totals = [sum(i.prompt_tokens for i in run) for run in drawn_runs("DM", 60)]
 
     deciles = statistics.quantiles(totals, n=10)
     assert deciles[8] / deciles[0] == pytest.approx(1.5, abs=0.2)

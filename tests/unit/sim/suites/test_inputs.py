@@ -9,7 +9,9 @@ from justitia_ray.lab.workloads.play import WORKLOADS
 from justitia_ray.sim.suites.inputs import Input, data_directory, load_inputs
 
 
-def test_option_overrides_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_option_overrides_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     given, other = tmp_path / "given", tmp_path / "other"
     given.mkdir()
     other.mkdir()
@@ -49,7 +51,7 @@ def test_wrong_directory_error_names_the_option_or_variable(
         data_directory(Path("/none"), required=required)
 
 
-def _write(data_dir: Path, *lines: str) -> None:
+def _write_inputs(data_dir: Path, *lines: str) -> None:
     (data_dir / "apps").mkdir()
     (data_dir / "apps" / "SC.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 
@@ -57,7 +59,7 @@ def _write(data_dir: Path, *lines: str) -> None:
 def test_inputs_are_read_in_order(tmp_path: Path) -> None:
     """Unknown fields are ignored, and a Unicode line separator in a text does not end the line."""
     second = '{"input": "b\u2028c", "id": "2"}'
-    _write(tmp_path, '{"id": "1", "class": "SC", "input": "a", "meta": {}}', "", second)
+    _write_inputs(tmp_path, '{"id": "1", "class": "SC", "input": "a", "meta": {}}', "", second)
 
     assert load_inputs(tmp_path, "SC") == [Input("1", "a"), Input("2", "b\u2028c")]
 
@@ -72,26 +74,26 @@ def test_inputs_are_read_in_order(tmp_path: Path) -> None:
         ('{"id": "2", "input": " "}', r"SC\.jsonl:2: input must be a text .*, got ' '"),
     ],
 )
-def test_a_wrong_line_is_named(tmp_path: Path, line: str, said: str) -> None:
-    """The message names file, line, field, value and what is allowed."""
-    _write(tmp_path, '{"id": "1", "input": "a"}', line)
+def test_error_names_the_wrong_input_line(tmp_path: Path, line: str, said: str) -> None:
+    """The message names file, line, field, value and the allowed values."""
+    _write_inputs(tmp_path, '{"id": "1", "input": "a"}', line)
 
     with pytest.raises(ConfigError, match=said):
         load_inputs(tmp_path, "SC")
 
 
-def test_missing_and_empty_files_are_refused(tmp_path: Path) -> None:
+def test_missing_and_empty_input_files_are_refused(tmp_path: Path) -> None:
     """The usual cause is a wrong data directory."""
     with pytest.raises(ConfigError, match=r"apps/SC\.jsonl: cannot be read"):
         load_inputs(tmp_path, "SC")
-    _write(tmp_path)
+    _write_inputs(tmp_path)
     with pytest.raises(ConfigError, match="at least one input"):
         load_inputs(tmp_path, "SC")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", WORKLOADS)
-def test_every_machine_has_texts_for_every_class(name: str) -> None:
+def test_package_has_texts_for_every_class(name: str) -> None:
     """The demo and the tests run without the data directory."""
     inputs = load_inputs(None, name)
 
@@ -100,6 +102,6 @@ def test_every_machine_has_texts_for_every_class(name: str) -> None:
     assert all(item.text.strip() for item in inputs)
 
 
-def test_a_class_without_texts_is_refused() -> None:
+def test_class_without_texts_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"one of SC, KBQAV, MRS, .*, got 'XY'"):
         load_inputs(None, "XY")

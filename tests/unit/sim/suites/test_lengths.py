@@ -43,16 +43,16 @@ def plan_of(*kinds: str) -> list[dict[str, Any]]:
     ]
 
 
-def _record(data_dir: Path, *runs: Any, name: str = "KBQAV") -> None:
+def _write_runs(data_dir: Path, *runs: Any, name: str = "KBQAV") -> None:
     write_lines(data_dir / "recorded" / f"{name}.jsonl", *runs)
 
 
-def test_a_recorded_run_is_replayed_on_its_input(tmp_path: Path) -> None:
-    _record(tmp_path, *[OTHER] * 20, RUN, *[OTHER] * 20)
+def test_recorded_run_is_replayed_on_its_input(tmp_path: Path) -> None:
+    _write_runs(tmp_path, *[OTHER] * 20, RUN, *[OTHER] * 20)
 
     lengths = LengthPlan(data_dir=tmp_path).draw("KBQAV", "KBQAV-7", 0)
 
-    # At 0.75 words per token, 400 tokens are 300 words.
+    # at 0.75 words per token, 400 tokens are 300 words
     assert lengths.stages == {
         "extract_claims": PlannedStage((PlannedCall(300, 100),), 0.0),
         "generate_queries": PlannedStage((PlannedCall(150, 20), PlannedCall(153, 30)), 0.0),
@@ -60,9 +60,9 @@ def test_a_recorded_run_is_replayed_on_its_input(tmp_path: Path) -> None:
     }
 
 
-def test_scales_act_on_lengths_and_gaps_but_not_on_fan_outs(tmp_path: Path) -> None:
+def test_scales_change_lengths_and_gaps_but_not_fan_outs(tmp_path: Path) -> None:
     """Scaled-down applications let a small machine play the same load."""
-    _record(tmp_path, RUN)
+    _write_runs(tmp_path, RUN)
     plan = LengthPlan(data_dir=tmp_path, length_scale=0.1, gap_scale=0.2)
 
     verify = plan.draw("KBQAV", "KBQAV-7", 0).stages["verify_claims"]
@@ -71,7 +71,7 @@ def test_scales_act_on_lengths_and_gaps_but_not_on_fan_outs(tmp_path: Path) -> N
     assert verify.gap_s == pytest.approx(0.3)
 
 
-def test_bounds_hold_for_every_length() -> None:
+def test_all_lengths_are_within_the_bounds() -> None:
     """A context of 2,048 tokens must hold any prompt with its output."""
     plan = LengthPlan(max_prompt_words=120, max_output_tokens=64)
 
@@ -84,8 +84,8 @@ def test_bounds_hold_for_every_length() -> None:
             assert all(call.output_tokens <= 64 for call in lengths.limits.values())
 
 
-def test_the_same_seed_draws_the_same_in_any_order() -> None:
-    """Two policies must be compared on one load, whatever else was drawn before."""
+def test_seed_draws_the_same_plan_in_any_order() -> None:
+    """Two policies are compared on one load, whatever else was drawn before."""
     forwards = [LengthPlan(seed=3).draw("MRS", "x", number) for number in range(5)]
     plan = LengthPlan(seed=3)
     backwards = [plan.draw("MRS", "x", number) for number in reversed(range(5))]
@@ -95,7 +95,7 @@ def test_the_same_seed_draws_the_same_in_any_order() -> None:
     assert forwards[0] != forwards[1]
 
 
-def test_fan_outs_are_those_measured() -> None:
+def test_fan_outs_are_the_measured_ones() -> None:
     """SC always has 5 samples, KBQAV 1 to 13 claims with as many checks, MRS about 21 chunks."""
     plan = LengthPlan()
     drawn = {name: [plan.draw(name, "x", i) for i in range(300)] for name in WORKLOADS}
@@ -113,7 +113,7 @@ def test_fan_outs_are_those_measured() -> None:
     assert rounds.count(0) / 1000 == pytest.approx(16 / 117, abs=0.04)
 
 
-def test_without_steering_the_plan_only_sets_limits() -> None:
+def test_plan_only_limits_lengths_if_they_are_not_forced() -> None:
     """A real model ends its answers by itself; the longest measured length is the limit."""
     lengths = LengthPlan(steered=False, max_prompt_words=3000).draw("MRS", "x", 0)
 
@@ -143,8 +143,10 @@ def test_without_steering_the_plan_only_sets_limits() -> None:
         ),
     ],
 )
-def test_a_wrong_run_is_named(tmp_path: Path, change: dict[str, Any], said: str) -> None:
-    _record(tmp_path, RUN, {**RUN, **change})
+def test_error_names_the_wrong_recorded_run(
+    tmp_path: Path, change: dict[str, Any], said: str
+) -> None:
+    _write_runs(tmp_path, RUN, {**RUN, **change})
 
     with pytest.raises(ConfigError, match=rf"KBQAV\.jsonl:2: .*{said}"):
         LengthPlan(data_dir=tmp_path)
@@ -159,11 +161,11 @@ def test_a_wrong_run_is_named(tmp_path: Path, change: dict[str, Any], said: str)
         ("PE", plan_of("guess"), r"stages\[1\]\.subtasks\[0\]\.llm_calls must be empty, or one"),
     ],
 )
-def test_runs_that_no_agent_can_play_are_named(
+def test_recorded_runs_that_no_agent_can_play_are_named(
     tmp_path: Path, name: str, stages: list[dict[str, Any]], said: str
 ) -> None:
     """The simulator accepts them, but a live agent would request calls that are not planned."""
-    _record(tmp_path, {"item_id": None, "class": name, "stages": stages}, name=name)
+    _write_runs(tmp_path, {"item_id": None, "class": name, "stages": stages}, name=name)
 
     assert 1 == len(load_runs(tmp_path, name))
     with pytest.raises(ConfigError, match=rf"{name}\.jsonl:1: .*{said}"):
@@ -172,7 +174,7 @@ def test_runs_that_no_agent_can_play_are_named(
 
 def test_subtasks_are_planned_with_their_tools(tmp_path: Path) -> None:
     """A subtask takes the next inference of its kind; its tool time is scaled like other gaps."""
-    _record(tmp_path, {"item_id": None, "stages": plan_of("llm_task")}, name="PE")
+    _write_runs(tmp_path, {"item_id": None, "stages": plan_of("llm_task")}, name="PE")
 
     lengths = LengthPlan(data_dir=tmp_path, gap_scale=0.5).draw("PE", "x", 0)
 
@@ -189,9 +191,9 @@ def test_vote_has_the_requested_number_of_samples_of_one_prompt() -> None:
     assert 10 < len({call.output_tokens for call in sample.calls})
 
 
-def test_only_parallel_calls_are_bounded(tmp_path: Path) -> None:
+def test_bound_limits_parallel_calls_only(tmp_path: Path) -> None:
     """The first calls of each stage remain, with their lengths, as do stages and turns."""
-    _record(tmp_path, RUN)
+    _write_runs(tmp_path, RUN)
     whole, cut = (
         LengthPlan(data_dir=tmp_path, most_fan_out=most).draw("KBQAV", "KBQAV-7", 0)
         for most in (None, 1)

@@ -20,23 +20,23 @@ def data_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _load(data_dir: Path, **options: Any) -> list[PlannedApplication]:
+def _plan_load(data_dir: Path, **options: Any) -> list[PlannedApplication]:
     lengths = LengthPlan(data_dir=data_dir)
     mix = {"KBQAV": 0.6, "SC": 0.3, "MRS": 0.1}
     given: dict[str, Any] = {"count": 300, "rate_per_s": 2.0, "mix": mix} | options
     return plan_load(lengths, **given)
 
 
-def test_the_same_seed_draws_the_same_load(data_dir: Path) -> None:
-    load = _load(data_dir, seed=5)
+def test_seed_determines_the_load(data_dir: Path) -> None:
+    load = _plan_load(data_dir, seed=5)
 
-    assert load == _load(data_dir, seed=5)
-    assert load != _load(data_dir, seed=6)
+    assert load == _plan_load(data_dir, seed=5)
+    assert load != _plan_load(data_dir, seed=6)
 
 
-def test_arrivals_come_in_order_at_the_given_rate(data_dir: Path) -> None:
+def test_arrivals_are_ordered_and_have_the_given_rate(data_dir: Path) -> None:
     """300 arrivals at 2 per second take 150 s, with a standard deviation of sqrt(300)/2 = 8.7 s."""
-    load = _load(data_dir)
+    load = _plan_load(data_dir)
 
     arrivals = [planned.arrived_at_s for planned in load]
     assert arrivals == sorted(arrivals)
@@ -45,12 +45,12 @@ def test_arrivals_come_in_order_at_the_given_rate(data_dir: Path) -> None:
     assert [planned.number for planned in load] == list(range(300))
 
 
-def test_the_mix_is_kept(data_dir: Path) -> None:
+def test_classes_are_drawn_with_the_shares_of_the_mix(data_dir: Path) -> None:
     """600 draws at 1/3 have a standard deviation of 11.5.
 
     Classes with a share of zero are absent.
     """
-    load = _load(data_dir, count=600, mix={"SC": 2, "KBQAV": 1, "MRS": 0})
+    load = _plan_load(data_dir, count=600, mix={"SC": 2, "KBQAV": 1, "MRS": 0})
 
     classes = Counter(planned.application_class for planned in load)
     assert classes["KBQAV"] == pytest.approx(200, abs=3 * 11.5)
@@ -59,21 +59,21 @@ def test_the_mix_is_kept(data_dir: Path) -> None:
 
 def test_given_arrivals_and_tenants_change_no_other_draw(data_dir: Path) -> None:
     """In a comparison only the arrivals or the tenants may differ."""
-    drawn = _load(data_dir, count=3)
-    given = _load(data_dir, count=3, arrivals=[0.0, 0.5, 9.0])
+    drawn = _plan_load(data_dir, count=3)
+    given = _plan_load(data_dir, count=3, arrivals=[0.0, 0.5, 9.0])
 
     assert [0.0, 0.5, 9.0] == [planned.arrived_at_s for planned in given]
     assert [p.item_id for p in drawn] == [p.item_id for p in given]
-    one = _load(data_dir)
-    two = _load(data_dir, tenants=("a", "b"))
+    one = _plan_load(data_dir)
+    two = _plan_load(data_dir, tenants=("a", "b"))
     assert {planned.tenant for planned in two} == {"a", "b"}
     assert [(p.arrived_at_s, p.item_id, p.lengths) for p in one] == [
         (p.arrived_at_s, p.item_id, p.lengths) for p in two
     ]
 
 
-def test_inputs_are_used_up_before_any_repeats(data_dir: Path) -> None:
-    load = _load(data_dir, count=6, mix={"SC": 1})
+def test_every_input_is_used_once_before_any_is_repeated(data_dir: Path) -> None:
+    load = _plan_load(data_dir, count=6, mix={"SC": 1})
 
     items = [planned.item_id for planned in load]
     assert sorted(items[:3]) == ["SC-0", "SC-1", "SC-2"]

@@ -38,37 +38,37 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def draw(data_dir: Path) -> Draw:
-    def drawn(count: int = 100, **options: Any) -> Load:
+def draw_load(data_dir: Path) -> Draw:
+    def drawn_load(count: int = 100, **options: Any) -> Load:
         return nine_class_plan(data_dir, 1, count, **({"window_s": 50.0} | options))
 
-    return drawn
+    return drawn_load
 
 
 @pytest.fixture(scope="module")
-def load(draw: Draw) -> Load:
-    return draw()
+def hundred_applications(draw_load: Draw) -> Load:
+    return draw_load()
 
 
-def test_a_hundred_applications_have_the_paper_s_mix(load: Load) -> None:
+def test_hundred_applications_have_the_papers_mix(hundred_applications: Load) -> None:
     assert OF_A_HUNDRED == MIXES["paper"]
-    assert OF_A_HUNDRED == Counter(planned.application_class for planned in load)
+    assert OF_A_HUNDRED == Counter(planned.application_class for planned in hundred_applications)
 
 
-def test_arrivals_follow_a_window_or_a_given_list(draw: Draw) -> None:
+def test_arrivals_fill_a_window_or_are_a_given_list(draw_load: Draw) -> None:
     """The window is the mean of a Poisson process; instants of a trace are used unchanged."""
     instants = [float(number) for number in range(10)]
-    given = draw(10, arrivals=instants)
+    given = draw_load(10, arrivals=instants)
 
     assert instants == [planned.arrived_at_s for planned in given]
 
 
-def test_planned_lengths_fit_the_context_and_keep_their_ratios(
-    load: Load,
+def test_planned_lengths_fit_the_context_with_unchanged_ratios(
+    hundred_applications: Load,
 ) -> None:
     """All lengths are cut by one factor: a DM still costs hundreds of times as much as a CC."""
     worst, cost = 0, Counter[str]()
-    for planned in load:
+    for planned in hundred_applications:
         for stage in planned.lengths.stages.values():
             for call in stage.calls:
                 worst = max(worst, round(call.prompt_words * 3.4) + call.output_tokens)
@@ -76,15 +76,15 @@ def test_planned_lengths_fit_the_context_and_keep_their_ratios(
                     round(call.prompt_words / WORDS_PER_TINY_TOKEN) + call.output_tokens // 2
                 )
     assert worst <= 2_048 - 64
-    # Whole recorded runs: DM 140,504, MRS 5,547, CC 250 thousand token·iterations.
+    # whole recorded runs: DM 140,504, MRS 5,547, CC 250 thousand token·iterations
     mean = {name: cost[name] / OF_A_HUNDRED[name] for name in cost}
     assert 200 <= mean["DM"] / mean["CC"] <= 1200
     assert 5 <= mean["MRS"] / mean["CC"] <= 80
 
 
-async def test_the_simulator_gets_the_same_load(load: Load) -> None:
-    """Every inference of the live agent is in the file, with its predecessors."""
-    for planned in small(load):
+async def test_simulator_gets_the_load_of_the_live_agents(hundred_applications: Load) -> None:
+    """The workload file has every inference of the live agents, with its predecessors."""
+    for planned in two_of_each_class(hundred_applications):
         calls = await dry_run(planned, lambda text: len(text))
         application = planned_application(planned, "a")
 
@@ -95,35 +95,41 @@ async def test_the_simulator_gets_the_same_load(load: Load) -> None:
         }
 
 
-def test_subtasks_wait_as_the_agent_has_them_wait(load: Load) -> None:
+def test_simulated_subtasks_wait_as_live_ones(hundred_applications: Load) -> None:
     """PE's stages form a graph: the tool time of a subtask delays the subtasks that need it."""
-    for planned in of_class(load, "PE"):
+    for planned in of_class(hundred_applications, "PE"):
         file = planned_application(planned, "a")
         after = {i.inference_id: set(i.after) for i in file.inferences}
         tools = sum(subtask.exec_s for subtask in planned.lengths.subtasks)
 
         assert set() == after["task_planning/0"]
         assert after["response/0"]
-        # Generated plans are chains: all tool time lies between the plan and the response.
+        # generated plans are chains: all tool time lies between the plan and the response
         assert tools == pytest.approx(sum(i.delay_s for i in file.inferences), abs=1e-4)
 
 
-def test_the_suite_is_that_load(load: Load, data_dir: Path) -> None:
+def test_live_suite_is_the_load_of_the_live_benchmark(
+    hundred_applications: Load, data_dir: Path
+) -> None:
     """`justitia workload --suite nine-class-live` writes the load of `scripts/bench_live`."""
     options = SuiteOptions(count=100, window_s=50.0, seed=1, data_dir=data_dir, arrivals="poisson")
     suite = build_suite("nine-class-live", options)
 
-    def shape(applications: list[WorkloadApplication]) -> list[tuple[str, int]]:
+    def shapes_of(applications: list[WorkloadApplication]) -> list[tuple[str, int]]:
         return [(a.application_class, len(a.inferences)) for a in applications]
 
-    assert shape(suite) == shape([planned_application(p, "a") for p in load])
+    assert shapes_of(suite) == shapes_of(
+        [planned_application(p, "a") for p in hundred_applications]
+    )
     assert max(a.arrived_at_s for a in suite) <= 50.0
 
 
-def of_class(load: Load, name: str) -> Load:
-    return [planned for planned in load if planned.application_class == name]
+def of_class(hundred_applications: Load, name: str) -> Load:
+    return [planned for planned in hundred_applications if planned.application_class == name]
 
 
-def small(load: Load) -> Load:
+def two_of_each_class(hundred_applications: Load) -> Load:
     """Return two applications of each class, or one where the mix has only one."""
-    return [planned for name in OF_A_HUNDRED for planned in of_class(load, name)[:2]]
+    return [
+        planned for name in OF_A_HUNDRED for planned in of_class(hundred_applications, name)[:2]
+    ]

@@ -14,10 +14,10 @@ from justitia_ray.sim.workload import WorkloadApplication, WorkloadInference, ch
 from tests.unit.sim.data_directory import REAL, needs_real_data, write_lines
 
 SMALL, MEDIUM, LARGE = {"EV", "FV", "CC", "ALFWI", "KBQAV"}, {"CG", "PE", "SC"}, {"DM", "MRS"}
-"""Classes by size, as in the paper (v1, Sec. V-A)."""
+"""Classes by size, as in the Justitia paper (v1, Sec. V-A)."""
 
 
-def built(**options: Any) -> list[WorkloadApplication]:
+def nine_class_suite(**options: Any) -> list[WorkloadApplication]:
     return build_suite("nine-class", SuiteOptions(**options))
 
 
@@ -25,7 +25,7 @@ def without_arrivals(applications: list[WorkloadApplication]) -> list[WorkloadAp
     return [replace(application, arrived_at_s=0.0) for application in applications]
 
 
-def hand_made(data_dir: Path) -> Path:
+def write_runs(data_dir: Path) -> Path:
     """Write two recorded runs of CC with their inputs, and two questions of SC."""
     meta = {"recorded_cot_chars": {"one": 330, "two": 660, "three": 6600}}
     for n in range(2):
@@ -38,7 +38,7 @@ def hand_made(data_dir: Path) -> Path:
     return data_dir
 
 
-def test_the_mix_is_the_paper_s() -> None:
+def test_mix_is_the_papers() -> None:
     """Of a hundred applications in nine classes, 72 are small, 26 medium and 2 large."""
     for name, medium in [("paper", {"PE", "SC"}), ("recorded", {"PE", "CG"})]:
         mix = MIXES[name]
@@ -49,16 +49,20 @@ def test_the_mix_is_the_paper_s() -> None:
         ]
 
 
-def test_300_applications_have_exactly_the_mix() -> None:
-    """Six large applications carry most of the load, so their number is exact, not random."""
-    classes = Counter(application.application_class for application in built(count=300, seed=5))
+def test_three_hundred_applications_have_exactly_the_mix() -> None:
+    """Six large applications carry most of the load, so their number is not random."""
+    classes = Counter(
+        application.application_class for application in nine_class_suite(count=300, seed=5)
+    )
 
     assert {name: 3 * number for name, number in MIXES["paper"].items()} == classes
 
 
-def test_recorded_run_and_its_text_come_together(tmp_path: Path) -> None:
-    """A predictor learns the cost of a text, so a run must keep its own text."""
-    applications = built(count=4, data_dir=hand_made(tmp_path), mix="CC=1", arrivals="uniform")
+def test_recorded_run_keeps_its_own_text(tmp_path: Path) -> None:
+    """A predictor learns the cost of a text from the run that belongs to it."""
+    applications = nine_class_suite(
+        count=4, data_dir=write_runs(tmp_path), mix="CC=1", arrivals="uniform"
+    )
 
     prompts = {"task 0": 100, "task 1": 200}
     assert all(prompts[a.input] == a.inferences[0].prompt_tokens for a in applications)
@@ -68,12 +72,14 @@ def test_recorded_run_and_its_text_come_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["CC", "SC"])
-def test_seed_selects_the_first_run(tmp_path: Path, name: str) -> None:
+def test_seed_selects_the_first_recorded_run(tmp_path: Path, name: str) -> None:
     """A few applications with five seeds must not be the same run five times."""
-    hand_made(tmp_path)
+    write_runs(tmp_path)
 
     first = [
-        built(count=1, data_dir=tmp_path, mix=f"{name}=1", arrivals="uniform", seed=seed)[0].input
+        nine_class_suite(
+            count=1, data_dir=tmp_path, mix=f"{name}=1", arrivals="uniform", seed=seed
+        )[0].input
         for seed in range(12)
     ]
 
@@ -82,8 +88,8 @@ def test_seed_selects_the_first_run(tmp_path: Path, name: str) -> None:
 
 def test_votes_are_samples_of_recorded_answers(tmp_path: Path) -> None:
     """The prompt has (600 + 60) / 3.3 = 200 tokens; the answers 100, 200 and 512, the limit."""
-    [application] = built(
-        count=1, data_dir=hand_made(tmp_path), mix="SC=1", arrivals="uniform", sc_samples=60
+    [application] = nine_class_suite(
+        count=1, data_dir=write_runs(tmp_path), mix="SC=1", arrivals="uniform", sc_samples=60
     )
 
     assert 60 == len(application.inferences)
@@ -92,9 +98,12 @@ def test_votes_are_samples_of_recorded_answers(tmp_path: Path) -> None:
     assert {()} == {i.after for i in application.inferences}
 
 
-def test_window_moves_arrivals_and_nothing_else() -> None:
+def test_window_changes_only_the_arrivals() -> None:
     """In a comparison of 1x, 2x and 3x only the density may differ."""
-    sparse, dense = built(count=60, window_s=1080), built(count=60, window_s=360)
+    sparse, dense = (
+        nine_class_suite(count=60, window_s=1080),
+        nine_class_suite(count=60, window_s=360),
+    )
 
     assert without_arrivals(sparse) == without_arrivals(dense)
     assert [3 * a.arrived_at_s for a in dense] == pytest.approx(
@@ -103,37 +112,39 @@ def test_window_moves_arrivals_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("change", [{"arrivals": "uniform"}, {"tenants": 3}])
-def test_options_are_drawn_independently(change: dict[str, Any]) -> None:
+def test_suite_options_are_drawn_independently(change: dict[str, Any]) -> None:
     """A study that varies one option must draw the same applications."""
-    before, after = built(count=60), built(count=60, **change)
+    before, after = nine_class_suite(count=60), nine_class_suite(count=60, **change)
 
-    def shapes(applications: list[WorkloadApplication]) -> list[Any]:
+    def shapes_of(applications: list[WorkloadApplication]) -> list[Any]:
         return [(a.application_class, a.inferences) for a in applications]
 
-    assert shapes(before) == shapes(after)
+    assert shapes_of(before) == shapes_of(after)
 
 
 def test_seed_determines_the_load_and_more_applications_extend_it() -> None:
-    """The same arguments give the same applications, and a longer run extends a shorter one."""
-    some, more = built(count=50), built(count=150)
+    """A longer load begins with the applications of a shorter one."""
+    some, more = nine_class_suite(count=50), nine_class_suite(count=150)
 
     assert without_arrivals(some) == without_arrivals(more)[:50]
-    assert built(count=50, seed=3) == built(count=50, seed=3)
-    assert without_arrivals(built(count=50, seed=3)) != without_arrivals(built(count=50, seed=4))
+    assert nine_class_suite(count=50, seed=3) == nine_class_suite(count=50, seed=3)
+    assert without_arrivals(nine_class_suite(count=50, seed=3)) != without_arrivals(
+        nine_class_suite(count=50, seed=4)
+    )
 
 
 def test_tenants_share_the_load() -> None:
     """Each of three tenants has 100 ± 25 of 300 applications, three standard deviations."""
-    by_tenant = Counter(application.tenant for application in built(tenants=3))
+    by_tenant = Counter(application.tenant for application in nine_class_suite(tenants=3))
 
     assert {"t0", "t1", "t2"} == set(by_tenant)
     assert all(75 <= number <= 125 for number in by_tenant.values())
-    assert {"default"} == {application.tenant for application in built(count=9)}
+    assert {"default"} == {application.tenant for application in nine_class_suite(count=9)}
 
 
-def test_own_mix_is_dealt() -> None:
+def test_given_mix_is_kept() -> None:
     """Of every four applications three are KBQAV and one MRS."""
-    applications = built(count=8, mix="KBQAV=3, MRS=1, PE=0")
+    applications = nine_class_suite(count=8, mix="KBQAV=3, MRS=1, PE=0")
 
     for deck in (applications[:4], applications[4:]):
         assert {"KBQAV": 3, "MRS": 1} == Counter(a.application_class for a in deck)
@@ -142,51 +153,50 @@ def test_own_mix_is_dealt() -> None:
 @pytest.mark.parametrize(
     "mix", ["", "paper,recorded", "XY=1", "CC", "CC=-1", "CC=0.5", "CC=1,CC=2", "CC=99999", "CC=0"]
 )
-def test_wrong_mix_is_refused(mix: str) -> None:
+def test_invalid_mix_is_refused(mix: str) -> None:
     with pytest.raises(ConfigError, match="mix must "):
         parse_mix(mix)
 
 
-def test_class_without_runs_is_refused(tmp_path: Path) -> None:
+def test_class_without_recorded_runs_is_refused(tmp_path: Path) -> None:
     """Generated runs among recorded ones would pass for measurements."""
-    hand_made(tmp_path)
+    write_runs(tmp_path)
 
     with pytest.raises(ConfigError, match=r"recorded/PE\.jsonl: must hold at least one run"):
-        built(count=4, data_dir=tmp_path, mix="PE=1", arrivals="uniform")
+        nine_class_suite(count=4, data_dir=tmp_path, mix="PE=1", arrivals="uniform")
 
 
 @pytest.mark.parametrize(
     "meta", [None, {}, {"recorded_cot_chars": {}}, {"recorded_cot_chars": {"m": 0}}]
 )
 def test_question_without_recorded_answers_is_refused(tmp_path: Path, meta: Any) -> None:
-    """The samples of such a question would have no length."""
+    """The samples of a question without recorded answers would have no length."""
     write_lines(tmp_path / "apps" / "SC.jsonl", {"id": "SC-0", "input": "x", "meta": meta})
 
     with pytest.raises(ConfigError, match=r"SC\.jsonl:1: meta\.recorded_cot_chars must be"):
-        built(count=1, data_dir=tmp_path, mix="SC=1", arrivals="uniform")
+        nine_class_suite(count=1, data_dir=tmp_path, mix="SC=1", arrivals="uniform")
 
 
 @needs_real_data
-def test_recorded_suite_is_sound() -> None:
-    """Every class has its recorded text, except MRS, whose documents are not recorded."""
-    applications = built(count=300, window_s=360, seed=1, data_dir=REAL)
+def test_every_class_has_its_recorded_texts_except_mrs() -> None:
+    applications = nine_class_suite(count=300, window_s=360, seed=1, data_dir=REAL)
 
     assert set(MIXES["paper"]) == {a.application_class for a in applications}
     assert {"MRS"} == {a.application_class for a in applications if not a.input}
     assert (0.0, 360.0) == (applications[0].arrived_at_s, applications[-1].arrived_at_s)
     for application in applications:
         checked_application(application)
-    applications = built(count=300, seed=1, data_dir=REAL)
+    applications = nine_class_suite(count=300, seed=1, data_dir=REAL)
     texts = [a.input for a in applications if a.input and a.application_class != "ALFWI"]
     assert len(texts) == len(set(texts))
 
 
 @needs_real_data
-def test_code_generation_loops_wait_for_their_sandbox() -> None:
-    """A turn follows the one before after about 12 s, the recorded gap."""
-    loops = [a.inferences for a in built(count=131, mix="CG=1", data_dir=REAL)]
+def test_code_generation_waits_for_its_sandbox() -> None:
+    """A turn follows the previous one after about 12 s, the recorded gap."""
+    loops = [a.inferences for a in nine_class_suite(count=131, mix="CG=1", data_dir=REAL)]
     later: list[WorkloadInference] = [turn for turns in loops for turn in turns[1:]]
 
-    # The recorded runs hold 36 turns after a first one.
+    # the recorded runs have 36 turns after a first one
     assert 36 == len(later)
     assert all(12 < turn.delay_s < 13 and len(turn.after) == 1 for turn in later)

@@ -11,7 +11,7 @@ from justitia_ray.sim.workload import WorkloadInference
 from tests.unit.sim.data_directory import REAL, needs_real_data, write_lines
 
 
-def dag(tmp_path: Path, *stages: dict[str, Any]) -> tuple[WorkloadInference, ...]:
+def graph_of(tmp_path: Path, *stages: dict[str, Any]) -> tuple[WorkloadInference, ...]:
     """Return the inferences of a run with these stages, read from a file."""
     run = {"item_id": None, "class": "XY", "stages": stages}
     write_lines(tmp_path / "recorded" / "XY.jsonl", run)
@@ -19,7 +19,7 @@ def dag(tmp_path: Path, *stages: dict[str, Any]) -> tuple[WorkloadInference, ...
     return inferences_of(read)
 
 
-def subtask(needs: list[int], exec_s: float, *calls: list[Any]) -> dict[str, Any]:
+def subtask_line(needs: list[int], exec_s: float, *calls: list[Any]) -> dict[str, Any]:
     return {"task": "any", "dep": needs, "exec_s": exec_s, "llm_calls": list(calls)}
 
 
@@ -27,14 +27,14 @@ PLANNED = {"name": "plan", "calls": [[10, 1]]}
 RESPONSE = {"name": "response", "calls": [[20, 2]]}
 
 
-def planned(tmp_path: Path, *subtasks: dict[str, Any]) -> tuple[WorkloadInference, ...]:
+def planned_graph(tmp_path: Path, *subtasks: dict[str, Any]) -> tuple[WorkloadInference, ...]:
     """Return the inferences of a plan, its subtasks, and the response."""
-    return dag(tmp_path, PLANNED, {"name": "s", "subtasks": subtasks}, RESPONSE)
+    return graph_of(tmp_path, PLANNED, {"name": "s", "subtasks": subtasks}, RESPONSE)
 
 
-def test_stages_follow_each_other_and_their_calls_run_side_by_side(tmp_path: Path) -> None:
-    """Small KBQAV: two queries after the claims, two checks after a search of 1.182 s."""
-    inferences = dag(
+def test_stages_are_consecutive_and_their_calls_parallel(tmp_path: Path) -> None:
+    """A small KBQAV run has two queries, then two checks after a search of 1.182 s."""
+    inferences = graph_of(
         tmp_path,
         {"name": "extract_claims", "calls": [[631, 138]]},
         {"name": "generate_queries", "calls": [[291, 20], [289, 19]]},
@@ -51,18 +51,21 @@ def test_stages_follow_each_other_and_their_calls_run_side_by_side(tmp_path: Pat
 
 
 def test_tool_time_before_the_first_stage_delays_it(tmp_path: Path) -> None:
-    [inference] = dag(tmp_path, {**PLANNED, "gap_before_s": 2.5})
+    [inference] = graph_of(tmp_path, {**PLANNED, "gap_before_s": 2.5})
 
     assert WorkloadInference("0", 10, 1, (), 2.5) == inference
 
 
-def test_subtask_without_a_call_passes_on_its_tool_time(tmp_path: Path) -> None:
-    """The first recorded plan, shortened: a tool of 18.64 s, a call, tools of 3.65 s and 1.45 s."""
-    inferences = planned(
+def test_tool_time_of_a_subtask_without_a_call_counts(tmp_path: Path) -> None:
+    """The first recorded plan, shortened: one subtask has a tool and no call.
+
+    The first recorded plan, shortened: a tool of 18.64 s, a call, tools of 3.65 s and 1.45 s.
+    """
+    inferences = planned_graph(
         tmp_path,
-        subtask([-1], 18.64),
-        subtask([0], 3.65, ["choose_model", 442, 106]),
-        subtask([1], 1.45),
+        subtask_line([-1], 18.64),
+        subtask_line([0], 3.65, ["choose_model", 442, 106]),
+        subtask_line([1], 1.45),
     )
 
     assert inferences == (
@@ -72,35 +75,37 @@ def test_subtask_without_a_call_passes_on_its_tool_time(tmp_path: Path) -> None:
     )
 
 
-def test_calls_of_a_subtask_run_one_after_the_other_then_its_tool(tmp_path: Path) -> None:
-    inferences = planned(tmp_path, subtask([-1], 4.0, ["a", 30, 3], ["b", 40, 4]))
+def test_calls_of_a_subtask_are_consecutive_and_precede_its_tool(tmp_path: Path) -> None:
+    inferences = planned_graph(tmp_path, subtask_line([-1], 4.0, ["a", 30, 3], ["b", 40, 4]))
 
     assert [(), ("0",), ("1",), ("2",)] == [i.after for i in inferences]
     assert [0.0, 0.0, 0.0, 4.0] == [i.delay_s for i in inferences]
 
 
-def test_subtasks_that_need_the_plan_only_run_side_by_side(tmp_path: Path) -> None:
+def test_subtasks_that_need_only_the_plan_are_parallel(tmp_path: Path) -> None:
     """The response waits for both subtasks; the longer tool counts from the later of them."""
-    inferences = planned(
-        tmp_path, subtask([-1], 4.0, ["a", 30, 3]), subtask([-1], 1.0, ["b", 40, 4])
+    inferences = planned_graph(
+        tmp_path, subtask_line([-1], 4.0, ["a", 30, 3]), subtask_line([-1], 1.0, ["b", 40, 4])
     )
 
     assert [(), ("0",), ("0",), ("1", "2")] == [i.after for i in inferences]
     assert [0.0, 0.0, 0.0, 4.0] == [i.delay_s for i in inferences]
 
 
-def test_predecessor_of_a_predecessor_is_implied(tmp_path: Path) -> None:
-    """Subtask 2 needs a tool of 7 s and a call that itself waited for 5 s of tool before.
+def test_indirect_predecessor_is_omitted(tmp_path: Path) -> None:
+    """A subtask that needs two others depends only on the one that ends last.
+
+    Subtask 2 needs a tool of 7 s and a call that itself waited for 5 s of tool before.
 
     Of the 7 s, 5 are over when that call is submitted, so that at most 2 are left at its end; its
     own tool takes 1 s. Subtask 2 therefore follows that call alone, after 2 s.
     """
-    inferences = planned(
+    inferences = planned_graph(
         tmp_path,
-        subtask([-1], 5.0),
-        subtask([0], 1.0, ["a", 30, 3]),
-        subtask([-1], 7.0),
-        subtask([1, 2], 0.0, ["b", 40, 4]),
+        subtask_line([-1], 5.0),
+        subtask_line([0], 1.0, ["a", 30, 3]),
+        subtask_line([-1], 7.0),
+        subtask_line([1, 2], 0.0, ["b", 40, 4]),
     )
 
     assert [(), ("0",), ("1",), ("2",)] == [i.after for i in inferences]
@@ -111,20 +116,23 @@ def test_predecessor_of_a_predecessor_is_implied(tmp_path: Path) -> None:
     ("subtasks", "complaint"),
     [
         ([], r"subtasks: Tuple should have at least 1 item"),
-        ([subtask([0], 1.0)], r"subtasks\[0\]\.dep must be a list of indices below 0"),
-        ([subtask([-1], -1.0)], r"subtasks\[0\]\.exec_s: Input should be greater than or equal"),
-        ([subtask([-1], 1.0, ["a", 0, 3])], r"subtasks\[0\]\.llm_calls\[0\]\[1\]: .*, got 0"),
+        ([subtask_line([0], 1.0)], r"subtasks\[0\]\.dep must be a list of indices below 0"),
+        (
+            [subtask_line([-1], -1.0)],
+            r"subtasks\[0\]\.exec_s: Input should be greater than or equal",
+        ),
+        ([subtask_line([-1], 1.0, ["a", 0, 3])], r"subtasks\[0\]\.llm_calls\[0\]\[1\]: .*, got 0"),
     ],
 )
-def test_wrong_subtasks_are_named(tmp_path: Path, subtasks: list[Any], complaint: str) -> None:
+def test_error_names_the_wrong_subtask(tmp_path: Path, subtasks: list[Any], complaint: str) -> None:
     """A subtask that needs itself or a later one would never run."""
     with pytest.raises(ConfigError, match=rf"XY\.jsonl:1: stages\[1\]\.{complaint}"):
-        dag(tmp_path, PLANNED, {"name": "s", "subtasks": subtasks})
+        graph_of(tmp_path, PLANNED, {"name": "s", "subtasks": subtasks})
 
 
 @needs_real_data
 @pytest.mark.parametrize("name", ["ALFWI", "CC", "CG", "DM", "EV", "FV", "KBQAV", "MRS", "PE"])
-def test_every_recorded_token_is_in_the_workload_once(name: str) -> None:
+def test_workload_has_every_recorded_token_once(name: str) -> None:
     import json
 
     lines = (REAL / "recorded" / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()

@@ -11,18 +11,20 @@ from justitia_ray.sim.suites.recorded_samples import load_samples, recorded_clas
 from tests.unit.sim.data_directory import REAL, needs_real_data, write_lines
 
 
-def item(number: int) -> dict[str, object]:
+def input_line(number: int) -> dict[str, object]:
     return {"id": f"X-{number}", "input": f"text {number}", "meta": {}}
 
 
-def run(item_id: str | None, *calls: list[int]) -> dict[str, object]:
+def run_line(item_id: str | None, *calls: list[int]) -> dict[str, object]:
     return {"item_id": item_id, "stages": [{"name": "only", "calls": list(calls)}]}
 
 
 def test_run_is_joined_to_its_input(tmp_path: Path) -> None:
     """Runs are joined by item_id in any order; a run without one has no input to learn from."""
-    write_lines(tmp_path / "apps" / "X.jsonl", item(1), item(2))
-    write_lines(tmp_path / "recorded" / "X.jsonl", run("X-2", [10, 3], [20, 1]), run(None, [1, 1]))
+    write_lines(tmp_path / "apps" / "X.jsonl", input_line(1), input_line(2))
+    write_lines(
+        tmp_path / "recorded" / "X.jsonl", run_line("X-2", [10, 3], [20, 1]), run_line(None, [1, 1])
+    )
 
     (sample,) = load_samples(tmp_path, "X")
 
@@ -31,11 +33,11 @@ def test_run_is_joined_to_its_input(tmp_path: Path) -> None:
     assert features_of("text 2") == sample.features
 
 
-def test_calls_of_subtasks_count(tmp_path: Path) -> None:
+def test_sample_includes_the_calls_of_subtasks(tmp_path: Path) -> None:
     """PE's plans make their calls inside subtasks; without those PE would cost a third less."""
     subtask = {"dep": [-1], "llm_calls": [["summarise", 100, 10]], "exec_s": 1.0}
     stages = [{"name": "plan", "calls": [[5, 1]]}, {"name": "execute", "subtasks": [subtask]}]
-    write_lines(tmp_path / "apps" / "X.jsonl", item(1))
+    write_lines(tmp_path / "apps" / "X.jsonl", input_line(1))
     write_lines(tmp_path / "recorded" / "X.jsonl", {"item_id": "X-1", "stages": stages})
 
     (sample,) = load_samples(tmp_path, "X")
@@ -43,19 +45,19 @@ def test_calls_of_subtasks_count(tmp_path: Path) -> None:
     assert kv_token_time(5, 1) + kv_token_time(100, 10) == sample.kv_token_time
 
 
-def test_runs_may_lie_elsewhere_than_their_inputs(tmp_path: Path) -> None:
+def test_runs_may_be_in_another_directory_than_their_inputs(tmp_path: Path) -> None:
     """Held-out runs come without the inputs, which are in the data directory."""
-    write_lines(tmp_path / "data" / "apps" / "X.jsonl", item(1))
-    write_lines(tmp_path / "held" / "recorded" / "X.jsonl", run("X-1", [1, 1]))
+    write_lines(tmp_path / "data" / "apps" / "X.jsonl", input_line(1))
+    write_lines(tmp_path / "held" / "recorded" / "X.jsonl", run_line("X-1", [1, 1]))
 
     assert ["X"] == recorded_classes(tmp_path / "held")
     assert 1 == len(load_samples(tmp_path / "data", "X", tmp_path / "held"))
 
 
-def test_run_of_an_unknown_input_is_named(tmp_path: Path) -> None:
-    """The two files are of different versions; skipping runs silently would skew the samples."""
-    write_lines(tmp_path / "apps" / "X.jsonl", item(1))
-    write_lines(tmp_path / "recorded" / "X.jsonl", run("X-7", [1, 1]))
+def test_error_names_a_run_of_an_unknown_input(tmp_path: Path) -> None:
+    """Runs and inputs may be of different versions; skipping runs would skew the samples."""
+    write_lines(tmp_path / "apps" / "X.jsonl", input_line(1))
+    write_lines(tmp_path / "recorded" / "X.jsonl", run_line("X-7", [1, 1]))
 
     with pytest.raises(ConfigError, match=r"recorded/X.jsonl: item_id 'X-7' must be among"):
         load_samples(tmp_path, "X")
@@ -70,7 +72,7 @@ def test_directory_without_runs_is_an_error(tmp_path: Path) -> None:
 
 
 @needs_real_data
-def test_every_recorded_run_but_those_of_mrs_has_its_input() -> None:
+def test_every_recorded_run_except_those_of_mrs_has_its_input() -> None:
     counts = {name: len(load_samples(REAL, name)) for name in recorded_classes(REAL)}
 
     assert counts.pop("MRS") == 0

@@ -13,52 +13,52 @@ from justitia_ray.sim.workload import WorkloadApplication, checked_application
 from tests.unit.sim.data_directory import REAL, needs_real_data, write_text
 
 
-def built(suite: str, **options: Any) -> list[WorkloadApplication]:
+def suite_of(suite: str, **options: Any) -> list[WorkloadApplication]:
     return build_suite(suite, SuiteOptions(**options))
 
 
-def test_mice_come_each_second_after_the_elephant() -> None:
+def test_mice_arrive_each_second_after_the_elephant() -> None:
     """Justitia v1, Sec. V-C: a map-reduce summary, then KBQAV, CC or ALFWI once per second."""
-    applications = built("elephant-mice", count=91)
+    applications = suite_of("elephant-mice", count=91)
 
     assert [float(number) for number in range(91)] == [a.arrived_at_s for a in applications]
     assert "MRS" == applications[0].application_class
     mice = Counter(a.application_class for a in applications[1:])
     assert {"KBQAV", "CC", "ALFWI"} == set(mice)
-    # 30 of each are expected; three standard deviations are 13.4.
+    # 30 of each are expected; three standard deviations are 13.4
     assert all(16 <= number <= 44 for number in mice.values())
-    applications = built("elephant-mice", count=5, window_s=2)
+    applications = suite_of("elephant-mice", count=5, window_s=2)
     assert [0.0, 0.5, 1.0, 1.5, 2.0] == [a.arrived_at_s for a in applications]
-    assert 1 == len(built("elephant-mice", count=1, window_s=2))
+    assert 1 == len(suite_of("elephant-mice", count=1, window_s=2))
 
 
 def test_two_merges_arrive_together() -> None:
     """Justitia Fig. 3: two different DM applications arrive at the same time."""
-    first, second = built("two-dm")
+    first, second = suite_of("two-dm")
 
     assert [("DM", 0.0)] * 2 == [(a.application_class, a.arrived_at_s) for a in (first, second)]
     assert first.inferences != second.inferences
 
 
-def test_splitting_changes_nothing_but_the_number_of_applications() -> None:
-    """A difference between the twins must have no other cause than the splitting."""
-    split, whole = built("gaming"), built("gaming-unsplit")
+def test_split_twin_has_the_same_requests_in_more_applications() -> None:
+    """A difference between the twin suites must have no other cause than the splitting."""
+    split, whole = suite_of("gaming"), suite_of("gaming-unsplit")
 
-    def work(applications: list[WorkloadApplication]) -> Counter[tuple[str, int, int]]:
+    def count_requests(applications: list[WorkloadApplication]) -> Counter[tuple[str, int, int]]:
         return Counter(
             (a.tenant, i.prompt_tokens, i.output_tokens) for a in applications for i in a.inferences
         )
 
-    assert work(whole) == work(split)
+    assert count_requests(whole) == count_requests(split)
     assert {"honest1": 1, "honest2": 1, "splitter": 100} == Counter(a.tenant for a in split)
     assert {"honest1": 1, "honest2": 1, "splitter": 1} == Counter(a.tenant for a in whole)
     assert {0.0} == {a.arrived_at_s for a in split + whole}
     assert {100} == {len(a.inferences) for a in whole}
 
 
-def test_prefix_loops_leave_little_new_to_compute() -> None:
+def test_prefix_loops_mostly_repeat_earlier_prompts() -> None:
     """More than four fifths of the prompt tokens were in earlier prompts."""
-    applications = built("prefix-loops", count=50)
+    applications = suite_of("prefix-loops", count=50)
 
     prompted = sum(i.prompt_tokens for a in applications for i in a.inferences)
     new = sum(
@@ -76,20 +76,20 @@ def test_prefix_loops_leave_little_new_to_compute() -> None:
 
 def test_tools_take_longer_than_turns() -> None:
     """At 0.03 s per token, most of the time without contention is tool time."""
-    applications = built("tool-gaps", count=50)
+    applications = suite_of("tool-gaps", count=50)
 
     waiting = sum(i.delay_s for a in applications for i in a.inferences)
     decoding = sum(i.output_tokens * 0.03 for a in applications for i in a.inferences)
     assert waiting > 3 * decoding
 
 
-def test_real_trace_is_played_as_it_is(tmp_path: Path) -> None:
+def test_real_trace_is_played_unchanged(tmp_path: Path) -> None:
     """Each request is an application of its client; a window stretches the instants."""
     rows = "arrival_s,input_tokens,output_tokens,client\n0.5,13,199,13\n2.0,36,137,2\n"
     write_text(tmp_path / "arrivals" / "lmsys_vtc_arrivals.csv", rows)
 
-    applications = built("lmsys", data_dir=tmp_path)
-    stretched = built("lmsys", data_dir=tmp_path, window_s=20)
+    applications = suite_of("lmsys", data_dir=tmp_path)
+    stretched = suite_of("lmsys", data_dir=tmp_path, window_s=20)
 
     assert [("client13", 0.5, 13, 199), ("client2", 2.0, 36, 137)] == [
         (a.tenant, a.arrived_at_s, i.prompt_tokens, i.output_tokens)
@@ -101,16 +101,16 @@ def test_real_trace_is_played_as_it_is(tmp_path: Path) -> None:
 
 def test_real_trace_without_data_directory_is_refused() -> None:
     with pytest.raises(ConfigError, match="needs a data directory"):
-        built("lmsys")
+        suite_of("lmsys")
 
 
 @needs_real_data
-def test_real_trace_is_the_papers() -> None:
+def test_real_trace_has_the_papers_clients_and_lengths() -> None:
     """VTC Sec. 5.3: 27 clients, ten minutes, 210 requests a minute, mean lengths 136 and 256."""
-    applications = built("lmsys", data_dir=REAL)
+    applications = suite_of("lmsys", data_dir=REAL)
     inferences = [i for a in applications for i in a.inferences]
 
-    # 210 a minute would be 2,100; the artifact's trace, and the paper's runs, have 1,500.
+    # 210 a minute would be 2,100; the artifact's trace, and the paper's runs, have 1,500
     assert 1500 == len(applications)
     assert 27 == len({a.tenant for a in applications})
     assert 136 == pytest.approx(sum(i.prompt_tokens for i in inferences) / 1500, abs=1)
@@ -118,12 +118,12 @@ def test_real_trace_is_the_papers() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in SUITES if name != "lmsys"])
-def test_every_suite_is_sound_and_repeatable(name: str) -> None:
-    """Arrivals are sorted, ids unique, graphs without a cycle. `lmsys` needs the data directory."""
+def test_every_suite_is_valid_and_repeatable(name: str) -> None:
+    """Arrivals are sorted, ids unique, graphs without a cycle."""
     options = {"count": 40} if "count" in SUITES[name].takes else {}
-    applications = built(name, seed=7, **options)
+    applications = suite_of(name, seed=7, **options)
 
-    assert applications == built(name, seed=7, **options)
+    assert applications == suite_of(name, seed=7, **options)
     arrivals = [a.arrived_at_s for a in applications]
     assert sorted(arrivals) == arrivals
     assert len(applications) == len({a.application_id for a in applications})
@@ -133,13 +133,13 @@ def test_every_suite_is_sound_and_repeatable(name: str) -> None:
 
 def test_unknown_suite_is_refused_with_a_list_of_suites() -> None:
     with pytest.raises(ConfigError, match=r"suite must be one of nine-class, .*, got 'nine'"):
-        built("nine")
+        suite_of("nine")
 
 
 def test_option_that_a_suite_ignores_is_refused() -> None:
     """An ignored option would make the result look as if it had applied."""
     with pytest.raises(ConfigError, match="suite two-dm does not go by count; it does by seed"):
-        built("two-dm", count=3)
+        suite_of("two-dm", count=3)
 
 
 @pytest.mark.parametrize(
