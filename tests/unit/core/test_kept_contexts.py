@@ -1,6 +1,9 @@
 """Predicted contents of a prefix cache that evicts contexts of live applications last."""
 
-from justitia_ray.core.contexts import Context
+from justitia_ray.core import SchedulerCore
+from justitia_ray.core import events as ev
+from justitia_ray.core.contexts import Context, Contexts
+from justitia_ray.core.entities import ReplicaCapacity
 from justitia_ray.core.kept_contexts import KeptContexts
 from tests.unit.core.test_contexts import idle_tokens
 
@@ -41,3 +44,13 @@ def test_eviction_of_a_live_context_implies_no_other_eviction() -> None:
     known.forget_before(known.of("D")[0])
 
     assert ["D"] == list(idle_tokens(known))
+
+
+def test_replica_that_holds_contexts_has_such_a_table() -> None:
+    core = SchedulerCore()
+    for name, holds in (("holds", True), ("does not", False)):
+        capacity = ReplicaCapacity(100, caches_prefixes=True, holds_contexts=holds)
+        core.handle(ev.ReplicaPulled(name, capacity, 100), 0.0)
+
+    tables = {name: type(one.contexts) for name, one in core.state.replicas.items()}
+    assert {"holds": KeptContexts, "does not": Contexts} == tables
