@@ -38,7 +38,7 @@ def prompt_of(tokens: int) -> list[int]:
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def holding(model_path: str) -> AsyncIterator[tuple[VllmEngine, EngineCapacity]]:
+async def holding_engine(model_path: str) -> AsyncIterator[tuple[VllmEngine, EngineCapacity]]:
     """Running vLLM with 64 blocks that holds contexts."""
     engine = VllmEngine(
         model_path,
@@ -61,13 +61,13 @@ async def holding(model_path: str) -> AsyncIterator[tuple[VllmEngine, EngineCapa
 
 
 @pytest_asyncio.fixture(loop_scope="session")
-async def engine(holding: tuple[VllmEngine, EngineCapacity]) -> VllmEngine:
+async def engine(holding_engine: tuple[VllmEngine, EngineCapacity]) -> VllmEngine:
     """Engine with an empty prefix cache and no holds."""
-    assert await holding[0]._llm.reset_prefix_cache(), "blocks are still in use"
-    return holding[0]
+    assert await holding_engine[0]._llm.reset_prefix_cache(), "blocks are still in use"
+    return holding_engine[0]
 
 
-async def complete(
+async def complete_prompt(
     engine: VllmEngine,
     prompt: list[int],
     hold: Hold | None = None,
@@ -85,64 +85,64 @@ async def complete(
     return int(details.get("cached_tokens") or 0)
 
 
-async def fill(engine: VllmEngine, calls: int = 24) -> None:
+async def fill_cache(engine: VllmEngine, calls: int = 24) -> None:
     """Complete single prompts of 4 blocks each; 24 take one and a half times the memory."""
     for _ in range(calls):
-        await complete(engine, prompt_of(4 * _BLOCK - 1))
+        await complete_prompt(engine, prompt_of(4 * _BLOCK - 1))
 
 
-async def test_engine_reports_that_it_holds_contexts(
-    holding: tuple[VllmEngine, EngineCapacity],
+async def test_engine_reports_that_it_can_hold_contexts(
+    holding_engine: tuple[VllmEngine, EngineCapacity],
 ) -> None:
-    assert holding[1].holds_contexts
-    assert holding[1].caches_prefixes
+    assert holding_engine[1].holds_contexts
+    assert holding_engine[1].caches_prefixes
 
 
 async def test_context_without_a_hold_is_evicted_by_later_single_calls(engine: VllmEngine) -> None:
-    """This is what holds are for; if vLLM kept it by itself they would be of no use."""
+    """Without this eviction by vLLM, holds would be useless."""
     agent = prompt_of(_CONTEXT)
-    await complete(engine, agent)
-    await fill(engine)
+    await complete_prompt(engine, agent)
+    await fill_cache(engine)
 
-    assert 0 == await complete(engine, [*agent, *prompt_of(40)])
+    assert 0 == await complete_prompt(engine, [*agent, *prompt_of(40)])
 
 
-async def test_held_context_outlives_later_single_calls(engine: VllmEngine) -> None:
+async def test_held_context_survives_later_single_calls(engine: VllmEngine) -> None:
     agent = prompt_of(_CONTEXT)
-    await complete(engine, agent, Hold("agent", _FOREVER))
-    await fill(engine, 60)
+    await complete_prompt(engine, agent, Hold("agent", _FOREVER))
+    await fill_cache(engine, 60)
 
-    assert _CONTEXT == await complete(engine, [*agent, *prompt_of(40)])
+    assert _CONTEXT == await complete_prompt(engine, [*agent, *prompt_of(40)])
 
 
 async def test_two_parallel_contexts_of_an_application_are_held(engine: VllmEngine) -> None:
     common = prompt_of(4 * _BLOCK)
     sides = [[*common, *prompt_of(4 * _BLOCK)] for _ in range(2)]
     for side in sides:
-        await complete(engine, side, Hold("agent", _FOREVER))
-    await fill(engine)
+        await complete_prompt(engine, side, Hold("agent", _FOREVER))
+    await fill_cache(engine)
 
-    assert [8 * _BLOCK] * 2 == [await complete(engine, [*side, 100]) for side in sides]
+    assert [8 * _BLOCK] * 2 == [await complete_prompt(engine, [*side, 100]) for side in sides]
 
 
 async def test_every_free_block_stays_free_while_contexts_are_held(
-    engine: VllmEngine, holding: tuple[VllmEngine, EngineCapacity]
+    engine: VllmEngine, holding_engine: tuple[VllmEngine, EngineCapacity]
 ) -> None:
-    """The engine's gauge, from which admission follows, does not see holds."""
+    """The engine's gauge of free blocks, by which admission works, does not see holds."""
     for name in "abc":
-        await complete(engine, prompt_of(_CONTEXT), Hold(name, _FOREVER))
+        await complete_prompt(engine, prompt_of(_CONTEXT), Hold(name, _FOREVER))
 
-    assert holding[1].kv_tokens == engine.free_kv_tokens()
+    assert holding_engine[1].kv_tokens == engine.free_kv_tokens()
 
 
 async def test_idle_engine_gives_all_of_its_memory_to_the_next_prompt(engine: VllmEngine) -> None:
-    """No step is taken in a gap: a hold that took memory would need something that wakes vLLM."""
+    """In a gap the engine makes no step, so a hold must not take memory that a step would free."""
     before = engine.preemptions()
     for name in "abcd":
-        await complete(engine, prompt_of(_CONTEXT), Hold(name, _FOREVER))
+        await complete_prompt(engine, prompt_of(_CONTEXT), Hold(name, _FOREVER))
     large = prompt_of(_BLOCKS * _BLOCK - 40)
 
-    assert 0 == await complete(engine, large, output=32)
+    assert 0 == await complete_prompt(engine, large, output=32)
     assert before == engine.preemptions()
 
 
@@ -150,57 +150,57 @@ async def test_running_inferences_are_not_preempted_for_held_contexts(engine: Vl
     """The engine preempts before it asks a connector that keeps references to blocks."""
     before = engine.preemptions()
     for name in "abcd":
-        await complete(engine, prompt_of(_CONTEXT), Hold(name, _FOREVER))
+        await complete_prompt(engine, prompt_of(_CONTEXT), Hold(name, _FOREVER))
     half = [prompt_of(20 * _BLOCK) for _ in range(2)]
-    await asyncio.gather(*(complete(engine, one, output=10 * _BLOCK) for one in half))
+    await asyncio.gather(*(complete_prompt(engine, one, output=10 * _BLOCK) for one in half))
 
     assert before == engine.preemptions()
 
 
 async def test_prefix_cache_is_reset_while_contexts_are_held(engine: VllmEngine) -> None:
     agent = prompt_of(_CONTEXT)
-    await complete(engine, agent, Hold("agent", _FOREVER))
+    await complete_prompt(engine, agent, Hold("agent", _FOREVER))
 
     assert await engine._llm.reset_prefix_cache()
-    assert 0 == await complete(engine, [*agent, 100])
+    assert 0 == await complete_prompt(engine, [*agent, 100])
 
 
 async def test_hold_ends_with_its_application(engine: VllmEngine) -> None:
-    """The release travels with the next call, whatever application that belongs to."""
+    """The release is sent with the next call of any application."""
     agent = prompt_of(_CONTEXT)
-    await complete(engine, agent, Hold("agent", _FOREVER))
-    await complete(engine, prompt_of(40), Hold("", 0.0, ("agent",)))
-    await fill(engine)
+    await complete_prompt(engine, agent, Hold("agent", _FOREVER))
+    await complete_prompt(engine, prompt_of(40), Hold("", 0.0, ("agent",)))
+    await fill_cache(engine)
 
-    assert 0 == await complete(engine, [*agent, 100])
+    assert 0 == await complete_prompt(engine, [*agent, 100])
 
 
-async def test_hold_that_has_ended_is_evicted_as_any_context(engine: VllmEngine) -> None:
+async def test_expired_hold_is_evicted_like_any_context(engine: VllmEngine) -> None:
     agent = prompt_of(_CONTEXT)
-    await complete(engine, agent, Hold("agent", 1e-9))
-    await fill(engine)
+    await complete_prompt(engine, agent, Hold("agent", 1e-9))
+    await fill_cache(engine)
 
-    assert 0 == await complete(engine, [*agent, 100])
+    assert 0 == await complete_prompt(engine, [*agent, 100])
 
 
-async def test_next_turn_is_held_in_place_of_the_last(engine: VllmEngine) -> None:
+async def test_hold_of_the_next_turn_replaces_that_of_the_last(engine: VllmEngine) -> None:
     agent = prompt_of(_CONTEXT)
     for turn in range(5):
-        found = await complete(engine, agent, Hold("agent", _FOREVER))
+        found = await complete_prompt(engine, agent, Hold("agent", _FOREVER))
         assert (_CONTEXT + (turn - 1) * 2 * _BLOCK if turn else 0) == found
         agent = [*agent, *prompt_of(2 * _BLOCK)]
-        await fill(engine, 8)
+        await fill_cache(engine, 8)
 
-    assert _CONTEXT + 8 * _BLOCK == await complete(engine, agent)
+    assert _CONTEXT + 8 * _BLOCK == await complete_prompt(engine, agent)
 
 
 async def test_caller_cannot_hold_contexts(engine: VllmEngine) -> None:
     agent = prompt_of(_CONTEXT)
     own = {"application_id": "x", "for_s": _FOREVER, "ended": []}
-    await complete(engine, agent, kv_transfer_params=own)
-    await fill(engine)
+    await complete_prompt(engine, agent, kv_transfer_params=own)
+    await fill_cache(engine)
 
-    assert 0 == await complete(engine, [*agent, 100])
+    assert 0 == await complete_prompt(engine, [*agent, 100])
 
 
 async def text_of(engine: VllmEngine, prompt: list[int], hold: Hold | None = None) -> str:
@@ -212,10 +212,10 @@ async def text_of(engine: VllmEngine, prompt: list[int], hold: Hold | None = Non
     return str(answered["choices"][0]["text"])
 
 
-async def test_outputs_of_held_contexts_are_those_of_computed_ones(engine: VllmEngine) -> None:
+async def test_outputs_on_held_contexts_equal_those_on_computed_ones(engine: VllmEngine) -> None:
     agent = prompt_of(_CONTEXT)
     computed = await text_of(engine, agent, Hold("agent", _FOREVER))
-    await fill(engine)
+    await fill_cache(engine)
     found = await text_of(engine, agent)
     await engine._llm.reset_prefix_cache()
 
@@ -225,7 +225,7 @@ async def test_outputs_of_held_contexts_are_those_of_computed_ones(engine: VllmE
 async def test_model_with_recurrent_layers_is_refused_by_releases_that_corrupt_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Such a release resumes it from a wrong state beside any connector (vllm#53505)."""
+    """Some releases resume the layers from a wrong state beside any connector (vllm#53505)."""
     from vllm.distributed.kv_transfer.kv_connector.v1.base import (
         KVConnectorBase_V1,
         KVConnectorRole,

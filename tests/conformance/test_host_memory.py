@@ -12,7 +12,7 @@ import pytest_asyncio
 from justitia_ray.protocol.engine import EngineCapacity, Hold
 from justitia_ray.serve.engines.vllm_engine import VllmEngine
 from tests.conformance.conftest import VLLM_ONLY
-from tests.conformance.test_context_holds import complete, fill, prompt_of, text_of
+from tests.conformance.test_context_holds import complete_prompt, fill_cache, prompt_of, text_of
 from tests.conformance.test_engines import MODEL
 
 pytestmark = [
@@ -27,7 +27,7 @@ _ENDLESS = 1000.0
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def spilling(model_path: str) -> AsyncIterator[tuple[VllmEngine, EngineCapacity]]:
+async def spilling_engine(model_path: str) -> AsyncIterator[tuple[VllmEngine, EngineCapacity]]:
     """Running vLLM with 128 blocks on the GPU and 1 GiB in host memory."""
     import torch
 
@@ -50,27 +50,27 @@ async def spilling(model_path: str) -> AsyncIterator[tuple[VllmEngine, EngineCap
 
 
 async def test_engine_reports_the_tokens_of_its_host_memory(
-    spilling: tuple[VllmEngine, EngineCapacity],
+    spilling_engine: tuple[VllmEngine, EngineCapacity],
 ) -> None:
-    assert spilling[1].host_kv_tokens > spilling[1].kv_tokens
+    assert spilling_engine[1].host_kv_tokens > spilling_engine[1].kv_tokens
 
 
-async def test_context_evicted_from_the_gpu_comes_back(
-    spilling: tuple[VllmEngine, EngineCapacity],
+async def test_context_evicted_from_the_gpu_is_loaded_from_host_memory(
+    spilling_engine: tuple[VllmEngine, EngineCapacity],
 ) -> None:
     agent = prompt_of(_CONTEXT)
-    await complete(spilling[0], agent, Hold("agent", _ENDLESS))
-    await fill(spilling[0], 60)
+    await complete_prompt(spilling_engine[0], agent, Hold("agent", _ENDLESS))
+    await fill_cache(spilling_engine[0], 60)
 
-    assert _CONTEXT == await complete(spilling[0], [*agent, *prompt_of(40)])
+    assert _CONTEXT == await complete_prompt(spilling_engine[0], [*agent, *prompt_of(40)])
 
 
-async def test_greedy_outputs_are_equal_with_and_without_a_way_through_host_memory(
-    spilling: tuple[VllmEngine, EngineCapacity],
+async def test_greedy_outputs_are_equal_with_and_without_host_memory(
+    spilling_engine: tuple[VllmEngine, EngineCapacity],
 ) -> None:
     agents = [prompt_of(_CONTEXT) for _ in range(8)]
     holds = [Hold(f"agent {n}", _ENDLESS) for n in range(8)]
-    first = [await text_of(spilling[0], *pair) for pair in zip(agents, holds, strict=True)]
-    await fill(spilling[0], 60)
+    first = [await text_of(spilling_engine[0], *pair) for pair in zip(agents, holds, strict=True)]
+    await fill_cache(spilling_engine[0], 60)
 
-    assert first == [await text_of(spilling[0], agent) for agent in agents]
+    assert first == [await text_of(spilling_engine[0], agent) for agent in agents]

@@ -19,7 +19,7 @@ _CHUNKS = 8
 _MODULE = "justitia_ray.serve.engines.host_policy"
 
 
-class Host:
+class HostMemory:
     """Host memory of 8 chunks; a chunk is named by its token."""
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Host:
         self._manager.on_new_request(context)
         return context
 
-    def call(self, tokens: Sequence[str], hold: Hold | None = None) -> bool:
+    def store_prompt(self, tokens: Sequence[str], hold: Hold | None = None) -> bool:
         """Compute a prompt and store its chunks; return whether they were stored."""
         context, keys = self.request(hold), self.keys(tokens)
         stored = self._manager.prepare_store(keys, context)
@@ -55,7 +55,7 @@ class Host:
         self._manager.on_request_finished(context)
         return True
 
-    def lies(self, tokens: Iterable[str]) -> list[bool]:
+    def are_stored(self, tokens: Iterable[str]) -> list[bool]:
         from vllm.v1.kv_offload.base import LookupResult
 
         context = self._context(req_id="look")
@@ -63,94 +63,94 @@ class Host:
 
 
 @pytest.fixture
-def host() -> Host:
-    return Host()
+def host() -> HostMemory:
+    return HostMemory()
 
 
-def test_least_recently_used_single_call_goes_first(host: Host) -> None:
+def test_least_recently_used_single_call_is_evicted_first(host: HostMemory) -> None:
     for tokens in ("ab", "cd", "ef", "gh"):
-        host.call(tokens)
-    host.call("ij")
+        host.store_prompt(tokens)
+    host.store_prompt("ij")
 
-    assert [False, False, True, True] == host.lies("abcd")
+    assert [False, False, True, True] == host.are_stored("abcd")
 
 
-def test_context_of_an_open_application_outlives_later_single_calls(host: Host) -> None:
-    host.call("abcd", Hold("agent", 10.0))
+def test_context_of_an_open_application_survives_later_single_calls(host: HostMemory) -> None:
+    host.store_prompt("abcd", Hold("agent", 10.0))
     for number in range(20):
-        host.call((f"{number}x", f"{number}y"))
+        host.store_prompt((f"{number}x", f"{number}y"))
 
-    assert [True] * 4 == host.lies("abcd")
+    assert [True] * 4 == host.are_stored("abcd")
 
 
-def test_context_idle_beyond_its_hold_goes_before_one_that_is_held(host: Host) -> None:
-    host.call("abc", Hold("long", 100.0))
-    host.call("def", Hold("short", 5.0))
+def test_context_idle_beyond_its_hold_is_evicted_before_a_held_one(host: HostMemory) -> None:
+    host.store_prompt("abc", Hold("long", 100.0))
+    host.store_prompt("def", Hold("short", 5.0))
     host.now = 6.0
-    host.call("xyz")
+    host.store_prompt("xyz")
 
-    assert [True] * 3 == host.lies("abc")
-    assert [True, True, False] == host.lies("def")
-
-
-def test_of_two_held_contexts_the_longer_idle_one_loses_its_last_tokens(host: Host) -> None:
-    host.call("abc", Hold("first", 100.0))
-    host.call("def", Hold("second", 100.0))
-    host.call("xyz")
-
-    assert [True, True, False] == host.lies("abc")
-    assert [True] * 3 == host.lies("def")
+    assert [True] * 3 == host.are_stored("abc")
+    assert [True, True, False] == host.are_stored("def")
 
 
-def test_next_turn_makes_the_whole_context_the_last_used(host: Host) -> None:
-    host.call("abc", Hold("first", 100.0))
-    host.call("def", Hold("second", 100.0))
-    host.call("abcg", Hold("first", 100.0))
-    host.call("xy")
+def test_of_two_held_contexts_the_longer_idle_one_loses_its_end(host: HostMemory) -> None:
+    host.store_prompt("abc", Hold("first", 100.0))
+    host.store_prompt("def", Hold("second", 100.0))
+    host.store_prompt("xyz")
 
-    assert [True] * 4 == host.lies("abcg")
-    assert [True, True, False] == host.lies("def")
-
-
-def test_context_of_an_ended_application_goes_before_open_ones(host: Host) -> None:
-    host.call("abc", Hold("stays", 100.0))
-    host.call("def", Hold("ends", 100.0))
-    host.call("x", Hold("other", 100.0, ("ends",)))
-    host.call("yzuv")
-
-    assert [True] * 3 == host.lies("abc")
-    assert [False] * 3 == host.lies("def")
+    assert [True, True, False] == host.are_stored("abc")
+    assert [True] * 3 == host.are_stored("def")
 
 
-def test_chunks_that_are_read_are_not_evicted(host: Host) -> None:
-    host.call("abcdefgh")
+def test_next_turn_makes_the_whole_context_the_last_used(host: HostMemory) -> None:
+    host.store_prompt("abc", Hold("first", 100.0))
+    host.store_prompt("def", Hold("second", 100.0))
+    host.store_prompt("abcg", Hold("first", 100.0))
+    host.store_prompt("xy")
+
+    assert [True] * 4 == host.are_stored("abcg")
+    assert [True, True, False] == host.are_stored("def")
+
+
+def test_context_of_an_ended_application_is_evicted_before_open_ones(host: HostMemory) -> None:
+    host.store_prompt("abc", Hold("stays", 100.0))
+    host.store_prompt("def", Hold("ends", 100.0))
+    host.store_prompt("x", Hold("other", 100.0, ("ends",)))
+    host.store_prompt("yzuv")
+
+    assert [True] * 3 == host.are_stored("abc")
+    assert [False] * 3 == host.are_stored("def")
+
+
+def test_chunks_being_read_are_not_evicted(host: HostMemory) -> None:
+    host.store_prompt("abcdefgh")
     context, keys = host.request(None), host.keys("abcdefgh")
     host._manager.prepare_load(keys, context)
-    assert not host.call("x")
+    assert not host.store_prompt("x")
     host._manager.complete_load(keys, context)
 
-    assert host.call("x")
+    assert host.store_prompt("x")
 
 
-def test_failed_store_leaves_no_chunk(host: Host) -> None:
+def test_failed_store_leaves_no_chunk(host: HostMemory) -> None:
     context, keys = host.request(None), host.keys("ab")
     stored = host._manager.prepare_store(keys, context)
     host._manager.complete_store(stored.keys_to_store, context, success=False)
 
-    assert [False, False] == host.lies("ab")
-    assert host.call("abcdefgh")
+    assert [False, False] == host.are_stored("ab")
+    assert host.store_prompt("abcdefgh")
 
 
-def test_reset_removes_everything(host: Host) -> None:
-    host.call("abcd", Hold("agent", 10.0))
+def test_reset_removes_every_chunk(host: HostMemory) -> None:
+    host.store_prompt("abcd", Hold("agent", 10.0))
     host._manager.reset_cache()
 
-    assert [False] * 4 == host.lies("abcd")
-    assert host.call("abcdefgh")
+    assert [False] * 4 == host.are_stored("abcd")
+    assert host.store_prompt("abcdefgh")
 
 
-def test_tokens_of_host_memory_are_those_of_vllm(model_path: str) -> None:
-    """The working set counts them."""
+def test_tokens_of_host_memory_equal_vllms(model_path: str) -> None:
+    """The working set counts the tokens of the host memory."""
     from vllm.config import KVTransferConfig
     from vllm.engine.arg_utils import AsyncEngineArgs
 

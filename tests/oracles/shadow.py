@@ -214,7 +214,7 @@ class LiteralShadow:
             amount -= rate * (until - self.now)
             self.owed -= rate * (until - self.now)
             self.now = until
-            self._raise_level()  # before later events of the same time
+            self._raise_level()  # the level rises before later events of the same time
             if self.now == opens:
                 self.cohorts.append(Cohort(self.now + 32 * self.iteration_s))
 

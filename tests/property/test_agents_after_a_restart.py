@@ -6,32 +6,32 @@ from tests.agent_world import AgentWorld, Result, agent
 
 RESTARTS_AT = 3.0
 FIT = 10
-"""Contexts of 1,000 tokens that fit; 32 agents are under way."""
+"""Number of contexts of 1,000 tokens that fit; 32 agents have begun."""
 
 
-def _played(*, working_set: bool, restarts_at: float | None = RESTARTS_AT) -> Result:
+def _run_agents(*, working_set: bool, restarts_at: float | None = RESTARTS_AT) -> Result:
     world = AgentWorld(options={"working_set": working_set}, restarts_at=restarts_at)
     return world.run([agent(f"a{number}", 0.05 * number) for number in range(32)])
 
 
-def _started_soon(result: Result) -> int:
+def _agents_started_soon(result: Result) -> int:
     """Return the number of agents that run a turn within ten seconds of the restart."""
     soon = [names for at, names in result.running if RESTARTS_AT <= at < RESTARTS_AT + 10.0]
     return len(frozenset[str]().union(*soon))
 
 
 @pytest.mark.slow
-def test_agents_start_again_as_their_contexts_fit() -> None:
+def test_agents_start_again_if_their_contexts_fit() -> None:
     """All contexts are lost, and every agent submits its call again at the same time."""
-    assert _started_soon(_played(working_set=True)) <= FIT
-    assert _started_soon(_played(working_set=False)) > 1.5 * FIT
+    assert _agents_started_soon(_run_agents(working_set=True)) <= FIT
+    assert _agents_started_soon(_run_agents(working_set=False)) > 1.5 * FIT
 
 
 @pytest.mark.slow
 def test_restart_costs_no_more_than_the_contexts_that_are_lost() -> None:
-    """Those of ten agents take 4 s; the run of 66 s becomes 3 s longer."""
-    before = _played(working_set=True, restarts_at=None)
-    after = _played(working_set=True)
+    """Computing ten agents' contexts takes 4 s; the run of 66 s becomes 3 s longer."""
+    before = _run_agents(working_set=True, restarts_at=None)
+    after = _run_agents(working_set=True)
 
     assert len(after.ended_at) == 32
     assert max(after.ended_at.values()) < max(before.ended_at.values()) + 6.0

@@ -11,8 +11,8 @@ from justitia_ray.units import ApplicationId, Seconds
 from tests.agent_world import Agent, AgentWorld, agent
 
 
-class _Asker:
-    """Asks for the start of the first in order once a second while it waits for contexts."""
+class _StartPredictions:
+    """Predicted starts of the first in order, read once a second while it waits."""
 
     def __init__(self) -> None:
         self.known: list[tuple[Quantiles, Seconds]] = []
@@ -34,7 +34,7 @@ class _Asker:
 
 
 def _agents(seed: int) -> list[Agent]:
-    """Return agents that come faster than the engine serves them, twice as many as fit."""
+    """Return agents that arrive faster than the engine serves them, twice as many as fit."""
     rng, at, agents = random.Random(seed), 0.0, []
     for number in range(100):
         at += rng.expovariate(0.5)
@@ -46,21 +46,21 @@ def _agents(seed: int) -> list[Agent]:
     return agents
 
 
-def _scores(seed: int) -> Score:
-    asker = _Asker()
+def _score_of_predictions(seed: int) -> Score:
+    asker = _StartPredictions()
     AgentWorld(watch=asker).run(_agents(seed))
     scored = score(asker.known)
     assert scored is not None
     return scored
 
 
-def test_starts_beside_contexts_are_predicted_with_the_contexts(
+def test_predicted_starts_take_the_contexts_into_account(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """p90 is not too early, and the median is nearer than one without the contexts."""
-    scored = _scores(6)
-    monkeypatch.setattr(Outlooks, "_start_s", _start_by_leases)
-    without = _scores(6)
+    """The p90 is not too early, and the median is nearer than without the contexts."""
+    scored = _score_of_predictions(6)
+    monkeypatch.setattr(Outlooks, "_start_s", _start_without_contexts)
+    without = _score_of_predictions(6)
 
     assert 50 < scored.tellings
     assert scored.late <= 0.15
@@ -70,8 +70,8 @@ def test_starts_beside_contexts_are_predicted_with_the_contexts(
 _START_S = Outlooks._start_s
 
 
-def _start_by_leases(outlooks: Outlooks, *asked: object) -> Seconds:
-    """Return the start as it is predicted where no context counts."""
+def _start_without_contexts(outlooks: Outlooks, *asked: object) -> Seconds:
+    """Return the start that is predicted if contexts do not count."""
     [profile] = asked[-1:]
     forecasts, outlooks._forecasts = outlooks._forecasts, (profile, None)  # type: ignore[assignment]
     try:

@@ -63,7 +63,7 @@ class TreeEngine(_TenantEngine):
         before = self._served
         Engine._report(self, number, server)
         for leaf in self.share.nodes.kept_leaves().values():
-            self.share._look_at(leaf)  # otherwise V inside is that of the last change
+            self.share._look_at(leaf)  # without this V inside the tenant is that of its last change
         for leaf in self.share.nodes.kept_leaves().values():
             part: float = 1
             node: Node | None = leaf

@@ -108,6 +108,6 @@ def test_query_follows_from_the_kind_of_metric(built: str, expected: str) -> Non
     ],
 )
 def test_meaningless_query_is_refused(build: Callable[[], str], said: str) -> None:
-    """Such a query would merge unnamed curves, or treat a falling gauge as counter resets."""
+    """Otherwise the query would merge unnamed curves, or treat a falling gauge as resets."""
     with pytest.raises(ValueError, match=f"justitia_{said}"):
         build()

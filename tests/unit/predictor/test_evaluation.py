@@ -52,7 +52,7 @@ def test_comparison_on_a_class_of_equal_costs_is_neither_won_nor_lost() -> None:
 
 
 def test_unbounded_and_empty_intervals_lose_more_than_honest_ones() -> None:
-    """Such intervals can hold four of five costs, too, but without information."""
+    """Unbounded intervals can hold four of five costs, too, but without information."""
     rng = random.Random(1)
     costs = [math.exp(rng.gauss(5, 0.5)) for _ in range(500)]
     honest = [class_quantiles(costs)] * 500

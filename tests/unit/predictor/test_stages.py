@@ -227,7 +227,7 @@ def test_stage_costs_add_up_to_the_applications_costs(applications: list[Any]) -
     observed = sum(stage.kv_token_time for stages in applications for stage in stages)
     assert observed == pytest.approx(
         sum(costs), abs=sum(reached)
-    )  # each up to half a token·iteration
+    )  # an error of up to half a token·iteration each
 
 
 def test_number_of_classes_is_bounded() -> None:

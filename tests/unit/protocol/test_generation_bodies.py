@@ -137,7 +137,7 @@ def nested_body(depth: int) -> bytes:
     ("parse", "param", "value", "error", "text"),
     [
         (chat, "model", "other", UnknownModel, "'other' does not exist; 'm' is served here"),
-        # runs outside the engine's batch: 3 tokens took 14 s
+        # beam search runs outside the engine's batch: 3 tokens took 14 s
         (completion, "use_beam_search", True, UnsupportedOperation, "is not supported"),
         # is stored in one replica's memory, while the next turn may run on another
         (response, "previous_response_id", "resp_1", UnsupportedOperation, "not kept"),

@@ -79,7 +79,7 @@ def test_recomputation_takes_the_time_of_prompt_and_generated_tokens(
 
 
 @pytest.mark.parametrize(("overflow", "recomputed"), [("swap", 0), ("recompute", 4)])
-def test_scheduler_is_told_what_was_computed_again(overflow: str, recomputed: int) -> None:
+def test_scheduler_learns_of_recomputed_tokens(overflow: str, recomputed: int) -> None:
     """The tenant pays for the prompt of 3 tokens and the one made, at 0.5 / 1 · M = 5 each."""
     profile = engine(10, overflow=overflow, per_prefill_token_s=0.5)
     run = Simulation([application_of("a", (4, 3), (3, 2))], RunSettings(profile, with_prefill=True))
