@@ -56,7 +56,11 @@ class CoreArm(SessionArm):
         for replica in replicas:
             profile = replica.profile
             capacity = ReplicaCapacity(
-                profile.kv_tokens, profile.block_size, profile.max_num_seqs, caches_prefixes=True
+                profile.kv_tokens,
+                profile.block_size,
+                profile.max_num_seqs,
+                caches_prefixes=True,
+                host_kv_tokens=replica.host.room,
             )
             self.core.handle(ev.ReplicaPulled(replica.name, capacity, profile.kv_tokens), 0.0)
 

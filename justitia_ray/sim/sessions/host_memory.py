@@ -19,14 +19,14 @@ class HostMemory:
     """
 
     def __init__(self, room: Tokens) -> None:
-        self._room = room
+        self.room = room
         self._held: dict[Chain, tuple[Tokens, Tokens]] = {}
         """(first, end) of the positions held of each chain, the least recently used first."""
         self.tokens: Tokens = 0
 
     def store(self, path: ChainPath) -> None:
         """Store a prompt as the most recently used, in place of others if necessary."""
-        if not self._room:
+        if not self.room:
             return
         first = 0
         for chain, end in path:
@@ -34,7 +34,7 @@ class HostMemory:
             self._held[chain] = first, max(end, held_end)
             self.tokens += self._held[chain][1] - first
             first = end
-        while self.tokens > self._room:
+        while self.tokens > self.room:
             self._drop(next(iter(self._held)))
 
     def found(self, path: ChainPath) -> Tokens:
