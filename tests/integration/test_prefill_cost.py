@@ -7,7 +7,9 @@ from itertools import count
 import httpx
 import pytest
 import pytest_asyncio
+import ray
 
+from justitia_ray import __version__
 from justitia_ray.cost import kv_token_time
 from tests.eventually import eventually
 from tests.harness.bodies import COMPLETIONS, completion
@@ -97,3 +99,40 @@ async def test_tenants_that_miss_the_cache_get_as_much_service_as_tenants_that_h
     assert cheap < dear / 4
     assert abs(hit + cheap - miss - dear) <= (_SEATS + 8) * most
     assert hit > 1.5 * miss  # equal service allows more calls to the tenant with cache hits
+
+
+async def test_measured_cost_outlives_the_scheduler_and_its_replica(serving: Serving) -> None:
+    """The first replica measures it; a restarted scheduler and later replicas use the same."""
+    fake = {"kv_tokens": 4_096, "block_size": 16, "max_model_len": 1_024, "iteration_s": 0.004}
+    fake |= {"prefill_s_per_token": 1e-4}
+    async with serving.deployed_service(
+        "measured",
+        replicas=1,
+        engine={"kind": "fake", "fake": fake},
+        scheduler={"cost": "with_prefill"},
+    ) as service:
+        before = await service.status()
+        cost = before["prefill_cost"]
+        assert cost["source"] == "measured"
+        assert cost["release"] == __version__
+        assert cost["per_token"] > 0
+        async with service.http() as http:
+            answer = await http.post(COMPLETIONS, json=completion("word " * 320, max_tokens=4))
+            assert answer.status_code == 200, answer.text
+        await service.until(
+            lambda status: (
+                status["prefill_token_time"] > 0 and status["saves"] > before["saves"] + 1
+            ),
+            "the prompt is charged, and the cost is stored",
+        )
+        (replica,) = await service.pulling_replicas()
+        ray.kill(service.scheduler(), no_restart=False)
+        service.kill_replica(replica)
+
+        after = await service.until(
+            lambda status: (
+                bool(set(status["replicas"]) - {replica}) and status["epoch"] > before["epoch"]
+            ),
+            "another replica pulls from another scheduler",
+        )
+        assert after["prefill_cost"] == cost
