@@ -392,7 +392,7 @@ async def test_engine_answers_the_calls_that_measure_the_cost_of_prompts(
     measured = await measure_prefill(engine, capacity, "tiny")
 
     assert measured is not None or "the times contradict" in caplog.text
-    await until(lambda: engine.free_kv_tokens() == capacity.kv_tokens)
+    await wait_until(lambda: engine.free_kv_tokens() == capacity.kv_tokens)
 
 
 @pytest.mark.parametrize(
