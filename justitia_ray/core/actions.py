@@ -28,32 +28,36 @@ class Refusal(StrEnum):
     APPLICATION_CANCELLED = "application_cancelled"
     APPLICATION_EXPIRED = "application_expired"
     APPLICATION_ENDING = "application_ending"
-    """The application is over, but ingresses may still resubmit inferences from an earlier
-    scheduler. The id may be opened again later.
+    """The application has ended, but ingresses may still resubmit inferences from an earlier
+    scheduler. The application id may be opened again later.
     """
     QUEUE_FULL = "queue_full"
-    """The quota of waiting inferences is used up, in all or for its tenant; a later attempt may
+    """The quota of waiting inferences, in total or of the tenant, is used up; a later attempt may
     succeed.
     """
     TOO_MANY_APPLICATIONS = "too_many_applications"
-    """The quota of open applications is used up; a later attempt may succeed."""
+    """The quota of open applications is used up; a later attempt to open the application may
+    succeed.
+    """
     NOT_STORED = "not_stored"
     """The store did not answer in time; a later attempt to open the application may succeed."""
     SUPERSEDED = "superseded"
-    """Another scheduler is the leader, and this ingress cannot reach it."""
+    """Another scheduler has become the leader, and this ingress cannot reach that scheduler."""
     QUOTA_EXHAUSTED = "quota_exhausted"
-    """A quota of its tenant, or of a node above, is exhausted for its period."""
+    """A quota of the tenant, or of a node above the tenant, is exhausted for the quota's period."""
     CAP_REACHED = "cap_reached"
     """The application has reached its cap, and takes no more inferences."""
     DEADLINE = "deadline"
-    """The inference cannot make its deadline, or has missed it."""
+    """The inference cannot start before its deadline, or has missed the deadline."""
     ENGINE_KILLER = "engine_killer"
-    """Engines died under the inference, each time without another suspect; it is not run again."""
+    """Several engines died while they ran the inference, each time without another suspect; the
+    inference is not run again.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Grant the lease to the inference: notify its ingress and the replica."""
+    """Grant a lease to an inference: notify the ingress and the replica of the inference."""
 
     request_id: RequestId
     ingress_id: IngressId
@@ -62,13 +66,13 @@ class Grant:
     priority: int
     """Priority in the engine; a lower number is served first."""
     kv_need_tokens: Tokens
-    """The most KV that the inference is expected to hold."""
+    """Largest number of KV tokens that the inference is expected to hold."""
     waited_s: Seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """Revoke the lease at its replica, which stops its sequences."""
+    """Revoke a lease: the replica stops the sequences of the lease's inference."""
 
     replica_id: ReplicaId
     lease_id: LeaseId
@@ -76,51 +80,55 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Notify the ingress that the inference will not run."""
+    """Notify an ingress that an inference will not run."""
 
     request_id: RequestId
     ingress_id: IngressId
     reason: Refusal
     limit: LimitStanding | None = None
-    """The exhausted limit, if one is the reason."""
+    """Exhausted limit that caused the refusal; None if another reason caused the refusal."""
     retry_after_s: Seconds | None = None
-    """Time until the refusing limit is expected to have a free place; None: unknown, or never."""
+    """Seconds until the refusing limit is expected to admit another inference; None: unknown, or
+    never.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class RefuseApplication:
-    """Notify the ingress that the application was not opened."""
+    """Notify an ingress that an application was not opened."""
 
     application_id: ApplicationId
     ingress_id: IngressId
     reason: Refusal = Refusal.TOO_MANY_APPLICATIONS
     limit: LimitStanding | None = None
-    """The exhausted limit, if one is the reason."""
+    """Exhausted limit that caused the refusal; None if another reason caused the refusal."""
     retry_after_s: Seconds | None = None
-    """Time until the refusing limit is expected to have a free place; None: unknown, or never."""
+    """Seconds until the refusing limit is expected to admit another application; None: unknown, or
+    never.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """Lag: how far behind GPS the last start of an application was, with the bound on it."""
+    """How far the last start of an application was behind GPS, with the upper bound on this lag."""
 
     kv_token_time: KvTokenTime
-    """S(e) − S(f̄), token·iterations. While V has not reached the tag: S(e) − S(now), an upper
-    limit.
+    """Lag in token·iterations: S(e) − S(f̄). While V has not reached the tag: S(e) − S(now), an
+    upper limit of the lag.
     """
     seconds: Seconds
-    """Time between these two levels of S."""
+    """Lag in seconds: the time between the two levels of S."""
     bound_kv_token_time: KvTokenTime | None
-    """Bound that the order guarantees (`lag.bound`), plus one report; None: no bound."""
+    """Bound on the lag that the order guarantees (`lag.bound`), plus one report; None: no bound."""
     bound_s: Seconds | None
-    """Time in which that amount is served: measured up to the lag, and beyond it at the mean rate
-    since the application arrived. None: no bound, or no service yet.
+    """Seconds in which `bound_kv_token_time` is served: measured up to the lag, and beyond the lag
+    at the mean rate since the application arrived. None: no bound, or no service yet.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class EndApplication:
-    """End the application: log it, count it, notify the ingress that opened it."""
+    """End an application: log and count the end, and notify the opening ingress."""
 
     application_id: ApplicationId
     application_class: str
@@ -129,7 +137,7 @@ class EndApplication:
     outcome: Outcome
     predicted_kv_token_time: KvTokenTime
     kv_token_time: KvTokenTime
-    """Service that it received."""
+    """Service that the application received, in token·iterations."""
     virtual_finish_time: VirtualTime
     arrived_at: Seconds
     first_dispatched_at: Seconds | None
@@ -139,20 +147,22 @@ class EndApplication:
     output_tokens: Tokens
     settlements: int
     prompt_tokens: Tokens = 0
-    """Prompt tokens of its inferences that had begun."""
+    """Prompt tokens of the application's inferences that had begun."""
     lag: Lag | None = None
-    """Lag; None if it had no start, or was already late before this scheduler became leader."""
+    """Lag of the application; None if no inference started, or the lag was unknown to this
+    scheduler.
+    """
     stages: tuple[StageServed, ...] = ()
-    """Sums of each stage; empty if this scheduler has not seen all of them."""
+    """Sums of each stage of the application; empty if this scheduler has not seen all stages."""
     recognized_by: str = ""
-    """Name of the rule by which its ingress recognised it; empty if unknown."""
+    """Name of the rule by which the ingress recognised the application; empty if unknown."""
     cached_tokens: Tokens = 0
-    """Prompt tokens that were in an engine's prefix cache."""
+    """Prompt tokens of the application that were in an engine's prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForgetApplication:
-    """Tell another ingress with this application open that the application has ended."""
+    """Notify another ingress that has this application open that the application has ended."""
 
     application_id: ApplicationId
     ingress_id: IngressId
@@ -160,13 +170,13 @@ class ForgetApplication:
 
 @dataclass(frozen=True, slots=True)
 class EndsStored:
-    """Notify an ingress that ends are counted and stored, so that it can drop them."""
+    """Notify an ingress that ends of inferences are stored, and can be dropped."""
 
     ingress_id: IngressId
     request_ids: tuple[RequestId, ...] = ()
-    """Inferences that have ended."""
+    """Ids of inferences that have ended."""
     application_ids: tuple[ApplicationId, ...] = ()
-    """Applications that are over."""
+    """Ids of applications that have ended."""
 
 
 Action: TypeAlias = (

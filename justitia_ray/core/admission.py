@@ -13,11 +13,11 @@ from justitia_ray.units import Tokens
 
 
 class Admission(ABC):
-    """A rule of admission. Lengths are predicted ones, bounded by their maximum."""
+    """Rule that decides whether a replica has KV memory for an inference, by predicted lengths."""
 
     @abstractmethod
     def fits(self, replica: KnownReplica, inference: Inference, kv_tokens: Tokens) -> bool:
-        """Return whether an inference may start now in addition to the replica's leases.
+        """Return whether a replica has KV memory for another inference beside the current leases.
 
         Args:
             replica: The replica.
@@ -29,7 +29,7 @@ class Admission(ABC):
     def start(
         self, replica: KnownReplica, inference: Inference, forecast: Forecast, kv_tokens: Tokens
     ) -> Tokens:
-        """Return the number of iterations after which an inference will first fit. O(n).
+        """Return the iterations until a replica has KV memory for an inference. O(n).
 
         This is an upper estimate: something that it shares with a running lease may have ended by
         then.
@@ -44,13 +44,13 @@ class Admission(ABC):
 
 
 class PromptAdmission(Admission):
-    """vLLM's rule and the paper's: the prompt fits now, with one token for every sequence.
+    """Admit an inference if its prompt fits now, with a free token for every sequence.
 
     If KV overflows later, the engine preempts the last in order and recomputes it.
     """
 
     def fits(self, replica: KnownReplica, inference: Inference, kv_tokens: Tokens) -> bool:
-        """Return whether the prompt fits now. O(1)."""
+        """Return whether the replica has KV memory for the inference's prompt now. O(1)."""
         sequences = replica.leases.sequences + inference.choices
         prompt = _prompt_blocks(replica, inference, replica.footprint_beside)
         wanted = replica.context_tokens + prompt + sequences
@@ -59,7 +59,7 @@ class PromptAdmission(Admission):
     def start(
         self, replica: KnownReplica, inference: Inference, forecast: Forecast, kv_tokens: Tokens
     ) -> Tokens:
-        """Return the first end of a lease after which it fits: KV only grows between two ends."""
+        """Return the iterations until the first end of a lease after which the prompt fits."""
         prompt = _prompt_blocks(replica, inference, replica.footprint_alone)
         seats = replica.capacity.max_num_seqs
         waste = forecast.block_size - 1
@@ -73,10 +73,10 @@ class PromptAdmission(Admission):
 
 
 class PeakAdmission(Admission):
-    """The predicted peak KV of all leases stays within the KV: nothing is recomputed."""
+    """Admit an inference if the predicted peak KV of all leases stays within the memory."""
 
     def fits(self, replica: KnownReplica, inference: Inference, kv_tokens: Tokens) -> bool:
-        """Return whether the leases never hold too much from now on.
+        """Return whether the replica's leases and this inference never exceed the KV memory.
 
         O(1) if the sums decide: all at their largest at once fit, or the prompt does not fit now.
         Otherwise O(log n), after O(n) once per change of the replica's leases; after a grant only
@@ -103,7 +103,7 @@ class PeakAdmission(Admission):
     def start(
         self, replica: KnownReplica, inference: Inference, forecast: Forecast, kv_tokens: Tokens
     ) -> Tokens:
-        """Return the first start, in iterations, after which KV never exceeds the memory.
+        """Return the first iteration from which the inference never makes the KV exceed the memory.
 
         It may be before the next end of a lease: an inference that starts later has grown less at
         each peak. At a peak H of the others in e iterations, prompt p + c·(e − t) of one started at
@@ -151,7 +151,7 @@ def find_admission(name: str) -> Admission:
 def _prompt_blocks(
     replica: KnownReplica, inference: Inference, footprint: Callable[[Inference], Footprint]
 ) -> Tokens:
-    """Return the KV of a prompt on a replica, in whole blocks."""
+    """Return the KV tokens of an inference's prompt on a replica, in whole blocks."""
     prompt = inference.prompt_tokens
     if inference.shares:
         prompt = footprint(inference).context_tokens

@@ -19,11 +19,13 @@ _OUTCOMES = {
     ApplicationState.STOPPING: Outcome.CANCELLED,
     ApplicationState.STOPPED: Outcome.CANCELLED,
 }
-"""How an application ends, by its last state; from others it expires."""
+"""Outcome of an ended application, by the state before its end; applications in other states
+expire.
+"""
 
 
 class Applications:
-    """Opens applications, notices when they fall idle, and ends them."""
+    """Opens applications, records when applications become idle, and ends applications."""
 
     def __init__(self, state: State, ledger: Ledger) -> None:
         self._state = state
@@ -34,7 +36,7 @@ class Applications:
         """Applications that have settled since the last report of a replica."""
 
     def arrive(self, event: ev.ApplicationArrived) -> None:
-        """Open a new application (rule 6); for a known one, record the ingress.
+        """Open a new application (rule 6); if the application is known, record the ingress only.
 
         A new one beyond the tenant's quota is rejected, unless it was open under an earlier
         scheduler.
@@ -43,7 +45,7 @@ class Applications:
         known = state.applications.get(application_id)
         if known is not None:
             known.ingress_id = event.ingress_id
-            _note_opener(known, event)
+            _record_opening_ingress(known, event)
             state.changed[application_id] = None
             return
         if not self.rejections.admits(event):
@@ -66,7 +68,7 @@ class Applications:
             tier=event.tier,
             prefill_cost=state.prefill_cost,
         )
-        _note_opener(application, event)
+        _record_opening_ingress(application, event)
         state.applications[application_id] = application
         state.open_applications.arrive(event.tenant)
         is_counted = self.resubmissions.is_counted(event)
@@ -80,70 +82,70 @@ class Applications:
             state.usage.of(event.tenant, state.now).applications += 1
         if event.resubmitted:
             self.resubmissions.note(application_id)
-        self._watch_cap(application)
+        self._set_cap_deadline(application)
         self._ledger.arrive(application, event.charge_kv_token_time)
-        self._settle(application)
+        self._settle_idle_application(application)
 
     def adopt(self, application: Application, *, is_closed: bool) -> None:
-        """Restore an application from a snapshot; the caller restores its account."""
+        """Restore an application from a snapshot; the caller restores the application's account."""
         state = self._state
         application.stages.miss_some()
         state.applications[application.application_id] = application
         state.open_applications.arrive(application.tenant)
         state.sequence = max(state.sequence, application.sequence)
         self.resubmissions.expect(application, application.keepers)
-        self._watch_cap(application)
-        self._move(application, ApplicationState.RECOVERING)
+        self._set_cap_deadline(application)
+        self._move_to_state(application, ApplicationState.RECOVERING)
         if is_closed:
-            self._move(application, ApplicationState.CLOSING)
+            self._move_to_state(application, ApplicationState.CLOSING)
         state.deadlines.set(
             state.now + state.timeouts.ingress_s, DeadlineKind.RETURN, application.application_id
         )
-        self._watch_idle(application)
+        self._set_idle_deadline(application)
 
     def expire_return(self, application_id: ApplicationId) -> None:
-        """Settle a restored application, or end it, if no inference of it was submitted again."""
+        """Settle or end a restored application if no inference of it was submitted again."""
         application = self._state.applications.get(application_id)
         if application is None or not application.is_idle or application.state.is_settled:
             return
         if not self.end_if_over(application):
-            self._move(application, SETTLED[application.state])
+            self._move_to_state(application, SETTLED[application.state])
 
     def close(self, event: ev.ApplicationClosed) -> None:
-        """Close an application to new inferences; end it once nothing of it is left."""
+        """Close an application to new inferences; end it once it has no inferences left."""
         application = self._state.applications.get(event.application_id)
         if application is None:
             return
         if application.state.takes_inferences:
             is_idle = application.state is ApplicationState.IDLE
             finish = ApplicationState.CLOSED if is_idle else ApplicationState.CLOSING
-            self._move(application, finish)
+            self._move_to_state(application, finish)
         self._state.changed[event.application_id] = None
         self.end_if_over(application)
 
     def cancel(self, application: Application) -> None:
-        """Stop accepting inferences of an application; the caller ends the present ones."""
+        """Stop accepting inferences of an application; the caller ends its present inferences."""
         if not application.state.is_cancelled:
             is_settled = application.state.is_settled
             finish = ApplicationState.STOPPED if is_settled else ApplicationState.STOPPING
-            self._move(application, finish)
+            self._move_to_state(application, finish)
         self._state.changed[application.application_id] = None
 
     def reopen(self, application: Application) -> None:
         """Let a closed application that has not ended accept inferences again."""
         state = application.state
         if state is ApplicationState.CLOSED:
-            self._move(application, ApplicationState.IDLE)
+            self._move_to_state(application, ApplicationState.IDLE)
         elif state is ApplicationState.CLOSING:
             is_recovering = application.is_idle
             finish = ApplicationState.RECOVERING if is_recovering else ApplicationState.OPEN
-            self._move(application, finish)
+            self._move_to_state(application, finish)
         else:
             return
         self._state.changed[application.application_id] = None
 
     def resubmitted(self, ingress_id: IngressId) -> None:
-        """Stop awaiting an ingress: it has resubmitted everything, or is lost."""
+        """Stop awaiting an ingress that has resubmitted all its inferences, or is lost."""
         for application in self.resubmissions.complete(ingress_id):
             self.end_if_over(application)
 
@@ -158,18 +160,18 @@ class Applications:
             self._ledger.reweigh(application)
 
     def deprioritise(self, event: ev.ApplicationDeprioritised) -> None:
-        """Move an application behind all that have quota, or back to its turn."""
+        """Move an application behind all applications within quota, or back among them."""
         application = self._state.applications.get(event.application_id)
         if application is not None and application.is_deprioritised != event.is_deprioritised:
             self._ledger.deprioritise(application, is_so=event.is_deprioritised)
 
     def cap_anew(self) -> None:
-        """Apply changed caps of tenants, also to open applications."""
+        """Apply the changed caps of tenants, also to applications that are open already."""
         state = self._state
         state.caps = has_caps(state.tenants)
         if state.caps:
             for application in state.applications.values():
-                self._watch_cap(application)
+                self._set_cap_deadline(application)
                 state.served[application.application_id] = None
 
     def become_busy(self, application: Application) -> None:
@@ -179,17 +181,17 @@ class Applications:
                 self._ledger.gate.returned(application, self._state.now - application.idle_since)
             application.idle_since = None
             if application.state in BUSY:
-                self._move(application, BUSY[application.state])
+                self._move_to_state(application, BUSY[application.state])
         self._ledger.resume(application.application_id)
 
     def inference_ended(self, application: Application) -> None:
         """Settle an application, or end it if it is closed, once it has no inferences."""
         self._state.changed[application.application_id] = None
         if application.is_idle and not self.end_if_over(application):
-            self._settle(application)
+            self._settle_idle_application(application)
 
     def withdraw_idle(self) -> None:
-        """Withdraw idle applications (rule 4). Call after booking the service of the report."""
+        """Withdraw idle applications from GPS (rule 4), after the service of a report is booked."""
         for application_id in self.settled_since_report:
             self._ledger.withdraw(application_id)
         self.settled_since_report.clear()
@@ -200,7 +202,7 @@ class Applications:
         if application is None or application.idle_since is None:
             return
         if application.idle_since + self._idle_limit(application) <= self._state.now:
-            self._end(application)
+            self._end_application(application)
 
     def end_if_over(self, application: Application) -> bool:
         """End a closed or cancelled application without inferences; return whether it ended."""
@@ -208,11 +210,11 @@ class Applications:
             application.state in _OUTCOMES and application.is_idle and not application.is_awaited
         )
         if is_over:
-            self._end(application)
+            self._end_application(application)
         return is_over
 
-    def _end(self, application: Application) -> None:
-        """Settle the account of an application (rule 3) and report what it took."""
+    def _end_application(self, application: Application) -> None:
+        """Settle the account of an application (rule 3), and report the tokens that it used."""
         outcome = _OUTCOMES.get(application.state, Outcome.EXPIRED)
         state, ledger, application_id = self._state, self._ledger, application.application_id
         end_contexts(state.replicas, application)
@@ -256,10 +258,10 @@ class Applications:
         state.ends.add_application(application_id, application.keepers, application.booked_before)
         del state.applications[application_id]
         state.open_applications.depart(application.tenant, state.now)
-        self._move(application, ApplicationState.ENDED)
+        self._move_to_state(application, ApplicationState.ENDED)
         state.changed[application_id] = None
 
-    def _move(self, application: Application, finish: ApplicationState) -> None:
+    def _move_to_state(self, application: Application, finish: ApplicationState) -> None:
         """Move an application to another state; update `settled_since_report`."""
         was_settled = application.state.is_settled
         application.move(finish, self._state.now)
@@ -268,12 +270,12 @@ class Applications:
         elif was_settled and not finish.is_settled:
             self.settled_since_report.pop(application.application_id, None)
 
-    def _settle(self, application: Application) -> None:
-        self._move(application, SETTLED[application.state])
+    def _settle_idle_application(self, application: Application) -> None:
+        self._move_to_state(application, SETTLED[application.state])
         self._state.changed[application.application_id] = None
-        self._watch_idle(application)
+        self._set_idle_deadline(application)
 
-    def _watch_cap(self, application: Application) -> None:
+    def _set_cap_deadline(self, application: Application) -> None:
         """Set a deadline if the duration of an application is capped."""
         state = self._state
         if state.caps:
@@ -282,7 +284,7 @@ class Applications:
                 at = application.arrived_at + seconds
                 state.deadlines.set(at, DeadlineKind.CAP, application.application_id)
 
-    def _watch_idle(self, application: Application) -> None:
+    def _set_idle_deadline(self, application: Application) -> None:
         state = self._state
         application.idle_since = state.now
         state.deadlines.set(
@@ -297,7 +299,7 @@ class Applications:
         return self._state.timeouts.application_s if own is None else own
 
 
-def _note_opener(application: Application, event: ev.ApplicationArrived) -> None:
+def _record_opening_ingress(application: Application, event: ev.ApplicationArrived) -> None:
     opener = application.opener(event.ingress_id)
     opener.hears_end = True
     opener.keeps_ends |= event.keeps_ends

@@ -23,37 +23,43 @@ from itertools import count
 from justitia_ray.units import Seconds
 
 LEAST_S: Seconds = 0.1
-"""Shortest time that is distinguished from 0."""
-_STEP = 0.25
-"""Width of a bin, as a logarithm to base 2."""
+"""Shortest time in seconds that is distinguished from 0."""
+_BIN_WIDTH = 0.25
+"""Width of a bin of ratios, as a logarithm to base 2."""
 _LEAST_LOG = -4.0
 """Logarithm to base 2 of the smallest distinguished ratio: the end of the first bin."""
 _BINS = 38
 _HORIZONS = 20
-"""Number of tables and of pairs of levels: one for each doubling of the time, from `LEAST_S` on."""
-_REACH = 2.0
-"""Number of doublings from which on a table does not affect an expectation."""
+"""Number of life tables and of pairs of levels: there is a table for each doubling of the time,
+from `LEAST_S` on.
+"""
+_TABLE_REACH = 2.0
+"""Number of doublings of the time beyond which a life table has no influence on an expectation."""
 _HALF_LIFE = 100
-"""Number of expectations of one table after which the weight of an older one halves."""
+"""Number of expectations of a life table after which the weight of an older expectation halves."""
 _RESCALED_AFTER = 40 * _HALF_LIFE
-"""Number of expectations after which a table's growing weights are scaled down."""
+"""Number of expectations after which the growing weights of a life table are scaled down."""
 _PRIOR_WEIGHT = 8.0
-"""Number of outcomes to which the prior is equivalent."""
+"""Number of observed outcomes to which the prior is equivalent."""
 _PRIOR_DEVIATION = 1.1
-"""Standard deviation of the logarithm to base 2: eight of ten ratios are within a factor of 2.7."""
+"""Standard deviation of the prior's logarithm to base 2: eight of ten ratios are within a factor of
+2.7.
+"""
 _MOST_BEYOND = 4.0
 """Maximum ratio of p90 to its estimate from ended waits. All waiting inferences may start at once
-when a load ends: without a limit p90 of a long queue is several times the outcome.
+when a load ends: without a limit, p90 of a long queue is several times the outcome.
 """
-_MISSES = 0.1
-"""Intended fraction of outcomes below p10, and above p90."""
-_GAIN = 0.04
-"""Change of a level by a miss; without a miss it moves by a ninth of this in the other direction.
+_MISS_FRACTION = 0.1
+"""Intended fraction of outcomes below p10, and intended fraction above p90."""
+_LEVEL_GAIN = 0.04
+"""Change of a quantile's level after an outcome beyond the quantile; after any other outcome the
+level moves by a ninth of this change in the other direction.
 """
 _COMPACT_ABOVE = 1_024
-"""Number of settled entries in the heap above which they are removed, if they are the majority."""
+"""Number of settled entries above which they are removed from the heap, if they are the majority.
+"""
 _LEAST_LEVEL, _MOST_LEVEL = 0.01, 0.35
-"""Range of the levels, as fractions of outcomes beyond a quantile."""
+"""Range of the levels of p10 and p90, as fractions of outcomes beyond the quantile."""
 
 
 HORIZONS: Mapping[str, Seconds] = {"10s": 10.0, "60s": 60.0, "600s": 600.0, "longer": math.inf}
@@ -61,7 +67,7 @@ HORIZONS: Mapping[str, Seconds] = {"10s": 10.0, "60s": 60.0, "600s": 600.0, "lon
 
 
 class Fell(StrEnum):
-    """Position of an outcome relative to the quantiles of its expectation."""
+    """Position of an observed outcome relative to p10 and p90 of its expectation."""
 
     EARLY = "early"
     WITHIN = "within"
@@ -70,14 +76,14 @@ class Fell(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Quantiles:
-    """Quantiles of a time from now, in seconds."""
+    """Quantiles p10, p50 and p90 of a time from now, in seconds."""
 
     p10: Seconds
     p50: Seconds
     p90: Seconds
 
     def not_before(self, other: "Quantiles") -> "Quantiles":
-        """Return these quantiles, none of them earlier than the same quantile of `other`."""
+        """Return these quantiles, with each at least as late as the same quantile of `other`."""
         return Quantiles(
             max(self.p10, other.p10), max(self.p50, other.p50), max(self.p90, other.p90)
         )
@@ -85,36 +91,36 @@ class Quantiles:
 
 @dataclass(slots=True)
 class Said:
-    """An expectation without an outcome yet."""
+    """A predicted time whose outcome is not known yet."""
 
     at: Seconds
     expected_s: Seconds
     quantiles: Quantiles
     number: int
-    """Number of expectations that its table had before."""
+    """Number of expectations that the life table had before this expectation."""
     bin: int = 0
-    """Bin of the ratio that the wait has reached."""
+    """Bin of the ratio of the wait so far to the expected wait."""
     is_late: bool = False
-    """Whether it has been counted as later than p90."""
+    """Whether this expectation has been counted as later than p90."""
     is_over: bool = False
     is_watched: bool = False
-    """Whether it is in the heap of due expectations."""
+    """Whether this expectation is in the heap of due expectations."""
 
     @property
     def next_bin_at(self) -> Seconds:
-        """Time at which the wait reaches the next bin; inf in the last bin."""
+        """Return the time at which the wait reaches the next bin; inf in the last bin."""
         if self.bin == _BINS - 1:
             return math.inf
         return self.at + self.expected_s * _end_ratio(self.bin)
 
     @property
     def late_at(self) -> Seconds:
-        """Time from which it is later than p90."""
+        """Return the time from which the outcome is later than p90."""
         return self.at + self.quantiles.p90
 
 
 class _LifeTable:
-    """Weighted numbers of waits that lasted to each bin, and that ended in it.
+    """Life table of waits: weighted numbers of waits that reached each bin, and that ended there.
 
     Newer waits weigh more: weights grow with the number of the expectation, instead of a decay of
     all earlier ones.
@@ -128,11 +134,11 @@ class _LifeTable:
         """Number of the expectation whose weight is 1."""
 
     def weight(self, number: int) -> float:
-        """Return the weight of an expectation."""
+        """Return the weight of an expectation in this table."""
         return float(2.0 ** ((number - self._weighs_one) / _HALF_LIFE))
 
     def add_expectation(self) -> int:
-        """Count an expectation, whose wait is in the first bin; return its number."""
+        """Count a new expectation in the first bin; return the expectation's number."""
         number, self.expectations = self.expectations, self.expectations + 1
         if number - self._weighs_one > _RESCALED_AFTER:
             scale = self.weight(number)
@@ -154,7 +160,7 @@ class Calibration:
         self.fell: Counter[tuple[str, Fell]] = Counter()
         """Number of outcomes by the length of the expectation, a band of `HORIZONS`; only grows."""
         self._tables = [_LifeTable() for _ in range(_HORIZONS)]
-        self._low, self._high = [_MISSES] * _HORIZONS, [_MISSES] * _HORIZONS
+        self._low, self._high = [_MISS_FRACTION] * _HORIZONS, [_MISS_FRACTION] * _HORIZONS
         """Levels by the length of p50: fractions below p10, and above p90."""
         self._due: list[tuple[Seconds, int, Said]] = []
         """Expectations by the time at which they reach the next bin, or are late."""
@@ -163,12 +169,12 @@ class Calibration:
         """Upper limit of the number of heap entries whose expectations are over."""
 
     def quantiles(self, expected_s: Seconds) -> Quantiles:
-        """Return the quantiles of an expectation of this length."""
+        """Return p10, p50 and p90 for an expected time of this length, in seconds."""
         expected_s = max(expected_s, LEAST_S)
-        lasted, ended = self._interpolated_counts(_doublings(expected_s))
+        lasted, ended = self._interpolated_counts(_doublings_of_time(expected_s))
         of_ended = _shares_by_bin(ended)
         p50 = expected_s * _ratio_at(of_ended, 0.5)
-        rows = _neighbouring_rows(_doublings(p50))
+        rows = _neighbouring_rows(_doublings_of_time(p50))
         low = sum(share * self._low[row] for row, share in rows)
         high = 1 - sum(share * self._high[row] for row, share in rows)
         p10 = expected_s * _ratio_at(of_ended, low)
@@ -177,7 +183,7 @@ class Calibration:
         return Quantiles(min(p10, p50), p50, max(p90, p50))
 
     def say(self, expected_s: Seconds, now: Seconds) -> Said:
-        """Return an expectation with its quantiles; `settle` or `forget` ends it."""
+        """Return a new expectation with its quantiles; `settle` or `forget` ends it."""
         expected_s = max(expected_s, LEAST_S)
         number = self._table_for(expected_s).add_expectation()
         said = Said(now, expected_s, self.quantiles(expected_s), number)
@@ -185,9 +191,9 @@ class Calibration:
         return said
 
     def settle(self, said: Said, now: Seconds) -> None:
-        """Record that the expected event has happened now."""
+        """Record that an expected event has happened now."""
         self.note_time(now)
-        self._note_over(said)
+        self._count_outcome_above_p90(said)
         table = self._table_for(said.expected_s)
         table.ended[said.bin] += table.weight(said.number)
         is_early = now - said.at < said.quantiles.p10
@@ -199,13 +205,13 @@ class Calibration:
 
     def forget(self, said: Said) -> None:
         """Drop an expectation whose event will not happen, for a reason unrelated to its length."""
-        self._note_over(said)
+        self._count_outcome_above_p90(said)
         table = self._table_for(said.expected_s)
         for column in range(said.bin + 1):
             table.lasted[column] -= table.weight(said.number)
 
     def note_time(self, now: Seconds) -> None:
-        """Update how long all waits have lasted. O(log n) for each that reaches a new bin."""
+        """Update how long all waits have lasted. O(log n) for each wait that reaches a new bin."""
         while self._due and self._due[0][0] < now:
             said = heapq.heappop(self._due)[2]
             if said.is_over:
@@ -220,7 +226,7 @@ class Calibration:
                 table.lasted[said.bin] += table.weight(said.number)
             self._watch_until_due(said)
 
-    def _note_over(self, said: Said) -> None:
+    def _count_outcome_above_p90(self, said: Said) -> None:
         said.is_over = True
         self._over += said.is_watched
         if self._over > max(_COMPACT_ABOVE, len(self._due) // 2):
@@ -235,19 +241,19 @@ class Calibration:
             heapq.heappush(self._due, (at, next(self._pushes), said))
 
     def _table_for(self, expected_s: Seconds) -> _LifeTable:
-        return self._tables[round(_doublings(expected_s))]
+        return self._tables[round(_doublings_of_time(expected_s))]
 
     def _move_levels(self, levels: list[float], said: Said, *, is_miss: bool) -> None:
-        """Move the levels for the length of an expectation's p50."""
-        change = -_GAIN * (1 - _MISSES) if is_miss else _GAIN * _MISSES
-        for row, share in _neighbouring_rows(_doublings(said.quantiles.p50)):
+        """Move the levels of p10 and p90 for expectations of a length, after an outcome."""
+        change = -_LEVEL_GAIN * (1 - _MISS_FRACTION) if is_miss else _LEVEL_GAIN * _MISS_FRACTION
+        for row, share in _neighbouring_rows(_doublings_of_time(said.quantiles.p50)):
             levels[row] = min(max(levels[row] + share * change, _LEAST_LEVEL), _MOST_LEVEL)
 
     def _interpolated_counts(self, horizon: float) -> tuple[list[float], list[float]]:
-        """Return the numbers that lasted to each bin and ended in it, from tables near a length."""
+        """Return how many waits reached and ended in each bin, from tables near a length."""
         lasted, ended = [*_PRIOR_LASTED], [*_PRIOR_ENDED]
         for row, table in enumerate(self._tables):
-            nearness = 1 - abs(row - horizon) / _REACH
+            nearness = 1 - abs(row - horizon) / _TABLE_REACH
             if nearness > 0 and table.expectations:
                 of_table = nearness / table.weight(table.expectations)
                 for column in range(_BINS):
@@ -260,20 +266,20 @@ def _band_of(ahead_s: Seconds) -> str:
     return next(name for name, up_to_s in HORIZONS.items() if ahead_s <= up_to_s)
 
 
-def _doublings(time_s: Seconds) -> float:
+def _doublings_of_time(time_s: Seconds) -> float:
     """Return the number of doublings from `LEAST_S` to a time."""
     return min(max(0.0, math.log2(max(time_s, LEAST_S) / LEAST_S)), _HORIZONS - 1.0)
 
 
 def _neighbouring_rows(horizon: float) -> list[tuple[int, float]]:
-    """Return the two rows next to a length, each with its share."""
+    """Return the two table rows next to a length, each with its share."""
     below = int(horizon)
     share = horizon - below
     return [(below, 1 - share), (below + 1, share)] if below + 1 < _HORIZONS else [(below, 1.0)]
 
 
 def _end_ratio(end_of_bin: float) -> float:
-    return float(2 ** (_LEAST_LOG + _STEP * end_of_bin))
+    return float(2 ** (_LEAST_LOG + _BIN_WIDTH * end_of_bin))
 
 
 def _shares_by_bin(ended: list[float]) -> list[float]:
@@ -283,7 +289,7 @@ def _shares_by_bin(ended: list[float]) -> list[float]:
 
 
 def _shares_of_all(lasted: list[float], ended: list[float]) -> list[float]:
-    """Return the share of all waits that end in each bin, from ended and lasting ones.
+    """Return the share of all waits that end in each bin, estimated from ended and lasting waits.
 
     A wait that has reached a bin, and has neither ended nor reached the next one, counts half.
     """
@@ -297,7 +303,7 @@ def _shares_of_all(lasted: list[float], ended: list[float]) -> list[float]:
 
 
 def _ratio_at(shares: list[float], level: float) -> float:
-    """Return the quantile of ratios; 0 in the first bin, at most the end of the second last."""
+    """Return the quantile of the ratios; at most the end of the last bin but one."""
     reached = 0.0
     for column, share in enumerate(shares[:-1]):
         if reached + share >= level:
@@ -307,8 +313,8 @@ def _ratio_at(shares: list[float], level: float) -> float:
 
 
 def _prior_counts() -> tuple[list[float], list[float]]:
-    """Return the prior numbers that lasted to each bin, and ended in it."""
-    ends = [_LEAST_LOG + _STEP * column for column in range(_BINS - 1)]
+    """Return the prior's numbers of waits that reached each bin, and that ended there."""
+    ends = [_LEAST_LOG + _BIN_WIDTH * column for column in range(_BINS - 1)]
     below = [0.5 * math.erfc(-end / _PRIOR_DEVIATION / math.sqrt(2)) for end in ends]
     lasted = [_PRIOR_WEIGHT * (1 - share) for share in (0.0, *below)]
     return lasted, [now - after for now, after in zip(lasted, [*lasted[1:], 0.0], strict=True)]

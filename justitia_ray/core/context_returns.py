@@ -14,11 +14,11 @@ from justitia_ray.core.state import Counters
 from justitia_ray.units import ApplicationId, Tokens
 
 _FOUND = 0.5
-"""Least cached fraction of the prompts after a return whose context was found."""
+"""Smallest cached fraction of the prompts after a return with which the context counts as found."""
 
 
 class ContextReturns:
-    """Counts returns. O(1) each.
+    """Counts returns of applications that found or missed their cached context. O(1) each.
 
     Attributes:
         open: Prompt tokens and cached tokens of each returned application before its return.
@@ -29,12 +29,12 @@ class ContextReturns:
         self.open: dict[ApplicationId, tuple[Tokens, Tokens]] = {}
 
     def begin(self, application: Application) -> None:
-        """Record that an application returns while its context counts."""
+        """Record that an application returns while its context still counts."""
         before = application.prompt_tokens, application.cached_tokens
         self.open[application.application_id] = before
 
     def end(self, application: Application) -> None:
-        """Count the last return of an application, at its next one or at its end."""
+        """Count the last return of an application, at its next return or at its end."""
         prompt, cached = self.open.pop(application.application_id)
         prompt = application.prompt_tokens - prompt
         if not prompt:

@@ -16,14 +16,16 @@ from typing import Protocol, TypeVar
 from justitia_ray.units import ApplicationId, Seconds, Tokens
 
 _MOST = 4096
-_LOOKED_AT = 16
-"""Number of least recently used contexts of which the shortest is dropped above `_MOST`."""
-_MOST_OF_ONE = 8
-"""Maximum number of contexts of one application."""
+_EVICTION_CANDIDATES = 16
+"""Number of least recently used contexts among which the shortest is dropped when there are more
+than `_MOST`.
+"""
+_MOST_OF_AN_APPLICATION = 8
+"""Maximum number of cached contexts of one application."""
 
 
 class _Prompted(Protocol):
-    """A context with the length of its prompt."""
+    """Interface of a context that has a prompt length."""
 
     prompt_tokens: Tokens
 
@@ -32,7 +34,7 @@ PromptedT = TypeVar("PromptedT", bound=_Prompted)
 
 
 def longest_within(contexts: Iterable[PromptedT], prompt_tokens: Tokens) -> PromptedT | None:
-    """Return the longest context that a prompt may begin with; of equal ones the last; or None."""
+    """Return the longest context that a prompt may begin with, or None; of equal ones the last."""
     longest = None
     for context in contexts:
         if context.prompt_tokens <= prompt_tokens and (
@@ -44,32 +46,36 @@ def longest_within(contexts: Iterable[PromptedT], prompt_tokens: Tokens) -> Prom
 
 @dataclass(slots=True, eq=False)
 class Context:
-    """A context of an application on a replica."""
+    """Cached context of an application on a replica."""
 
     prompt_tokens: Tokens
-    """Prompt length of the inference that left it; an inference with a longer prompt continues it.
+    """Prompt length of the inference that left the context; an inference with a longer prompt
+    continues the context.
     """
     tokens: Tokens
     """Tokens of the context that are in the replica's prefix cache."""
     used: int = 0
-    """Rank of its last use; 0: unknown, because it is from an earlier scheduler."""
+    """Rank of the context's last use; 0: unknown, because the context is from an earlier scheduler.
+    """
     idle_since: Seconds = 0.0
-    """Time at which the last lease that held it ended; 0 if it is from an earlier scheduler."""
+    """Time at which the last lease that held the context ended; 0 if the context is from an earlier
+    scheduler.
+    """
     leases: int = 0
-    """Number of leases that hold it."""
+    """Number of leases that hold the context."""
     is_live: bool = True
-    """Whether its application may submit more."""
+    """Whether the application of the context may submit more inferences."""
     shared: Tokens = 0
-    """Tokens of a branch that are those of the context from which it branched."""
+    """Tokens of a branched context that belong to the context from which it branched."""
 
     @property
     def own_tokens(self) -> Tokens:
-        """KV tokens that are counted for this context."""
+        """Return the KV tokens that are counted for this context."""
         return max(0, self.tokens - self.shared)
 
 
 class Contexts:
-    """The contexts of one replica. A change takes amortised O(1)."""
+    """Cached contexts of one replica. A change takes amortised O(1)."""
 
     def __init__(self) -> None:
         self._idle: dict[Context, ApplicationId] = {}
@@ -86,7 +92,7 @@ class Contexts:
         return len(self._idle)
 
     def idle(self) -> Iterator[tuple[ApplicationId, Context]]:
-        """Yield the contexts that no lease holds, the least recently used first."""
+        """Yield the contexts that no lease holds, the least recently used context first."""
         return ((name, context) for context, name in self._idle.items())
 
     def held(self) -> Iterator[tuple[ApplicationId, Context]]:
@@ -95,7 +101,7 @@ class Contexts:
             yield from ((name, context) for context in contexts if context.leases)
 
     def of(self, application_id: ApplicationId) -> Sequence[Context]:
-        """Return the contexts of an application, held and idle; the last is continued last."""
+        """Return the contexts of an application, held and idle, the last continued one last."""
         return self._of.get(application_id, ())
 
     def continued_by(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context | None:
@@ -117,28 +123,28 @@ class Contexts:
         return longest_within(others, prompt_tokens)
 
     def hold(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context | None:
-        """Add a lease to the context that its prompt continues; return the context or None."""
+        """Let a lease hold the context that its prompt continues; return the context or None."""
         context = self.continued_by(application_id, prompt_tokens)
         return None if context is None else self.hold_this(application_id, context)
 
     def hold_this(self, application_id: ApplicationId, context: Context) -> Context:
-        """Add a lease to a known context; return the context."""
+        """Let a lease hold a known context; return the context."""
         if context in self._idle:
-            self._take(context)
+            self._hold_idle_context(context)
             context.is_live = True
-        self._know(application_id, context)
+        self._make_last_continued(application_id, context)
         context.leases += 1
         return context
 
     def begin(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context:
-        """Return the context of a lease whose prompt was computed, a new one if necessary."""
+        """Return the context of a lease whose prompt was computed, created if necessary."""
         context = self.hold(application_id, prompt_tokens)
         return self.add(application_id, prompt_tokens) if context is None else context
 
     def add(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context:
-        """Return a new context of a lease whose prompt was computed and continues no other."""
+        """Create the context of a lease whose computed prompt continues no other context."""
         context = Context(prompt_tokens, prompt_tokens, leases=1)
-        self._know(application_id, context)
+        self._make_last_continued(application_id, context)
         return context
 
     def release(
@@ -149,7 +155,7 @@ class Contexts:
         room: Tokens,
         begun_with: Tokens | None = None,
     ) -> None:
-        """Remove a lease from its context, which becomes idle if no other lease holds it.
+        """Remove a lease from its context, which becomes idle if no other lease holds the context.
 
         Args:
             application_id: The application of the lease.
@@ -176,26 +182,28 @@ class Contexts:
         """Add an idle context as the most recently used."""
         self._uses += 1
         context.used = self._uses
-        self._add(application_id, context)
-        self._know(application_id, context)
+        self._add_context(application_id, context)
+        self._make_last_continued(application_id, context)
         if len(self._idle) > _MOST:
-            self._drop(min(islice(self._idle, _LOOKED_AT), key=lambda one: one.tokens))
+            self._remove_idle_context(
+                min(islice(self._idle, _EVICTION_CANDIDATES), key=lambda one: one.tokens)
+            )
         self.shrink(room)
 
     def recall(self, application_id: ApplicationId, prompt_tokens: Tokens, room: Tokens) -> None:
         """Add a context from before a restart, with an assumed length."""
         if application_id not in self._of:
             context = Context(prompt_tokens, prompt_tokens)
-            self._add(application_id, context)
-            self._know(application_id, context)
+            self._add_context(application_id, context)
+            self._make_last_continued(application_id, context)
             self.shrink(room)
 
     def forget(self, application_id: ApplicationId, context: Context) -> None:
-        """Remove a context that an engine did not find; its leases hold it until they end."""
+        """Remove a context that an engine did not find; leases that hold the context keep it."""
         if context in self._idle:
-            self._drop(context)
+            self._remove_idle_context(context)
         else:
-            self._unknow(application_id, context)
+            self._remove_from_application(application_id, context)
 
     def forget_before(self, context: Context) -> None:
         """Remove the idle contexts that were used before a context that has been evicted."""
@@ -203,10 +211,10 @@ class Contexts:
             oldest = next(iter(self._idle))
             if oldest.used >= context.used:
                 return
-            self._drop(oldest)
+            self._remove_idle_context(oldest)
 
     def end(self, application_id: ApplicationId) -> None:
-        """Mark the contexts of an ended application: still cached, but nothing continues them."""
+        """Mark the contexts of an ended application, which stay cached but are never continued."""
         for context in self._of.get(application_id, ()):
             if context.is_live:
                 context.is_live = False
@@ -214,19 +222,19 @@ class Contexts:
                     self.live_tokens -= context.own_tokens
 
     def shrink(self, room: Tokens) -> None:
-        """Evict the least recently used idle contexts, the last one in part, until all fit."""
+        """Evict the least recently used idle contexts until the rest fits; shorten the last one."""
         while self._idle and self.tokens > room:
             context = next(iter(self._idle))
             evicted = min(context.own_tokens, self.tokens - max(0, room))
             if evicted == context.own_tokens:
-                self._drop(context)
+                self._remove_idle_context(context)
                 continue
             context.tokens -= evicted
             self.tokens -= evicted
             self.live_tokens -= evicted * context.is_live
 
     def displaced(self, continued: Context | None, wanted: Tokens, room: Tokens) -> Tokens:
-        """Return the tokens of other contexts of live applications that a start would evict.
+        """Return the tokens of other live applications' contexts that a start would evict.
 
         Contexts of ended applications are assumed to be evenly distributed among them.
 
@@ -242,21 +250,21 @@ class Contexts:
         excess = min(all_tokens, all_tokens + wanted - room)
         return excess * live // all_tokens if excess > 0 else 0
 
-    def _add(self, application_id: ApplicationId, context: Context) -> None:
+    def _add_context(self, application_id: ApplicationId, context: Context) -> None:
         self._idle[context] = application_id
         self.tokens += context.own_tokens
         self.live_tokens += context.own_tokens * context.is_live
 
-    def _take(self, context: Context) -> ApplicationId:
+    def _hold_idle_context(self, context: Context) -> ApplicationId:
         application_id = self._idle.pop(context)
         self.tokens -= context.own_tokens
         self.live_tokens -= context.own_tokens * context.is_live
         return application_id
 
-    def _drop(self, context: Context) -> None:
-        """Remove an idle context; the part that it shares with a branch is then that one's."""
-        application_id = self._take(context)
-        self._unknow(application_id, context)
+    def _remove_idle_context(self, context: Context) -> None:
+        """Remove an idle context; tokens that it shares with a branch become the branch's."""
+        application_id = self._hold_idle_context(context)
+        self._remove_from_application(application_id, context)
         for branch in self._of.get(application_id, ()):
             if 0 < branch.shared <= context.tokens:
                 is_idle = branch in self._idle
@@ -265,18 +273,18 @@ class Contexts:
                 branch.shared = 0
                 return
 
-    def _know(self, application_id: ApplicationId, context: Context) -> None:
-        """Make a context the last continued of its application, which has a limited number."""
+    def _make_last_continued(self, application_id: ApplicationId, context: Context) -> None:
+        """Make a context the last continued context of its application."""
         contexts = self._of.setdefault(application_id, [])
         if context in contexts:
             contexts.remove(context)
         contexts.append(context)
-        if len(contexts) > _MOST_OF_ONE:
+        if len(contexts) > _MOST_OF_AN_APPLICATION:
             oldest = next((one for one in contexts if one in self._idle), None)
             if oldest is not None:
-                self._drop(oldest)
+                self._remove_idle_context(oldest)
 
-    def _unknow(self, application_id: ApplicationId, context: Context) -> None:
+    def _remove_from_application(self, application_id: ApplicationId, context: Context) -> None:
         contexts = self._of.get(application_id, [])
         if context in contexts:
             contexts.remove(context)

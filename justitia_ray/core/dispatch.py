@@ -28,11 +28,11 @@ from justitia_ray.core.suspects import Suspects
 from justitia_ray.units import ApplicationId, ClientId, LeaseId, ReplicaId, RequestId, Tokens
 
 _MAXIMUM_UNSCHEDULED = 16
-"""Maximum blocked applications scanned past in one dispatch."""
+"""Maximum number of blocked applications that a dispatch scans past."""
 
 
 class _Candidates:
-    """Applications in order, to be granted, without those of tiers at their share."""
+    """Applications in the order of their grants, without applications of tiers at their share."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -71,7 +71,7 @@ class _Candidates:
             self._take(queue.of_other_tiers(self._left_out))
 
     def keep_to(self, applications: Iterable[Application]) -> None:
-        """Exclude all other applications until the end of this dispatch."""
+        """Exclude all applications but these until the end of this dispatch."""
         self.is_kept_to_some = True
         self._take(one for one in applications if one.tier not in self._left_out)
 
@@ -81,13 +81,13 @@ class _Candidates:
         heapq.heapify(self._others)
 
     def hide_first(self) -> None:
-        """Exclude the application that `next` returned; its node is hidden from the queue."""
+        """Exclude the application that `next` returned, by hiding its node in the queue."""
         if self._left_out or self.is_kept_to_some:
             heapq.heappop(self._others)
 
 
 class Leases:
-    """Grants leases in order, and releases them; each inference has at most one."""
+    """Grants and releases leases in order; each inference has at most one lease."""
 
     def __init__(
         self, state: State, ledger: Ledger, admission: Admission, suspects: Suspects
@@ -139,12 +139,12 @@ class Leases:
             if self.shares.limits_tiers and self.tier_refuses(application, inference):
                 candidates.leave_out(application.tier)
                 continue
-            if inference.avoided and _avoids(application, placement.asking_ids()):
+            if inference.avoided and _application_avoids(application, placement.asking_ids()):
                 kept_off.append(application)
                 queue.unschedule(application)
                 continue
             if self._blocked is not None and self._is_blocked(inference):
-                break  # another search of the replicas would fail again
+                break  # another search of the replicas for this inference would fail again
             if self.shares.limits_nodes and (node := self._over_share(application, inference)):
                 if queue.hide(node, application):
                     hides = True
@@ -176,20 +176,20 @@ class Leases:
         for application in (*unscheduled, *held_back, *kept_off):
             queue.touch(application)
         if len(unscheduled) > len(line) and len(queue) == 1:
-            self.grant_all()  # all others have started, so the cap does not apply
+            self.grant_all()  # all other applications have started, so the cap on KV does not apply
 
     def _only_suspects_wait(self) -> bool:
-        """Return whether every waiting inference avoids every replica that pulls. O(suspects)."""
+        """Return whether all waiting inferences avoid all replicas that pull. O(suspects)."""
         state, queue = self._state, self._ledger.queue
         waiting = {inference.application_id for inference in self._suspects.waiting()}
-        names = [name for name in waiting if name in queue]  # the other applications are suspended
+        names = [name for name in waiting if name in queue]  # the others are suspended
         if len(queue) > len(names):
             return False
         asking = self.placement.asking_ids()
-        return all(_avoids(state.applications[name], asking) for name in names)
+        return all(_application_avoids(state.applications[name], asking) for name in names)
 
     def stays_blocked(self, submitted: Inference) -> bool:
-        """Return whether a new submission stays behind the first in order, which fitted nowhere.
+        """Return whether a submission stays behind the first application, which fitted nowhere.
 
         True only if no memory has become free since. Whether another application now comes before
         the first is not checked: the dispatch after the next report does.
@@ -203,11 +203,11 @@ class Leases:
         return own is first or not self._ledger.queue.may_precede(own, first)
 
     def _is_blocked(self, inference: Inference) -> bool:
-        """Return whether this inference was first and fitted nowhere, with nothing freed since."""
+        """Return whether this inference was first and fitted nowhere, and no memory was freed."""
         return self._blocked == (inference, self._state.headroom_changes)
 
     def _over_share(self, application: Application, inference: Inference) -> ClientId | None:
-        """Return the node of the tree of tenants whose share forbids this inference, or None."""
+        """Return the node of the tenant tree whose share forbids this inference, or None."""
         tokens = self._most_tokens(inference)
         kv_tokens = self._state.kv_tokens()
         return self.shares.refuses(application.tenant, tokens, kv_tokens, application.tier)
@@ -218,7 +218,7 @@ class Leases:
         return self.shares.tier_refuses(application.tier, tokens, self._state.kv_tokens())
 
     def _most_tokens(self, inference: Inference) -> Tokens:
-        """Return the most KV that an inference may add, over the replicas that pull."""
+        """Return the most KV that an inference may add on any replica that pulls for work."""
         most = inference.expected_footprint().full_tokens
         if not inference.shares:
             return most
@@ -226,7 +226,7 @@ class Leases:
         return max((footprint.full_tokens for footprint in beside), default=most)
 
     def _grant_one(self, application: Application, cap: float, line: Line) -> bool:
-        """Grant the first of an application's inferences that can start; return whether one has.
+        """Grant an application's first inference that can start; return whether one could.
 
         One that waits for the replica that holds its context is added to the line.
 
@@ -264,7 +264,7 @@ class Leases:
         lease_id = f"{state.lease_prefix}{state.grants}"
         priority = ledger.policy.engine_priority(application, inference, state.grants)
         ledger.remove_waiting(application, inference)
-        self._bind(inference, replica, lease_id, priority)
+        self._create_lease(inference, replica, lease_id, priority)
         if replica.prompt_budget is not None:
             replica.prompt_budget -= inference.prompt_tokens
         if application.first_dispatched_at is None:
@@ -291,11 +291,11 @@ class Leases:
         application = self._state.applications[inference.application_id]
         grants = self._state.grants
         priority = self._ledger.policy.engine_priority(application, inference, grants)
-        self._bind(inference, replica, lease_id, priority)
+        self._create_lease(inference, replica, lease_id, priority)
         self._ledger.adopted(application, inference)
 
     def release(self, inference: Inference) -> Lease:
-        """Remove the lease of an inference, and return it."""
+        """Remove and return the lease of an inference."""
         assert inference.lease_id is not None
         self._state.headroom_changes += 1
         self._state.memory_releases += 1
@@ -314,11 +314,13 @@ class Leases:
         return lease
 
     def abort(self, lease: Lease) -> None:
-        """Send the replica the command to stop the sequences of a lease."""
+        """Command a replica to stop the sequences of a lease."""
         self._state.actions.append(Abort(lease.replica_id, lease.lease_id))
 
     def expire(self, lease_id: LeaseId) -> Inference | None:
-        """Abort a lease whose payload never arrived; return its inference, or None if it arrived.
+        """Abort a lease whose payload never arrived.
+
+        Return the inference, or None if it arrived.
 
         A replica that is connected and silent may have the payload: the lease is checked again
         later.
@@ -340,7 +342,7 @@ class Leases:
         self._retry_connections_later(inference)
 
     def retry_connections(self, request_id: RequestId) -> None:
-        """Allow an inference to use all replicas again, unless another replica could hold it."""
+        """Allow an inference on all replicas again, unless another replica could hold it."""
         state = self._state
         inference = state.inferences.get(request_id)
         if inference is None:
@@ -355,10 +357,10 @@ class Leases:
         due = self._state.now + self._state.timeouts.reconnect_s
         self._state.deadlines.set(due, DeadlineKind.RECONNECT, inference.request_id)
 
-    def _bind(
+    def _create_lease(
         self, inference: Inference, replica: KnownReplica, lease_id: LeaseId, priority: int
     ) -> None:
-        """Create the lease of a waiting inference on a replica."""
+        """Create a lease for a waiting inference on a replica."""
         state = self._state
         move(inference, InferenceState.LEASED)
         inference.lease_id = lease_id
@@ -391,6 +393,6 @@ class Leases:
             self._suspects.keep_apart()
 
 
-def _avoids(application: Application, replicas: set[ReplicaId]) -> bool:
-    """Return whether every waiting inference of an application avoids all of some replicas."""
+def _application_avoids(application: Application, replicas: set[ReplicaId]) -> bool:
+    """Return whether all waiting inferences of an application avoid all of these replicas."""
     return all(replicas <= inference.avoided for inference in application.waiting.values())

@@ -27,45 +27,52 @@ from justitia_ray.core.tenants import SEPARATOR
 from justitia_ray.units import ClientId, Seconds
 
 HORIZON_S: Seconds = 120.0
-"""Longest time until a slot. Beyond it no slot is assigned: OpenAI's client would give up."""
+"""Longest time in seconds until a slot. No later slot is assigned, because OpenAI's client would
+give up before the slot.
+"""
 DEFAULT_RATE = 1.0
-"""Departures per second that are assumed at first; counts as one departure, and less with each that
-is observed.
+"""Departures per second that are assumed before any departure; the assumption counts as one
+departure, and less with each observed departure.
 """
 _MEMORY_S: Seconds = 30.0
 """Time constant of the decay of observed departures, while anything can depart."""
 _LEAST_SEEN = 32.0
-"""Number of departures that never decay: with fewer, the rate is wrong by more than a fifth one
-time in four. At the first refusal older ones are reduced to this number, because a rate observed
-under less load is only a guess.
+"""Number of departures that never decay: with fewer, the rate is wrong by more than a fifth in one
+case of four. At the first refusal older departures are reduced to this number, because a rate
+observed under less load is only a guess.
 """
 _USUAL_GAPS = 4.0
-"""Mean gaps between departures that may pass without one, before the estimated rate falls."""
-_SPREAD = 0.3
-"""Standard deviations of a Poisson count added to a slot: departures are uneven."""
-_SPREAD_AGAIN = 1.5
-"""Standard deviations added to the slot of a caller whose retry found no place: clients try twice,
-and nine times in ten a place is free by then.
+"""Mean gaps between departures that may pass without a departure before the estimated rate falls.
 """
-_SPARE = 1.04
-"""Factor on a slot's time, so that callers that the jitter brings early find a place."""
-_LATE_PART = 0.1
-"""Fraction of its wait by which a caller may return after its slot: answers spread callers by as
-much.
+_SLOT_DEVIATIONS = 0.3
+"""Standard deviations of a Poisson count added to the time of a slot, because departures are
+uneven.
+"""
+_RETRY_SLOT_DEVIATIONS = 1.5
+"""Standard deviations added to the slot of a caller whose retry found no place. Clients retry
+twice, and in nine of ten cases a place is free by then.
+"""
+_SLOT_TIME_FACTOR = 1.04
+"""Factor on a slot's time, so that callers that the jitter brings early find a free place."""
+_LATE_FRACTION = 0.1
+"""Fraction of the caller's wait by which the caller may return after its slot: answers spread
+callers by as much.
 """
 _LATE_S: Seconds = 1.0
-"""Additional time by which a caller may return late."""
+"""Additional time in seconds by which a caller may return after its slot."""
 _MAXIMUM_TENANTS = 1_024
 _MAXIMUM_SLOTS = 16_384
-"""Maximum slots of a tenant that are not due: at 130 per second they reach the horizon."""
-_TIMES_THE_REST = 4
-"""Factor on the free places up to which a tenant may have places (`TenantQuota`)."""
+"""Maximum number of a tenant's slots that are not due: at 130 slots per second they reach the
+horizon.
+"""
+_MAXIMUM_PLACES_PER_FREE = 4
+"""Multiple of the free places that a tenant's places may reach (`TenantQuota`)."""
 _OTHER = "\0other"
-"""Tenant of departures and slots once the table is full; no tenant can have this name."""
+"""Tenant name for departures and slots when the table is full; no tenant can have this name."""
 
 
 class Departures:
-    """Rate of departures while anything can depart."""
+    """Rate of departures (ended applications or inferences) while anything can depart."""
 
     def __init__(self) -> None:
         self._count = 0.0
@@ -74,7 +81,7 @@ class Departures:
         """Last departure that left something; None: nothing is known to be left."""
 
     def depart(self, now: Seconds, left: int) -> None:
-        """Count a departure; `left` are still there."""
+        """Count a departure after which `left` applications or inferences remain."""
         if self._since is not None:
             gap_s = max(0.0, now - self._since)
             kept = max(math.exp(-gap_s / _MEMORY_S), 1 - 1 / _LEAST_SEEN)
@@ -83,13 +90,16 @@ class Departures:
         self._since = now if left > 0 else None
 
     def discount(self) -> None:
-        """Reduce the weight of past departures to that of the minimum kept."""
+        """Reduce the weight of past departures to the minimum that is always kept."""
         if self._count > _LEAST_SEEN:
             self._exposure_s *= _LEAST_SEEN / self._count
             self._count = _LEAST_SEEN
 
     def rate(self, now: Seconds) -> float:
-        """Return departures per second, above 0; a long time since the last one lowers the rate."""
+        """Return departures per second, above 0.
+
+        The rate falls after a long time without departures.
+        """
         default = 1 / (1 + self._count)
         count, exposure_s = self._count + default, self._exposure_s + default / DEFAULT_RATE
         silent_s = 0.0 if self._since is None else now - self._since
@@ -97,12 +107,12 @@ class Departures:
 
 
 class Places(NamedTuple):
-    """Places reserved for returning callers, as they affect one tenant's calls."""
+    """Places reserved for returning callers, as they affect the calls of one tenant."""
 
     own: int = 0
-    """Reserved for the tenant's own callers whose slots are due."""
+    """Places reserved for the tenant's own callers whose slots are due."""
     others: int = 0
-    """Reserved places of the whole limit for due callers of other tenants."""
+    """Places of the whole limit reserved for other tenants' callers whose slots are due."""
     own_later: int = 0
     """Number of the tenant's own callers whose slots are not due yet."""
 
@@ -115,7 +125,7 @@ class _Slot(NamedTuple):
 
 
 class _Tenant:
-    """A tenant's departures, its slots that are not due, and the places reserved for due ones."""
+    """Departures of a tenant, its slots that are not due, and the places reserved for due slots."""
 
     def __init__(self, name: ClientId) -> None:
         self.name = name
@@ -126,7 +136,10 @@ class _Tenant:
         self.kept_of_whole = 0
 
     def advance(self, now: Seconds) -> None:
-        """Reserve places for slots that are due; release those of callers that did not return."""
+        """Reserve places for due slots.
+
+        Release the places of callers that did not return in time.
+        """
         while self.slots and self.slots[0].due_at <= now:
             slot = heapq.heappop(self.slots)
             heapq.heappush(self.kept, (slot.until, slot.is_whole))
@@ -135,12 +148,12 @@ class _Tenant:
             self.give_up_one()
 
     def give_up_one(self) -> None:
-        """Release the reserved place that expires first."""
+        """Release the reserved place whose reservation expires first."""
         self.kept_of_whole -= heapq.heappop(self.kept)[1]
 
 
 class Drain:
-    """Departures of one limit, in total and by the top node of the tenant's path."""
+    """Departures under one limit, in total and by the top node of the tenant's path."""
 
     def __init__(self) -> None:
         self._all = Departures()
@@ -155,7 +168,7 @@ class Drain:
     def depart(
         self, now: Seconds, left: int, tenant: ClientId | None = None, left_of_tenant: int = 0
     ) -> None:
-        """Count a departure.
+        """Count a departure of a tenant.
 
         Args:
             now: The time.
@@ -167,7 +180,7 @@ class Drain:
         self._all.depart(now, left)
         if tenant is not None:
             known = self._tenant_entry(tenant)
-            # The tenants of the shared entry are not counted apart.
+            # Tenants of the shared entry are not counted separately.
             known.departures.depart(now, left if known.name == _OTHER else left_of_tenant)
 
     def retry_after(
@@ -179,7 +192,9 @@ class Drain:
         is_whole: bool = False,
         is_again: bool = False,
     ) -> Seconds:
-        """Assign the next slot to a refused caller of a tenant; return the time until it.
+        """Assign the next slot to a refused caller of a tenant.
+
+        Return the seconds until the slot.
 
         Args:
             tenant: Path of the tenant.
@@ -198,17 +213,17 @@ class Drain:
         if not outstanding:
             departures.discount()
         if shortfall < 0:
-            shortfall = -(-shortfall // 3)  # the remainder is for callers that return early
+            shortfall = -(-shortfall // 3)  # the remaining places are for callers that return early
         ahead = max(1, outstanding + shortfall)
         rate = departures.rate(now)
         if is_whole:
             rate /= self._tenants_waiting(name, now)
-        spread = _SPREAD_AGAIN if is_again else _SPREAD
-        wait_s = _SPARE * (ahead + spread * math.sqrt(ahead)) / rate
+        spread = _RETRY_SLOT_DEVIATIONS if is_again else _SLOT_DEVIATIONS
+        wait_s = _SLOT_TIME_FACTOR * (ahead + spread * math.sqrt(ahead)) / rate
         if wait_s >= HORIZON_S or len(known.slots) >= _MAXIMUM_SLOTS:
             return HORIZON_S
         due_at = now + wait_s
-        until = due_at + _LATE_PART * wait_s + _LATE_S
+        until = due_at + _LATE_FRACTION * wait_s + _LATE_S
         heapq.heappush(known.slots, _Slot(due_at, until, is_whole))
         heapq.heappush(self._changes, (due_at, name))
         heapq.heappush(self._changes, (until, name))
@@ -217,7 +232,7 @@ class Drain:
         return wait_s
 
     def come_back(self, tenant: ClientId, now: Seconds, *, is_sure: bool = True) -> bool:
-        """Record a returning caller of a tenant; return whether one was expected.
+        """Record a returning caller of a tenant; return whether a caller was expected.
 
         A place reserved for its tenant is released. It may return before its slot if `is_sure` that
         it retries.
@@ -237,7 +252,7 @@ class Drain:
         return True
 
     def kept(self, tenant: ClientId, now: Seconds) -> Places:
-        """Return the places reserved against a tenant's new callers."""
+        """Return the places that are reserved against new callers of a tenant."""
         if not self._changes:
             return Places()
         self._advance_to(now)
@@ -253,13 +268,13 @@ class Drain:
             self._kept_of_whole += known.kept_of_whole - before
 
     def _tenants_waiting(self, name: ClientId, now: Seconds) -> int:
-        """Return the number of tenants, with this one, that wait for places of the whole limit."""
+        """Return the number of tenants, this one included, that wait for a place of the limit."""
         for other in [other for other, until in self._sharing_until.items() if until <= now]:
             del self._sharing_until[other]
         return len(self._sharing_until) + (name not in self._sharing_until)
 
     def _tenant_entry(self, tenant: ClientId) -> _Tenant:
-        """Return a tenant's entry: its top node's, or the shared one if the table is full."""
+        """Return the entry of a tenant's top node, or the shared entry if the table is full."""
         top = _top_node(tenant)
         known = self._tenants.get(top)
         if known is None and len(self._tenants) >= _MAXIMUM_TENANTS:
@@ -271,12 +286,12 @@ class Drain:
 
 
 Kept = tuple[int, int]
-"""Places reserved for returning callers: of a tenant, and of all."""
+"""Number of places reserved for returning callers: of a tenant, and of all tenants."""
 NOTHING_KEPT: Kept = (0, 0)
 
 
 class TenantQuota:
-    """The count of open applications or inferences, in all and by tenant, and its limit.
+    """Count of open applications or inferences, in total and by tenant, with its limit.
 
     A tenant may have at most four times the free places: alone, four fifths of the limit. A tenant
     that takes all that it may so leaves places to later ones: k such tenants leave 1/(4k + 1) of
@@ -286,7 +301,7 @@ class TenantQuota:
     """
 
     def __init__(self, limit: int | None = None) -> None:
-        """Start at zero.
+        """Create a quota with a count of 0.
 
         Args:
             limit: How many there may be in all; None is no limit.
@@ -297,11 +312,11 @@ class TenantQuota:
         self._drain = Drain()
 
     def count_of(self, tenant: str) -> int:
-        """Return the count of all tenants below a tenant's top node."""
+        """Return the count of all tenants below the top node of a tenant."""
         return self._by_tenant.get(_top_node(tenant), 0)
 
     def admits(self, tenant: str, now: Seconds, *, is_retry: bool | None) -> bool:
-        """Return whether there is room for a tenant's call.
+        """Return whether there is a free place for a call of a tenant.
 
         A call that returns after a refusal may take the places reserved for such calls, and so may
         one that does not state whether it returns. A first call may not take them, and lets those
@@ -318,7 +333,7 @@ class TenantQuota:
         return self.has_room(tenant, (own, min(own + places.others, most)))
 
     def next_slot(self, tenant: str, now: Seconds, *, is_again: bool = False) -> Seconds:
-        """Return the time after which a tenant's call that is refused now should be repeated."""
+        """Return the seconds after which a refused call of a tenant should be repeated."""
         places, most = self._drain.kept(tenant, now), self.most_kept()
         kept = min(places.own, most), min(places.own + places.others, most)
         return self._drain.retry_after(
@@ -330,38 +345,38 @@ class TenantQuota:
         )
 
     def has_room(self, tenant: str, kept: Kept = NOTHING_KEPT) -> bool:
-        """Return whether the tenant may have one more, besides reserved places."""
+        """Return whether a tenant may have one more place, beside the reserved places."""
         if self.limit is None:
             return True
         free = self.limit - self.total - kept[1]
-        return free > 0 and self.count_of(tenant) + kept[0] < _TIMES_THE_REST * free
+        return free > 0 and self.count_of(tenant) + kept[0] < _MAXIMUM_PLACES_PER_FREE * free
 
     def is_full(self, kept: Kept = NOTHING_KEPT) -> bool:
-        """Return whether no tenant may have one more, besides reserved places."""
+        """Return whether no tenant may have one more place, beside the reserved places."""
         return self.limit is not None and self.total + kept[1] >= self.limit
 
     def shortfall(self, tenant: str, kept: Kept = NOTHING_KEPT) -> int:
-        """Return the number of places to free before the tenant may take one more."""
+        """Return the number of places to free before a tenant may have one more."""
         if self.limit is None:
             return 0
         free = self.limit - self.total - kept[1]
         if free <= 0:
             return 1 - free
         count = self.count_of(tenant) + kept[0]
-        return (count - _TIMES_THE_REST * free) // (_TIMES_THE_REST + 1) + 1
+        return (count - _MAXIMUM_PLACES_PER_FREE * free) // (_MAXIMUM_PLACES_PER_FREE + 1) + 1
 
     def most_kept(self) -> int:
         """Return the most places to reserve: a quarter, so that new callers are admitted, too."""
         return 0 if self.limit is None else self.limit // 4
 
     def arrive(self, tenant: str) -> None:
-        """Count one more. Restored items may exceed the quota."""
+        """Count one more application or inference. Restored items may exceed the quota."""
         self.total += 1
         top = _top_node(tenant)
         self._by_tenant[top] = self._by_tenant.get(top, 0) + 1
 
     def depart(self, tenant: str, now: Seconds) -> None:
-        """Count one less.
+        """Count one application or inference less.
 
         Raises:
             KeyError: If the tenant has none.

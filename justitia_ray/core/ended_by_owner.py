@@ -6,11 +6,11 @@ from justitia_ray.core.actions import Refusal
 from justitia_ray.units import ApplicationId, Seconds
 
 _MOST = 20_000
-"""Maximum number of ids, a few megabytes; the oldest are dropped first."""
+"""Maximum number of application ids, a few megabytes; the oldest ids are dropped first."""
 
 
 class EndedByOwner:
-    """Applications that a call has cancelled or closed, with the kind of end.
+    """Applications that an owner's call has cancelled or closed, with the kind of end.
 
     An agent is not informed that its application was cancelled, and goes on to call: without this
     record its next call would start a new application with the same id. An explicit opening makes
@@ -27,7 +27,7 @@ class EndedByOwner:
         self._kept_s = kept_s
         self._most = most
         self._ended: dict[ApplicationId, tuple[Seconds, Refusal]] = {}
-        """Time and kind of each end, the earliest first."""
+        """Time and kind of each application's end, the earliest end first."""
 
     def note(self, application_id: ApplicationId, reason: Refusal, now: Seconds) -> None:
         """Record the end of an application; `reason` is the answer to its next inference."""
@@ -37,21 +37,21 @@ class EndedByOwner:
             del self._ended[next(iter(self._ended))]
 
     def reopen(self, application_id: ApplicationId) -> None:
-        """Accept inferences under the id again."""
+        """Accept inferences under an application id again."""
         self._ended.pop(application_id, None)
 
     def refusal(self, application_id: ApplicationId, now: Seconds) -> Refusal | None:
-        """Return why the id accepts no inferences now; None if it does."""
-        self._drop_old(now)
+        """Return why an application id accepts no inferences now; None if it accepts inferences."""
+        self._drop_expired_ends(now)
         ended_at, reason = self._ended.get(application_id, (-math.inf, None))
         return reason if now - ended_at < self._kept_s else None
 
     def recent(self, now: Seconds) -> list[tuple[ApplicationId, str, Seconds]]:
-        """Return id, reason and age (seconds) of each recorded end, the latest last."""
-        self._drop_old(now)
+        """Return id, reason and age (seconds) of each recorded end, the latest end last."""
+        self._drop_expired_ends(now)
         return [(name, reason.value, now - at) for name, (at, reason) in self._ended.items()]
 
-    def _drop_old(self, now: Seconds) -> None:
+    def _drop_expired_ends(self, now: Seconds) -> None:
         while self._ended:
             oldest, (ended_at, _) = next(iter(self._ended.items()))
             if now - ended_at < self._kept_s:

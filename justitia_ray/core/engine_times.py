@@ -13,8 +13,9 @@ from justitia_ray.core.least_squares import KEEP, DecayingFit
 from justitia_ray.units import ReplicaId, Seconds, Tokens
 
 _ITERATIONS = 16
-"""Least length of a stretch. A prompt counts with its first token, although it may have been
-computed in part before the stretch."""
+"""Smallest number of iterations of a measured stretch. A prompt counts with its first token,
+although the prompt may have been computed in part before the stretch.
+"""
 
 
 @dataclass(slots=True)
@@ -26,7 +27,7 @@ class _Stretch:
 
 
 class EngineTimes:
-    """Fits the times of prompt tokens and iterations. O(1) a report."""
+    """Fits the times of a prompt token and of an iteration to replicas' reports. O(1) a report."""
 
     def __init__(self) -> None:
         self._stretches: dict[ReplicaId, _Stretch] = {}
@@ -38,7 +39,7 @@ class EngineTimes:
 
     @property
     def iteration_s(self) -> Seconds:
-        """Mean seconds of an iteration, the prompts that it computes included; 0 before any."""
+        """Return the mean seconds of an iteration, its prompts included; 0 before any report."""
         return self._lasted_s / self._iterations if self._iterations else 0.0
 
     def report(
@@ -51,7 +52,7 @@ class EngineTimes:
         *,
         is_busy: bool,
     ) -> None:
-        """Record what a replica has done since its last report.
+        """Record what a replica has computed since its last report.
 
         Args:
             replica_id: The replica.
@@ -67,14 +68,14 @@ class EngineTimes:
             stretch.output_tokens += output_tokens
             stretch.computed_tokens += computed_tokens
             if stretch.iterations >= _ITERATIONS:
-                self._add(stretch, now - stretch.began_at)
+                self._add_stretch(stretch, now - stretch.began_at)
                 stretch = None
         if not is_busy:
             self._stretches.pop(replica_id, None)
         elif stretch is None:
             self._stretches[replica_id] = _Stretch(now)
 
-    def _add(self, stretch: _Stretch, lasted_s: Seconds) -> None:
+    def _add_stretch(self, stretch: _Stretch, lasted_s: Seconds) -> None:
         self._lasted_s = KEEP * self._lasted_s + lasted_s
         self._iterations = KEEP * self._iterations + stretch.iterations
         row = stretch.iterations, stretch.output_tokens, stretch.computed_tokens

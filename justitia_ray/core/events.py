@@ -29,7 +29,7 @@ from justitia_ray.units import (
 
 @dataclass(frozen=True, slots=True)
 class ApplicationArrived:
-    """An application was opened. The event may be repeated.
+    """An application was opened. This event may be repeated.
 
     Raises:
         ValueError: If the idle time is not above 0: no record with it could be read again.
@@ -42,37 +42,43 @@ class ApplicationArrived:
     predicted_kv_token_time: KvTokenTime
     ingress_id: IngressId
     predicted_cost: float | None = None
-    """Predicted cost in the unit of the policy's cost function, if that is not KV token-time. None:
-    the application is charged the minimum, and more by rule 1 of `fair_share` as it is served.
+    """Predicted cost in the unit of the policy's cost function, if that unit is not KV token-time.
+    None: the application is charged the minimum, and more by rule 1 of `fair_share` as it is
+    served.
     """
     true_kv_token_time: KvTokenTime | None = None
-    """True service, available in simulators and replays only; the lag is measured with it."""
+    """True service of the application, available in simulators and replays only; the lag is
+    measured with it.
+    """
     charge_kv_token_time: KvTokenTime | None = None
     """Amount charged to the account instead of the prediction (rule 6 of `fair_share`)."""
     resubmitted: bool = False
-    """Whether the ingress had it open under an earlier scheduler; then no quota rejects it."""
+    """Whether the ingress had the application open under an earlier scheduler; then no quota
+    rejects the application.
+    """
     recognized_by: str = ""
     """Name of the rule by which the ingress recognised the application; empty if unknown."""
     idle_s: Seconds | None = None
-    """How long the application may be idle before it ends; None: `Timeouts.application_s`. Above 0.
+    """Seconds for which the application may be idle before it ends, above 0; None:
+    `Timeouts.application_s`.
     """
     expected_stages: tuple[ExpectedStage, ...] = ()
     """Expected stages of the application, from the first; empty if unknown."""
     deadline_s: Seconds | None = None
-    """Limit on the wait of each inference that has no deadline itself (seconds, above 0)."""
+    """Limit on the wait of each inference without a deadline of its own (seconds, above 0)."""
     tier: str = DEFAULT_TIER
-    """Service tier: the weight is multiplied by its factor."""
+    """Service tier of the application, whose factor multiplies the weight."""
     is_retry: bool | None = None
-    """Whether the caller repeats a request that was refused; None: the caller does not state it."""
+    """Whether the caller repeats a refused request; None: the caller does not state this."""
     keeps_ends: bool = False
-    """Whether the ingress keeps ends until it receives `EndsStored` for them."""
+    """Whether the ingress keeps ends of inferences until `EndsStored` confirms them."""
     is_counted: bool = False
-    """Whether the ingress has confirmation that the application is over, counted and stored. It is
-    then opened again because answers were lost and some of its inferences still wait.
+    """Whether the ingress knows that the application is over, counted and stored. The ingress then
+    opens the application again, because answers were lost and some inferences still wait.
     """
     reopens: bool = False
-    """Whether the owner opened it by an explicit call; this is allowed even under the id of an
-    application that was recently cancelled or closed.
+    """Whether the owner opened the application by an explicit call, which is allowed even under the
+    id of an application that was recently cancelled or closed.
     """
 
     def __post_init__(self) -> None:
@@ -84,21 +90,24 @@ class ApplicationArrived:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationClosed:
-    """The owner of an application submits no more; its inferences go on to their ends."""
+    """The owner of an application submits no more inferences.
+
+    The present inferences run to their ends.
+    """
 
     application_id: ApplicationId
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationCancelled:
-    """The owner of an application has cancelled it: its inferences are stopped."""
+    """The owner of an application has cancelled the application: its inferences are stopped."""
 
     application_id: ApplicationId
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationReopened:
-    """The owner of an application opens its id again.
+    """The owner of an application opens the application's id again.
 
     A stopped application ends now if no more reports on it can come; a closed one continues.
     """
@@ -124,7 +133,7 @@ class ApplicationDeprioritised:
 
 @dataclass(frozen=True, slots=True)
 class InferenceSubmitted:
-    """An inference was submitted. The event may be repeated."""
+    """An inference was submitted. This event may be repeated."""
 
     request_id: RequestId
     application_id: ApplicationId
@@ -135,50 +144,54 @@ class InferenceSubmitted:
     max_output_tokens: Tokens
     choices: int = 1
     resubmitted: bool = False
-    """Whether it had been submitted to an earlier scheduler."""
+    """Whether the inference had been submitted to an earlier scheduler."""
     age_s: Seconds = 0.0
-    """Time since it was first submitted."""
+    """Seconds since the inference was first submitted."""
     lease_id: LeaseId | None = None
     """Lease of an earlier scheduler that the inference holds."""
     true_output_tokens: Tokens | None = None
-    """True output length, available in simulators and replays only, for policies that need it."""
+    """True number of output tokens, available in simulators and replays only, for policies that
+    need it.
+    """
     stage: int | None = None
-    """Stage of its application (`stages`), as its ingress counts it. The ingress learns of an end
-    before the scheduler does, but may not see all inferences of the application.
+    """Stage of the application (`stages`), as the ingress counts stages. The ingress learns of an
+    end before the scheduler does, but may not see all inferences of the application.
     """
     remaining_kv_token_time: KvTokenTime | None = None
-    """Service that its application is now expected to need from this stage on, if known."""
+    """Service that the application is now expected to need from this stage on, if known."""
     expected_stages: tuple[ExpectedStage, ...] = ()
-    """Expected stages of its application from this one on; empty if the expectation has not
+    """Expected stages of the application from this stage on; empty if the expectation has not
     changed.
     """
     deadline_s: Seconds | None = None
-    """Limit on its wait from first submission to first lease (seconds); None: the application's
-    limit, inf: no limit. It does not apply to an inference that claims a lease.
+    """Limit on the inference's wait from first submission to first lease (seconds); None: the
+    application's limit, inf: no limit. The limit does not apply to an inference that claims a
+    lease.
     """
     is_retry: bool | None = None
-    """Whether the caller repeats a request that was refused; None: the caller does not state it."""
+    """Whether the caller repeats a refused request; None: the caller does not state this."""
     is_counted: bool | None = None
-    """Whether its ingress has confirmation that its end is counted and stored; None: the ingress
+    """Whether the ingress knows that the inference's end is counted and stored; None: the ingress
     keeps no ends.
     """
     outcome: Outcome | None = None
-    """How the inference ended for its ingress, under an earlier scheduler. It is then not run
-    again, only counted if it has not been. None: it has not ended.
+    """How the inference ended for its ingress under an earlier scheduler. The inference is then not
+    run again, only counted if it has not been. None: the inference has not ended.
     """
     reserve_output_tokens: Tokens | None = None
-    """Output that its tenant's quotas reserve for it; None: its maximum."""
+    """Output tokens that the tenant's quotas reserve for the inference; None: its maximum."""
     least_output_tokens: Tokens = 0
-    """Output that it certainly produces."""
+    """Fewest output tokens that the inference certainly produces."""
     prefixes: bytes = b""
-    """Beginnings that its prompt may share with other prompts (`prefixes.pack_prefixes`)."""
+    """Beginnings that the prompt may share with other prompts (`prefixes.pack_prefixes`)."""
     copies: int = 1
-    """Number of choices of each prompt, if the engine stores their common part once."""
+    """Number of choices of each prompt, if the engine stores the common part of the choices once.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceCancelled:
-    """The caller of an inference has disconnected or cancelled it."""
+    """The caller of an inference has disconnected or cancelled the inference."""
 
     request_id: RequestId
 
@@ -187,23 +200,23 @@ class NackReason(StrEnum):
     """Why an ingress could not use a lease."""
 
     LEASE = "lease"
-    """The replica does not hold the lease, or its engine died during the call."""
+    """The replica does not hold the lease, or the engine died during the call."""
     CONNECTION = "connection"
-    """The ingress cannot reach the replica. Other ingresses may, so the replica gets leases as
-    before.
+    """The ingress cannot reach the replica. Other ingresses may reach the replica, so the replica
+    gets leases as before.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseNacked:
-    """The ingress could not use a lease; its inference waits again."""
+    """The ingress could not use a lease, whose inference waits again."""
 
     lease_id: LeaseId
     reason: NackReason
 
 
 class LeaseProgress(NamedTuple):
-    """Tokens of a lease so far, summed over its sequences.
+    """Tokens of a lease so far, summed over the lease's sequences.
 
     A tuple, because every pull carries one for each lease and a data class pickles slowly.
     """
@@ -213,47 +226,49 @@ class LeaseProgress(NamedTuple):
     """Prompt tokens as the engine counts them; 0 while unknown."""
     output_tokens: Tokens
     running: bool
-    """Whether the payload has reached the replica."""
+    """Whether the payload of the lease has reached the replica."""
     cached_tokens: Tokens | None = None
-    """Prompt tokens that its sequences found in the engine's cache; None until each has its first
-    token.
+    """Prompt tokens that the lease's sequences found in the engine's cache; None until each
+    sequence has its first token.
     """
     recomputed_tokens: Tokens = 0
-    """Tokens that the engine computed again after it had preempted its sequences."""
+    """Tokens that the engine computed again after a preemption of the lease's sequences."""
 
 
 class LeaseFinished(NamedTuple):
-    """The final report of a lease; a tuple for the reason of `LeaseProgress`."""
+    """Final report of a lease; a tuple for speed, as `LeaseProgress` is."""
 
     lease_id: LeaseId
     prompt_tokens: Tokens
-    """Prompt tokens. If the lease was cut short: those of sequences that had their first token, and
-    an estimate of what was read of the others.
+    """Prompt tokens of the lease. If the lease was cut short: those of sequences that had their
+    first token, and an estimate of what was read of the other sequences.
     """
     output_tokens: Tokens
     outcome: Outcome | None
-    """How the inference ended; None: the engine died under it, and it waits again."""
+    """How the inference ended; None: the engine died during the inference, which waits again."""
     booked: bool = False
-    """Whether an earlier scheduler has confirmed this end: its service is in the restored accounts.
+    """Whether an earlier scheduler has confirmed this end: the service of the lease is in the
+    restored accounts.
     """
     cached_tokens: Tokens | None = None
-    """Prompt tokens that its sequences found in the engine's cache; None: no sequence had a token.
+    """Prompt tokens that the lease's sequences found in the engine's cache; None: no sequence had a
+    token.
     """
     recomputed_tokens: Tokens = 0
-    """Tokens that the engine computed again after it had preempted its sequences."""
+    """Tokens that the engine computed again after a preemption of the lease's sequences."""
 
 
 class LeaseRun(NamedTuple):
-    """A lease that was running on an engine when it failed."""
+    """A lease that was running on an engine when the engine failed."""
 
     lease_id: LeaseId
     ran_s: Seconds
-    """Time since the payload reached the engine."""
+    """Seconds since the payload of the lease reached the engine."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFailed:
-    """The engine of a replica failed; its leases are requeued.
+    """The engine of a replica failed, and the leases of the replica are requeued.
 
     The replica is granted nothing more. With the cause `crash` the inferences are suspects.
     Repeating it is harmless.
@@ -261,7 +276,7 @@ class EngineFailed:
 
     replica_id: ReplicaId
     failure_id: str
-    """Name of this failure: the replica's id, if its engine can fail only once."""
+    """Name of the engine failure: the replica's id, if its engine can fail only once."""
     cause: FailureCause
     ran: tuple[LeaseRun, ...]
     """Leases that had reached the engine and had not ended."""
@@ -279,35 +294,37 @@ class ReplicaCrashed:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPulled:
-    """A replica pulls for work: heartbeat, metering and completions in one event."""
+    """A replica pulls for work, and reports heartbeat, tokens and ends of leases in one event."""
 
     replica_id: ReplicaId
     capacity: ReplicaCapacity
     free_kv_tokens: Tokens
-    """Free KV by the engine's gauge."""
+    """Free KV tokens by the engine's gauge."""
     progress: tuple[LeaseProgress, ...] | None = ()
-    """Progress of every lease that it holds; a running lease that is missing is lost. None: the
-    pull says nothing about them, and all continue.
+    """Progress of every lease that the replica holds; a running lease that is missing is lost.
+    None: the pull has no progress, and all leases continue.
     """
     finished: tuple[LeaseFinished, ...] = ()
-    """Ends of leases, each repeated until the answer to a pull that contained it has arrived."""
+    """Ends of leases; each end is repeated until the answer to a pull with this end has arrived."""
     draining: bool = False
-    """Whether it takes no new lease."""
+    """Whether the replica is draining and takes no new lease."""
     stalled: bool = False
-    """Whether its engine is alive but makes no steps; its leases are requeued."""
+    """Whether the replica's engine is alive but makes no steps; the leases of the replica are
+    requeued.
+    """
     hangs: bool = False
-    """Whether it is stalled although no engine process is suspended by a signal: one of its
-    inferences may be the cause.
+    """Whether the replica is stalled although no engine process is suspended by a signal: one of
+    its inferences may be the cause.
     """
     connected: bool = False
-    """Whether it has a connection, so that its silence does not mean that it is lost;
+    """Whether the replica has a connection, so that its silence does not mean that it is lost;
     `ReplicaDisconnected` reports the end of the connection.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaReported:
-    """A known replica reports progress; leases that it does not name continue.
+    """A known replica reports progress of leases; leases that the report does not name continue.
 
     For drivers that lose no messages, such as a simulator. A pull, in contrast, asks for work,
     withdraws idle applications (rule 4), and is checked against the leases and ends that the core
@@ -318,36 +335,36 @@ class ReplicaReported:
     progress: tuple[LeaseProgress, ...] = ()
     finished: tuple[LeaseFinished, ...] = ()
     asks: bool = False
-    """Whether it takes work until the next `PullAnswered`."""
+    """Whether the replica takes work until the next `PullAnswered`."""
     most_prompt_tokens: Tokens | None = None
-    """Most prompt tokens that it accepts at once; None: no limit."""
+    """Most prompt tokens that the replica accepts at once; None: no limit."""
     withdraws: bool = False
-    """Whether idle applications are withdrawn: they submit nothing more at this instant."""
+    """Whether idle applications are withdrawn, because they submit nothing more at this time."""
     reserved_kv_tokens: Tokens = 0
-    """KV that is neither free nor held by leases."""
+    """KV tokens that are neither free nor held by leases."""
 
 
 @dataclass(frozen=True, slots=True)
 class PullAnswered:
-    """The answer to a replica's pull was sent: no more grants until it pulls again."""
+    """The answer to a replica's pull was sent: no more grants until the replica pulls again."""
 
     replica_id: ReplicaId
     pulls_again: bool = False
-    """Whether it pulls again as soon as it has the answer. Until then it may be granted inferences
-    of applications whose contexts it holds.
+    """Whether the replica pulls again as soon as it has the answer. Until then it may be granted
+    inferences of applications whose contexts the replica holds.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLost:
-    """A replica is dead."""
+    """A replica is dead: it is removed, and its leases are requeued."""
 
     replica_id: ReplicaId
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDisconnected:
-    """The last connection of a replica closed; the replica is lost if it does not pull in time."""
+    """The last connection of a replica closed; without a pull in time the replica is lost."""
 
     replica_id: ReplicaId
 
@@ -361,7 +378,7 @@ class IngressHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Resubmitted:
-    """An ingress has resubmitted everything that it had from earlier schedulers."""
+    """An ingress has resubmitted all inferences that it had from earlier schedulers."""
 
     ingress_id: IngressId
 
@@ -373,7 +390,7 @@ class StateStored:
 
 @dataclass(frozen=True, slots=True)
 class EndsAcknowledged:
-    """An ingress has confirmed an `EndsStored`."""
+    """An ingress has confirmed that it received an `EndsStored`."""
 
     told: EndsStored
 
@@ -389,7 +406,7 @@ class PolicyChanged:
 
 @dataclass(frozen=True, slots=True)
 class TenantsChanged:
-    """The operator changed the tenants or tiers; debts are kept."""
+    """The operator changed the tenants or the tiers; debts are kept."""
 
     tenants: TenantTree
     tiers: Mapping[str, Tier] = field(default_factory=lambda: TIERS)
@@ -397,16 +414,19 @@ class TenantsChanged:
 
 @dataclass(frozen=True, slots=True)
 class PrefillMeasured:
-    """A replica has measured the cost of computing prompts; the first of a release counts."""
+    """A replica has measured the cost of computing prompts.
+
+    The first measurement of a release counts.
+    """
 
     cost: PrefillCost
     release: str
-    """Release of the service that measured it."""
+    """Release of the service that measured the cost."""
 
 
 @dataclass(frozen=True, slots=True)
 class DeadlinePassed:
-    """A deadline was reached without another event."""
+    """A deadline of the core was reached without another event."""
 
 
 Event: TypeAlias = (

@@ -15,32 +15,32 @@ from justitia_ray.units import ApplicationId, LeaseId, Tokens
 
 Extension = tuple[tuple[Tokens, Tokens], ...]
 """Pairs (end in iterations, KV tokens), earliest first: shared KV that is not freed at that end
-because one more lease uses it.
+because one more lease uses the KV.
 """
 
 
 class Footprint(NamedTuple):
-    """KV memory of one lease on its replica, now and until its end.
+    """KV memory of one lease on its replica, from now until the lease's end.
 
     A tuple, because every report creates one. All sequences of a lease are assumed to be equally
     long, and gain one token per iteration. Sorts by its end.
     """
 
     iterations: Tokens
-    """Engine iterations until the inference ends."""
+    """Engine iterations until the inference of the lease ends."""
     choices: int
-    """Number of its sequences: the tokens that it gains per iteration."""
+    """Number of the lease's sequences: the tokens that the lease gains per iteration."""
     context_tokens: Tokens
-    """Prompt and generated tokens of all its sequences, without the unused parts of last blocks."""
+    """Prompt and generated tokens of all sequences, without the unused parts of last blocks."""
     application_id: ApplicationId
 
     @property
     def full_tokens(self) -> Tokens:
-        """Most KV that the lease will hold, without the unused parts of last blocks."""
+        """Return the most KV that the lease will hold, without the unused parts of last blocks."""
         return self.context_tokens + self.choices * self.iterations
 
     def held_tokens(self, block_size: Tokens) -> Tokens:
-        """Return the KV that the lease holds now, with an unused part of each last block."""
+        """Return the KV that the lease holds now, in whole blocks of each sequence."""
         return self.context_tokens + self.choices * (block_size - 1)
 
     def most_tokens(self, block_size: Tokens) -> Tokens:
@@ -48,12 +48,12 @@ class Footprint(NamedTuple):
         return self.full_tokens + self.choices * (block_size - 1)
 
     def less(self, shared: Tokens) -> "Footprint":
-        """Return the footprint without `shared` tokens, or without context if that is smaller."""
+        """Return the footprint without `shared` tokens of its context."""
         return Footprint(self[0], self[1], max(0, self[2] - shared), self[3])
 
 
 class Forecast:
-    """Ends of a replica's leases in order, and the KV held just before each. Immutable.
+    """Ends of a replica's leases in order, and the KV held just before each end. Immutable.
 
     `sequences` and `contexts` have an entry for each lease, earliest end first, and a 0 for the
     time after the last.
@@ -70,22 +70,24 @@ class Forecast:
         self.block_size = block_size
         waste = block_size - 1
         self.ends = [lease[0] for lease in leases]
-        """Iterations to the end of each lease."""
+        """Iterations until the end of each lease."""
         self.sequences = list(accumulate([lease[1] for lease in reversed(leases)], initial=0))
-        """Number of sequences that run until each end or longer."""
+        """Number of sequences that run until each lease's end or longer."""
         self.contexts = list(accumulate([lease[2] for lease in reversed(leases)], initial=0))
-        """KV that these sequences hold now, without unused parts of last blocks."""
+        """KV tokens that the sequences running until each end hold now, without unused parts of
+        last blocks.
+        """
         self.sequences.reverse()
         self.contexts.reverse()
         columns = zip(self.contexts, self.sequences, self.ends, strict=False)
         self.held = [context + choices * (waste + end) for context, choices, end in columns]
-        """KV held just before each end, in whole blocks."""
+        """KV tokens held just before each lease's end, in whole blocks."""
         self._most_from = _running_max(reversed(self.held))
         self._most_from.reverse()
         self._most_until: dict[int, list[Tokens]] = {}
 
     def peak_with(self, lease: Footprint, extension: Extension = ()) -> Tokens:
-        """Return the peak KV if one more lease starts now.
+        """Return the peak KV if another lease starts now.
 
         O(log n); O(n) if it outlasts leases that share a beginning with it.
 
@@ -144,7 +146,7 @@ def _running_max(values: Iterable[Tokens]) -> list[Tokens]:
 
 
 class Footprints(MutableMapping[LeaseId, Footprint]):
-    """Footprints by lease, with their sums. Setting and deleting are cheap: every report does it.
+    """Footprints of a replica's leases, with their sums. Setting one is cheap.
 
     The order of ends is kept over grants and ends of leases, and dropped with each report. A lease
     whose beginnings are named (`join`) is set as if it were alone and stores its unshared part;
@@ -190,25 +192,25 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
                 insort(self._ends, footprint)
             if self._forecast is not None:
                 self._former, self._forecast = self._forecast, None
-            self._count(footprint, 1)
+            self._add_to_sums(footprint, 1)
             return
         self._ends = self._forecast = self._former = None
         if before.full_tokens == footprint.full_tokens:
-            # The lease has grown as expected, the usual case: all other sums stay.
+            # The lease has grown as expected, the usual case: all other sums stay as they are.
             self.context_tokens += footprint.context_tokens - before.context_tokens
         else:
-            self._count(before, -1)
-            self._count(footprint, 1)
+            self._add_to_sums(before, -1)
+            self._add_to_sums(footprint, 1)
 
     def __delitem__(self, lease_id: LeaseId) -> None:
         self.changes += 1
         footprint = self._by_lease.pop(lease_id)
-        self._count(footprint, -1)
+        self._add_to_sums(footprint, -1)
         self._forecast = self._former = None
         if self._ends is not None:
             del self._ends[bisect_left(self._ends, footprint)]
         if self.beginnings is not None and lease_id in self._contexts:
-            self._leave(self.beginnings, lease_id)
+            self._remove_from_beginnings(self.beginnings, lease_id)
 
     def __iter__(self) -> Iterator[LeaseId]:
         return iter(self._by_lease)
@@ -221,7 +223,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         return self._held_by.get(application_id, 0)
 
     def parts(self) -> Iterator[Footprint]:
-        """Yield the KV of each lease without what it shares, and each shared beginning once.
+        """Yield the unshared KV of each lease, and the KV of each shared beginning once.
 
         Their context tokens add up to `context_tokens`, their choices to `sequences`. O(n).
         """
@@ -230,19 +232,22 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
             yield Footprint(0, 0, tokens, owner)
 
     def join(self, lease_id: LeaseId, prefixes: tuple[Prefix, ...]) -> None:
-        """Store a lease's beginnings, at least one; the caller then sets its footprint."""
+        """Store the beginnings of a lease, at least one.
+
+        The caller then sets the lease's footprint.
+        """
         if self.beginnings is None:
             self.beginnings = Beginnings()
         self._contexts[lease_id] = 0
-        self._follow(self.beginnings.join(lease_id, prefixes))
-        self._recount(self.beginnings.path(lease_id))
+        self._recount_leases(self.beginnings.join(lease_id, prefixes))
+        self._recount_beginnings(self.beginnings.path(lease_id))
 
     def note_found(self, lease_id: LeaseId, tokens: Tokens) -> None:
-        """Add the tokens that a lease did not find in the engine's cache and so stores itself."""
+        """Add the tokens that a lease stores itself, because it did not find them in the cache."""
         if self.beginnings is not None and self.beginnings.note_found(lease_id, tokens):
             self.changes += 1
             self._forecast = self._former = None
-            self._recount(self.beginnings.path(lease_id))
+            self._recount_beginnings(self.beginnings.path(lease_id))
 
     def shared_with(self, prefixes: tuple[Prefix, ...]) -> Tokens:
         """Return the length of the longest of these beginnings that a lease has; 0 if none."""
@@ -250,7 +255,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         return 0 if longest is None else longest.prefix.tokens
 
     def extension(self, prefixes: tuple[Prefix, ...], iterations: Tokens) -> Extension:
-        """Return the shared beginnings that a lease of this length would outlast."""
+        """Return the shared beginnings that would end before a lease of this length."""
         found: list[tuple[Tokens, Tokens]] = []
         node = None if self.beginnings is None else self.beginnings.longest(prefixes)
         while node is not None and (end := self._end_of(node)) < iterations:
@@ -259,7 +264,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         return tuple(found)
 
     def heirs(self, lease_id: LeaseId) -> list[tuple[LeaseId, Tokens]]:
-        """Return the leases that inherit this lease's shared beginnings, with the KV tokens."""
+        """Return the leases that inherit a lease's shared beginnings, each with the KV tokens."""
         nodes = [] if self.beginnings is None else self.beginnings.path(lease_id)
         found = []
         for node in nodes:
@@ -269,7 +274,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         return found
 
     def forecast(self, block_size: Tokens) -> Forecast:
-        """Return the forecast of these leases; cached until the next change."""
+        """Return the forecast of these leases, which is cached until the next change."""
         if self._forecast is None or self._forecast.block_size != block_size:
             if self._ends is None:
                 self._ends = sorted(self._by_lease.values())
@@ -284,7 +289,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         block_size: Tokens,
         extension: Extension = (),
     ) -> bool:
-        """Return whether these leases and one more would ever hold more than `kv_tokens`.
+        """Return whether these leases and another lease would ever hold more than `kv_tokens`.
 
         O(log n) if a cached forecast of a subset of the leases already exceeds it; otherwise the
         cost of `forecast`. `extension` is that of `Forecast.peak_with`.
@@ -302,47 +307,47 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
     def forecast_with(
         self, lease: Footprint, block_size: Tokens, extension: Extension = ()
     ) -> Forecast:
-        """Return the forecast of these leases together with one more."""
+        """Return the forecast of these leases together with another lease."""
         leases = sorted([*self.forecast(block_size).leases, lease])
         if extension:
             end, _, _, owner = lease
             leases += [Footprint(end, 0, tokens, owner) for _, tokens in extension]
-            # Subtract what the forecast already counts of them, which sorts last at its end.
+            # Subtract what the forecast counts of the shared beginnings that the lease outlives.
             leases += [Footprint(until, 0, -tokens, owner) for until, tokens in extension]
-            # A shared beginning ends with a lease, and sorts before it, so that a lease is last.
+            # A shared beginning sorts before the lease with which it ends, so that a lease is last.
             leases.sort(key=lambda one: (one.iterations, one.context_tokens < 0, one.choices))
         return Forecast(leases, block_size)
 
-    def _leave(self, beginnings: Beginnings, lease_id: LeaseId) -> None:
+    def _remove_from_beginnings(self, beginnings: Beginnings, lease_id: LeaseId) -> None:
         del self._contexts[lease_id]
         path = beginnings.path(lease_id)
-        self._follow(beginnings.leave(lease_id))
-        self._recount(path)
+        self._recount_leases(beginnings.leave(lease_id))
+        self._recount_beginnings(path)
 
-    def _follow(self, changed: Iterable[LeaseId]) -> None:
-        """Recount the leases whose shared part has changed."""
+    def _recount_leases(self, changed: Iterable[LeaseId]) -> None:
+        """Recount the leases whose shared part of the KV has changed."""
         for lease_id in changed:
             before = self._by_lease.get(lease_id)
             if before is not None:
                 assert self.beginnings is not None
                 whole = before._replace(context_tokens=self._contexts[lease_id])
-                self._count(before, -1)
+                self._add_to_sums(before, -1)
                 self._by_lease[lease_id] = whole.less(self.beginnings.shared[lease_id])
-                self._count(self._by_lease[lease_id], 1)
+                self._add_to_sums(self._by_lease[lease_id], 1)
                 self._ends = None
 
-    def _recount(self, beginnings: Iterable[Beginning]) -> None:
-        """Recount the beginnings whose leases have changed."""
+    def _recount_beginnings(self, beginnings: Iterable[Beginning]) -> None:
+        """Recount the shared beginnings whose leases have changed."""
         counted = self._counted
         for node in beginnings:
             if node in counted:
                 tokens, owner = counted.pop(node)
-                self._count(Footprint(0, 0, tokens, owner), -1)
+                self._add_to_sums(Footprint(0, 0, tokens, owner), -1)
             if len(node.leases) > 1:
                 tokens = node.held_tokens
                 owner = self._by_lease[node.bearer].application_id
                 self._counted[node] = tokens, owner
-                self._count(Footprint(0, 0, tokens, owner), 1)
+                self._add_to_sums(Footprint(0, 0, tokens, owner), 1)
 
     def _common_parts(self) -> Iterator[Footprint]:
         for node, (tokens, owner) in self._counted.items():
@@ -351,7 +356,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
     def _end_of(self, node: Beginning) -> Tokens:
         return max([self._by_lease[lease_id].iterations for lease_id in node.leases])
 
-    def _count(self, footprint: Footprint, sign: int) -> None:
+    def _add_to_sums(self, footprint: Footprint, sign: int) -> None:
         full, owner = footprint.full_tokens, footprint.application_id
         self.context_tokens += sign * footprint.context_tokens
         self.full_tokens += sign * full

@@ -19,17 +19,17 @@ _LEAST_SAMPLES = 8
 _MOST_CLASSES = 1_024
 
 GapClass: TypeAlias = tuple[ClientId, str]
-"""Tenant and application class."""
+"""Tenant and class of an application, by which tool gaps are learned."""
 
 
 class _Gap(NamedTuple):
     length_s: Seconds
     has_returned: bool
-    """Whether the application submitted again after it; else it ended."""
+    """Whether the application submitted again after the gap; otherwise it ended."""
 
 
 class Gaps:
-    """The last gaps of each application class."""
+    """Last tool gaps of each application class."""
 
     def __init__(self) -> None:
         self._of: dict[GapClass, deque[_Gap]] = {}
@@ -40,7 +40,7 @@ class Gaps:
         """Last result of `kept_s` for each class, which gaps added since may change."""
 
     def add(self, application_class: GapClass, length_s: Seconds, *, has_returned: bool) -> None:
-        """Record a gap of an application that has submitted again, or has ended."""
+        """Record a gap of an application that has submitted again or has ended."""
         gaps = self._of.pop(application_class, None)
         if gaps is None:
             gaps = deque(maxlen=_SAMPLES)
@@ -54,7 +54,7 @@ class Gaps:
         self._kept.pop(application_class, None)
 
     def kept_s(self, application_class: GapClass, break_even_s: Seconds) -> Seconds:
-        """Return how long a context of a class is kept from the begin of a gap.
+        """Return the seconds for which a class's contexts are kept from the begin of a gap.
 
         The time with the least mean cost over the recorded gaps: the memory is idle until the
         application returns or ends, or until that time; in this last case a return costs the
@@ -68,12 +68,12 @@ class Gaps:
             return break_even_s
         kept = self._kept.get(application_class)
         if kept is None or kept[0] != break_even_s:
-            kept = self._kept[application_class] = (break_even_s, _best(gaps, break_even_s))
+            kept = self._kept[application_class] = (break_even_s, _best_kept_s(gaps, break_even_s))
             self.last_kept_s[application_class] = kept[1]
         return kept[1]
 
 
-def _best(gaps: Iterable[_Gap], break_even_s: Seconds) -> Seconds:
+def _best_kept_s(gaps: Iterable[_Gap], break_even_s: Seconds) -> Seconds:
     ordered = sorted(gaps)
     returns = sum(gap.has_returned for gap in ordered)
     best_s, least = 0.0, returns * break_even_s

@@ -23,13 +23,14 @@ from justitia_ray.units import Seconds
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A holder that is worth waiting for."""
+    """Replica with an application's context, for which waiting is worth its time."""
 
     holder: KnownReplica
     saved_s: Seconds
-    """Delay that a start there saves, compared with the escape."""
+    """Delay in seconds that a start on the holder saves, compared with a start on another replica.
+    """
     lasts_s: Seconds
-    """Expected time until it has memory."""
+    """Expected seconds until the holder has memory."""
 
 
 class HolderWaits:
@@ -57,7 +58,7 @@ class HolderWaits:
             return None
         choice = None
         if self._is_early(application):
-            choice = self._choose(application, inference, escape)
+            choice = self._choose_holder(application, inference, escape)
         until = None if choice is None else now + choice.saved_s
         if wait is not None and until is not None:
             until = min(until, wait.until)
@@ -71,10 +72,10 @@ class HolderWaits:
         wait.replica_id, wait.full_until = choice.holder.replica_id, now + choice.lasts_s
         return choice.holder
 
-    def _choose(
+    def _choose_holder(
         self, application: Application, inference: Inference, escape: KnownReplica
     ) -> Choice | None:
-        """Return the replica with the most of the context, if that is worth anything."""
+        """Return the replica with the most of the context, if waiting for it saves time."""
         times = self._state.engine_times
         if times.token_s is None:
             return None
@@ -89,7 +90,7 @@ class HolderWaits:
         if holder is None:
             return None
         if holder.replica_id in self._state.asking and self._placement.fits(holder, inference):
-            return None  # something else than memory keeps it from starting there
+            return None  # memory does not keep the inference from starting there
         more = delay(escape, application, inference) - delay(holder, application, inference)
         full_for_s = self._full_for_s(holder, inference, times.iteration_s)
         return Choice(holder, times.token_s * more, full_for_s)
@@ -110,7 +111,7 @@ class HolderWaits:
         return max(0.0, iterations * iteration_s - age_s)
 
     def _is_early(self, application: Application) -> bool:
-        """Return whether a wait touches no promise: V has not reached the application's tag.
+        """Return whether a wait breaks no guarantee: V has not reached the application's tag.
 
         Policies that may overtake keep account of the order in which inferences start, so that none
         waits there.

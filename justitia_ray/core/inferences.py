@@ -22,7 +22,7 @@ from justitia_ray.units import ApplicationId, LeaseId, ReplicaId, RequestId
 
 
 class Inferences:
-    """Admits every inference once, and ends it once."""
+    """Admits every inference once, and ends every inference once."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Inferences:
         self._recovery = recovery
 
     def submit(self, event: ev.InferenceSubmitted) -> Inference | None:
-        """Queue a new inference; return it instead if it claims a lease of an earlier scheduler.
+        """Queue a new inference; return the inference instead if it claims an earlier lease.
 
         A known inference changes nothing, nor does one that has ended and was counted.
         """
@@ -69,7 +69,7 @@ class Inferences:
             if event.lease_id is None:
                 return None
             event = replace(event, outcome=Outcome.CANCELLED)
-        refusal = self._refusal(application, event)
+        refusal = self._refusal_reason(application, event)
         if refusal is not None:
             slot_s = None
             if refusal is Refusal.QUEUE_FULL:
@@ -87,7 +87,7 @@ class Inferences:
             if cap is not None:
                 self._refuse_capped(event, cap)
                 return None
-        copies = _copies(event) if event.copies > 1 else 1
+        copies = _choices_per_prompt(event) if event.copies > 1 else 1
         prefixes = read_prefixes(event.prefixes, event.prompt_tokens) if event.prefixes else ()
         inference = Inference(
             request_id=event.request_id,
@@ -121,7 +121,7 @@ class Inferences:
             application.stages.miss_some()
         inference.stage = application.stages.submit(event.stage or 0, state.now)
         self._applications.become_busy(application)
-        # Ignore an ingress that has the application at an earlier stage, and resubmissions.
+        # Ignore ingresses that have the application at an earlier stage, and resubmissions.
         is_current = event.stage in (None, inference.stage) and not event.resubmitted
         if event.remaining_kv_token_time is not None and is_current:
             self._ledger.expect(event.application_id, event.remaining_kv_token_time)
@@ -139,7 +139,7 @@ class Inferences:
         return None
 
     def wait(self, inference: Inference) -> None:
-        """Put an inference into the queue; suspend it while its ingress is suspect.
+        """Put an inference into the queue, or suspend it while its ingress is suspect.
 
         An inference that has ended for its ingress ends here, too, since no replica has it.
         """
@@ -162,23 +162,18 @@ class Inferences:
         application.held_back[inference.request_id] = inference
 
     def requeue(self, inference: Inference) -> None:
-        """Release an inference from its replica and let it wait again."""
+        """Remove an inference from its replica, and put it back into the queue."""
         self._leases.release(inference)
         move(inference, InferenceState.WAITING)
         self.wait(inference)
 
     def cancel(self, event: ev.InferenceCancelled) -> None:
-        """End an inference whose caller is gone."""
+        """End an inference whose caller has disconnected."""
         inference = self._state.inferences.get(event.request_id)
         if inference is not None:
-            self._stop(inference, Outcome.CANCELLED)
+            self._stop_inference(inference, Outcome.CANCELLED)
 
-    def _stop(self, inference: Inference, outcome: Outcome) -> None:
-        """End an unwanted inference.
-
-        If it claims a lease that no replica has confirmed, it may have run: it ends later, when
-        that is known.
-        """
+    def _stop_inference(self, inference: Inference, outcome: Outcome) -> None:
         if inference.state is InferenceState.CLAIMED and inference.is_counted is not None:
             inference.outcome = outcome
         else:
@@ -193,7 +188,7 @@ class Inferences:
             self.refuse_deadline(inference)
 
     def refuse_deadline(self, inference: Inference) -> None:
-        """Refuse a waiting inference that cannot meet its deadline; refund its account.
+        """Refuse a waiting inference that cannot meet its deadline, and refund its charge.
 
         It counts as failed, so that the application's cost is not learned from.
         """
@@ -228,7 +223,7 @@ class Inferences:
             if outcome in (Outcome.CANCELLED, Outcome.EXPIRED):
                 self._leases.abort(lease)
                 if not (is_reported or is_counted):
-                    self._depart(application, inference, lease, outcome)
+                    self._await_last_report(application, inference, lease, outcome)
             elif outcome is Outcome.FINISHED:
                 self._note_served(application, lease.replica_id)
         elif inference.state is InferenceState.CLAIMED:
@@ -243,10 +238,10 @@ class Inferences:
             self._suspects.forget(inference, is_finished=outcome is Outcome.FINISHED)
         state.known_inferences.depart(application.tenant, state.now)
         if request_id not in state.leaving_requests:
-            self._count(application, inference, outcome, is_counted=is_counted)
+            self._count_ended(application, inference, outcome, is_counted=is_counted)
 
     def count_departure(self, lease_id: LeaseId, *, is_counted: bool = False) -> None:
-        """Count a stopped inference once, with what its replica has reported.
+        """Count a stopped inference once, with the tokens that its replica has reported.
 
         Args:
             lease_id: The lease that was aborted.
@@ -260,19 +255,19 @@ class Inferences:
         del state.leaving_requests[inference.request_id]
         application = state.applications[inference.application_id]
         del application.leaving[lease_id]
-        self._count(application, inference, departure.outcome, is_counted=is_counted)
+        self._count_ended(application, inference, departure.outcome, is_counted=is_counted)
 
     def _note_served(self, application: Application, replica_id: ReplicaId) -> None:
-        """Make a replica the last among those that have served an application."""
+        """Move a replica to the end of those that have served an application."""
         if next(reversed(application.replicas), None) != replica_id:
             known = self._state.replicas.keys() - {replica_id}
             others = [name for name in application.replicas if name in known]
             application.replicas = dict.fromkeys([*others, replica_id])
 
-    def _depart(
+    def _await_last_report(
         self, application: Application, inference: Inference, lease: Lease, outcome: Outcome
     ) -> None:
-        """Await a replica's last report of an inference, at most for the time it may be silent."""
+        """Await a replica's last report of an inference, at most for `Timeouts.replica_s`."""
         state, lease_id = self._state, lease.lease_id
         state.leaving[lease_id] = Departure(inference, lease.replica_id, outcome)
         state.leaving_requests[inference.request_id] = lease_id
@@ -282,10 +277,10 @@ class Inferences:
         due = state.now + state.timeouts.replica_s
         state.deadlines.set(due, DeadlineKind.DEPARTURE, lease_id)
 
-    def _count(
+    def _count_ended(
         self, application: Application, inference: Inference, outcome: Outcome, *, is_counted: bool
     ) -> None:
-        """Count an inference among the ended ones of its application and its tenant."""
+        """Count an ended inference for its application and its tenant."""
         state, request_id = self._state, inference.request_id
         if not is_counted:
             application.inferences += 1
@@ -321,7 +316,7 @@ class Inferences:
     def _leave_prefill(
         self, application: Application, inference: Inference, prefill: Prefill
     ) -> None:
-        """Refund the charge for a prompt that was not computed; keep the context of another."""
+        """Refund the charge for a prompt that was not computed; else keep the prompt's context."""
         application.unfinished_prefill -= prefill.paid
         application.unfinished_forgiven -= prefill.forgiven
         if prefill.charged:
@@ -331,7 +326,10 @@ class Inferences:
         leave_answer(inference)
 
     def enforce_caps(self) -> None:
-        """Refuse waiting inferences of applications that have reached a cap; running ones go on."""
+        """Refuse waiting inferences of applications that reached a cap.
+
+        Running inferences go on.
+        """
         state = self._state
         names, state.served = state.served, {}
         for name in names:
@@ -339,7 +337,7 @@ class Inferences:
             if application is None:
                 continue
             caps = caps_of(state.tenants, application.tenant)
-            # Inferences are capped as they are submitted: those that wait were within the cap.
+            # Caps are checked at each submission: an inference that waits was within the cap then.
             cap = reached_cap(application, replace(caps, inferences=None), state.now)
             if cap is not None:
                 for inference in [*application.waiting, *application.suspended]:
@@ -376,11 +374,11 @@ class Inferences:
                     inference.request_id, inference.ingress_id, Refusal.APPLICATION_CANCELLED
                 )
                 self._state.actions.append(refuse)
-                self._stop(inference, Outcome.CANCELLED)
+                self._stop_inference(inference, Outcome.CANCELLED)
         self._applications.end_if_over(application)
 
     def reopen_application(self, event: ev.ApplicationReopened) -> None:
-        """Let a closed application accept inferences again; try to end a cancelled one."""
+        """Let a closed application accept inferences again; try to end a cancelled application."""
         application = self._state.applications.get(event.application_id)
         if application is None:
             return
@@ -403,8 +401,10 @@ class Inferences:
             rejection.retry_after_s,
         )
 
-    def _refusal(self, application: Application, event: ev.InferenceSubmitted) -> Refusal | None:
-        if event.resubmitted:  # an earlier scheduler had taken it
+    def _refusal_reason(
+        self, application: Application, event: ev.InferenceSubmitted
+    ) -> Refusal | None:
+        if event.resubmitted:  # an earlier scheduler had accepted the inference
             return None
         if not application.state.takes_inferences:
             is_over = application.is_idle and application.is_awaited  # as far as is known here
@@ -415,6 +415,6 @@ class Inferences:
         return None
 
 
-def _copies(event: ev.InferenceSubmitted) -> int:
+def _choices_per_prompt(event: ev.InferenceSubmitted) -> int:
     """Return the number of choices of each prompt; 1 if prompts have different numbers."""
     return event.copies if event.choices % event.copies == 0 else 1

@@ -23,19 +23,19 @@ from justitia_ray.core.tenants import BEYOND, SEPARATOR
 from justitia_ray.units import ClientId, IngressId, LeaseId
 
 RELATIVE_TOLERANCE = 1e-9
-"""Tolerance of sums in floats, relative to their terms; ints and fractions are exact."""
+"""Tolerance of sums of floats, relative to their terms; integers and fractions are exact."""
 
 Findings: TypeAlias = Iterator[tuple[bool, Iterable[str], str]]
-"""Whether the state is correct, the entities concerned, and the fault if it is not."""
+"""Whether the state is correct, the entities concerned, and the fault if the state is wrong."""
 Rule: TypeAlias = Callable[[SchedulerCore], Findings]
 
 
 class InvariantViolation(AssertionError):
-    """The state breaks a rule; the message names the rule, the entities, and what is wrong."""
+    """The state breaks a rule; the message names the rule, the entities and the fault."""
 
 
 def inferences_are_in_one_place(core: SchedulerCore) -> Findings:
-    """Each inference is in one place of its application, the one that its state names."""
+    """Each inference is in one place of its application, the place that its state names."""
     state = core.state
     seen: set[str] = set()
     for application in state.applications.values():
@@ -91,7 +91,7 @@ def suspect_ingresses_are_suspended(core: SchedulerCore) -> Findings:
 
 
 def waiting_inferences_are_in_order(core: SchedulerCore) -> Findings:
-    """Inside an application the policy's order holds, for requeued inferences too."""
+    """Waiting inferences of an application are in the policy's order, requeued inferences too."""
     key = core.ledger.policy.inference_key
     for application in core.state.applications.values():
         orders = [key(inference) for inference in application.waiting]
@@ -99,7 +99,7 @@ def waiting_inferences_are_in_order(core: SchedulerCore) -> Findings:
 
 
 def leases_agree(core: SchedulerCore) -> Findings:
-    """A lease, its inference and its replica name each other."""
+    """Each lease, its inference and its replica name each other."""
     state = core.state
     for lease_id, lease in state.leases.items():
         inference = state.inferences.get(lease.request_id)
@@ -123,7 +123,7 @@ def leases_agree(core: SchedulerCore) -> Findings:
 
 
 def memory_counts_once(core: SchedulerCore) -> Findings:
-    """The sums of a replica are those of its leases' unshared KV and of their shared beginnings."""
+    """A replica's KV sums are those of its leases' unshared KV and of their shared beginnings."""
     state = core.state
     for replica in state.replicas.values():
         leases, names = replica.leases, (replica.replica_id,)
@@ -145,7 +145,7 @@ def memory_counts_once(core: SchedulerCore) -> Findings:
 
 
 def caches_agree(core: SchedulerCore) -> Findings:
-    """A replica's uncomputed tokens are its leases'; its contexts agree with their sums."""
+    """A replica's uncomputed tokens are those of its leases; its contexts agree with their sums."""
     state = core.state
     for replica in state.replicas.values():
         names = (replica.replica_id,)
@@ -172,7 +172,7 @@ def caches_agree(core: SchedulerCore) -> Findings:
 def _beginnings_are_of_leases(
     core: SchedulerCore, replica: KnownReplica, beginnings: Beginnings
 ) -> Findings:
-    """A beginning exists while a lease has it; a lease has its longest, and all above."""
+    """A shared beginning has a lease; a lease has its longest beginning and all above that."""
     having: dict[Beginning, set[LeaseId]] = {node: set() for node in beginnings}
     for lease_id in replica.leases:
         lease = core.state.leases[lease_id]
@@ -196,7 +196,7 @@ def _beginnings_are_of_leases(
 
 
 def open_suspects_are_apart(core: SchedulerCore) -> Findings:
-    """No two suspects that are not cleared of an engine's death are granted to one replica."""
+    """No replica has two leases of suspects that have not been cleared of an engine's death."""
     state = core.state
     for replica in state.replicas.values():
         own = [name for name in replica.leases if name.startswith(state.lease_prefix)]
@@ -206,7 +206,7 @@ def open_suspects_are_apart(core: SchedulerCore) -> Findings:
 
 
 def queue_holds_what_waits(core: SchedulerCore) -> Findings:
-    """The queue has exactly the applications with waiting inferences; its first has the least key.
+    """The queue has exactly the applications that wait; its first has the smallest key.
 
     A policy with overtaking has a separate rule for its first.
     """
@@ -231,7 +231,7 @@ def expected_first(core: SchedulerCore) -> Application | None:
 
 
 def least_of_clients(core: SchedulerCore) -> dict[ClientId, Application]:
-    """Return the application of the least key of each client that may be granted. O(N)."""
+    """Return the application of the smallest key of each client that may be granted. O(N)."""
     policy = core.ledger.policy
     if isinstance(core.ledger.fair_share, TenantShare) and isinstance(policy, JustitiaPolicy):
         tenants, clients = least_of_tenants(core), dict[ClientId, list[Application]]()
@@ -251,7 +251,7 @@ def least_of_clients(core: SchedulerCore) -> dict[ClientId, Application]:
 
 
 def least_of_tenants(core: SchedulerCore) -> dict[ClientId, Application]:
-    """Return the application with the least tag of each waiting tenant. O(N)."""
+    """Return the application with the smallest tag of each waiting tenant. O(N)."""
     return _least_by(core, lambda application: application.leaf)
 
 
@@ -267,7 +267,7 @@ def _least_by(
 
 
 def same_key(core: SchedulerCore, one: Application | None, other: Application | None) -> bool:
-    """Return whether the keys of two applications below one node differ by rounding only."""
+    """Return whether the keys of two applications below a node differ by rounding only."""
     if not isinstance(core.ledger.fair_share, TenantShare) or one is None or other is None:
         return False
     if one.is_deprioritised != other.is_deprioritised:
@@ -277,7 +277,7 @@ def same_key(core: SchedulerCore, one: Application | None, other: Application | 
 
 
 def accounts_are_of_live_applications(core: SchedulerCore) -> Findings:
-    """Live applications have an account and a session, with their weight; others have none."""
+    """Live applications have an account and a session with their weight; others have none."""
     fair_share = core.ledger.fair_share
     odd = tuple(fair_share.accounts.keys() ^ core.state.applications.keys())
     yield not odd, odd, "either live or with an account, not both"
@@ -310,7 +310,7 @@ def gps_owes_what_was_charged(core: SchedulerCore) -> Findings:
             if (fair_share.sets_apart and applications[name].is_deprioritised) == bool(number)
         }
         charged = sum(a.charged - a.attained for a in accounts.values() if not a.withdrawn)
-        # Terms added and subtracted before: V for each unit of weight, and every charge.
+        # terms that were added and subtracted before: V per unit of weight, and every charge
         weights = sum(session.weight for session in clock.sessions().values())
         scale = 1 + clock.virtual_time * (1 + weights)
         scale += sum(account.charged for account in fair_share.accounts.values())
@@ -362,7 +362,7 @@ def applications_are_in_their_states(core: SchedulerCore) -> Findings:
 
 
 def active_weight_is_the_sum(core: SchedulerCore) -> Findings:
-    """The clock's running sum of active weights holds, and a session is active while F > V."""
+    """The running sum of active weights is correct, and a session is active while F > V."""
     tenants = _tenant_leaves(core).values()
     branches = [branch.clock for branch in _kept_branches(core).values()]
     leaves = [tenant.gps for tenant in tenants]
@@ -411,7 +411,7 @@ def _tenant_leaves(core: SchedulerCore) -> dict[ClientId, Tenant]:
 
 
 def _top_clocks(core: SchedulerCore) -> tuple[VirtualClock, ...]:
-    """Return the clock of applications within quota, and that of those beyond if it is separate."""
+    """Return the clock of applications within quota, and a separate clock of those beyond quota."""
     share = core.ledger.fair_share
     return (share.clock, share.nodes.beyond) if isinstance(share, TenantShare) else (share.clock,)
 
@@ -454,7 +454,7 @@ def service_is_what_was_metered(core: SchedulerCore) -> Findings:
 
 
 def prefill_is_what_was_paid(core: SchedulerCore) -> Findings:
-    """Prefill booked for unfinished inferences, and charged for waiting ones, is theirs."""
+    """Prefill booked or charged for an application is that of its unfinished inferences."""
     sums = {
         name: [one.pending_before, one.paid_before, one.forgiven_before]
         for name, one in core.state.applications.items()
@@ -476,7 +476,7 @@ def prefill_is_what_was_paid(core: SchedulerCore) -> Findings:
 
 
 def quotas_count_what_is_there(core: SchedulerCore) -> Findings:
-    """The counts that limits use equal the numbers of existing entities."""
+    """Each count that a limit uses equals the number of existing entities."""
     state = core.state
     top = {name: a.tenant.partition(SEPARATOR)[0] for name, a in state.applications.items()}
     applications = list(top.values())
@@ -493,7 +493,7 @@ def quotas_count_what_is_there(core: SchedulerCore) -> Findings:
 
 
 def counters_sum_what_waits(core: SchedulerCore) -> Findings:
-    """The sums over the queue equal those of a walk over it."""
+    """The sums over the queue equal the sums of a full pass over the queue."""
     walked = Counters()
     for application in core.state.applications.values():
         for inference in application.waiting.values():
@@ -533,7 +533,7 @@ def rules_of(core: SchedulerCore) -> tuple[Rule, ...]:
 
 
 def check_rule(rule: Rule, core: SchedulerCore) -> None:
-    """Check the core's state against one of its rules.
+    """Check the state of the core against one of its rules.
 
     Raises:
         InvariantViolation: If the state breaks the rule.
@@ -544,7 +544,7 @@ def check_rule(rule: Rule, core: SchedulerCore) -> None:
 
 
 def check(core: SchedulerCore) -> None:
-    """Check the state against every rule.
+    """Check the state of the core against every rule.
 
     Raises:
         InvariantViolation: If it breaks one.

@@ -9,15 +9,15 @@ from justitia_ray.units import Tokens
 
 
 class KeptContexts(Contexts):
-    """The contexts of one replica that holds those of live applications."""
+    """Cached contexts of a replica that keeps the contexts of live applications."""
 
     def forget_before(self, context: Context) -> None:
-        """Remove the idle contexts of ended applications that were used before an evicted one."""
+        """Remove the ended applications' idle contexts that were used before an evicted context."""
         if not context.is_live:
             super().forget_before(context)
             return
         for other in [one for one in self._idle if not one.is_live and one.used < context.used]:
-            self._drop(other)
+            self._remove_idle_context(other)
 
     def shrink(self, room: Tokens) -> None:
         """Evict contexts of ended applications, then the least recently used, until all fit.
@@ -29,7 +29,7 @@ class KeptContexts(Contexts):
                 if self.tokens <= room:
                     return
                 if context.own_tokens <= self.tokens - room:
-                    self._drop(context)
+                    self._remove_idle_context(context)
                 else:
                     evicted = self.tokens - room
                     context.tokens -= evicted
@@ -37,7 +37,7 @@ class KeptContexts(Contexts):
         super().shrink(room)
 
     def displaced(self, continued: Context | None, wanted: Tokens, room: Tokens) -> Tokens:
-        """Return the tokens of other contexts of live applications that a start would evict."""
+        """Return the tokens of other live applications' contexts that a start would evict."""
         live = self.live_tokens
         if continued is not None and continued in self._idle and continued.is_live:
             live -= continued.own_tokens

@@ -14,12 +14,14 @@ from justitia_ray.core.records import Record, RecordReader
 from justitia_ray.units import ApplicationId, IngressId, KvTokenTime, RequestId
 
 _MOST = 100_000
-"""Maximum number of kept ends; the oldest are dropped first. They accumulate only while the store
-is unavailable, and ingresses drop theirs after a minute.
+"""Maximum number of kept ends; the oldest ends are dropped first. Ends accumulate only while the
+store is unavailable, and ingresses drop their ends after a minute.
 """
 
 _Key = tuple[IngressId, ApplicationId, RequestId | None]
-"""An end and the ingress that keeps it; the application's own end if the inference is None."""
+"""Key of a kept end: the ingress and the inference; for the end of an application the inference is
+None.
+"""
 
 
 @dataclass(slots=True)
@@ -28,13 +30,11 @@ class _Ends:
 
     inferences: dict[RequestId, IngressId] = field(default_factory=dict)
     openers: dict[IngressId, None] = field(default_factory=dict)
-    """Ingresses that may open the application again because they have no confirmation that it is
-    over.
+    """Ingresses that may open the application again because they have no confirmation that the
+    application is over.
     """
     unfinished: KvTokenTime = 0
-    """Service booked for unfinished inferences of the ended application: inferences of other
-    ingresses.
-    """
+    """Service booked for unfinished inferences, of other ingresses, of the ended application."""
 
 
 class KeptEnds:
@@ -57,7 +57,7 @@ class KeptEnds:
     def add_inference(
         self, application_id: ApplicationId, request_id: RequestId, ingress_id: IngressId
     ) -> None:
-        """Keep the end of an inference that is counted."""
+        """Keep the end of an inference that has been counted."""
         self._ends_of(application_id).inferences[request_id] = ingress_id
         self._application_of[request_id] = application_id
         self._keep_end((ingress_id, application_id, request_id))
@@ -68,7 +68,7 @@ class KeptEnds:
         openers: Iterable[IngressId],
         unfinished: KvTokenTime = 0,
     ) -> None:
-        """Keep the end of an application, for each ingress that has it open.
+        """Keep the end of an application for each ingress with the application open.
 
         Args:
             application_id: The application.
@@ -82,7 +82,7 @@ class KeptEnds:
             self._keep_end((ingress_id, application_id, None))
 
     def is_counted(self, application_id: ApplicationId, request_id: RequestId) -> bool:
-        """Return whether the end of an inference is counted, as far as the kept ends tell."""
+        """Return whether the end of an inference is counted, as far as the kept ends show."""
         ends = self._of.get(application_id)
         return ends is not None and request_id in ends.inferences
 
@@ -105,14 +105,14 @@ class KeptEnds:
     # --- durable state
 
     def take_changed(self) -> list[ApplicationId]:
-        """Return the applications whose kept ends changed since the last call, to be saved."""
+        """Return the applications with kept ends changed since the last call, for the next save."""
         self._taken |= self._new
         self._new = {}
         changed, self._changed = list(self._changed), {}
         return changed
 
     def take_stored(self) -> list[EndsStored]:
-        """Return the ends of the last save, now stored, by the ingress to notify."""
+        """Return the ends that the last save has stored, by the ingress to notify."""
         told: dict[IngressId, tuple[list[RequestId], list[ApplicationId]]] = {}
         for ingress_id, application_id, request_id in self._taken:
             request_ids, application_ids = told.setdefault(ingress_id, ([], []))
@@ -124,7 +124,7 @@ class KeptEnds:
         return [EndsStored(name, tuple(of[0]), tuple(of[1])) for name, of in told.items()]
 
     def acknowledge(self, told: EndsStored) -> None:
-        """Drop ends that their ingress has confirmed."""
+        """Drop kept ends that their ingress has confirmed."""
         for request_id in told.request_ids:
             application_id = self._application_of.get(request_id)
             if application_id is not None:
@@ -153,7 +153,7 @@ class KeptEnds:
         }
 
     def restore(self, application_id: ApplicationId, record: object) -> set[IngressId]:
-        """Restore recorded ends; return the ingresses to notify.
+        """Restore recorded ends; return the ingresses to notify of them.
 
         Raises:
             ValueError: If a field is missing or has a wrong type.

@@ -28,7 +28,7 @@ _NOTHING = KvShare()
 
 
 class KvShares:
-    """Accounts of the KV memory by node and by tier; decides which of them may be given more."""
+    """KV memory held by each tenant node and tier, to decide which may be given more."""
 
     def __init__(self, tree: TenantTree, tiers: Mapping[str, Tier] = TIERS) -> None:
         self._tree = tree
@@ -47,7 +47,7 @@ class KvShares:
         self.describe(tree, tiers)
 
     def describe(self, tree: TenantTree, tiers: Mapping[str, Tier] = TIERS) -> None:
-        """Use the shares of another tree and of other tiers; held memory stays."""
+        """Use the shares of another tenant tree and of other tiers; held memory is kept."""
         self._tree = tree
         self._of_tiers = {n: t.kv_share for n, t in tiers.items() if t.kv_share != _NOTHING}
         self.limits_tiers = bool(self._of_tiers)
@@ -60,11 +60,11 @@ class KvShares:
                     self._keepers.setdefault(parent, {})[one] = None
 
     def held(self, path: ClientId) -> Tokens:
-        """Return the KV that a node holds; for the empty path: all that is held."""
+        """Return the KV that a tenant node holds; for the empty path all KV that is held."""
         return self._held.get(path, 0)
 
     def nodes(self) -> list[ClientId]:
-        """Return the nodes that hold KV."""
+        """Return the tenant nodes that hold KV."""
         return [path for path in self._held if path]
 
     def held_by_tier(self, tier: str) -> Tokens:
@@ -74,20 +74,20 @@ class KvShares:
     def hold(
         self, lease_id: LeaseId, tenant: ClientId, tokens: Tokens, tier: str = DEFAULT_TIER
     ) -> None:
-        """Add a lease of a tenant with the KV that it is expected to hold."""
+        """Add a tenant's lease with the KV that the lease is expected to hold."""
         self._leases[lease_id] = tenant, tokens, tier
         self._held_by_tier[tier] = self._held_by_tier.get(tier, 0) + tokens
         for path in ("", *ancestors(tenant)):
             self._held[path] = self._held.get(path, 0) + tokens
 
     def hold_more(self, lease_id: LeaseId, tokens: Tokens) -> None:
-        """Add KV that a lease inherits from an ended lease that shared it."""
+        """Add KV that a lease inherits from an ended lease with the same beginning."""
         tenant, before, tier = self._leases[lease_id]
         self.release(lease_id)
         self.hold(lease_id, tenant, before + tokens, tier)
 
     def release(self, lease_id: LeaseId) -> None:
-        """Remove a lease."""
+        """Remove a lease from the shares."""
         tenant, tokens, tier = self._leases.pop(lease_id)
         self._held_by_tier[tier] -= tokens
         for path in ("", *ancestors(tenant)):
@@ -98,7 +98,7 @@ class KvShares:
                 del self._held[path]
 
     def tier_refuses(self, tier: str, tokens: Tokens, total: Tokens) -> bool:
-        """Return whether a tier must not be given more now, for any tenant.
+        """Return whether a tier must not be given more KV now, for any tenant.
 
         Args:
             tier: The tier of an inference.
@@ -108,13 +108,13 @@ class KvShares:
         share, held = self._of_tiers.get(tier, _NOTHING), self.held_by_tier(tier)
         if held and held + tokens > share.most * total:
             return True
-        kept = self._kept_by_tiers(tier, tokens, total)
+        kept = self._kv_reserved_by_other_tiers(tier, tokens, total)
         return kept > 0 and self.held("") + tokens > total - kept
 
     def refuses(
         self, tenant: ClientId, tokens: Tokens, total: Tokens, tier: str = DEFAULT_TIER
     ) -> ClientId | None:
-        """Return the node that must not be given more now, or None.
+        """Return the tenant node that must not be given more KV now, or None.
 
         O(depth + nodes that reserve memory).
 
@@ -133,23 +133,23 @@ class KvShares:
         if within_its_own or not self._keepers:
             return None
         path = ancestors(tenant)
-        kept = kept_at_most = self._kept_by_tiers(tier, tokens, total)
+        kept = kept_at_most = self._kv_reserved_by_other_tiers(tier, tokens, total)
         of_others = self.held("")
         for parent, child in zip(("", *path), (*path, None), strict=True):
             for keeper in self._keepers.get(parent, ()):
                 if keeper != child:
-                    kept += self._kept_below(keeper, total)
-                    kept_at_most += self._kept_at_most(keeper, total)
+                    kept += self._kv_reserved_below(keeper, total)
+                    kept_at_most += self._most_kv_reserved_below(keeper, total)
                     of_others -= self.held(keeper)
         can_wait = (
             of_others > 0 or tokens <= total - kept_at_most
-        )  # otherwise it would wait for ever
+        )  # otherwise the inference would wait for ever
         if can_wait and self.held("") + tokens > total - kept:
             return next((one for one in path if one not in self._keepers), tenant)
         return None
 
-    def _kept_by_tiers(self, tier: str, tokens: Tokens, total: Tokens) -> float:
-        """Return the KV that other tiers reserve against an inference of a tier now.
+    def _kv_reserved_by_other_tiers(self, tier: str, tokens: Tokens, total: Tokens) -> float:
+        """Return the KV that other tiers reserve against an inference of this tier now.
 
         0 for an inference within its own tier's share. Also 0 for one larger than the unreserved
         memory while only tiers with reservations hold anything: otherwise it would wait for ever.
@@ -166,18 +166,21 @@ class KvShares:
                 of_others -= held
         return kept if of_others or tokens <= total - kept_at_most else 0.0
 
-    def _kept_below(self, path: ClientId, total: Tokens) -> float:
-        """Return the KV that a node, or the nodes below it, reserve against others now."""
+    def _kv_reserved_below(self, path: ClientId, total: Tokens) -> float:
+        """Return the KV that a tenant node, or the nodes below it, reserve against others now."""
         own = _reserved_fraction(self._tree.node(path).kv_share) * total - self.held(path)
-        below = sum(self._kept_below(child, total) for child in self._keepers.get(path, ()))
+        below = sum(self._kv_reserved_below(child, total) for child in self._keepers.get(path, ()))
         return max(0.0, own, below)
 
-    def _kept_at_most(self, path: ClientId, total: Tokens) -> float:
-        """Return the KV that a node, or the nodes below it, reserve while they hold nothing."""
+    def _most_kv_reserved_below(self, path: ClientId, total: Tokens) -> float:
+        """Return the most KV that a tenant node, or the nodes below it, reserve."""
         own = _reserved_fraction(self._tree.node(path).kv_share) * total
-        return max(own, sum(self._kept_at_most(one, total) for one in self._keepers.get(path, ())))
+        return max(
+            own,
+            sum(self._most_kv_reserved_below(one, total) for one in self._keepers.get(path, ())),
+        )
 
 
 def _reserved_fraction(share: KvShare) -> float:
-    """Return the fraction of the memory that a node reserves while it does not use it."""
+    """Return the fraction of the memory that a tenant node reserves while not using it."""
     return share.guaranteed * (1 - share.lends)

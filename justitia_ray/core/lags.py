@@ -24,12 +24,14 @@ from justitia_ray.core.state import State
 from justitia_ray.cost import choices_kv_token_time
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, VirtualTime
 
-_ALWAYS_ANEW = 100
-"""Live applications and leases up to which no walk is cached: it takes less than 0.2 ms."""
+_UNCACHED_UP_TO = 100
+"""Number of live applications and leases up to which no pass over the sessions is cached: a pass
+takes less than 0.2 ms.
+"""
 _KEPT_S: Seconds = 2.0
 _KEPT_S_EACH: Seconds = 1e-3
-"""Maximum age of a cached walk per live application or lease (in all at most `_KEPT_S`); a walk
-takes 2 µs for each.
+"""Maximum age of a cached pass over the sessions, per live application or lease (in total at most
+`_KEPT_S`); a pass takes 2 µs for each.
 """
 
 
@@ -38,28 +40,28 @@ class Lags(Protocol):
 
     @property
     def virtual_time(self) -> VirtualTime:
-        """V of the clock against which lags are computed."""
+        """Return V of the clock against which lags are computed."""
 
     def tag(self, application_id: ApplicationId) -> VirtualTime:
-        """Return F of a live application on that clock.
+        """Return F of a live application on the clock against which lags are computed.
 
         Raises:
             KeyError: If no such application is live.
         """
 
     def knows(self, tag: VirtualTime) -> bool:
-        """Return whether the time at which V reached a tag is known, or still ahead."""
+        """Return whether the time at which V reaches an application's tag is known or ahead."""
 
     def lag(self, application: Application) -> Lag | None:
-        """Return the lag of a live application; if it waits, as if it started now."""
+        """Return the lag of a live application; if the application waits, as if it started now."""
 
 
 class Meter(LedgerObserver, Lags, Protocol):
-    """Measures lags from the events of the ledger."""
+    """Measures lags from the events of a ledger."""
 
 
 class CurrentLags:
-    """Computes the lags of one core from its own accounts."""
+    """Computes the lags of applications from the core's own accounts."""
 
     def __init__(
         self, state: State, ledger: Ledger, seconds_for: Callable[[KvTokenTime], Seconds]
@@ -67,7 +69,7 @@ class CurrentLags:
         self._state = state
         self._ledger = ledger
         self._seconds_for = seconds_for
-        self._walk: _Walk | None = None
+        self._walk: _SessionSums | None = None
 
     @property
     def virtual_time(self) -> VirtualTime:
@@ -75,7 +77,7 @@ class CurrentLags:
         return self._ledger.fair_share.clock.virtual_time
 
     def tag(self, application_id: ApplicationId) -> VirtualTime:
-        """Return F of a live application.
+        """Return the tag F of a live application.
 
         Raises:
             KeyError: If no such application is live.
@@ -83,11 +85,11 @@ class CurrentLags:
         return self._ledger.fair_share.tag(application_id)
 
     def knows(self, tag: VirtualTime) -> bool:
-        """Return whether V had not reached the tag when this scheduler began."""
+        """Return whether V had not reached an application's tag when this scheduler began."""
         return self._ledger.history.knows(tag)
 
     def lag(self, application: Application) -> Lag | None:
-        """Return the lag of a live application; if it waits, as if it started now.
+        """Return the lag of a live application; if the application waits, as if it started now.
 
         Only a waiting application has a bound. O(log N), plus a walk over all live applications for
         a bound; with more than a hundred of them a walk is cached for a while.
@@ -101,22 +103,22 @@ class CurrentLags:
             return None
         if not application.waiting or not self._ledger.promises_by_tag:
             return Lag(late.work, late.seconds, None, None)
-        walk = self._recent_walk()
+        walk = self._recent_session_sums()
         passed = max(0, late.work - (history.served - walk.served))
         bound = max(0, passed + walk.rest((tag, application.sequence)))
         left_s = self._seconds_for(bound - max(0, late.work))
         return Lag(late.work, late.seconds, bound, max(0.0, late.seconds) + left_s)
 
-    def _recent_walk(self) -> "_Walk":
+    def _recent_session_sums(self) -> "_SessionSums":
         walk, size = self._walk, len(self._state.applications) + len(self._state.leases)
         kept_s = min(_KEPT_S, size * _KEPT_S_EACH)
-        if walk is None or size <= _ALWAYS_ANEW or self._state.now - walk.made_at > kept_s:
-            walk = self._walk = _Walk(self._state, self._ledger)
+        if walk is None or size <= _UNCACHED_UP_TO or self._state.now - walk.made_at > kept_s:
+            walk = self._walk = _SessionSums(self._state, self._ledger)
         return walk
 
 
-class _Walk:
-    """Sums over the sessions of GPS, in the order of tags, at one time."""
+class _SessionSums:
+    """Sums over the sessions of GPS, in the order of their tags, at one time."""
 
     def __init__(self, state: State, ledger: Ledger) -> None:
         share, clock = ledger.fair_share, ledger.fair_share.clock
@@ -131,7 +133,7 @@ class _Walk:
             account, flying = share.accounts.get(name), flight.get(name, 0)
             tag: VirtualTime = session.finish
             own: KvTokenTime = 0
-            if account is not None:  # else it has ended, and GPS still owes it service
+            if account is not None:  # else the application has ended, and GPS still owes it service
                 tag = share.tag(name)
                 own = 0 if account.withdrawn else account.charged - account.attained
             uncovered = max(own, flying) - clock.owed(name)
@@ -148,7 +150,7 @@ class _Walk:
                 self._kept.append(((start, sequence), key, max(0, work - flight.get(name, 0))))
 
     def rest(self, key: Key) -> KvTokenTime:
-        """Return the most service by which an application's last start may follow V = F."""
+        """Return the most service that may pass between V = F and an application's last start."""
         place = bisect_right(self._keys, key)
         kept = sum(work for start, now, work in self._kept if start < key < now)
         return self._flying[-1] - self._flying[place] + self._uncovered[place] + kept

@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 
 KEEP = 0.98
-"""Weight of all earlier samples with each new one: some 50 count."""
+"""Weight of all earlier samples after each new sample: some 50 samples count."""
 _LEAST_WEIGHT = 8.0
-"""Sum of weights below which the unknowns are open."""
+"""Sum of weights below which the coefficients are unknown."""
 _LEAST_PIVOT = 1e-3
-"""Share of a diagonal element that elimination must leave: with less, the samples are too much
-alike to tell the unknowns apart.
+"""Share of a diagonal element that elimination must leave: with less, the samples are too similar
+to separate the coefficients.
 """
 
 
 class DecayingFit:
-    """Fits coefficients c to samples (x, y) with x·c ≈ y. O(n²) a sample of n values."""
+    """Fits coefficients c to samples (x, y) with x·c ≈ y. A sample of n values takes O(n²)."""
 
     def __init__(self, unknowns: int) -> None:
         self._weight = 0.0
@@ -21,14 +21,14 @@ class DecayingFit:
         """Sums of products of x with (x, y): the normal equations."""
 
     def add(self, values: Sequence[float], result: float) -> None:
-        """Add a sample of as many values as there are unknowns."""
+        """Add a sample with a value for each coefficient."""
         for sums, value in zip(self._sums, values, strict=True):
             for place, other in enumerate((*values, result)):
                 sums[place] = KEEP * sums[place] + value * other
         self._weight = KEEP * self._weight + 1
 
     def last(self) -> float | None:
-        """Return the last coefficient; None if the samples leave it open.
+        """Return the last coefficient; None if the samples do not determine it.
 
         Earlier coefficients may be open: if their values are proportional in all samples, one
         stands for all.
@@ -37,7 +37,10 @@ class DecayingFit:
         return None if rows is None else rows[-1][-1] / rows[-1][-2]
 
     def _eliminated_rows(self) -> list[list[float]] | None:
-        """Return equations of which the last has only the last coefficient; None: it is open."""
+        """Return equations of which the last has only the last coefficient.
+
+        None if undetermined.
+        """
         if self._weight < _LEAST_WEIGHT:
             return None
         rows = [[*row] for row in self._sums]

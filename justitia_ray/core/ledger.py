@@ -34,13 +34,13 @@ if TYPE_CHECKING:
     from justitia_ray.core.working_set import WorkingSet
 
 Place = tuple[Key, Key, Key]
-"""Keys of a client, of its application, and of the inference: the position in the order."""
+"""Position of an inference in the order: the keys of its client, its application and itself."""
 
 Rank = tuple[bool, VirtualTime]
-"""Whether an application is beyond its quota, and its tag."""
+"""Whether an application is beyond its quota, and the application's tag."""
 
 
-class _Alone(Application):
+class _SingleInferenceView(Application):
     """View of an application as if only one of its inferences waited.
 
     For queries; other attributes are read from the original. A copy would cost ten times as much.
@@ -57,13 +57,13 @@ class _Alone(Application):
 
 
 class LedgerObserver(Protocol):
-    """Observer of a ledger's events, in order; the core has no other interface to it.
+    """Observer of a ledger's events, in order; the core has no other interface to its observers.
 
     It has more than eight methods because it has one for each method of the ledger.
     """
 
     def policy_changed(self, fair_share: ServedShare, policy: Order) -> None:
-        """Receive the accounts and the policy in force from now on, also at the start."""
+        """Receive the accounts and the policy in force from now on; also called at the start."""
 
     def arriving(self, application: Application) -> None:
         """Called before an application is charged (rule 6)."""
@@ -75,7 +75,7 @@ class LedgerObserver(Protocol):
         """Called after an idle application was withdrawn (rule 4)."""
 
     def resumed(self, application_id: ApplicationId, *, was_withdrawn: bool) -> None:
-        """Called when an application submits; it was charged again if it was withdrawn (rule 5)."""
+        """Called when an application submits, after a new charge if it was withdrawn (rule 5)."""
 
     def raised(self, application_id: ApplicationId) -> None:
         """Called after the charge of an application was raised (rule 7)."""
@@ -84,10 +84,10 @@ class LedgerObserver(Protocol):
         """Called after the weight of an application changed."""
 
     def settled(self, application_id: ApplicationId, final_tag: VirtualTime) -> Lag | None:
-        """Called after an account was closed (rule 3); return the lag reported with the end."""
+        """Called after an account was closed (rule 3); return the lag to report with the end."""
 
     def enqueuing(self, application: Application, inference: Inference) -> None:
-        """Called before an inference joins the queue, again if it was in flight."""
+        """Called before an inference joins the queue, also after it was in flight."""
 
     def readmitting(self, application_id: ApplicationId) -> None:
         """Called before suspended inferences of an application join the queue."""
@@ -108,14 +108,14 @@ class LedgerObserver(Protocol):
         """Called for an inference that holds a lease of an earlier scheduler."""
 
     def leave_flight(self, inference: Inference) -> None:
-        """Called when an inference has ended, or is suspended, and is out of the queue."""
+        """Called when an inference has ended or is suspended, and is out of the queue."""
 
     def served(self, deliveries: Sequence[Delivery], recharged: Sequence[ApplicationId]) -> None:
-        """Called after a report's service was booked; `recharged` had their charges doubled."""
+        """Called after a report's service was booked; the charges of `recharged` were doubled."""
 
 
 class Ledger:
-    """Keeps accounts, policy and queue consistent."""
+    """Keeps accounts, policy and queue of a core consistent."""
 
     def __init__(
         self,
@@ -200,16 +200,16 @@ class Ledger:
             self._state.counters.expected += 1
             if self.observer is not None:
                 self.observer.raised(application_id)
-            self._retag([application_id])
+            self._sort_retagged_applications([application_id])
 
     def weight_of(self, application: Application) -> float:
-        """Return the weight that an application's account should have now."""
+        """Return the weight that the account of an application should have now."""
         if self.fair_share.sets_apart:
             return application.weight
         return application.share_weight
 
     def reweigh(self, application: Application) -> None:
-        """Set an account's weight to the current weight of its application."""
+        """Set the weight of an account to the current weight of the application."""
         name = application.application_id
         if self.observer is not None:
             self.observer.losing_credit(name)
@@ -217,7 +217,7 @@ class Ledger:
         self._note_service(0)
         if self.observer is not None:
             self.observer.reweighed(name, application.share_weight)
-        self._retag([name])
+        self._sort_retagged_applications([name])
 
     def deprioritise(self, application: Application, *, is_so: bool) -> None:
         """Move an application behind all applications within quota, or back among them.
@@ -245,10 +245,10 @@ class Ledger:
             for lease_id in application.leaving:
                 counting.adopted(application, state.leaving[lease_id].inference)
         self._reopen_branched()
-        self._retag([name])
+        self._sort_retagged_applications([name])
 
     def settle(self, application_id: ApplicationId) -> tuple[VirtualTime, Lag | None]:
-        """Close the account of an application (rule 3); return its final tag and its lag."""
+        """Close the account of an application (rule 3); return the final tag and the lag."""
         if self.observer is not None:
             self.observer.losing_credit(application_id)
         final_tag = self.fair_share.settle(application_id)
@@ -265,7 +265,7 @@ class Ledger:
         """Add an inference to the queue."""
         if self.observer is not None:
             self.observer.enqueuing(application, inference)
-        self._join(application, inference)
+        self._add_to_queue(application, inference)
 
     def leave(self, application: Application, inference: Inference) -> None:
         """Remove a waiting inference from the queue."""
@@ -273,7 +273,7 @@ class Ledger:
         self.queue.touch(application)
 
     def remove_waiting(self, application: Application, inference: Inference) -> None:
-        """Remove an inference from its application's line; the caller updates the queue."""
+        """Remove an inference from its application's waiting line; the caller updates the queue."""
         application.waiting.remove_inference(inference)
         self._state.counters.count_waiting(inference, -1)
 
@@ -282,10 +282,10 @@ class Ledger:
         if self.observer is not None:
             self.observer.readmitting(application.application_id)
         for inference in inferences:
-            self._join(application, inference)
+            self._add_to_queue(application, inference)
 
     def dispatched(self, application: Application, inference: Inference) -> None:
-        """Book that an inference was leased, after it has left the queue; call if `notifies`."""
+        """Book that an inference was leased, after it left the queue; call only if `notifies`."""
         if self.observer is not None:
             passing = self.queue.passes_some
             nothing_waits = not passing and not len(self.queue)
@@ -293,7 +293,7 @@ class Ledger:
                 application, inference, passing=passing, nothing_waits=nothing_waits
             )
         if self.counting is not None:
-            self._rekey(self.counting.dispatched(application, inference))
+            self._sort_rekeyed_clients(self.counting.dispatched(application, inference))
 
     def adopted(self, application: Application, inference: Inference) -> None:
         """Book that an inference holds a lease of an earlier scheduler."""
@@ -303,11 +303,11 @@ class Ledger:
             self.counting.adopted(application, inference)
 
     def inference_ended(self, application: Application, inference: Inference) -> None:
-        """Book that an inference reached its end; call if `notifies`."""
+        """Book that an inference reached its end; call only if `notifies`."""
         if self.observer is not None:
             self.observer.leave_flight(inference)
         if self.counting is not None:
-            self._rekey(self.counting.ended(application, inference))
+            self._sort_rekeyed_clients(self.counting.ended(application, inference))
 
     def application_ended(self, application: Application) -> None:
         """Book that an application reached its end."""
@@ -317,7 +317,7 @@ class Ledger:
             self.counting.application_ended(application)
 
     def book(self, deliveries: Iterable[Delivery]) -> None:
-        """Book one report's service: rules 1 and 2 of the clock, and the policy's own charges."""
+        """Book the service of a report: rules 1 and 2 of the clock, and the policy's charges."""
         state, booked, computed = self._state, [], []
         usage: dict[ClientId, UsageTotals] = {}
         services: list[tuple[ClientId, KvTokenTime]] = []
@@ -347,20 +347,22 @@ class Ledger:
             booked, served = self._book_prefill(computed, booked)
         if not booked:
             return
-        recharged = self.fair_share.deliver(self._charges(booked, with_prefill=bool(computed)))
+        recharged = self.fair_share.deliver(
+            self._service_by_application(booked, with_prefill=bool(computed))
+        )
         state.counters.outran += len(recharged)
         self._note_service(served)
         if self.observer is not None:
             self.observer.served(booked, recharged)
         if recharged:
-            self._retag(recharged)
+            self._sort_retagged_applications(recharged)
         if self.counting is not None:
-            self._rekey(self.counting.served(booked))
+            self._sort_rekeyed_clients(self.counting.served(booked))
 
     def _book_prefill(
         self, computed: Iterable[Delivery], booked: list[Delivery]
     ) -> tuple[list[Delivery], KvTokenTime]:
-        """Book the prefill of a report, with the charges for it.
+        """Book the prefill of a report, with the charges for the prefill.
 
         Args:
             computed: Deliveries of prompts that were computed.
@@ -393,7 +395,7 @@ class Ledger:
         return booked, served
 
     def charge_prefill(self, application: Application) -> None:
-        """Charge an application for its prompts (rule 8), or refund a part of such a charge.
+        """Charge an application for its prompts (rule 8), or refund a part of that charge.
 
         Without effect if accounts have another unit than KV token-time.
         """
@@ -410,7 +412,7 @@ class Ledger:
         if amount > 0 and self.observer is not None:
             self.observer.raised(name)
         self._note_service(0)
-        self._retag([name])
+        self._sort_retagged_applications([name])
 
     # --- lateness against GPS
 
@@ -428,7 +430,7 @@ class Ledger:
 
     @property
     def promises_by_tag(self) -> bool:
-        """Whether the order bounds how late applications start (`core/README.md`, The bound)."""
+        """Return whether the order bounds how late applications start (`core/README.md`)."""
         policy, options = self.policy, self.options
         return (
             policy.BY_TAG
@@ -444,7 +446,7 @@ class Ledger:
 
     @property
     def follows_service(self) -> bool:
-        """Whether V moves by delivered service, in KV token-time."""
+        """Return whether V moves by delivered service in KV token-time."""
         options = self.options
         return options.clock == "served" and options.accounts_cost == "kv_token_time"
 
@@ -455,12 +457,12 @@ class Ledger:
         self.history.begin(virtual_time)
 
     def _note_service(self, amount: KvTokenTime, *settled: VirtualTime) -> None:
-        """Store V in the history, after service or a refund; keep the levels of settled tags."""
+        """Store V in the history after service or a refund; keep the levels of settled tags."""
         history, share = self.history, self.fair_share
         history.note_service(amount, share.clock.virtual_time, self._state.now)
         if history.is_long(len(share.accounts)):
             accounts = share.accounts.items()
-            # A withdrawn application has no current tag, only that of its next submission.
+            # A withdrawn application has no current tag, only the tag of its next submission.
             tags = [share.tag(name) for name, account in accounts if not account.withdrawn]
             history.keep_only([*settled, *tags])
 
@@ -476,7 +478,7 @@ class Ledger:
         return apart, self.fair_share.tag(application_id)
 
     def place(self, inference: Inference) -> Place:
-        """Return an inference's position in the order, as if only it of its application waited.
+        """Return the position of an inference in the order, as if its application had no other.
 
         For a running one, if the policy keeps places in flight: the engine priority of its grant.
         """
@@ -488,14 +490,14 @@ class Ledger:
             return of_grant, policy.application_key(application), key
         waiting = WaitingLine()
         waiting.add_inference(inference, key)
-        alone = _Alone(application, waiting)
+        alone = _SingleInferenceView(application, waiting)
         client = policy.client(application)
         return policy.key(client, alone), policy.application_key(alone), key
 
     def refresh(self) -> None:
         """Re-sort the tenants in which a charge has moved the tags of applications."""
         if tenants := self.fair_share.take_rekeyed():
-            self._rekey(tenants)
+            self._sort_rekeyed_clients(tenants)
 
     def reorder(self) -> None:
         """Re-sort the whole queue."""
@@ -506,7 +508,7 @@ class Ledger:
         self.fair_share.set_rate(self._state.kv_tokens(), self._state.now)
 
     def change_policy(self, policy: str, options: Mapping[str, object]) -> None:
-        """Order by another policy from now on; accounts and queue stay.
+        """Order by another policy from now on; accounts and queue are kept.
 
         The counters of the old policy are dropped, even if only its options change.
 
@@ -530,15 +532,15 @@ class Ledger:
             raise
 
     def change_tenants(self) -> None:
-        """Use the weights of the tree of tenants in force; debts are kept."""
+        """Use the weights of the tenant tree in force; debts are kept."""
         self.fair_share.grow(self._state.tenants)
 
     def restart_clock(self) -> None:
-        """Open new accounts at this V, each charged the unserved part of its old charge."""
+        """Open new accounts at this V, each charged the unserved part of its earlier charge."""
         before = self.fair_share
         self.fair_share = _fair_share(self.options, self._state.tenants)
         self.fair_share.clock.start(before.clock.virtual_time)
-        # Debts to ended applications are dropped, in the store too.
+        # Debts to ended applications are dropped, also in the store.
         self._state.changed.update(dict.fromkeys(before.take_changed()))
         self._state.changed.update(dict.fromkeys(before.sessions()))
         self.capacity_changed()
@@ -560,7 +562,7 @@ class Ledger:
         self._start_policy()
 
     def _start_policy(self) -> None:
-        """Create the policy, and sort the queue by it."""
+        """Create the policy, and sort the queue by the policy."""
         self.fair_share.unwatch()
         self.policy: Order = find_policy(self.policy_name)(
             PolicyContext(
@@ -573,11 +575,13 @@ class Ledger:
             )
         )
         self.counting = self.policy if isinstance(self.policy, Observer) else None
-        """The policy, if it counts events; else None."""
+        """The policy, if it counts events; otherwise None."""
         self.notifies = self.observer is not None or self.counting is not None
         """Whether dispatches and ends of inferences are booked outside the accounts."""
         self.gate = self._working_set()
-        """Decides whether the first in order may start; None: it may wherever it fits."""
+        """Decides whether the first application in order may start; None: it may start wherever it
+        fits.
+        """
         if self.observer is not None:
             self.observer.policy_changed(self.fair_share, self.policy)
         for application in self._state.applications.values():
@@ -588,7 +592,7 @@ class Ledger:
         self.queue.reorder(self.policy, self.counting)
 
     def _working_set(self) -> "WorkingSet | None":
-        """Return the working set of the policy's options; None if they request none."""
+        """Return the working set that the policy's options request, or None."""
         if not self.options.own.get("working_set", False):
             return None
         from justitia_ray.core.working_set import WorkingSet
@@ -596,11 +600,11 @@ class Ledger:
         return WorkingSet(self._state, self.rank, self.fair_share.accounts.__getitem__)
 
     def _reopen_branched(self) -> None:
-        """Recreate the orders below which a leaf became a branch."""
+        """Recreate the orders below tenants whose leaf became a branch."""
         for client in self.fair_share.take_branched():
             self.queue.reopen(client)
 
-    def _join(self, application: Application, inference: Inference) -> None:
+    def _add_to_queue(self, application: Application, inference: Inference) -> None:
         counting, clients = self.counting, None
         if counting is not None:
             clients = counting.submitted(application, inference)
@@ -610,20 +614,20 @@ class Ledger:
         if self.gate is not None:
             self.gate.join(application)
         if clients:
-            self._rekey(clients)
+            self._sort_rekeyed_clients(clients)
 
-    def _retag(self, application_ids: Iterable[ApplicationId]) -> None:
+    def _sort_retagged_applications(self, application_ids: Iterable[ApplicationId]) -> None:
         """Re-sort applications whose tags changed."""
         for application_id in application_ids:
             self._state.changed[application_id] = None
             self.queue.touch(self._state.applications[application_id])
 
-    def _rekey(self, clients: Iterable[ClientId]) -> None:
+    def _sort_rekeyed_clients(self, clients: Iterable[ClientId]) -> None:
         """Re-sort clients whose keys changed."""
         for client in clients:
             self.queue.touch_client(client)
 
-    def _charges(
+    def _service_by_application(
         self, deliveries: list[Delivery], *, with_prefill: bool
     ) -> list[tuple[ApplicationId, KvTokenTime]]:
         if self.options.accounts_cost == "kv_token_time":

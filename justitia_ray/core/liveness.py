@@ -12,7 +12,7 @@ from justitia_ray.units import ApplicationId, IngressId, LeaseId, ReplicaId, Req
 
 
 class Ingresses:
-    """Heartbeats of ingresses, which are alive, suspect or dead, with the inferences of each.
+    """Heartbeats of ingresses (alive, suspect or dead), with the inferences of each ingress.
 
     An ingress that dies leaves inferences behind, which are ended when it has been silent for
     `Timeouts.ingress_s`. Until then they must not delay others: each that was leased would hold its
@@ -55,7 +55,7 @@ class Ingresses:
             del self._inferences[inference.ingress_id]
 
     def heartbeat(self, ingress_id: IngressId) -> None:
-        """Record a heartbeat of an ingress; its suspended inferences wait again."""
+        """Record a heartbeat of an ingress, whose suspended inferences wait again."""
         state = self._state
         if ingress_id not in state.ingresses:
             due = state.now + state.timeouts.ingress_s
@@ -66,7 +66,7 @@ class Ingresses:
             self._readmit_inferences(ingress_id)
 
     def lease_expired(self, inference: Inference) -> None:
-        """Suspect the ingress of an inference whose lease expired, if it was silent since.
+        """Suspect the ingress of an inference whose lease expired, if the ingress was silent since.
 
         An ingress is not suspected for a lease of an earlier scheduler, whose grant this scheduler
         did not send.
@@ -84,7 +84,7 @@ class Ingresses:
                     self.suspend(application, other)
 
     def suspend(self, application: Application, inference: Inference) -> None:
-        """Suspend an inference of a suspect ingress. Call when it is not in the queue."""
+        """Suspend an inference, outside the queue, whose ingress is suspect."""
         move(inference, InferenceState.SUSPENDED)
         application.held_back[inference.request_id] = inference
         self.suspended += 1
@@ -92,7 +92,7 @@ class Ingresses:
             self._ledger.observer.leave_flight(inference)
 
     def remove_suspended(self, application: Application, inference: Inference) -> bool:
-        """Remove an inference if it is suspended; return whether it was. The caller moves it on."""
+        """Remove an inference if it is suspended; return whether it was suspended."""
         if inference.state is not InferenceState.SUSPENDED:
             return False
         del application.held_back[inference.request_id]
@@ -100,7 +100,7 @@ class Ingresses:
         return True
 
     def expire(self, ingress_id: IngressId) -> list[Inference]:
-        """Return the inferences to end: all of the ingress if it is dead, otherwise none."""
+        """Return the inferences to end: all of an ingress that is dead, otherwise none."""
         due = self._state.ingresses[ingress_id] + self._state.timeouts.ingress_s
         if due > self._state.now:
             self._state.deadlines.set(due, DeadlineKind.INGRESS, ingress_id)
@@ -122,7 +122,7 @@ class Ingresses:
 
 @dataclass(frozen=True, slots=True)
 class ReportedLease:
-    """A lease that a replica reports as held, or finished."""
+    """A lease that a replica reports as held, or as finished."""
 
     replica_id: ReplicaId
     last: LeaseProgress | LeaseFinished
@@ -154,7 +154,7 @@ class Recovery:
         self.holding = True
 
     def replica_reported(self, replica_id: ReplicaId) -> None:
-        """Stop waiting for a replica: it has reported, or is lost."""
+        """Stop waiting for a replica that has reported, or is lost."""
         self._expected.discard(replica_id)
 
     def is_complete(self, now: Seconds) -> bool:
@@ -171,14 +171,20 @@ class Recovery:
     def report_lease(
         self, replica_id: ReplicaId, last: LeaseProgress | LeaseFinished
     ) -> RequestId | None:
-        """Store a lease that a replica has reported; return the request that claimed it, if any."""
+        """Store a lease that a replica has reported.
+
+        Return the request that claimed the lease, if any.
+        """
         request_id = self.claims.pop(last.lease_id, None)
         if request_id is None:
             self.reported[last.lease_id] = ReportedLease(replica_id, last)
         return request_id
 
     def claim(self, lease_id: LeaseId, request_id: RequestId) -> ReportedLease | None:
-        """Store the lease that a request claims; return the replica's report of it, if any."""
+        """Store the lease that a request claims.
+
+        Return the replica's report of the lease, if any.
+        """
         reported = self.reported.pop(lease_id, None)
         if reported is None and self.holding:
             self.claims[lease_id] = request_id

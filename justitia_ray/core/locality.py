@@ -15,23 +15,23 @@ from justitia_ray.core.entities import Application, Inference, KnownReplica, Lea
 from justitia_ray.core.prefill import NO_REUSE
 from justitia_ray.units import ReplicaId, Seconds, Tokens
 
-_READ = 1e-4
+_CONTEXT_READ_WEIGHT = 1e-4
 """Weight of reading one context token in an iteration, in prompt tokens. The hardware gives 1e-3
 (the KV of a token over the memory's bandwidth, by 2 operations a parameter over their rate) while
 both run. With half of that, sessions leave their contexts too often: the mean on the recorded
 sessions at 0.9 times the memory is 6 % higher; with this value, the same as with 0.
 """
 _MOST_REUSE = 4
-"""Upper bound of `Application.reuse`; `NO_REUSE` is the lower one."""
+"""Upper bound of `Application.reuse`; `NO_REUSE` is its lower bound."""
 
 
 def take_context(
     replica: KnownReplica, application: Application, inference: Inference, lease: Lease
 ) -> None:
-    """Let a lease hold the context that it continues; called before the replica has the lease."""
+    """Let a lease hold the context that it continues, before the replica has the lease."""
     lease.uncomputed_tokens = missing_tokens(replica, application, inference)
     replica.uncomputed_tokens += lease.uncomputed_tokens
-    lease.context = replica.contexts.hold(application.application_id, _prompt(inference))
+    lease.context = replica.contexts.hold(application.application_id, _prompt_length(inference))
     if lease.context is not None:
         lease.begun_with = lease.context.tokens
 
@@ -39,13 +39,13 @@ def take_context(
 def note_first_token(
     replica: KnownReplica, application: Application, inference: Inference, lease: Lease
 ) -> None:
-    """Record that the prompt of a lease was computed, and whether its context was cached."""
+    """Record that a lease's prompt was computed, and whether its context was found in the cache."""
     replica.uncomputed_tokens -= lease.uncomputed_tokens
     lease.uncomputed_tokens = 0
     contexts, name, context = replica.contexts, application.application_id, lease.context
     found = inference.found_before(replica.capacity.block_size)
     if context is not None and found is not None:
-        prompt = _prompt(inference)
+        prompt = _prompt_length(inference)
         if found >= min(context.tokens, prompt) / 2:
             application.reuse = min(_MOST_REUSE, application.reuse + 1)
         elif (other := contexts.found_instead(name, prompt, found, context)) is not None:
@@ -53,16 +53,16 @@ def note_first_token(
             lease.context, lease.begun_with = contexts.hold_this(name, other), other.tokens
             contexts.release(name, context, None, replica.unleased_tokens)
         else:
-            if application.reuse > 0:  # the context was evicted, with all that were used before it
+            if application.reuse > 0:  # the engine evicted the context and all less recent ones
                 contexts.forget_before(context)
             application.reuse = max(NO_REUSE, application.reuse - 1)
             contexts.forget(name, context)
             context.leases -= 1
-            # Its other contexts are not those of this prompt: a new one.
+            # The prompt continues none of the application's contexts, and starts a new context.
             lease.context = contexts.add(name, prompt)
             lease.begun_with = lease.context.tokens
     if lease.context is None:
-        lease.context = contexts.begin(name, _prompt(inference))
+        lease.context = contexts.begin(name, _prompt_length(inference))
         lease.begun_with = lease.context.tokens
 
 
@@ -73,7 +73,7 @@ def leave_context(replica: KnownReplica, inference: Inference, lease: Lease, now
         return
     left = None
     if not lease.uncomputed_tokens:
-        own = _prompt(inference)
+        own = _prompt_length(inference)
         left = Context(own, own + inference.output_tokens // inference.choices)
     lease.context.idle_since = now
     room = replica.unleased_tokens
@@ -82,14 +82,14 @@ def leave_context(replica: KnownReplica, inference: Inference, lease: Lease, now
 
 
 def end_contexts(replicas: Mapping[ReplicaId, KnownReplica], application: Application) -> None:
-    """Mark an application's contexts: nothing continues them."""
+    """Mark the contexts of an ended application, which nothing continues."""
     for name in application.replicas:
         if name in replicas:
             replicas[name].contexts.end(application.application_id)
 
 
 def recall_contexts(replica: KnownReplica, applications: Iterable[Application]) -> None:
-    """Assume, after a restart, that the context of an application is where it ran last.
+    """Assume, after a restart, that the context of an application is on its last replica.
 
     Its length is unknown; the mean prompt length of the application is assumed.
     """
@@ -102,7 +102,7 @@ def recall_contexts(replica: KnownReplica, applications: Iterable[Application]) 
 
 def missing_tokens(replica: KnownReplica, application: Application, inference: Inference) -> Tokens:
     """Return the prompt tokens of an inference that a replica would have to compute; at least 1."""
-    prompt, there = _prompt(inference), 0
+    prompt, there = _prompt_length(inference), 0
     context = replica.contexts.continued_by(application.application_id, prompt)
     if context is not None and application.reuse > NO_REUSE:
         there = context.tokens
@@ -114,7 +114,7 @@ def missing_tokens(replica: KnownReplica, application: Application, inference: I
 def rank(
     replicas: list[KnownReplica], application: Application, inference: Inference
 ) -> list[KnownReplica]:
-    """Sort replicas for an inference: the best first.
+    """Sort replicas for an inference, the best replica first.
 
     The order is by the delay that its prompt causes, if prompts are cached; then replicas that have
     served the application; then by free KV, then by name. If nothing of the application runs, its
@@ -138,20 +138,20 @@ def rank(
 
 
 def delay(replica: KnownReplica, application: Application, inference: Inference) -> float:
-    """Return the delay of a start on this replica, in prompt tokens summed over inferences.
+    """Return the delay of a start on a replica, in prompt tokens summed over inferences.
 
     Contexts that it displaces are computed again later, and counted as if that were now.
     """
     missing, contexts = missing_tokens(replica, application, inference), replica.contexts
     if contexts.live_tokens:
         wanted = replica.footprint_beside(inference).full_tokens
-        continued = contexts.continued_by(application.application_id, _prompt(inference))
+        continued = contexts.continued_by(application.application_id, _prompt_length(inference))
         missing += contexts.displaced(continued, wanted, replica.unleased_tokens)
     sequences, iterations = replica.leases.sequences, inference.expected_remaining()
-    read = iterations * (replica.leases.context_tokens + sequences * _prompt(inference))
-    return replica.uncomputed_tokens + missing * (sequences + 1) + _READ * read
+    read = iterations * (replica.leases.context_tokens + sequences * _prompt_length(inference))
+    return replica.uncomputed_tokens + missing * (sequences + 1) + _CONTEXT_READ_WEIGHT * read
 
 
-def _prompt(inference: Inference) -> Tokens:
-    """Return the length of one prompt of an inference."""
+def _prompt_length(inference: Inference) -> Tokens:
+    """Return the length in tokens of one prompt of an inference."""
     return inference.prompt_tokens // inference.copies

@@ -29,23 +29,25 @@ if TYPE_CHECKING:
     from justitia_ray.core.scheduler import SchedulerCore
     from justitia_ray.core.start_forecast import StartForecast
 
-_MAXIMUM_SAID = 4_096
+_MAXIMUM_EXPECTATIONS = 4_096
 """Maximum number of stored expectations without an outcome."""
-_MAXIMUM_SAID_OF_ONE = 16
+_MAXIMUM_EXPECTATIONS_OF_APPLICATION = 16
 """Maximum number of stored expectations of one application: a caller that polls at 1.5 times its
 wait fills an hour.
 """
 WALK_KEPT_S: Seconds = 2.0
-"""Maximum age of the cached queue walk used to check a submission's deadline."""
+"""Maximum age in seconds of the cached queue profile with which a submission's deadline is checked.
+"""
 _WALK_KEPT_S_EACH: Seconds = 1e-3
-"""Maximum age of the cached walk for a position, per waiting application: visiting one takes 10 µs.
+"""Maximum age of the cached queue profile for a position, per waiting application: visiting an
+application takes 10 µs.
 """
 _REPLICAS_LOOKED_AT = 8
 """Maximum number of replicas for which the time until an inference fits is computed."""
 
 
 class Reason(StrEnum):
-    """Why an application is not running: a closed list."""
+    """Reason for which an application is not running: a closed list."""
 
     RUNNING = "running"
     TURN = "turn"
@@ -73,7 +75,7 @@ WHAT_WOULD_HELP: Mapping[Reason, str] = {
     Reason.RECOVERY: "some seconds: replicas or an ingress are to report what they have",
     Reason.STORE: "Redis: the application is not stored yet, which durability strict asks for",
 }
-"""Remedies, by reason."""
+"""Remedies that a user can try, by reason."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +84,11 @@ class Held:
 
     reason: Reason
     node: ClientId | None = None
-    """Node of the tree of tenants that has the limit; None: another kind."""
+    """Tenant node that has the limit; None: another kind of limit."""
 
 
 HeldBy = Callable[[Application], Held | None]
-"""Returns what holds an application back; None: only the queue."""
+"""Function that returns what holds an application back; None: only the queue does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,28 +96,33 @@ class Outlook:
     """Expected progress of one application, from now; the fields are those of its JSON."""
 
     reason: str
-    """Why it is not running, as `reason_text` returns it."""
+    """Reason for which the application is not running, as `reason_text` returns it."""
     what_would_help: str
     position: int | None = None
-    """Number of applications before it in the order; None: none of its inferences waits."""
+    """Number of applications before this application in the order; None: none of its inferences
+    waits.
+    """
     position_is_least: bool = False
-    """Whether the position is a minimum: only the first thousands are counted."""
+    """Whether the position is a minimum: only the first thousands of applications are counted."""
     ahead_kv_token_time: KvTokenTime | None = None
-    """Service expected before it starts."""
+    """Service expected before the application starts, in token·iterations."""
     expected_start_s: Quantiles | None = None
-    """Time to the next start of one of its inferences; None: nothing waits, or unknown."""
+    """Seconds to the next start of one of the application's inferences; None: nothing waits, or
+    unknown.
+    """
     expected_finish_s: Quantiles | None = None
-    """Time to its end, by its expected service; None: unknown."""
+    """Seconds to the end of the application, by its expected service; None: unknown."""
     guaranteed_by_s: Seconds | None = None
-    """Time by which all its waiting inferences have started, at the present speed; None: not
-    guaranteed.
+    """Seconds by which all waiting inferences of the application have started, at the present
+    speed; None: not guaranteed.
     """
     context_full_s: Seconds | None = None
-    """Time for which the replica that holds its context is expected to be full, with the reason
-    `context`; else None.
+    """Seconds for which the replica that holds the application's context is expected to be full,
+    with the reason `context`; otherwise None.
     """
     missing_kv_tokens: Tokens | None = None
-    """KV tokens that must become free before it starts, with the reason `working_set`; else None.
+    """KV tokens that must become free before the application starts, with the reason `working_set`;
+    otherwise None.
     """
 
 
@@ -174,10 +181,14 @@ class Outlooks:
             if isinstance(action, Grant) and self._said:
                 inference = core.state.inferences.get(action.request_id)
                 if inference is not None:
-                    self._settle(self._said, self.starts, inference.application_id)
+                    self._settle_expectations(self._said, self.starts, inference.application_id)
             elif isinstance(action, EndApplication):
-                self._forget(self._said, self.starts, action.application_id)
-                verb = self._settle if action.outcome is Outcome.FINISHED else self._forget
+                self._forget_expectations(self._said, self.starts, action.application_id)
+                verb = (
+                    self._settle_expectations
+                    if action.outcome is Outcome.FINISHED
+                    else self._forget_expectations
+                )
                 verb(self._said_of_ends, self.ends, action.application_id)
 
     # --- queries
@@ -190,7 +201,7 @@ class Outlooks:
         *,
         calibrates: bool = True,
     ) -> dict[ApplicationId, Outlook]:
-        """Return the outlooks of the live ones of these applications.
+        """Return the outlooks of those of these applications that are live.
 
         Args:
             application_ids: The applications.
@@ -210,12 +221,14 @@ class Outlooks:
         self.starts.note_time(self._now)
         self.ends.note_time(self._now)
         profile = self.walk(max_age_s)
-        return {one.application_id: self._outlook(one, profile) for one in live}
+        return {one.application_id: self._compute_outlook(one, profile) for one in live}
 
     def count_reasons(self, applications: Iterable[Application]) -> Counter[Reason]:
-        """Count these live applications by their reasons."""
+        """Count these live applications by the reasons for which they are not running."""
         profile = self.walk(WALK_KEPT_S)
-        return Counter(self._reason(application, profile)[0] for application in applications)
+        return Counter(
+            self._compute_reason(application, profile)[0] for application in applications
+        )
 
     def sample(self, now: Seconds = 0.0) -> None:
         """Compute the outlook of one waiting application, to have outcomes for calibration.
@@ -226,19 +239,19 @@ class Outlooks:
         queue, names = self._core.ledger.queue, [*self._core.state.applications]
         if not len(queue):
             return
-        self._sampled = (self._sampled + 1) % len(names)  # another one each time, in turn
+        self._sampled = (self._sampled + 1) % len(names)  # another application at each call
         in_turn = names[self._sampled :] + names[: self._sampled]
         name = next((name for name in in_turn if name in queue), None)
         if name is not None:
             self.ask([name], WALK_KEPT_S, now)
 
     def earliest_start_s(self, inference: Inference) -> Seconds:
-        """Return the p10 of the time until a waiting inference starts; 0 if unknown.
+        """Return p10 of the seconds until a waiting inference starts; 0 if unknown.
 
         The cached walk over the queue may be `WALK_KEPT_S` old, because this is called at each
         submission. An inference behind all visited applications starts after them.
         """
-        if not self._serves():
+        if not self._has_replica():
             return 0.0
         core, profile = self._core, self.walk(WALK_KEPT_S)
         application = core.state.applications[inference.application_id]
@@ -279,11 +292,11 @@ class Outlooks:
         return max(0, lag.bound_kv_token_time - lag.kv_token_time)
 
     def seconds_for(self, work: KvTokenTime) -> Seconds:
-        """Return how long the replicas take for an amount of service, at the recent rate."""
+        """Return the seconds that the replicas need for an amount of service at recent rate."""
         return work / self._rate.kv_per_s(self._core.state.kv_tokens())
 
     def walk(self, max_age_s: Seconds) -> QueueProfile:
-        """Return a walk over the queue of at most this age; 0: a new one."""
+        """Return a profile of the queue of at most this age in seconds; 0: a new profile."""
         state, profile = self._core.state, self._profile
         if profile is None or not max_age_s or self._now - profile.made_at > max_age_s:
             profile = self._profile = QueueProfile(state, self._core.ledger)
@@ -291,19 +304,19 @@ class Outlooks:
 
     @property
     def iteration_s(self) -> Seconds:
-        """Length of an engine's iteration, by the recent rate."""
+        """Return the seconds of an engine's iteration, by the recent rate."""
         return self._rate.iteration_s
 
     # --- internals
 
     @property
     def _now(self) -> Seconds:
-        """The time of the last event, or the driver's clock if that is later."""
+        """Return the time of the last event, or the driver's time if that is later."""
         return max(self._told_now, self._core.state.now)
 
-    def _outlook(self, application: Application, profile: QueueProfile) -> Outlook:
+    def _compute_outlook(self, application: Application, profile: QueueProfile) -> Outlook:
         core, name = self._core, application.application_id
-        reason, subject = self._reason(application, profile)
+        reason, subject = self._compute_reason(application, profile)
         why, full_s = (reason_text(reason, subject), WHAT_WOULD_HELP[reason]), None
         wait = _wait_of(application, core.state.now)
         if reason is Reason.CONTEXT and wait is not None:
@@ -318,7 +331,7 @@ class Outlooks:
             return Outlook(*why, expected_finish_s=self._end_of_run(application))
         place = profile.place_of(name)
         is_least = False
-        if place is None:  # submitted since the walk, behind the visited applications, or held back
+        if place is None:  # submitted after the profile, behind its applications, or held back
             place = profile.place_by(core.ledger.place(application.waiting.first))
             is_least = place == len(profile) and not profile.is_whole
         if forecast is None:
@@ -328,26 +341,26 @@ class Outlooks:
         else:
             ahead_work = forecast.served_until(place)
         start = finish = guaranteed_by_s = None
-        if self._serves():
+        if self._has_replica():
             guaranteed_by_s = self._guaranteed_by_s(application)
-        if self._serves() and not is_least:
+        if self._has_replica() and not is_least:
             start_s = self._start_s(application, application.waiting.first, place, profile)
             own_s = self._served_within_s(demand_of(application))
-            start = self._say(self._said, self.starts, name, start_s)
-            finish = self._say(self._said_of_ends, self.ends, name, start_s + own_s)
+            start = self._store_expectation(self._said, self.starts, name, start_s)
+            finish = self._store_expectation(self._said_of_ends, self.ends, name, start_s + own_s)
             # Start and end are calibrated separately; an application never ends before its start.
             finish = finish.not_before(start)
         if missing is not None and start is not None:
-            why = why[0], _starts_when(missing, start.p50)
+            why = why[0], _reason_of_working_set(missing, start.p50)
         return Outlook(
             *why, place, is_least, ahead_work, start, finish, guaranteed_by_s, full_s, missing
         )
 
-    def _serves(self) -> bool:
+    def _has_replica(self) -> bool:
         """Return whether there is any replica to start inferences."""
         return any(replica.takes_leases for replica in self._core.state.replicas.values())
 
-    def _reason(
+    def _compute_reason(
         self, application: Application, profile: QueueProfile
     ) -> tuple[Reason, ClientId | ReplicaId | None]:
         core = self._core
@@ -360,7 +373,7 @@ class Outlooks:
             return Reason.RECOVERY, None
         if not application.waiting:
             return Reason.TOOL, None
-        if not self._serves():
+        if not self._has_replica():
             return Reason.REPLICA, None
         if core.is_held_by_tier(application):
             return Reason.TIER, None
@@ -387,7 +400,7 @@ class Outlooks:
         place: int,
         profile: QueueProfile,
     ) -> Seconds:
-        """Return when an inference of an application at a place is expected to start."""
+        """Return when an inference of an application at this place is expected to start."""
         ahead = profile.ahead(place, self._core.ledger.rank(application.application_id))
         first = inference if not place else profile.first or inference
         served_s = self._now - profile.made_at
@@ -403,7 +416,7 @@ class Outlooks:
         return self._fits_in_s(first) + max(0.0, self._served_within_s(ahead) - served_s)
 
     def _forecast(self, profile: QueueProfile) -> StartForecast | None:
-        """Return the starts in a walk, if the first in order waits for contexts; else None."""
+        """Return the starts in a profile if the first application waits for contexts, else None."""
         if self._forecasts is None or self._forecasts[0] is not profile:
             self._forecasts = (profile, self._new_forecast(profile))
         return self._forecasts[1]
@@ -415,7 +428,7 @@ class Outlooks:
             return None
         application = core.state.applications.get(first.application_id)
         if application is None or not application.waiting:
-            return None  # it has started since the walk
+            return None  # the application has started since the profile
         missing = gate.missing_tokens(application, application.waiting.first)
         if not missing:
             return None
@@ -424,7 +437,7 @@ class Outlooks:
         return StartForecast(core.state, core.ledger, gate, profile, application, missing)
 
     def _served_within_s(self, demand: Demand) -> Seconds:
-        """Return how long the replicas take to serve a demand, limited by memory or seats.
+        """Return the seconds that the replicas take for a demand, limited by memory or seats.
 
         The scarcer of memory and seats limits the use of both: recent work had another mix, and may
         have left more of the other one free than this demand does.
@@ -436,7 +449,7 @@ class Outlooks:
         of_seats = rate.sequences / max(1, seats)
         if not of_memory or not of_seats or not rate.made_per_s:
             return memory_s
-        # Inferences of unknown lengths are assumed to be like recent ones.
+        # Inferences of unknown lengths are assumed to be like recent inferences.
         later_tokens = demand.later_kv_token_time * rate.sequences / rate.held_tokens
         seats_s = (demand.tokens + later_tokens) / rate.made_per_s
         most = max(of_memory, of_seats)
@@ -446,7 +459,7 @@ class Outlooks:
         """Return when an inference fits on a replica, if nothing else is admitted."""
         core = self._core
         if inference.request_id not in core.state.inferences:
-            return 0.0  # it has ended since the walk over the queue
+            return 0.0  # the inference has ended since the profile of the queue
         replicas = [
             one
             for one in core.state.replicas.values()
@@ -462,7 +475,7 @@ class Outlooks:
         return max(0.0, min(lasts_s, default=0.0))
 
     def _end_of_run(self, application: Application) -> Quantiles | None:
-        """Return when an application without waiting inferences ends; None if it does not run."""
+        """Return when an application without waiting inferences ends; None if nothing runs."""
         state = self._core.state
         if not application.in_flight:
             return None
@@ -470,49 +483,53 @@ class Outlooks:
         longest = max(-(-one.expected_remaining(one.output_tokens) // one.choices) for one in runs)
         left_s = self.seconds_for(expected_of(application))
         expected_s = max(longest * self._rate.iteration_s, left_s)
-        return self._say(self._said_of_ends, self.ends, application.application_id, expected_s)
+        return self._store_expectation(
+            self._said_of_ends, self.ends, application.application_id, expected_s
+        )
 
     def _guaranteed_by_s(self, application: Application) -> Seconds | None:
-        """Return when V has reached F, at the present speed, and the bound has been served."""
+        """Return when V will have reached F, and the bound on the lag will have been served."""
         work = self.guaranteed_work(application)
         return None if work is None else self.seconds_for(work)
 
-    def _say(
+    def _store_expectation(
         self,
         of: dict[ApplicationId, list[Said]],
         calibration: Calibration,
         name: ApplicationId,
         expected_s: Seconds,
     ) -> Quantiles:
-        """Return the quantiles of an expectation, and store it for calibration if there is room."""
+        """Return the quantiles of an expected time; store them for calibration if there is room."""
         known = of.get(name, ())
-        is_full = len(known) >= _MAXIMUM_SAID_OF_ONE or len(of) >= _MAXIMUM_SAID
+        is_full = (
+            len(known) >= _MAXIMUM_EXPECTATIONS_OF_APPLICATION or len(of) >= _MAXIMUM_EXPECTATIONS
+        )
         if is_full or not self._calibrates:
             return calibration.quantiles(expected_s)
         said = calibration.say(expected_s, self._now)
         of.setdefault(name, []).append(said)
         return said.quantiles
 
-    def _settle(
+    def _settle_expectations(
         self, of: dict[ApplicationId, list[Said]], calibration: Calibration, name: ApplicationId
     ) -> None:
         for said in of.pop(name, ()):
             calibration.settle(said, self._core.state.now)
 
-    def _forget(
+    def _forget_expectations(
         self, of: dict[ApplicationId, list[Said]], calibration: Calibration, name: ApplicationId
     ) -> None:
         for said in of.pop(name, ()):
             calibration.forget(said)
 
 
-def _starts_when(missing: Tokens, expected_s: Seconds) -> str:
+def _reason_of_working_set(missing: Tokens, expected_s: Seconds) -> str:
     """Return what an application waits for that the working set holds back."""
     tokens = f"{missing / 1_000:.0f}k" if missing >= 10_000 else f"{missing:,}"
     return f"time: it starts when {tokens} more KV tokens are free, expected in {expected_s:.0f} s"
 
 
 def _wait_of(application: Application, now: Seconds) -> HolderWait | None:
-    """Return the present wait of a waiting application for its context's replica; None: none."""
+    """Return the wait of an application for its context's replica; None: no wait."""
     wait = application.waiting.first.holder_wait if application.waiting else None
     return None if wait is None or now >= wait.until else wait

@@ -12,22 +12,24 @@ from justitia_ray.core.contexts import longest_within
 from justitia_ray.units import Tokens
 
 _MOST = 8
-"""Contexts that are kept: those of an agent, of its sub-agents, and of calls for titles."""
+"""Number of contexts that are kept of an application: those of an agent, of its sub-agents, and of
+calls for titles.
+"""
 
 
 @dataclass(slots=True, eq=False)
 class OwnContext:
-    """A prompt of the application with its answer."""
+    """A prompt of an application with its answer."""
 
     prompt_tokens: Tokens
     tokens: Tokens
-    """Tokens of the prompt and, once it is complete, of the answer."""
+    """Tokens of the prompt and, once the answer is complete, of the answer."""
     begun_before: Tokens
-    """`OwnContexts.begun` when it was last continued."""
+    """`OwnContexts.begun` when the context was last continued."""
 
 
 class OwnContexts:
-    """The last contexts of one application."""
+    """Last contexts of one application."""
 
     __slots__ = ("_contexts", "begun", "forgivable")
 
@@ -40,11 +42,11 @@ class OwnContexts:
         """Computed tokens that its tag has paid for, less those that were forgiven."""
 
     def continued_by(self, prompt_tokens: Tokens) -> OwnContext | None:
-        """Return the longest context that a prompt may begin with, or None."""
+        """Return the application's longest context that a prompt may begin with, or None."""
         return longest_within(self._contexts, prompt_tokens)
 
     def begin(self, prompt_tokens: Tokens) -> OwnContext:
-        """Record that a prompt was computed; return its context."""
+        """Record that a prompt of the application was computed; return the prompt's context."""
         continued = self.continued_by(prompt_tokens)
         if continued is not None:
             self._contexts.remove(continued)

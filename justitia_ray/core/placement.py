@@ -45,11 +45,11 @@ class Placement:
         return self._has_memory(replica, inference, kv_tokens) and self.can_hold(replica, inference)
 
     def fits_anywhere(self, inference: Inference) -> bool:
-        """Return whether any replica that pulls for work has the memory and the seats now."""
+        """Return whether any replica that pulls has memory and seats for an inference now."""
         return any(self.fits(replica, inference) for replica in self.asking())
 
     def has_seat(self) -> bool:
-        """Return whether any replica that pulls for work has a free seat; an empty one has."""
+        """Return whether any replica that pulls has a free seat; an empty replica has one."""
         for replica in self._state.asking.values():
             leases = replica.leases
             if replica.takes_leases and (
@@ -59,7 +59,7 @@ class Placement:
         return False
 
     def can_hold(self, replica: KnownReplica, inference: Inference) -> bool:
-        """Return whether an inference could run to its end on this replica if it ran there alone.
+        """Return whether an inference could run to its end alone on this replica.
 
         An inference too large for every replica is given the largest: otherwise it would wait for
         ever, and block all inferences behind it. False for a replica that the inference avoids.
@@ -73,7 +73,7 @@ class Placement:
         ):
             return True
         others = (r for r in self._state.replicas.values() if not r.draining)
-        return not any(_size(other) > _size(replica) for other in others)
+        return not any(_line_length(other) > _line_length(replica) for other in others)
 
     def find(
         self,
@@ -98,7 +98,7 @@ class Placement:
             replica
             for replica in self._state.asking.values()
             if replica.takes_leases
-            and not (replica.refusals.inferences and self._refuses(replica, asked))
+            and not (replica.refusals.inferences and self._has_refused(replica, asked))
         ]
         holder = None if len(line) else self._holder_between_pulls(application)
         if holder is not None:
@@ -116,8 +116,8 @@ class Placement:
             ):
                 continue
             if not self._has_memory(replica, inference, replica.leasable_tokens):
-                if len(line):  # with an empty line this refusal would hardly be looked up again
-                    self._refuse(replica, asked)
+                if len(line):  # with an empty line the stored refusal would hardly ever be read
+                    self._record_refusal(replica, asked)
             elif (
                 self.can_hold(replica, inference)
                 and (not line.kept or self._leaves_kept(replica, inference, line))
@@ -128,7 +128,7 @@ class Placement:
         return None
 
     def _holder_between_pulls(self, application: Application) -> KnownReplica | None:
-        """Return the replica that holds the application's context, if it is about to pull.
+        """Return the replica that holds the application's context, if the replica is about to pull.
 
         Otherwise the turn would lose its context by starting on another replica some milliseconds
         earlier. If the replica dies before it pulls, the grant is lost like any grant to a lost
@@ -142,7 +142,7 @@ class Placement:
         return replica if self._state.now < replica.pulls_again_by else None
 
     def is_capped(self, inference: Inference, share_cap: float) -> bool:
-        """Return whether only the cap keeps an inference from every replica."""
+        """Return whether only the cap on KV keeps an inference from every replica."""
         if share_cap >= 1:
             return False
         fitting = [replica for replica in self.asking() if self.fits(replica, inference)]
@@ -151,7 +151,7 @@ class Placement:
         )
 
     def _delays(self, replica: KnownReplica, first: Inference, later: Inference) -> bool:
-        """Return whether `first` would start later on this replica if `later` started now.
+        """Return whether `first` would start later on a replica if `later` started there now.
 
         Based on the predicted lengths, at one token per iteration and sequence, if nothing else is
         admitted.
@@ -179,22 +179,22 @@ class Placement:
         return seats <= capacity.max_num_seqs and self.admission.fits(replica, inference, left)
 
     def _has_memory(self, replica: KnownReplica, inference: Inference, kv_tokens: Tokens) -> bool:
-        """Return whether a replica has `kv_tokens` enough for an inference besides its leases."""
+        """Return whether a replica has KV memory for an inference beside its leases."""
         return not replica.leases or self.admission.fits(replica, inference, kv_tokens)
 
-    def _refuses(self, replica: KnownReplica, asked: tuple[RequestId, Tokens]) -> bool:
-        """Return whether a replica, unchanged since, was found to lack memory for an inference."""
+    def _has_refused(self, replica: KnownReplica, asked: tuple[RequestId, Tokens]) -> bool:
+        """Return whether an unchanged replica was found to lack memory for this inference."""
         state, refused = replica.refusals
-        return asked in refused and state == self._state_of(replica)
+        return asked in refused and state == self._refusal_key(replica)
 
-    def _refuse(self, replica: KnownReplica, asked: tuple[RequestId, Tokens]) -> None:
+    def _record_refusal(self, replica: KnownReplica, asked: tuple[RequestId, Tokens]) -> None:
         """Record that a replica has no memory for an inference until the replica changes."""
-        state = self._state_of(replica)
+        state = self._refusal_key(replica)
         if replica.refusals.state != state:
             replica.refusals = Refusals(state, set())
         replica.refusals.inferences.add(asked)
 
-    def _state_of(self, replica: KnownReplica) -> tuple[object, ...]:
+    def _refusal_key(self, replica: KnownReplica) -> tuple[object, ...]:
         """Return the key of cached refusals: lease version, free KV, capacity, admission rule."""
         leases, capacity = replica.leases, replica.capacity
         return leases.changes, replica.leasable_tokens, capacity, self.admission
@@ -209,7 +209,7 @@ class Placement:
 
 
 class Line:
-    """The inferences that wait for memory, in order, at each replica that could hold them.
+    """Inferences that wait for memory, in order, at each replica that could hold them.
 
     Each inference is checked once against each replica, when it joins, however often the line is
     read.
@@ -229,7 +229,7 @@ class Line:
         return len(self._inferences)
 
     def join(self, inference: Inference) -> None:
-        """Add an inference at the end. O(replicas)."""
+        """Add an inference at the end of the line. O(replicas)."""
         self._inferences.append(inference)
         for replica in self._placement.asking():
             if self._placement.can_hold(replica, inference):
@@ -238,7 +238,7 @@ class Line:
                 self._most_passes[name] = max(inference.passes, self._most_passes.get(name, 0))
 
     def wait_for(self, inference: Inference, holder: KnownReplica, escape: KnownReplica) -> None:
-        """Add an inference that waits for one replica only, at the end.
+        """Add an inference that waits for one replica only, at the end of the line.
 
         Args:
             inference: The inference.
@@ -252,7 +252,7 @@ class Line:
         self.kept.setdefault(escape.replica_id, []).append(inference)
 
     def followed_by(self, inferences: Collection[Inference]) -> "Line":
-        """Return a line with more inferences behind these."""
+        """Return a line with more inferences behind those of this line."""
         longer = Line(self._placement, self._backfill)
         longer._inferences = [*self._inferences]
         longer._at = {name: [*at] for name, at in self._at.items()}
@@ -287,12 +287,12 @@ class Line:
         return any(map(self.lets_pass, self._placement.asking()))
 
 
-def _size(replica: KnownReplica) -> tuple[Tokens, int]:
+def _line_length(replica: KnownReplica) -> tuple[Tokens, int]:
     return (replica.capacity.kv_tokens, replica.capacity.max_num_seqs)
 
 
 def _is_within_share(replica: KnownReplica, inference: Inference, share_cap: float) -> bool:
-    """Return whether the application stays within its share of a replica with this inference.
+    """Return whether an application stays within its share of a replica with this inference.
 
     Prompts and expected outputs count. An application without leases on the replica may always have
     one inference there.

@@ -15,59 +15,62 @@ if TYPE_CHECKING:
     from justitia_ray.core.entities import Application, Inference
 
 NO_REUSE = -2
-"""`Application.reuse` at which its prompts are assumed to share nothing."""
+"""Value of `Application.reuse` at which an application's prompts are assumed to share nothing."""
 
 
 @dataclass(slots=True, eq=False)
 class Prefill:
-    """Prefill of one inference, in token·iterations unless named otherwise."""
+    """Prefill of one inference, in token·iterations unless stated otherwise."""
 
     expected: KvTokenTime = 0
-    """Amount that its tag is still expected to pay; 0 once its prompt is computed."""
+    """Amount that the tag is still expected to pay for the prompt; 0 once the prompt is computed.
+    """
     most: KvTokenTime = 0
-    """Largest amount that its tag may still pay; 0 once its prompt is computed."""
+    """Largest amount that the tag may still pay for the prompt; 0 once the prompt is computed."""
     charged: KvTokenTime = 0
     """Part of `Application.pending_prefill` that is for `expected`."""
     paid: KvTokenTime = 0
-    """Amount that its tag has paid; never falls."""
+    """Amount that the tag has paid for the prompt; never falls."""
     forgiven: KvTokenTime = 0
-    """Amount that its tenant has paid, but not its tag; never falls."""
+    """Amount that the tenant has paid for the prompt, but not the tag; never falls."""
     recomputed: KvTokenTime = 0
-    """Part of `forgiven` for what engines computed again after preemptions."""
+    """Part of `forgiven` for tokens that engines computed again after preemptions."""
     recomputed_tokens: Tokens = 0
     expected_tokens: Tokens = 0
-    """Prompt tokens that it would have to compute where the context lies that it continues."""
+    """Prompt tokens that the inference would have to compute on the replica with the context that
+    the prompt continues.
+    """
     lost_tokens: Tokens = 0
-    """Tokens of that context that are not on the replica of its lease, by the table of contexts,
-    and that its own application cannot have evicted.
+    """Tokens of the continued context that are not on the replica of the lease, by the table of
+    contexts, and that the application itself cannot have evicted.
     """
     computed_tokens: Tokens = 0
     """Prompt tokens that engines have computed."""
     context: OwnContext | None = None
-    """Context of its prompt, once that is computed."""
+    """Context of the prompt, once the prompt is computed."""
 
 
 class PrefillPaid(NamedTuple):
     """Prefill of one inference in one report."""
 
     paid: KvTokenTime = 0
-    """Amount that its application's tag pays."""
+    """Amount of prefill that the application's tag pays."""
     forgiven: KvTokenTime = 0
-    """Amount that only its tenant pays."""
+    """Amount of prefill that only the tenant pays."""
     was_expected: KvTokenTime = 0
-    """Amount that was expected for this prompt."""
+    """Amount of prefill that was expected for this prompt."""
 
 
 NOTHING_PAID = PrefillPaid()
 
 
 def expect_prefill(cost: PrefillCost, application: "Application", inference: "Inference") -> None:
-    """Set the prefill of an inference that was submitted; the caller charges it.
+    """Set the prefill of a submitted inference; the caller then charges the prefill.
 
     A part that an earlier scheduler has charged is not charged again.
     """
-    expected = _cost(cost, inference, _expected_tokens(application, inference))
-    most = _cost(cost, inference, inference.prompt_tokens)
+    expected = _cost_of_tokens(cost, inference, _expected_tokens(application, inference))
+    most = _cost_of_tokens(cost, inference, inference.prompt_tokens)
     inference.prefill = Prefill(expected, most, expected)
     application.pending_prefill += expected
     again = min(expected, application.pending_before) if inference.resubmitted else 0
@@ -78,7 +81,7 @@ def expect_prefill(cost: PrefillCost, application: "Application", inference: "In
 def place_prefill(
     cost: PrefillCost, application: "Application", inference: "Inference", missing: Tokens | None
 ) -> None:
-    """Record the tokens that a lease has to compute.
+    """Record the prompt tokens that a lease has to compute.
 
     Args:
         cost: The cost of prefill.
@@ -89,12 +92,12 @@ def place_prefill(
     """
     prefill, own = inference.prefill, application.own_contexts
     assert prefill is not None
-    whole = _cost(cost, inference, inference.prompt_tokens)
-    prefill.most = max(0, whole - _metered(prefill))
+    whole = _cost_of_tokens(cost, inference, inference.prompt_tokens)
+    prefill.most = max(0, whole - _paid_and_forgiven(prefill))
     prefill.expected_tokens = _expected_tokens(application, inference)
     prefill.lost_tokens = 0
     if missing is not None and own is not None and application.reuse > 0:
-        continued = own.continued_by(_prompt(inference))
+        continued = own.continued_by(_prompt_length(inference))
         if continued is not None:
             lost = missing - prefill.expected_tokens - (own.begun - continued.begun_before)
             prefill.lost_tokens = max(0, lost)
@@ -108,7 +111,7 @@ def pay_prefill(
     is_cached: bool,
     recomputed_tokens: Tokens = 0,
 ) -> PrefillPaid:
-    """Meter the prompt tokens that engines have computed for an inference; return what is new.
+    """Meter the prompt tokens that engines computed for an inference; return the new amount.
 
     Args:
         cost: The cost of prefill.
@@ -131,7 +134,7 @@ def pay_prefill(
     was_expected = prefill.charged
     prefill.expected = prefill.most = prefill.charged = 0
     if is_cached and inference.output_tokens and prefill.context is None:
-        prefill.context = own.begin(_prompt(inference))
+        prefill.context = own.begin(_prompt_length(inference))
     again: KvTokenTime = 0
     if recomputed_tokens > prefill.recomputed_tokens:
         held = (inference.prompt_tokens + inference.output_tokens) // inference.choices
@@ -139,13 +142,13 @@ def pay_prefill(
         prefill.recomputed_tokens = recomputed_tokens
         prefill.recomputed += again
         prefill.forgiven += again
-    whole = _cost(cost, inference, tokens)
-    new = whole - _metered(prefill)
+    whole = _cost_of_tokens(cost, inference, tokens)
+    new = whole - _paid_and_forgiven(prefill)
     if new <= 0:
         return PrefillPaid(0, again, was_expected) if again or was_expected else NOTHING_PAID
     spared = min(prefill.lost_tokens, tokens - prefill.expected_tokens, own.forgivable)
     spared = max(0, spared)
-    forgiven = min(new, whole - _cost(cost, inference, tokens - spared))
+    forgiven = min(new, whole - _cost_of_tokens(cost, inference, tokens - spared))
     own.forgivable += max(0, tokens - prefill.computed_tokens - spared) - spared
     prefill.lost_tokens, prefill.computed_tokens = 0, tokens
     prefill.paid += new - forgiven
@@ -156,7 +159,7 @@ def pay_prefill(
 def paid_before(
     application: "Application", inference: "Inference", new: PrefillPaid
 ) -> PrefillPaid:
-    """Return prefill of a resubmitted inference without the part that is booked already."""
+    """Return a resubmitted inference's prefill less what an earlier scheduler has booked."""
     prefill = inference.prefill
     assert prefill is not None
     again = min(new.forgiven, application.forgiven_before)
@@ -170,7 +173,7 @@ def paid_before(
 
 
 def leave_answer(inference: "Inference") -> None:
-    """Add the answer of an ended inference to the context that it has left."""
+    """Add the answer of an ended inference to the context of its prompt."""
     prefill = inference.prefill
     if prefill is not None and prefill.context is not None:
         answer = inference.output_tokens // inference.choices
@@ -178,8 +181,8 @@ def leave_answer(inference: "Inference") -> None:
 
 
 def _expected_tokens(application: "Application", inference: "Inference") -> Tokens:
-    """Return the prompt tokens to be computed where the context lies that the prompt continues."""
-    prompt, own = _prompt(inference), application.own_contexts
+    """Return the prompt tokens to compute on the replica with the prompt's context."""
+    prompt, own = _prompt_length(inference), application.own_contexts
     repeated = inference.repeated_tokens(1) if inference.copies > 1 else 0
     uncached = inference.prompt_tokens - repeated
     if own is None or application.reuse <= NO_REUSE:
@@ -189,13 +192,15 @@ def _expected_tokens(application: "Application", inference: "Inference") -> Toke
     return max(1, uncached - there)
 
 
-def _metered(prefill: Prefill) -> KvTokenTime:
-    """Return the amount paid and forgiven for computing the prompt the first time."""
+def _paid_and_forgiven(prefill: Prefill) -> KvTokenTime:
+    """Return the amounts paid and forgiven for computing the prompt the first time."""
     return prefill.paid + prefill.forgiven - prefill.recomputed
 
 
-def _cost(cost: PrefillCost, inference: "Inference", computed_tokens: Tokens) -> KvTokenTime:
-    """Return the cost of computing tokens of an inference, prompt after prompt."""
+def _cost_of_tokens(
+    cost: PrefillCost, inference: "Inference", computed_tokens: Tokens
+) -> KvTokenTime:
+    """Return the cost of computing some tokens of an inference, prompt after prompt."""
     return _cost_of(cost, inference.prompt_tokens // inference.choices, computed_tokens)
 
 
@@ -206,5 +211,5 @@ def _cost_of(cost: PrefillCost, each: Tokens, computed_tokens: Tokens) -> KvToke
     return whole * cost.of(each, each) + cost.of(rest, each)
 
 
-def _prompt(inference: "Inference") -> Tokens:
+def _prompt_length(inference: "Inference") -> Tokens:
     return inference.prompt_tokens // inference.copies

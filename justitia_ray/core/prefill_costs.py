@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class MeasuredPrefill(NamedTuple):
-    """A cost of prefill, and the release of the service whose replica measured it."""
+    """Measured cost of prefill, with the release of the service whose replica measured it."""
 
     cost: PrefillCost
     release: str
@@ -25,7 +25,7 @@ class MeasuredPrefill(NamedTuple):
 
 
 def accept_measured(state: "State", measured: MeasuredPrefill) -> None:
-    """Use a measured cost for applications that arrive from now on, if it is the first one.
+    """Use a measured cost for applications that arrive from now on, if it is the first measurement.
 
     A later measurement counts only if another release of the service made it. Ratios of prefill
     that classes have under the earlier cost are converted.
@@ -42,7 +42,7 @@ def accept_measured(state: "State", measured: MeasuredPrefill) -> None:
 
 
 def restore_measured(state: "State", record: object) -> None:
-    """Restore a `MeasuredPrefill.record`, and use its cost if measured costs are used.
+    """Restore a record of a measured cost, and use the cost if measured costs are used.
 
     Raises:
         ValueError: If it has another form.
@@ -60,7 +60,7 @@ def cost_record(cost: PrefillCost) -> list[float]:
 
 
 def read_cost(record: object) -> PrefillCost:
-    """Return the cost of a `cost_record`.
+    """Return the cost of prefill in a `cost_record`.
 
     Raises:
         ValueError: If it has another form.

@@ -13,7 +13,9 @@ from justitia_ray.units import KvTokenTime
 _MOST_CLASSES = 256
 _OTHER = "other"
 _HALVED_AT = 200
-"""Applications of a class after which its sums are halved, so that a change shows."""
+"""Number of ended applications of a class after which the sums of the class are halved, so that a
+change shows.
+"""
 
 
 @dataclass(slots=True)
@@ -24,7 +26,7 @@ class _Sums:
 
 
 class PrefillRatios:
-    """Sums over finished applications, by class. Every call takes O(1)."""
+    """Ratios of prefill to KV token-time by class, from sums over ended applications."""
 
     def __init__(self) -> None:
         self._sums: dict[str, _Sums] = {}
@@ -32,7 +34,7 @@ class PrefillRatios:
     def observe(
         self, application_class: str, kv_token_time: KvTokenTime, prefill: KvTokenTime
     ) -> None:
-        """Learn from a finished application."""
+        """Learn the ratio of prefill to KV token-time from an ended application."""
         name = application_class
         if name not in self._sums and len(self._sums) >= _MOST_CLASSES:
             name = _OTHER
@@ -46,7 +48,7 @@ class PrefillRatios:
         sums.prefill += prefill
 
     def expected(self, application_class: str, kv_token_time: KvTokenTime) -> int:
-        """Return the prefill expected beside a KV token-time; 0 for an unknown class."""
+        """Return the prefill expected besides a KV token-time; 0 for an unknown class."""
         sums = self._sums.get(application_class) or self._sums.get(_OTHER)
         if sums is None or not sums.kv_token_time:
             return 0
@@ -58,14 +60,14 @@ class PrefillRatios:
             sums.prefill *= factor
 
     def record(self) -> Record:
-        """Return the sums as JSON."""
+        """Return the sums by class as JSON."""
         return {
             name: [sums.applications, sums.kv_token_time, sums.prefill]
             for name, sums in self._sums.items()
         }
 
     def restore(self, record: object) -> None:
-        """Restore a `record`.
+        """Restore the sums of a `record`.
 
         Raises:
             ValueError: If it has another form.

@@ -17,8 +17,8 @@ from justitia_ray.units import LeaseId, Tokens
 
 MAXIMUM_PREFIXES = 4
 DIGEST_BYTES = 7
-"""Bytes of a digest. Among 10,000 beginnings a collision has a chance of 1e-9, and affects sums of
-memory only.
+"""Bytes of a digest. A collision among 10,000 beginnings has a probability of 1e-9, and affects
+sums of memory only.
 """
 _LENGTH_BYTES = 3
 _PACKED_BYTES = DIGEST_BYTES + _LENGTH_BYTES
@@ -26,18 +26,18 @@ LONGEST_PREFIX: Tokens = 2 ** (8 * _LENGTH_BYTES) - 1
 
 
 class Prefix(NamedTuple):
-    """A beginning of a prompt. Sorts by its length."""
+    """A beginning of a prompt. Prefixes sort by their length."""
 
     tokens: Tokens
-    """Length in tokens: whole blocks of the engine."""
+    """Length of the prefix in tokens: whole blocks of the engine."""
     digest: bytes
-    """Digest of all its tokens and of everything else that distinguishes blocks in the engine's
-    cache.
+    """Digest of all tokens of the prefix, and of everything else that distinguishes blocks in the
+    engine's cache.
     """
 
 
 def pack_prefixes(prefixes: Iterable[Prefix]) -> bytes:
-    """Encode prefixes of a prompt as a submission carries them, ten bytes each."""
+    """Encode the prefixes of a prompt as a submission carries them, ten bytes each."""
     return b"".join(
         prefix.digest + prefix.tokens.to_bytes(_LENGTH_BYTES, "big") for prefix in prefixes
     )
@@ -61,34 +61,34 @@ def read_prefixes(packed: bytes, prompt_tokens: Tokens) -> tuple[Prefix, ...]:
 
 @dataclass(slots=True, eq=False)
 class Beginning:
-    """A beginning that leases of one replica have: a node of the tree."""
+    """A beginning of prompts that leases of a replica share: a node of a tree."""
 
     prefix: Prefix
     parent: "Beginning | None"
     leases: dict[LeaseId, None] = field(default_factory=dict)
-    """The leases with this beginning, in order of arrival."""
+    """Leases with this beginning, in order of arrival."""
     missed: dict[LeaseId, None] = field(default_factory=dict)
-    """Leases that did not find the whole prefix in the cache: each has its own copy."""
+    """Leases that did not find the whole beginning in the cache: each has its own copy."""
 
     @property
     def own_tokens(self) -> Tokens:
-        """Tokens of this prefix beyond its parent's."""
+        """Return the tokens of this beginning that are not in its parent."""
         parent = self.parent
         return self.prefix.tokens - (parent.prefix.tokens if parent is not None else 0)
 
     @property
     def held_tokens(self) -> Tokens:
-        """KV counted for this node; 0 if it has one lease, which then includes it."""
+        """Return the KV counted for this beginning; 0 with one lease, which then includes it."""
         return self.own_tokens * max(1, len(self.missed)) if len(self.leases) > 1 else 0
 
     @property
     def bearer(self) -> LeaseId:
-        """The lease for which the node counts in KV shares: the first."""
+        """Return the lease for which this beginning counts in KV shares: the first lease."""
         return next(iter(self.leases))
 
 
 class Beginnings:
-    """The beginnings of the leases of one replica."""
+    """Beginnings of the prompts of one replica's leases."""
 
     def __init__(self) -> None:
         self._nodes: dict[Prefix, Beginning] = {}
@@ -108,7 +108,7 @@ class Beginnings:
         return iter(self._nodes.values())
 
     def longest(self, prefixes: tuple[Prefix, ...]) -> Beginning | None:
-        """Return the longest of some beginnings that a lease has, or None."""
+        """Return the longest of these beginnings that a lease has, or None."""
         nodes = self._nodes
         for prefix in reversed(prefixes):
             if prefix in nodes:
@@ -117,10 +117,10 @@ class Beginnings:
 
     def path(self, lease_id: LeaseId) -> list[Beginning]:
         """Return the beginnings of a lease, the longest first."""
-        return list(_up(self._longest.get(lease_id)))
+        return list(_ancestors(self._longest.get(lease_id)))
 
     def join(self, lease_id: LeaseId, prefixes: tuple[Prefix, ...]) -> list[LeaseId]:
-        """Add the beginnings of a new lease, at least one.
+        """Add the beginnings of a new lease, at least one beginning.
 
         Called once per lease, before any other method for it. Return the leases whose `shared` has
         changed.
@@ -130,18 +130,18 @@ class Beginnings:
             if longest is None or prefix.tokens > longest.prefix.tokens:
                 longest = self._nodes[prefix] = Beginning(prefix, longest)
             elif prefix not in self._nodes:
-                self._insert(prefix, longest)
+                self._insert_above(prefix, longest)
         assert longest is not None, "no beginnings"
         self._longest[lease_id] = longest
         affected = {lease_id: None}
-        for node in _up(longest):
+        for node in _ancestors(longest):
             node.leases[lease_id] = None
-            if len(node.leases) == 2:  # the other lease was its only one before
+            if len(node.leases) == 2:  # the other lease was the only lease of this beginning before
                 affected |= node.leases
         return self._share_anew(affected)
 
     def leave(self, lease_id: LeaseId) -> list[LeaseId]:
-        """Remove a lease, and beginnings that no other lease has.
+        """Remove a lease, and the beginnings that no other lease has.
 
         Return the leases whose `shared` has changed.
         """
@@ -149,7 +149,7 @@ class Beginnings:
         self._found.pop(lease_id, None)
         self.shared.pop(lease_id, None)
         affected: dict[LeaseId, None] = {}
-        for node in _up(longest):
+        for node in _ancestors(longest):
             del node.leases[lease_id]
             node.missed.pop(lease_id, None)
             if not node.leases:
@@ -163,13 +163,13 @@ class Beginnings:
         if lease_id in self._found or lease_id not in self._longest:
             return False
         self._found[lease_id] = tokens
-        for node in _up(self._longest[lease_id]):
+        for node in _ancestors(self._longest[lease_id]):
             if node.prefix.tokens > tokens:
                 node.missed[lease_id] = None
         return True
 
-    def _insert(self, prefix: Prefix, longer: Beginning) -> None:
-        """Insert a beginning into the path of a longer one, whose leases all have it."""
+    def _insert_above(self, prefix: Prefix, longer: Beginning) -> None:
+        """Insert a beginning into the path of a longer beginning, whose leases all have both."""
         below = longer
         while below.parent is not None and below.parent.prefix.tokens > prefix.tokens:
             below = below.parent
@@ -185,7 +185,7 @@ class Beginnings:
         below.parent = node
 
     def _share_anew(self, leases: Iterable[LeaseId]) -> list[LeaseId]:
-        """Recompute `shared` of some leases; return those for which it has changed."""
+        """Recompute `shared` of these leases; return the leases for which `shared` has changed."""
         changed: list[LeaseId] = []
         for lease_id in leases:
             if (shared := self._shared_on(lease_id)) != self.shared.get(lease_id, 0):
@@ -202,7 +202,7 @@ class Beginnings:
         return 0
 
 
-def _up(node: Beginning | None) -> Iterator[Beginning]:
+def _ancestors(node: Beginning | None) -> Iterator[Beginning]:
     while node is not None:
         yield node
         node = node.parent

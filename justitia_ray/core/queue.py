@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from justitia_ray.core.policies.base import Observer, Order
 
 Key: TypeAlias = tuple[float, ...]
-"""Sort key, smallest first; ends in a sequence number so that no two are equal."""
+"""Sort key, smallest first; ends in a unique sequence number, so that no two keys are equal."""
 
 _COMPACT_ABOVE = 64
 
 
 class LazyHeap:
-    """Names sorted by key. Each change takes amortised O(log N), reading the first O(1)."""
+    """Names sorted by key. A change takes amortised O(log N), reading the first name O(1)."""
 
     __slots__ = ("_heap", "_keys")
 
     lets_pass: ClassVar[bool] = False
-    """Whether a name other than the one with the smallest key may be first."""
+    """Whether a name other than the name with the smallest key may be first."""
 
     def __init__(self) -> None:
         self._keys: dict[str, Key] = {}
@@ -74,11 +74,11 @@ class LazyHeap:
         return self._keys[name]
 
     def put(self, name: str, key: Key) -> None:
-        """Insert a name, or move it to a new key."""
+        """Insert a name, or move the name to a new key."""
         if self._keys.get(name) == key:
             return
         self._keys[name] = key
-        if len(self._keys) == 1:  # the only entry: the usual case of a client with one application
+        if len(self._keys) == 1:  # the usual case of a client with one application
             self._heap = [(key, name)]
             return
         heapq.heappush(self._heap, (key, name))
@@ -87,11 +87,11 @@ class LazyHeap:
             heapq.heapify(self._heap)
 
     def drop(self, name: str) -> None:
-        """Remove a name; an unknown one is ignored."""
+        """Remove a name; an unknown name is ignored."""
         self._keys.pop(name, None)
 
     def set_aside(self, name: str) -> None:
-        """Remove a name that will soon be put back with the same key."""
+        """Remove a name that will soon be inserted again with the same key."""
         self.drop(name)
 
     def claim(self) -> str | None:
@@ -102,21 +102,21 @@ class LazyHeap:
         return self.first()
 
     def may_precede(self, name: str, first: str) -> bool:
-        """Return whether a name may come before the one that `first` last returned.
+        """Return whether a name may come before the name that `first` last returned.
 
         True where only a new computation of the first could decide.
         """
         return True
 
     def hide(self, path: str) -> bool:
-        """Exclude the names below a node of a tree; return whether this order has a tree."""
+        """Hide the names below a node of a tree; return whether this order has a tree."""
         return False
 
     def show_hidden(self) -> None:
         """Include hidden names again."""
 
     def least(self) -> str | None:
-        """Return the name with the smallest key, whichever is first; None if the heap is empty."""
+        """Return the name with the smallest key; None if the heap is empty."""
         return LazyHeap.first(self)
 
     def least_value(self) -> float:
@@ -136,7 +136,7 @@ class LazyHeap:
 
 
 class WaitingLine:
-    """The waiting inferences of one application, in the policy's order. A change takes O(log N)."""
+    """The waiting inferences of one application in the policy's order. O(log N) a change."""
 
     __slots__ = ("_inferences", "_order")
 
@@ -156,7 +156,7 @@ class WaitingLine:
 
     @property
     def first(self) -> Inference:
-        """The first inference in order.
+        """Return the first inference in order.
 
         Raises:
             IndexError: If none waits.
@@ -167,7 +167,7 @@ class WaitingLine:
         return self._inferences[name]
 
     def add_inference(self, inference: Inference, key: Key) -> None:
-        """Insert an inference by its key; a requeued one returns to its former position."""
+        """Insert an inference by its key; a requeued inference returns to its former position."""
         self._inferences[inference.request_id] = inference
         self._order.put(inference.request_id, key)
 
@@ -186,7 +186,7 @@ class WaitingLine:
 
 
 class Queue:
-    """Clients with a waiting inference, their applications, and the order of both.
+    """Clients with a waiting inference, the clients' applications, and the order of both.
 
     Every change takes amortised O(log N). A client that the policy holds back (`Order.eligible_at`)
     is parked: it waits and is never first. An application that cannot start now is unscheduled
@@ -231,7 +231,7 @@ class Queue:
             return
         client = self._policy.client(application)
         if self._unscheduled:
-            self._reschedule(client, application_id)
+            self._end_unscheduled(client, application_id)
         self._applications[application_id] = application
         self._by_tier.setdefault(application.tier, {})[application_id] = application
         members = self._members.get(client)
@@ -241,19 +241,19 @@ class Queue:
         self.touch_client(client)
 
     def remove(self, application: Application) -> None:
-        """Remove an application, whether its inferences wait or not."""
+        """Remove an application, whether or not its inferences wait."""
         assert self._policy is not None
         application_id = application.application_id
         client = self._policy.client(application)
         if self._unscheduled:
-            self._reschedule(client, application_id)
+            self._end_unscheduled(client, application_id)
         if self._applications.pop(application_id, None) is not None:
             del self._by_tier[application.tier][application_id]
             self._members[client].drop(application_id)
         self.touch_client(client)
 
     def touch_client(self, client: ClientId) -> None:
-        """Mark a client whose key may have changed; one without waiting work is removed.
+        """Mark a client whose key may have changed; a client without waiting work is removed.
 
         It is sorted when the first client is next requested.
         """
@@ -269,8 +269,8 @@ class Queue:
             if self._observer is not None:
                 self._observer.left(client)
 
-    def _catch_up(self) -> None:
-        """Sort all marked clients by their current keys. O(1) if there are none."""
+    def _sort_marked_clients(self) -> None:
+        """Sort all marked clients by their current keys. O(1) if no client is marked."""
         if self._stale:
             stale, self._stale = self._stale, {}
             for client in stale:
@@ -304,9 +304,9 @@ class Queue:
                     self.touch(application)
 
     def first(self) -> Application | None:
-        """Return the first application in order, or None if none may be granted."""
+        """Return the first application in order, or None if no application may be granted."""
         client = self.first_client()
-        return None if client is None else self._first_of(client)
+        return None if client is None else self._first_of_client(client)
 
     def claim_first(self) -> Application | None:
         """Return the application to grant next, after charging for what it overtakes; or None."""
@@ -328,13 +328,13 @@ class Queue:
 
     def heads(self) -> Iterator[Application]:
         """Yield the applications that may come first within their clients. O(N log N)."""
-        self._catch_up()
+        self._sort_marked_clients()
         for client in self._order:
             members = self._members[client]
             if members.lets_pass:
                 yield from map(self._applications.__getitem__, members)
             else:
-                yield self._first_of(client)
+                yield self._first_of_client(client)
 
     def in_order(self) -> Iterator[Application]:
         """Yield the applications that may be granted, in the order of their current keys.
@@ -342,7 +342,7 @@ class Queue:
         The first k take O(k log k). Nothing may be touched during the iteration.
         """
         assert self._policy is not None
-        self._catch_up()
+        self._sort_marked_clients()
         clients = self._order.in_order()
         coming = next(clients, None)
         begun: list[tuple[Key, ClientId, Application, Iterator[ApplicationId]]] = []
@@ -361,7 +361,7 @@ class Queue:
                 heapq.heappush(begun, (key, client, application, members))
 
     def hide(self, path: ClientId, application: Application) -> bool:
-        """Exclude a node of the tree of tenants, above an application, until `show_hidden`.
+        """Exclude a tenant node, above an application, until `show_hidden`.
 
         Returns:
             Whether it is excluded; False if clients are not the top nodes of the tree.
@@ -379,7 +379,7 @@ class Queue:
         return True
 
     def show_hidden(self) -> None:
-        """Include hidden nodes again."""
+        """Include hidden tenant nodes again."""
         if not self._hidden:
             return
         hidden = list(self._hidden)
@@ -402,7 +402,7 @@ class Queue:
         O(their number, with those that are parked or hidden).
         """
         assert self._policy is not None
-        self._catch_up()
+        self._sort_marked_clients()
         return [
             application
             for tier, applications in self._by_tier.items()
@@ -412,7 +412,7 @@ class Queue:
         ]
 
     def unschedule(self, application: Application) -> None:
-        """Exclude an application until the next `touch`, which shows the application after it."""
+        """Exclude an application until the next `touch`, so that the next one becomes first."""
         assert self._policy is not None
         client = self._policy.client(application)
         del self._applications[application.application_id]
@@ -423,20 +423,20 @@ class Queue:
 
     @property
     def passes_some(self) -> bool:
-        """Whether a waiting application is unscheduled: the next grant overtakes it."""
+        """Return whether a waiting application is unscheduled: the next grant overtakes it."""
         return bool(self._unscheduled)
 
     def first_client(self) -> ClientId | None:
-        """Return the first client in order, or None if none may be granted."""
-        self._catch_up()
+        """Return the first client in order, or None if no client may be granted."""
+        self._sort_marked_clients()
         return self._order.first()
 
     def client_waits(self, client: ClientId) -> bool:
-        """Return whether the client has a waiting inference."""
+        """Return whether a client has a waiting inference."""
         return client in self._members
 
     def unpark(self) -> bool:
-        """Release the parked clients that are eligible now; return whether there were any."""
+        """Return the parked clients that are eligible now to the order; return whether any were."""
         found = False
         while (client := self._parked.first()) is not None:
             if self._parked.key(client)[0] > self.now:
@@ -450,12 +450,12 @@ class Queue:
         """Return the time at which the next parked client becomes eligible, or None."""
         if self._policy is None or not self._policy.holds_back:
             return None
-        self._catch_up()
+        self._sort_marked_clients()
         client = self._parked.first()
         return None if client is None else self._parked.key(client)[0]
 
     def reorder(self, policy: Order, observer: Observer | None = None) -> None:
-        """Order by another policy from now on.
+        """Order clients and applications by another policy from now on.
 
         Args:
             policy: The order.
@@ -468,15 +468,15 @@ class Queue:
         for application in applications:
             self.touch(application)
 
-    def _reschedule(self, client: ClientId, application_id: ApplicationId) -> None:
-        """Remove an application from the unscheduled ones."""
+    def _end_unscheduled(self, client: ClientId, application_id: ApplicationId) -> None:
+        """Return an unscheduled application to the order."""
         unscheduled = self._unscheduled.get(client)
         if unscheduled is not None:
             unscheduled.discard(application_id)
             if not unscheduled:
                 del self._unscheduled[client]
 
-    def _first_of(self, client: ClientId) -> Application:
+    def _first_of_client(self, client: ClientId) -> Application:
         application_id = self._members[client].first()
         assert application_id is not None
         return self._applications[application_id]

@@ -16,22 +16,23 @@ if TYPE_CHECKING:
     from justitia_ray.core.state import State
 
 MAXIMUM_PLACES = 2_048
-"""Maximum number of applications visited: a walk over them takes some 20 ms."""
+"""Maximum number of applications in a profile: visiting them takes some 20 ms."""
 
 
 class Demand(NamedTuple):
-    """Demand of work on the replicas: memory and seats."""
+    """Demand of work on the replicas: KV memory and seats over time."""
 
     kv_token_time: KvTokenTime
-    """KV memory over time, token·iterations."""
+    """KV memory over time, in token·iterations."""
     tokens: Tokens
-    """Seats over time, of known lengths: a sequence produces one token per iteration in its seat.
+    """Seats over time, of inferences of known lengths: a sequence produces one token per iteration
+    in its seat.
     """
     later_kv_token_time: KvTokenTime
-    """Part of the KV memory used later, by inferences of unknown lengths."""
+    """Part of the KV memory that inferences of unknown lengths use later."""
 
     def plus(self, other: Demand) -> Demand:
-        """Return the sum of both."""
+        """Return the sum of two demands."""
         return Demand(
             self.kv_token_time + other.kv_token_time,
             self.tokens + other.tokens,
@@ -43,7 +44,7 @@ NOTHING = Demand(0, 0, 0)
 
 
 class QueueProfile:
-    """The first waiting applications in order, and the service expected before each of them.
+    """First waiting applications in order, with the service expected before each of them.
 
     The expected service of an application is the rest of its prediction, and at least that of its
     waiting inferences: its later stages return with the same tag, and go first again. Of
@@ -63,18 +64,19 @@ class QueueProfile:
         self.first: Inference | None = first[0].waiting.first if first else None
         """The first inference in order; None if none waits."""
         running = sorted(
-            (ledger.rank(one.application_id), _to_come(state, one)) for one in _only_running(state)
+            (ledger.rank(one.application_id), _demand_beyond_running(state, one))
+            for one in _only_running(state)
         )
         self._running_ranks = [rank for rank, _ in running]
         self._running = [NOTHING, *accumulate((more for _, more in running), Demand.plus)]
 
     def place_of(self, application_id: ApplicationId) -> int | None:
-        """Return the number of applications before one; None if it was not visited."""
+        """Return the number of applications before this one; None if it was not visited."""
         return self._places.get(application_id)
 
     @property
     def names(self) -> Collection[ApplicationId]:
-        """The visited applications in order."""
+        """Return the visited applications in order."""
         return self._places.keys()
 
     def place_by(self, place: Place) -> int:
@@ -86,15 +88,15 @@ class QueueProfile:
         return len(self._keys)
 
     def ahead(self, place: int, rank: Rank) -> Demand:
-        """Return the demand expected before an application at a place, of this rank."""
+        """Return the demand expected before an application at this place and of this rank."""
         later = self._running[bisect_right(self._running_ranks, rank)]
         return self._ahead[place].plus(later)
 
 
 def expected_of(application: Application) -> KvTokenTime:
-    """Return the service that an application is still expected to need, with its running calls."""
+    """Return the service that an application still needs, with its running inferences."""
     left: KvTokenTime = 0
-    if application.state.takes_inferences:  # else nothing comes beyond what is here
+    if application.state.takes_inferences:  # else nothing more will be submitted
         left = application.predicted_kv_token_time - application.kv_token_time
         left += application.charged_prefill - application.prefill_token_time
     if not application.waiting:
@@ -129,7 +131,7 @@ def _only_running(state: State) -> list[Application]:
     return [state.applications[name] for name in names if not state.applications[name].waiting]
 
 
-def _to_come(state: State, application: Application) -> Demand:
+def _demand_beyond_running(state: State, application: Application) -> Demand:
     """Return the expected demand of an application beyond its running inferences."""
     runs = sum(expected_service(state.inferences[name]) for name in application.in_flight)
     to_come = max(0, expected_of(application) - runs)

@@ -7,11 +7,13 @@ from typing import Any, NoReturn, TypeAlias, TypeGuard, TypeVar
 Record: TypeAlias = dict[str, Any]
 Entry = TypeVar("Entry")
 Fields: TypeAlias = Mapping[str, Callable[["RecordReader", str], Any]]
-"""Fields of a record with the function that reads each, for instance a method of `RecordReader`."""
+"""Fields of a record, each with the function that reads it, for instance a method of
+`RecordReader`.
+"""
 
 
 class RecordReader:
-    """Reads one JSON object field by field; refuses missing, unknown and wrong fields by name.
+    """Reads a JSON object field by field; refuses missing, unknown and wrong fields by name.
 
     Every method raises a `ValueError` that names the field and says what is allowed.
     """
@@ -24,7 +26,7 @@ class RecordReader:
         *,
         where: str = "",
     ) -> None:
-        """Check the names of the fields.
+        """Check the names of the object's fields.
 
         Args:
             record: The decoded JSON object.
@@ -44,7 +46,7 @@ class RecordReader:
         self._record = record
 
     def value(self, name: str) -> Any:
-        """Return a field unchecked; None if it is optional and missing."""
+        """Return a field unchecked; None if the field is optional and missing."""
         return self._record.get(name)
 
     def flag(self, name: str) -> bool:
@@ -102,7 +104,7 @@ class RecordReader:
         return read_fields(self.value(name), reads, where=f"{self._prefix}{name}")
 
     def record(self, name: str, reads: Fields) -> Record:
-        """Return the named fields of a field that is an object; it may have others."""
+        """Return the named fields of a field that is an object, which may have other fields."""
         return read_fields(self.value(name), reads, where=f"{self._prefix}{name}")
 
     def items(self, name: str) -> list[Any]:
@@ -134,4 +136,4 @@ def read_fields(record: object, reads: Fields, *, where: str = "") -> Record:
 
 
 def _is_count(value: object) -> TypeGuard[int]:
-    return type(value) is int and value >= 0  # a bool is an int to Python, but never a count
+    return type(value) is int and value >= 0  # in Python a bool is an int, but it is never a count

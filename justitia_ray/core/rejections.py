@@ -6,11 +6,11 @@ from justitia_ray.core.state import State
 from justitia_ray.units import ApplicationId
 
 _KEPT = 10_000
-"""Number of rejections kept; the oldest are dropped."""
+"""Number of rejections that are kept; the oldest rejections are dropped."""
 
 
 class Rejections:
-    """Recent rejections, by application."""
+    """Recent rejections of applications, by application."""
 
     def __init__(self, state: State) -> None:
         self._state = state

@@ -29,11 +29,13 @@ from justitia_ray.units import LeaseId, ReplicaId, Seconds
 
 Report = ev.LeaseProgress | ev.LeaseFinished
 _NEXT_PULL_S: Seconds = 0.25
-"""Time from the answer to a replica's pull to its next; a process that is stopped pulls no more."""
+"""Seconds from the answer to a replica's pull to its next pull; a stopped process does not pull
+again.
+"""
 
 
 class Replicas:
-    """Books the reports of replicas, and requeues the inferences of lost ones."""
+    """Books the reports of replicas, and requeues the inferences of lost replicas."""
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class Replicas:
 
     def pull(self, event: ev.ReplicaPulled) -> None:
         """Book the service, end finished inferences, and record that the replica pulls for work."""
-        replica = self._heartbeat(event)
+        replica = self._update_from_pull(event)
         ends = self._new_ends(replica, event.finished)
         reports: list[Report] = [*(event.progress or ()), *ends]
         adopted = [
@@ -65,15 +67,15 @@ class Replicas:
         ]
         if replica.capacity.caches_prefixes:
             self._note_times(replica, event.progress or (), ends)
-        self._book(reports)
+        self._book_reports(reports)
         for end in ends:
-            self._finish(end, repeats=True)
+            self._finish_lease(end, repeats=True)
         if adopted:
             self._stop_cancelled(adopted)
         if event.hangs and not replica.stall_id:
-            self._suspect(replica)
+            self._suspect_all(replica)
         if replica.stalled_since is not None:
-            self._take_back(replica)
+            self._abort_all_leases(replica)
         if event.progress is not None:
             self._requeue_lost(replica, event.progress)
             if self._recovery.holding:
@@ -93,9 +95,9 @@ class Replicas:
         replica = self._state.replicas[event.replica_id]
         if replica.capacity.caches_prefixes:
             self._note_times(replica, event.progress, event.finished)
-        self._book([*event.progress, *event.finished])
+        self._book_reports([*event.progress, *event.finished])
         for finished in event.finished:
-            self._finish(finished, repeats=False)
+            self._finish_lease(finished, repeats=False)
         replica.last_seen_at = self._state.now
         if event.asks:
             self._state.asking[replica.replica_id] = replica
@@ -105,13 +107,13 @@ class Replicas:
         self._state.headroom_changes += 1
 
     def pull_answered(self, event: ev.PullAnswered) -> None:
-        """Grant no more to the replica until it pulls again, except to contexts that it holds."""
+        """Grant nothing to a replica until its next pull, except to contexts that it holds."""
         replica = self._state.asking.pop(event.replica_id, None)
         if replica is not None and event.pulls_again:
             replica.pulls_again_by = self._state.now + _NEXT_PULL_S
 
     def fail_engine(self, event: ev.EngineFailed) -> None:
-        """Requeue the inferences of a replica whose engine failed; refuse a convicted one."""
+        """Requeue the inferences of a replica whose engine failed; refuse a convicted inference."""
         state = self._state
         state.counters.engine_failures[event.cause] += 1
         ran: list[tuple[Inference, Seconds]] = []
@@ -119,16 +121,16 @@ class Replicas:
             lease = state.leases.get(lease_id)
             if lease is not None:
                 ran.append((state.inferences[lease.request_id], ran_s))
-            elif event.cause is FailureCause.CRASH and not self._is_own(lease_id):
+            elif event.cause is FailureCause.CRASH and not self._is_own_lease(lease_id):
                 self._suspects.await_claim(event.failure_id, lease_id, ran_s)
         if event.cause is FailureCause.CRASH:
             self._refuse_killer(self._suspects.note_death(event.failure_id, ran))
         replica = state.replicas.get(event.replica_id)
         if replica is not None:
-            self._retire(replica)
+            self._stop_granting(replica)
 
     def crash(self, replica_id: ReplicaId) -> None:
-        """Requeue the inferences of a replica whose process crashed; refuse a convicted one.
+        """Requeue the inferences of a crashed replica; refuse a convicted inference.
 
         The crash is reported by another process than the lost connections, so some of its
         inferences may run elsewhere by now: no two of them stay on one replica.
@@ -144,25 +146,25 @@ class Replicas:
         granted |= {name: replica.unreached[name] for name in elsewhere}
         ran = [(state.inferences[name], state.now - at) for name, at in granted.items()]
         self._refuse_killer(self._suspects.note_death(replica_id, ran))
-        self._retire(replica)
+        self._stop_granting(replica)
         replica.unreached.clear()
         for name in elsewhere:
-            if name in state.inferences:  # not the convicted one, which has been refused
-                self._part(state.inferences[name])
+            if name in state.inferences:  # skip the convicted inference, which has been refused
+                self._separate_suspect(state.inferences[name])
 
     def claim_lease(self, inference: Inference, lease_id: LeaseId) -> None:
-        """Match a lease that an earlier scheduler granted with a replica's report of it."""
+        """Match a lease that an earlier scheduler granted with a replica's report of the lease."""
         reported = self._recovery.claim(lease_id, inference.request_id)
         if reported is not None and reported.replica_id in self._state.replicas:
             replica = self._state.replicas[reported.replica_id]
             self._leases.adopt(inference, lease_id, replica)
-            self._book([reported.last])
+            self._book_reports([reported.last])
             if isinstance(reported.last, ev.LeaseFinished):
-                self._finish(reported.last, repeats=True)
+                self._finish_lease(reported.last, repeats=True)
             else:
                 self._stop_cancelled([lease_id])
                 if replica.stalled_since is not None:
-                    self._take_back(replica)
+                    self._abort_all_leases(replica)
         elif lease_id in self._recovery.claims:
             self._inferences.claim(inference)
         else:
@@ -217,7 +219,7 @@ class Replicas:
             self.lose(replica_id)
 
     def disconnect(self, replica_id: ReplicaId) -> None:
-        """Treat the silence of a replica as its loss from now on."""
+        """Treat the silence of a replica as the loss of the replica from now on."""
         replica = self._state.replicas.get(replica_id)
         if replica is not None:
             replica.connected = False
@@ -230,7 +232,7 @@ class Replicas:
         if reported is not None and isinstance(reported.last, ev.LeaseProgress):
             self._state.actions.append(Abort(reported.replica_id, lease_id))
 
-    def _heartbeat(self, event: ev.ReplicaPulled) -> KnownReplica:
+    def _update_from_pull(self, event: ev.ReplicaPulled) -> KnownReplica:
         """Update a replica by the data of its pull."""
         state = self._state
         replica = state.replicas.get(event.replica_id)
@@ -259,7 +261,7 @@ class Replicas:
             replica.drains_since = state.now
         if not event.stalled:
             replica.stalled_since = None
-            if replica.stall_id:  # it was no hang: a step took that long
+            if replica.stall_id:  # the engine did not hang: a step took that long
                 self._suspects.withdraw(replica.stall_id)
                 replica.stall_id = ""
         elif replica.stalled_since is None:
@@ -268,8 +270,8 @@ class Replicas:
         replica.takes_leases = not (replica.draining or event.stalled)
         return replica
 
-    def _retire(self, replica: KnownReplica) -> None:
-        """Requeue the leases of a replica, and grant it no more."""
+    def _stop_granting(self, replica: KnownReplica) -> None:
+        """Requeue the leases of a replica, and grant the replica no more."""
         self._requeue_all(replica)
         replica.takes_leases = False
         if not replica.draining:
@@ -281,7 +283,7 @@ class Replicas:
             lease = self._state.leases[lease_id]
             self._inferences.requeue(self._state.inferences[lease.request_id])
 
-    def _part(self, inference: Inference) -> None:
+    def _separate_suspect(self, inference: Inference) -> None:
         """Remove a running suspect from a replica on which another suspect runs."""
         state = self._state
         lease = state.leases.get(inference.lease_id or "")
@@ -298,8 +300,8 @@ class Replicas:
         elif lease.state is LeaseState.RUNNING:
             self._suspects.note_running(inference)
 
-    def _suspect(self, replica: KnownReplica) -> None:
-        """Suspect the inferences of an engine that hangs, as if it had died by itself."""
+    def _suspect_all(self, replica: KnownReplica) -> None:
+        """Suspect the inferences of an engine that hangs, as if the engine had died by itself."""
         state = self._state
         replica.stall_id = f"{replica.replica_id} stalled at {state.now}"
         leases = [state.leases[lease_id] for lease_id in replica.leases]
@@ -310,7 +312,7 @@ class Replicas:
         ]
         self._refuse_killer(self._suspects.note_death(replica.stall_id, ran))
 
-    def _take_back(self, replica: KnownReplica) -> None:
+    def _abort_all_leases(self, replica: KnownReplica) -> None:
         """Abort and requeue all leases of a replica whose engine is stalled."""
         for lease_id in list(replica.leases):
             lease = self._state.leases[lease_id]
@@ -318,7 +320,7 @@ class Replicas:
             self._inferences.requeue(self._state.inferences[lease.request_id])
 
     def _requeue_lost(self, replica: KnownReplica, progress: Iterable[ev.LeaseProgress]) -> None:
-        """Requeue the inferences of a replica that its complete report does not name."""
+        """Requeue the inferences of a replica that the replica's complete report does not name."""
         held = {report.lease_id for report in progress}
         for lease_id in list(replica.leases):
             lease = self._state.leases[lease_id]
@@ -328,7 +330,7 @@ class Replicas:
     def _new_ends(
         self, replica: KnownReplica, ends: Iterable[ev.LeaseFinished]
     ) -> list[ev.LeaseFinished]:
-        """Return the ends that the last pull did not report.
+        """Return the ends of leases that the last pull did not report.
 
         The replica does not repeat an end once it has confirmation that it is booked.
         """
@@ -362,7 +364,7 @@ class Replicas:
             output += made
             if made and not inference.output_tokens:
                 computed += inference.prompt_tokens - (report.cached_tokens or 0)
-            if isinstance(report, ev.LeaseProgress):  # those cover all iterations, ends only a part
+            if isinstance(report, ev.LeaseProgress):  # progress covers all iterations
                 iterations = max(iterations, made // inference.choices)
         state.engine_times.report(
             replica.replica_id,
@@ -373,7 +375,7 @@ class Replicas:
             is_busy=len(replica.leases) > len(ends),
         )
 
-    def _book(self, reports: Iterable[Report]) -> None:
+    def _book_reports(self, reports: Iterable[Report]) -> None:
         """Meter the leases of these reports, and book the service."""
         leases, leaving = self._state.leases, self._state.leaving
         deliveries = []
@@ -381,16 +383,16 @@ class Replicas:
             lease = leases.get(report.lease_id)
             if lease is not None:
                 deliveries.append(
-                    self._meter(self._state.inferences[lease.request_id], lease, report)
+                    self._meter_service(self._state.inferences[lease.request_id], lease, report)
                 )
             elif leaving and (departure := leaving.get(report.lease_id)) is not None:
                 if isinstance(report, ev.LeaseProgress):
                     self._state.actions.append(Abort(departure.replica_id, report.lease_id))
-                deliveries.append(self._meter(departure.inference, None, report))
+                deliveries.append(self._meter_service(departure.inference, None, report))
         self._ledger.book(deliveries)
 
-    def _meter(self, inference: Inference, lease: Lease | None, report: Report) -> Delivery:
-        """Return the service since the last report.
+    def _meter_service(self, inference: Inference, lease: Lease | None, report: Report) -> Delivery:
+        """Return the service of a lease since the last report.
 
         Tokens recomputed after a requeue are not service, nor is service booked by an earlier
         scheduler. An inference stopped before its first token has received the service of its
@@ -410,7 +412,7 @@ class Replicas:
             elif is_stopped and (report.prompt_tokens or not report.output_tokens):
                 inference.read_tokens = max(inference.read_tokens or 0, report.prompt_tokens)
         elif report.output_tokens > inference.output_tokens:
-            inference.read_tokens = None  # of an earlier lease: this one has read it to its end
+            inference.read_tokens = None  # this lease has computed the prompt to its end
         is_whole = not is_cut or (report.output_tokens and inference.choices == 1)
         if report.prompt_tokens and is_whole:
             inference.prompt_tokens = report.prompt_tokens
@@ -493,8 +495,8 @@ class Replicas:
             footprint = replica.footprint_alone(inference, report.output_tokens)
         replica.leases[lease.lease_id] = footprint
 
-    def _finish(self, end: ev.LeaseFinished, *, repeats: bool) -> None:
-        """End or requeue the inference of a lease; the first final report of one wins.
+    def _finish_lease(self, end: ev.LeaseFinished, *, repeats: bool) -> None:
+        """End or requeue the inference of a lease; the first final report of a lease counts.
 
         Args:
             end: The final report.
@@ -548,7 +550,7 @@ class Replicas:
 
         Return whether it was adopted.
         """
-        if self._is_own(report.lease_id) and not self._recovery.holding:
+        if self._is_own_lease(report.lease_id) and not self._recovery.holding:
             self._state.late_reports += 1
             if isinstance(report, ev.LeaseProgress):
                 self._state.actions.append(Abort(replica.replica_id, report.lease_id))
@@ -565,7 +567,7 @@ class Replicas:
             self._state.deadlines.set(due, DeadlineKind.CLAIM, report.lease_id)
         return claimant is not None
 
-    def _is_own(self, lease_id: LeaseId) -> bool:
+    def _is_own_lease(self, lease_id: LeaseId) -> bool:
         return lease_id.startswith(self._state.lease_prefix)
 
     def _refuse_killer(self, inference: Inference | None) -> bool:
@@ -575,13 +577,13 @@ class Replicas:
         self._state.actions.append(
             Refuse(inference.request_id, inference.ingress_id, Refusal.ENGINE_KILLER)
         )
-        if inference.lease_id is not None:  # it may run on another replica by now
+        if inference.lease_id is not None:  # the inference may run on another replica by now
             self._leases.abort(self._state.leases[inference.lease_id])
         self._inferences.end(inference, Outcome.FAILED)
         return True
 
     def _was_counted(self, end: ev.LeaseFinished, inference: Inference) -> bool:
-        """Return whether an earlier scheduler has counted an end, and stored that.
+        """Return whether an earlier scheduler has counted and stored an end.
 
         The restored state shows it, or the inference's ingress reports it. If the submitter keeps
         no ends (in a simulation, for instance), the replica's report decides, although the replica
@@ -597,7 +599,7 @@ class Replicas:
 
 
 def _kept_contexts() -> Contexts:
-    """Return an empty table of contexts for an engine that holds those of live applications."""
+    """Return an empty table of contexts for an engine that holds contexts of live applications."""
     from justitia_ray.core.kept_contexts import KeptContexts
 
     return KeptContexts()

@@ -9,7 +9,7 @@ from justitia_ray.units import ApplicationId, IngressId
 
 
 class Resubmissions:
-    """Tracks which ingresses have resubmitted everything that earlier schedulers had of them.
+    """Tracks which ingresses have resubmitted all inferences that earlier schedulers had of them.
 
     An application awaits the ingresses that had it open under an earlier scheduler and have not
     come again: it is not over before they have, or are lost.
@@ -23,7 +23,7 @@ class Resubmissions:
         """Resubmitted applications, including ended ones."""
 
     def note(self, application_id: ApplicationId) -> None:
-        """Record that an application was resubmitted."""
+        """Record that an ingress has resubmitted an application."""
         self._applications.add(application_id)
 
     def is_counted(self, event: ev.ApplicationArrived) -> bool:
@@ -41,7 +41,7 @@ class Resubmissions:
         return name in self._applications or self._state.ends.is_inherited(name)
 
     def expect(self, application: Application, ingress_ids: Iterable[IngressId]) -> None:
-        """Let an application await those of its former ingresses that have not come yet."""
+        """Let an application await those of its former ingresses that have not resubmitted yet."""
         for ingress_id in ingress_ids:
             if ingress_id not in self._complete:
                 application.opener(ingress_id).is_awaited = True

@@ -46,7 +46,8 @@ _STARTS_NOTHING = frozenset(
         ev.StateStored,
     }
 )
-"""Events that neither free memory nor add waiting inferences; deadlines due by then may."""
+"""Events that neither free memory nor add waiting inferences; a deadline that passes by then may.
+"""
 
 
 class SchedulerCore:
@@ -68,7 +69,7 @@ class SchedulerCore:
         prefill_cost: PrefillCost | None = None,
         measures_prefill: bool = False,
     ) -> None:
-        """Start with an empty queue.
+        """Create a core with an empty queue.
 
         Args:
             policy: A name from `justitia_ray.core.policies.POLICIES`, or an import path.
@@ -158,7 +159,7 @@ class SchedulerCore:
         }
         self._expire: dict[DeadlineKind, Callable[[str], None]] = {
             DeadlineKind.LEASE: self._expire_lease,
-            DeadlineKind.HOLDER: lambda name: None,  # looked at with the next grants
+            DeadlineKind.HOLDER: lambda name: None,  # inferences to examine with the next grants
             DeadlineKind.REPLICA: self._replicas.expire,
             DeadlineKind.INGRESS: self._expire_ingress,
             DeadlineKind.APPLICATION: self.applications.expire,
@@ -199,14 +200,14 @@ class SchedulerCore:
         may_grant |= self.ingresses.suspended < suspended
         if may_grant or self._brings_a_start(event):
             self._grant()
-        # Taken at the end, so that expirations before a refused event are returned with the next.
+        # Actions of expirations before a refused event are returned with the next event.
         actions, state.actions = state.actions, []
         self.outlooks.observe(actions)
         return actions
 
     @property
     def kv_shares(self) -> KvShares:
-        """KV memory held by each node of the tree of tenants and each tier, for reading."""
+        """Return the KV memory held by each tenant node and each tier, for reading."""
         return self._leases.shares
 
     def is_held_by_tier(self, application: Application) -> bool:
@@ -222,7 +223,7 @@ class SchedulerCore:
         return is_free and self._leases.tier_refuses(application, inference)
 
     def next_deadline(self) -> Seconds | None:
-        """Return the instant by which to call with `DeadlinePassed`, or None."""
+        """Return the time by which the driver has to call with `DeadlinePassed`, or None."""
         due_at = self.state.deadlines.next()
         if not self.ledger.policy.holds_back:
             return due_at
@@ -248,7 +249,7 @@ class SchedulerCore:
         return self.ledger.fair_share.tag(application_id)
 
     def lag(self, application_id: ApplicationId) -> Lag | None:
-        """Return the lag of a live application: as if its waiting inferences started now.
+        """Return the lag of a live application, as if its waiting inferences started now.
 
         None if nothing of it has started or waits, or it was late before this scheduler began.
 
@@ -258,7 +259,7 @@ class SchedulerCore:
         return self.lags.lag(self.state.applications[application_id])
 
     def place(self, request_id: RequestId) -> Place:
-        """Return the position of an inference in the order; for a running one, as if it waited.
+        """Return the position of an inference in the order; of a running one, as if it waited.
 
         Raises:
             KeyError: If no such inference is known.
@@ -266,7 +267,7 @@ class SchedulerCore:
         return self.ledger.place(self.state.inferences[request_id])
 
     def context_kept_s(self, request_id: RequestId, replica_id: ReplicaId) -> Seconds:
-        """Return for how long it pays to keep the context that an inference leaves on a replica.
+        """Return the seconds for which it pays to keep the context of an inference on a replica.
 
         From the inference's end, by the working set. 0 without a working set, if nothing will
         continue the context, and if there is no such inference or replica.
@@ -279,13 +280,13 @@ class SchedulerCore:
 
     @property
     def placement(self) -> Placement:
-        """The rule that selects replicas for inferences."""
+        """Return the rule that selects replicas for inferences."""
         return self._leases.placement
 
     def iterations_until_fit(
         self, request_id: RequestId, replica_id: ReplicaId, reserved_kv_tokens: Tokens = 0
     ) -> Tokens:
-        """Return after how many iterations an inference fits a replica that runs something.
+        """Return the iterations until an inference fits on a replica that runs other inferences.
 
         By the predictions, from the last report on, and if nothing else is admitted. O(n).
 
@@ -315,7 +316,7 @@ class SchedulerCore:
         self.state.deadlines.set(until, DeadlineKind.RECOVERY, "")
 
     def _brings_a_start(self, event: ev.Event) -> bool:
-        """Return whether an event may allow anything to start.
+        """Return whether an event may allow any inference to start.
 
         An event that frees no memory and adds no waiting inference does not. Under an order with
         overtaking, where a dispatch is costly, neither does a submission that fits nowhere now, or
@@ -354,7 +355,7 @@ class SchedulerCore:
             self._check_deadline(inference)
 
     def _check_deadline(self, inference: Inference) -> None:
-        """Refuse an inference that has missed its deadline, or is not expected to meet it."""
+        """Refuse an inference that missed its deadline, or is not expected to meet the deadline."""
         left_s = inference.starts_by - self.state.now if inference.starts_by is not None else inf
         if inference.attempts:
             return
@@ -371,8 +372,7 @@ class SchedulerCore:
 
     def _replica_pulled(self, event: ev.ReplicaPulled) -> None:
         self._replicas.pull(event)
-        # V moves with reports only, so an application that fell idle between two of them (opened
-        # and not yet used, say) loses nothing by staying in GPS until the next.
+        # An application that fell idle since the last report loses nothing until this report.
         self.applications.withdraw_idle()
 
     def _replica_reported(self, event: ev.ReplicaReported) -> None:

@@ -7,11 +7,13 @@ nothing runs, so that a quiet night does not lower the rate expected in the morn
 from justitia_ray.units import KvTokenTime, Seconds, Tokens
 
 HALF_LIFE_S: Seconds = 60.0
-"""Several times the length of an inference, so that one report changes the rate little."""
+"""Half-life of a measurement: several times the length of an inference, so that one report changes
+the rate little.
+"""
 USUAL_ITERATION_S: Seconds = 0.03
-"""Assumed seconds per iteration before any measurement: a 7B model on an A10G, a full batch."""
+"""Assumed seconds per iteration before any measurement: a 7B model on an A10G with a full batch."""
 SAMPLE_S: Seconds = 0.25
-"""Minimum busy time between two samples: reports come by the hundred per second."""
+"""Minimum busy seconds between two samples: replicas send hundreds of reports per second."""
 _USUAL_USE = 0.7
 """Assumed fraction of the KV memory in use before any measurement."""
 
@@ -46,7 +48,7 @@ class ServedRate:
         made_tokens: Tokens,
         ended: tuple[int, Seconds] = (0, 0),
     ) -> None:
-        """Record the totals, and the current use.
+        """Record the totals of service and iterations, and the current use of memory and seats.
 
         Args:
             served: Service so far.
@@ -83,7 +85,7 @@ class ServedRate:
 
     @property
     def iteration_s(self) -> Seconds:
-        """Length of an iteration: the time of ended leases divided by their iterations.
+        """Return the seconds of an iteration: the time of ended leases divided by their iterations.
 
         A lease that ends between two samples is in none of them, so the sequences that samples
         show are too few under light load. They are used until the first lease ends.
@@ -95,15 +97,15 @@ class ServedRate:
 
     @property
     def made_per_s(self) -> float:
-        """Output tokens per second, of all sequences; 0 before any measurement."""
+        """Return the output tokens per second of all sequences; 0 before any measurement."""
         return self._made / self._served_s if self._served_s > 0 else 0.0
 
     @property
     def held_tokens(self) -> float:
-        """Mean KV held (tokens); 0 before any measurement."""
+        """Return the mean KV held, in tokens; 0 before any measurement."""
         return self._held_token_s / self._served_s if self._served_s > 0 else 0.0
 
     @property
     def sequences(self) -> float:
-        """Mean number of running sequences; 0 before any measurement."""
+        """Return the mean number of running sequences; 0 before any measurement."""
         return self._sequence_s / self._served_s if self._served_s > 0 else 0.0

@@ -11,20 +11,21 @@ from typing import NamedTuple, TypeAlias
 from justitia_ray.units import KvTokenTime, Seconds, VirtualTime
 
 Start: TypeAlias = tuple[KvTokenTime, Seconds]
-"""The start of an inference: its time, and S, the total service reported until then."""
+"""Start of an inference: its time, and S, the total service reported until then."""
 
 _THIN_ABOVE = 64
 
 
 class Late(NamedTuple):
-    """How much later an application started an inference than GPS had finished it."""
+    """How much later an application started an inference than GPS had finished the application."""
 
     work: KvTokenTime
-    """S at the start minus S when V reached the tag; if V has not reached it, minus S now."""
+    """S at the start minus S when V reached the tag; if V has not reached the tag, minus S now."""
     seconds: Seconds
-    """Time between these two levels of S."""
+    """Seconds between the two levels of S."""
     report: KvTokenTime
-    """Service of the report in which V reached the tag; 0 if V has not reached it, or by a refund.
+    """Service of the report in which V reached the tag; 0 if V has not reached the tag, or by a
+    refund.
     """
 
 
@@ -40,7 +41,7 @@ class Level:
 
 
 class ServiceHistory:
-    """Levels of V with the served work S and the time: one entry per report, thinned.
+    """Levels of V with the service S and the time: one entry per report, thinned.
 
     S is all service reported so far. V between two reports is unknown, so the start of a report is
     used: a lag measured from it is too large by at most the service of that report, whether it
@@ -63,7 +64,7 @@ class ServiceHistory:
         return len(self._levels)
 
     def begin(self, virtual_time: VirtualTime) -> None:
-        """Set V at the first event; the times of earlier levels are unknown."""
+        """Set V at the first event; the times of earlier levels of V are unknown."""
         if self._began is None:
             self._began = virtual_time
 
@@ -74,11 +75,11 @@ class ServiceHistory:
         self._levels.clear()
 
     def rise_from(self, now: Seconds) -> None:
-        """Store the time from which S rises again, after nothing ran."""
+        """Store the time from which S rises again, after no inference ran."""
         self._since = now
 
     def note_service(self, amount: KvTokenTime, virtual_time: VirtualTime, now: Seconds) -> None:
-        """Record service, and V after it."""
+        """Record service, and V after the service."""
         assert self._began is not None
         if virtual_time > (self._reached[-1] if self._reached else self._began):
             since = self._since if amount else now
@@ -90,11 +91,11 @@ class ServiceHistory:
             self._since = now
 
     def knows(self, tag: VirtualTime) -> bool:
-        """Return whether V had not reached the tag when the history began."""
+        """Return whether V had not reached a tag when the history began."""
         return self._began is not None and tag > self._began
 
     def reached(self, tag: VirtualTime) -> Level | None:
-        """Return the level at which V reached a tag, or None if it has not."""
+        """Return the level at which V reached a tag, or None if V has not reached the tag."""
         index = bisect_left(self._reached, tag)
         return self._levels[index] if index < len(self._levels) else None
 
@@ -115,11 +116,11 @@ class ServiceHistory:
         return Late(work, start[1] - level.since if work else 0.0, level.amount)
 
     def is_long(self, applications: int) -> bool:
-        """Return whether it stores many more levels than this number of applications can need."""
+        """Return whether the history has many more levels than these applications can need."""
         return len(self._levels) > _THIN_ABOVE + 4 * applications
 
     def keep_only(self, tags: Iterable[VirtualTime]) -> None:
-        """Keep the levels at which V reached these tags, and the last.
+        """Keep the levels at which V reached these tags, and the last level.
 
         No other level is needed: a tag that V has not reached, or that changes, will be at V or
         above.

@@ -60,7 +60,8 @@ _LATER_FIELDS: Fields = {
     "unfinished_prefill": RecordReader.not_negative,
     "unfinished_forgiven": RecordReader.not_negative,
 }
-"""Fields of applications that are omitted at their defaults, as in all earlier records."""
+"""Fields of an application's record that are omitted at their defaults, as in all earlier records.
+"""
 _ACCOUNT_FIELDS: Fields = {
     "charged": RecordReader.number,
     "attained": RecordReader.number,
@@ -70,7 +71,7 @@ _ACCOUNT_FIELDS: Fields = {
 
 
 def clock_record(core: SchedulerCore) -> Record:
-    """Return V, and the kind of its clock."""
+    """Return V, and the kind of the clock that moves V."""
     branches, policy = core.ledger.fair_share.clock_state(), core.ledger.policy
     suspects, ratios = core.suspects.record(), core.state.prefill_ratios.record()
     measured = core.state.measured_prefill
@@ -138,19 +139,19 @@ def application_record(core: SchedulerCore, application_id: ApplicationId) -> Re
 
 
 def durable_names(core: SchedulerCore) -> Iterator[ApplicationId]:
-    """Yield the applications that have a record, some of them twice. O(N)."""
+    """Yield the applications that have a record, some of the applications twice. O(N)."""
     yield from core.ledger.fair_share.sessions()
     yield from core.state.ends.names()
 
 
 def snapshot(core: SchedulerCore) -> Record:
-    """Return the whole durable state, as `restore` takes it."""
+    """Return the whole durable state of a core, as `restore` takes it."""
     records = {name: application_record(core, name) for name in durable_names(core)}
     return {"clock": clock_record(core), "applications": records}
 
 
 def latest_instant(applications: Iterable[Record]) -> Seconds:
-    """Return the latest time in the records; minus infinity if there is none.
+    """Return the latest time in the records; minus infinity if the records have no time.
 
     Later times must not be before it, even if the wall clock was set back.
     """
@@ -160,7 +161,7 @@ def latest_instant(applications: Iterable[Record]) -> Seconds:
 
 
 def saved_instant(clock: Record | None) -> Seconds:
-    """Return the time of the checkpoint of a clock's record; minus infinity: unknown."""
+    """Return the time of the checkpoint in a clock's record; minus infinity if unknown."""
     at = (clock or {}).get("saved_at")
     return at if isinstance(at, int | float) else -math.inf
 
@@ -185,7 +186,7 @@ def restore(
         raise StoreError(f"clock: the stored record is damaged ({error!r})") from error
     core.ledger.start_clock(fields["virtual_time"])
     core.state.sequence = fields["sequence"]
-    # It orders grants in the engine, where leases of before still run.
+    # The clock orders grants in the engine, where leases of before the restart still run.
     core.state.grants = fields["grants"]
     try:
         core.suspects.restore(clock.get("suspects", {}))
@@ -223,7 +224,7 @@ def restore(
     for application in core.state.applications.values():
         if application.is_deprioritised and share.sets_apart:  # earlier versions had one clock
             share.move(application.application_id, application.leaf, application.weight)
-    core.ledger.change_tenants()  # weights may differ from those in the records
+    core.ledger.change_tenants()  # weights may differ from the weights in the records
     core.ledger.reorder()  # the times at which V reached lower tags are unknown
     policy = core.ledger.policy
     known = (core.ledger.policy_name, *policy.GOES_ON_FROM)
@@ -275,7 +276,7 @@ def _restore_application(
         keepers = RecordReader(record, ("keepers",), None).items("keepers")
         for name in keepers:
             application.opener(str(name)).keeps_ends = True
-            core.ingresses.heartbeat(str(name))  # if it is lost, that is noticed as of any other
+            core.ingresses.heartbeat(str(name))  # a lost ingress will be noticed
     core.ledger.fair_share.accounts[application_id] = Account(
         weight=weight,
         sequence=application.sequence,

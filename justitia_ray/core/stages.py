@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from justitia_ray.core.entities import Inference
 
 MAXIMUM_STAGES = 64
-"""Maximum number of stages; later ones count as the last. Recorded agent loops take up to 43 turns.
+"""Maximum number of stages; later stages count as the last one. Recorded agent loops take up to 43
+turns.
 """
 
 
@@ -30,44 +31,48 @@ class StageServed(NamedTuple):
 
     inferences: int
     sequences: int
-    """Number of sequences (prompts times n) of these inferences, by which mean lengths are
+    """Number of sequences (prompts times n) of the stage's inferences, by which mean lengths are
     computed.
     """
     prompt_tokens: Tokens
-    """Prompt tokens of all sequences."""
+    """Prompt tokens of all sequences of the stage."""
     output_tokens: Tokens
-    """Output tokens of all sequences."""
+    """Output tokens of all sequences of the stage."""
     kv_token_time: KvTokenTime
     longest_output_tokens: Tokens | None = None
-    """Output of the longest sequence, with the sequences of one inference assumed equally long: the
-    least iterations of the stage. None: unknown, as in records of release 0.2.0.
+    """Output tokens of the longest sequence, with the sequences of one inference assumed equally
+    long: the least iterations of the stage. None: unknown, as in records of release 0.2.0.
     """
     gap_s: Seconds | None = None
-    """Time from the stage's last end to the next stage's first submission, at least 0; 0 after the
-    last stage. None: unknown.
+    """Seconds from the stage's last end to the next stage's first submission, at least 0; 0 after
+    the last stage. None: unknown.
     """
 
 
 class ExpectedStage(NamedTuple):
-    """Expected sums of one stage of an application, and the tool gap after it.
+    """Expected sums of one stage of an application, and the tool gap after the stage.
 
     A tuple, because each opening and each first inference of a stage may carry dozens.
     """
 
     inferences: float
-    """Number of inferences, at least 0, a learned mean where available. 0: the stage is unknown."""
+    """Number of inferences of the stage, at least 0, a learned mean where available. 0: the stage
+    is unknown.
+    """
     compute_tokens: float
-    """Σ (p + 2d) over the inferences, the cost that VTC charges, in tokens."""
+    """Σ (p + 2d) over the inferences of the stage, the cost that VTC charges, in tokens."""
     kv_token_time: KvTokenTime
-    """Σ h(p, d) over the inferences, token·iterations."""
+    """Σ h(p, d) over the inferences of the stage, in token·iterations."""
     output_tokens: float
-    """Output of the longest sequence: the least iterations of the stage."""
+    """Output tokens of the longest sequence: the least iterations of the stage."""
     gap_s: Seconds
-    """Time from the stage's last end to the next stage's first submission; 0 after the last."""
+    """Seconds from the stage's last end to the next stage's first submission; 0 after the last
+    stage.
+    """
 
     @property
     def mean_output_tokens(self) -> float:
-        """Output tokens of an inference whose costs are the means of the stage.
+        """Return the output tokens of an inference whose costs are the means of the stage.
 
         p + 2d and h(p, d) have two solutions; the longer one counts unless it exceeds the longest
         sequence.
@@ -83,7 +88,7 @@ class ExpectedStage(NamedTuple):
 
 
 UNKNOWN_STAGE = ExpectedStage(0, 0, 0, 0, 0)
-"""Placeholder for an unknown stage before a known one."""
+"""Placeholder for an unknown stage before a known stage."""
 
 
 _EXPECTED_FIELDS: Fields = dict.fromkeys(ExpectedStage._fields, RecordReader.not_negative)
@@ -107,7 +112,7 @@ def read_stages(reader: RecordReader, name: str) -> tuple[ExpectedStage, ...]:
 def replace_expected(
     expected: tuple[ExpectedStage, ...], stage: int, now_expected: tuple[ExpectedStage, ...]
 ) -> tuple[ExpectedStage, ...]:
-    """Return the expected stages of an application, with those from `stage` on replaced.
+    """Return the expected stages of an application, with the stages from `stage` on replaced.
 
     Args:
         expected: Stages expected before, from the first.
@@ -120,7 +125,7 @@ def replace_expected(
 
 
 class StagePosition:
-    """Current stage of one application, as inferred by an observer that may not see all of it."""
+    """Current stage of an application, inferred by an observer that may not see all inferences."""
 
     __slots__ = ("_inferences", "_is_passed", "_stage")
 
@@ -137,7 +142,7 @@ class StagePosition:
         return stage, 1 if stage > self._stage else self._inferences + 1
 
     def submit(self, at_least: int = 0) -> int:
-        """Count a submission; return its stage.
+        """Count a submission, and return the stage of the submission.
 
         Args:
             at_least: Least stage of the submission, from a sender that may have seen more of the
@@ -166,12 +171,12 @@ class _Sums:
     kv_token_time: KvTokenTime = 0
     longest_output_tokens: Tokens = 0
     first_submitted_at: Seconds | None = None
-    """First submission of the stage; None: this scheduler did not see it."""
+    """Time of the stage's first submission; None: this scheduler did not see the submission."""
     last_ended_at: Seconds | None = None
-    """Last end of an inference with output; None: there was none."""
+    """Time of the last end of an inference with output; None: there was none."""
 
     def gap_to(self, following: _Sums) -> Seconds | None:
-        """Return the time from this stage's end to the start of the next; 0 if they overlap."""
+        """Return the seconds from this stage's end to the start of the next; 0 if they overlap."""
         if self.last_ended_at is None or following.first_submitted_at is None:
             return None
         return max(0.0, following.first_submitted_at - self.last_ended_at)
@@ -200,11 +205,11 @@ class StageSums:
         self._is_whole = True
 
     def miss_some(self) -> None:
-        """Mark the sums as incomplete: an earlier scheduler may have seen a part."""
+        """Mark the sums as incomplete: an earlier scheduler may have seen a part of the stages."""
         self._is_whole = False
 
     def submit(self, at_least: int, now: Seconds) -> int:
-        """Count a submission; return its stage.
+        """Count a submission, and return the stage of the submission.
 
         Args:
             at_least: Least stage of the submission, from a sender that may have seen more of the
@@ -212,7 +217,7 @@ class StageSums:
             now: Time of the submission.
         """
         stage = self._position.submit(at_least)
-        sums = self._of(stage)
+        sums = self._sums_of_stage(stage)
         if sums.first_submitted_at is None:
             sums.first_submitted_at = now
         return stage
@@ -226,7 +231,7 @@ class StageSums:
             is_finished: Whether it ran to its end: later submissions are then of a later stage.
         """
         if output_tokens := inference.output_tokens:
-            sums = self._of(inference.stage)
+            sums = self._sums_of_stage(inference.stage)
             sums.inferences += 1
             sums.sequences += inference.choices
             sums.prompt_tokens += inference.prompt_tokens
@@ -239,14 +244,14 @@ class StageSums:
             self._position.finish(inference.stage)
 
     def served(self) -> tuple[StageServed, ...]:
-        """Return the sums, first stage first; empty if they are incomplete."""
+        """Return the sums, the first stage first; empty if the sums are incomplete."""
         sums = self._sums
         if not self._is_whole or not sums:
             return ()
         gaps = map(_Sums.gap_to, sums, sums[1:])
         return tuple(map(_Sums.served, sums, [*gaps, 0.0]))
 
-    def _of(self, stage: int) -> _Sums:
+    def _sums_of_stage(self, stage: int) -> _Sums:
         while len(self._sums) <= stage:
             self._sums.append(_Sums())
         return self._sums[stage]

@@ -18,7 +18,7 @@ from justitia_ray.units import ApplicationId, KvTokenTime, Tokens
 
 
 class StartForecast:
-    """Service until the start of each application that a walk over the queue has visited.
+    """Service until the start of each application in a profile of the queue.
 
     Making one is O(k log k) for k visited or started applications, and O(idle contexts).
 
@@ -52,7 +52,7 @@ class StartForecast:
             one.application_id: place for place, one in enumerate(passing)
         }
         applications = state.applications
-        held = _held(state, gate, first)
+        held = _kv_held_by_application(state, gate, first)
         started = [(tokens, expected_of(applications[name])) for name, tokens in held.items()]
         waiting: list[tuple[Tokens, KvTokenTime]] = []
         for name in profile.names:
@@ -65,7 +65,7 @@ class StartForecast:
         self._until = served_until_starts(gate.room, started, waiting)
 
     def served_until(self, place: int) -> KvTokenTime:
-        """Return the service expected before the application at a place in the walk starts."""
+        """Return the service expected before the application at a place in the profile starts."""
         return self._until[min(place, len(self._until) - 1)]
 
 
@@ -74,7 +74,7 @@ def served_until_starts(
     started: Iterable[tuple[Tokens, KvTokenTime]],
     waiting: Sequence[tuple[Tokens, KvTokenTime]],
 ) -> list[KvTokenTime]:
-    """Return the service delivered to all applications before each of the waiting ones starts.
+    """Return the service to all applications before each of the waiting applications starts.
 
     Args:
         room: KV tokens that the applications may hold together.
@@ -85,7 +85,7 @@ def served_until_starts(
         One amount for each waiting application, and a last one for any behind them.
     """
     level: KvTokenTime = 0
-    """Service that each application has received that was there from the begin."""
+    """Service that each application present at the begin has received so far in the forecast."""
     served: KvTokenTime = 0
     ends = [(work, tokens) for tokens, work in started]
     heapq.heapify(ends)
@@ -103,7 +103,9 @@ def served_until_starts(
     return until
 
 
-def _held(state: State, gate: WorkingSet, first: Application) -> dict[ApplicationId, Tokens]:
+def _kv_held_by_application(
+    state: State, gate: WorkingSet, first: Application
+) -> dict[ApplicationId, Tokens]:
     """Return the KV tokens of the leases and counted contexts of each application."""
     held: dict[ApplicationId, Tokens] = {}
     for name, tokens in gate.counted(first):

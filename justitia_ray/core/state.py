@@ -49,22 +49,25 @@ _MAXIMUM_TENANTS = 1_024
 
 @dataclass(frozen=True, slots=True)
 class Timeouts:
-    """Times of silence, in seconds, after which something counts as lost."""
+    """Times of silence, in seconds, after which a lease, a replica or an ingress counts as lost."""
 
     lease_s: Seconds = 5.0
-    """Time after which a lease expires whose payload has not reached its replica."""
+    """Seconds after which a lease expires whose payload has not reached its replica."""
     replica_s: Seconds = 4.0
-    """Time without a pull after which a replica is lost; the target is re-leasing within 5 s."""
+    """Seconds without a pull after which a replica is lost; the target is re-leasing within 5 s."""
     ingress_s: Seconds = 30.0
-    """Time without a call after which an ingress is lost; its long polls take 20 s."""
+    """Seconds without a call after which an ingress is lost; the long polls of an ingress take 20
+    s.
+    """
     application_s: Seconds = 600.0
-    """Time after which an idle open application ends, unless it has an idle time of its own."""
+    """Seconds after which an idle open application ends, unless it has an idle time of its own."""
     reconnect_s: Seconds = 2.0
-    """Time after which an inference tries replicas again that its ingress could not reach, if no
-    other could hold it. A call may use up 20 leases, and connections are back in less.
+    """Seconds after which an inference tries replicas again that its ingress could not reach, if no
+    other replica could hold the inference. A call may use up 20 leases, and connections are back in
+    less time.
     """
     recovery_s: Seconds = 3.0
-    """Time that a new scheduler waits for the replicas of its predecessor."""
+    """Seconds for which a new scheduler waits for the replicas of its predecessor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +75,11 @@ class SchedulerLimits:
     """Limits of a scheduler; None is no limit."""
 
     waiting_inferences: int | None = None
-    """Maximum number of waiting inferences; running ones count, too."""
+    """Maximum number of waiting inferences; running inferences count, too."""
     open_applications: int | None = None
-    """Maximum number of open applications; they count until they end, idle ones too."""
+    """Maximum number of open applications; applications count until they end, also when they are
+    idle.
+    """
 
 
 @dataclass(slots=True)
@@ -82,8 +87,8 @@ class Counters:
     """Counts since this scheduler began, and sums over the queue. O(1) an event."""
 
     waiting_kv_tokens: Tokens = 0
-    """KV that all queued inferences would need at once. Suspended inferences do not count: more
-    replicas would not serve them.
+    """KV tokens that all queued inferences would need at once. Suspended inferences do not count,
+    because more replicas would not serve them.
     """
     waiting_kv_token_time: KvTokenTime = 0
     """Predicted service that all queued inferences still need."""
@@ -96,40 +101,45 @@ class Counters:
     )
     """Number of engine failures with a live replica, by cause."""
     outran: int = 0
-    """Number of charges doubled by rule 1."""
+    """Number of charges that were doubled by rule 1."""
     expected: int = 0
-    """Number of charges raised by rule 7."""
+    """Number of charges that were raised by rule 7."""
     rejected_applications: int = 0
     """Number of applications rejected by the quota; a recent repetition does not count again."""
     ended: dict[Outcome, int] = field(default_factory=lambda: dict.fromkeys(Outcome, 0))
-    """Number of inferences by outcome, without those that an earlier scheduler has counted."""
+    """Number of inferences by outcome, without inferences that an earlier scheduler has counted."""
     made_tokens: Tokens = 0
     """Output tokens of all reports."""
     iterations: int = 0
     """Iterations of all leases that this scheduler granted and that finished at the first attempt.
     """
     iterating_s: Seconds = 0
-    """Time of these leases, from their grants to the reports of their ends."""
+    """Seconds of the leases counted in `iterations`, from their grants to the reports of their
+    ends.
+    """
     prefill: KvTokenTime = 0
     """Service booked for computing prompts."""
     forgiven: KvTokenTime = 0
-    """Part of it that tenants paid, but not the tags of their applications."""
+    """Part of `prefill` that tenants paid, but not the tags of their applications."""
     contexts_found: int = 0
-    """Returns of applications that found their context while it counted (`context_returns`)."""
+    """Number of applications that found their context at a return while the context counted
+    (`context_returns`).
+    """
     contexts_missed: int = 0
-    """Returns of applications that did not."""
+    """Number of applications that did not find their context at a return while the context counted.
+    """
     served: dict[str, KvTokenTime] = field(default_factory=dict)
     """Service booked, by tenant."""
     _told_apart: ToldApart = field(default_factory=lambda: ToldApart(_MAXIMUM_TENANTS, OTHER))
     prompt_tokens: dict[str, Tokens] = field(default_factory=dict)
     """Prompt tokens of inferences that had begun and ended, by tenant."""
     cached_tokens: dict[str, Tokens] = field(default_factory=dict)
-    """Prompt tokens of these inferences that were in an engine's prefix cache, by tenant."""
+    """Prompt tokens of ended inferences that were in an engine's prefix cache, by tenant."""
     output_tokens: dict[str, Tokens] = field(default_factory=dict)
-    """Output tokens of these inferences, by tenant."""
+    """Output tokens of inferences that had begun and ended, by tenant."""
 
     def count_waiting(self, inference: Inference, sign: int) -> None:
-        """Add an inference that joined the queue (+1), or subtract one that left it (-1).
+        """Add an inference that joined the queue (+1), or subtract an inference that left (-1).
 
         The sizes of an inference do not change while it waits.
         """
@@ -149,10 +159,10 @@ class Counters:
             if tenant in served:
                 served[tenant] += amount
             else:
-                self._add(served, tenant, amount)
+                self._add_by_tenant(served, tenant, amount)
 
     def count_tokens(self, tenant: str, prompt: Tokens, output: Tokens, cached: Tokens = 0) -> None:
-        """Add the tokens of an inference of a tenant that has ended.
+        """Add the tokens of an ended inference of a tenant.
 
         Args:
             tenant: The tenant.
@@ -160,18 +170,18 @@ class Counters:
             output: Its output tokens.
             cached: Its prompt tokens that were in an engine's prefix cache.
         """
-        self._add(self.prompt_tokens, tenant, prompt)
-        self._add(self.cached_tokens, tenant, cached)
-        self._add(self.output_tokens, tenant, output)
+        self._add_by_tenant(self.prompt_tokens, tenant, prompt)
+        self._add_by_tenant(self.cached_tokens, tenant, cached)
+        self._add_by_tenant(self.output_tokens, tenant, output)
 
-    def _add(self, counts: dict[str, _Amount], tenant: str, amount: _Amount) -> None:
+    def _add_by_tenant(self, counts: dict[str, _Amount], tenant: str, amount: _Amount) -> None:
         if tenant not in counts:
             tenant = self._told_apart.name_of(tenant)
         counts[tenant] = counts.get(tenant, 0) + amount
 
 
 class DeadlineKind(StrEnum):
-    """The kinds of deadlines, by what expires."""
+    """Kinds of deadlines, by what expires."""
 
     LEASE = "lease"
     HOLDER = "holder"
@@ -189,7 +199,7 @@ class DeadlineKind(StrEnum):
 
 
 class Deadlines:
-    """A heap of (instant, kind, id).
+    """Heap of deadlines: (time, kind, id).
 
     Renewal is lazy: an expired entry is checked against the current state.
 
@@ -207,21 +217,21 @@ class Deadlines:
         return len(self._heap)
 
     def set(self, at: Seconds, kind: DeadlineKind, name: str) -> None:
-        """Set the deadline of `name` to `at`, in place of one set before; inf is never."""
+        """Set the deadline of `name` to `at`, in place of an earlier deadline; inf is never."""
         if at == math.inf:
             self._set.pop((kind, name), None)
             return
         before = self._set.get((kind, name))
         self._set[kind, name] = at
         if before is None or at < before:
-            self._push(at, kind, name)
+            self._push_deadline(at, kind, name)
 
     def is_set(self, kind: DeadlineKind, name: str) -> bool:
         """Return whether a deadline is set and has not expired."""
         return (kind, name) in self._set
 
     def next(self) -> Seconds | None:
-        """Return an instant by which to look, or None: the earliest deadline, or one before it."""
+        """Return the time of the earliest deadline, or an earlier time; None without deadlines."""
         return self._heap[0][0] if self._heap else None
 
     def due(self, now: Seconds) -> Iterator[tuple[DeadlineKind, str]]:
@@ -233,16 +243,16 @@ class Deadlines:
                 del self._set[kind, name]
                 yield kind, name
             elif wanted is not None and wanted > at:
-                self._push(wanted, kind, name)
+                self._push_deadline(wanted, kind, name)
 
-    def _push(self, at: Seconds, kind: DeadlineKind, name: str) -> None:
+    def _push_deadline(self, at: Seconds, kind: DeadlineKind, name: str) -> None:
         self._sequence += 1
         heapq.heappush(self._heap, (at, self._sequence, kind, name))
 
 
 @dataclass(slots=True)
 class State:
-    """All entities by id, with counters and deadlines.
+    """All entities of a core by id, with counters and deadlines.
 
     `scheduler` decides which part of the core changes them for an event.
     """
@@ -257,12 +267,12 @@ class State:
     headroom_changes: int = 0
     """Counter that rises whenever memory may have become free for an inference that did not fit."""
     late_reports: int = 0
-    """Number of reports about leases that had ended; they are dropped."""
+    """Number of reports about leases that had ended; the reports are dropped."""
     applications: dict[ApplicationId, Application] = field(default_factory=dict)
     inferences: dict[RequestId, Inference] = field(default_factory=dict)
     leases: dict[LeaseId, Lease] = field(default_factory=dict)
     leaving: dict[LeaseId, Departure] = field(default_factory=dict)
-    """Inferences stopped under these leases, counted with their last reports."""
+    """Stopped inferences by lease, which are counted with the last reports of their leases."""
     leaving_requests: dict[RequestId, LeaseId] = field(default_factory=dict)
     replicas: dict[ReplicaId, KnownReplica] = field(default_factory=dict)
     asking: dict[ReplicaId, KnownReplica] = field(default_factory=dict)
@@ -271,9 +281,9 @@ class State:
     """Time of the last heartbeat of each ingress."""
     deadlines: Deadlines = field(default_factory=Deadlines)
     open_applications: TenantQuota = field(default_factory=TenantQuota)
-    """Open applications, and the slots of rejected ones."""
+    """Open applications, and the slots of rejected applications."""
     known_inferences: TenantQuota = field(default_factory=TenantQuota)
-    """Inferences that have not ended, and the slots of refused ones."""
+    """Inferences that have not ended, and the slots of refused inferences."""
     counters: Counters = field(default_factory=Counters)
     engine_times: EngineTimes = field(default_factory=EngineTimes)
     """Times of prompt tokens and iterations on replicas with a prefix cache."""
@@ -282,25 +292,27 @@ class State:
     tenants: TenantTree = field(default_factory=TenantTree)
     tiers: Mapping[str, Tier] = field(default_factory=lambda: TIERS)
     prefill_cost: PrefillCost | None = None
-    """Cost of computing prompts, for applications that arrive now; None: nothing."""
+    """Cost of computing prompts for applications that arrive now; None: nothing."""
     measures_prefill: bool = False
-    """Whether `prefill_cost` is the measured one, once there is one."""
+    """Whether `prefill_cost` is the measured cost, once there is a measurement."""
     measured_prefill: MeasuredPrefill | None = None
-    """Cost that a replica measured first under the last release that measured one."""
+    """Cost that a replica measured first under the last release with a measurement."""
     prefill_ratios: PrefillRatios = field(default_factory=PrefillRatios)
     caps: bool = False
     """Whether any tenant caps its applications."""
     served: dict[ApplicationId, None] = field(default_factory=dict)
-    """Applications served since the last check of their caps, if there are caps."""
+    """Applications served since the last check of their caps, if any tenant has caps."""
     ended: dict[RequestId, Inference] | None = None
-    """Inferences that have ended since they were last reported to the quotas; None: no quotas."""
+    """Inferences that have ended since ended inferences were last reported to the quotas; None: no
+    quotas.
+    """
     actions: list[Action] = field(default_factory=list)
     changed: dict[ApplicationId, None] = field(default_factory=dict)
     """Applications whose durable record changed, in order."""
 
     @property
     def waiting(self) -> int:
-        """Number of inferences without a lease."""
+        """Return the number of inferences without a lease."""
         return len(self.inferences) - len(self.leases)
 
     def effective_weight(self, tenant: ClientId, weight: float, tier: str) -> float:
@@ -319,6 +331,6 @@ class State:
         return sum(replica.capacity.kv_tokens for replica in self.replicas.values())
 
     def next_sequence(self) -> int:
-        """Return the next arrival number, shared by applications and inferences."""
+        """Return the next arrival number, which applications and inferences share."""
         self.sequence += 1
         return self.sequence

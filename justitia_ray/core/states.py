@@ -9,23 +9,25 @@ class InvalidTransition(Exception):
 
 
 class ApplicationState(StrEnum):
-    """The states of an application; `APPLICATION_TRANSITIONS` has the transitions between them.
+    """States of an application; `APPLICATION_TRANSITIONS` has the transitions between them.
 
     An application is settled while it has no inferences, unless it was restored and some may be
     submitted again. It then leaves GPS with the next report.
     """
 
     takes_inferences: bool
-    """Whether new inferences are accepted: it is neither closed nor cancelled."""
+    """Whether an application in this state accepts new inferences: it is neither closed nor
+    cancelled.
+    """
     is_cancelled: bool
-    """Whether its owner has cancelled it."""
+    """Whether the owner has cancelled the application."""
     is_settled: bool
-    """Whether it has no inferences and awaits none in GPS."""
+    """Whether the application has no inferences and awaits none in GPS."""
 
     def __new__(
         cls, name: str, takes_inferences: bool, is_cancelled: bool, is_settled: bool
     ) -> "ApplicationState":
-        """Make a member whose value is its name; the three flags are plain attributes."""
+        """Create a member whose value is its name; the three flags are plain attributes."""
         state = str.__new__(cls, name)
         state._value_ = name
         state.takes_inferences = takes_inferences
@@ -34,26 +36,34 @@ class ApplicationState(StrEnum):
         return state
 
     OPENING = "opening", False, False, False
-    """Created, without an account yet."""
+    """The application was created, without an account yet."""
     RECOVERING = "recovering", True, False, False
-    """Restored from a snapshot. Its inferences may be submitted again, so it stays in GPS."""
+    """The application was restored from a snapshot. Its inferences may be submitted again, so it
+    stays in GPS.
+    """
     IDLE = "idle", True, False, True
-    """Accepts inferences and has none."""
+    """The application accepts inferences and has none."""
     OPEN = "open", True, False, False
-    """Accepts inferences and has some."""
+    """The application accepts inferences and has some."""
     CLOSING = "closing", False, False, False
-    """Closed by its owner while it had inferences, or was recovering."""
+    """The owner closed the application while it had inferences, or was recovering."""
     CLOSED = "closed", False, False, True
-    """Closed, without inferences; an ingress may submit some that an earlier scheduler had."""
+    """The application is closed and has no inferences; an ingress may submit some that an earlier
+    scheduler had.
+    """
     STOPPING = "stopping", False, True, False
-    """Cancelled by its owner: last reports of replicas are awaited, or it was recovering."""
+    """The owner cancelled the application: last reports of replicas are awaited, or it was
+    recovering.
+    """
     STOPPED = "stopped", False, True, True
-    """Cancelled, without inferences; an ingress may report ends under an earlier scheduler."""
+    """The application is cancelled and has no inferences; an ingress may report ends under an
+    earlier scheduler.
+    """
     ENDED = "ended", False, False, False
 
     @property
     def public_name(self) -> str:
-        """Name of the state in the API, the CLI and the store: `open` or `closing`."""
+        """Return the state's name in the API, the CLI and the store: `open` or `closing`."""
         return "open" if self.takes_inferences else "closing"
 
 
@@ -88,7 +98,7 @@ APPLICATION_TRANSITIONS: Mapping[tuple[ApplicationState, ApplicationState], str]
     (_A.STOPPED, _A.STOPPING): "an ingress brings an end or a lease of an earlier scheduler",
     (_A.STOPPED, _A.ENDED): "no ingress is awaited, or idle for too long",
 }
-"""Every transition of an application, and when it happens."""
+"""Every transition of an application, and when the transition happens."""
 
 BUSY: Mapping[ApplicationState, ApplicationState] = {
     _A.RECOVERING: _A.OPEN,
@@ -96,7 +106,7 @@ BUSY: Mapping[ApplicationState, ApplicationState] = {
     _A.CLOSED: _A.CLOSING,
     _A.STOPPED: _A.STOPPING,
 }
-"""The state that follows when an inference is submitted; others stay."""
+"""State that follows when an inference is submitted; other states stay."""
 
 SETTLED: Mapping[ApplicationState, ApplicationState] = {
     _A.OPENING: _A.IDLE,
@@ -105,24 +115,26 @@ SETTLED: Mapping[ApplicationState, ApplicationState] = {
     _A.CLOSING: _A.CLOSED,
     _A.STOPPING: _A.STOPPED,
 }
-"""The state that follows when there are no inferences."""
+"""State that follows when an application has no inferences left."""
 
 
 class InferenceState(StrEnum):
-    """The states of an inference; `TRANSITIONS` has the transitions between them."""
+    """States of an inference; `TRANSITIONS` has the transitions between them."""
 
     WAITING = "waiting"
     SUSPENDED = "suspended"
-    """Kept out of the queue because its ingress is suspect (`liveness`)."""
+    """The inference is kept out of the queue because its ingress is suspect (`liveness`)."""
     CLAIMED = "claimed"
-    """Said by its ingress to hold a lease of an earlier scheduler; no replica has confirmed it."""
+    """The ingress says that the inference holds a lease of an earlier scheduler; no replica has
+    confirmed the lease.
+    """
     LEASED = "leased"
     RUNNING = "running"
     ENDED = "ended"
 
     @property
     def public_name(self) -> str:
-        """Name of the state in the scheduler's report: suspended and claimed count as waiting."""
+        """Return the name in the scheduler's report: suspended and claimed count as waiting."""
         return _I.WAITING.value if self in (_I.SUSPENDED, _I.CLAIMED) else self.value
 
 
@@ -144,7 +156,7 @@ TRANSITIONS: Mapping[tuple[InferenceState, InferenceState], str] = {
     (_I.RUNNING, _I.WAITING): "its replica or engine died",
     (_I.RUNNING, _I.ENDED): "finished, failed or cancelled",
 }
-"""Every transition of an inference, and when it happens."""
+"""Every transition of an inference, and when the transition happens."""
 
 
 class LeaseState(StrEnum):

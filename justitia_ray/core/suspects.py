@@ -34,31 +34,34 @@ from justitia_ray.core.state import DeadlineKind, State
 from justitia_ray.units import LeaseId, ReplicaId, RequestId, Seconds, Tokens
 
 _MARGIN_S: Seconds = 0.5
-"""Added to the time that clears a suspect: the scheduler receives starts and deaths one report
-late.
+"""Seconds added to the time that clears a suspected inference: the scheduler receives starts and
+deaths one report late.
 """
 _PAUSE_S: Seconds = 1.0
-"""Delay before a suspect's next lease; engines killed by other calls of the same burst are dead by
-its end.
+"""Delay before a suspected inference's next lease; engines killed by other calls of the same burst
+are dead by its end.
 """
 _CLEARED_COUNTS = 0.25
 _MOST_CONVICTED = 20
 _MOST_DEATHS = 1_000
-"""Maximum number of deaths remembered; the oldest are removed first."""
-_ABSENT: RequestId = ""
-"""Name of the deadline after which suspects that no ingress has submitted again are removed."""
+"""Maximum number of remembered engine deaths; the oldest deaths are removed first."""
+_ABSENT_DEADLINE: RequestId = ""
+"""Name of the deadline after which suspected inferences are removed that no ingress has submitted
+again.
+"""
 RENAMED = "+"
-"""Suffix that an ingress adds to the id of an inference to submit it under another id."""
+"""Suffix that an ingress adds to the id of an inference to submit the inference under another id.
+"""
 
 CallName: TypeAlias = str
 """Id under which an inference was first submitted."""
 FailureId: TypeAlias = str
 _Shape: TypeAlias = tuple[str, Tokens, int]
-"""Tenant, limit of the output and number of sequences, which a call and its repetition share."""
+"""Tenant, output limit and number of sequences, which a call and its repetition share."""
 
 
 def call_name(request_id: RequestId) -> CallName:
-    """Return the name of a call, the same for each id under which it is resubmitted."""
+    """Return the name of a call, the same for each id under which the call is resubmitted."""
     return request_id.rstrip(RENAMED)
 
 
@@ -67,24 +70,24 @@ class Suspicion:
     """Deaths of engines on which an inference ran."""
 
     inference: Inference | None = None
-    """The inference; None until its ingress submits it to this scheduler."""
+    """The suspected inference; None until its ingress submits it to this scheduler."""
     ran_s: dict[FailureId, Seconds] = field(default_factory=dict)
-    """How long the inference had run at each death (seconds), in order."""
+    """Seconds for which the inference had run at each engine death, in order."""
     cleared: set[FailureId] = field(default_factory=set)
     waits_until: Seconds = 0.0
     watched: LeaseId | None = None
-    """The lease under which the inference runs now, once its payload has reached a replica."""
+    """Lease under which the inference runs now, once the payload has reached a replica."""
     cleared_at: Seconds = 0.0
-    """Time at which the suspect is cleared if it still runs under that lease."""
+    """Time at which the inference is cleared if it still runs under the watched lease."""
 
     @property
     def open(self) -> list[FailureId]:
-        """Deaths of which the inference has not been cleared."""
+        """Return the engine deaths of which the inference has not been cleared."""
         return [name for name in self.ran_s if name not in self.cleared]
 
 
 class Suspects:
-    """Keeps suspects on separate engines, and finds the inference that kills engines."""
+    """Keeps suspected inferences on separate engines, and finds the one that kills engines."""
 
     def __init__(self, state: State, deaths_allowed: int) -> None:
         self.deaths_allowed = deaths_allowed
@@ -101,12 +104,12 @@ class Suspects:
         """Leases of an earlier scheduler that ran in a death, until their ingresses claim them."""
 
     def is_open(self, inference: Inference) -> bool:
-        """Return whether an inference is kept apart from other suspects."""
+        """Return whether an inference is kept apart from other suspected inferences."""
         return bool(self._suspicion_of(inference).open)
 
     @property
     def open_count(self) -> int:
-        """Number of inferences that are kept apart."""
+        """Return the number of inferences that are kept apart."""
         return sum(bool(suspicion.open) for suspicion in self.known.values())
 
     # --- deaths
@@ -114,7 +117,7 @@ class Suspects:
     def note_death(
         self, failure_id: FailureId, ran: Iterable[tuple[Inference, Seconds]]
     ) -> Inference | None:
-        """Suspect the inferences that ran on a dead engine; return the one convicted by it.
+        """Suspect the inferences that ran on a dead engine; return the convicted one, if any.
 
         Call it while the inferences still hold the leases under which they ran. It may be repeated.
         None: the death convicts no inference.
@@ -148,17 +151,17 @@ class Suspects:
         return guilty[0]
 
     def await_claim(self, failure_id: FailureId, lease_id: LeaseId, ran_s: Seconds) -> None:
-        """Record a lease that ran in a death and whose inference no ingress has submitted yet."""
+        """Record a lease on a dead engine whose inference no ingress has submitted yet."""
         if self.deaths_allowed:
             self._unclaimed[lease_id] = failure_id, ran_s
             members = self._members.get(failure_id, frozenset())
             self._members[failure_id] = members | {
                 lease_id
-            }  # the lease id stands for the unknown name
+            }  # the lease id stands for the unknown name of the call
             self._await_ingresses()
 
     def claim(self, lease_id: LeaseId, inference: Inference) -> Inference | None:
-        """Suspect the inference of a lease from `await_claim`; return it if it is convicted."""
+        """Suspect the inference of an `await_claim` lease; return it if it is convicted."""
         failure_id, ran_s = self._unclaimed.pop(lease_id, (None, 0.0))
         if failure_id is None:
             return None
@@ -167,13 +170,13 @@ class Suspects:
         return self.note_death(failure_id, [(inference, ran_s)])
 
     def withdraw(self, failure_id: FailureId) -> None:
-        """Clear all suspects of a failure, because the engine makes steps again."""
+        """Clear all suspects of an engine failure, because the engine makes steps again."""
         self._forget_death(failure_id)
 
     # --- suspected inferences: submission and runs
 
     def resume(self, inference: Inference) -> None:
-        """Record that a suspect was submitted again: under another id, or to a new scheduler."""
+        """Record that a suspect was submitted again, by another id or to a new scheduler."""
         suspicion = self.known.get(call_name(inference.request_id))
         if suspicion is not None:
             suspicion.inference = inference
@@ -188,11 +191,11 @@ class Suspects:
             self._set_deadline(suspicion.cleared_at, inference)
 
     def expire(self, request_id: RequestId) -> None:
-        """Clear a suspect that has run for long enough.
+        """Clear a suspected inference that has run for long enough.
 
-        With the name `_ABSENT`: remove the suspects that no ingress has submitted again.
+        With the name `_ABSENT_DEADLINE`: remove the suspects that no ingress has submitted again.
         """
-        if request_id == _ABSENT:
+        if request_id == _ABSENT_DEADLINE:
             self._unclaimed.clear()
             for name, absent in list(self.known.items()):
                 if absent.inference is None:
@@ -207,7 +210,7 @@ class Suspects:
             suspicion.cleared.update(suspicion.ran_s)
 
     def forget(self, inference: Inference, *, is_finished: bool) -> None:
-        """Remove a suspect that has ended; its call may be repeated unless it has finished."""
+        """Remove an ended suspect; its call may be repeated unless it finished."""
         name = call_name(inference.request_id)
         suspicion = self.known.get(name)
         if suspicion is not None and suspicion.inference is inference:
@@ -240,7 +243,7 @@ class Suspects:
             inference.keep_off(kept_off)
 
     def waiting(self) -> Iterator[Inference]:
-        """Yield the waiting suspects, in no order."""
+        """Yield the waiting suspected inferences, in no order."""
         for suspicion in self.known.values():
             inference = suspicion.inference
             if inference is not None and inference.lease_id is None:
@@ -258,7 +261,7 @@ class Suspects:
     # --- durable state
 
     def record(self) -> Record:
-        """Return the suspects and their deaths as JSON; empty if there are none."""
+        """Return the suspects and their engine deaths as JSON; empty without suspects."""
         if not self.known:
             return {}
         return {
@@ -299,20 +302,20 @@ class Suspects:
         counted = len(suspicion.open) + _CLEARED_COUNTS * len(suspicion.cleared)
         if counted < needed or self._always_beside(name, suspicion):
             return False
-        return counted >= needed + self._came_again(name, suspicion)
+        return counted >= needed + self._may_be_one_repeated_call(name, suspicion)
 
-    def _came_again(self, name: CallName, suspicion: Suspicion) -> bool:
+    def _may_be_one_repeated_call(self, name: CallName, suspicion: Suspicion) -> bool:
         """Return whether one call, under several ids, may have run in every death of a suspect."""
         *earlier, last = suspicion.ran_s
         for other in self._members.get(last, frozenset()) - {name}:
             newcomer = self.known[other].inference if other in self.known else None
             if newcomer is not None and all(
-                self._has_gone(failure_id, newcomer, {name, other}) for failure_id in earlier
+                self._has_disappeared(failure_id, newcomer, {name, other}) for failure_id in earlier
             ):
                 return True
         return False
 
-    def _has_gone(
+    def _has_disappeared(
         self, failure_id: FailureId, newcomer: Inference, excepted: set[CallName]
     ) -> bool:
         """Return whether a call of this shape ran in a death and disappeared before this one."""
@@ -325,7 +328,7 @@ class Suspects:
                 return True
             ingress_id = suspicion.inference.ingress_id
             if self._state.ingresses.get(ingress_id, 0.0) < newcomer.submitted_at:
-                return True  # its ingress has sent nothing since
+                return True  # the ingress of the suspect has sent nothing since
         return False
 
     def _call_shape(self, inference: Inference) -> _Shape:
@@ -346,7 +349,7 @@ class Suspects:
         )
 
     def _forget_death(self, failure_id: FailureId) -> None:
-        """Clear all suspects of a death for good."""
+        """Clear all suspects of an engine death for good."""
         self._members.pop(failure_id, None)
         self._shapes.pop(failure_id, None)
         for name, suspicion in list(self.known.items()):
@@ -358,7 +361,7 @@ class Suspects:
                     suspicion.inference.keep_off(frozenset())
 
     def _drop_deaths(self, failure_ids: Iterable[FailureId]) -> None:
-        """Remove those deaths in which no suspect ran and no lease that may still be claimed."""
+        """Drop engine deaths in which neither a suspect nor a lease that may be claimed ran."""
         unclaimed = {failure_id for failure_id, _ in self._unclaimed.values()}
         for failure_id in list(failure_ids):
             if failure_id not in unclaimed and not any(
@@ -369,7 +372,7 @@ class Suspects:
 
     def _await_ingresses(self) -> None:
         due = self._state.now + self._state.timeouts.ingress_s
-        self._state.deadlines.set(due, DeadlineKind.SUSPECT, _ABSENT)
+        self._state.deadlines.set(due, DeadlineKind.SUSPECT, _ABSENT_DEADLINE)
 
     def _set_deadline(self, at: Seconds, inference: Inference) -> None:
         self._state.deadlines.set(at, DeadlineKind.SUSPECT, inference.request_id)

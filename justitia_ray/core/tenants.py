@@ -21,7 +21,7 @@ ANY = "*"
 
 
 class Unit(StrEnum):
-    """Unit that a quota counts."""
+    """Unit in which a quota counts."""
 
     KV_TOKEN_TIME = "kv_token_time"
     TOKENS = "tokens"
@@ -43,7 +43,9 @@ class OnExhausted(StrEnum):
     DEPRIORITISE = "deprioritise"
     """The application runs behind all applications within quota (`beyond`); nothing is refused."""
     SHADOW = "shadow"
-    """Nothing happens; the service only reports that the quota would have applied."""
+    """Nothing happens to the application; the service only reports that the quota would have
+    applied.
+    """
 
 
 LEAST_WEIGHT = 1e-6
@@ -75,7 +77,7 @@ class Window(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A limit on what a node uses in a period, over all models."""
+    """A limit on what a tenant node uses in a period, over all models."""
 
     unit: Unit
     limit: float
@@ -87,7 +89,7 @@ class Quota:
 
     @property
     def name(self) -> str:
-        """Name among the quotas of its node: unit and period."""
+        """Return the quota's name among the quotas of its node: unit and period."""
         return f"{self.unit}/{self.per}"
 
 
@@ -102,33 +104,35 @@ class ApplicationCaps:
 
 @dataclass(frozen=True, slots=True)
 class KvShare:
-    """A node's share of the KV memory of all replicas of a model, as fractions of 1."""
+    """A tenant node's share of the KV memory of all replicas of a model, as fractions of 1."""
 
     guaranteed: float = 0.0
-    """Share reserved for the node; others may use the part that it lends."""
+    """Share reserved for the node; other nodes may use the part that the node lends."""
     most: float = 1.0
-    """Most that the node may hold, even if no others wait."""
+    """Most that the node may hold, even if no other node waits."""
     lends: float = 1.0
-    """Fraction of its guaranteed share that others may use while the node does not."""
+    """Fraction of the guaranteed share that other nodes may use while the node does not."""
 
 
 @dataclass(frozen=True, slots=True)
 class TenantNode:
-    """Settings of a node. None: inherited from the parent, or no limit."""
+    """Settings of a tenant node. None: inherited from the parent, or no limit."""
 
     weight: float | None = None
-    """Weight among its siblings. None: that of its applications; 1 for a node with children."""
+    """Weight among the node's siblings. None: the weight of its applications; 1 for a node with
+    children.
+    """
     max_weight: float | None = None
-    """Largest weight that its applications may request."""
+    """Largest weight that the node's applications may request."""
     kv_share: KvShare = KvShare()
     quotas: tuple[Quota, ...] = ()
     caps: ApplicationCaps = ApplicationCaps()
     deadline_s: Seconds | None = None
-    """Limit on the wait of an application's inferences if the call has none (seconds)."""
+    """Limit in seconds on the wait of an inference if its call has none."""
 
 
 PLAIN = TenantNode()
-"""Settings of a node without any description."""
+"""Settings of a tenant node without any description."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +141,7 @@ class Tier:
 
     weight_factor: float = 1.0
     kv_share: KvShare = KvShare()
-    """Share of the KV memory for its applications, of all tenants together."""
+    """Share of the KV memory for the tier's applications, of all tenants together."""
 
 
 DEFAULT_TIER = "default"
@@ -150,7 +154,7 @@ TIERS: Mapping[str, Tier] = {
 
 @dataclass(frozen=True)
 class TenantTree:
-    """The described nodes, and the settings of all others.
+    """Described tenant nodes, and the settings of all other nodes.
 
     Raises:
         ConfigError: If a child would exceed its parent; names both and the values.
@@ -168,7 +172,7 @@ class TenantTree:
         self._check_guaranteed()
 
     def node(self, path: ClientId) -> TenantNode:
-        """Return the settings of a node, described or not."""
+        """Return the settings of a tenant node, described or not."""
         described_as = self.described_as(path)
         return PLAIN if described_as is None else self.described[described_as]
 
@@ -186,7 +190,7 @@ class TenantTree:
         return next((one for one in described if one is not None), None)
 
     def nodes(self, tenant: ClientId) -> Iterator[tuple[ClientId, TenantNode]]:
-        """Yield a tenant's nodes with their paths, from the top to itself."""
+        """Yield a tenant's nodes with their paths, from the top to the tenant itself."""
         for path in ancestors(tenant):
             yield path, self.node(path)
 
@@ -203,7 +207,7 @@ class TenantTree:
         return min([self.weights.get(path, 1), *caps])
 
     def deadline_s(self, tenant: ClientId) -> Seconds | None:
-        """Return the tightest deadline of a tenant's nodes (seconds); None if there is none."""
+        """Return the tightest deadline of a tenant's nodes in seconds; None without deadlines."""
         deadlines = (node.deadline_s for _, node in self.nodes(tenant))
         return min((one for one in deadlines if one is not None), default=None)
 
@@ -285,7 +289,7 @@ def beyond(tenant: ClientId) -> ClientId:
 
 
 def described_by(path: ClientId) -> ClientId:
-    """Return the path of the tree of tenants whose settings apply to a node of the accounts."""
+    """Return the path of the tenant tree whose settings apply to a node of the accounts."""
     return path.removeprefix(f"{BEYOND}{SEPARATOR}")
 
 

@@ -7,7 +7,7 @@ from justitia_ray.units import ClientId
 
 
 class ToldApart:
-    """The tenants of a table; a tenant that names many below its own uses no place of others.
+    """Tenants of a table of limited size, in which a tenant with many sub-tenants uses one place.
 
     At most half of the places go to tenants below one top node; further ones count for that node.
     Once the table is full, a tenant without a place counts for its top node if that has one, or for
@@ -31,7 +31,7 @@ class ToldApart:
             self._add_name(tenant)
 
     def name_of(self, tenant: ClientId) -> ClientId:
-        """Return the name under which a tenant is counted."""
+        """Return the name under which a tenant is counted in the table."""
         if tenant in self._known or tenant == self._other:
             return tenant
         top = tenant.partition(SEPARATOR)[0]

@@ -26,18 +26,19 @@ class UsageTotals:
     """Usage of one tenant on one day."""
 
     applications: int = 0
-    """Applications opened."""
+    """Number of applications opened."""
     inferences: int = 0
-    """Inferences that had begun and ended."""
+    """Number of inferences that had begun and ended."""
     prompt_tokens: Tokens = 0
-    """Prompt tokens of those inferences, over all their sequences."""
+    """Prompt tokens of the counted inferences, over all their sequences."""
     output_tokens: Tokens = 0
     kv_token_time: KvTokenTime = 0
     """Service booked, also for unfinished inferences."""
     prefill_token_time: KvTokenTime = 0
     """Part of the service that was for computing prompts."""
     cached_prompt_tokens: Tokens = 0
-    """Prompt tokens that were in an engine's prefix cache; the others were computed."""
+    """Prompt tokens that were in an engine's prefix cache; all other prompt tokens were computed.
+    """
 
     def record(self) -> Record:
         """Return the totals as JSON."""
@@ -56,11 +57,11 @@ _LATER_FIELDS: Fields = {
     "cached_prompt_tokens": RecordReader.integer,
     "prefill_token_time": RecordReader.not_negative,
 }
-"""Fields that records of earlier versions do not have."""
+"""Names of fields that records of earlier versions do not have."""
 
 
 def read_totals(record: object) -> UsageTotals:
-    """Return totals from a record.
+    """Return usage totals from a record.
 
     Raises:
         ValueError: If a field is missing or has a wrong type.
@@ -71,7 +72,7 @@ def read_totals(record: object) -> UsageTotals:
 
 
 class UsageBook:
-    """Totals by day and tenant."""
+    """Usage totals by day and tenant."""
 
     def __init__(self) -> None:
         self.totals: dict[Day, dict[ClientId, UsageTotals]] = {}

@@ -32,22 +32,23 @@ from justitia_ray.core.queue import Queue
 from justitia_ray.core.state import State
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, Tokens
 
-_FILLED = 0.9
+_FILLED_FRACTION = 0.9
 """Fraction of the KV memory that the working set may use; the remainder is for growth. On the
 recorded sessions at 1.5 times the memory, 0.8 and 1.0 have a mean 11 and 30 % higher.
 """
-_AGAIN_S: Seconds = 0.25
-"""Time for which a refusal stands while no lease ends; contexts expire meanwhile."""
-_FEW = 256
+_REFUSAL_S: Seconds = 0.25
+"""Seconds for which a refusal stands while no lease ends; contexts expire meanwhile."""
+_FEW_CONTEXTS = 256
 """Number of idle contexts up to which a refusal is examined again whenever a lease ends."""
-_AGAIN_S_EACH: Seconds = 2e-5
-"""Time for which a refusal stands for each of more idle contexts: examining one takes 1 to 2 µs, so
-that this is at most a tenth of the time, however many leases end.
+_REFUSAL_S_PER_CONTEXT: Seconds = 2e-5
+"""Seconds for which a refusal stands for each further idle context: examining a context takes 1 to
+2 µs, so that this is at most a tenth of the time, however many leases end.
 """
-_UNKNOWN_S: Seconds = 3.0
-"""Break-even gap until the time of a prompt token is known."""
+_DEFAULT_BREAK_EVEN_S: Seconds = 3.0
+"""Break-even gap in seconds until the time of a prompt token is known."""
 _KEEPS_PLACE_FOR = 4
-"""Service for which an application keeps the place of its start, in multiples of its charge then.
+"""Service for which an application keeps the place of its start, in multiples of its charge at the
+start.
 """
 
 Place = tuple[Rank, int]
@@ -58,7 +59,7 @@ Place = tuple[Rank, int]
 class _Start:
     place: Place
     until: KvTokenTime
-    """Attained service up to which the application keeps this place."""
+    """Attained service up to which the application keeps the place of its start."""
 
 
 class WorkingSet:
@@ -88,7 +89,7 @@ class WorkingSet:
         """Time for which the last refusal stands although leases end."""
 
     def admits(self, application: Application, inference: Inference) -> bool:
-        """Return whether the first in order may start now, if a replica has the memory.
+        """Return whether the first application may start now, if a replica has the memory.
 
         O(replicas) if all contexts fit; otherwise O(idle contexts), every quarter of a second and
         for each lease or application that ends, for at most a tenth of the time.
@@ -99,17 +100,19 @@ class WorkingSet:
         state = self._state
         asked = (inference, state.memory_releases)
         if self._refused is not None and self._refused[0] is inference:
-            stands_s = _AGAIN_S if self._refused == asked else self._stands_s
+            stands_s = _REFUSAL_S if self._refused == asked else self._stands_s
             if state.now < self._refused_at + stands_s:
                 return False
         self._refused = None
-        if self._fits(application, inference):
+        if self._fits_beside_contexts(application, inference):
             return True
         self._refused, self._refused_at = asked, state.now
         contexts = 0
         for one in state.replicas.values():
             contexts += len(one.contexts)
-        self._stands_s = min(_AGAIN_S, _AGAIN_S_EACH * contexts) if contexts > _FEW else 0.0
+        self._stands_s = (
+            min(_REFUSAL_S, _REFUSAL_S_PER_CONTEXT * contexts) if contexts > _FEW_CONTEXTS else 0.0
+        )
         return False
 
     def join(self, application: Application) -> None:
@@ -118,7 +121,7 @@ class WorkingSet:
             self._waiting[application.application_id] = None
 
     def start(self, application: Application) -> None:
-        """Give an application that was granted an inference, and `has_place` not, its place."""
+        """Give a granted application, unless it `has_place` already, its place in the order."""
         name = application.application_id
         if application.waiting:
             self._waiting[name] = None
@@ -129,7 +132,7 @@ class WorkingSet:
         self._starts[name] = _Start(place, until)
 
     def returned(self, application: Application, idle_s: Seconds) -> None:
-        """Record the gap of an application that submits; its first submission ends no gap."""
+        """Record the tool gap of an application that submits; its first submission ends no gap."""
         if not application.replicas:
             return
         gap_class = application.tenant, application.application_class
@@ -141,7 +144,7 @@ class WorkingSet:
         self._gaps.add(gap_class, idle_s, has_returned=True)
 
     def ended(self, application: Application) -> None:
-        """Forget an application that has ended, after a gap if it was idle."""
+        """Forget an application that has ended, after recording its gap if it was idle."""
         name = application.application_id
         self._starts.pop(name, None)
         self._waiting.pop(name, None)
@@ -153,11 +156,11 @@ class WorkingSet:
             self._gaps.add(gap_class, idle_s, has_returned=False)
 
     def started_before(self, application: Application) -> list[Application]:
-        """Return the applications that wait, and started at a place before that of this one.
+        """Return the waiting applications that started at an earlier place than this application.
 
         O(started applications that wait).
         """
-        place, found = self._place(application), []
+        place, found = self._place_of(application), []
         for name in list(self._waiting):
             other = self._state.applications[name]
             if not other.waiting:
@@ -167,30 +170,34 @@ class WorkingSet:
         return found
 
     def has_refused(self, inference: Inference) -> bool:
-        """Return whether this inference was refused when it was last first in order. O(1)."""
+        """Return whether an inference was refused when it was last first in order. O(1)."""
         return self._refused is not None and self._refused[0] is inference
 
     def missing_tokens(self, application: Application, inference: Inference) -> Tokens:
-        """Return the KV tokens that must become free before the first in order may start.
+        """Return the KV tokens that must become free before the first application may start.
 
         0: it may start now, as far as contexts decide. Unlike `admits`, this changes nothing.
         O(idle contexts).
         """
-        replicas = self._serving()
+        replicas = self._serving_replicas()
         if self._keeps_place(application) or not _contexts_matter(replicas):
             return 0
         counted = sum(tokens for _, tokens in self.counted(application))
-        return max(0, self._excess(inference, replicas) + counted) if counted else 0
+        return max(0, self._excess_tokens(inference, replicas) + counted) if counted else 0
 
     def counted(self, application: Application) -> Iterator[tuple[ApplicationId, Tokens]]:
-        """Yield the idle contexts that count for an application: owner and KV tokens.
+        """Yield owner and KV tokens of the idle contexts that count for an application.
 
         O(idle contexts).
         """
-        own, name = self._place(application), application.application_id
-        for replica in self._serving():
+        own, name = self._place_of(application), application.application_id
+        for replica in self._serving_replicas():
             for other, context in replica.contexts.idle():
-                if context.is_live and other != name and self._counts(replica, other, context, own):
+                if (
+                    context.is_live
+                    and other != name
+                    and self._counts_for_place(replica, other, context, own)
+                ):
                     yield other, context.own_tokens
 
     def context_tokens(self) -> Tokens:
@@ -199,7 +206,7 @@ class WorkingSet:
         O(idle contexts).
         """
         applications, tokens = self._state.applications, 0
-        for replica in self._serving():
+        for replica in self._serving_replicas():
             for name, context in replica.contexts.idle():
                 if context.is_live and name in applications:
                     kept_s = self.kept_s(applications[name], replica)
@@ -217,8 +224,8 @@ class WorkingSet:
 
     @property
     def room(self) -> Tokens:
-        """KV tokens that leases and counted contexts may hold together."""
-        return _room(self._serving())
+        """Return the KV tokens that leases and counted contexts may hold together."""
+        return _shared_room_tokens(self._serving_replicas())
 
     def kept_places(self) -> Iterator[tuple[ApplicationId, Place, KvTokenTime]]:
         """Yield started applications, their places, and the service that they may receive there."""
@@ -228,7 +235,7 @@ class WorkingSet:
                 yield name, start.place, start.until - self._account_of(name).attained
 
     def kept_s(self, application: Application, replica: KnownReplica) -> Seconds:
-        """Return for how long a context of an application on a replica counts after its last use.
+        """Return the seconds for which a context of an application counts after its last use.
 
         0 if no prompt will continue it.
         """
@@ -254,7 +261,7 @@ class WorkingSet:
             for context in replicas[name].contexts.of(application.application_id)
         )
 
-    def _fits(self, application: Application, inference: Inference) -> bool:
+    def _fits_beside_contexts(self, application: Application, inference: Inference) -> bool:
         """Return whether an inference fits beside leases and the contexts that count.
 
         It does if no context counts, and if a replica has no prefix cache: contexts take no memory
@@ -266,53 +273,53 @@ class WorkingSet:
             counted += one.contexts.live_tokens
         if not counted or not _contexts_matter(replicas):
             return True
-        excess = self._excess(inference, replicas)
+        excess = self._excess_tokens(inference, replicas)
         if excess + counted <= 0:
             return True
-        own = self._place(application)
+        own = self._place_of(application)
         for replica in replicas:
             for other, context in replica.contexts.idle():
                 if context.is_live and (
-                    other == name or not self._counts(replica, other, context, own)
+                    other == name or not self._counts_for_place(replica, other, context, own)
                 ):
                     counted -= context.own_tokens
                     if counted <= 0 or excess + counted <= 0:
                         return True
         return counted <= 0
 
-    def _serving(self) -> list[KnownReplica]:
+    def _serving_replicas(self) -> list[KnownReplica]:
         return [one for one in self._state.replicas.values() if not one.draining]
 
-    def _excess(self, inference: Inference, replicas: Sequence[KnownReplica]) -> Tokens:
+    def _excess_tokens(self, inference: Inference, replicas: Sequence[KnownReplica]) -> Tokens:
         """Return the KV tokens by which leases and an inference exceed the room; below 0: free."""
-        excess = sum(one.leases.full_tokens for one in replicas) - _room(replicas)
+        excess = sum(one.leases.full_tokens for one in replicas) - _shared_room_tokens(replicas)
         if inference.shares:
             return excess + min(one.footprint_beside(inference).full_tokens for one in replicas)
         return excess + inference.expected_footprint().full_tokens
 
-    def _counts(
+    def _counts_for_place(
         self, replica: KnownReplica, name: ApplicationId, context: Context, own: Place
     ) -> bool:
         """Return whether the idle context of another application counts for one of this place."""
         other = self._state.applications.get(name)
         if other is None or self._state.now >= context.idle_since + self.kept_s(other, replica):
             return False
-        if self._place(other) < own:
+        if self._place_of(other) < own:
             return True
         return self._keeps_place(other) and self._starts[name].place < own
 
     def _break_even_s(self, replica: KnownReplica) -> Seconds:
-        """Return the time in which a replica computes prompts that fill the memory for contexts."""
+        """Return the seconds in which a replica computes prompts that fill its memory."""
         token_s = self._state.engine_times.token_s
-        return _UNKNOWN_S if token_s is None else token_s * replica.capacity.cache_tokens
+        return _DEFAULT_BREAK_EVEN_S if token_s is None else token_s * replica.capacity.cache_tokens
 
-    def _place(self, application: Application) -> Place:
+    def _place_of(self, application: Application) -> Place:
         return self._rank_of(application.application_id), application.sequence
 
 
-def _room(replicas: Iterable[KnownReplica]) -> Tokens:
+def _shared_room_tokens(replicas: Iterable[KnownReplica]) -> Tokens:
     """Return the KV tokens that leases and counted contexts may hold together."""
-    return int(_FILLED * sum(one.capacity.cache_tokens for one in replicas))
+    return int(_FILLED_FRACTION * sum(one.capacity.cache_tokens for one in replicas))
 
 
 def _contexts_matter(replicas: Iterable[KnownReplica]) -> bool:

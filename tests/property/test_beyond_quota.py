@@ -170,7 +170,7 @@ def test_each_tree_owes_the_work_charged_in_it(steps: list[Step]) -> None:
             charged = sum(a.charged - a.attained for a in live if not a.withdrawn)
             assert clock.backlog() == charged, step
         for leaf in share.nodes.kept_leaves().values():
-            share._look_at(leaf)
+            share._update_path(leaf)
             session = share.nodes.clock_of(leaf).session(leaf.name)
             owed = leaf.weight * max(0, session.finish - leaf.server.since)
             assert owed == leaf.gps.backlog() == leaf.server.total

@@ -45,7 +45,7 @@ class _WaitingEngine(Engine):
         return Choice(others[inference.sequence % len(others)], iterations * ITERATION_S, 0.0)
 
     def run_waiting(self, applications: Sequence[Arrival]) -> Outcomes:
-        with patch.object(HolderWaits, "_choose", lambda _, *asked: self.choose(*asked)):
+        with patch.object(HolderWaits, "_choose_holder", lambda _, *asked: self.choose(*asked)):
             return self.run(applications)
 
     def _handle(self, event: ev.Event) -> None:

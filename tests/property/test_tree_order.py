@@ -63,7 +63,9 @@ class TreeEngine(_TenantEngine):
         before = self._served
         Engine._report(self, number, server)
         for leaf in self.share.nodes.kept_leaves().values():
-            self.share._look_at(leaf)  # without this V inside the tenant is that of its last change
+            self.share._update_path(
+                leaf
+            )  # without this V inside the tenant is that of its last change
         for leaf in self.share.nodes.kept_leaves().values():
             part: float = 1
             node: Node | None = leaf

@@ -122,7 +122,7 @@ def test_cache_misses_are_owed_by_every_node_above_the_application(steps: list[S
 
         assert before <= share.clock.virtual_time
         for leaf in share.nodes.kept_leaves().values():
-            share._look_at(leaf)
+            share._update_path(leaf)
             owed = _owed_by_parent(share, leaf)
             assert owed == leaf.gps.backlog() == leaf.server.total
         for branch in share.nodes.kept_branches().values():
@@ -149,7 +149,7 @@ def test_service_changes_no_key_at_any_level(steps: list[Step], work: Fraction) 
     assert before == _all_keys(pair)
 
     for leaf in pair.share.nodes.kept_leaves().values():
-        pair.share._look_at(leaf)
+        pair.share._update_path(leaf)
 
     assert before == _all_keys(pair)
 

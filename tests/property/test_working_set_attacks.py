@@ -86,7 +86,7 @@ def test_stream_of_pretenders_delays_by_their_service_and_their_break_even_gaps(
 def test_contexts_of_later_applications_must_not_count(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(WorkingSet, "_counts", lambda *_: True)
+    monkeypatch.setattr(WorkingSet, "_counts_for_place", lambda *_: True)
     result = AgentWorld().run(_stream_of_pretenders())
 
     assert count_starts_before(result, "p", started_s(result, "victim")) > 10

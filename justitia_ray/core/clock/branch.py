@@ -23,17 +23,19 @@ from justitia_ray.core.clock.virtual_clock import GpsSession, VirtualClock
 from justitia_ray.core.queue import LazyHeap
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
-_MOST_FOUND = 32
-"""Results that a branch's clock caches: one event looks up the same few levels again."""
+_MAXIMUM_CACHED_LEVELS = 32
+"""Maximum number of results that a branch's clock caches: an event looks up the same few levels
+repeatedly.
+"""
 
 
-class _Course:
-    """Course of V during one amount of service: V and active weight between departures."""
+class _ServiceCourse:
+    """Course of V during an amount of service: V and active weight between departures."""
 
     __slots__ = ("_legs", "_start")
 
     def __init__(self, start: VirtualTime, legs: list[tuple[VirtualTime, float]]) -> None:
-        """Record one course.
+        """Record the course of V during one delivery of service.
 
         Args:
             start: V at the beginning.
@@ -55,7 +57,7 @@ class _Course:
 
 
 class BranchClock(VirtualClock):
-    """The clock of a branch, which records the course of V during service."""
+    """Clock of a branch of the tenant tree, which records the course of V during service."""
 
     def __init__(self, virtual_time: VirtualTime = 0) -> None:
         super().__init__(virtual_time)
@@ -63,21 +65,21 @@ class BranchClock(VirtualClock):
         self._found: dict[VirtualTime, KvTokenTime] = {}
         """Cached results of `until` by level; cleared by each change."""
 
-    def serve_noting(self, amount: KvTokenTime) -> _Course:
-        """Share service among the active sessions; return the course of V."""
+    def serve_noting(self, amount: KvTokenTime) -> _ServiceCourse:
+        """Serve an amount among the active sessions, and return the course of V meanwhile."""
         start, self._legs = self._virtual_time, []
         self.serve(amount)
         self._legs.append((self._virtual_time, self._active_weight))
-        return _Course(start, self._legs)
+        return _ServiceCourse(start, self._legs)
 
     def until(self, level: VirtualTime) -> KvTokenTime:
-        """Return the service after which V reaches a level, without further charges.
+        """Return the service after which V reaches a level if nothing more is charged.
 
         O(1) for a cached level, otherwise O(N log N).
         """
         served = self._found.get(level)
         if served is None:
-            if len(self._found) >= _MOST_FOUND:
+            if len(self._found) >= _MAXIMUM_CACHED_LEVELS:
                 self._found.clear()
             served = self._found[level] = self._sum_until(level)
         return served
@@ -89,7 +91,7 @@ class BranchClock(VirtualClock):
             for one in self._sessions.values()
             if one.active
         ]
-        parts.sort()  # a fixed order, so that the sum is the same after a restart
+        parts.sort()  # sum in a fixed order, so that the result is the same after a restart
         return sum(parts)
 
     def serve(self, amount: KvTokenTime) -> None:
@@ -101,9 +103,9 @@ class BranchClock(VirtualClock):
         self._legs.append((self._virtual_time, self._active_weight))
         super()._end_departure(session_id, session)
 
-    def _place(self, session_id: ApplicationId, session: GpsSession) -> None:
+    def _schedule_departure(self, session_id: ApplicationId, session: GpsSession) -> None:
         self._found.clear()
-        super()._place(session_id, session)
+        super()._schedule_departure(session_id, session)
 
     def _count_inactive(self, session: GpsSession) -> None:
         self._found.clear()
@@ -111,7 +113,7 @@ class BranchClock(VirtualClock):
 
 
 class Branch:
-    """A node with children. At every update its clock owes them what the parent owes the node."""
+    """Tenant node with children, whose clock owes them what the parent owes the node."""
 
     def __init__(
         self,
@@ -122,7 +124,7 @@ class Branch:
         looked_at: dict[ClientId, Tenant],
         inner_time: VirtualTime | None = None,
     ) -> None:
-        """Begin with no children.
+        """Create a branch without children.
 
         Args:
             path: Name of the node, and of its session in the parent's clock.
@@ -136,32 +138,32 @@ class Branch:
         self.name = path
         self.parent = parent
         self.up: tuple[Branch, ...] = () if parent is None else (parent, *parent.up)
-        """The branches above it, from its parent to the top."""
+        """Branches above this branch, from its parent to the top."""
         self.weight = weight
         self.since = now
         self.clock = BranchClock(now if inner_time is None else inner_time)
         self.children: dict[ClientId, Node] = {}
-        """Children by the names of their sessions."""
+        """Children of this branch by the names of their sessions."""
         self.live = 0
-        """Live applications below it."""
+        """Number of live applications below this branch."""
         self.stale: dict[ClientId, None] = {}
         """Children whose keys may have changed; emptied by the order that sorts them."""
         self._upcoming = LazyHeap()
-        """Children by V of this node at which their next application is finished."""
+        """Children by V of this branch at which the next application of the child is finished."""
         self._looked_at = looked_at
 
     @property
     def next_finish(self) -> VirtualTime | None:
-        """V of the parent at which the next application below is finished; None without work."""
+        """Return the parent's V at which the next application below is finished, or None."""
         name = self._upcoming.first()
         return None if name is None else self.to_parent(self._upcoming.key(name)[0])
 
     def to_parent(self, level: VirtualTime) -> VirtualTime:
-        """Return V of the parent at which V of this node will reach a level."""
+        """Return V of the parent at which V of this branch will reach a level."""
         return self._parent_level_after(self.since, self.clock.until(level))
 
     def look(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
-        """Spend the share received until the parent's V was `now`; `idle`: nothing more is owed.
+        """Serve what the parent gave until its V was `now`; `idle`: the parent owes nothing more.
 
         Returns:
             The applications below that were finished in that time, with V of the parent.
@@ -176,11 +178,11 @@ class Branch:
         )
 
     def charge(self, child: Node, amount: KvTokenTime, sequence: int) -> None:
-        """Increase the charge of a child."""
+        """Increase the charge of a child of this branch."""
         self.clock.charge(child.name, amount, child.weight, sequence)
 
     def refund(self, child: Node, amount: KvTokenTime) -> list[Finished]:
-        """Refund a charge; service given in excess goes to the child's siblings at once.
+        """Refund a charge of a child; service given in excess goes to the child's siblings at once.
 
         Returns:
             The applications of siblings that this finished.
@@ -189,11 +191,11 @@ class Branch:
         return self._pass_finishes(lambda level: self.since)
 
     def reweigh_all(self, weight: float) -> None:
-        """Change φ; called after an update. Debts are kept."""
+        """Change the weight φ of this branch after an update; debts are kept."""
         self.weight = weight
 
     def place(self, child: Node) -> None:
-        """Record when a child's next application is finished, and that its key may have changed."""
+        """Record the finish of a child's next application; mark the child's key as changed."""
         finish = child.next_finish
         if finish is None:
             self._upcoming.drop(child.name)
@@ -202,17 +204,17 @@ class Branch:
         self.stale[child.name] = None
 
     def remove(self, name: ClientId) -> None:
-        """Remove a child."""
+        """Remove a child from this branch."""
         self.children.pop(name, None)
         self._upcoming.drop(name)
         self.stale[name] = None
 
     def _parent_level_after(self, since: VirtualTime, served: KvTokenTime) -> VirtualTime:
-        """Return V of the parent when the share has served `served` since `since`."""
+        """Return V of the parent when the parent has served this branch `served` since `since`."""
         return since + served / self.weight if served else since
 
     def _pass_finishes(self, to_parent: Callable[[VirtualTime], VirtualTime]) -> list[Finished]:
-        """Update the children that V has passed a finish of; return the finished applications."""
+        """Update the children whose finish times V has passed; return the finished applications."""
         level, found, due = self.clock.virtual_time, [], []
         while (name := self._upcoming.first()) is not None and (
             self._upcoming.key(name)[0] <= level

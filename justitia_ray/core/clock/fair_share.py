@@ -33,19 +33,19 @@ from justitia_ray.core.tenants import TenantTree
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, Seconds, VirtualTime
 
 MINIMUM_CHARGE: KvTokenTime = 2
-"""Minimum charge of an arrival: the cost of one output token after one prompt token."""
+"""Minimum charge of an application: the cost of one output token after one prompt token."""
 
 SESSION_FIELDS: Fields = {
     "finish": RecordReader.number,
     "weight": RecordReader.positive,
     "sequence": RecordReader.integer,
 }
-"""Fields of the record of a GPS session."""
+"""Names of the fields in the record of a GPS session."""
 
 
 @dataclass(slots=True)
 class Account:
-    """The charge of an application, and the service that it has attained."""
+    """Account of an application: its charge, and the service that it has attained."""
 
     weight: float
     sequence: int
@@ -53,21 +53,21 @@ class Account:
     attained: KvTokenTime = 0
     withdrawn: bool = False
     settlements: int = 0
-    """Number of times that rule 1 doubled the charge."""
+    """Number of times that rule 1 has doubled the charge."""
 
 
 class ServedShare:
-    """Accounts of all live applications, under the clock that moves by delivered service.
+    """Accounts of all live applications, with V moved by delivered service.
 
     Base of all kinds of accounts; `clock` has the GPS sessions.
     """
 
     moves_with_time: ClassVar[bool] = False
-    """Whether V moves with time (`advance`), not only with service."""
+    """Whether V moves with time (`advance`), and not with service only."""
     sets_apart: ClassVar[bool] = False
     """Whether shares are by tenant. Then a charge may move the tags of other applications
-    (`take_rekeyed`), and applications beyond a quota have a clock of their own (`move`), and keep
-    their weight.
+    (`take_rekeyed`), and applications beyond a quota have a separate clock (`move`) and keep their
+    weight.
     """
 
     def __init__(self, clock: VirtualClock | None = None) -> None:
@@ -78,7 +78,7 @@ class ServedShare:
         self._moved: dict[ApplicationId, None] | None = None
 
     def watch(self) -> dict[ApplicationId, None]:
-        """Return the set in which applications are recorded when their tags or charges change.
+        """Return the set in which applications are recorded when their tag or charge changes.
 
         The set contains all sessions at first; the reader empties it. There is one reader: a new
         one replaces it.
@@ -87,14 +87,14 @@ class ServedShare:
         return self._moved
 
     def unwatch(self) -> None:
-        """Stop recording changes."""
+        """Stop recording changes of tags and charges."""
         self._moved = None
 
     def advance(self, now: Seconds) -> None:
-        """Advance to `now`; without effect here: only service moves V."""
+        """Advance to `now`; has no effect here, because only service moves V."""
 
     def set_rate(self, kv_tokens: int, now: Seconds) -> None:
-        """Set the total KV memory of all replicas; without effect here."""
+        """Set the total KV memory of all replicas; has no effect here."""
 
     def arrive(
         self,
@@ -104,7 +104,7 @@ class ServedShare:
         sequence: int,
         tenant: str = "",
     ) -> None:
-        """Open an account with a predicted cost: charge max(2, Ĉ) (rule 6)."""
+        """Open an account for a predicted cost Ĉ, with the charge max(2, Ĉ) (rule 6)."""
         charge = max(MINIMUM_CHARGE, cost)
         account = self.accounts[application_id] = Account(weight, sequence, charge)
         self._charge_application(application_id, account, charge)
@@ -112,13 +112,13 @@ class ServedShare:
     def deliver(
         self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
     ) -> list[ApplicationId]:
-        """Book one report's service (rules 1 and 2); return the applications charged again."""
+        """Book the service of a report (rules 1 and 2); return the applications charged again."""
         return self._book_deliveries(deliveries, self.clock)
 
     def _book_deliveries(
         self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]], clock: VirtualClock
     ) -> list[ApplicationId]:
-        """Book the service of applications that are under one clock."""
+        """Book the service of applications that share a clock."""
         total: KvTokenTime = 0
         recharged: list[ApplicationId] = []
         moved = self._moved
@@ -138,7 +138,7 @@ class ServedShare:
         return recharged
 
     def adjust(self, application_id: ApplicationId, amount: KvTokenTime) -> None:
-        """Change the charge for a prompt that is expected, or known, to be computed (rule 8).
+        """Change an application's charge for a prompt that will be, or was, computed (rule 8).
 
         A withdrawn application is charged when it submits (rule 5). A charge never falls below the
         service attained.
@@ -156,14 +156,14 @@ class ServedShare:
             self._refund_application(application_id, -amount)
 
     def miss(self, application_id: ApplicationId, amount: KvTokenTime) -> KvTokenTime:
-        """Charge and serve the prefill of an application that its tag does not pay.
+        """Charge and serve prefill that the tag of the application does not pay.
 
         Return the service by which V moved: 0 here, because only tenants pay it.
         """
         return 0
 
     def withdraw(self, application_id: ApplicationId) -> None:
-        """Refund the unserved charge while the application is idle (rule 4)."""
+        """Refund the unserved charge of an idle application (rule 4)."""
         account = self.accounts[application_id]
         if not account.withdrawn:
             account.withdrawn = True
@@ -172,7 +172,7 @@ class ServedShare:
             self._refund_application(application_id, account.charged - account.attained)
 
     def resume(self, application_id: ApplicationId) -> bool:
-        """Charge the refund of a tool gap again (rule 5); return whether there was one."""
+        """Charge the refund of rule 4 again (rule 5); return whether there was a refund."""
         account = self.accounts[application_id]
         if not account.withdrawn:
             return False
@@ -181,7 +181,7 @@ class ServedShare:
         return True
 
     def expect(self, application_id: ApplicationId, remaining: KvTokenTime) -> bool:
-        """Charge the expected service beyond the charge so far (rule 7); return whether any is.
+        """Raise an application's charge to the expected service (rule 7); return whether it rose.
 
         A withdrawn application is charged for it when it submits (rule 5).
         """
@@ -195,14 +195,14 @@ class ServedShare:
         return True
 
     def settle(self, application_id: ApplicationId) -> VirtualTime:
-        """Refund the charge not attained (rule 3), close the account; return the final tag."""
+        """Close an account: refund the unserved charge (rule 3), and return the final tag."""
         self.withdraw(application_id)
         self._note_move(application_id)
         del self.accounts[application_id]
         return self._release_application(application_id)
 
     def reweigh(self, application_id: ApplicationId, weight: float) -> None:
-        """Change the weight of an account: refund, take the new weight, charge."""
+        """Change the weight of an account: refund, set the new weight, charge again."""
         account = self.accounts[application_id]
         was_withdrawn = account.withdrawn
         self.withdraw(application_id)
@@ -212,14 +212,14 @@ class ServedShare:
             self.resume(application_id)
 
     def move(self, application_id: ApplicationId, leaf: ClientId, weight: float) -> None:
-        """Move an account to another leaf and weight; without leaves only the weight changes.
+        """Move an account to another leaf and weight; without tenants only the weight changes.
 
         Received service stays with the old leaf.
         """
         self.reweigh(application_id, weight)
 
     def tag(self, application_id: ApplicationId) -> VirtualTime:
-        """Return F; for a withdrawn application, F as a submission now would set it (rule 5)."""
+        """Return the tag F; of a withdrawn application, F that a submission now would set."""
         account = self.accounts[application_id]
         finish = self.clock.session(application_id).finish
         if not account.withdrawn:
@@ -228,41 +228,41 @@ class ServedShare:
         return max(finish, self.clock.virtual_time) + owed / account.weight
 
     def tag_in_tenant(self, application_id: ApplicationId) -> VirtualTime:
-        """Return the tag that orders the applications of one tenant: F, without tenants."""
+        """Return the tag that orders the applications of a tenant; without tenants this is F."""
         return self.tag(application_id)
 
     def take_rekeyed(self) -> list[ClientId]:
-        """Return the tenants whose tags changed since the last call: none, without tenants."""
+        """Return the tenants with changed tags since the last call; empty without tenants."""
         return []
 
     def take_branched(self) -> list[ClientId]:
-        """Return the clients whose order must be recreated: none, without tenants."""
+        """Return the clients whose order must be recreated; empty without tenants."""
         return []
 
     def grow(self, tree: TenantTree) -> None:
-        """Use the weights of another tree of tenants; without effect here."""
+        """Use the weights of another tenant tree; has no effect here."""
 
     def take_changed(self) -> list[ApplicationId]:
         """Return the ended applications that GPS has dropped since the last call."""
         return self.clock.take_forgotten()
 
     def sessions(self) -> dict[ApplicationId, GpsSession]:
-        """Return the GPS sessions of applications, also of ended ones that GPS still owes. O(N)."""
+        """Return the GPS sessions of live applications and of ended ones still owed. O(N)."""
         return self.clock.sessions()
 
     def session_record(self, application_id: ApplicationId) -> Record | None:
-        """Return the durable record of an application's session; None if there is none."""
+        """Return the durable record of an application's GPS session, or None."""
         if application_id not in self.clock:
             return None
         session = self.clock.session(application_id)
         return {"finish": session.finish, "weight": session.weight, "sequence": session.sequence}
 
     def clock_state(self) -> dict[str, Any]:
-        """Return the fields of the clock's record besides V: none here."""
+        """Return the fields of the clock's record other than V; empty here."""
         return {}
 
     def takes(self, tenants: Iterable[ClientId], clock_state: Mapping[str, Any]) -> bool:
-        """Return whether records of these tenants have the form of these accounts."""
+        """Return whether stored records of these tenants can be restored into these accounts."""
         return True
 
     def restore_clock_state(self, state: Mapping[str, Any]) -> None:
@@ -276,7 +276,7 @@ class ServedShare:
         """Finish a restore; called after all calls of `restore_session` and all accounts."""
 
     def prepare_restore(self, application_id: ApplicationId, record: Record) -> None:
-        """Restore the parts of a record that are not the application's own: none here.
+        """Restore shared parts of an application's record; has no effect here.
 
         Call before `restore_session`.
 
@@ -285,7 +285,7 @@ class ServedShare:
         """
 
     def restore_session(self, application_id: ApplicationId, record: Record, *, live: bool) -> None:
-        """Restore a session; the caller restores the account of a live application.
+        """Restore an application's session; the caller restores the account of a live application.
 
         Raises:
             ValueError: If the record is not one of `session_record`.
@@ -320,7 +320,7 @@ class ServedShare:
 
 
 class UnsettledShare(ServedShare):
-    """The served clock without rules 1, 3 and 7, to measure what settling does; not for service.
+    """Served clock without rules 1, 3 and 7, to measure the effect of settlement.
 
     An overestimated application holds V back for good; an underestimated one keeps its place.
     """
@@ -328,7 +328,7 @@ class UnsettledShare(ServedShare):
     def deliver(
         self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
     ) -> list[ApplicationId]:
-        """Book one report's service (rule 2); no charge changes."""
+        """Book the service of a report (rule 2); no charge changes."""
         total: KvTokenTime = 0
         for application_id, amount in deliveries:
             self.accounts[application_id].attained += amount
@@ -337,10 +337,10 @@ class UnsettledShare(ServedShare):
         return []
 
     def withdraw(self, application_id: ApplicationId) -> None:
-        """Refund nothing: service that GPS gives an application in a gap is not settled either."""
+        """Refund nothing to an idle application: service in a tool gap is not settled."""
 
     def expect(self, application_id: ApplicationId, remaining: KvTokenTime) -> bool:
-        """Charge nothing: an underestimated application keeps its place."""
+        """Leave the charge unchanged: an underestimated application keeps its tag."""
         return False
 
 
@@ -375,7 +375,7 @@ class NominalShare(UnsettledShare):
     def deliver(
         self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
     ) -> list[ApplicationId]:
-        """Book one report's service; neither V nor a tag changes."""
+        """Book the service of a report, without a change of V or of a tag."""
         for application_id, amount in deliveries:
             self.accounts[application_id].attained += amount
         return []

@@ -20,10 +20,10 @@ from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 
 class Hierarchy:
-    """Leaves and branches by path, and the leaf of each application. Nothing here changes V."""
+    """Leaves and branches of the tenant tree by path, with the leaf of each application."""
 
     def __init__(self, root: VirtualClock, weights: TenantTree) -> None:
-        """Begin with no nodes.
+        """Create a tree without nodes.
 
         Args:
             root: Clock of the top nodes.
@@ -31,16 +31,16 @@ class Hierarchy:
         """
         self.root = root
         self.beyond = VirtualClock()
-        """Clock of the applications beyond a quota; its one session is `BEYOND`."""
+        """Clock of the applications beyond a quota; its only session is `BEYOND`."""
         self.weights = weights
         self.leaves: dict[ClientId, Tenant] = {}
-        """Leaves by path, also those whose sessions the clocks above have dropped."""
+        """Leaves by path, also leaves whose sessions the clocks above have dropped."""
         self.branches: dict[ClientId, Branch] = {}
-        """Branches by path, also those whose sessions the clocks above have dropped."""
+        """Branches by path, also branches whose sessions the clocks above have dropped."""
         self.path_of: dict[ApplicationId, ClientId] = {}
-        """For each application that a leaf has a record of: the path of the leaf."""
+        """Path of the leaf that has a record of an application, by application."""
         self.looked_at: dict[ClientId, Tenant] = {}
-        """Leaves that were updated with a sibling since the last recorded change."""
+        """Leaves that were updated together with a sibling since the last recorded change."""
 
     # --- edges
 
@@ -49,7 +49,7 @@ class Hierarchy:
         return self.leaves[self.path_of[application_id]]
 
     def node(self, path: ClientId) -> Node | None:
-        """Return the branch or the leaf of a path; None if it is unknown."""
+        """Return the branch or the leaf at a path; None if the path is unknown."""
         return self.branches.get(path) or self.leaves.get(path)
 
     def add_leaf(
@@ -86,7 +86,7 @@ class Hierarchy:
         weight: float,
         inner_time: VirtualTime | None = None,
     ) -> Branch:
-        """Add a branch without children; the arguments are those of `add_leaf`."""
+        """Add a branch without children; arguments as in `add_leaf`."""
         branch = Branch(path, parent, since, weight, self.looked_at, inner_time)
         self.branches[path] = branch
         if parent is not None:
@@ -94,7 +94,7 @@ class Hierarchy:
         return branch
 
     def drop(self, node: Node) -> list[ApplicationId]:
-        """Remove a node and all nodes below it; return the applications of their leaves."""
+        """Remove a node and all nodes below it; return the applications of the removed leaves."""
         if node.parent is not None:
             node.parent.remove(node.name)
         if isinstance(node, Branch):
@@ -109,11 +109,11 @@ class Hierarchy:
     # --- clocks
 
     def clock_of(self, node: Node) -> VirtualClock:
-        """Return the clock that contains a node's session."""
+        """Return the clock that has the session of a node."""
         return self.clock_below(node.parent, node.path)
 
     def clock_below(self, parent: Branch | None, path: ClientId) -> VirtualClock:
-        """Return the clock that contains the sessions of a parent's children.
+        """Return the clock that has the sessions of a parent's children.
 
         Args:
             parent: The parent; None: the root.
@@ -135,11 +135,11 @@ class Hierarchy:
                     yield child
 
     def is_idle(self, node: Node) -> bool:
-        """Return whether the parent owes the node nothing."""
+        """Return whether the parent's clock owes a node nothing."""
         return not self.clock_of(node).is_active(node.name)
 
     def is_kept(self, node: Node) -> bool:
-        """Return whether the clocks above have sessions of the node and of all its parents."""
+        """Return whether the clocks above have sessions of a node and of all its parents."""
         return all(one.name in self.clock_of(one) for one in (node, *node.up))
 
     def kept_leaves(self) -> dict[ClientId, Tenant]:
@@ -154,17 +154,17 @@ class Hierarchy:
 
     def leaf_weight(self, leaf: Tenant, requested: float) -> float:
         """Return the configured weight of a leaf; `requested` if there is none."""
-        if leaf.name != leaf.path:  # the leaf of a branch's own applications
+        if leaf.name != leaf.path:  # the leaf of a branch's own applications has their weight
             return requested
         weight = self.weights.node(described_by(leaf.path)).weight
         return requested if weight is None else weight
 
     def branch_weight(self, path: ClientId) -> float:
-        """Return the weight of a branch: the configured one, or 1."""
+        """Return the weight of a branch: the configured weight, or 1."""
         return 1 if path == BEYOND else self.weights.branch_weight(described_by(path))
 
     def part_of(self, path: ClientId, amount: KvTokenTime) -> KvTokenTime:
-        """Return the part of an amount that a leaf receives now: φ/Φ of it at each level."""
+        """Return the part of an amount of service that a leaf receives now: φ/Φ at each level."""
         leaf: Node = self.leaves[path]
         for one in (leaf, *leaf.up):
             clock = self.clock_of(one)
@@ -188,5 +188,5 @@ def own_leaf(path: ClientId) -> ClientId:
 
 
 def top(node: Node) -> Node:
-    """Return the top node above a node, or the node itself if it is at the top."""
+    """Return the highest node above a node, or the node itself if it is at the top."""
     return node.up[-1] if node.up else node

@@ -18,7 +18,7 @@ from typing import TypeAlias
 from justitia_ray.units import ApplicationId, KvTokenTime, VirtualTime
 
 Place: TypeAlias = tuple[VirtualTime, int, ApplicationId]
-"""Sort key of an application: tag, arrival sequence, id."""
+"""Sort key of an application in a reference server: tag, arrival sequence, id."""
 
 
 class _Node:
@@ -59,11 +59,11 @@ class PrefixSums:
 
     @property
     def total(self) -> KvTokenTime:
-        """Sum of all amounts."""
+        """Return the sum of all amounts."""
         return 0 if self._root is None else self._root.total
 
     def put(self, place: Place, amount: KvTokenTime) -> None:
-        """Set the amount at a place."""
+        """Set the amount of the application at a place."""
         rank = (blake2b(place[1].to_bytes(8), digest_size=8).digest(), place)
         path: list[_Node] = []
         node = self._root
@@ -79,7 +79,7 @@ class PrefixSums:
         self._attach_subtree(node, place, path)
 
     def remove(self, place: Place) -> None:
-        """Remove the amount at a place.
+        """Remove the amount of the application at a place.
 
         Raises:
             KeyError: If nothing is there.
@@ -94,7 +94,7 @@ class PrefixSums:
         self._attach_subtree(_join_subtrees(node.left, node.right), place, path)
 
     def up_to(self, place: Place) -> KvTokenTime:
-        """Return the sum of the amounts at this place and before it."""
+        """Return the sum of the amounts at a place and at all places before it."""
         total: KvTokenTime = 0
         node = self._root
         while node is not None:
@@ -108,7 +108,7 @@ class PrefixSums:
         return total
 
     def first(self) -> tuple[Place, KvTokenTime] | None:
-        """Return the first place in the order of finish and its remaining work, or None."""
+        """Return the first place in the order of finish and the remaining work there, or None."""
         node = self._root
         if node is None:
             return None
@@ -117,7 +117,7 @@ class PrefixSums:
         return node.place, node.amount
 
     def change_first(self, amount: KvTokenTime) -> None:
-        """Set the amount at the first place; there is one."""
+        """Set the amount at the first place, which must exist."""
         path: list[_Node] = []
         node = self._root
         while node is not None:
@@ -128,7 +128,7 @@ class PrefixSums:
             above.sum_up()
 
     def _attach_subtree(self, node: _Node | None, place: Place, path: list[_Node]) -> None:
-        """Attach a subtree at the end of a path, and update the sums along the path."""
+        """Attach a subtree at the end of a path of nodes, and update the sums along the path."""
         if not path:
             self._root = node
         elif place < path[-1].place:
@@ -140,7 +140,7 @@ class PrefixSums:
 
 
 def _split_at(node: _Node | None, place: Place) -> tuple[_Node | None, _Node | None]:
-    """Return the subtrees before a place and after it."""
+    """Return the subtree before a place and the subtree after it."""
     if node is None:
         return None, None
     if node.place < place:
@@ -165,7 +165,7 @@ def _join_subtrees(before: _Node | None, after: _Node | None) -> _Node | None:
 
 
 class ReferenceServer:
-    """Remaining work in order of tag, and each application's finish time. Changes are O(log N)."""
+    """Remaining work in order of tag, and the finish time of each application. O(log N)."""
 
     def __init__(self, since: VirtualTime, weight: float) -> None:
         self.since = since
@@ -181,11 +181,11 @@ class ReferenceServer:
 
     @property
     def total(self) -> KvTokenTime:
-        """Remaining work of all applications, at `since`."""
+        """Return the remaining work of all applications at the last update."""
         return self._work.total
 
     def remaining(self, application_id: ApplicationId) -> KvTokenTime:
-        """Return the remaining work of an application, at `since`."""
+        """Return the remaining work of an application at the last update."""
         return self._owed[application_id][1] if application_id in self._owed else 0
 
     def share(self, now: VirtualTime, *, idle: bool) -> KvTokenTime:
@@ -193,22 +193,22 @@ class ReferenceServer:
         return inf if idle else self.weight * (now - self.since)
 
     def work_up_to(self, place: Place) -> KvTokenTime:
-        """Return R(≤ place), at `since`."""
+        """Return R, the remaining work at a place and all places before it, at the last update."""
         return self._work.up_to(place)
 
     def finished(self, application_id: ApplicationId) -> VirtualTime | None:
-        """Return V at which an application was finished; None if it was not, as of `since`."""
+        """Return V at which an application was finished; None if it was unfinished."""
         return self._finished.get(application_id)
 
     def finish_time(self, application_id: ApplicationId) -> VirtualTime:
-        """Return the root's V at which the application is, or was, finished.
+        """Return the root's V at which an application is, or was, finished.
 
         Raises:
             KeyError: If it is not known.
         """
         if application_id not in self._owed:
             return self._finished[application_id]
-        return self._finish_at(self._owed[application_id][0])
+        return self._finish_applications_at(self._owed[application_id][0])
 
     def next_finish(self) -> VirtualTime | None:
         """Return the parent's V at which the first application is finished; None without work."""
@@ -216,12 +216,12 @@ class ReferenceServer:
         return None if first is None else self.since + first[1] / self.weight
 
     def take_finished(self) -> list[tuple[ApplicationId, VirtualTime]]:
-        """Return the applications finished since the last call, each with V at its end."""
+        """Return the applications finished since the last call, with V at the end of each."""
         finished, self._just_finished = self._just_finished, {}
         return list(finished.items())
 
     def advance(self, now: VirtualTime, share: KvTokenTime) -> list[ApplicationId]:
-        """Spend the share received until V = `now`; return the applications served."""
+        """Serve the share received until V is `now`; return the applications that were served."""
         served = self._spend_in_order(share, at_once=False)
         self.since = now
         return served
@@ -229,15 +229,17 @@ class ReferenceServer:
     def charge(
         self, application_id: ApplicationId, tag: VirtualTime, sequence: int, amount: KvTokenTime
     ) -> None:
-        """Add work of an application, and set its tag."""
+        """Add work of an application, and set the tag of the application."""
         remaining = self.remaining(application_id) + amount
-        self._take_out(application_id)
+        self._remove_unfinished(application_id)
         self._set_remaining((tag, sequence, application_id), remaining)
 
     def refund(
         self, application_id: ApplicationId, tag: VirtualTime, amount: KvTokenTime
     ) -> list[ApplicationId]:
-        """Refund work; the part already spent on it is spent on the others at once.
+        """Remove work of an application.
+
+        The part that was served already goes to others at once.
 
         Returns:
             The applications that it was spent on.
@@ -246,7 +248,7 @@ class ReferenceServer:
         taken = min(amount, remaining)
         if remaining > taken:
             sequence = self._owed[application_id][0][1]
-            self._take_out(application_id)
+            self._remove_unfinished(application_id)
             self._set_remaining((tag, sequence, application_id), remaining - taken)
         elif remaining:
             self._finish_application(application_id, self.since)
@@ -258,7 +260,7 @@ class ReferenceServer:
             self.charge(application_id, tag, self._owed[application_id][0][1], 0)
 
     def transfer(self, source: ApplicationId, target: ApplicationId, amount: KvTokenTime) -> None:
-        """Move work of `source` to the place of `target`, which comes before it.
+        """Move work of the application `source` to the earlier place of the application `target`.
 
         At most the remaining work of `source`; nothing if `target` has none. Applications between
         the two, and `target`, are finished later by that amount; nothing else changes.
@@ -268,7 +270,7 @@ class ReferenceServer:
         (place, remaining), (earlier, work) = self._owed[source], self._owed[target]
         moved = min(amount, remaining)
         self._set_remaining(earlier, work + moved)
-        self._take_out(source)
+        self._remove_unfinished(source)
         self._set_remaining(place, remaining - moved)
 
     def forget(self, application_id: ApplicationId) -> None:
@@ -300,28 +302,28 @@ class ReferenceServer:
             )
         return served
 
-    def _finish_at(self, place: Place) -> VirtualTime:
+    def _finish_applications_at(self, place: Place) -> VirtualTime:
         return self.since + self._work.up_to(place) / self.weight
 
     def _set_remaining(self, place: Place, remaining: KvTokenTime) -> None:
-        """Set remaining work; an application without any is finished with those before it."""
+        """Set an application's remaining work; with 0 the application is finished."""
         if remaining > 0:
             self._finished.pop(place[2], None)
             self._just_finished.pop(place[2], None)
             self._owed[place[2]] = (place, remaining)
             self._work.put(place, remaining)
         else:
-            self._note_finished(place[2], self._finish_at(place))
+            self._note_finished(place[2], self._finish_applications_at(place))
 
     def _finish_application(self, application_id: ApplicationId, at: VirtualTime) -> None:
-        self._take_out(application_id)
+        self._remove_unfinished(application_id)
         self._note_finished(application_id, at)
 
     def _note_finished(self, application_id: ApplicationId, at: VirtualTime) -> None:
         self._finished[application_id] = at
         self._just_finished[application_id] = at
 
-    def _take_out(self, application_id: ApplicationId) -> None:
+    def _remove_unfinished(self, application_id: ApplicationId) -> None:
         owed = self._owed.pop(application_id, None)
         if owed is not None:
             self._work.remove(owed[0])

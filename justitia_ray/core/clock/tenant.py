@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Finished(NamedTuple):
-    """An application that a reference server has finished, and V of a node at that time."""
+    """An application that a reference server has finished, with V of a node at that time."""
 
     tenant: Tenant
     application_id: ApplicationId
@@ -26,7 +26,7 @@ class Finished(NamedTuple):
 
 
 class Tenant:
-    """A tenant's live applications, and ended ones that GPS or the reference server owes work.
+    """A tenant's applications: live ones, and ended ones that GPS still owes service.
 
     GPS and the reference server are driven lazily by the tenant's share of its parent, φ·dV: `look`
     updates them to the parent's V before each change. At every update both owe the same total,
@@ -42,7 +42,7 @@ class Tenant:
         weight: float,
         inner_time: VirtualTime = 0,
     ) -> None:
-        """Begin with no application.
+        """Create a tenant without applications.
 
         Args:
             path: Name of the tenant.
@@ -53,10 +53,10 @@ class Tenant:
         """
         self.path = path
         self.name = path
-        """Name of its session in the parent's clock."""
+        """Name of the tenant's session in the parent's clock."""
         self.parent = parent
         self.up: tuple[Branch, ...] = () if parent is None else (parent, *parent.up)
-        """The branches above it, from its parent to the top."""
+        """Branches above this tenant, from its parent to the top."""
         self.gps = VirtualClock(inner_time)
         self.server = ReferenceServer(now, weight)
         self.live: set[ApplicationId] = set()
@@ -64,8 +64,8 @@ class Tenant:
         self._changed: dict[ApplicationId, None] = {}
         self._carrier: ApplicationId | None = None
         self.above: dict[ApplicationId, list[VirtualTime]] = {}
-        """For each application that the reference server has finished: V of every node above the
-        parent, up to the root, at that time.
+        """V of each node above the parent, up to the root, at the time when the reference server
+        finished an application; by application.
         """
 
     def __contains__(self, application_id: ApplicationId) -> bool:
@@ -73,32 +73,34 @@ class Tenant:
 
     @property
     def carrier(self) -> ApplicationId | None:
-        """The application whose durable record contains the tenant's state; None without any."""
+        """Return the application whose record contains the tenant's state, or None."""
         if self._carrier not in self._members:
             self._carrier = next(iter(self._members), None)
         return self._carrier
 
     @property
     def members(self) -> list[ApplicationId]:
-        """Applications that have a durable record."""
+        """Return the applications that have a durable record."""
         return list(self._members)
 
     def owes(self, application_id: ApplicationId) -> bool:
-        """Return whether GPS or the reference server owes the application work, as last updated."""
+        """Return whether GPS or the reference server owed an application work when last updated."""
         return self.gps.session(application_id).active or self.server.remaining(application_id) > 0
 
     @property
     def weight(self) -> float:
-        """φ, its weight among the children of its parent."""
+        """Return φ, the weight of this tenant among the children of its parent."""
         return self.server.weight
 
     @property
     def next_finish(self) -> VirtualTime | None:
-        """V of the parent at which the next application is finished; None if none has work."""
+        """Return V of the parent at which the next application is finished; None without work."""
         return self.server.next_finish()
 
     def look(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
-        """Spend the share received until the parent's V was `now`; `idle`: nothing more is owed.
+        """Serve what the parent gave until its V was `now`.
+
+        `idle`: the parent owes nothing more.
 
         Returns:
             The applications finished in that time, with V of the parent.
@@ -111,18 +113,18 @@ class Tenant:
         return self.take_finished()
 
     def take_finished(self) -> list[Finished]:
-        """Return the applications finished since the last call, with V of the parent."""
+        """Return the applications finished since the last call, with the parent's V at each end."""
         finished = [Finished(self, name, at) for name, at in self.server.take_finished()]
         for one in finished:
             self.above[one.application_id] = []
         return finished
 
     def move_below(self, branch: Branch, name: ClientId) -> None:
-        """Make this tenant a child, named `name`, of the branch that replaces it."""
+        """Make this tenant a child, named `name`, of the branch that takes its place."""
         self.name, self.parent, self.up = name, branch, (branch, *branch.up)
 
     def reweigh_all(self, weight: float) -> None:
-        """Change φ; called after an update. Debts are kept."""
+        """Change the weight φ of this tenant after an update; debts are kept."""
         self.server.weight = weight
 
     def charge(
@@ -136,20 +138,20 @@ class Tenant:
         self._note_served([application_id])
 
     def refund(self, application_id: ApplicationId, amount: KvTokenTime) -> None:
-        """Refund a charge; service given in excess goes to other applications of the tenant."""
+        """Refund a charge; service given in excess goes to other applications of this tenant."""
         session = self.gps.session(application_id)
         self.gps.refund(application_id, amount)
         served = self.server.refund(application_id, session.finish, amount)
         self._note_served([application_id, *served])
 
     def reweigh(self, application_id: ApplicationId, weight: float) -> None:
-        """Change an application's weight inside the tenant; debts are kept."""
+        """Change the weight of an application inside this tenant; debts are kept."""
         self.gps.reweigh(application_id, weight)
         self.server.move(application_id, self.gps.session(application_id).finish)
         self._note_served([application_id])
 
     def transfer(self, source: ApplicationId, target: ApplicationId, amount: KvTokenTime) -> None:
-        """Move work of an application to the place of another one, which it has overtaken."""
+        """Move work of an application to the place of another application that it has overtaken."""
         self.server.transfer(source, target, amount)
         self._note_served([source, target])
 
@@ -158,12 +160,12 @@ class Tenant:
         return max(self.gps.owed(application_id), self.server.remaining(application_id))
 
     def end(self, application_id: ApplicationId) -> None:
-        """Drop an application as soon as neither server owes it anything."""
+        """Drop an application when neither GPS nor the reference server owes it anything."""
         self.live.discard(application_id)
         self._note_served([application_id])
 
     def rename(self, application_id: ApplicationId, name: ApplicationId) -> None:
-        """Transfer the debt to an ended application to another name, at the same place."""
+        """Transfer the debt to an ended application to another id, at the same place."""
         session, remaining = self.gps.session(application_id), self.server.remaining(application_id)
         place = session.finish, session.weight, session.sequence
         self.gps.refund(application_id, self.gps.owed(application_id))
@@ -174,7 +176,7 @@ class Tenant:
     def after_charge(
         self, application_id: ApplicationId, amount: KvTokenTime, now: VirtualTime, *, idle: bool
     ) -> tuple[VirtualTime, VirtualTime]:
-        """Return the tag and finish time that a charge at the parent's V would give.
+        """Return the tag and finish time after a charge that is made when the parent's V is `now`.
 
         Nothing is updated, because a query must not change how later sums round. O(N log N).
         """
@@ -205,16 +207,16 @@ class Tenant:
         self._note_served([application_id])
 
     def carry(self, application_id: ApplicationId) -> None:
-        """Make this application the carrier, as in the snapshot."""
+        """Make an application the carrier of the tenant's state, as it was in the snapshot."""
         self._carrier = application_id
 
     def note_carrier(self) -> None:
-        """Mark the carrier's record as changed, because the tenant's state has."""
+        """Mark the record of the carrier as changed, because the tenant's state has changed."""
         if (carrier := self.carrier) is not None:
             self._changed[carrier] = None
 
     def note_all(self) -> None:
-        """Mark the records of all applications as changed."""
+        """Mark the records of all applications of this tenant as changed."""
         self._changed.update(self._members)
 
     def take_changed(self) -> list[ApplicationId]:
@@ -226,7 +228,7 @@ class Tenant:
         return list(changed)
 
     def _note_served(self, application_ids: list[ApplicationId]) -> None:
-        """Mark records as changed; release ended applications without reference work."""
+        """Mark served applications' records as changed; release ended ones without work."""
         for application_id in application_ids:
             self._changed[application_id] = None
             ended = application_id not in self.live

@@ -57,13 +57,15 @@ from justitia_ray.core.tenants import BEYOND, SEPARATOR, TenantTree, ancestors, 
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 _REPAIRED_ABOVE = 1e-6
-"""Relative difference between a branch's debt and the sum of its children's above which
-`end_restore` replaces it by that sum.
+"""Relative difference between the debt to a branch and the sum of the debts to its children, above
+which `end_restore` replaces the branch's debt by the sum.
 """
 
 
 class TenantShare(ServedShare):
-    """Accounts under the served clock between tenants. `clock` is the root's.
+    """Accounts under the served clock with fairness between tenants.
+
+    `clock` is the root's clock.
 
     A method costs O(log N), N the applications of one tenant, plus O(log N) for each application
     that a reference server has finished since the last call for its sibling tenants, and O(n log n)
@@ -89,7 +91,7 @@ class TenantShare(ServedShare):
     # --- recorded changes
 
     def watch_tenant(self, name: ClientId) -> dict[ApplicationId, None]:
-        """Return the set in which applications of a tenant are recorded when their keys change.
+        """Return the set in which a tenant's applications are recorded when their keys change.
 
         The set contains all applications of the tenant at first; the reader empties it. Each tenant
         has one reader: a new one replaces it.
@@ -134,12 +136,12 @@ class TenantShare(ServedShare):
         sequence: int,
         tenant: str = "",
     ) -> None:
-        """Open an account and charge it max(2, Ĉ) (rule 6).
+        """Open an account for a predicted cost Ĉ, and charge max(2, Ĉ) (rule 6).
 
         If the id belonged to an ended application that is still owed service, the new account takes
         over this debt, unless it is in the other tree.
         """
-        debt = self._take_over(application_id, tenant)
+        debt = self._refund_ended_debt(application_id, tenant)
         charge = max(MINIMUM_CHARGE, cost)
         account = self.accounts[application_id] = Account(weight, sequence, charge)
         self._join_leaf(application_id, tenant, weight)
@@ -148,7 +150,7 @@ class TenantShare(ServedShare):
     def deliver(
         self, deliveries: Iterable[tuple[ApplicationId, KvTokenTime]]
     ) -> list[ApplicationId]:
-        """Book the service of one report (rules 1 and 2), each part under its own clock."""
+        """Book the service of a report (rules 1 and 2), each application under its own clock."""
         if BEYOND not in self.nodes.beyond:
             return super().deliver(deliveries)
         with_quota: list[tuple[ApplicationId, KvTokenTime]] = []
@@ -160,7 +162,7 @@ class TenantShare(ServedShare):
         return recharged + (self._book_deliveries(without, self.nodes.beyond) if without else [])
 
     def miss(self, application_id: ApplicationId, amount: KvTokenTime) -> KvTokenTime:
-        """Charge an application's tenant, at all levels, for prefill that its tag does not pay.
+        """Charge a tenant, at all levels, for prefill that the tag of its application does not pay.
 
         It is served at once (rules 6 and 2) to an application of the tenant's own that has ended:
         GPS gives it the service later, from the tenant's share.
@@ -175,7 +177,7 @@ class TenantShare(ServedShare):
         return amount
 
     def move(self, application_id: ApplicationId, leaf: ClientId, weight: float) -> None:
-        """Move an account to another leaf, and charge the unserved part of its charge there.
+        """Move an account to another leaf, and charge the unserved part of its charge in that leaf.
 
         Service that the servers of the old leaf still owe to the application was received before
         GPS gave it. This debt stays in the old leaf, owed to an ended application: otherwise the
@@ -189,7 +191,7 @@ class TenantShare(ServedShare):
         was_withdrawn, tenant = account.withdrawn, self._updated_tenant(application_id)
         self.withdraw(application_id)
         self._release_application(application_id)
-        self._leave_behind(application_id, tenant)
+        self._rename_ended_debt(application_id, tenant)
         account.weight, account.withdrawn = weight, False
         self._join_leaf(application_id, leaf, weight)
         self._charge_application(application_id, account, account.charged - account.attained)
@@ -197,7 +199,7 @@ class TenantShare(ServedShare):
             self.withdraw(application_id)
 
     def transfer(self, source: ApplicationId, target: ApplicationId, amount: KvTokenTime) -> None:
-        """Move work of an application to the place of one of its tenant that it has overtaken.
+        """Move work of an application to the place of one of its tenant that it overtook.
 
         Only the places in the reference server change: tags inside the tenant, the total debt of
         each server, and keys of other tenants stay.
@@ -208,7 +210,7 @@ class TenantShare(ServedShare):
         self._note_changes(tenant)
 
     def grow(self, tree: TenantTree) -> None:
-        """Use the weights of another tree; debts are kept."""
+        """Use the weights of another tenant tree; debts are kept."""
         before, self.nodes.weights = self.nodes.weights, tree
         for branch in list(self.nodes.branches.values()):
             self._set_weight(branch, self.nodes.branch_weight(branch.path))
@@ -221,7 +223,7 @@ class TenantShare(ServedShare):
     # --- keys
 
     def tag(self, application_id: ApplicationId) -> VirtualTime:
-        """Return the root's V at which the reference server finishes the application.
+        """Return the root's V at which the reference server finishes an application.
 
         For a withdrawn application: the tag that a submission now would give it (rule 5).
         """
@@ -235,13 +237,13 @@ class TenantShare(ServedShare):
         return tag
 
     def tag_in_tenant(self, application_id: ApplicationId) -> VirtualTime:
-        """Return F_x; for a withdrawn application, the F_x that a submission now would give it."""
+        """Return F_x, the tag inside the tenant; if withdrawn, as a submission now would set it."""
         if not self.accounts[application_id].withdrawn:
             return self.nodes.leaf_of(application_id).gps.session(application_id).finish
         return self.keys.after_resuming(application_id)[0]
 
     def sessions(self) -> dict[ApplicationId, GpsSession]:
-        """Return the sessions of the applications inside all tenants."""
+        """Return the GPS sessions of the applications inside all tenants."""
         return {
             application_id: session
             for tenant in self.nodes.kept_leaves().values()
@@ -251,22 +253,22 @@ class TenantShare(ServedShare):
     # --- durable state
 
     def session_record(self, application_id: ApplicationId) -> Record | None:
-        """Return the durable record of an application's session; None if there is none."""
+        """Return the durable record of an application's GPS session, or None."""
         return application_record(self.nodes, application_id)
 
     def clock_state(self) -> dict[str, Any]:
-        """Return the branches by path, and the sessions that they have in the clocks above."""
+        """Return the branches by path, with their sessions in the clocks above."""
         return branch_records(self.nodes)
 
     def takes(self, tenants: Iterable[ClientId], clock_state: Mapping[str, Any]) -> bool:
-        """Return whether records of these tenants have the form of these accounts.
+        """Return whether stored records of these tenants can be restored into these accounts.
 
         Records of earlier versions have all tenants at the top, whatever their paths.
         """
         return bool(clock_state) or not any(SEPARATOR in tenant for tenant in tenants)
 
     def restore_clock_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the branches; `end_restore` adds their sessions."""
+        """Restore the branches; `end_restore` adds the sessions of the branches."""
         if BEYOND in state:
             reader = RecordReader(state[BEYOND], ("above",), None, where=BEYOND)
             self.nodes.beyond.start(reader.number("above"))
@@ -278,7 +280,7 @@ class TenantShare(ServedShare):
             self._restored[path] = fields["finish"], fields["sequence"]
 
     def prepare_restore(self, application_id: ApplicationId, record: Record) -> None:
-        """Restore the tenant whose state this record carries, if it carries one."""
+        """Restore a tenant if this application's record carries the tenant's state."""
         if "carries" not in record:
             return
         reader = RecordReader(record, ("tenant", "carries"), None)
@@ -306,7 +308,7 @@ class TenantShare(ServedShare):
                 branch.live += 1
 
     def end_restore(self) -> None:
-        """Restore the sessions of the branches, after everything below them.
+        """Restore the sessions of the branches after the sessions of everything below the branches.
 
         If a scheduler died between two parts of a save, a branch may be owed a different amount
         than its children together; it then gets the sum of its children's debts.
@@ -373,7 +375,7 @@ class TenantShare(ServedShare):
         return final
 
     def _join_leaf(self, application_id: ApplicationId, path: ClientId, weight: float) -> None:
-        """Add a live application to a leaf; the caller charges it there next."""
+        """Add a live application to a leaf; the caller then charges the application."""
         leaf = self.nodes.leaves.get(path) or self._add_leaf(path, None, weight)
         self._set_weight(leaf, self.nodes.leaf_weight(leaf, weight), notes=False)
         leaf.live.add(application_id)
@@ -381,7 +383,7 @@ class TenantShare(ServedShare):
             branch.live += 1
         self.nodes.path_of[application_id] = path
 
-    def _leave_behind(self, application_id: ApplicationId, tenant: Tenant) -> None:
+    def _rename_ended_debt(self, application_id: ApplicationId, tenant: Tenant) -> None:
         """Rename a leaf's debt to an ended application, so that no new one takes it over."""
         if application_id in tenant:
             names = (f"{application_id}|{number}" for number in count())  # no caller can use it
@@ -390,8 +392,8 @@ class TenantShare(ServedShare):
             tenant.rename(application_id, ended)
             self._note_changes(tenant)
 
-    def _take_over(self, application_id: ApplicationId, path: ClientId) -> KvTokenTime:
-        """Refund the debt to an ended application with this id; return its amount."""
+    def _refund_ended_debt(self, application_id: ApplicationId, path: ClientId) -> KvTokenTime:
+        """Refund the debt to an ended application with the id of a new one; return the amount."""
         if application_id not in self.nodes.path_of:
             return 0
         tenant = self._updated_tenant(application_id)
@@ -399,14 +401,14 @@ class TenantShare(ServedShare):
         if application_id not in tenant:
             return 0
         if (top(tenant).name == BEYOND) != (ancestors(path)[0] == BEYOND):
-            self._leave_behind(application_id, tenant)
+            self._rename_ended_debt(application_id, tenant)
             return 0
         debt = tenant.debt(application_id)
         self._refund_application(application_id, debt)
         return debt
 
     def _set_weight(self, node: Node, weight: float, *, notes: bool = True) -> None:
-        """Change the weight of a node; debts are kept.
+        """Change the weight of a node of the tenant tree; debts are kept.
 
         Args:
             node: The node.
@@ -415,7 +417,7 @@ class TenantShare(ServedShare):
         """
         if node.weight == weight:
             return
-        self._look_at(node)
+        self._update_path(node)
         node.reweigh_all(weight)
         if node.name in (clock := self.nodes.clock_of(node)):
             clock.reweigh(node.name, weight)
@@ -426,17 +428,17 @@ class TenantShare(ServedShare):
         if isinstance(node, Tenant):
             self._note_changes(node)
         else:
-            self._note_path(node)
+            self._mark_path_changed(node)
 
     def _store_final_keys(self, tenant: Tenant) -> None:
-        """Store the final keys of applications that the last change has finished, at all levels."""
+        """Store the final keys, at all levels, of applications that the last change finished."""
         for _, application_id, at in tenant.take_finished():
             for branch in tenant.up:
                 at = branch.to_parent(at)
                 tenant.above[application_id].append(at)
 
     def _store_keys_above(self, finished: list[Finished], branch: Branch | None) -> None:
-        """Store the final keys, above a branch, of applications just finished below it."""
+        """Store the final keys above a branch, for applications just finished below the branch."""
         if branch is not None:
             for tenant, application_id, _ in finished:
                 tenant.above[application_id] += [one.since for one in (branch, *branch.up)]
@@ -450,14 +452,14 @@ class TenantShare(ServedShare):
         weight: float,
         inner_time: VirtualTime = 0,
     ) -> Tenant:
-        """Add a leaf, and the branches above it; `since` is None except in a restore."""
+        """Add a leaf, and the branches above the leaf; `since` is None except in a restore."""
         parent = self.nodes.branches.get(path)
         if parent is None and SEPARATOR in path:
             parent = self._branch_of(path.rpartition(SEPARATOR)[0], looks=since is None)
         return self.nodes.add_leaf(path, parent, since, weight, inner_time)
 
     def _branch_of(self, path: ClientId, *, looks: bool) -> Branch | None:
-        """Return the branch of a path, made from the leaf there if necessary; None: the root.
+        """Return the branch at a path, made from the leaf there if necessary; None for the root.
 
         Args:
             path: The path; empty for the root.
@@ -472,16 +474,16 @@ class TenantShare(ServedShare):
         return parent
 
     def _grow_branch(self, path: ClientId, parent: Branch | None, *, looks: bool) -> Branch:
-        """Add a branch; the debt to a leaf with its path moves to the branch's own leaf."""
+        """Add a branch; the debt to a leaf at the same path moves to the branch's own leaf."""
         if looks and parent is not None:
-            self._look_at(parent)
+            self._update_path(parent)
         leaf = self.nodes.leaves.get(path)
         clock = self.nodes.clock_below(parent, path)
         if leaf is not None and path not in clock:
             self._drop_subtree(leaf)
             leaf = None
         if leaf is not None and looks:
-            self._look_at(leaf)
+            self._update_path(leaf)
         now = clock.virtual_time
         weight = self.nodes.branch_weight(path) if leaf is None else leaf.weight
         branch = self.nodes.add_branch(path, parent, now, weight)
@@ -511,16 +513,16 @@ class TenantShare(ServedShare):
         return self.accounts[last].weight
 
     def _drop_subtree(self, node: Node) -> None:
-        """Remove a node whose session the clock above has dropped, and all nodes below it."""
+        """Remove a node whose session the clock above has dropped, with all nodes below it."""
         self._changed.update(dict.fromkeys(self.nodes.drop(node)))
 
     def _updated_tenant(self, application_id: ApplicationId) -> Tenant:
-        """Update the tenant of an application, and all nodes above it, to the root's V."""
+        """Update the tenant of an application, and all nodes above the tenant, to the root's V."""
         tenant = self.nodes.leaf_of(application_id)
-        self._look_at(tenant)
+        self._update_path(tenant)
         return tenant
 
-    def _look_at(self, node: Node) -> None:
+    def _update_path(self, node: Node) -> None:
         """Update a node, and all nodes above it, to the root's V."""
         self._tags.clear()
         clock = self.nodes.clock_of(top(node))
@@ -534,24 +536,24 @@ class TenantShare(ServedShare):
             self._store_keys_above(finished, node.parent)
 
     def _note_changes(self, tenant: Tenant) -> None:
-        """Record the applications whose keys and records changed."""
-        self._note_path(tenant)
+        """Record the applications whose keys or records have changed."""
+        self._mark_path_changed(tenant)
         if self.nodes.looked_at:
             looked_at = list(self.nodes.looked_at.values())
             self.nodes.looked_at.clear()
             for other in looked_at:
-                self._note_members(other)
-        self._note_members(tenant)
+                self._mark_members_changed(other)
+        self._mark_members_changed(tenant)
 
-    def _note_path(self, node: Node) -> None:
-        """Mark a node and all nodes above it as having changed keys below them."""
+    def _mark_path_changed(self, node: Node) -> None:
+        """Mark a node, and all nodes above it, as having changed keys below."""
         self._tags.clear()
         while node.parent is not None:
             node.parent.place(node)
             node = node.parent
         self._rekeyed[node.name] = None
 
-    def _note_members(self, tenant: Tenant) -> None:
+    def _mark_members_changed(self, tenant: Tenant) -> None:
         watched = self._watched.get(tenant.path)
         for application_id in tenant.take_changed():
             self._changed[application_id] = None

@@ -17,7 +17,7 @@ from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, VirtualTime
 
 
 class TreeKeys:
-    """Keys of the applications in a tree, at each of its levels."""
+    """Keys of the applications in a tenant tree, at each level of the tree."""
 
     def __init__(self, nodes: Hierarchy, accounts: Mapping[ApplicationId, Account]) -> None:
         self._nodes = nodes
@@ -39,13 +39,13 @@ class TreeKeys:
         return at
 
     def key_in(self, branch: Branch | None, application_id: ApplicationId) -> VirtualTime:
-        """Return V of a branch (None: of the root) at which an application below it is finished."""
+        """Return V of a branch (None: the root) at which an application below it is finished."""
         return self.key(self._nodes.leaf_of(application_id), application_id, branch)
 
     def key_above(
         self, branch: Branch, application_id: ApplicationId, at: VirtualTime
     ) -> VirtualTime:
-        """Return V of the parent of a branch at which an application is finished.
+        """Return V of a branch's parent at which an application below the branch is finished.
 
         Args:
             branch: A branch above the application.
@@ -58,11 +58,11 @@ class TreeKeys:
         return leaf.above[application_id][leaf.up.index(branch)]
 
     def top_time(self, path: ClientId) -> VirtualTime:
-        """Return V of the topmost clock of a leaf, in which the leaf's keys are."""
+        """Return V of the topmost clock above a leaf, in which its keys are compared."""
         return self._nodes.clock_of(top(self._nodes.leaves[path])).virtual_time
 
     def after_resuming(self, application_id: ApplicationId) -> tuple[VirtualTime, VirtualTime]:
-        """Return the tag inside the tenant and the key that rule 5 would give, without a change."""
+        """Return the tag and key that rule 5 would give an idle application, without a change."""
         account = self._accounts[application_id]
         amount = account.charged - account.attained
         leaf = self._nodes.leaf_of(application_id)
@@ -84,7 +84,7 @@ class TreeKeys:
 
 
 def _still_owes(clock: VirtualClock, node: Node, now: VirtualTime) -> bool:
-    """Return whether a clock will still owe a node service when its V is `now`."""
+    """Return whether a clock will still owe a node service when the clock's V is `now`."""
     return node.name in clock and clock.session(node.name).finish > now
 
 

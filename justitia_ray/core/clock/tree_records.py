@@ -20,7 +20,7 @@ MEMBER_FIELDS: Fields = {
     "remaining": RecordReader.number,
     "finished": RecordReader.number_or_none,
 }
-"""Fields of an application's record."""
+"""Names of the fields in the record of an application."""
 
 NODE_FIELDS: Fields = {
     **SESSION_FIELDS,
@@ -28,11 +28,13 @@ NODE_FIELDS: Fields = {
     "since": RecordReader.number,
     "virtual_time": RecordReader.number,
 }
-"""Fields of the state of a leaf or a branch."""
+"""Names of the fields in the state of a leaf or a branch."""
 
 
 def application_record(nodes: Hierarchy, application_id: ApplicationId) -> Record | None:
-    """Return the tag and remaining reference work of an application; None if nothing is owed.
+    """Return the tag and the remaining reference work of an application.
+
+    None if nothing is owed.
 
     The record of a carrier also has the state of its leaf.
     """
@@ -70,7 +72,7 @@ def application_record(nodes: Hierarchy, application_id: ApplicationId) -> Recor
 
 
 def branch_records(nodes: Hierarchy) -> dict[str, Any]:
-    """Return the branches by path, and the sessions that they have in the clocks above."""
+    """Return the branches by path, with their sessions in the clocks above."""
     found: dict[str, Any] = {}
     for path, branch in nodes.kept_branches().items():
         session = nodes.clock_of(branch).session(branch.name)
@@ -88,6 +90,6 @@ def branch_records(nodes: Hierarchy) -> dict[str, Any]:
 
 
 def leaf_path(record: Record) -> ClientId:
-    """Return the path of the leaf to which an application's record belongs."""
+    """Return the path of the leaf to which the record of an application belongs."""
     tenant = RecordReader(record, ("tenant",), None).text("tenant")
     return beyond(tenant) if "beyond" in record else tenant

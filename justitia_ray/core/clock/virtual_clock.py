@@ -19,20 +19,22 @@ _COMPACT_ABOVE = 64
 
 @dataclass(slots=True)
 class GpsSession:
-    """A session of GPS, the account of one application at the fluid server."""
+    """Session of GPS: the account of an application at the fluid server."""
 
     finish: VirtualTime
-    """The tag F: V at which GPS will have served the whole charge."""
+    """Tag F of the session: V at which GPS will have served the whole charge."""
     weight: float
     sequence: int
-    """Arrival order, the tie-break of equal tags."""
+    """Arrival sequence of the session, which orders sessions with equal tags."""
     active: bool = False
     released: bool = False
-    """Whether its application has ended: the session is dropped when GPS owes it nothing."""
+    """Whether the application has ended: the session is dropped when GPS owes the application
+    nothing.
+    """
 
 
 class VirtualClock:
-    """V, the tags and the set of active sessions. Every operation takes amortised O(log N)."""
+    """Virtual time V, tags and active sessions of GPS. Operations take amortised O(log N)."""
 
     def __init__(self, virtual_time: VirtualTime = 0) -> None:
         self._virtual_time = virtual_time
@@ -44,16 +46,16 @@ class VirtualClock:
 
     @property
     def virtual_time(self) -> VirtualTime:
-        """Current V; never falls, and does not move without an active session."""
+        """Return the current V, which never falls, and does not move without an active session."""
         return self._virtual_time
 
     @property
     def active_weight(self) -> float:
-        """Sum of the weights of the active sessions."""
+        """Return the sum of the weights of the active sessions."""
         return self._active_weight
 
     def start(self, virtual_time: VirtualTime) -> None:
-        """Begin at V of an earlier clock.
+        """Start at V of an earlier clock.
 
         Raises:
             ValueError: If the clock has sessions, whose tags are relative to its V.
@@ -66,7 +68,7 @@ class VirtualClock:
         return session_id in self._sessions
 
     def session(self, session_id: ApplicationId) -> GpsSession:
-        """Return the session, for reading.
+        """Return a session, for reading.
 
         Raises:
             KeyError: If it is unknown, or has been dropped.
@@ -74,12 +76,12 @@ class VirtualClock:
         return self._sessions[session_id]
 
     def is_active(self, session_id: ApplicationId) -> bool:
-        """Return whether GPS owes a session service; False if it is unknown."""
+        """Return whether GPS owes a session service; False if the session is unknown."""
         session = self._sessions.get(session_id)
         return session is not None and session.active
 
     def owed(self, session_id: ApplicationId) -> KvTokenTime:
-        """Return the service that GPS still owes the session, w·(F − V); 0 if it is not active.
+        """Return the service that GPS still owes a session, w·(F − V); 0 if it is inactive.
 
         Raises:
             KeyError: If it is unknown, or has been dropped.
@@ -98,7 +100,7 @@ class VirtualClock:
         )
 
     def after(self, amount: KvTokenTime) -> VirtualTime:
-        """Return V after `amount` more service, without changing it. O(N log N)."""
+        """Return V after `amount` more service, without changing V. O(N log N)."""
         virtual_time, weight = self._virtual_time, self._active_weight
         active = [session for session in self._sessions.values() if session.active]
         for session in sorted(active, key=lambda session: session.finish):
@@ -126,19 +128,19 @@ class VirtualClock:
             session.released, session.sequence = False, sequence
             self.reweigh(session_id, weight)
         session.finish = max(session.finish, self._virtual_time) + amount / session.weight
-        self._place(session_id, session)
+        self._schedule_departure(session_id, session)
 
     def serve(self, amount: KvTokenTime) -> None:
-        """Share `amount` of service among the active sessions, departure by departure."""
+        """Share `amount` of service among the active sessions, from departure to departure."""
         while True:
-            self._drop_stale_departures()
+            self._drop_outdated_departures()
             if not self._departures:
                 return
             finish, _, session_id = self._departures[0]
             until_departure = (finish - self._virtual_time) * self._active_weight
             if until_departure > amount:
                 reached = self._virtual_time + amount / self._active_weight
-                if reached < finish:  # rounding must not move V past a departure
+                if reached < finish:  # rounding must not move V past the next departure
                     self._virtual_time = reached
                     return
             self._virtual_time = finish
@@ -147,7 +149,7 @@ class VirtualClock:
             self._end_departure(session_id, self._sessions[session_id])
 
     def refund(self, session_id: ApplicationId, amount: KvTokenTime) -> None:
-        """Refund `amount` of an earlier charge.
+        """Refund `amount` of an earlier charge of a session.
 
         The part that GPS has not served lowers F; the remainder was served to this session in
         excess, and is served to the others now.
@@ -157,13 +159,13 @@ class VirtualClock:
         unserved = min(amount, ahead)
         if amount < ahead:
             session.finish -= unserved / session.weight
-        else:  # exactly V, whatever the rounding of the line above
+        else:  # set V exactly, whatever the rounding of the line above
             session.finish = min(session.finish, self._virtual_time)
-        self._place(session_id, session)
+        self._schedule_departure(session_id, session)
         self.serve(amount - unserved)
 
     def release(self, session_id: ApplicationId) -> None:
-        """Drop the session as soon as GPS owes it nothing: now, or when V reaches its tag."""
+        """Drop a session when GPS owes it nothing: now, or when V reaches its tag."""
         session = self._sessions.get(session_id)
         if session is None:
             return
@@ -172,7 +174,7 @@ class VirtualClock:
             self._forget_session(session_id)
 
     def reweigh(self, session_id: ApplicationId, weight: float) -> None:
-        """Change the weight of a session; the service that GPS owes it stays the same.
+        """Change the weight of a session; the service that GPS owes the session stays the same.
 
         Raises:
             KeyError: If it is unknown, or has been dropped.
@@ -184,7 +186,7 @@ class VirtualClock:
         others = self._active_weight - session.weight if self._active_count > 1 else 0
         self._active_weight, session.weight = others + weight, weight
         session.finish = self._virtual_time + owed / weight
-        self._place(session_id, session)
+        self._schedule_departure(session_id, session)
 
     def restore_session(
         self,
@@ -195,10 +197,10 @@ class VirtualClock:
         *,
         released: bool,
     ) -> None:
-        """Restore a session from a snapshot taken at this clock's V."""
+        """Restore a session from a snapshot that was taken at the current V."""
         session = GpsSession(finish, weight, sequence)
         self._sessions[session_id] = session
-        self._place(session_id, session)
+        self._schedule_departure(session_id, session)
         if released:
             self.release(session_id)
 
@@ -207,7 +209,7 @@ class VirtualClock:
         forgotten, self._forgotten = self._forgotten, []
         return forgotten
 
-    def _place(self, session_id: ApplicationId, session: GpsSession) -> None:
+    def _schedule_departure(self, session_id: ApplicationId, session: GpsSession) -> None:
         if session.finish > self._virtual_time:
             if not session.active:
                 session.active = True
@@ -230,14 +232,14 @@ class VirtualClock:
     def _count_inactive(self, session: GpsSession) -> None:
         session.active = False
         self._active_count -= 1
-        # An empty set has weight 0: this keeps rounding errors from adding up over busy periods.
+        # Without active sessions the weight is exactly 0, so that rounding errors do not add up.
         self._active_weight = self._active_weight - session.weight if self._active_count else 0
 
     def _forget_session(self, session_id: ApplicationId) -> None:
         del self._sessions[session_id]
         self._forgotten.append(session_id)
 
-    def _drop_stale_departures(self) -> None:
+    def _drop_outdated_departures(self) -> None:
         while self._departures:
             finish, _, session_id = self._departures[0]
             session = self._sessions.get(session_id)

@@ -26,21 +26,21 @@ from justitia_ray.units import ApplicationId, KvTokenTime
 
 @dataclass(slots=True)
 class Claim:
-    """The bound on the lag of one application, as of its last start."""
+    """Bound on the lag of one application, as of the application's last start."""
 
     proven: bool = True
-    """False if it was started before an order was in force for which the bound holds."""
+    """False if the application started before the order in force, for which the bound holds."""
     path: KvTokenTime = 0
     closed: KvTokenTime = 0
-    """Sum of the terms of earlier t0."""
+    """Sum of the bound's terms of earlier t0."""
     open: KvTokenTime = 0
-    """Term of the last t0."""
+    """Term of the bound for the last t0."""
     reference: int | None = None
-    """Number of the start at that t0."""
+    """Number of the start at the last t0."""
 
     @property
     def bound(self) -> KvTokenTime | None:
-        """The sum in token·iterations, or None if there is no bound."""
+        """Return the bound on the lag in token·iterations, or None if there is no bound."""
         return self.closed + self.open + self.path if self.proven else None
 
 
@@ -49,12 +49,12 @@ class _Start:
     key: Key
     number: int
     term: KvTokenTime
-    """Part of the bound of each application that has this start as its t0."""
+    """Part of the bound of each application whose t0 is this start."""
     exceptions: KvTokenTime
 
 
 class DelayBound:
-    """Starts that may still be the t0 of an application. Every change takes amortised O(1)."""
+    """Starts that may still be the t0 of an application's bound. A change takes amortised O(1)."""
 
     def __init__(self) -> None:
         self.in_flight: KvTokenTime = 0
@@ -69,7 +69,7 @@ class DelayBound:
         self._starts = [] if nothing_known else [_Start((inf,), 0, 0, self.exceptions)]
 
     def record_start(self, key: Key, *, nothing_waits: bool, lack: KvTokenTime = 0) -> None:
-        """Record an in-order dispatch. Call after adding its work to `in_flight`.
+        """Record a start in order. Call after the work of the start is in `in_flight`.
 
         Args:
             key: Its tag and its application's arrival sequence.
@@ -85,7 +85,7 @@ class DelayBound:
         self._starts.append(_Start(key, self._count, term, self.exceptions))
 
     def promise(self, claim: Claim, key: Key) -> None:
-        """Update a claim as if its application started an inference now."""
+        """Update an application's claim as if the application started an inference now."""
         last = next((start for start in reversed(self._starts) if start.key > key), None)
         if last is None:
             claim.proven = False
@@ -97,7 +97,7 @@ class DelayBound:
 
 
 def uncovered(fair_share: ServedShare, application_id: ApplicationId) -> KvTokenTime:
-    """Return the service that an application may request beyond what GPS still owes it.
+    """Return the service that an application may request beyond what GPS owes the application.
 
     Its lag, in token·iterations; 0 while it is withdrawn, or ahead of GPS.
     """

@@ -25,7 +25,7 @@ from justitia_ray.units import ApplicationId, KvTokenTime, RequestId, Seconds, V
 
 
 class LagAccounts:
-    """The accounts from which lags are measured: the scheduler's own, or a shadow of them.
+    """Accounts from which lags are measured: the scheduler's accounts, or separate shadow accounts.
 
     The shadow is a `ServedShare` that receives this run's service and the true costs, or the
     predictions, settled, if the true costs are unknown. The scheduler's own accounts are used
@@ -41,18 +41,18 @@ class LagAccounts:
 
     @property
     def are_own(self) -> bool:
-        """Whether the scheduler's own accounts are used."""
+        """Return whether lags are measured from the scheduler's own accounts."""
         return self._shadow is None
 
     @property
     def share(self) -> ServedShare:
-        """The accounts; an application of an earlier scheduler may be missing."""
+        """Return the accounts; an application of an earlier scheduler may be missing."""
         share = self._own if self._shadow is None else self._shadow
         assert share is not None
         return share
 
     def follow(self, own: ServedShare, options: PolicyOptions) -> None:
-        """Use the scheduler's accounts that are in force from now on."""
+        """Measure lags from these accounts of the scheduler from now on."""
         self._could_be_own = (options.clock, options.fairness, options.accounts_cost) == (
             "served",
             "application",
@@ -63,7 +63,7 @@ class LagAccounts:
         self._own = own
 
     def rejoin(self) -> bool:
-        """Drop the shadow if it is no longer needed; return whether it was dropped.
+        """Drop shadow accounts that are no longer needed; return whether they were dropped.
 
         Called when no application is live.
         """
@@ -73,7 +73,7 @@ class LagAccounts:
         return True
 
     def arrive(self, application: Application) -> None:
-        """Charge an application before the scheduler's accounts charge it."""
+        """Charge an application in the shadow accounts, before the scheduler charges it."""
         cost = _true_cost(application)
         if self._shadow is None and cost != application.predicted_kv_token_time:
             self._shadow = _copied_accounts(self.share)
@@ -83,7 +83,7 @@ class LagAccounts:
             )
 
     def shadow_of(self, application_id: ApplicationId) -> ServedShare | None:
-        """Return the shadow, with an account of this application; None if there is no shadow."""
+        """Return the shadow accounts, if any, after opening an account of this application."""
         return None if self._shadow is None else self._with_account(application_id)
 
     def settle(self, application_id: ApplicationId, final_tag: VirtualTime) -> VirtualTime:
@@ -93,7 +93,7 @@ class LagAccounts:
         return self._with_account(application_id).settle(application_id)
 
     def deliver(self, charges: Sequence[tuple[ApplicationId, KvTokenTime]]) -> None:
-        """Book the service of one report."""
+        """Book the service of one report in the shadow accounts."""
         if self._shadow is not None:
             for application_id, _ in charges:
                 self._with_account(application_id)
@@ -105,7 +105,7 @@ class LagAccounts:
             self._shadow.clock.take_forgotten()
 
     def tag(self, application_id: ApplicationId) -> VirtualTime:
-        """Return F of a live application; without an account, the F that a charge now would give.
+        """Return F of a live application; without an account, F that a charge now would give.
 
         Raises:
             KeyError: If no such application is live.
@@ -118,7 +118,7 @@ class LagAccounts:
         return share.clock.virtual_time + charge / application.share_weight
 
     def _with_account(self, application_id: ApplicationId) -> ServedShare:
-        """Return the accounts, after opening one for an application of an earlier scheduler."""
+        """Return the accounts, after opening one for an earlier scheduler's application."""
         share = self.share
         if application_id not in share.accounts:
             application = self._state.applications[application_id]
@@ -132,7 +132,7 @@ class LagAccounts:
 
 
 def _true_cost(application: Application) -> KvTokenTime:
-    """Return the true cost of an application if it is known, else the prediction."""
+    """Return the true cost of an application if it is known, otherwise the prediction."""
     if application.true_kv_token_time is not None:
         return application.true_kv_token_time
     return application.predicted_kv_token_time
@@ -150,28 +150,29 @@ def _copied_accounts(share: ServedShare) -> ServedShare:
 
 
 @dataclass(slots=True)
-class _Standing:
-    """Lag so far of one live application."""
+class _MeasuredLag:
+    """Lag of one live application, as measured so far."""
 
     served: KvTokenTime
-    """S at its arrival."""
+    """S, the total service, when the application arrived."""
     busy_s: Seconds
     due_from: KvTokenTime
-    """S at its last new charge: its final tag is reached later."""
+    """S, the total service, at the application's last new charge: its final tag is reached later.
+    """
     last_start: Start | None = None
     in_flight: KvTokenTime = 0
     claim: Claim = field(default_factory=Claim)
 
 
 class LagMeter:
-    """Measures lags from the events of a ledger. Every event takes amortised O(log N)."""
+    """Measures lags of applications from a ledger's events. An event takes amortised O(log N)."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._accounts = LagAccounts(state)
         self.history = ServiceHistory()
         self._bound = DelayBound()
-        self._standings: dict[ApplicationId, _Standing] = {}
+        self._standings: dict[ApplicationId, _MeasuredLag] = {}
         self._in_flight: dict[RequestId, KvTokenTime] = {}
         self._by_tag: Order | None = None
         """The policy, if the bound holds for its order; else None."""
@@ -183,11 +184,11 @@ class LagMeter:
 
     @property
     def virtual_time(self) -> VirtualTime:
-        """V of the clock from which lags are measured."""
+        """Return V of the clock from which lags are measured."""
         return self._accounts.share.clock.virtual_time
 
     def tag(self, application_id: ApplicationId) -> VirtualTime:
-        """Return F of a live application on that clock.
+        """Return F of a live application on the clock from which lags are measured.
 
         Raises:
             KeyError: If no such application is live.
@@ -195,11 +196,11 @@ class LagMeter:
         return self._accounts.tag(application_id)
 
     def knows(self, tag: VirtualTime) -> bool:
-        """Return whether V had not reached the tag when the meter began."""
+        """Return whether V had not reached an application's tag when the measurement began."""
         return self.history.knows(tag)
 
     def lag(self, application: Application) -> Lag | None:
-        """Return the lag of a live application; if it waits, as if it started now."""
+        """Return the lag of a live application; if the application waits, as if it started now."""
         name = application.application_id
         standing = self._standings.get(name)
         if standing is None:
@@ -235,41 +236,41 @@ class LagMeter:
             self._bound.forget(nothing_known=False)
         self.history.begin(self.virtual_time)
         self._accounts.arrive(application)
-        self._standing_of(application.application_id)
+        self._measured_lag_of(application.application_id)
 
     def losing_credit(self, application_id: ApplicationId) -> None:
-        """Count an application's credit, which others receive now, as an exception."""
+        """Count an application's credit, which others receive now, as an exception to the bound."""
         self.history.begin(self.virtual_time)
         if self._accounts.are_own:
             self._bound.exceptions += uncovered(self._accounts.share, application_id)
 
     def withdrawn(self, application_id: ApplicationId) -> None:
-        """Withdraw the application from the shadow, and store V."""
+        """Withdraw an application from the shadow accounts, and store V."""
         if (shadow := self._accounts.shadow_of(application_id)) is not None:
             shadow.withdraw(application_id)
         self._note_service(0)
 
     def resumed(self, application_id: ApplicationId, *, was_withdrawn: bool) -> None:
-        """Start a new claim for an application that was withdrawn: it is due later now."""
+        """Start a new claim for a resumed application, because GPS owes its service later now."""
         if (shadow := self._accounts.shadow_of(application_id)) is not None:
             shadow.resume(application_id)
         if was_withdrawn:
-            self._charged_anew(application_id)
+            self._note_new_charge(application_id)
 
     def reweighed(self, application_id: ApplicationId, weight: float) -> None:
-        """Start a new claim for a reweighed application: it is due later now."""
+        """Start a new claim for a reweighed application, as GPS owes its service later now."""
         if (shadow := self._accounts.shadow_of(application_id)) is not None:
             shadow.reweigh(application_id, weight)
         self._note_service(0)
-        self._charged_anew(application_id)
+        self._note_new_charge(application_id)
 
     def raised(self, application_id: ApplicationId) -> None:
-        """Count an application's work in flight as an exception, because GPS owes it later."""
+        """Count an application's work in flight as an exception: GPS owes the work later now."""
         if self._accounts.are_own:
-            self._bound.exceptions += self._standing_of(application_id).in_flight
+            self._bound.exceptions += self._measured_lag_of(application_id).in_flight
 
     def settled(self, application_id: ApplicationId, final_tag: VirtualTime) -> Lag | None:
-        """Remove an application whose account was closed (rule 3); return its lag.
+        """Remove an application whose account was closed (rule 3); return the application's lag.
 
         None if it never started, or was late before this scheduler began.
         """
@@ -281,11 +282,11 @@ class LagMeter:
         return self._lag_at(standing, standing.last_start, standing.claim, final_tag)
 
     def enqueuing(self, application: Application, inference: Inference) -> None:
-        """Extend the path of an application without waiting inferences; called before one joins."""
+        """Extend the path of an application without waiting inferences before one joins."""
         self.leave_flight(inference)
         name = application.application_id
         self.history.begin(self.virtual_time)
-        standing = self._standing_of(name)
+        standing = self._measured_lag_of(name)
         if application.waiting:
             return
         if standing.last_start is not None:
@@ -295,13 +296,13 @@ class LagMeter:
             self.losing_credit(name)
 
     def readmitting(self, application_id: ApplicationId) -> None:
-        """Count an application's credit as an exception, and give it no bound.
+        """Count a readmitted application's credit as an exception, and give it no bound.
 
         Service of GPS in the meantime now puts it before others, and its delay was not due to the
         order.
         """
         self.losing_credit(application_id)
-        self._standing_of(application_id).claim = Claim(proven=False)
+        self._measured_lag_of(application_id).claim = Claim(proven=False)
 
     def dispatched(
         self, application: Application, inference: Inference, *, passing: bool, nothing_waits: bool
@@ -314,7 +315,7 @@ class LagMeter:
             passing: Whether it overtook a waiting inference that is before it in order.
             nothing_waits: Whether no other inference waits.
         """
-        standing = self._standing_of(application.application_id)
+        standing = self._measured_lag_of(application.application_id)
         if self._order_with_bound is None:
             self._enter_flight(standing, inference)
         else:
@@ -334,30 +335,30 @@ class LagMeter:
         """Count an inference with a lease of an earlier scheduler as started out of order."""
         self.history.begin(self.virtual_time)
         self._bound.exceptions += self._enter_flight(
-            self._standing_of(inference.application_id), inference
+            self._measured_lag_of(inference.application_id), inference
         )
 
     def leave_flight(self, inference: Inference) -> None:
         """Remove an inference that ended, waits or is suspended from the work in flight."""
         work = self._in_flight.pop(inference.request_id, 0)
         self._bound.in_flight -= work
-        self._standing_of(inference.application_id).in_flight -= work
+        self._measured_lag_of(inference.application_id).in_flight -= work
 
     def served(self, deliveries: Sequence[Delivery], recharged: Sequence[ApplicationId]) -> None:
-        """Book the service in the shadow, and update the work in flight.
+        """Book service in the shadow accounts, and update the work in flight.
 
         The service doubled the charges of the `recharged` applications.
         """
         charges = [(delivery.application_id, delivery.tag_amount) for delivery in deliveries]
         if self._accounts.are_own:
             for name in set(recharged):
-                self._bound.exceptions += self._standing_of(name).in_flight
+                self._bound.exceptions += self._measured_lag_of(name).in_flight
         self._accounts.deliver(charges)
         for delivery in deliveries:
             inference = self._state.inferences.get(delivery.request_id)
             if inference is None:  # stopped: it has no work left
                 continue
-            self._reweigh_flight(self._standing_of(delivery.application_id), inference)
+            self._reweigh_flight(self._measured_lag_of(delivery.application_id), inference)
         self._note_service(sum((amount for _, amount in charges), start=0))
 
     # --- internals
@@ -366,16 +367,16 @@ class LagMeter:
     def _order_with_bound(self) -> Order | None:
         return self._by_tag if self._accounts.are_own else None
 
-    def _standing_of(self, application_id: ApplicationId) -> _Standing:
+    def _measured_lag_of(self, application_id: ApplicationId) -> _MeasuredLag:
         standing = self._standings.get(application_id)
         if standing is None:
             served = self.history.served
-            standing = _Standing(served, self.history.busy_s, served)
+            standing = _MeasuredLag(served, self.history.busy_s, served)
             self._standings[application_id] = standing
         return standing
 
-    def _charged_anew(self, application_id: ApplicationId) -> None:
-        standing = self._standing_of(application_id)
+    def _note_new_charge(self, application_id: ApplicationId) -> None:
+        standing = self._measured_lag_of(application_id)
         standing.claim, standing.due_from = Claim(), self.history.served
 
     def _tag_key(self, application: Application) -> Key:
@@ -388,14 +389,17 @@ class LagMeter:
         if history.is_long(len(self._standings)):
             history.keep_only([*settled, *map(self._accounts.tag, self._standings)])
 
-    def _enter_flight(self, standing: _Standing, inference: Inference) -> KvTokenTime:
-        """Count an inference as in flight; return the most service that it can receive."""
+    def _enter_flight(self, standing: _MeasuredLag, inference: Inference) -> KvTokenTime:
+        """Count an inference as in flight.
+
+        Return the most service that the inference can receive.
+        """
         if not self._in_flight:
             self.history.rise_from(self._state.now)
         self._in_flight[inference.request_id] = 0
         return self._reweigh_flight(standing, inference)
 
-    def _reweigh_flight(self, standing: _Standing, inference: Inference) -> KvTokenTime:
+    def _reweigh_flight(self, standing: _MeasuredLag, inference: Inference) -> KvTokenTime:
         work = most_left(inference)
         change = work - self._in_flight[inference.request_id]
         self._in_flight[inference.request_id] = work
@@ -405,7 +409,7 @@ class LagMeter:
 
     def _lag_at(
         self,
-        standing: _Standing,
+        standing: _MeasuredLag,
         start: Start,
         claim: Claim,
         tag: VirtualTime,

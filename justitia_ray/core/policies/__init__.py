@@ -61,7 +61,7 @@ def find_policy(name: str) -> type[Order]:
 
 
 def parse_options(policy: str, values: Mapping[str, object]) -> PolicyOptions:
-    """Check a policy's name and options; return the options with defaults.
+    """Check the name and the options of a policy; return the options with defaults.
 
     Raises:
         ConfigError: If the policy, an option or a value is not allowed.

@@ -21,7 +21,7 @@ from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, RequestId, 
 
 
 class Delivery(NamedTuple):
-    """Service that one inference received since the last report.
+    """Service that one inference received since the last report of its replica.
 
     A tuple, because a pull brings hundreds and a frozen data class takes three times as long to
     make.
@@ -33,16 +33,16 @@ class Delivery(NamedTuple):
     tokens_before: Tokens
     tokens_after: Tokens
     amount: KvTokenTime
-    """KV token-time, without the part that an earlier scheduler has booked."""
+    """KV token-time of the delivery, without the part that an earlier scheduler has booked."""
     choices: int = 1
     unbooked: float = 1.0
     """Fraction of the service that no earlier scheduler has booked."""
     prefill: PrefillPaid = NOTHING_PAID
-    """Prefill besides `amount`."""
+    """Prefill of the delivery, besides `amount`."""
 
     @property
     def tag_amount(self) -> KvTokenTime:
-        """KV token-time and prefill, as far as its application's tag pays."""
+        """Return the KV token-time and prefill of the delivery that the application's tag pays."""
         return self.amount + self.prefill.paid
 
     def worth(self, h: CostFunction) -> KvTokenTime:
@@ -57,58 +57,57 @@ class Delivery(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PolicyContext:
-    """Accounts, options and queries that a policy's constructor receives."""
+    """Accounts, options and queries that the constructor of a policy receives."""
 
     fair_share: ServedShare
-    """The accounts, which are kept under every policy."""
+    """Accounts of the applications, which are kept under every policy."""
     options: PolicyOptions
     application: Callable[[ApplicationId], Application]
-    """Returns a live application."""
+    """Returns a live application by its id."""
     now: Callable[[], Seconds]
-    """Returns the time of the event being handled."""
+    """Returns the time of the event that is being handled."""
     clients: Queue
-    """The queue, which shows the first client and which clients wait."""
+    """Queue, which has the first client and the clients that wait."""
     kv_tokens: Callable[[], Tokens]
-    """Returns the KV memory of all replicas together."""
+    """Returns the KV memory of all replicas together, in tokens."""
 
 
 class Order(ABC):
-    """Order of clients and of the work of each. Subclasses must define only `key`.
+    """Order of clients, and of the work of each client. Subclasses must define only `key`.
 
     By default clients are applications, with their inferences in FIFO order. A key may change when
     a hook of an `Observer` returns its client, and with the tag of its application.
     """
 
     OPTIONS: ClassVar[tuple[Option, ...]] = ()
-    """Options in addition to those of every policy."""
+    """Options of the policy in addition to those of every policy."""
     CLOCKS: ClassVar[tuple[str, ...]] = ("served", "nominal", "unsettled")
     """Clocks with which the policy works."""
     DEFAULT_COST: ClassVar[str] = "kv_token_time"
-    """Cost function, unless the option `cost` names another."""
+    """Cost function of the policy, unless the option `cost` names another."""
     ACCOUNTS_IN_COST: ClassVar[bool] = False
-    """Whether the accounts are kept in that cost, instead of KV token-time."""
+    """Whether the accounts are kept in the policy's cost, instead of KV token-time."""
     GOES_ON_FROM: ClassVar[tuple[str, ...]] = ()
     """Other policies whose stored state this policy can restore."""
     INVARIANTS: ClassVar[tuple[Callable[[Any], Any], ...]] = ()
-    """Additional invariants of a core's state, in the form of those in `core.invariants`."""
+    """Additional invariants of the core's state, in the form of those in `core.invariants`."""
     BY_TAG: ClassVar[bool] = False
     """Whether applications are ordered by their tags, so that the bound on their lag holds."""
     holds_back: ClassVar[bool] = False
     """Whether `eligible_at` may be later than now."""
     by_leaf: bool = False
-    """Whether clients are nodes above the leaves of the accounts, between which `move` moves.
-
-    Otherwise the client of an application never changes.
+    """Whether clients are nodes above the leaves of the accounts, between which `move` moves an
+    application. Otherwise the client of an application never changes.
     """
     keeps_place_in_flight: bool = False
-    """Whether a running inference keeps the position of its grant, by `engine_priority`.
-
-    Otherwise its position follows its key, in queries and in the simulator: no engine does that.
+    """Whether a running inference keeps the position of its grant, by `engine_priority`. Otherwise
+    its position follows its key, in queries and in the simulator, as in no engine.
     """
     moves_with_service: bool = False
     """Whether reported service alone may make another client first."""
     lets_pass: bool = False
-    """Whether an application without the smallest key may be first; `INVARIANTS` then define which.
+    """Whether an application without the smallest key may be first; `INVARIANTS` then define which
+    application.
     """
 
     def __init__(self, context: PolicyContext) -> None:
@@ -132,7 +131,7 @@ class Order(ABC):
         return LazyHeap()
 
     def members_order(self, client: ClientId) -> LazyHeap:
-        """Return an empty order of a client's applications; called when its first one waits.
+        """Return an empty order of a client's applications; called when the first of them waits.
 
         By default the smallest `application_key` is first. The client's position is that of the
         application with the smallest key, whichever is first inside.
@@ -140,15 +139,15 @@ class Order(ABC):
         return LazyHeap()
 
     def application_key(self, application: Application) -> Key:
-        """Return the key of an application with waiting work among those of its client."""
+        """Return the key of a waiting application among the applications of its client."""
         return application.waiting.first.order
 
     def inference_key(self, inference: Inference) -> Key:
-        """Return the key of an inference in its application; constant while it waits."""
+        """Return the key of an inference in its application; constant while the inference waits."""
         return inference.order
 
     def eligible_at(self, client: ClientId) -> Seconds:
-        """Return the time from which the client may be granted again; 0 means at once."""
+        """Return the time from which a client may be granted again; 0 means at once."""
         return 0.0
 
     def engine_priority(
@@ -169,7 +168,7 @@ class Observer:
     """
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Called before an inference joins the queue, again if it is requeued.
+        """Called before an inference joins the queue, and again if the inference is requeued.
 
         `inference.attempts` is 0 the first time.
         """
@@ -198,14 +197,14 @@ class Observer:
 
 
 class Durable:
-    """Interface of counts that outlive the scheduler, as JSON."""
+    """Interface of a policy's counts that outlive the scheduler, as JSON."""
 
     def state(self) -> dict[str, Any]:
-        """Return the counters of the whole policy; {} if it has none."""
+        """Return the counts of the whole policy; {} if the policy has no counts."""
         return {}
 
     def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
-        """Return the counters of one live application; None if the policy has none.
+        """Return the counts of one live application; None if the policy has none.
 
         They are saved with the application when it has changed, and may be some changes behind.
         """
@@ -227,7 +226,7 @@ class Durable:
 
 
 class Policy(Order, Observer, Durable):
-    """An order with counts that outlive the scheduler; base of policies with charges."""
+    """An order with counts that outlive the scheduler; base class of policies with charges."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()

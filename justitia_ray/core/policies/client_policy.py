@@ -22,7 +22,7 @@ class ClientPolicy(Policy):
     OPTIONS: ClassVar[tuple[Option, ...]] = (UNIT,)
 
     def client(self, application: Application) -> ClientId:
-        """Return the application or its tenant's top node.
+        """Return the application, or the top node of its tenant.
 
         All tenants below one top node are one client: naming more tenants gains nothing.
         """
@@ -31,14 +31,14 @@ class ClientPolicy(Policy):
         return application.application_id
 
     def application_ended(self, application: Application) -> None:
-        """Drop the application's counts, and the client's if that is the same."""
+        """Drop the counts of an application, and of the client if that is the application."""
         self.forget_application(application.application_id)
         if self.options.own["unit"] == "application":
             self.forget_client(application.application_id)
 
     @abstractmethod
     def forget_client(self, client: ClientId) -> None:
-        """Drop the counts of a client that will not return; it may be unknown."""
+        """Drop the counts of a client that will not return; the client may be unknown."""
 
     @abstractmethod
     def forget_application(self, application_id: ApplicationId) -> None:
@@ -46,7 +46,7 @@ class ClientPolicy(Policy):
 
     @abstractmethod
     def counted(self) -> dict[str, Any]:
-        """Return the counts, as JSON."""
+        """Return the counts of the policy, as JSON."""
 
     @abstractmethod
     def take_over(self, counted: Mapping[str, Any]) -> None:
@@ -57,11 +57,11 @@ class ClientPolicy(Policy):
         """
 
     def state(self) -> dict[str, Any]:
-        """Return the counts, and the options under which they were made."""
+        """Return the counts of the policy, and the options under which they were made."""
         return {"options": self._counted_under(), "counted": self.counted()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore counts that were made under the same options; others are dropped.
+        """Restore counts that were made under the same options; drop other counts.
 
         Counts by application cannot be converted to tenants, nor those of one cost function to
         another.
@@ -78,7 +78,7 @@ class ClientPolicy(Policy):
 
 
 class MeteredPolicy(ClientPolicy):
-    """Charges h(p, 0) on admission and tokens as they are reported; each inference once.
+    """Policy that charges h(p, 0) at admission, and tokens as reported; each inference once.
 
     An inference may be granted several times, report tokens that it has produced before, or return
     to another scheduler; its charges still sum to h(p, g). `Delivery.cost` alone would suffice
@@ -96,21 +96,21 @@ class MeteredPolicy(ClientPolicy):
 
     @abstractmethod
     def charge(self, application: Application, amount: KvTokenTime) -> None:
-        """Charge the client of an application; also called with 0."""
+        """Charge the client of an application; also called with an amount of 0."""
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Charge the prompt, h(p, 0), the first time."""
+        """Charge the prompt, h(p, 0), when an inference is leased for the first time."""
         charged = self._charged.setdefault(application.application_id, {})
         if inference.request_id in charged:
             self.charge(application, 0)
         else:
-            # tokens made before this policy
+            # tokens that were made before this policy was in force
             charged[inference.request_id] = self._cost_so_far(inference)
             self.charge(application, inference.cost(self._cost, 0))
         return (self.client(application),)
 
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
-        """Charge the tokens reported: h(p, after) less what has been charged."""
+        """Charge the reported tokens: h(p, after) less what has been charged."""
         changed: dict[ClientId, None] = {}
         for delivery in deliveries:
             application = self.context.application(delivery.application_id)
@@ -125,7 +125,7 @@ class MeteredPolicy(ClientPolicy):
         return list(changed)
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Drop an inference, and charge the service that it has not been charged.
+        """Drop an ended inference, after charging the service that was not charged yet.
 
         Above 0 only after a restart, when an earlier report was wrongly taken for booked.
         """
@@ -144,7 +144,7 @@ class MeteredPolicy(ClientPolicy):
         return {"charged": {name: dict(charged) for name, charged in self._charged.items()}}
 
     def take_over(self, counted: Mapping[str, Any]) -> None:
-        """Restore the counts that `counted` returned.
+        """Restore the charges that `counted` returned.
 
         Raises:
             ValueError: If they have another form.
@@ -156,5 +156,5 @@ class MeteredPolicy(ClientPolicy):
 
 
 def number_table(reader: RecordReader, name: str) -> dict[str, float]:
-    """Return a field that is an object of finite numbers."""
+    """Return a record's field that is an object of finite numbers."""
     return reader.table(name, RecordReader.number)

@@ -13,7 +13,7 @@ from justitia_ray.core.queue import Key, LazyHeap
 from justitia_ray.core.tenants import SEPARATOR
 from justitia_ray.units import ClientId, VirtualTime
 
-_APART = 0x7FF0 << 48
+_RANKS_BEYOND_QUOTA = 0x7FF0 << 48
 """Engine rank of infinity, followed by the applications beyond quota, whose tags keep 52 bits."""
 
 
@@ -52,10 +52,10 @@ class JustitiaPolicy(Order):
         Applications beyond quota sort behind all others.
         """
         key = (self.fair_share.tag(application.application_id), application.sequence)
-        return (inf, *key) if self._is_apart(application) else key
+        return (inf, *key) if self._is_beyond_quota(application) else key
 
     def application_key(self, application: Application) -> Key:
-        """Return the key inside its tenant; without effect if fairness is between applications."""
+        """Return an application's key inside its tenant; unused without fairness of tenants."""
         tag = self.fair_share.tag_in_tenant(application.application_id)
         return (tag, application.sequence)
 
@@ -66,12 +66,12 @@ class JustitiaPolicy(Order):
         return self._rank_of_tag(application, self.fair_share.tag(application.application_id))
 
     def _rank_of_tag(self, application: Application, tag: VirtualTime) -> int:
-        """Return a tag as an integer of the same rank, behind all others if it is beyond quota."""
+        """Return a tag as an integer of the same rank, behind all others if beyond quota."""
         rank = rank_preserving_integer(tag)
-        return _APART + (rank >> 11) if self._is_apart(application) else rank
+        return _RANKS_BEYOND_QUOTA + (rank >> 11) if self._is_beyond_quota(application) else rank
 
-    def _is_apart(self, application: Application) -> bool:
-        """Return whether an application is beyond quota, with a clock of its own."""
+    def _is_beyond_quota(self, application: Application) -> bool:
+        """Return whether an application is beyond quota, with a separate clock."""
         return application.is_deprioritised and self._tree is not None
 
     def _tree_order(self, tree: TenantShare, client: ClientId) -> TreeOrder:
@@ -79,7 +79,7 @@ class JustitiaPolicy(Order):
         return TreeOrder(tree, client, self.context.application, self._leaf_order)
 
     def _leaf_order(self, tenant: ClientId) -> LazyHeap:
-        """Return an order of a tenant's applications: by F_x."""
+        """Return an order of a tenant's applications, sorted by F_x."""
         return LazyHeap()
 
 

@@ -16,7 +16,7 @@ POLICIES: dict[str, str] = {
     "vtc-noisy": f"{_HERE}.vtc:VtcNoisyPolicy",
     "justitia-guarded": f"{_HERE}.guarded.policy:GuardedPolicy",
 }
-"""Import path of each policy by name. A policy's module is imported when it is selected."""
+"""Import path of each policy by name. A policy's module is imported when the policy is selected."""
 
 _LAB = "justitia_ray.lab.policies"
 
@@ -30,7 +30,9 @@ LAB_POLICIES: dict[str, str] = {
 """Baselines of papers: simulations and benchmarks accept the name, the service the import path."""
 
 _MOVED = {"order": "finish", "guard_iterations": 0}
-"""Options that `justitia` had before, with their defaults there. The next release drops them."""
+"""Options that `justitia` had in an earlier release, with their defaults there. The next release
+drops them.
+"""
 
 
 def policy_path(name: str) -> str:
@@ -53,7 +55,7 @@ def in_force(policy: str, options: Mapping[str, object]) -> tuple[str, Mapping[s
 
 
 def advice(policy: str, options: Mapping[str, object]) -> str | None:
-    """Return how to write a policy and options of an earlier version; None: they have not changed.
+    """Return how to write an earlier version's policy and options; None: they have not changed.
 
     In this release the service still starts with the old form.
     """

@@ -8,7 +8,7 @@ from justitia_ray.cost import CostFunction, find_cost
 
 UNLIMITED = "unlimited"
 _LARGEST = 1e300
-"""Largest number; larger integers do not fit a float."""
+"""Largest accepted number; larger integers do not fit a float."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ COMMON: tuple[Option, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class PolicyOptions:
-    """Parsed options. All policies have those of accounts and admission, which are always kept."""
+    """Parsed options of a policy, with those of accounts and admission, which every policy has."""
 
     clock: str = "served"
     """Source of V: delivered service (`served`), or time at the nominal rate, as in the paper
@@ -116,8 +116,8 @@ class PolicyOptions:
     applications.
     """
     backfill: int | None = 0
-    """Number of times that the first in line may be overtaken by inferences that fit while it does
-    not; None: no limit.
+    """Number of times that the first application in line may be overtaken by inferences that fit
+    while its own inference does not; None: no limit.
     """
     kv_share_cap: float = 1.0
     """Share of a replica's KV that one application may hold while others wait."""
@@ -128,12 +128,12 @@ class PolicyOptions:
 
     @property
     def cost_function(self) -> CostFunction:
-        """Cost function h(p, d) of the option `cost`."""
+        """Return the cost function h(p, d) of the option `cost`."""
         return find_cost(self.cost)
 
     @property
     def accounts_kind(self) -> str:
-        """Kind of accounts: the clock, with fairness and cost if they are not the default."""
+        """Return the kind of accounts: the clock, and fairness and cost if not the defaults."""
         fairness = [self.fairness] if self.fairness != "application" else []
         cost = [self.accounts_cost] if self.accounts_cost != "kv_token_time" else []
         return " ".join([self.clock, *fairness, *cost])

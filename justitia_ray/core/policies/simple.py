@@ -18,7 +18,7 @@ class FcfsPolicy(Order):
 
 
 class AppFcfsPolicy(Order):
-    """Earliest opened application first, with its inferences in FIFO order (Parrot, OSDI 2024).
+    """Earliest opened application first, with FIFO order inside an application (Parrot, OSDI 2024).
 
     Source: Justitia (arXiv:2510.17015v1), Sec. V-A, describes Parrot as "FCFS at the application
     level": the inferences of one application are not interleaved with those of another. While the
@@ -37,7 +37,7 @@ class AppFcfsPolicy(Order):
 
 
 class SjfPolicy(Order):
-    """Least predicted output first, over all sequences of an inference; long ones may starve.
+    """Inference with the least predicted output first; long inferences may starve.
 
     Source: Shahout et al., "Don't stop me now" (ICLR 2025), a baseline of Justitia
     (arXiv:2510.17015v1, Sec. V-A). Differs from the source: nothing is preempted, and this
@@ -45,7 +45,7 @@ class SjfPolicy(Order):
     """
 
     def key(self, client: ClientId, application: Application) -> Key:
-        """Return (predicted output tokens of its shortest inference, arrival sequence)."""
+        """Return (predicted output tokens of the shortest inference, arrival sequence)."""
         return (application.waiting.first.predicted_output_tokens, application.sequence)
 
     def inference_key(self, inference: Inference) -> Key:
@@ -60,7 +60,7 @@ class SjfPolicy(Order):
 
 
 class SrjfPolicy(Policy):
-    """Least remaining predicted KV token-time first; large applications may starve.
+    """Application with the least remaining predicted KV token-time first; large ones may starve.
 
     Source: the baseline SRJF of Justitia (arXiv:2510.17015v1, Sec. V-A; its starvation in Fig. 11).
     Running inferences are not preempted, and count as remaining until they end.
@@ -71,7 +71,7 @@ class SrjfPolicy(Policy):
         return (remaining_cost(application), application.sequence)
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Return the application, because its remaining cost has fallen."""
+        """Return the application of an ended inference, because its remaining cost has fallen."""
         return [application.application_id]
 
     def engine_priority(
@@ -82,7 +82,7 @@ class SrjfPolicy(Policy):
 
 
 def remaining_cost(application: Application) -> KvTokenTime:
-    """Return the predicted cost of an application less that of its ended inferences, at least 0.
+    """Return an application's predicted cost less that of its ended inferences, at least 0.
 
     Unit: token·iterations. An application whose cost was underestimated reaches 0 and is then
     first.

@@ -21,31 +21,31 @@ from justitia_ray.core.queue import Key, LazyHeap
 from justitia_ray.units import ApplicationId, ClientId
 
 
-class _First(NamedTuple):
-    """The application with the smallest key below a node, and its key in the branch above."""
+class _FirstBelow(NamedTuple):
+    """Application with the smallest key below a node, with its key in the branch above."""
 
     key: Key
     name: ApplicationId
     leaf: LazyHeap
-    """The order of its tenant."""
+    """The order of the application's tenant."""
 
 
-class _Level:
-    """The children of a branch with waiting work, as of the last time that they were sorted."""
+class _ChildOrder:
+    """Children of a branch with waiting work, as of the last time that they were sorted."""
 
     __slots__ = ("branch", "first", "firsts", "heads")
 
     def __init__(self, branch: Branch) -> None:
         self.branch = branch
-        self.firsts: dict[ClientId, _First] = {}
+        self.firsts: dict[ClientId, _FirstBelow] = {}
         self.heads = LazyHeap()
         """The children, by the keys of their first applications."""
-        self.first: _First | None = None
+        self.first: _FirstBelow | None = None
         """Smallest entry of `firsts`; None if nothing waits."""
 
 
 class TreeOrder(LazyHeap):
-    """Applications below one top node that is a branch. A change costs O(depth · n log n).
+    """Applications below a top node that is a branch. A change costs O(depth · n log n).
 
     n is the number of children of a branch that are active in its clock. Reading the first costs
     O(1) if nothing has changed since the last time.
@@ -89,7 +89,7 @@ class TreeOrder(LazyHeap):
         """Orders of the tenants with waiting work."""
         self._leaf_of: dict[ApplicationId, ClientId] = {}
         self._hidden: dict[ClientId, None] = {}
-        self._levels: dict[ClientId, _Level] = {}
+        self._levels: dict[ClientId, _ChildOrder] = {}
 
     def __len__(self) -> int:
         return len(self._leaf_of)
@@ -115,7 +115,7 @@ class TreeOrder(LazyHeap):
         return self._leaves[self._leaf_of[name]].key(name)
 
     def put(self, name: str, key: Key) -> None:
-        """Insert an application into its tenant's order, or move it there."""
+        """Insert an application into its tenant's order, or move the application there."""
         tenant = self._leaf_of.get(name)
         if tenant is None:
             tenant = self._leaf_of[name] = self._application(name).leaf
@@ -126,7 +126,7 @@ class TreeOrder(LazyHeap):
         self._mark_changed(self._nodes.leaves.get(tenant))
 
     def drop(self, name: str) -> None:
-        """Remove an application; an unknown one is ignored."""
+        """Remove an application; an unknown application is ignored."""
         tenant = self._leaf_of.pop(name, None)
         if tenant is None:
             return
@@ -136,8 +136,8 @@ class TreeOrder(LazyHeap):
         self._mark_changed(self._nodes.leaves.get(tenant))
 
     def least(self) -> str | None:
-        """Return the application with the smallest key, whichever is first; None if empty."""
-        first = self._catch_up(self._branch_at(self._top)).first
+        """Return the application with the smallest key; None if empty."""
+        first = self._sort_changed_children(self._branch_at(self._top)).first
         return None if first is None else first.name
 
     def first(self) -> str | None:
@@ -146,7 +146,7 @@ class TreeOrder(LazyHeap):
         return None if order is None else order.first()
 
     def hide(self, path: str) -> bool:
-        """Exclude a node, and everything below it."""
+        """Exclude a node of the tenant tree, and everything below the node."""
         if path == self._top:
             return False
         self._hidden[path] = None
@@ -161,11 +161,11 @@ class TreeOrder(LazyHeap):
 
     def first_leaf(self) -> LazyHeap | None:
         """Return the order of the first tenant; None if nothing waits."""
-        first = self._catch_up(self._branch_at(self._top)).first
+        first = self._sort_changed_children(self._branch_at(self._top)).first
         return None if first is None else first.leaf
 
-    def _catch_up(self, branch: Branch) -> _Level:
-        """Sort the stale children by their current keys.
+    def _sort_changed_children(self, branch: Branch) -> _ChildOrder:
+        """Sort the children marked as changed by their current keys.
 
         O(1) if nothing below the branch changed.
         """
@@ -173,7 +173,7 @@ class TreeOrder(LazyHeap):
         if (
             level is None or level.branch is not branch
         ):  # a forgotten branch may have been recreated
-            level = self._levels[branch.path] = _Level(branch)
+            level = self._levels[branch.path] = _ChildOrder(branch)
         if not branch.stale:
             return level
         stale, branch.stale = branch.stale, {}
@@ -192,23 +192,23 @@ class TreeOrder(LazyHeap):
         level.first = None if head is None else level.firsts[head]
         return level
 
-    def _first_below(self, branch: Branch, child: Branch | Tenant) -> _First | None:
+    def _first_below(self, branch: Branch, child: Branch | Tenant) -> _FirstBelow | None:
         """Return the application with the smallest key below a child of a branch, or None."""
         if isinstance(child, Branch):
-            first = self._catch_up(child).first
+            first = self._sort_changed_children(child).first
             if first is None:
                 return None
             at = self._tree_keys.key_above(child, first.name, first.key[0])
-            return _First((at, first.key[1]), first.name, first.leaf)
+            return _FirstBelow((at, first.key[1]), first.name, first.leaf)
         leaf = self._leaves.get(child.path)
         name = None if leaf is None else leaf.least()
         if leaf is None or name is None:
             return None
         key = (self._tree_keys.key_in(branch, name), self._application(name).sequence)
-        return _First(key, name, leaf)
+        return _FirstBelow(key, name, leaf)
 
     def _mark_changed(self, node: Branch | Tenant | None) -> None:
-        """Mark a node, and all above it, as possibly having another first application."""
+        """Mark a node, and all nodes above it, as possibly having another first application."""
         while node is not None and node.parent is not None:
             node.parent.stale[node.name] = None
             node = node.parent
@@ -219,12 +219,12 @@ class TreeOrder(LazyHeap):
         return branch
 
     def _in_order_below(self, branch: Branch) -> Iterator[tuple[Key, ApplicationId]]:
-        """Yield the applications below a branch in order, with their keys there."""
-        heads = self._catch_up(branch).heads
+        """Yield the applications below a branch in order, with their keys in the branch."""
+        heads = self._sort_changed_children(branch).heads
         begun = []
         for number, name in enumerate(list(heads)):
             child = branch.children[name]
-            stream = self._below_child(branch, child)
+            stream = self._in_order_below_child(branch, child)
             if (first := next(stream, None)) is not None:
                 begun.append((first[0], number, first[1], stream))
         heapq.heapify(begun)
@@ -236,7 +236,7 @@ class TreeOrder(LazyHeap):
             else:
                 heapq.heapreplace(begun, (following[0], number, following[1], stream))
 
-    def _below_child(
+    def _in_order_below_child(
         self, branch: Branch, child: Branch | Tenant
     ) -> Iterator[tuple[Key, ApplicationId]]:
         """Yield the applications below a child in order, with their keys in the branch above."""

@@ -28,7 +28,7 @@ from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, RequestId, 
 
 @dataclass(slots=True)
 class ClientCounter:
-    """The counter of one client."""
+    """Counter of the service that one client received."""
 
     value: KvTokenTime
     """Service received divided by weight, in the unit of the policy's cost; includes lifts."""
@@ -36,7 +36,7 @@ class ClientCounter:
     """Sequence number of the application with which the client first appeared; breaks ties."""
     weight: float
     opened: int
-    """Sequence number of the application that set the weight."""
+    """Sequence number of the application that set the client's weight."""
 
 
 _COUNTER: Fields = {
@@ -79,7 +79,7 @@ class ClientCounters:
         return iter(self._counters)
 
     def level(self, client: ClientId) -> KvTokenTime:
-        """Return the counter of a client; 0 if it is unknown."""
+        """Return the counter of a client; 0 if the client is unknown."""
         counter = self._counters.get(client)
         return 0 if counter is None else counter.value
 
@@ -88,13 +88,13 @@ class ClientCounters:
         self._last_left = client
 
     def level_left(self) -> KvTokenTime:
-        """Return the current counter of the last client that left the queue; 0 if none has."""
+        """Return the counter of the last client that left the queue; 0 if no client has left."""
         if self._last_left is None:
             return self._level_left
         return self.level(self._last_left)
 
     def forget(self, client: ClientId) -> None:
-        """Drop a client that will not return; an unknown one is ignored."""
+        """Drop a client that will not return; an unknown client is ignored."""
         if client == self._last_left:
             self._last_left, self._level_left = None, self.level(client)
         self._counters.pop(client, None)
@@ -131,11 +131,11 @@ class Bill:
     charged: KvTokenTime
     """Charge in the unit of h, before the division by the weight."""
     predicted_tokens: Tokens
-    """d̂: output charged on admission, over all its sequences."""
+    """Output d̂ charged on admission, over all sequences of the inference."""
     output_tokens: Tokens
-    """Output so far, a maximum that outlives the scheduler."""
+    """Output tokens so far, a maximum that outlives the scheduler."""
     weight: float
-    """Weight of its client on admission: refunds use the weight of the charge."""
+    """Weight of the client on admission: a refund uses the weight of the charge."""
 
 
 _BILL: Fields = {
@@ -167,12 +167,12 @@ class VtcPolicy(ClientPolicy):
         """
 
     def key(self, client: ClientId, application: Application) -> Key:
-        """Return (counter, first seen)."""
+        """Return the sort key (counter, first seen) of a client."""
         counter = self.counters[client]
         return (counter.value, counter.first_seen)
 
     def predicted_tokens(self, application: Application, inference: Inference) -> Tokens:
-        """Return d̂, the output tokens charged on admission, over all sequences of an inference."""
+        """Return d̂, the output tokens charged on admission, over an inference's sequences."""
         return 0
 
     def produced(self, client: ClientId, output_tokens: Tokens, choices: int) -> None:
@@ -194,7 +194,7 @@ class VtcPolicy(ClientPolicy):
         return (client,)
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Charge h(p, d̂), unless an earlier admission was charged (Alg. 3, line 25)."""
+        """Charge h(p, d̂), unless an earlier admission was charged (VTC, Alg. 3, line 25)."""
         self._returning.clear()
         bills = self._bills.setdefault(application.application_id, {})
         if inference.request_id in bills:
@@ -202,7 +202,7 @@ class VtcPolicy(ClientPolicy):
         client = self.client(application)
         made = inference.output_tokens
         bill = Bill(
-            # without the tokens made before this policy
+            # tokens that were made before this policy was in force are not charged
             self._cost_so_far(inference, made) - self._cost_so_far(inference, 0),
             self.predicted_tokens(application, inference),
             made,
@@ -215,7 +215,7 @@ class VtcPolicy(ClientPolicy):
         return (client,)
 
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
-        """Charge the tokens beyond those already charged (Alg. 2, line 31; Alg. 3, line 36)."""
+        """Charge the tokens beyond those charged before (Alg. 2, line 31; Alg. 3, line 36)."""
         changed: dict[ClientId, None] = {}
         for delivery in deliveries:
             application = self.context.application(delivery.application_id)
@@ -223,7 +223,7 @@ class VtcPolicy(ClientPolicy):
             g, worth = delivery.tokens_after, delivery.worth(self._cost)
             bill = bills.get(delivery.request_id)
             if bill is None:
-                # Admitted by another policy, or by a scheduler that died before it was saved.
+                # Another policy, or a scheduler that died before a save, admitted the inference.
                 charged = worth - delivery.cost(self._cost)
                 weight = self.counters.see(self.client(application), application).weight
                 bill = bills[delivery.request_id] = Bill(charged, 0, g, weight)
@@ -233,11 +233,11 @@ class VtcPolicy(ClientPolicy):
         return list(changed)
 
     def left(self, client: ClientId) -> None:
-        """Record the client that left the queue last (Alg. 2, line 10)."""
+        """Record the client that left the queue last (VTC, Alg. 2, line 10)."""
         self.counters.leave(client)
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Refund h(p, d̂) − h(p, d) if the output was shorter than predicted (Alg. 3, line 38)."""
+        """Refund h(p, d̂) − h(p, d) if the output was shorter than d̂ (VTC, Alg. 3, line 38)."""
         bills = self._bills.get(application.application_id, {})
         bill = bills.pop(inference.request_id, None)
         if bill is None:
@@ -259,7 +259,7 @@ class VtcPolicy(ClientPolicy):
         self._bills.pop(application_id, None)
 
     def forget_client(self, client: ClientId) -> None:
-        """Drop the client's counter."""
+        """Drop the counter of a client."""
         self.counters.forget(client)
         self._returning.pop(client, None)
 
@@ -283,7 +283,7 @@ class VtcPolicy(ClientPolicy):
         }
 
     def take_over(self, counted: Mapping[str, Any]) -> None:
-        """Restore the counts.
+        """Restore the counters, the bills and the waiting clients.
 
         Waiting inferences are submitted again, in any order, without lifts.
         """
@@ -298,9 +298,8 @@ class VtcPolicy(ClientPolicy):
 
     def _least_waiting(self) -> KvTokenTime | None:
         """Return the least counter of the waiting clients, or None."""
-        waiting = list(self._returning)  # empty except for a few seconds after a restart
-        # The queue is in the order of the counters. Only during a change to this policy may it
-        # return an unknown client; all counters are 0 then.
+        waiting = list(self._returning)  # the set is empty except for a few seconds after a restart
+        # While the policy changes, the queue may return an unknown client; all counters are 0 then.
         first = self.context.clients.first_client()
         if first is not None:
             waiting.append(first)
@@ -310,7 +309,7 @@ class VtcPolicy(ClientPolicy):
         return inference.cost(self._cost, output_tokens)
 
     def _charge_up_to(self, application: Application, bill: Bill, worth: KvTokenTime) -> None:
-        """Charge up to h = `worth`; a counter falls by refunds only."""
+        """Charge an inference up to h = `worth`; a counter falls by refunds only."""
         due = worth - bill.charged
         if due > 0:
             counter = self.counters.see(self.client(application), application)
@@ -324,11 +323,11 @@ def _read_bill(bills: RecordReader, request_id: str) -> Bill:
 
 
 _REMEMBERED = 5
-"""Number of last outputs of which a prediction is the mean: VTC, Sec. 5.1."""
+"""Number of last outputs whose mean is the prediction: VTC, Sec. 5.1."""
 
 
 class VtcPredictPolicy(VtcPolicy):
-    """VTC with d̂ the mean of the client's last five outputs; 0 if there is none.
+    """VTC with d̂ the mean of the client's last five outputs; 0 before the first output.
 
     The outcome of an inference is ignored: one cancelled midway counts with the output that it
     produced. The mean is over sequences, multiplied by an inference's number of sequences and
@@ -341,7 +340,7 @@ class VtcPredictPolicy(VtcPolicy):
         """(output tokens, sequences) of each client's last inferences."""
 
     def predicted_tokens(self, application: Application, inference: Inference) -> Tokens:
-        """Return the mean of the last outputs."""
+        """Return the mean of the client's last outputs."""
         outputs = self._outputs.get(self.client(application))
         if outputs is None:
             return 0
@@ -349,12 +348,12 @@ class VtcPredictPolicy(VtcPolicy):
         return round(inference.choices * tokens / sum(choices for _, choices in outputs))
 
     def produced(self, client: ClientId, output_tokens: Tokens, choices: int) -> None:
-        """Add the output to the client's last ones."""
+        """Add an output to the client's last outputs."""
         outputs = self._outputs.setdefault(client, deque(maxlen=_REMEMBERED))
         outputs.append((output_tokens, choices))
 
     def forget_client(self, client: ClientId) -> None:
-        """Drop the client's counter and outputs."""
+        """Drop the counter and the last outputs of a client."""
         super().forget_client(client)
         self._outputs.pop(client, None)
 
@@ -371,24 +370,24 @@ class VtcPredictPolicy(VtcPolicy):
 
 
 class VtcOraclePolicy(VtcPolicy):
-    """VTC with d̂ the true length, or the predicted one if the truth is unknown, as in service."""
+    """VTC with d̂ the true length, or the predicted length if the truth is unknown."""
 
     def predicted_tokens(self, application: Application, inference: Inference) -> Tokens:
-        """Return the true length, or the predicted one if it is unknown."""
+        """Return the true length, or the predicted length if the true length is unknown."""
         if inference.true_output_tokens is None:
             return inference.predicted_output_tokens
         return inference.true_output_tokens
 
 
 class VtcNoisyPolicy(VtcOraclePolicy):
-    """VTC with d̂ uniform over the whole numbers of [0.5 d, 1.5 d], d that of `vtc-oracle`."""
+    """VTC with d̂ uniform over the whole numbers of [0.5 d, 1.5 d], d as in `vtc-oracle`."""
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (*VtcOraclePolicy.OPTIONS, Option("seed", 0, whole(0)))
 
     def predicted_tokens(self, application: Application, inference: Inference) -> Tokens:
         """Return a number drawn once per inference, the same in every run with this seed."""
         length = super().predicted_tokens(application, inference)
-        # An inference's id is unique only in its application.
+        # the id of an inference is unique only in its application
         name = repr((self.options.own["seed"], inference.application_id, inference.inference_id))
         drawn = int.from_bytes(hashlib.sha256(name.encode()).digest())
         least, most = (length + 1) // 2, 3 * length // 2

@@ -126,6 +126,8 @@ def test_position_walks_over_no_contexts(monkeypatch: pytest.MonkeyPatch) -> Non
     driver = core_with_idle_context()
     gate = driver.core.ledger.gate
     assert gate is not None
-    monkeypatch.setattr(gate, "_counts", lambda *_: pytest.fail("the contexts are walked"))
+    monkeypatch.setattr(
+        gate, "_counts_for_place", lambda *_: pytest.fail("the contexts are walked")
+    )
 
     assert 0 == driver.core.outlooks.position(driver.inference("first1"))

@@ -18,15 +18,17 @@ from justitia_ray.core.records import Fields, RecordReader, read_fields
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
 _GATHERED_ITERATIONS = 32
-"""Number of iterations during which a cohort gathers: about a second of a 7B model on an A10G."""
+"""Number of iterations during which a cohort of inferences gathers before it starts: about a second
+of a 7B model on an A10G.
+"""
 
 
 class _Cohort(NamedTuple):
-    """A cohort in flight."""
+    """Inferences that VTC would have started together, and would be running now."""
 
     until: Seconds
     rate: float
-    """Service per second."""
+    """Service per second of the inferences in flight."""
 
 
 _COHORT: Fields = {"until": RecordReader.number, "rate": RecordReader.positive}
@@ -38,7 +40,7 @@ _GATHERING: Fields = {
 
 
 class Flights:
-    """The first inferences, at most one per application, and the cohorts.
+    """First inferences of applications, and cohorts of later ones, that VTC would be running.
 
     A change costs O(log N), a sum O(1).
 
@@ -71,11 +73,11 @@ class Flights:
 
     @property
     def held_rate(self) -> float:
-        """Service per second of everything that holds memory, including the gathering cohort."""
+        """Return the service per second of all inferences with memory, gathering ones included."""
         return self.rate + self._gathered_rate
 
     def rest(self, now: Seconds) -> KvTokenTime:
-        """Return the remaining service of all; no flight has ended before `now`."""
+        """Return the remaining service of all flights, of which none has ended before `now`."""
         flying = self._rate_to_end - self.rate * now if self._first or self._cohorts else 0
         return flying + self._gathered
 
@@ -87,7 +89,7 @@ class Flights:
         since: Seconds,
         until: Seconds,
     ) -> None:
-        """Start the flight of an application's first inference, in place of its earlier one."""
+        """Start the flight of an application's first inference, in place of an earlier flight."""
         self.end(name)
         rate = service / (until - since)
         self._first[name] = (until, rate)
@@ -95,18 +97,18 @@ class Flights:
         self._add_rate(until, rate)
 
     def end(self, name: ApplicationId) -> None:
-        """End the flight of an application's first inference, if there is one."""
+        """End the flight of an application's first inference, if there is a flight."""
         if (flight := self._first.pop(name, None)) is not None:
             self._by_end.drop(name)
             self._subtract_rate(*flight)
 
     @property
     def gathers(self) -> bool:
-        """Whether a cohort gathers."""
+        """Return whether a cohort gathers now."""
         return self._gathers_until < math.inf
 
     def open(self, now: Seconds, iteration_s: Seconds) -> None:
-        """Let a cohort gather from now on, unless one does."""
+        """Let a cohort gather from now on, unless a cohort gathers already."""
         if not self.gathers:
             self._gathers_until = now + _GATHERED_ITERATIONS * iteration_s
             self._find_next()
@@ -120,7 +122,7 @@ class Flights:
     def pass_next(self) -> ApplicationId | None:
         """Process the next change; return the application whose first inference ended, or None."""
         if self._gathers_until == self.next_change:
-            self._set_off()
+            self._start_gathered_cohort()
         elif self._cohorts and self._cohorts[0].until == self.next_change:
             self._subtract_rate(*heapq.heappop(self._cohorts))
         else:
@@ -131,7 +133,7 @@ class Flights:
         return None
 
     def state(self) -> dict[str, Any]:
-        """Return the cohorts as JSON; first inferences are in the records of their shadows."""
+        """Return the cohorts as JSON; records of shadows contain the first inferences."""
         gathering = None
         if self.gathers:
             values = (self._gathered, self._gathered_rate, self._gathers_until)
@@ -157,7 +159,7 @@ class Flights:
             self._add_cohort(cohort)
         self._find_next()
 
-    def _set_off(self) -> None:
+    def _start_gathered_cohort(self) -> None:
         """Let the gathering cohort depart, if it has any service."""
         since, service, rate = self._gathers_until, self._gathered, self._gathered_rate
         self._gathered = self._gathered_rate = 0
@@ -179,7 +181,7 @@ class Flights:
     def _subtract_rate(self, until: Seconds, rate: float) -> None:
         self.rate -= rate
         self._rate_to_end -= rate * until
-        if not self._first and not self._cohorts:  # exactly 0, whatever the rounding
+        if not self._first and not self._cohorts:  # set exactly 0, whatever the rounding
             self.rate = self._rate_to_end = 0
         self._find_next()
 

@@ -30,60 +30,70 @@ if TYPE_CHECKING:
     from justitia_ray.core.policies.base import Delivery
 
 _MARGIN_ITERATIONS = 150
-"""Maximum number of iterations by which an application is urgent before its longest path must
+"""Maximum number of iterations by which an application becomes urgent before its longest path must
 begin: 4.5 s of a 7B model on an A10G.
 """
-_BAND = 2.0
-"""Factor by which rates may change before a place in the order of urgency is invalid."""
-_RENEWED_FROM = 1.5
-"""Factor from which on the places are updated, one for each inference that a report names."""
+_VALID_RATE_FACTOR = 2.0
+"""Factor by which rates may change before an application's place in the order of urgency is
+invalid.
+"""
+_UPDATE_RATE_FACTOR = 1.5
+"""Factor from which on the places are updated, one place for each inference that a report names."""
 
 
-def _with_margin(path: CriticalPath) -> CriticalPath:
-    """Return a path with the margin: how long before its deadline an application is urgent."""
+def _length_with_margin(path: CriticalPath) -> CriticalPath:
+    """Return a path's length plus the margin by which an application is urgent earlier."""
     margin = min(_MARGIN_ITERATIONS, path.iterations)
     return CriticalPath(path.iterations + margin, path.gap_s)
 
 
 class _Rates(NamedTuple):
-    """Rates for which places in the order of urgency were computed."""
+    """Rates for which the places of applications in the order of urgency were computed."""
 
     kv_per_s: float
     iteration_s: Seconds
     density: float
 
-    def is_near(self, other: _Rates, band: float = _BAND) -> bool:
-        """Return whether no rate differs from its counterpart by more than the band."""
+    def is_near(self, other: _Rates, band: float = _VALID_RATE_FACTOR) -> bool:
+        """Return whether no rate differs from the same rate of `other` by more than the band."""
         for here, there in zip(self, other, strict=True):
             if here != there and not (there and 1 / band < here / there < band):
                 return False
         return True
 
     def least_wait_s(self, levels: float, own_density: float) -> Seconds:
-        """Return the least time in which X rises by these levels, within the band."""
-        return levels * (self.density / _BAND + own_density) / (self.kv_per_s * _BAND)
+        """Return the least time in which X rises by these levels, if rates stay in the band."""
+        return (
+            levels
+            * (self.density / _VALID_RATE_FACTOR + own_density)
+            / (self.kv_per_s * _VALID_RATE_FACTOR)
+        )
 
     def least_s(self, iterations: float) -> Seconds:
         """Return the least time of these iterations within the band; they may be negative."""
-        factor = 1 / _BAND if iterations > 0 else _BAND
+        factor = 1 / _VALID_RATE_FACTOR if iterations > 0 else _VALID_RATE_FACTOR
         return iterations * self.iteration_s * factor
 
 
 class _Candidate(NamedTuple):
-    """An application that may be urgent, with values that cheaply exclude it.
+    """An application that may be urgent, with values by which it is cheaply excluded.
 
     It is urgent `lead` before its last inference starts under VTC.
     """
 
     shadow: Shadow
     level_of_end: float
-    """Level before which that inference does not start; 0: no level delays it."""
+    """Level of X before which the application's last inference does not start; 0: no level delays
+    its start.
+    """
     lead: CriticalPath
-    """Time by which urgency precedes that start: iterations (may be negative) and tool gap."""
+    """Time by which urgency begins before the start of the last inference: iterations (may be
+    negative) and tool gap.
+    """
 
 
 class ForetoldVtc:
-    """Deadlines of live applications by a shadow of VTC, and which applications are urgent.
+    """Predicts when VTC would end each application, and which applications are urgent.
 
     A policy passes on its hooks, in their order; `now` never falls. Between two queries each event
     costs O(log N), and O(n) for an application with n stages. `urgent` costs O(c) for c candidates,
@@ -126,13 +136,13 @@ class ForetoldVtc:
     # --- hooks
 
     def arrived(self, application: Application, now: Seconds) -> None:
-        """Create a shadow with the expected stages, unless there are none or one exists."""
+        """Create an application's shadow from its expected stages, unless one exists."""
         if application.application_id not in self._stages:
             self._begin_shadow(application)
             self._renew_shadow(application, now)
 
     def reweighed(self, application: Application, now: Seconds) -> None:
-        """Update the weight of an application; each submission also does this."""
+        """Update the weight of an application; each submission also updates the weight."""
         if application.application_id in self._stages:
             self._renew_shadow(application, now)
 
@@ -153,19 +163,19 @@ class ForetoldVtc:
         self.pace.begin(inference.request_id, now)
 
     def adopted(self, inference: Inference, now: Seconds) -> None:
-        """Record an inference that was leased before and runs; called after `submitted`."""
+        """Record a running inference that was leased before; called after `submitted`."""
         told_at = self._told_before.get(inference.application_id, {})
         request_id = inference.request_id
         self.pace.begin(request_id, now, told_at.pop(request_id, None))
 
     def served(self, deliveries: Sequence[Delivery], now: Seconds) -> None:
-        """Raise the level by the service of a report, and measure the pace."""
+        """Raise level X by the service of a report, and measure the pace."""
         self._found = None
         self._may_renew += len(deliveries)
         self._advance_shadows(self.pace.observe(deliveries, now), now)
 
     def ended(self, application: Application, inference: Inference, now: Seconds) -> None:
-        """Count the true sizes of an inference; one without output is dropped."""
+        """Count the true sizes of an ended inference; drop an inference without output."""
         self.pace.leave(inference.request_id)
         stages = self._stages.get(application.application_id)
         if stages is None:
@@ -176,7 +186,7 @@ class ForetoldVtc:
         self._renew_shadow(application, now)
 
     def application_ended(self, application: Application, now: Seconds) -> None:
-        """Drop the application's deadline; its shadow runs until VTC would have finished it."""
+        """Drop an application's deadline; its shadow runs until VTC would have finished it."""
         name = application.application_id
         stages = self._stages.get(name)
         if stages is None:
@@ -203,7 +213,7 @@ class ForetoldVtc:
         return self.clock.ends_at(application_id, now)
 
     def critical_path(self, application_id: ApplicationId) -> CriticalPath:
-        """Return the longest remaining path of an application, by the known stages.
+        """Return the longest remaining path of an application, by its known stages.
 
         A running call counts as a whole, because urgency matters only for waiting inferences.
         """
@@ -211,7 +221,7 @@ class ForetoldVtc:
         return CriticalPath(0, 0) if stages is None else stages.path()
 
     def is_urgent(self, application_id: ApplicationId, now: Seconds) -> bool:
-        """Return whether only its longest path and the margin fit before its deadline."""
+        """Return whether only the longest path and the margin fit before the deadline."""
         deadline = self.deadline(application_id, now)
         return deadline is not None and self._is_urgent(application_id, deadline, now)
 
@@ -227,7 +237,7 @@ class ForetoldVtc:
         """
         if self._found is not None and self._found[0] == now:
             return self._found[1]
-        self._place_moved()
+        self._sort_changed_applications()
         for heap, reached in ((self._by_level, self.clock.level), (self._by_time, now)):
             while (name := heap.first()) is not None and heap.key(name)[0] <= reached:
                 heap.drop(name)
@@ -245,7 +255,7 @@ class ForetoldVtc:
     # --- durable state
 
     def state(self) -> dict[str, Any]:
-        """Return level, memory and pace, and the shadows of ended applications, as JSON."""
+        """Return level X, memory, pace, and the shadows of ended applications, as JSON."""
         clock = self.clock
         shadows = clock.shadows.items()
         return {
@@ -258,7 +268,7 @@ class ForetoldVtc:
         }
 
     def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
-        """Return a live application's state as JSON, without running inferences; None if unknown.
+        """Return a live application's state, without running inferences, as JSON; or None.
 
         Running inferences are submitted again after a restart.
         """
@@ -276,7 +286,7 @@ class ForetoldVtc:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore a result of `state`, into an object without events.
+        """Restore a result of `state`, before any event.
 
         From a state of release 0.2.0, with another kind of shadow, only the pace is restored.
 
@@ -316,23 +326,23 @@ class ForetoldVtc:
         self._told_before[name] = told_at
 
     def _is_urgent(self, name: ApplicationId, deadline: Seconds, now: Seconds) -> bool:
-        path = _with_margin(self.critical_path(name))
+        path = _length_with_margin(self.critical_path(name))
         return now >= deadline - path.seconds(self.pace.iteration_s)
 
     def _begin_shadow(self, application: Application) -> None:
-        """Start with the expected stages; an ended application of this id is dropped."""
+        """Start a shadow with the expected stages; drop an ended application of this id."""
         self.clock.remove(application.application_id)
         self._stages[application.application_id] = KnownStages(application.expected_stages)
 
     def _advance_shadows(self, amount: KvTokenTime, now: Seconds) -> None:
-        """Let service flow, with the current KV memory."""
+        """Let service flow to all shadows, with the current KV memory."""
         kv_tokens = self._kv_tokens()
         if kv_tokens is not None:
             self.clock.kv_tokens = kv_tokens
         self.clock.advance(amount, now)
 
     def _renew_shadow(self, application: Application, now: Seconds) -> None:
-        """Update the shadow to the stages as currently known."""
+        """Update an application's shadow to the stages as currently known."""
         self._found = None
         name = application.application_id
         self._advance_shadows(0, now)
@@ -342,11 +352,9 @@ class ForetoldVtc:
             self.clock.change(name, stages, application.weight)
         else:
             self.clock.add(name, application.weight, application.sequence, stages)
-        self.clock.advance(
-            0, now
-        )  # the application may be through with its stage, or its last inference may start
+        self.clock.advance(0, now)
 
-    def _place_moved(self) -> None:
+    def _sort_changed_applications(self) -> None:
         """Sort the applications that changed, and some or all others if the rates have changed."""
         moved = self.clock.take_moved()
         if self.pace.kv_per_s is None:
@@ -358,7 +366,7 @@ class ForetoldVtc:
         elif self._to_renew and self._former is not None and not rates.is_near(self._former):
             moved += self._to_renew
             self._to_renew = {}
-        elif not self._to_renew and not rates.is_near(self._rates, _RENEWED_FROM):
+        elif not self._to_renew and not rates.is_near(self._rates, _UPDATE_RATE_FACTOR):
             self._former, self._rates = self._rates, rates
             self._to_renew = dict.fromkeys(self.clock.shadows)
         for _ in range(min(max(1, self._may_renew), len(self._to_renew))):
@@ -369,8 +377,11 @@ class ForetoldVtc:
                 self._sort_candidate(name, self._rates)
 
     def _urgent_before_start(self, name: ApplicationId) -> CriticalPath:
-        """Return how long before the start of its last inference an application is urgent."""
-        path, tail = _with_margin(self._stages[name].path()), self.clock.shadows[name].stages[-1]
+        """Return how long before the start of its last inference an application becomes urgent."""
+        path, tail = (
+            _length_with_margin(self._stages[name].path()),
+            self.clock.shadows[name].stages[-1],
+        )
         return CriticalPath(path.iterations - tail.output_tokens, path.gap_s)
 
     def _candidate_of(self, name: ApplicationId) -> _Candidate:
@@ -381,7 +392,7 @@ class ForetoldVtc:
         return _Candidate(shadow, level, self._urgent_before_start(name))
 
     def _close_candidates(self) -> list[ApplicationId]:
-        """Return the candidates that may be urgent, as X does not delay their last start enough."""
+        """Return the candidates that may be urgent: X does not delay their last start enough."""
         if (kv_per_s := self.pace.kv_per_s) is None:
             return []
         level, iteration_s = self.clock.level, self.pace.iteration_s

@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 
 class CriticalPath(NamedTuple):
-    """The longest path that an application still has to complete."""
+    """The longest path of inferences and tool gaps that an application still has to complete."""
 
     iterations: float
     gap_s: Seconds
 
     def seconds(self, iteration_s: Seconds) -> Seconds:
-        """Return the time of the path on replicas of this pace."""
+        """Return the seconds of the path on replicas of a given pace."""
         return self.iterations * iteration_s + self.gap_s
 
 
 class Call(NamedTuple):
-    """Sizes of an inference: predicted until it ends, then true."""
+    """Sizes of an inference: predicted until the inference ends, then true."""
 
     compute_tokens: float
     kv_token_time: KvTokenTime
@@ -48,20 +48,20 @@ def call_of(inference: Inference, output_tokens: Tokens) -> Call:
 
 @dataclass(slots=True)
 class _Submitted:
-    """Submitted calls of one stage. A change is O(1), except of the longest call."""
+    """Submitted inferences of one stage. A change is O(1), except of the longest inference."""
 
     ended: ExpectedStage = UNKNOWN_STAGE
-    """Sums over ended calls, without those that produced nothing."""
+    """Sums over the ended inferences that produced output."""
     running: dict[RequestId, Call] = field(default_factory=dict)
-    """Calls that have not ended."""
+    """Inferences of the stage that have not ended."""
     compute_tokens: float = 0
     kv_token_time: KvTokenTime = 0
-    """Sums over the running calls; exact, because all terms are whole numbers."""
+    """Sums over the running inferences; exact, because all terms are whole numbers."""
     iterations: int = 0
-    """Length of the longest running call."""
+    """Length of the longest running inference, in iterations."""
 
     def begin(self, request_id: RequestId, call: Call) -> None:
-        """Add a call, or replace it."""
+        """Add an inference to the stage, or replace it."""
         self.remove(request_id)
         self.running[request_id] = call
         self.compute_tokens += call.compute_tokens
@@ -69,7 +69,7 @@ class _Submitted:
         self.iterations = max(self.iterations, call.iterations)
 
     def remove(self, request_id: RequestId) -> None:
-        """Remove a call that has not ended; an unknown one is ignored."""
+        """Remove an inference that has not ended; an unknown one is ignored."""
         call = self.running.pop(request_id, None)
         if call is None:
             return
@@ -79,7 +79,7 @@ class _Submitted:
             self.iterations = max([one.iterations for one in self.running.values()], default=0)
 
     def end(self, call: Call) -> None:
-        """Count the true sizes of an ended call."""
+        """Count the true sizes of an ended inference."""
         ended = self.ended
         self.ended = ExpectedStage(
             ended.inferences + 1,
@@ -90,7 +90,7 @@ class _Submitted:
         )
 
     def sums(self) -> ExpectedStage:
-        """Return the sums over all calls."""
+        """Return the sums over all inferences of the stage."""
         ended = self.ended
         if not self.running:
             return ended
@@ -104,7 +104,7 @@ class _Submitted:
 
 
 class KnownStages:
-    """The stages of one application: expected and submitted ones.
+    """Stages of one application: expected stages, and stages with submitted inferences.
 
     `all` and `path` are cached until a change; a change of a stage that has begun is O(1) for
     `all`, and O(stages) for `path`.
@@ -122,11 +122,11 @@ class KnownStages:
 
     @property
     def has_calls(self) -> bool:
-        """Whether it has submitted any call that counts."""
+        """Return whether the application has submitted any inference that counts."""
         return any(stage.running or stage.ended.inferences for stage in self.submitted)
 
     def running(self) -> Iterator[RequestId]:
-        """Yield the calls that have not ended."""
+        """Yield the inferences that have not ended."""
         for stage in self.submitted:
             yield from stage.running
 
@@ -137,17 +137,17 @@ class KnownStages:
             self._all = self._path = None
 
     def expect_no_more(self) -> None:
-        """Drop expected stages without submitted calls."""
+        """Drop expected stages without submitted inferences."""
         self.expect(self._expected[: len(self.submitted)])
 
     def begin(self, stage: int, request_id: RequestId, call: Call) -> None:
-        """Add a call to its stage, or replace it there."""
+        """Add an inference to its stage, or replace it in the stage."""
         self._extend_to(stage)
         self.submitted[stage].begin(request_id, call)
         self._update_stage(stage)
 
     def end(self, stage: int, request_id: RequestId, call: Call | None) -> None:
-        """Record that a call has ended, with its true sizes; None if it produced nothing."""
+        """Record that an inference has ended, with its true sizes; None if it produced nothing."""
         self._extend_to(stage)
         self.submitted[stage].remove(request_id)
         if call is not None:
@@ -162,7 +162,7 @@ class KnownStages:
         return self._all
 
     def path(self) -> CriticalPath:
-        """Return the longest path from the running calls to the end."""
+        """Return the longest path from the running inferences to the application's end."""
         if self._path is None:
             present = len(self.submitted) - 1
             longest: float = max([stage.iterations for stage in self.submitted], default=0)
@@ -205,7 +205,7 @@ class KnownStages:
         return stage if stage.gap_s == expected.gap_s else stage._replace(gap_s=expected.gap_s)
 
     def _missing_calls(self, number: int) -> float:
-        """Return the number of calls still expected at a stage; 0 once one of them has ended.
+        """Return the number of inferences still expected at a stage; 0 after one has ended.
 
         Calls that belong together are submitted one by one; otherwise the shadow would complete a
         stage at its first call.

@@ -55,7 +55,7 @@ class Pace:
         self._told_at[request_id] = now if told_at is None else told_at
 
     def told_at(self, request_ids: Iterable[RequestId]) -> dict[RequestId, Seconds]:
-        """Return the times of the last reports, or leases, of those that run."""
+        """Return the times of the last reports, or leases, of the running inferences."""
         return {name: self._told_at[name] for name in request_ids if name in self._told_at}
 
     def leave(self, request_id: RequestId) -> None:
@@ -63,7 +63,7 @@ class Pace:
         self._told_at.pop(request_id, None)
 
     def observe(self, deliveries: Iterable[Delivery], now: Seconds) -> KvTokenTime:
-        """Count the service of a report; return its sum, without service booked before.
+        """Count the service of a report; return the sum without service booked before.
 
         Inferences without a recorded lease count only for the service.
         """
@@ -83,7 +83,7 @@ class Pace:
         return service
 
     def state(self) -> dict[str, Any]:
-        """Return the sums as JSON."""
+        """Return the sums of the measurement as JSON."""
         return {name: getattr(self, f"_{name}") for name in _SUMS}
 
     def restore(self, state: Mapping[str, Any]) -> None:

@@ -37,14 +37,16 @@ from justitia_ray.units import (
     VirtualTime,
 )
 
-_MOST_MOVED = 1024
-"""Maximum number of changed accounts that are not in the slack yet, without a query."""
-_CAUGHT_UP = 4
-"""Number of changed accounts that a query without need of slack puts in the slack of a tenant."""
+_MAXIMUM_UNCOUNTED_CHANGES = 1024
+"""Maximum number of changed accounts that are not in the slack yet, if no query needs the slack."""
+_CHANGES_COUNTED_PER_QUERY = 4
+"""Number of changed accounts that are put into a tenant's slack by a query that does not need the
+slack.
+"""
 
 
 class Guard:
-    """Applications that would end later than under VTC unless they go first, and their budget.
+    """Urgent applications, which without overtaking end later than under VTC; their budget.
 
     Args:
         foretold: Predicts the end under VTC.
@@ -66,7 +68,7 @@ class Guard:
         self._application = application
 
     def is_urgent(self, name: ApplicationId) -> bool:
-        """Return whether an application is urgent."""
+        """Return whether an application is urgent: it would otherwise end later than under VTC."""
         return self._foretold.is_urgent(name, self._now())
 
     def urgent(self) -> list[ApplicationId]:
@@ -78,27 +80,27 @@ class Guard:
 
 
 class Promised(NamedTuple):
-    """Guarantee of an application, and its remaining work."""
+    """Guarantee of an application, and the remaining work of the application."""
 
     finish: VirtualTime
     sequence: int
     weight: float
     remaining: KvTokenTime
     is_live: bool
-    """Whether it may request more."""
+    """Whether the application is live and may request more."""
 
 
 class Promises(Protocol):
-    """Interface of the accounts that the order uses."""
+    """Interface of the accounts that an order with overtaking uses."""
 
     def watch(self) -> dict[ApplicationId, None]:
         """Return the set in which changed applications are recorded, at first all of them."""
 
     def advance(self, slack: Slack) -> None:
-        """Update slack to the current V and S."""
+        """Update the slack to the current V and S."""
 
     def of(self, name: ApplicationId) -> Promised | None:
-        """Return the guarantee of an application; None if it affects no slack."""
+        """Return the guarantee of an application; None if the application affects no slack."""
 
 
 class GpsPromises:
@@ -108,11 +110,11 @@ class GpsPromises:
         self._share = share
 
     def watch(self) -> dict[ApplicationId, None]:
-        """Let the accounts record changes."""
+        """Return the set in which the accounts record changed applications."""
         return self._share.watch()
 
     def advance(self, slack: Slack) -> None:
-        """Update slack to the root's V, and to the service booked."""
+        """Update the slack to the root's V, and to the service booked."""
         slack.advance(self._share.clock.virtual_time, self._share.served)
 
     def of(self, name: ApplicationId) -> Promised | None:
@@ -144,11 +146,11 @@ class TenantPromises:
         self._name = tenant
 
     def watch(self) -> dict[ApplicationId, None]:
-        """Let the accounts record changes inside the tenant."""
+        """Return the set in which the accounts record changed applications of the tenant."""
         return self._share.watch_tenant(self._name)
 
     def advance(self, slack: Slack) -> None:
-        """Do nothing: slack does not change with virtual time."""
+        """Do nothing, because slack inside a tenant does not change with virtual time."""
 
     def of(self, name: ApplicationId) -> Promised | None:
         """Return F_x and the work remaining at its place; None if no server owes it anything."""
@@ -163,7 +165,7 @@ class TenantPromises:
 
 
 class PassingOrder(LazyHeap):
-    """Applications by F, except those that may overtake."""
+    """Applications in the order of F, except applications that may overtake."""
 
     __slots__ = (
         "_application",
@@ -207,22 +209,23 @@ class PassingOrder(LazyHeap):
         promises.advance(self._slack)
         self._moved = promises.watch()
         self._let_pass: tuple[ApplicationId, KvTokenTime] | None = None
-        """The first application and the slack that it required, if the guard put it first."""
+        """First application and the slack that it required, if the guard put the application first.
+        """
         self._aside: dict[ApplicationId, None] = {}
         """Applications set aside, which still count as waiting in the slack."""
 
     def put(self, name: str, key: Key) -> None:
         """Insert an application by F, or move it."""
         super().put(name, key)
-        if name in self._aside:  # the accounts record its other changes
+        if name in self._aside:  # the accounts record other changes of the application
             del self._aside[name]
         else:
-            self._note_moved(name)
+            self._record_changed_account(name)
 
     def drop(self, name: str) -> None:
         """Remove an application; its remaining charge still counts."""
         super().drop(name)
-        self._note_moved(name)
+        self._record_changed_account(name)
 
     def set_aside(self, name: str) -> None:
         """Remove a waiting application that returns soon, without a change of its slack."""
@@ -231,11 +234,11 @@ class PassingOrder(LazyHeap):
             self._aside[name] = None
 
     def first(self) -> str | None:
-        """Return the first urgent one that may overtake, else the shortest, else the least F."""
+        """Return the first urgent application that may overtake, else the shortest, or least F."""
         self._let_pass = None
         if not len(self):
             return None
-        self._catch_up()
+        self._update_all_slack()
         for name, wanted in self._urgent_applications():
             if self._slack.allows(name, wanted):
                 self._let_pass = (name, wanted)
@@ -260,7 +263,7 @@ class PassingOrder(LazyHeap):
 
     def in_order(self) -> Iterator[str]:
         """Yield the applications in the order of service if nothing changed. O(N log N)."""
-        self._catch_up()
+        self._update_all_slack()
         passing = [
             name for name, wanted in self._urgent_applications() if self._slack.allows(name, wanted)
         ]
@@ -292,19 +295,19 @@ class PassingOrder(LazyHeap):
         inference = self._application(name).waiting.first
         return inference.cost(self._cost, inference.expected_output)
 
-    def _note_moved(self, name: ApplicationId) -> None:
+    def _record_changed_account(self, name: ApplicationId) -> None:
         self._moved[name] = None
-        if len(self._moved) > _MOST_MOVED:
-            self._catch_up()
+        if len(self._moved) > _MAXIMUM_UNCOUNTED_CHANGES:
+            self._update_all_slack()
 
-    def _catch_up(self) -> None:
-        """Update the slack of all changed applications."""
+    def _update_all_slack(self) -> None:
+        """Update the slack of all applications whose account changed."""
         for name in self._moved:
-            self._put_in_slack(name)
+            self._update_slack_of(name)
         self._moved.clear()
         self._promises.advance(self._slack)
 
-    def _put_in_slack(self, name: ApplicationId) -> None:
+    def _update_slack_of(self, name: ApplicationId) -> None:
         self._aside.pop(name, None)
         promised = self._promises.of(name)
         if promised is None:
@@ -323,7 +326,7 @@ class PassingOrder(LazyHeap):
 
 
 class TenantOrder(PassingOrder):
-    """The applications of one tenant by F_x, except those that may overtake inside its share."""
+    """Applications of a tenant by F_x, except applications that may overtake in its share."""
 
     __slots__ = ("_booked", "_share", "_tenant")
 
@@ -356,7 +359,7 @@ class TenantOrder(PassingOrder):
         )
 
     def first(self) -> str | None:
-        """Return the first application by the rules: one that may overtake, or that of least F_x.
+        """Return the tenant's first application: one that may overtake, or that of least F_x.
 
         Slack is updated only if needed: whenever the shortest may overtake, otherwise if any
         application is urgent. Until then a few changed applications are updated per call.
@@ -366,11 +369,11 @@ class TenantOrder(PassingOrder):
         if least is None or len(self) == 1 or self._is_late(least):
             return least
         if self._shortest:
-            self._catch_up()
-        for _ in range(min(_CAUGHT_UP, len(self._moved))):
-            self._put_in_slack(self._moved.popitem()[0])
+            self._update_all_slack()
+        for _ in range(min(_CHANGES_COUNTED_PER_QUERY, len(self._moved))):
+            self._update_slack_of(self._moved.popitem()[0])
         for name, wanted in self._urgent_applications():
-            self._catch_up()
+            self._update_all_slack()
             if self._is_booked(name) or self._slack.allows(name, wanted):
                 self._let_pass = (name, -inf if self._is_booked(name) else wanted)
                 return name
@@ -386,7 +389,7 @@ class TenantOrder(PassingOrder):
         self._let_pass = let_pass
 
     def claim(self) -> ApplicationId | None:
-        """Return the first if its next inference is booked, or needs no booking.
+        """Return the first application if its next inference is booked, or needs no booking.
 
         None: the inference has just been booked at the place of the least F_x; call again.
         """
@@ -424,7 +427,7 @@ class TenantOrder(PassingOrder):
 
 
 class PassingTreeOrder(TreeOrder):
-    """Applications below one top branch, with overtaking inside their tenants."""
+    """Applications below one top branch, with overtaking inside each tenant."""
 
     __slots__ = ()
 

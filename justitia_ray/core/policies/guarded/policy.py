@@ -28,7 +28,8 @@ from justitia_ray.core.records import RecordReader
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime
 
 _RANKS = 1 << 63
-"""Number of results of `rank_preserving_integer`; less this number, a rank comes before all others.
+"""Number of results of `rank_preserving_integer`; a rank less this number comes before all other
+ranks.
 """
 
 
@@ -64,17 +65,17 @@ class GuardedPolicy(JustitiaPolicy, Policy):
 
     @property
     def guard_budget(self) -> KvTokenTime:
-        """B: service that the guard may take from those before an urgent one, token·iterations."""
+        """Return B: service that the guard may take from those before an urgent application."""
         iterations: float = self.options.own["guard_iterations"]
         return iterations * self.context.kv_tokens()
 
     def budget_in(self, tenant: ClientId) -> KvTokenTime:
-        """Return the tenant's part of B by current weight, which the guard may take there."""
+        """Return the part of B, by current weight, that the guard may take inside a tenant."""
         assert self._tenants is not None
         return self._tenants.nodes.part_of(tenant, self.guard_budget)
 
     def order(self) -> LazyHeap:
-        """Return the order by F, or the one with overtaking."""
+        """Return the order by F, or the order with overtaking."""
         self._order_in.clear()
         if not self.lets_pass or self._tenants is not None:
             return super().order()
@@ -145,7 +146,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
             shadow.adopted(inference, self.context.now())
 
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
-        """Pass service to the guard."""
+        """Pass the service of a report to the guard."""
         if self._foretold is not None:
             self._foretold.served(deliveries, self.context.now())
         elif self._foretold_in:
@@ -177,7 +178,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
             self._tenants.unwatch_tenant(application.leaf)
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the guard's shadow, or of each tenant's; {} without a guard."""
+        """Return the state of the guard's shadow, or of one for each tenant; {} without guard."""
         if self._foretold is not None:
             return self._foretold.state()
         if self._tenants is None or not self._guards:
@@ -225,7 +226,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
             order.restore_booked(application.application_id, map(str, booked))
 
     def _shadow_of(self, application: Application) -> ForetoldVtc | None:
-        """Return the shadow that may contain an application, or None."""
+        """Return the guard's shadow that may contain an application, or None."""
         if self._tenants is None:
             return self._foretold
         return self._foretold_in.get(application.leaf)
@@ -240,7 +241,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return LazyHeap() if self._tenants is None else self._tenant_order(tenant)
 
     def _tenant_order(self, tenant: ClientId) -> TenantOrder:
-        """Return the order of a tenant, which is kept while any of its applications is live."""
+        """Return the order of a tenant, kept while any of its applications is live."""
         assert self._tenants is not None
         if tenant not in self._order_in:
             guard = None

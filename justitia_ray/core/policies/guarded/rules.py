@@ -29,7 +29,7 @@ def first_touches_no_promise(core: SchedulerCore) -> Findings:
 
 
 def comes_first(core: SchedulerCore, policy: GuardedPolicy, first: Application) -> Findings:
-    """Check the first of an order with overtaking by the definition of slack. O(N²).
+    """Check the first application of an order with overtaking by the definition of slack. O(N²).
 
     Whether another application is urgent is not checked: only the guard's shadow determines that.
     """
@@ -56,7 +56,7 @@ def _first_of_all(core: SchedulerCore, policy: GuardedPolicy, first: Application
         owed += live[name]
         if live[name] > 0 or application.waiting:
             given = sum(s.weight * max(0, min(s.finish, finish) - virtual_time) for s in active)
-            least_overdue = min(least_overdue, given - owed)  # an upper limit if it is overdue
+            least_overdue = min(least_overdue, given - owed)  # upper limit if overdue
             least = least_overdue if finish > virtual_time else -inf
     tolerance = RELATIVE_TOLERANCE * (owed + 1)
     chosen = first.application_id
@@ -107,7 +107,7 @@ def _first_in_tenant(
         yield chosen == least, (chosen, least), "is first, not of the least tag"
         return
     if any(0 < abs(work(other) - limit) <= tolerance for other, limit in limits.items()):
-        return  # too close for floats: rounding decides
+        return  # the values are too close for floats: rounding decides
     rank = {
         other: (work(other) / share.accounts[other].weight, share.accounts[other].sequence)
         for other, limit in limits.items()

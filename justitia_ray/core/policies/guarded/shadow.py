@@ -53,68 +53,77 @@ from justitia_ray.core.stages import ExpectedStage, read_stages
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
 _AHEAD = 6
-"""An application's own end is predicted as if X had risen by one part in this many more."""
+"""An application's end under VTC is predicted as if level X had risen by one part in this many
+more.
+"""
 
 
 @dataclass(slots=True)
 class Shadow:
-    """An application in the shadow: its current stage, and the part of it that has started."""
+    """An application under VTC: its current stage, and the part of it that has started."""
 
     weight: float
     sequence: int
     stages: list[ExpectedStage]
     came: float = 0
-    """Level at its arrival."""
+    """Level X at the application's arrival."""
     at: int = 0
-    """Stage that it entered last; the number of stages if it has completed all."""
+    """Index of the stage that the application entered last; the number of stages if it has
+    completed all.
+    """
     entered: float = 0
-    """Level at which it entered that stage."""
+    """Level X at which the application entered its current stage."""
     owed: KvTokenTime = 0
     """Service of the first inference of the stage."""
     first_since: Seconds = 0
     """Time at which the first inference of the stage started."""
     first_until: Seconds = 0
-    """Time at which that inference ends."""
+    """Time at which the first inference of the stage ends."""
     first_iteration_s: Seconds = 0
-    """Length of an iteration at that start; later changes of pace do not move its end."""
+    """Length of an iteration when the first inference started; later changes of pace do not move
+    its end.
+    """
     last_started_at: Seconds | None = None
     """Time at which the last inference of the stage started; None: not yet."""
     ready_at: Seconds = 0
-    """Time from which it may enter its next stage; undefined before the last inference has started.
+    """Time from which the application may enter its next stage; undefined before the last inference
+    has started.
     """
     released: bool = False
-    """Whether its application has ended: it is removed when it is through."""
+    """Whether the application has ended: its shadow is removed when it has completed its stages."""
     density: float = 0
-    """ω·k/w if it requests more as X rises, else 0."""
+    """Service that the application requests per level of X, ω·k/w, else 0."""
     lasting: float = 0
     """The density times the mean length of the stage's inferences, in iterations."""
     starting: float = 0
-    """The stage's part of ρ: ω·k/w if inferences of the stage start while X rises; else 0."""
+    """Part of ρ that the stage contributes: ω·k/w if inferences of the stage start while X rises;
+    else 0.
+    """
     starting_lasting: float = 0
-    """`starting` times the mean length of the stage's inferences."""
+    """`starting` times the mean length of the stage's inferences, in iterations."""
 
     @property
     def is_through(self) -> bool:
-        """Whether its last inference has started."""
+        """Return whether the last inference of the application has started."""
         return self.at >= len(self.stages) or (self.is_last and self.last_started_at is not None)
 
     @property
     def is_last(self) -> bool:
-        """Whether no stage follows the current one."""
+        """Return whether no stage follows the current stage."""
         return self.at == len(self.stages) - 1
 
     @property
     def level_of_last(self) -> float:
-        """Y, the level at which the last inference of the stage starts."""
+        """Return Y, the level of X at which the last inference of the stage starts."""
         return self.entered + _levels_of_starts(self.stages[self.at], self.weight)
 
     @property
     def level_of_next(self) -> float:
-        """Level from which on it may enter the next stage."""
+        """Return the level of X from which on the application may enter the next stage."""
         return self.entered + self.stages[self.at].compute_tokens / self.weight
 
     def ahead(self, level: float) -> float:
-        """Return the level used to predict its end when X is at `level`, after its arrival."""
+        """Return the level used to predict the application's end when X is at `level`."""
         return level + (level - self.came) / _AHEAD
 
     def before(self, level: float) -> float:
@@ -129,7 +138,7 @@ class Shadow:
         return self.weight * stage.kv_token_time / stage.compute_tokens
 
     def level_of_end(self) -> float:
-        """Return the lowest level at which the last inference of the last stage can start."""
+        """Return the lowest level of X at which the last inference of the last stage can start."""
         if self.is_last:
             return self.level_of_last
         *between, last = self.stages[self.at + 1 :]
@@ -141,9 +150,9 @@ class Rise(NamedTuple):
     """Predicted rise of level X from now on."""
 
     wait_s: Seconds
-    """Seconds until it rises again."""
+    """Seconds until level X rises again."""
     level_s: Seconds
-    """Seconds per level from then on."""
+    """Seconds per level of X from then on."""
 
 
 class ShadowClock:
@@ -193,7 +202,7 @@ class ShadowClock:
     def add(
         self, name: ApplicationId, weight: float, sequence: int, stages: Sequence[ExpectedStage]
     ) -> None:
-        """Add an application with at least one stage, which it enters now."""
+        """Add an application with at least one stage, which the application enters now."""
         shadow = self.shadows[name] = Shadow(weight, sequence, [*stages], self.level)
         self._enter_stage(name, shadow, 0)
 
@@ -204,7 +213,7 @@ class ShadowClock:
         self._sort_application(name, shadow)
 
     def remove(self, name: ApplicationId) -> None:
-        """Remove an application and its debt at once; an unknown one is ignored."""
+        """Remove an application and its debt at once; an unknown application is ignored."""
         shadow = self.shadows.pop(name, None)
         if shadow is not None:
             self._remove_from_order(name, shadow)
@@ -212,13 +221,13 @@ class ShadowClock:
             self.owed = max(0, self.owed - shadow.owed)
 
     def release(self, name: ApplicationId) -> None:
-        """Remove an application as soon as it is through with its stages."""
+        """Remove an application as soon as it has completed its stages."""
         shadow = self.shadows[name]
         shadow.released = True
         self._forget_released(name, shadow)
 
     def change(self, name: ApplicationId, stages: Sequence[ExpectedStage], weight: float) -> None:
-        """Replace the stages of an application, at least one, and its weight.
+        """Replace the stages of an application, at least one stage, and its weight.
 
         Tokens that it was served in its stage stay served. If it has entered more stages than there
         are now, it is through with all.
@@ -242,7 +251,7 @@ class ShadowClock:
             self._sort_application(name, shadow)
 
     def advance(self, amount: KvTokenTime, now: Seconds) -> None:
-        """Serve `amount` evenly since the last call up to `now`, which is not earlier."""
+        """Serve `amount` evenly from the last call to `now`, which is not earlier."""
         self._now = now if self._now == -math.inf else min(self._now, now)
         lacking = self._process_events()
         while amount > 0 or self._now < now:
@@ -267,7 +276,7 @@ class ShadowClock:
                 self._now = until
                 self.owed -= part
                 if gained > 0:
-                    self._start_what_fits()  # before the events at that time
+                    self._start_what_fits()  # serve up to that time, before the events at that time
             amount -= part
             lacking = self._process_events()
 
@@ -305,7 +314,7 @@ class ShadowClock:
         return now + wait_s + tail_s
 
     def rise(self, kv_per_s: float) -> Rise:
-        """Return how X rises at a pace if no application arrives or ends."""
+        """Return how level X rises at a pace if no application arrives or ends."""
         overdue = max(0, self.owed - self._in_flight())
         return Rise(overdue / kv_per_s, self.density.total / kv_per_s)
 
@@ -319,13 +328,13 @@ class ShadowClock:
         return self.flights.rest(self._now) + free * self._mean_length()
 
     def _mean_length(self) -> float:
-        """Return the iterations of an inference that starts next, if any application waits."""
+        """Return the mean iterations of an inference that starts next, if any application waits."""
         if self._starting.total:
             return self._starting_lasting.total / self._starting.total
         return self._lasting.total / self.density.total
 
     def _start_inferences(self, service: KvTokenTime) -> None:
-        """Start inferences of the stages in which some start as X rises."""
+        """Start inferences of the stages in which inferences start as level X rises."""
         if service:
             self.owed += service
             iteration_s = self.pace.iteration_s
@@ -345,7 +354,7 @@ class ShadowClock:
                 if (name := self.flights.pass_next()) is not None:
                     self._forget_released(name, self.shadows[name])
             while self._by_time.least_value() <= self._now:
-                self._place_first(self._by_time)
+                self._start_first_inference(self._by_time)
             lacking = self._start_what_fits()
             if lacking > 0:
                 return lacking
@@ -354,7 +363,7 @@ class ShadowClock:
     def _start_what_fits(self) -> KvTokenTime:
         """Raise X by the work that may start; return the service missing to the next level."""
         if not self._starting.total:
-            # no application could use more: the debt is at least the remaining work in flight
+            # No application could use more: the debt is at least the remaining work in flight.
             self.owed = max(self.flights.rest(self._now), self.owed)
         level = self._by_level.least_value()
         if level == math.inf:
@@ -368,25 +377,25 @@ class ShadowClock:
         return lacking
 
     def _rise_to_level(self) -> None:
-        """Raise X to the next level, and process the event there."""
+        """Raise X to the next level with an event, and process the event."""
         level = self._by_level.least_value()
         self._start_inferences((level - self.level) * self._starting.total)
         self.level = level
-        self._place_first(self._by_level)
+        self._start_first_inference(self._by_level)
 
-    def _place_first(self, heap: LazyHeap) -> None:
+    def _start_first_inference(self, heap: LazyHeap) -> None:
         name = heap.first() or ""
         self._sort_application(name, self.shadows[name])
 
     def _enter_stage(self, name: ApplicationId, shadow: Shadow, at: int) -> None:
-        """Let an application enter a stage at the current level."""
+        """Let an application enter a stage at the current level of X."""
         shadow.at, shadow.entered, shadow.owed, shadow.last_started_at = at, self.level, 0, None
         shadow.first_since, shadow.first_iteration_s = self._now, self.pace.iteration_s
         self._set_debt(name, shadow)
         self._sort_application(name, shadow)
 
     def _set_debt(self, name: ApplicationId, shadow: Shadow) -> None:
-        """Set the debt for the first inference of its stage, in place of the earlier one."""
+        """Set the debt for a stage's first inference, in place of the earlier debt."""
         stage = shadow.stages[shadow.at]
         levels = stage.compute_tokens / (max(1, stage.inferences) * shadow.weight)
         owed = levels * shadow.ratio()
@@ -397,7 +406,7 @@ class ShadowClock:
         self._start_flight(name, shadow)
 
     def _start_flight(self, name: ApplicationId, shadow: Shadow) -> None:
-        """Start the flight of the first inference of its stage, unless it has ended."""
+        """Start the flight of the first inference of a stage, unless the inference has ended."""
         since, until = shadow.first_since, shadow.first_until
         if until > max(since, self._now):
             self.flights.begin(name, shadow.sequence, shadow.owed, since, until)
@@ -439,7 +448,7 @@ class ShadowClock:
             self._enter_stage(name, shadow, shadow.at + 1)
 
     def _add_requester(self, shadow: Shadow, ratio: float) -> None:
-        """Add an application to those that request more as X rises."""
+        """Add an application to those that request more service as X rises."""
         shadow.density = self.density.add(ratio)
         shadow.lasting = self._lasting.add(ratio * shadow.stages[shadow.at].mean_output_tokens)
 
@@ -466,7 +475,7 @@ class WeightSum:
         self._count = 0
 
     def add(self, term: float) -> float:
-        """Add a term to the sum and return it; a term of 0 is not kept."""
+        """Add a term to the sum and return the term; a term of 0 is not kept."""
         if term:
             self.total += term
             self._count += 1
@@ -503,7 +512,7 @@ def record_of(shadow: Shadow) -> Record:
 
 
 def restored(record: object) -> Shadow:
-    """Return the shadow of a record.
+    """Return the shadow that a durable record describes.
 
     Raises:
         ValueError: If it is not a result of `record_of`.
@@ -516,6 +525,6 @@ def restored(record: object) -> Shadow:
 
 
 def _levels_of_starts(stage: ExpectedStage, weight: float) -> float:
-    """Return the levels from the start of the first inference of a stage to that of its last."""
+    """Return the levels of X between the starts of a stage's first and last inference."""
     inferences = max(1, stage.inferences)
     return stage.compute_tokens * (inferences - 1) / (inferences * weight)

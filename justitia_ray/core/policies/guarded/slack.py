@@ -41,15 +41,15 @@ from justitia_ray.core.policies.guarded.spans import (
 from justitia_ray.units import ApplicationId, KvTokenTime, VirtualTime
 
 _MOST = 48
-"""Maximum number of applications in a block; a larger one is split."""
+"""Maximum number of applications in a block; a larger block is split."""
 _MOST_BLOCKS = 20
-"""Maximum number of blocks in a group; a larger one is split."""
-_CHANGES_A_GROUP = 16
-"""Number of changes for which one more group is summed up, when no search is needed."""
+"""Maximum number of blocks in a group; a larger group is split."""
+_CHANGES_PER_GROUP_SUM = 16
+"""Number of changes after which one more group is summed up, when no search is needed."""
 
 
 class _Answer:
-    """The application that overtakes, and how far slack of others may fall before a new search."""
+    """Application that overtakes, and how far the slack of others may fall before a new search."""
 
     __slots__ = ("_spare", "best")
 
@@ -86,7 +86,7 @@ class _Ranking:
         self._others = names
 
     def __iter__(self) -> Iterator[ApplicationId]:
-        """Yield them from the first on."""
+        """Yield the applications that may overtake, the shortest first."""
         yield from self._found
         for name in self._others:
             self._found.append(name)
@@ -94,7 +94,7 @@ class _Ranking:
 
 
 class Slack:
-    """The applications in the order of their tags, and which of them may overtake others.
+    """Applications in order of tags, with the slack that decides which may overtake.
 
     They are in blocks of some forty, these in groups of some fifteen, the overdue ones apart. A
     change is O(1) or O(block), and makes its group's sums stale. A decision reads every group once,
@@ -112,9 +112,9 @@ class Slack:
         self._overdue: list[Entry] = []
         """Binding applications that GPS has finished, by their tags."""
         self._least_overdue: KvTokenTime | None = None
-        """Least slack of those plus S; None: unknown."""
+        """Least slack of the overdue applications plus S; None: unknown."""
         self._answer: _Answer | None = None
-        """The overtaking application; None: a search is needed."""
+        """The application that overtakes; None: a search is needed."""
         self._by_rank: _Ranking | None = None
         """Further applications that may overtake; None after a change."""
         self._groups_found: list[tuple[Group, KvTokenTime, float]] | None = None
@@ -136,7 +136,7 @@ class Slack:
         binds: bool,
         waits: bool,
     ) -> None:
-        """Put an application at its place, or change it there.
+        """Put an application at its place in the order, or change the application there.
 
         Args:
             name: The application, live or ended before GPS finished it.
@@ -179,7 +179,7 @@ class Slack:
         if entry is None:
             return
         if entry.due_at is None:
-            self._take_out(entry)
+            self._remove_entry(entry)
         else:
             self._overdue.remove(entry)
             self._least_overdue = None
@@ -195,7 +195,7 @@ class Slack:
             finish = entry.key[0]
             if finish > virtual_time:
                 break
-            self._take_out(entry)
+            self._remove_entry(entry)
             if entry.binds:
                 entry.due_at = self._served if finish >= self._virtual_time else -inf
                 insort(self._overdue, entry, key=key_of)
@@ -222,8 +222,8 @@ class Slack:
                     break
             self._answer = _Answer(search)
         elif self._changes:
-            # so that a later search need not recompute all sums that have changed
-            self._sum_up(1 + self._changes // _CHANGES_A_GROUP)
+            # A later search then need not recompute all sums that have changed.
+            self._sum_up_groups(1 + self._changes // _CHANGES_PER_GROUP_SUM)
         self._changes = 0
         best = self._answer.best
         if best is None or best.name not in but:
@@ -313,13 +313,13 @@ class Slack:
         return least
 
     def _group_lines(self) -> list[tuple[Group, KvTokenTime, float]]:
-        """Return each group in order of tags, with the line of everything after it."""
+        """Return each group in order of tags, with the line of everything after the group."""
         if self._groups_found is None:
-            self._sum_up(inf)
+            self._sum_up_groups(inf)
             self._groups_found = lines_of(self._groups, 0, 0)
         return self._groups_found
 
-    def _sum_up(self, most: float) -> None:
+    def _sum_up_groups(self, most: float) -> None:
         """Recompute the sums of at most this many stale groups, last tags first."""
         weight: float = 0
         for group in reversed(self._groups):
@@ -341,7 +341,7 @@ class Slack:
         ):
             self._answer = None
 
-    def _take_out(self, entry: Entry) -> None:
+    def _remove_entry(self, entry: Entry) -> None:
         self._note_change(entry, entry.remaining)
         block, group = entry.block, entry.block.group
         block.remove(entry)

@@ -92,15 +92,15 @@ class Span:
     def refine(
         self, after: KvTokenTime, weight: float
     ) -> tuple[KvTokenTime, Sequence[tuple[Span, KvTokenTime, float]]]:
-        """Return its least slack, except that of the parts returned with it."""
+        """Return the span's least slack, except that of the parts returned with it."""
         raise NotImplementedError
 
     def search(self, search: Search, after: KvTokenTime, weight: float) -> None:
-        """Search the applications of the span."""
+        """Search the applications of the span for the first that may overtake."""
         raise NotImplementedError
 
     def choices(self) -> list[tuple[Rank, Span | Entry]]:
-        """Return its parts with waiting applications, each with the rank of its first."""
+        """Return the span's parts with waiting applications, each with the rank of its first."""
         raise NotImplementedError
 
 
@@ -147,14 +147,14 @@ class Block(Span):
         self._choose_first()
 
     def insert(self, entry: Entry) -> None:
-        """Insert an application without remaining work, not binding."""
+        """Insert an application that has no remaining work and does not bind."""
         insort(self.entries, entry, key=key_of)
         entry.block = self
         self._find_last()
         self._count_weight(entry, 1)
 
     def remove(self, entry: Entry) -> None:
-        """Remove an application."""
+        """Remove an application from the block."""
         del self.entries[bisect_left(self.entries, entry.key, key=key_of)]
         self._find_last()
         self._count_weight(entry, -1)
@@ -166,7 +166,7 @@ class Block(Span):
     def change(
         self, entry: Entry, weight: float, remaining: KvTokenTime, *, binds: bool, waits: bool
     ) -> None:
-        """Change an application at its place.
+        """Change an application at its place in the block.
 
         O(1), unless its weight changes, or it starts to bind, or it is the choice and no longer
         waits or has more remaining work: O(block).
@@ -195,7 +195,7 @@ class Block(Span):
     def refine(
         self, after: KvTokenTime, weight: float
     ) -> tuple[KvTokenTime, Sequence[tuple[Span, KvTokenTime, float]]]:
-        """Return the least slack of applications that bind in it, and no parts. O(block)."""
+        """Return the least slack of applications that bind in the block, and no parts. O(block)."""
         if not (self.is_exact and weight == self.at_weight):
             self.at_weight = weight
             self._find_least()
@@ -226,7 +226,7 @@ class Block(Span):
         return [(entry.rank, entry) for entry in self.entries if entry.waits]
 
     def lacks(self, amount: KvTokenTime, before: Entry, after: KvTokenTime, weight: float) -> bool:
-        """Return whether any that binds before `before` has less slack than `amount`. O(block)."""
+        """Return whether any application that binds before a key has less slack. O(block)."""
         for entry, slack in self.slacks(after, weight):
             if entry is before:
                 return False
@@ -237,7 +237,7 @@ class Block(Span):
     def slacks(
         self, after: KvTokenTime, weight: float
     ) -> Iterator[tuple[Entry, KvTokenTime | None]]:
-        """Yield its applications in order, each with its slack, or None if it does not bind."""
+        """Yield the block's applications in order, each with its slack (None: not binding)."""
         bound = iter(reversed(self._bound_slacks()))
         for entry in self.entries:
             if entry.binds:
@@ -254,7 +254,7 @@ class Block(Span):
         return self._sum_up() if self._bound is None else self._bound
 
     def _sum_up(self) -> list[tuple[KvTokenTime, VirtualTime]]:
-        """Compute the sums over its applications, last first; return the slacks. O(block)."""
+        """Compute the sums over the applications, last first; return the slacks. O(block)."""
         offset: KvTokenTime = 0
         weight: float = 0
         bound: list[tuple[KvTokenTime, VirtualTime]] = []
@@ -288,7 +288,7 @@ class Block(Span):
             self.least -= entry.weight * max(0, finish - self.lowest)
 
     def _extend_bound(self, entry: Entry) -> None:
-        """Extend the bound to an application that binds from now on."""
+        """Extend the bound of the block to an application that binds from now on."""
         finish = entry.key[0]
         own = self.at_weight * finish
         for other in reversed(self.entries):
@@ -317,13 +317,13 @@ class Group(Span):
         self.outdate()
 
     def outdate(self) -> None:
-        """Mark the sums as stale, because a block has changed."""
+        """Mark the sums of the group as stale, because a block has changed."""
         self.is_stale = True
         if self.blocks:
             self.last = self.blocks[-1].last
 
     def split(self, block: Block) -> None:
-        """Replace a block by two halves. O(block)."""
+        """Replace a block of the group by two halves. O(block)."""
         at, half = self.blocks.index(block), len(block.entries) // 2
         halves = [Block(block.entries[:half]), Block(block.entries[half:])]
         for one in halves:
@@ -364,13 +364,13 @@ class Group(Span):
     def refine(
         self, after: KvTokenTime, weight: float
     ) -> tuple[KvTokenTime, Sequence[tuple[Span, KvTokenTime, float]]]:
-        """Return all blocks as parts: the group has no better bound of its slack than they have."""
-        self.is_stale = True  # the caller may improve the bounds of its blocks
+        """Return all blocks as parts, because the group has no better bound of its slack."""
+        self.is_stale = True  # the caller may improve the bounds of the blocks
         return inf, self.lines(after, weight)
 
     def search(self, search: Search, after: KvTokenTime, weight: float) -> None:
-        """Search each block. O(blocks) if their bounds suffice."""
-        self.is_stale = True  # the search may improve the bounds of its blocks
+        """Search each block of the group. O(blocks) if the bounds of the blocks suffice."""
+        self.is_stale = True  # the search may improve the bounds of the blocks
         for line in self.lines(after, weight):
             search.look(*line)
 
@@ -379,12 +379,12 @@ class Group(Span):
         return choices_of(self.blocks)
 
     def lines(self, after: KvTokenTime, weight: float) -> list[tuple[Block, KvTokenTime, float]]:
-        """Return the blocks, each with the line of everything after it."""
+        """Return the blocks, each with the line of everything after the block."""
         return lines_of(self.blocks, after, weight)
 
 
 class Search:
-    """Search for the first by rank of those that may overtake, span after span."""
+    """Search for the first application by rank that may overtake, span after span."""
 
     __slots__ = ("_least", "_loose", "best", "known", "passes_over", "spare")
 
@@ -406,7 +406,7 @@ class Search:
         """Lower bound of all slacks so far."""
 
     def look(self, span: Span, after: KvTokenTime, weight: float) -> None:
-        """Search the next span. O(1) if the bounds suffice."""
+        """Search the next span. O(1) if the bounds of the span suffice."""
         choice, best, bound = span.choice, self.best, span.bound(after, weight)
         if choice is not None and (best is None or choice.rank < best.rank):
             if choice.remaining <= bound and self.has_slack(choice.remaining):
@@ -421,7 +421,7 @@ class Search:
             self.note(span, bound, after, weight)
 
     def would_be_best(self, entry: Entry) -> bool:
-        """Return whether an application has a smaller rank than the best so far."""
+        """Return whether an application has a smaller rank than the best application so far."""
         return self.best is None or entry.rank < self.best.rank
 
     def has_slack(self, wanted: KvTokenTime) -> bool:

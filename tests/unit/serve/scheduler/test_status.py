@@ -304,7 +304,9 @@ def test_status_of_the_head_walks_over_no_contexts(monkeypatch: pytest.MonkeyPat
     driver = full_of_contexts()
     gate = driver.core.ledger.gate
     assert gate is not None
-    monkeypatch.setattr(gate, "_counts", lambda *_: pytest.fail("the contexts are walked"))
+    monkeypatch.setattr(
+        gate, "_counts_for_place", lambda *_: pytest.fail("the contexts are walked")
+    )
 
     assert head_view(driver.core, driver.now) is not None
 
