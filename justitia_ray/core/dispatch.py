@@ -308,7 +308,8 @@ class Leases:
                 self.shares.hold_more(heir, tokens)
         del leases[lease.lease_id]
         if lease.uncomputed_tokens or lease.context is not None:
-            leave_context(replica, inference, lease, self._state.now)
+            state = self._state
+            leave_context(replica, inference, lease, state.now, state.context_growth)
         self._state.applications[inference.application_id].in_flight.discard(inference.request_id)
         inference.lease_id = None
         return lease

@@ -10,6 +10,7 @@ the idle contexts that the start displaces, which are computed again later.
 
 from collections.abc import Iterable, Mapping
 
+from justitia_ray.core.context_growth import ContextGrowth
 from justitia_ray.core.contexts import Context
 from justitia_ray.core.entities import Application, Inference, KnownReplica, Lease
 from justitia_ray.core.prefill import NO_REUSE
@@ -66,7 +67,13 @@ def note_first_token(
         lease.begun_with = lease.context.tokens
 
 
-def leave_context(replica: KnownReplica, inference: Inference, lease: Lease, now: Seconds) -> None:
+def leave_context(
+    replica: KnownReplica,
+    inference: Inference,
+    lease: Lease,
+    now: Seconds,
+    growth: ContextGrowth,
+) -> None:
     """Leave a lease's context in its replica's cache; called after the lease is dropped."""
     replica.uncomputed_tokens -= lease.uncomputed_tokens
     if lease.context is None:
@@ -75,6 +82,8 @@ def leave_context(replica: KnownReplica, inference: Inference, lease: Lease, now
     if not lease.uncomputed_tokens:
         own = _prompt_length(inference)
         left = Context(own, own + inference.output_tokens // inference.choices)
+        if 0 < lease.begun_with < own:
+            growth.add(lease.begun_with, left.tokens)
     lease.context.idle_since = now
     room = replica.unleased_tokens
     name = inference.application_id

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from justitia_ray.core.actions import Action
+from justitia_ray.core.context_growth import ContextGrowth
 from justitia_ray.core.drain import TenantQuota
 from justitia_ray.core.engine_times import EngineTimes
 from justitia_ray.core.entities import (
@@ -285,6 +286,7 @@ class State:
     known_inferences: TenantQuota = field(default_factory=TenantQuota)
     """Inferences that have not ended, and the slots of refused inferences."""
     counters: Counters = field(default_factory=Counters)
+    context_growth: ContextGrowth = field(default_factory=ContextGrowth)
     engine_times: EngineTimes = field(default_factory=EngineTimes)
     """Times of prompt tokens and iterations on replicas with a prefix cache."""
     usage: UsageBook = field(default_factory=UsageBook)

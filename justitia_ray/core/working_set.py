@@ -33,7 +33,7 @@ from justitia_ray.core.state import State
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, Tokens
 
 _FILLED_FRACTION = 0.9
-"""Fraction of the KV memory that the working set may use; the remainder is for growth. On the
+"""Fraction of the KV memory for the working set after one more turn of each context. On the
 recorded sessions at 1.5 times the memory, 0.8 and 1.0 have a mean 11 and 30 % higher.
 """
 _REFUSAL_S: Seconds = 0.25
@@ -225,7 +225,7 @@ class WorkingSet:
     @property
     def room(self) -> Tokens:
         """Return the KV tokens that leases and counted contexts may hold together."""
-        return _shared_room_tokens(self._serving_replicas())
+        return self._room_tokens(self._serving_replicas())
 
     def kept_places(self) -> Iterator[tuple[ApplicationId, Place, KvTokenTime]]:
         """Yield started applications, their places, and the service that they may receive there."""
@@ -290,9 +290,14 @@ class WorkingSet:
     def _serving_replicas(self) -> list[KnownReplica]:
         return [one for one in self._state.replicas.values() if not one.draining]
 
+    def _room_tokens(self, replicas: Iterable[KnownReplica]) -> Tokens:
+        """Return the tokens that leave room for each context to grow by one more turn."""
+        memory = sum(one.capacity.cache_tokens for one in replicas)
+        return int(_FILLED_FRACTION * memory / self._state.context_growth.factor)
+
     def _excess_tokens(self, inference: Inference, replicas: Sequence[KnownReplica]) -> Tokens:
         """Return the KV tokens by which leases and an inference exceed the room; below 0: free."""
-        excess = sum(one.leases.full_tokens for one in replicas) - _shared_room_tokens(replicas)
+        excess = sum(one.leases.full_tokens for one in replicas) - self._room_tokens(replicas)
         if inference.shares:
             return excess + min(one.footprint_beside(inference).full_tokens for one in replicas)
         return excess + inference.expected_footprint().full_tokens
@@ -315,11 +320,6 @@ class WorkingSet:
 
     def _place_of(self, application: Application) -> Place:
         return self._rank_of(application.application_id), application.sequence
-
-
-def _shared_room_tokens(replicas: Iterable[KnownReplica]) -> Tokens:
-    """Return the KV tokens that leases and counted contexts may hold together."""
-    return int(_FILLED_FRACTION * sum(one.capacity.cache_tokens for one in replicas))
 
 
 def _contexts_matter(replicas: Iterable[KnownReplica]) -> bool:

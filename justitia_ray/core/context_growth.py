@@ -1,0 +1,25 @@
+"""Growth of contexts: a turn that continues a context leaves a longer one."""
+
+from justitia_ray.core.least_squares import KEEP
+from justitia_ray.units import Tokens
+
+_MOST = 1.25
+"""Largest factor, so that one tenant's fast growing contexts take little room from the others."""
+
+
+class ContextGrowth:
+    """Learns by which factor contexts grow in a turn, from turns that found theirs in the cache."""
+
+    def __init__(self) -> None:
+        self._before = 0.0
+        self._after = 0.0
+
+    def add(self, before: Tokens, after: Tokens) -> None:
+        """Record a turn: tokens of its context before its prompt, and after its answer."""
+        self._before = KEEP * self._before + before
+        self._after = KEEP * self._after + after
+
+    @property
+    def factor(self) -> float:
+        """Mean length of a context after a turn over that before it, by tokens; 1 to 1.25."""
+        return min(_MOST, max(1.0, self._after / self._before)) if self._before else 1.0
