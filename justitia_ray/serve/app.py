@@ -22,14 +22,16 @@ from justitia_ray.serve.replica.deployment import EngineReplica
 from justitia_ray.serve.span_exporter import check_otel_is_installed
 from justitia_ray.serve.stores import embedded_server
 
-logger = logging.getLogger("ray.serve")  # logger of the controller, where Serve builds applications
+logger = logging.getLogger("ray.serve")  # logger of Serve's controller, which builds applications
 
 _UNBOUNDED = 100_000
-"""Maximum ongoing calls of a deployment: queueing is the scheduler's task, never Serve's."""
+"""Maximum ongoing calls of a Serve deployment: requests wait in the scheduler's queue, never in
+Serve's.
+"""
 
 
 def build(args: dict[str, Any]) -> Application:
-    """Return the Serve application for a configuration file's `import_path`.
+    """Return the Ray Serve application; a Serve configuration file names this as its `import_path`.
 
     Args:
         args: `justitia_ray.config.AppArgs` as parsed from YAML. Serve's own settings
@@ -70,14 +72,14 @@ def build(args: dict[str, Any]) -> Application:
 def _deployments_of_model(place: PlacedModel) -> tuple[Application, Application]:
     """Return the engine deployment and the predictor deployment of one model."""
     values = place.config.model_dump()
-    # The Ingress already writes an access line for each request.
+    # The ingress already writes an access line for each request.
     quiet = {"enable_access_log": False, **(_log_settings(place.config) or {})}
     replicas = serve.deployment(
         EngineReplica,
         name=place.replicas,
         max_ongoing_requests=_UNBOUNDED,
-        graceful_shutdown_timeout_s=600,  # longer than the longest generation
-        health_check_period_s=2,  # finds hung engines; dead ones end their process
+        graceful_shutdown_timeout_s=600,  # longer than the longest generation of text
+        health_check_period_s=2,  # finds hung engines; the process of a dead engine ends itself
         logging_config=quiet,
         **_autoscaling_options(place.config),
     ).bind(values, build_engine)
@@ -92,7 +94,7 @@ def _deployments_of_model(place: PlacedModel) -> tuple[Application, Application]
 
 
 def _autoscaling_options(config: AppConfig) -> dict[str, Any]:
-    """Return the autoscaling options of a model's engines; empty: the file's settings apply."""
+    """Return Serve's autoscaling options for a model's engines; empty: the Serve file has them."""
     section = config.autoscaling
     if section is None or section.external:
         return {}
@@ -118,7 +120,7 @@ def _autoscaling_options(config: AppConfig) -> dict[str, Any]:
 
 
 def _log_settings(sections: SharedSections) -> dict[str, Any] | None:
-    """Return the log settings of a deployment; None: Serve's own."""
+    """Return the log settings of a deployment; None: Serve's own settings apply."""
     return None if sections.log_encoding is None else {"encoding": sections.log_encoding}
 
 
@@ -134,7 +136,7 @@ def _refuse_embedded_store_on_many_nodes(config: AppConfig) -> None:
 
 
 def _refuse_tls_behind_haproxy() -> None:
-    """Refuse certificates in Serve's HTTP options if HAProxy is the front end.
+    """Raise an error if Serve's HTTP options have certificates and HAProxy is the front end.
 
     Serve would give them to the ingresses only, but HAProxy uses plaintext towards ingresses and
     callers. If the options are unknown, because Serve has not started or its controller does not

@@ -25,7 +25,7 @@ Send: TypeAlias = Callable[[Message], Awaitable[None]]
 AsgiApp: TypeAlias = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
 _GOODBYE_S: Seconds = 1.0
-"""Time for an application to end after its caller disconnected; vLLM needs 10 ms."""
+"""Time for an ASGI application to end after its caller disconnected (seconds); vLLM needs 10 ms."""
 
 
 async def call_asgi(
@@ -37,7 +37,7 @@ async def call_asgi(
     method: str = "POST",
     more: Mapping[str, Any] | None = None,
 ) -> AsyncGenerator[Message]:
-    """Send `body` to `path` and yield the application's messages as it sends them.
+    """Send a request to an ASGI application and yield the application's messages as it sends them.
 
     Closing the generator early sends `http.disconnect` to the application, waits up to a second for
     it to end, and only then cancels it: if it were cancelled at once, vLLM's unary generations
@@ -70,7 +70,7 @@ async def call_asgi(
         await app({**_asgi_scope(method, path, headers), **(more or {})}, receive, messages.put)
 
     task = asyncio.create_task(run(), context=context)
-    # Otherwise an application that raises before its last message would block its caller forever.
+    # Wakes the reader below even if the application raises before its last message.
     task.add_done_callback(lambda _: messages.put_nowait(None))
     try:
         while (message := await messages.get()) is not None:
@@ -85,7 +85,7 @@ async def call_asgi(
 
 
 async def _unless_cancelled(task: asyncio.Task[None]) -> None:
-    """Wait for a bounded task to its end; a cancellation takes effect after it.
+    """Wait until a task of bounded length ends; a cancellation of the caller takes effect after it.
 
     The application has to end before its token counts are read, even if its caller is cancelled
     twice.
@@ -101,13 +101,13 @@ async def _unless_cancelled(task: asyncio.Task[None]) -> None:
 
 
 async def _end_task(task: asyncio.Task[None]) -> None:
-    """Wait for a task that was told to end, cancel it after a timeout, and drop its exception."""
+    """Wait until a task ends; cancel the task after a timeout, and drop its exception."""
     done, _ = await asyncio.wait([task], timeout=_GOODBYE_S)
     if not done:
         task.cancel()
         done, _ = await asyncio.wait([task], timeout=_GOODBYE_S)
     if done and not task.cancelled():
-        task.exception()  # retrieved, so that asyncio does not report it
+        task.exception()  # retrieved, or asyncio reports the exception as never retrieved
 
 
 def _asgi_scope(

@@ -21,20 +21,20 @@ logger = logging.getLogger("ray.serve")  # logger of Serve's controller
 
 Answer = dict[str, Any]
 _ANSWER_S = 5.0
-"""Timeout for an answer, in seconds like all times here."""
+"""Timeout of a request to the scheduler for its number of replicas (seconds)."""
 _LOADS_KEPT = 8
-"""Number of loading times whose median is sent to the scheduler."""
+"""Number of replica loading times whose median is sent to the scheduler."""
 
 
 class Answers(Protocol):
-    """Source of the scheduler's answers."""
+    """Source of the scheduler's answers on how many replicas it wants."""
 
     def latest(self, question: dict[str, Any]) -> tuple[Answer, float] | None:
-        """Return the last answer and its age in seconds; None before the first. Never waits."""
+        """Return the scheduler's last answer and its age (seconds); None before the first."""
 
 
 class LoadTimes:
-    """Measures how long replicas take to load, from the numbers of wanted and running ones."""
+    """Measures how long replicas take to load, from the numbers of wanted and running replicas."""
 
     def __init__(self) -> None:
         self._asked_at: list[float | None] = []
@@ -45,9 +45,8 @@ class LoadTimes:
         self._loads: deque[float] = deque(maxlen=_LOADS_KEPT)
 
     def observe(self, running: int, target: int, now: float) -> None:
-        """Process the current number of running replicas and the target number."""
-        # A restarted controller first sees no replicas, and soon those that were running all the
-        # time.
+        """Update the loading times with the numbers of running and wanted replicas at `now`."""
+        # A restarted controller first sees no replicas, although some have been running.
         missing_since = None if self._running is None else now
         for _ in range(min(max(0, running - (self._running or 0)), len(self._asked_at))):
             asked_at = self._asked_at.pop(0)
@@ -57,17 +56,17 @@ class LoadTimes:
         missing = max(0, target - running)
         while len(self._asked_at) < missing:
             self._asked_at.append(missing_since)
-        del self._asked_at[missing:]  # the latest requests are given up first
+        del self._asked_at[missing:]  # replicas requested last are given up first
 
     @property
     def usual_s(self) -> float | None:
-        """Median of the recent loading times; None before the first."""
+        """Median loading time of recent replicas (seconds); None before a replica was loaded."""
         loads = sorted(self._loads)
         return loads[len(loads) // 2] if loads else None
 
 
 class DrainTimePolicy:
-    """Autoscaling policy that requests the scheduler's number of replicas.
+    """Autoscaling policy of Ray Serve that requests the number of replicas from the scheduler.
 
     Args:
         scheduler: Name of the scheduler actor.
@@ -93,7 +92,7 @@ class DrainTimePolicy:
         self._loads = LoadTimes()
 
     def __call__(self, ctx: AutoscalingContext) -> tuple[int | float, dict[str, Any]]:
-        """Return the wanted number of replicas, and the reason as a dict."""
+        """Return the number of replicas that Serve should run, and the reason as a dict."""
         running, target = ctx.current_num_replicas, ctx.target_num_replicas
         self._loads.observe(running, target, ctx.current_time or 0.0)
         fleet = {"starting": max(0, target - running), "load_s": self._loads.usual_s}
@@ -105,16 +104,15 @@ class DrainTimePolicy:
         else:
             wanted, reason = int(latest[0]["wanted"]), str(latest[0]["reason"])
             if wanted:
-                # Serve would count leaving replicas among the wanted ones. A scheduler of an
-                # earlier version names none.
+                # Serve would count replicas that leave among the wanted ones.
                 wanted += len({*latest[0].get("leaving", ())} & {*names})
         if wanted and not running:
-            # Serve applies no delay here: a smaller number would end replicas that are loading.
+            # Serve would end loading replicas at once if the number fell before any replica runs.
             wanted = max(wanted, target)
         return wanted, {"wanted": wanted, "reason": reason}
 
     def _target_without_answer(self, ctx: AutoscalingContext) -> int:
-        """Return the current target, or the number for Serve's own count of requests if larger.
+        """Return Serve's target number of replicas, or its own count if larger.
 
         Serve counts few of the requests, because they use separate connections: a low count is no
         reason to remove replicas.
@@ -124,7 +122,7 @@ class DrainTimePolicy:
 
 
 class _Mailbox:
-    """State shared by thread and policy; the thread does not keep the policy alive."""
+    """State shared by the polling thread and the policy; does not keep the policy alive."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -135,7 +133,7 @@ class _Mailbox:
 
 
 class PolledAnswers:
-    """Answers of the scheduler actor, which a daemon thread polls.
+    """Latest answer of the scheduler actor, which a daemon thread polls.
 
     Polling starts with the first `latest` and ends when this object is no longer used.
     """
@@ -146,7 +144,7 @@ class PolledAnswers:
         self._is_asking = False
 
     def latest(self, question: dict[str, Any]) -> tuple[Answer, float] | None:
-        """Return the last answer and its age in seconds; None before the first. Never waits."""
+        """Return the scheduler's last answer and its age (seconds); None before the first."""
         mailbox = self._mailbox
         with mailbox.lock:
             mailbox.question = question
@@ -157,14 +155,13 @@ class PolledAnswers:
             threading.Thread(
                 target=_poll_scheduler, args=arguments, name="justitia-drain-policy", daemon=True
             ).start()
-            # Serve drops a policy with its deployment, and creates another when the deployment
-            # changes.
+            # Ends the thread when Serve drops the policy, with or after its deployment.
             weakref.finalize(self, mailbox.ended.set)
         return None if answer is None else (answer[0], time.monotonic() - answer[1])
 
 
 def _poll_scheduler(mailbox: _Mailbox, scheduler: str, namespace: str, poll_s: float) -> None:
-    """Poll until the policy is dropped; a failure only makes the last answer grow older."""
+    """Poll the scheduler until the policy is dropped; a failed poll changes no answer."""
     failed = ""
     while not mailbox.ended.is_set():
         with mailbox.lock:
@@ -173,7 +170,7 @@ def _poll_scheduler(mailbox: _Mailbox, scheduler: str, namespace: str, poll_s: f
         try:
             actor = ray.get_actor(scheduler, namespace=namespace)
             answer = ray.get(actor.size.remote(question), timeout=_ANSWER_S)
-        # if the thread ended, the deployment would never be scaled again
+        # without this thread the deployment would never be scaled again
         except Exception as error:
             if failed != type(error).__name__:
                 failed = type(error).__name__

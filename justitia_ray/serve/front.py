@@ -23,24 +23,30 @@ _ENABLED = "RAY_SERVE_ENABLE_HA_PROXY"
 _MAX_CONNECTIONS = "RAY_SERVE_HAPROXY_MAXCONN"
 _BINARY = "RAY_SERVE_HAPROXY_BINARY_PATH"
 _WRAPPED = "JUSTITIA_HAPROXY_BINARY"
-"""Variable with the path of the HAProxy binary that the wrapper starts."""
+"""Environment variable with the path of the HAProxy binary that the wrapper script starts."""
 WRAPPER = Path(__file__).parent / "haproxy_without_splicing"
-"""Script that starts HAProxy without splicing; its comments give the reason."""
+"""Path of the script that starts HAProxy without splicing; its comments give the reason."""
 _DEFAULT_MAX_CONNECTIONS = 4_096
-"""Ray's default."""
+"""Default of HAProxy's maximum number of connections in Ray."""
 
 _DESCRIPTORS_A_CONNECTION = 2.5
-"""File descriptors per connection: to the caller, to the ingress, and half a descriptor for a pipe.
+"""File descriptors per connection of HAProxy: to the caller, to the ingress, and half a descriptor
+for a pipe.
 """
 _OTHER_DESCRIPTORS = 256
-"""Other descriptors: HAProxy's listeners, threads and pipes take 36; a health check of each
-ingress, one."""
+"""File descriptors of HAProxy besides connections: listeners, threads and pipes take 36, each
+ingress's health check one.
+"""
 _LEAST_CONNECTIONS = 100
-"""Minimum number of connections for HAProxy; with fewer, Serve's unlimited proxy is better."""
+"""Minimum number of connections for HAProxy; with fewer, Serve's own proxy, which has no limit, is
+better.
+"""
 _UNLIMITED = 2**20
-"""Maximum descriptor limit that is used; Linux's default maximum."""
+"""Largest limit of open files that is used; Linux's default maximum."""
 _IDLE_SHARE = 0.1
-"""Additional connections per waiting caller: kept alive between calls, health checks, operators."""
+"""Connections besides those of waiting callers, as a fraction of them: kept alive between calls,
+health checks, operators.
+"""
 _IDLE_LEAST = 256
 _HAS_NO_TLS = (
     "http_options.ssl_certfile asks for TLS, and HAProxy has none here; for its third of the CPU,"
@@ -50,7 +56,7 @@ _HAS_NO_TLS = (
 
 @dataclass(frozen=True, slots=True)
 class FrontSetting:
-    """An environment variable of the front end."""
+    """An environment variable of Ray that configures the HTTP front end."""
 
     name: str
     value: str
@@ -59,15 +65,15 @@ class FrontSetting:
 
 @dataclass(frozen=True, slots=True)
 class FrontPlan:
-    """Environment with which Ray should be started on a machine."""
+    """Environment variables with which Ray should be started on a machine."""
 
     settings: tuple[FrontSetting, ...]
     notes: tuple[str, ...]
-    """Advice for the operator about this machine, one sentence each."""
+    """Advice about this machine for the operator, one sentence each."""
 
     @property
     def environment(self) -> dict[str, str]:
-        """The variables by name."""
+        """The planned environment variables by name."""
         return {setting.name: setting.value for setting in self.settings}
 
 
@@ -78,7 +84,7 @@ def plan_front(
     *,
     tls: bool = False,
 ) -> FrontPlan:
-    """Return the environment for a machine: HAProxy's if it can run and is wanted.
+    """Return the environment variables for a machine: HAProxy's if it can run and is wanted.
 
     Args:
         callers: Maximum number of waiting callers at all ingresses together; each holds a
@@ -170,7 +176,7 @@ def plan_front(
 
 
 def read_front(environment: Mapping[str, str] = os.environ) -> FrontFacts:
-    """Return the front end that this process's environment selects, and its limits here."""
+    """Return the HTTP front end that this process's environment selects, and its limits here."""
     descriptors = descriptor_limit()
     fitting = fitting_connections(descriptors)
     can_run = haproxy_missing(environment, strict=False) is None and fitting >= _LEAST_CONNECTIONS
@@ -220,13 +226,13 @@ def haproxy_missing(environment: Mapping[str, str], *, strict: bool = True) -> s
 
 
 def _binary_variables(environment: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return the variables that name HAProxy's binary, with their values; the first one applies."""
+    """Return the environment variables that name HAProxy's binary, the decisive one first."""
     variables = ((name, environment.get(name, "")) for name in (_BINARY, _WRAPPED))
     return [(name, path) for name, path in variables if path and Path(path).name != WRAPPER.name]
 
 
 def _haproxy_binary(environment: Mapping[str, str]) -> Path:
-    """Return the HAProxy that the environment names, or the installed one."""
+    """Return the path of the HAProxy that the environment names, or of the installed one."""
     named = _binary_variables(environment)
     found = Path(named[0][1]) if named else _installed_haproxy()
     assert found is not None, "haproxy_missing was asked before"
@@ -244,23 +250,23 @@ def _installed_haproxy() -> Path | None:
 
 
 def descriptor_limit() -> int:
-    """Return the maximum of open files per process here; HAProxy raises its limit to it."""
+    """Return the maximum of open files per process, to which HAProxy raises its own limit."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     return _UNLIMITED if hard == resource.RLIM_INFINITY else min(hard, _UNLIMITED)
 
 
 def raise_descriptor_limit() -> None:
-    """Raise this process's limit of open files to its maximum, because each caller takes one."""
+    """Raise this process's limit of open files to its maximum: each caller needs a descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < descriptor_limit():
         resource.setrlimit(resource.RLIMIT_NOFILE, (descriptor_limit(), hard))
 
 
 def fitting_connections(descriptors: int) -> int:
-    """Return how many connections HAProxy can hold with this limit of open files."""
+    """Return how many connections HAProxy can hold with a limit of open files."""
     return max(0, int((descriptors - _OTHER_DESCRIPTORS) / _DESCRIPTORS_A_CONNECTION))
 
 
 def wanted_descriptors(connections: int) -> int:
-    """Return the limit of open files that HAProxy needs for this number of connections."""
+    """Return the limit of open files that HAProxy needs for a number of connections."""
     return math.ceil(connections * _DESCRIPTORS_A_CONNECTION) + _OTHER_DESCRIPTORS

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class AccountsActor:
-    """Process of the actor: starts an `AccountsService` with its store, with retries."""
+    """Ray actor that starts an `AccountsService` with its store, and retries a failed start."""
 
     def __init__(self, config: dict[str, Any]) -> None:
         write_json_lines()
@@ -32,32 +32,32 @@ class AccountsActor:
         self._idle: asyncio.Task[None] | None = None
 
     async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
-        """Set the tree of tenants; see `AccountsService.configure`."""
-        return await (await self._started_service()).configure(tenants)
+        """Set the tree of tenants with their quotas; see `AccountsService.configure`."""
+        return await (await self._leading_service()).configure(tenants)
 
     async def exchange(self, told: Exchange) -> Answer:
-        """Book usage and claims, and answer them; see `AccountsService.exchange`."""
-        return await (await self._started_service()).exchange(told)
+        """Book a scheduler's usage and claims, and answer; see `AccountsService.exchange`."""
+        return await (await self._leading_service()).exchange(told)
 
     async def version(self) -> str:
-        """Return the package version that this actor runs."""
+        """Return the version of the `justitia_ray` package in the actor's process."""
         return __version__
 
     async def status(self) -> dict[str, Any]:
-        """Return the state of the accounts and of their store."""
+        """Return the state of the accounts and of their store, for the scheduler's status."""
         if self._service is None:
             return {"ready": False, "degraded": "starting", "epoch": 0}
         return self._service.status() | {"version": __version__}
 
     async def retire(self) -> None:
-        """Save a last time and stop the embedded Redis, before this actor is killed."""
+        """Save the quota book and stop the embedded Redis; called before the actor is killed."""
         if self._service is not None:
             await self._service.end()
         if self._redis is not None:
             await asyncio.to_thread(self._redis.stop)
         flush_lines()
 
-    async def _started_service(self) -> AccountsService:
+    async def _leading_service(self) -> AccountsService:
         if self._service is not None:
             return self._service
         if self._starting is None or self._starting.done():
@@ -93,7 +93,7 @@ class AccountsActor:
         self._step_down("nobody has called for too long")
 
     def _step_down(self, reason: str) -> None:
-        """End this actor for good; a scheduler that needs accounts starts another."""
+        """End this actor for good; a scheduler that needs accounts starts another actor."""
         log_event(logger, logging.WARNING, "accounts.step_down", reason=reason)
         asyncio.get_running_loop().create_task(self._end_process())
 

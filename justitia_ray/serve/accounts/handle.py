@@ -19,12 +19,12 @@ from justitia_ray.units import Epoch
 logger = logging.getLogger("ray.serve")
 
 ACCOUNTS_PREFIX = "accounts/"
-"""Prefix of the actor's name; the application's name follows."""
+"""Prefix of the accounts actor's name in Ray, before the Serve application's name."""
 _MAX_CONCURRENCY = 1_000
 
 
 class AccountsLink:
-    """Calls from a scheduler to the accounts of its application, which are started if needed.
+    """Calls from a scheduler to the accounts actor of its application, which is started if absent.
 
     The first call finds or starts the actor.
 
@@ -39,7 +39,7 @@ class AccountsLink:
         self._actor: Any = None
 
     async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
-        """Send the tree of tenants; return the accounts' term.
+        """Send the tree of tenants with their quotas; return the number of the accounts' term.
 
         Raises:
             AdmissionError: If the accounts are unreachable.
@@ -58,7 +58,7 @@ class AccountsLink:
         return epoch
 
     async def exchange(self, told: Exchange) -> Answer:
-        """Send usage and claims, and return the answer; see `AccountsService.exchange`.
+        """Send a scheduler's usage and claims, and return the answer of the accounts.
 
         Raises:
             AdmissionError: If the accounts are unreachable.
@@ -72,13 +72,13 @@ class AccountsLink:
 
 
 def get_accounts(config: AppConfig) -> ActorHandle:
-    """Return the application's accounts actor, starting it if it does not run."""
+    """Return a Serve application's accounts actor; start the actor if it does not run."""
     name = f"{ACCOUNTS_PREFIX}{config.name}"
     return get_detached(AccountsActor, name, config, _MAX_CONCURRENCY)
 
 
 def end_accounts(application: str, namespace: str) -> bool:
-    """Save and end an application's accounts and embedded Redis; return whether any ran."""
+    """End a Serve application's accounts actor and its embedded Redis; return whether it ran."""
     return end_detached(f"{ACCOUNTS_PREFIX}{application}", namespace, "accounts.killed_unsaved")
 
 

@@ -26,13 +26,14 @@ logger = logging.getLogger(__name__)
 
 _RETRY_S: Seconds = 0.5
 _LOST_S: Seconds = 900.0
-"""Silence after which a scheduler's claims count as used; an abandoned scheduler has ended by then.
+"""Silence of a scheduler after which its claims count as used; an abandoned scheduler has ended by
+then (seconds).
 """
 _LOOK_EVERY_S: Seconds = 30.0
 
 
 class AccountsService:
-    """The accounts during one term; independent of Ray.
+    """Quota accounts of one application during one term; independent of Ray.
 
     Args:
         store: Store of the quota book.
@@ -55,7 +56,7 @@ class AccountsService:
         self._wall = wall
         self.book = QuotaBook()
         self.trouble: str | None = None
-        """Why the store cannot be used now; None if it can."""
+        """Why the accounts' store cannot be used now; None if it can."""
         self.saves = 0
         self._lost: str | None = None
         self._everything = False
@@ -65,7 +66,7 @@ class AccountsService:
         self._called_at = time.monotonic()
 
     async def begin(self) -> None:
-        """Begin a term with the state of the last one; waits for the store without limit."""
+        """Begin a term with the last term's state from the store; waits for it without limit."""
         while True:
             try:
                 epoch, stored = await self._store.begin_term()
@@ -83,7 +84,7 @@ class AccountsService:
         self._looking = asyncio.create_task(self._expire_periodically())
 
     async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
-        """Set the quotas of a tree of tenants; return the term.
+        """Set the quotas of a tree of tenants; return the number of the accounts' term.
 
         Raises:
             ConfigError: If the tree is invalid.
@@ -95,7 +96,7 @@ class AccountsService:
         return self.book.epoch
 
     async def exchange(self, told: Exchange) -> Answer:
-        """Book and answer, see `QuotaBook.exchange`; grants are stored before it returns."""
+        """Book an exchange in the quota book, and return the answer after its grants are stored."""
         self._check_lead()
         self._called_at = time.monotonic()
         if told.accounts != self.book.epoch:
@@ -106,7 +107,7 @@ class AccountsService:
         return answer if self.trouble is None else replace(answer, is_stored=False)
 
     async def end(self) -> None:
-        """Save a last time and close the store."""
+        """Save the quota book a last time and close the store."""
         if self._looking is not None:
             self._looking.cancel()
         if self._lost is None and self.book.epoch:
@@ -114,7 +115,7 @@ class AccountsService:
         await self._store.aclose()
 
     def status(self) -> dict[str, Any]:
-        """Return the state of the accounts and of their store."""
+        """Return the state of the accounts and of their store, for the scheduler's status."""
         return {
             "ready": self.book.epoch > 0 and self._lost is None,
             "degraded": self._lost or self.trouble,
@@ -123,7 +124,7 @@ class AccountsService:
         }
 
     def idle_s(self) -> Seconds:
-        """Return the time since the last exchange."""
+        """Return the time since a scheduler last exchanged claims with the accounts."""
         return time.monotonic() - self._called_at
 
     def _check_lead(self) -> None:
@@ -131,12 +132,12 @@ class AccountsService:
             raise SchedulerSuperseded(self._lost)
 
     async def _wait_until_stored(self) -> None:
-        """Wait until the present state is saved, unless the store is unreachable."""
+        """Wait until the quota book is saved, unless the store is unreachable."""
         if self.trouble is None:
             await asyncio.shield(self._save_soon())
 
     def _save_soon(self) -> "asyncio.Task[None]":
-        """Return a save that starts now or later.
+        """Return a task that saves the quota book, now or after the save that is running.
 
         Saves run one after the other, because of two concurrent ones the older might be written
         last.
@@ -192,7 +193,7 @@ class AccountsService:
                 self.trouble = str(error)
 
     async def _expire_periodically(self) -> None:
-        """Periodically expire old records, and retry a failing store, until cancelled."""
+        """Expire old records of the quota book, and retry a failing store, until cancelled."""
         waited_s = 0.0
         while True:
             await asyncio.sleep(_RETRY_S)

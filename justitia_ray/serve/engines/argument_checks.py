@@ -20,11 +20,13 @@ from justitia_ray.units import Seconds
 
 _PARSER_S: Seconds = 300.0
 _MISTAKE = "mistake: "
-"""Prefix of the error message in the program's output; vLLM prints other lines too."""
+"""Prefix of a mistake in the output of the program that runs vLLM's parser; vLLM prints other lines
+too.
+"""
 
 
 def engine_mistake(config: AppConfig) -> str | None:
-    """Return the first mistake in a model's engine options that can be found without vLLM."""
+    """Return the first mistake in a model's engine options that needs no vLLM to be found."""
     engine = config.engine
     if engine.kind == "fake":
         return None
@@ -38,7 +40,7 @@ def engine_mistake(config: AppConfig) -> str | None:
 
 
 def parser_mistakes(configs: Iterable[AppConfig]) -> dict[str, str] | None:
-    """Return the errors of vLLM's parser for the options of models, by model; blocks.
+    """Run vLLM's argument parser on the options of models; return its errors by model. Blocks.
 
     Returns:
         None if vLLM is not installed here.
@@ -54,14 +56,14 @@ def parser_mistakes(configs: Iterable[AppConfig]) -> dict[str, str] | None:
         environment = without_unwanted(os.environ) | config.engine.env
         key = question + json.dumps(config.engine.env)
         if key not in said:
-            said[key] = _ask_parser(question, environment)
+            said[key] = _run_parser(question, environment)
         mistake = said[key]
         if mistake is not None:
             found[config.model.name] = f"engine.{mistake}"
     return found
 
 
-def _ask_parser(question: str, environment: dict[str, str]) -> str | None:
+def _run_parser(question: str, environment: dict[str, str]) -> str | None:
     try:
         ran = subprocess.run(
             [sys.executable, "-m", __name__],

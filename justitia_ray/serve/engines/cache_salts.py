@@ -13,13 +13,14 @@ from justitia_ray.protocol.cache_scope import Isolation, cache_scope
 from justitia_ray.units import Seconds
 
 _IDLE_S: Seconds = 600.0
-"""Time after which an unused caller's salt no longer counts towards the limit."""
+"""Time after which an unused cache salt of a caller no longer counts towards the limit (seconds).
+"""
 _LONGEST = 128
-"""Maximum length of a caller's salt in characters; vLLM's limit."""
+"""Maximum length of a caller's cache salt in characters, as in vLLM."""
 
 
 class CacheSalts:
-    """Computes the cache salts of the requests of one engine.
+    """Computes vLLM's `cache_salt` of requests: it separates the prefix caches of tenants.
 
     Args:
         isolation: Which callers share cached prompts: those of one tenant, of one tree, or all.
@@ -33,7 +34,7 @@ class CacheSalts:
         """For each tenant the salts that its callers sent; both in order of last use."""
 
     def salt(self, tenant: str, own: str | None, now: Seconds) -> str | None:
-        """Return the salt of a request; None: the request shares the cache with all tenants.
+        """Return the prefix-cache salt of a request; None: it shares the cache with all tenants.
 
         Args:
             tenant: The request's tenant.
@@ -76,6 +77,6 @@ class CacheSalts:
 
     @staticmethod
     def _digest_of(*parts: str) -> str:
-        """Return a digest that reveals no part; each part is prefixed with its length."""
+        """Return a digest of texts, each prefixed with its length, that reveals none of them."""
         framed = b"".join(b"%d:%b" % (len(raw), raw) for raw in (part.encode() for part in parts))
         return hashlib.sha256(framed).hexdigest()

@@ -17,10 +17,13 @@ _TEXT_PARTS = {
     "thinking": "thinking",
     "refusal": "refusal",
 }
-"""Types of content parts that are text, and the field with the text (renderers/chat_utils.py:1618).
+"""Types of a chat's content parts that are text, and the field with the text (vLLM's
+renderers/chat_utils.py:1618).
 """
 _NULL_ALLOWED = ("text", "refusal")
-"""Content parts that are skipped if their text is null (renderers/chat_utils.py:1809)."""
+"""Types of content parts that are skipped if their text is null (vLLM's
+renderers/chat_utils.py:1809).
+"""
 _MEDIA_PARTS = frozenset(
     {
         *("audio_embeds", "audio_url", "image_embeds", "image_pil", "image_url", "input_audio"),
@@ -28,20 +31,22 @@ _MEDIA_PARTS = frozenset(
     }
 )
 _NAMES_OF_CONTENT = (*_MEDIA_PARTS - {"input_image"}, "tool_reference")
-"""Fields that identify the kind of a part without a type (renderers/chat_utils.py:1724)."""
+"""Fields that identify the type of a content part without `type` (vLLM's
+renderers/chat_utils.py:1724).
+"""
 _ROLES = ("assistant", "developer", "system", "tool", "user")
 _PART_TYPES = sorted({*_TEXT_PARTS, *_MEDIA_PARTS, "tool_reference"})
 _BILLING_HEADER = "x-anthropic-billing-header"
 
 
 class NotRendered(Exception):
-    """The prompt contains something that only the engine can tokenize, e.g. an image."""
+    """The prompt contains something that only the engine can tokenize, such as an image."""
 
 
 def template_messages(
     messages: Iterable[Mapping[str, Any]], *, parts_stay: bool
 ) -> list[dict[str, Any]]:
-    """Return a chat's messages in the form that its template reads (renderers/chat_utils.py:2074).
+    """Return a chat's messages as a chat template reads them (vLLM's chat_utils.py:2074).
 
     Args:
         messages: Messages of a request; not modified.
@@ -77,7 +82,7 @@ def _checked_message(message: Mapping[str, Any], parts_stay: bool) -> dict[str, 
         if calls := _tool_calls(message.get("tool_calls")):
             rendered["tool_calls"] = calls
         reasoning = message.get("reasoning")
-        if reasoning is None:  # the field's earlier name (openai/chat_completion/protocol.py:532)
+        if reasoning is None:  # earlier name of `reasoning` (vLLM's chat protocol.py:532)
             reasoning = message.get("reasoning_content")
         if reasoning is not None:
             rendered["reasoning"] = rendered["reasoning_content"] = reasoning
@@ -105,7 +110,7 @@ def _content_parts(content: Any) -> list[Any]:
 
 
 def _part_text(part: Any) -> str | None:
-    """Return the text of a part; None if the part is skipped (renderers/chat_utils.py:1907)."""
+    """Return a content part's text; None if vLLM skips the part (renderers/chat_utils.py:1907)."""
     if isinstance(part, str):
         return part
     if not isinstance(part, dict):
@@ -129,7 +134,7 @@ def _part_text(part: Any) -> str | None:
 
 
 def _check_parts(role: str, parts: list[Any]) -> None:
-    """Raise RequestError for a list of parts that vLLM refuses with any template."""
+    """Raise RequestError for content parts that vLLM refuses whatever the chat template."""
     for part in parts:
         kind = part.get("type") if isinstance(part, dict) else None
         if kind is not None and kind not in _PART_TYPES:  # renderers/chat_utils.py:2014
@@ -138,8 +143,7 @@ def _check_parts(role: str, parts: list[Any]) -> None:
                 f" {', '.join(_PART_TYPES)} is allowed",
                 "messages",
             )
-    # Pydantic accepts a part that is not of OpenAI's form among several parts, but not as the only
-    # (openai/chat_completion/protocol.py:194, a union of typed dictionaries).
+    # vLLM accepts malformed parts unless all are (openai/chat_completion/protocol.py:194).
     if role in _ROLES and parts and all(_is_malformed_part(part) for part in parts):
         raise RequestError(
             f"messages: a content is {shown_short(parts)}: a string, or a list with a part of"
@@ -159,7 +163,7 @@ def _is_malformed_part(part: Any) -> bool:
 
 
 def _without_billing_header(parts: list[Any]) -> list[Any]:
-    """Remove Claude Code's billing line, which changes with each call (chat_utils.py:2042)."""
+    """Remove Claude Code's billing line, which changes with each call, as vLLM does."""
     kept = []
     for part in parts:
         is_text = isinstance(part, dict) and part.get("type") == "text"
@@ -174,7 +178,7 @@ def _without_billing_header(parts: list[Any]) -> list[Any]:
 
 
 def _tool_calls(calls: Any) -> list[dict[str, Any]]:
-    """Return tool calls with their arguments as objects (renderers/chat_utils.py:2153)."""
+    """Return a message's tool calls, with arguments as objects (renderers/chat_utils.py:2153)."""
     if calls is None:
         return []
     if not isinstance(calls, list):
@@ -193,7 +197,7 @@ def _tool_calls(calls: Any) -> list[dict[str, Any]]:
 
 
 def _call_arguments(function: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tool call's arguments; an empty object if they are not a JSON object."""
+    """Return a tool call's arguments as an object; empty if they are not a JSON object."""
     given = function.get("arguments")
     if isinstance(given, str):
         try:
@@ -204,7 +208,7 @@ def _call_arguments(function: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def developers_as_system(messages: list[dict[str, Any]], template: str) -> list[dict[str, Any]]:
-    """Turn developer messages into system messages if the template does not support the role.
+    """Turn developer messages into system messages if the chat template does not know the role.
 
     All system messages are merged into one at the start (renderers/hf.py:512, :516, :531).
     """
@@ -226,7 +230,7 @@ def _joined_text(content: str | list[dict[str, Any]]) -> str:
 
 
 def template_tools(tools: list[Any] | None) -> list[Any] | None:
-    """Return a chat's tools as the template reads them, with only the fields that vLLM keeps.
+    """Return a chat's tools with only the fields that vLLM passes to a chat template.
 
     See openai/chat_completion/protocol.py:171 and generate/base/protocol.py:298.
     """
@@ -253,7 +257,7 @@ def _checked_tool(tool: Any) -> dict[str, Any]:
 
 
 def template_arguments(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the template's arguments besides messages (openai/chat_completion/protocol.py:622).
+    """Return a chat template's arguments besides messages (openai/chat_completion/protocol.py:622).
 
     Args:
         fields: A chat's fields.
@@ -272,6 +276,6 @@ def template_arguments(fields: Mapping[str, Any], defaults: Mapping[str, Any]) -
     if effort is not None and "enable_thinking" not in asked:
         own["enable_thinking"] = effort != "none"
     given = {**asked, **{name: value for name, value in own.items() if value is not None}}
-    # null and "auto" mean the default (renderers/params.py:33)
+    # null and "auto" mean the default format (vLLM's renderers/params.py:33)
     given = {name: value for name, value in given.items() if value not in (None, "auto")}
     return {**defaults, **given}

@@ -23,37 +23,40 @@ from justitia_ray.serve.engines.chat_messages import (
 )
 
 _OPENAI, _STRING = "openai", "string"
-"""Content formats: lists of parts, or text (vLLM's `chat_template_content_format`)."""
+"""Formats of a chat's contents, as lists of parts or as text (vLLM's
+`chat_template_content_format`).
+"""
 _ITEMS = (
     *("message", "reasoning", "function_call", "function_call_output"),
     *("custom_tool_call", "custom_tool_call_output"),
 )
 _MOST_EFFORTS = 64
 _LONGEST_EFFORT = 32
-"""Number of reasoning efforts that are cached, and their maximum length in characters: callers may
-send any text."""
+"""Maximum number of cached reasoning efforts, and of characters of each: callers may send any text.
+"""
 _HELLO = ({"role": "user", "content": "Hi"},)
 
 
 @dataclass(frozen=True, slots=True)
 class ChatOptions:
-    """Options of `vllm serve` that determine how chats are rendered."""
+    """Options of `vllm serve` that determine how chats are rendered as prompts."""
 
     template: str | None = None
-    """Text of `chat_template`; None: the tokenizer's template."""
+    """Text of the option `chat_template`; None: the tokenizer's own template."""
     content_format: str = "auto"
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Option `default_chat_template_kwargs`."""
+    """Option `default_chat_template_kwargs` of vLLM."""
     drops_tools: bool = False
-    """Option `exclude_tools_when_tool_choice_none`."""
+    """Option `exclude_tools_when_tool_choice_none` of vLLM."""
     trusts_templates: bool = False
-    """Option `trust_request_chat_template`."""
+    """Option `trust_request_chat_template` of vLLM."""
     is_known: bool = True
-    """Whether the engine renders chats with a Jinja template from the files that are read here."""
+    """Whether the engine renders chats with a Jinja template from the model's files or the options.
+    """
 
 
 class ChatRenderer:
-    """Renders chats as text with a tokenizer's template."""
+    """Renders chats as text with the chat template of a tokenizer."""
 
     def __init__(self, tokenizer: Any, options: ChatOptions) -> None:
         self._tokenizer = tokenizer
@@ -64,7 +67,7 @@ class ChatRenderer:
         """Why the template refuses a reasoning effort, newest last; None: it does not."""
 
     def render(self, prompt: Conversation, body: InferenceBody) -> str:
-        """Return the text of a chat.
+        """Return the text of a chat, as the engine tokenizes it.
 
         Raises:
             RequestError: If the engine is certain to refuse the chat.
@@ -84,7 +87,7 @@ class ChatRenderer:
             raise _template_refusal(error, "messages", "the messages") from None
 
     def check_items(self, items: Any) -> None:
-        """Refuse items of a response's input that the engine cannot turn into messages.
+        """Raise RequestError for items of a response's input that the engine cannot render.
 
         vLLM's schema accepts all of OpenAI's items, its code only those of functions and custom
         tools (openai/responses/utils.py:311).
@@ -106,7 +109,7 @@ class ChatRenderer:
                 )
 
     def check_effort(self, effort: Any, field_name: str) -> None:
-        """Refuse a reasoning effort that the template refuses for the simplest chat.
+        """Raise RequestError for a reasoning effort that the template refuses for any chat.
 
         Args:
             effort: The requested effort; None or a long text is not checked.
@@ -117,7 +120,7 @@ class ChatRenderer:
         """
         if not isinstance(effort, str) or not self._options.is_known:
             return
-        if len(effort) > _LONGEST_EFFORT:  # a long effort is checked with the chat
+        if len(effort) > _LONGEST_EFFORT:  # a long effort is checked with the whole chat
             return
         if effort not in self._efforts:
             if len(self._efforts) >= _MOST_EFFORTS:
@@ -145,7 +148,7 @@ class ChatRenderer:
         return None
 
     def _check_own_template(self, fields: Mapping[str, Any]) -> None:
-        """Refuse a template in the request (vllm/renderers/online_renderer.py:560)."""
+        """Refuse a chat template in the request (vLLM's renderers/online_renderer.py:560)."""
         if self._options.trusts_templates:
             return
         asked = fields.get("chat_template_kwargs")
@@ -173,7 +176,7 @@ class ChatRenderer:
                 text: str = self._tokenizer.apply_chat_template(
                     ready, tools=tools, chat_template=template, tokenize=False, **arguments
                 )
-            except Exception as error:  # templates raise whatever their author wrote
+            except Exception as error:  # a template may raise any exception
                 refusal = refusal or error
             else:
                 return text
@@ -202,7 +205,7 @@ def _template_refusal(error: Exception, param: str, what: str) -> RequestError:
 
 
 def _iterates_over_parts(template: str) -> bool:
-    """Return whether a template iterates over contents part by part (vllm/renderers/hf.py:491)."""
+    """Return whether a chat template iterates over content parts (vLLM's renderers/hf.py:491)."""
     from transformers.utils.chat_template_utils import _compile_jinja_template
 
     try:

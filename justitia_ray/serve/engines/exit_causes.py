@@ -12,11 +12,11 @@ _FROM_OUTSIDE = frozenset(
     {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
 )
 _COUNTERS = (Path("/sys/fs/cgroup/memory.events"), Path("/proc/vmstat"))
-"""Files with the kernel's `oom_kill` count: of this container, or else of this machine."""
+"""Files with the kernel's `oom_kill` count, of this container or of the whole machine."""
 
 
 def ended_by_itself(exit_code: int | None, *, out_of_memory: bool) -> bool:
-    """Return whether the engine's own work may have ended it.
+    """Return whether an exit code of an engine process shows that its own work may have ended it.
 
     Args:
         exit_code: Exit code of its process, negative for a signal; None: the engine has failed but
@@ -31,7 +31,7 @@ def ended_by_itself(exit_code: int | None, *, out_of_memory: bool) -> bool:
 
 
 def count_oom_kills(counters: tuple[Path, ...] = _COUNTERS) -> int:
-    """Return the number of processes killed for lack of memory; 0 if the counter is missing."""
+    """Return the number of processes that the kernel killed for lack of memory; 0 if unknown."""
     for path in counters:
         try:
             lines = path.read_text(encoding="ascii").splitlines()

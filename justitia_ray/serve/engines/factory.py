@@ -21,7 +21,7 @@ from justitia_ray.units import Tokens
 
 
 async def build_engine(config: AppConfig) -> Engine:
-    """Return the configured engine, not started; sets its environment and fetches its model.
+    """Return the configured engine, not started; sets its environment and downloads its model.
 
     Raises:
         ConfigError: If the model or an engine option is not allowed.
@@ -30,7 +30,7 @@ async def build_engine(config: AppConfig) -> Engine:
     salts = CacheSalts(engine.cache_isolation, engine.max_cache_salts)
     if engine.kind == "fake":
         return FakeEngine(model.name, **engine.fake.model_dump(), cache_salts=salts)
-    os.environ.update(engine.env)  # vLLM and torch read the environment at import
+    os.environ.update(engine.env)  # vLLM and torch read environment variables at import
     drop_unwanted(os.environ)
     from justitia_ray.serve.engines.vllm_engine import VllmEngine
 
@@ -57,7 +57,7 @@ async def build_engine(config: AppConfig) -> Engine:
 
 
 def load_prompt_counter(config: AppConfig) -> CountPrompt:
-    """Return the prompt counter for the configured engine: tokenizer and template, or fake rule.
+    """Return the prompt counter of the configured engine: vLLM's tokenizer and template, or fake.
 
     Blocks for some seconds with a real tokenizer.
     """

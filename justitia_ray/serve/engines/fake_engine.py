@@ -42,7 +42,7 @@ _EVENT_STREAM = {"content-type": "text/event-stream; charset=utf-8"}
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class FakeSequence(EngineSequence):
-    """Sequence of the fake engine: one choice for one prompt."""
+    """Sequence of the fake engine: one choice of an answer to one prompt."""
 
     lease_id: LeaseId
     chunk_began_at: Seconds = 0.0
@@ -50,19 +50,19 @@ class FakeSequence(EngineSequence):
     chunk_s: Seconds = 0.0
     """Length of the iteration that computes the latest chunk of the prompt."""
     read_before: Tokens = 0
-    """Prompt tokens that were computed before the latest chunk."""
+    """Prompt tokens that were computed before the latest chunk of the prompt."""
     read: Tokens = 0
-    """Prompt tokens computed once the latest chunk is done, including cached ones."""
+    """Prompt tokens computed by the end of the latest chunk, including cached tokens."""
 
     def read_tokens(self, now: Seconds) -> Tokens:
-        """Return the prompt tokens computed by `now`: all of them once a token was generated."""
+        """Return the prompt tokens computed by `now`; the whole prompt once a token exists."""
         if self.generated:
             return self.prompt_tokens
         share = (now - self.chunk_began_at) / self.chunk_s if self.chunk_s else 1.0
         return self.read_before + int((self.read - self.read_before) * min(1.0, share))
 
     def note_chunk(self, began_at: Seconds, length_s: Seconds) -> None:
-        """Record a chunk of the prompt, unless it is recomputed after a preemption."""
+        """Record a chunk of the prompt; chunks computed again after a preemption are ignored."""
         read = min(self.computed, self.prompt_tokens)
         if read > self.read:
             self.read_before, self.read = self.read, read
@@ -70,7 +70,7 @@ class FakeSequence(EngineSequence):
 
 
 class _AnswerContent:
-    """Prompt and answer of a sequence; answer tokens are generated only as far as they are read."""
+    """Prompt and answer tokens of a sequence; answer tokens are generated when they are read."""
 
     def __init__(
         self, prompt: TokenContent, prompt_tokens: Tokens, block_size: Tokens, answer: FakeWords
@@ -82,7 +82,7 @@ class _AnswerContent:
         self._made = 0
 
     def spans(self, start: int, stop: int) -> Iterable[Span]:
-        """Return the spans of the full blocks from position `start` to before `stop`, in order."""
+        """Return the tokens of each full block between positions `start` and `stop`, in order."""
         made = stop * self._block_size - self._tokens
         if made > self._made:
             self._content.append(self._answer(self._made, made))
@@ -95,16 +95,16 @@ class _Lease:
     sequences: list[FakeSequence]
     stream: bool
     choices: int = 1
-    """Sequences per prompt."""
+    """Number of sequences per prompt."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     outputs: list[Output] = field(default_factory=list)
-    """Outputs that `take_outputs` has not returned yet."""
+    """Token outputs of the call that `take_outputs` has not returned yet."""
     ended_at: Seconds = 0.0
-    """Time at which the call ended (loop clock, seconds)."""
+    """Time at which the call under this lease ended (loop clock, seconds)."""
 
     @property
     def obstacle(self) -> str:
-        """Reason why another replica could not continue the stream; empty if it could."""
+        """Reason why another replica could not continue the lease's stream; empty if one could."""
         return "it has more than one sequence" if len(self.sequences) > 1 else ""
 
     @property
@@ -130,7 +130,7 @@ class _Lease:
         )
 
     def _cached_tokens(self) -> Tokens | None:
-        """Return the cached prompt tokens of the sequences that have generated a token."""
+        """Return the cached prompt tokens of sequences that have generated a token."""
         cached = [
             min(sequence.cached_tokens or 0, sequence.prompt_tokens)
             for sequence in self.sequences
@@ -143,7 +143,7 @@ _NO_LEASE = _Lease([], stream=False)
 
 
 class FakeEngine:
-    """An `Engine` (see `justitia_ray.protocol.engine`) for tests, demos and benchmarks on CPUs.
+    """Engine for tests, demos and benchmarks on CPUs; see `Engine` in `justitia_ray.protocol`.
 
     Args:
         served_model_name: Name that callers pass as `model`.
@@ -264,7 +264,7 @@ class FakeEngine:
                 self.check()
                 yield answer.closing(self._cached_tokens_to_report(lease))
             else:
-                await self._change(lease)
+                await self._wait_for_tokens(lease)
                 yield ResponseHead(200, _JSON)
                 yield answer.body(self._cached_tokens_to_report(lease))
         finally:
@@ -274,7 +274,7 @@ class FakeEngine:
                 del self._called[sequence]
 
     def paths(self) -> frozenset[str]:
-        """Return the supported paths: chat, completions, `/tokenize` and `/detokenize`."""
+        """Return the supported POST paths: chat, completions, `/tokenize` and `/detokenize`."""
         return frozenset({CHAT, COMPLETIONS, TOKENIZE_PATH, DETOKENIZE_PATH})
 
     async def answer_unscheduled(
@@ -294,21 +294,21 @@ class FakeEngine:
         return ResponseHead(200, _JSON), answer
 
     def take_outputs(self, lease_id: LeaseId) -> tuple[Output, ...]:
-        """Return the outputs of a stream's chunks that were not taken yet."""
+        """Return the outputs of a stream's chunks since the last call of this method."""
         lease = self._leases.get(lease_id, _NO_LEASE)
         taken, lease.outputs = tuple(lease.outputs), []
         return taken
 
     def obstacle(self, lease_id: LeaseId) -> str:
-        """Return why another replica could not continue the stream; empty if it could."""
+        """Return why another replica could not continue the lease's stream; empty if one could."""
         return self._leases.get(lease_id, _NO_LEASE).obstacle
 
     def progress(self, lease_id: LeaseId) -> Progress:
-        """Return the tokens that a call has used so far; zeros for an unknown lease."""
+        """Return the tokens that a leased call has used so far; zeros for an unknown lease."""
         return self._leases.get(lease_id, _NO_LEASE).progress
 
     def release(self, lease_id: LeaseId) -> Progress:
-        """Forget a lease whose call has ended and return its final progress."""
+        """Forget a lease whose call has ended, and return the call's final token counts."""
         lease = self._leases.pop(lease_id, _NO_LEASE)
         return lease.final_progress(lease.ended_at)
 
@@ -317,11 +317,11 @@ class FakeEngine:
         return self._scheduler.pool.free_blocks * self._scheduler.block_size
 
     def preemptions(self) -> int:
-        """Return the number of preemptions so far."""
+        """Return the number of preempted sequences since the engine's start."""
         return self._scheduler.preemptions
 
     def check(self) -> None:
-        """Check that the engine is running.
+        """Raise EngineError unless the engine is running.
 
         Raises:
             EngineError: If it is dead, stopped, or was never started.
@@ -330,15 +330,15 @@ class FakeEngine:
             raise EngineError(f"the fake engine does not run: {self._why_dead}")
 
     def steps(self) -> Steps:
-        """Return the number of iterations so far, and whether the engine has work."""
+        """Return the number of iterations since the start, and whether the engine has work."""
         return Steps(self._steps, self._scheduler.has_work)
 
     def suspended(self) -> str:
-        """Return the name of the suspended process that was passed to `stall`; empty if none."""
+        """Return the name of the suspended process that a test passed to `stall`; empty if none."""
         return self._suspended
 
     def stall(self, suspended: str = "") -> None:
-        """Pause the iterations until `go_on`, like an engine that hangs or is stopped.
+        """Pause the decode iterations until `go_on`, like an engine that hangs or is stopped.
 
         Args:
             suspended: Name of the process reported as suspended; empty: the engine hangs.
@@ -352,21 +352,21 @@ class FakeEngine:
         self._goes_on.set()
 
     def kill(self) -> None:
-        """Stop the engine the way a kill from outside does; `died_by_itself` is then False."""
+        """Stop the engine like a kill from outside does, so that `died_by_itself` is False."""
         self._by_itself = False
         self._end("it was killed")
 
     def died_by_itself(self) -> bool:
-        """Return whether the engine's own work may have killed it, once `check` has raised."""
+        """Return whether the engine's own work may have killed the engine, once `check` has raised."""
         return self._by_itself
 
     def die(self, *, by_itself: bool = True) -> None:
-        """Make the engine die, by its own work or by a kill: running calls raise EngineError."""
+        """Make the engine die, by its own work or by a kill."""
         self._by_itself = by_itself
         self._end("it died")
 
     async def stop(self) -> None:
-        """Stop the decode loop; running calls raise EngineError. Calling it twice is safe."""
+        """Stop the decode loop; running calls raise EngineError. A second call is safe."""
         self._end("it was stopped")
         if self._loop is not None:
             await asyncio.wait([self._loop])
@@ -379,7 +379,7 @@ class FakeEngine:
             lease.changed.set()
 
     def _cache_salt_of(self, call: EngineCall, request: FakeRequest) -> str | None:
-        """Return the prefix-cache salt for a call's prompts.
+        """Return the prefix-cache salt of a call's prompts.
 
         Raises:
             RequestError: If the caller's own salt is invalid.
@@ -428,13 +428,13 @@ class FakeEngine:
     async def _chunks(
         self, lease: _Lease, answer: FakeAnswer, earlier: tuple[Output, ...]
     ) -> AsyncGenerator[bytes]:
-        """Yield a stream's tokens as they are generated, those of an earlier attempt first."""
+        """Yield a stream's tokens as they are generated, after the tokens of an earlier attempt."""
         sent = [0] * len(lease.sequences)
         for output in earlier:
             yield answer.events(0, sent[0], output.tokens)
             sent[0] += len(output.tokens)
         while not lease.finished or sent != [s.generated for s in lease.sequences]:
-            await self._change(lease)
+            await self._wait_for_tokens(lease)
             events = []
             for k, sequence in enumerate(lease.sequences):
                 tokens = answer.tokens(k, sent[k], sequence.generated)
@@ -445,14 +445,14 @@ class FakeEngine:
                     lease.outputs.append(Output(tokens, end))
             yield b"".join(events)
 
-    async def _change(self, lease: _Lease) -> None:
+    async def _wait_for_tokens(self, lease: _Lease) -> None:
         """Wait for the next token of a stream, or for the last token of a unary call."""
         await lease.changed.wait()
         lease.changed.clear()
         self.check()
 
     def _cached_tokens_to_report(self, lease: _Lease) -> Tokens | None:
-        """Return the cached prompt tokens, counting the first choice of each prompt."""
+        """Return a call's cached prompt tokens, counting only the first choice of each prompt."""
         if not self._tells_cached:
             return None
         first = lease.sequences[:: lease.choices]

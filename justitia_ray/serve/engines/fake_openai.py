@@ -37,21 +37,21 @@ DETOKENIZE_PATH = "/detokenize"
 
 _TOKENS_PER_MESSAGE: Tokens = 4
 VOCABULARY = 1000
-"""Number of token ids; ids are below it."""
+"""Number of token ids of the fake engine; all ids are smaller."""
 
 
 @dataclass(frozen=True, slots=True)
 class FakeRequest:
-    """A validated request."""
+    """A validated request to the fake engine."""
 
     chat: bool
     body: InferenceBody
     prompts: list[list[str]]
-    """Tokens of each prompt."""
+    """Token ids of each prompt."""
     max_tokens: Tokens
-    """Tokens of each choice; the fake engine always generates all of them."""
+    """Number of tokens of each choice; the fake engine always generates all of them."""
     include_usage: bool
-    """True if a stream ends with a usage chunk."""
+    """Whether a stream ends with a chunk of token usage."""
 
     @property
     def prompt_tokens(self) -> list[Tokens]:
@@ -65,11 +65,12 @@ class FakeRequest:
 
 
 FakeWords = Callable[[int, int], Iterable[str]]
-"""Returns the words of an answer from one position to before another, as a prompt has them."""
+"""Returns the words of an answer between two token positions, as a follow-up prompt contains them.
+"""
 
 
 def count_prompt(prompt: Prompt, *, wants_ids: bool = False) -> PromptCount:
-    """Return the tokens of a prompt, as `usage` counts them.
+    """Return the number of tokens of a prompt, as `usage` reports it.
 
     All fake models use one rule: one token for each word between white space, and 4 for each chat
     message; a prompt of token ids has as many tokens as ids.
@@ -90,7 +91,7 @@ def count_prompt(prompt: Prompt, *, wants_ids: bool = False) -> PromptCount:
 
 
 def _chat_cuts(messages: Sequence[dict[str, Any]], ends: list[Tokens]) -> tuple[Tokens, ...]:
-    """Return the ends of the system prompt, of the last answer and of the last message but one.
+    """Return the token positions at which a chat's prefixes end; see `prompt_cuts.chat_cuts`.
 
     Args:
         messages: Messages of a chat.
@@ -108,7 +109,7 @@ def _prompt_words(prompt: Prompt) -> list[str]:
 
 
 def _tokens_and_ends(prompt: Prompt) -> tuple[list[str], list[Tokens]]:
-    """Return the tokens of a prompt, and the token count up to the end of each message.
+    """Return a prompt's token ids, and the number of tokens up to the end of each message.
 
     The frame tokens of a message follow its words, so a prompt with its answer is a prefix of the
     continued conversation.
@@ -141,7 +142,7 @@ def _prompt_parts(prompt: Prompt) -> list[str]:
 def parse_request(
     path: str, body: bytes, served_model_name: str, max_model_len: Tokens
 ) -> FakeRequest:
-    """Return the validated request of a body.
+    """Return the validated request in a JSON body.
 
     Raises:
         RequestError: If the body is invalid; `error_answer` turns the error into an answer.
@@ -175,7 +176,7 @@ def parse_request(
 
 
 def error_answer(error: RequestError) -> tuple[int, bytes]:
-    """Return the status and body with which vLLM answers this error."""
+    """Return the status and body with which vLLM answers a refused request."""
     not_found = isinstance(error, UnknownModel | UnsupportedOperation)
     status, kind = (404, "NotFoundError") if not_found else (400, "BadRequestError")
     answer = {"message": error.message, "type": kind, "param": error.param, "code": status}
@@ -183,7 +184,7 @@ def error_answer(error: RequestError) -> tuple[int, bytes]:
 
 
 class FakeAnswer:
-    """Answer to a request. Sequence k is choice k mod n of prompt k div n.
+    """Answer to a request; sequence k is choice k mod n of prompt k div n, with n choices.
 
     Equal requests get equal text: token i depends only on the prompt's text, the choice and i.
     """
@@ -194,7 +195,7 @@ class FakeAnswer:
         self._sequences = range(len(request.prompts) * request.body.n)
         self._response_id = f"{'chatcmpl' if self._is_chat else 'cmpl'}-{response_id}"
         self._model = model
-        # crc32, not hash(): the text must be equal in every process
+        # crc32 instead of hash(), so that the text is equal in every process
         self._seeds = [
             zlib.crc32(f"{text}\0{choice}".encode())
             for text in map(_seed_text, request.body.prompts)
@@ -211,18 +212,18 @@ class FakeAnswer:
         )
 
     def tokens(self, sequence: int, start: int, stop: int) -> tuple[int, ...]:
-        """Return the token ids of a sequence from position `start` to before `stop`."""
+        """Return the token ids of a sequence between positions `start` and `stop`."""
         seed = self._seeds[sequence]
         return tuple(zlib.crc32(f"\0{i}".encode(), seed) % VOCABULARY for i in range(start, stop))
 
     def words(self, sequence: int) -> FakeWords:
-        """Return a function that returns a sequence's tokens as words of a follow-up prompt."""
+        """Return a function from token positions to a sequence's words in a follow-up prompt."""
         is_ids = isinstance(self._request.body.prompts[sequence // self._request.body.n], list)
         form = "{}" if is_ids else "w{}"
         return lambda start, stop: map(form.format, self.tokens(sequence, start, stop))
 
     def events(self, sequence: int, start: int, tokens: Iterable[int]) -> bytes:
-        """Return the stream events of these tokens, one event per token."""
+        """Return one stream event for each of these tokens."""
         events = []
         for i, token in enumerate(tokens, start):
             text = text_of_tokens([token])
@@ -247,7 +248,7 @@ class FakeAnswer:
         return usage + b"data: [DONE]\n\n"
 
     def body(self, cached_tokens: Tokens | None = None) -> bytes:
-        """Return the body of a unary answer; `cached_tokens` as in `closing`."""
+        """Return the body of a unary answer, with its usage."""
         choices = []
         for k in self._sequences:
             text = text_of_tokens(self.tokens(k, 0, self._request.max_tokens))
@@ -285,7 +286,7 @@ class FakeAnswer:
 
 
 def _seed_text(prompt: Prompt) -> str:
-    """Return the text of a prompt on which all generated tokens depend."""
+    """Return the text of a prompt that determines all generated tokens."""
     if isinstance(prompt, Conversation):
         return "\n".join(
             f"{turn['role']}: {text_of(turn.get('content'), 'messages')}"
@@ -295,12 +296,12 @@ def _seed_text(prompt: Prompt) -> str:
 
 
 def text_of_tokens(tokens: Iterable[int]) -> str:
-    """Return the text of tokens."""
+    """Return the text of token ids."""
     return "".join(f"w{token} " for token in tokens)
 
 
 def answer_tokens(path: str, body: bytes, max_model_len: Tokens) -> bytes:
-    """Return the answer to `/tokenize` or `/detokenize`, in vLLM's form.
+    """Return the fake engine's answer to `/tokenize` or `/detokenize`, in vLLM's form.
 
     Raises:
         RequestError: If the body holds neither tokens nor text.
@@ -312,7 +313,7 @@ def answer_tokens(path: str, body: bytes, max_model_len: Tokens) -> bytes:
     prompts = parse(path, fields, max_model_len).prompts
     count = sum(len(_prompt_words(prompt)) for prompt in prompts)
     words = [word for prompt in prompts for word in _prompt_parts(prompt)]
-    # A chat message's frame has tokens but no words.
+    # The frame of a chat message has tokens but no words.
     tokens = [0] * (count - len(words)) + [zlib.crc32(word.encode()) % VOCABULARY for word in words]
     answer = {"count": count, "max_model_len": max_model_len, "tokens": tokens, "token_strs": None}
     return json.dumps(answer).encode()

@@ -33,23 +33,26 @@ from justitia_ray.units import ClientId, Seconds
 logger = logging.getLogger("ray.serve")
 
 _AT_ONCE = 2
-"""Grammars compiled at once, each of another tenant: a slow grammar delays only its own tenant."""
+"""Number of grammars compiled at once, each of another tenant: a slow grammar delays only its own
+tenant.
+"""
 _KNOWN_BYTES = 32 * 2**20
-"""Memory limit of the cached results."""
+"""Memory limit of cached results of grammar checks (bytes)."""
 _REFUSED_S: Seconds = 600.0
-"""Lifetime of a cached refusal: a busy machine may have caused it."""
+"""Lifetime of the cached refusal of a grammar (seconds): a busy machine may have caused it."""
 _START_S: Seconds = 120.0
-"""Time limit for starting the worker."""
+"""Time limit for starting the grammar worker (seconds)."""
 _PAUSE_S: Seconds = 1.0
-"""Pause after a worker that ended without a result; doubles with each consecutive one."""
+"""Pause after a grammar worker ended without a result (seconds); doubles with each further failure.
+"""
 _LONGEST_PAUSE_S: Seconds = 60.0
 _GRACE_S: Seconds = 5.0
-"""A worker that is silent for this long after the time limit of a grammar is killed."""
+"""Time after a grammar's time limit at which a silent worker is killed (seconds)."""
 
 
 @dataclass(slots=True)
 class _Wait:
-    """A queued or running grammar, with the number of calls that wait for it."""
+    """A grammar that is queued or being compiled, with the number of calls that wait for it."""
 
     tenant: ClientId
     grammar: bytes
@@ -62,7 +65,7 @@ class _Wait:
 
 @dataclass(slots=True)
 class _Worker:
-    """A started worker process."""
+    """A started process that compiles grammars."""
 
     process: BaseProcess
     pipe: Connection
@@ -73,16 +76,19 @@ class _Worker:
     results: int = 0
     """Number of grammars for which the worker has returned a result."""
     sending: threading.Lock = field(default_factory=threading.Lock)
-    """Held while a job is sent: a large job takes several writes, which must not interleave."""
+    """Held while a job is sent to the worker: a large job takes several writes, which must not
+    interleave.
+    """
 
     def send(self, job: Job) -> None:
-        """Send a job and wait until it is read; runs in a thread."""
-        with self.sending, suppress(OSError):  # the worker has ended; its reader notices
+        """Send a job to the worker and wait until the worker has read it; runs in a thread."""
+        # The reading thread notices that the worker has ended.
+        with self.sending, suppress(OSError):
             self.pipe.send_bytes(msgspec.msgpack.encode(job))
 
 
 class GrammarChecks:
-    """Compiles the grammars of an engine's calls before the engine does; used from one event loop.
+    """Compiles the grammars of an engine's calls before the engine does; for use on one event loop.
 
     Args:
         make: Creates the judge in the worker, given `config`: `grammar_worker.vllm_judge`.
@@ -117,7 +123,7 @@ class GrammarChecks:
         minimum."""
 
     async def check(self, tenant: ClientId, grammar: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of a grammar after vLLM's checks.
+        """Return a grammar's fields after vLLM's checks.
 
         Args:
             tenant: Tenant of the call; its grammars are compiled one after the other.
@@ -162,7 +168,7 @@ class GrammarChecks:
         return wait
 
     def _give_up(self, wait: _Wait) -> None:
-        """Drop a queued grammar whose callers have all left."""
+        """Drop a queued grammar if no call waits for it any more."""
         line = self._lines.get(wait.tenant)
         if line is not None and wait in line:
             line.remove(wait)
@@ -171,7 +177,7 @@ class GrammarChecks:
                 del self._lines[wait.tenant]
 
     def _begin_turns(self) -> None:
-        """Send queued grammars to the worker, from the tenant with the least compile time first."""
+        """Send queued grammars to the worker, first of the tenant with the least compile time."""
         worker = self._worker
         if worker is None:
             tries = self._worker_tries
@@ -199,7 +205,7 @@ class GrammarChecks:
         self._restart_kill_timer(worker)
 
     def _restart_kill_timer(self, worker: _Worker) -> None:
-        """Restart the timer that kills a worker that is silent for too long."""
+        """Restart the timer that kills a silent worker."""
         if worker.watchdog is not None:
             worker.watchdog.cancel()
             worker.watchdog = None
@@ -230,7 +236,7 @@ class GrammarChecks:
     def _forward_results(
         self, worker: _Worker, there: Connection, loop: asyncio.AbstractEventLoop
     ) -> None:
-        """Start the worker and forward its results until it ends; runs in a thread."""
+        """Start the worker and forward its results until the worker ends; runs in a thread."""
         reason = "it has ended"
         try:
             worker.process.start()
@@ -242,7 +248,7 @@ class GrammarChecks:
                 loop.call_soon_threadsafe(self._note_result, worker, result)
         except (EOFError, OSError):
             pass
-        except Exception as error:  # start: not picklable, or no main guard
+        except Exception as error:  # not picklable, or the program has no main guard
             reason = f"{type(error).__name__}: {error}"
         there.close()
         if not loop.is_closed():
@@ -299,7 +305,7 @@ class GrammarChecks:
             self._begin_turns()
 
     def _fail_waiting(self, reason: str) -> None:
-        """Fail all queued grammars, because no worker can be started now."""
+        """Fail all queued grammars because no worker can be started."""
         lines, self._lines = self._lines, {}
         for line in lines.values():
             for wait in line:
@@ -328,7 +334,7 @@ class GrammarChecks:
             self._known_bytes -= _result_bytes(oldest)
 
     def stop(self) -> None:
-        """Stop the worker."""
+        """Stop the grammar worker."""
         worker, self._worker = self._worker, None
         if worker is not None:
             if worker.watchdog is not None:

@@ -25,18 +25,20 @@ import msgspec
 from justitia_ray.units import Seconds
 
 _SPARE = 2
-"""Number of idle forks that wait for work."""
+"""Number of idle forks of the grammar worker that wait for jobs."""
 _GRAMMARS_EACH = 50
-"""Grammars that a fork compiles before it is replaced, because compilers retain some memory."""
+"""Number of grammars that a fork compiles before it is replaced, because compilers retain some
+memory.
+"""
 _BACKENDS = {
     "xgrammar": ("backend_xgrammar", "XgrammarBackend"),
     "guidance": ("backend_guidance", "GuidanceBackend"),
     "outlines": ("backend_outlines", "OutlinesBackend"),
     "lm-format-enforcer": ("backend_lm_format_enforcer", "LMFormatEnforcerBackend"),
 }
-"""vLLM's grammar compilers: name to (module, class)."""
+"""Grammar compilers of vLLM: name to (module, class)."""
 _NO_MEMORY = 1
-"""Exit code of a fork that has exceeded its memory limit."""
+"""Exit code of a fork that exceeded its memory limit."""
 _BY_ITS_GRAMMAR = frozenset(
     {
         _NO_MEMORY,
@@ -44,18 +46,20 @@ _BY_ITS_GRAMMAR = frozenset(
         -signal.SIGILL,
     }
 )
-"""Exit codes for which the grammar is to blame; any other, such as SIGKILL, is an accident."""
+"""Exit codes of a fork for which its grammar is to blame; other codes, such as SIGKILL, are
+accidents.
+"""
 _HAS_DIED = "the fork that was at this grammar has died; try again"
 _PAUSE_S: Seconds = 0.5
-"""Pause after a failed fork (seconds); doubles with each consecutive failure."""
+"""Pause after a fork failed (seconds); doubles with each consecutive failure."""
 _LONGEST_PAUSE_S: Seconds = 30.0
 NO_JOB = 0
-"""Job number of a `Result` that reports a failed fork instead of a grammar."""
+"""Job number of a `Result` that reports a failed fork instead of a compiled grammar."""
 _PAGE = resource.getpagesize()
 
 
 class Job(NamedTuple):
-    """Request to compile a grammar."""
+    """Request to the grammar worker to compile a grammar."""
 
     number: int
     grammar: bytes
@@ -63,38 +67,38 @@ class Job(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Outcome of a `Job`."""
+    """Outcome of a `Job` of the grammar worker."""
 
     number: int
     checked: bytes
-    """Grammar's fields after vLLM's checks, as JSON; empty if the grammar failed."""
+    """The grammar's fields after vLLM's checks, as JSON; empty if the grammar failed."""
     reason: str
     """Why the grammar failed; empty if it compiled."""
     took_s: Seconds
-    """Time that the job took; for `NO_JOB`, the pause before the next fork."""
+    """Duration of the job (seconds); for `NO_JOB`, the pause before the next fork."""
     is_accident: bool
-    """True if the failure happened in the worker and does not depend on the grammar."""
+    """Whether the failure happened in the worker and does not depend on the grammar."""
 
 
 @dataclass(slots=True)
 class Tries:
-    """Retry state with exponential backoff: each pause is twice the previous one."""
+    """State of retries with exponential backoff: each pause is twice as long as the last."""
 
     first_pause_s: Seconds
     longest_pause_s: Seconds
     failures: int = 0
-    """Number of consecutive failures."""
+    """Number of consecutive failed tries."""
     reason: str = ""
-    """Reason of the last failure."""
+    """Reason of the last failed try."""
     next_at: Seconds = 0.0
-    """Time of the next try, on the caller's clock."""
+    """Time of the next try on the caller's clock (seconds)."""
 
     def succeed(self) -> None:
-        """Reset the pause to its first value."""
+        """Reset the pause between tries to its first value."""
         self.failures = 0
 
     def fail(self, reason: str, now: Seconds) -> Seconds:
-        """Record a failure; return the pause before the next try."""
+        """Record a failed try; return the pause before the next try in seconds."""
         pause_s = min(self.longest_pause_s, self.first_pause_s * (1 << min(self.failures, 10)))
         self.failures += 1
         self.reason, self.next_at = reason, now + pause_s
@@ -102,7 +106,9 @@ class Tries:
 
 
 Judge = Callable[[bytes], bytes]
-"""Compiles a grammar and returns its fields after vLLM's checks; raises if it is invalid."""
+"""Function that compiles a grammar and returns its fields after vLLM's checks; raises if the
+grammar is invalid.
+"""
 
 
 def vllm_judge(config: Any) -> Callable[[], Judge]:
@@ -119,7 +125,7 @@ def vllm_judge(config: Any) -> Callable[[], Judge]:
         backend = getattr(import_module(f"vllm.v1.structured_output.{module}"), kind)
         return backend(config, tokenizer=tokenizer, vocab_size=vocabulary)
 
-    def make_judge() -> Judge:
+    def load_judge() -> Judge:
         backends = {}
         if config.structured_outputs_config.backend in ("auto", "xgrammar"):
             backends["xgrammar"] = make_backend("xgrammar")
@@ -140,11 +146,11 @@ def vllm_judge(config: Any) -> Callable[[], Judge]:
 
         return judge
 
-    return make_judge
+    return load_judge
 
 
 class _Outcome(NamedTuple):
-    """Outcome that a fork reports for a grammar; the fields are those of `Result`."""
+    """Outcome of a grammar that a fork reports to the worker, with the fields of `Result`."""
 
     checked: bytes = b""
     reason: str = ""
@@ -153,23 +159,23 @@ class _Outcome(NamedTuple):
 
 @dataclass(slots=True)
 class _Fork:
-    """A forked process and its current job."""
+    """A forked process that compiles grammars, with its current job."""
 
     pid: int
     pipe: Connection
     is_ready: bool = False
-    """Whether the fork has created its `Judge`."""
+    """Whether the fork has loaded its grammar compilers."""
     job: Job | None = None
     began_at: Seconds = 0.0
     grammars: int = 0
 
 
 class Forks:
-    """Pool of forks in the worker, and the jobs that they run.
+    """Pool of forked processes in the grammar worker, and the jobs that they run.
 
     Args:
         answers: Pipe from which jobs are read and to which results are written.
-        make_judge: Creates the `Judge`, once in each fork.
+        load_judge: Creates the `Judge`, once in each fork.
         timeout_s: Time limit for one grammar.
         memory_bytes: Memory that a fork may allocate beyond its memory at the start.
     """
@@ -177,12 +183,12 @@ class Forks:
     def __init__(
         self,
         answers: Connection,
-        make_judge: Callable[[], Judge],
+        load_judge: Callable[[], Judge],
         timeout_s: Seconds,
         memory_bytes: int,
     ) -> None:
         self._answers = answers
-        self._make_judge = make_judge
+        self._make_judge = load_judge
         self._timeout_s = timeout_s
         self._memory_bytes = memory_bytes
         self._forks: dict[Connection, _Fork] = {}
@@ -190,7 +196,7 @@ class Forks:
         self._refill_spares()
 
     def serve(self) -> None:
-        """Run jobs until the pipe is closed."""
+        """Run jobs from the replica until the pipe to it is closed."""
         try:
             while True:
                 busy = [fork for fork in self._forks.values() if fork.job is not None]
@@ -202,7 +208,7 @@ class Forks:
                     assert isinstance(pipe, Connection)
                     if pipe is self._answers:
                         self._begin_job(msgspec.msgpack.decode(pipe.recv_bytes(), type=Job))
-                    elif pipe in self._forks:  # else its death was noticed while a job was sent
+                    elif pipe in self._forks:  # not if the fork died while a job was sent
                         self._forward_result(self._forks[pipe])
                 for fork in busy:
                     if fork.job and time.monotonic() >= fork.began_at + self._timeout_s:
@@ -236,7 +242,7 @@ class Forks:
         return True
 
     def _forward_result(self, fork: _Fork) -> None:
-        """Forward a fork's result; a fork that died exceeded its memory or crashed."""
+        """Forward the result of a fork to the replica, or report that the fork has died."""
         try:
             judged = msgspec.msgpack.decode(fork.pipe.recv_bytes(), type=_Outcome)
         except (EOFError, OSError):
@@ -253,7 +259,7 @@ class Forks:
             fork.began_at = time.monotonic()
 
     def _report_timeout(self, fork: _Fork) -> None:
-        """Report a timeout for a fork that was killed."""
+        """Report a timeout for the grammar of a fork that was killed."""
         limit = f"{self._timeout_s:g} s"
         if fork.is_ready:
             reason = f"it takes longer than {limit} to compile (engine.grammar_timeout_s)"
@@ -272,7 +278,7 @@ class Forks:
         )
 
     def _outcome_of_exit(self, fork: _Fork, exit_code: int) -> _Outcome:
-        """Return the outcome for a fork that exited early: blame its grammar or the fork."""
+        """Return the outcome for a fork that exited early: its grammar or the fork is to blame."""
         if not fork.is_ready:
             return _Outcome(reason=f"it ended with code {exit_code} as it began", is_accident=True)
         if exit_code in _BY_ITS_GRAMMAR:
@@ -281,7 +287,7 @@ class Forks:
         return _Outcome(reason=_HAS_DIED, is_accident=True)
 
     def _end_job(self, fork: _Fork, judged: _Outcome) -> None:
-        """End the job of a fork, if any; kill the fork after `_GRAMMARS_EACH` grammars."""
+        """End a fork's job, if it has one; kill a fork that has compiled `_GRAMMARS_EACH` grammars."""
         if fork.job is not None:
             job, fork.job = fork.job, None
             self._send_result(job, judged, fork.began_at)
@@ -294,7 +300,7 @@ class Forks:
         self._answers.send_bytes(msgspec.msgpack.encode(result))
 
     def _kill_fork(self, fork: _Fork) -> int:
-        """Kill a fork; return its exit code, which may be from an earlier death."""
+        """Kill a fork; return its exit code, which may be of an earlier death."""
         del self._forks[fork.pipe]
         os.kill(fork.pid, signal.SIGKILL)
         _, status = os.waitpid(fork.pid, 0)
@@ -306,13 +312,13 @@ class Forks:
             pass
 
     def _note_failed_fork(self, reason: str) -> None:
-        """Start the pause before the next fork, and report the failure to the replica."""
+        """Start the pause before the next fork, and report the failed fork to the replica."""
         pause_s = self._fork_tries.fail(reason, time.monotonic())
         result = Result(NO_JOB, b"", reason, pause_s, is_accident=True)
         self._answers.send_bytes(msgspec.msgpack.encode(result))
 
     def _fork_child(self) -> _Fork | None:
-        """Fork a child; return None if that fails or a pause after a failure is not over."""
+        """Fork a process; return None if forking fails or the pause after a failure is not over."""
         if time.monotonic() < self._fork_tries.next_at:
             return None
         try:
@@ -339,7 +345,7 @@ class Forks:
         return fork
 
     def _compile_grammars(self, pipe: Connection) -> None:
-        """Compile grammars from the pipe; runs in the fork."""
+        """Compile the grammars that arrive on a pipe; runs in the forked process."""
         try:
             judge = self._make_judge()
         except Exception as error:
@@ -355,7 +361,7 @@ class Forks:
         try:
             while True:
                 raw = pipe.recv_bytes()
-                # Ends this fork if the worker dies in the meantime.
+                # Ends this fork if the worker dies while a grammar is compiled.
                 signal.setitimer(signal.ITIMER_REAL, 2 * self._timeout_s + 1)
                 judged = _judge_grammar(judge, raw)
                 signal.setitimer(signal.ITIMER_REAL, 0)
@@ -365,7 +371,7 @@ class Forks:
 
 
 def _judge_grammar(judge: Judge, raw: bytes) -> _Outcome:
-    """Return the outcome of a grammar.
+    """Compile a grammar and return the outcome, whatever is raised.
 
     Raises:
         MemoryError: If there is too little memory.
@@ -374,14 +380,14 @@ def _judge_grammar(judge: Judge, raw: bytes) -> _Outcome:
         return _Outcome(judge(raw))
     except (MemoryError, KeyboardInterrupt, SystemExit):
         raise
-    except (OSError, ImportError) as error:  # local files and packages, not the grammar
+    except (OSError, ImportError) as error:  # local files or packages are to blame
         return _Outcome(reason=_encodable_text(error), is_accident=True)
-    except BaseException as error:  # a panic in a Rust compiler is a BaseException
+    except BaseException as error:  # a panic in Rust code is a BaseException
         return _Outcome(reason=_encodable_text(error))
 
 
 def _encodable_text(error: BaseException) -> str:
-    """Return the error's text in encodable form: callers' texts may contain lone surrogates."""
+    """Return an error's text in encodable form: callers' texts may contain lone surrogates."""
     text = str(error) or type(error).__name__
     return text.encode(errors="backslashreplace").decode()
 
@@ -393,7 +399,7 @@ def run_worker(
     timeout_s: Seconds,
     memory_bytes: int,
 ) -> None:
-    """Run the worker process: prepare, then run jobs until the pipe is closed.
+    """Run the grammar worker process: load compilers, then run jobs until the pipe is closed.
 
     Args:
         make: `vllm_judge`, or another function with its signature.
@@ -402,6 +408,6 @@ def run_worker(
         timeout_s: See `Forks`.
         memory_bytes: See `Forks`.
     """
-    make_judge = make(config)
+    load_judge = make(config)
     answers.send_bytes(b"")
-    Forks(answers, make_judge, timeout_s, memory_bytes).serve()
+    Forks(answers, load_judge, timeout_s, memory_bytes).serve()

@@ -20,18 +20,21 @@ from typing import NamedTuple, Protocol
 from justitia_ray.units import ApplicationId, Seconds
 
 _SHARE = 0.75
-"""Largest fraction of the free blocks that is kept behind the others."""
+"""Largest fraction of the free KV blocks that held contexts may take at the end of the eviction
+queue.
+"""
 _WORTH = 0.25
-"""Least number of blocks behind the held ones for which these are moved, as a fraction of them. So
-at most four blocks are moved for each that was freed."""
+"""Blocks freed behind the held contexts that make moving these worth it, as a fraction of the held
+blocks: at most four blocks are moved for each freed block.
+"""
 _MOST_OF_ONE = 8
-"""Largest number of held contexts of one application."""
+"""Maximum number of held contexts of one application."""
 _MOST = 4096
-"""Largest number of held contexts."""
+"""Maximum number of held contexts of one engine."""
 
 
 class Block(Protocol):
-    """What is used of vLLM's `KVCacheBlock`."""
+    """Part of vLLM's `KVCacheBlock` that held contexts use."""
 
     block_id: int
     ref_cnt: int
@@ -39,26 +42,27 @@ class Block(Protocol):
 
     @property
     def block_hash(self) -> object | None:
-        """Hash of the cached tokens; None if nothing is cached in the block."""
+        """Hash of the tokens cached in the block; None if nothing is cached."""
 
 
 class Pool(Protocol):
-    """What is used of vLLM's `BlockPool`."""
+    """Part of vLLM's `BlockPool` that held contexts use."""
 
     def touch(self, blocks: Sequence[Block]) -> None:
-        """Add a reference to each block; a free block leaves the queue."""
+        """Add a reference to each block; a free block leaves the queue of evictions."""
 
     def free_blocks(self, ordered_blocks: Iterable[Block]) -> None:
         """Remove a reference from each block; blocks without one are appended to the queue."""
 
     def get_num_free_blocks(self) -> int:
-        """Return the number of blocks in the queue."""
+        """Return the number of blocks in the queue of evictions."""
 
 
 class _Hold(NamedTuple):
     application_id: ApplicationId
     blocks: list[tuple[Block, object]]
-    """Blocks of the context, from the first to the last, with the hashes that they had."""
+    """Blocks of the held context, first to last, with the hashes that they had when the hold began.
+    """
     ends_at: Seconds
 
     @property
@@ -66,13 +70,13 @@ class _Hold(NamedTuple):
         return self.blocks[-1][0].block_id
 
     def is_cached_to_its_end(self) -> bool:
-        """Return whether the last block has not been evicted since the hold."""
+        """Return whether the context's last block has not been evicted since the hold began."""
         block, cached = self.blocks[-1]
         return block.block_hash == cached
 
 
 class HeldContexts:
-    """The held contexts of one engine.
+    """Contexts that an engine keeps in its KV cache for an application's next inference.
 
     Args:
         pool: vLLM's block pool.
@@ -119,19 +123,19 @@ class HeldContexts:
             self._in_front, self._moved = self._pool.get_num_free_blocks(), 0
         of_application = self._of.get(application_id, {})
         if len(of_application) >= _MOST_OF_ONE:
-            self._drop(next(iter(of_application)))
+            self._drop_hold(next(iter(of_application)))
         elif len(self._holds) >= _MOST:
-            self._drop(next(iter(self._holds)))
-        self._add(_Hold(application_id, kept, ends_at))
+            self._drop_hold(next(iter(self._holds)))
+        self._add_hold(_Hold(application_id, kept, ends_at))
         self._ids.update(block.block_id for block, _ in kept)
 
     def release(self, application_id: ApplicationId) -> None:
-        """Drop the holds of an application; its blocks are evicted in vLLM's order."""
+        """End the holds of an application, whose blocks are then evicted in vLLM's order."""
         for last_id in self._of.pop(application_id, ()):
             del self._holds[last_id]
 
     def make_room(self, blocks: int, now: Seconds) -> None:
-        """Move the held blocks back if fewer than this number are in front of them.
+        """Move held blocks to the end of the eviction queue if few other blocks are left in front.
 
         Args:
             blocks: Blocks that an inference needs which is about to start.
@@ -140,10 +144,10 @@ class HeldContexts:
         if self._in_front < blocks and self._holds:
             behind = self._pool.get_num_free_blocks() - self._in_front - self._moved
             if behind > _WORTH * self._moved:
-                self._move(now)
+                self._move_to_end(now)
 
     def allocated(self, block_ids: Iterable[int], now: Seconds) -> None:
-        """Count the blocks that inferences have got in a step.
+        """Count the blocks that vLLM gave to inferences in an iteration.
 
         Args:
             block_ids: The blocks; those found in the prefix cache are included.
@@ -154,11 +158,11 @@ class HeldContexts:
                 self._in_front -= 1
             hold = self._holds.get(block_id)
             if hold is not None and hold.is_cached_to_its_end():
-                self._drop(block_id)  # continued
+                self._drop_hold(block_id)  # continued
         self.make_room(self._step_blocks, now)
 
-    def _move(self, now: Seconds) -> None:
-        """Move the free held blocks behind all other free blocks. O(blocks of idle contexts)."""
+    def _move_to_end(self, now: Seconds) -> None:
+        """Move free held blocks behind all other free blocks. O(blocks of held contexts)."""
         free = self._pool.get_num_free_blocks()
         room = int(_SHARE * free)
         holds = sorted(self._holds.values(), key=lambda hold: hold.ends_at)
@@ -172,25 +176,25 @@ class HeldContexts:
             ]
             if hold.ends_at <= now or not blocks:
                 continue
-            self._add(hold._replace(blocks=blocks))
+            self._add_hold(hold._replace(blocks=blocks))
             for block, _ in blocks:
                 if block.ref_cnt:
                     self._ids.add(block.block_id)
                 elif len(moved) < room:
                     moved[block.block_id] = block
-        # The blocks freed last are evicted last: the first tokens of the longest hold.
+        # Blocks freed last are evicted last: the first tokens of the longest hold.
         blocks_in_order = list(moved.values())
         self._pool.touch(blocks_in_order)
         self._pool.free_blocks(reversed(blocks_in_order))
         self._ids.update(moved)
         self._in_front, self._moved = free - len(moved), len(moved)
 
-    def _add(self, hold: _Hold) -> None:
-        self._drop(hold.last_id)
+    def _add_hold(self, hold: _Hold) -> None:
+        self._drop_hold(hold.last_id)
         self._holds[hold.last_id] = hold
         self._of.setdefault(hold.application_id, {})[hold.last_id] = None
 
-    def _drop(self, last_id: int) -> None:
+    def _drop_hold(self, last_id: int) -> None:
         hold = self._holds.pop(last_id, None)
         if hold is None:
             return

@@ -26,15 +26,17 @@ from justitia_ray.serve.engines.held_contexts import HeldContexts
 from justitia_ray.serve.engines.hold_parameters import read_hold
 
 _SAFE_FOR_HYBRID = "supports_divergent_local_hybrid_hits"
-"""Attribute of connectors since vllm#50344, which is not in 0.26."""
+"""Attribute by which vLLM's connectors declare support of hybrid models; absent in 0.26
+(vllm#50344).
+"""
 
 
 class _NoTransfers(KVConnectorMetadata):
-    """Metadata of a step: nothing is transferred."""
+    """Metadata of an iteration for vLLM's connectors: no KV is transferred."""
 
 
 class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
-    """Connector that moves held contexts to the end of vLLM's order of evictions."""
+    """KV connector for vLLM that moves held contexts to the end of the order of evictions."""
 
     def __init__(self, vllm_config: Any, role: KVConnectorRole, kv_cache_config: Any) -> None:
         if vllm_config.model_config.is_hybrid and not hasattr(KVConnectorBase_V1, _SAFE_FOR_HYBRID):
@@ -51,32 +53,32 @@ class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
 
     @property
     def requires_kv_delivery(self) -> bool:
-        """Whether a preempted inference must deliver its blocks: never, nothing is delivered."""
+        """Return False: no KV is transferred, so a preempted inference has nothing to deliver."""
         return False
 
     # --- in the scheduler
 
     def bind_gpu_block_pool(self, gpu_block_pool: Any) -> None:
-        """Take the block pool, which vLLM has just created."""
+        """Create the held contexts for vLLM's block pool; called by vLLM at its start."""
         self._pool = gpu_block_pool
         tokens = self._vllm_config.scheduler_config.max_num_batched_tokens
         self._held = HeldContexts(gpu_block_pool, tokens // self._block_size)
 
     def on_new_request(self, request: Any) -> None:
-        """Drop the holds of applications that have ended."""
+        """End the holds of applications that have ended, as listed in a new request."""
         given = read_hold(request.kv_transfer_params)
         if given is not None and self._held is not None:
             for application_id in given.ended:
                 self._held.release(application_id)
 
     def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, None]:
-        """Hold the context of an inference; vLLM frees its blocks."""
+        """Hold the context of a finished inference, of whose KV vLLM frees the blocks."""
         return self.request_finished_all_groups(request, (block_ids,))
 
     def request_finished_all_groups(
         self, request: Any, block_ids: tuple[list[int], ...]
     ) -> tuple[bool, None]:
-        """Hold the context of an inference; vLLM frees its blocks."""
+        """Hold the context of a finished inference in a model with several groups of KV layers."""
         given = read_hold(request.kv_transfer_params)
         if given is not None and given.for_s > 0 and self._held is not None:
             blocks = (self._pool.blocks[block_id] for block_id in chain(*block_ids))
@@ -84,7 +86,7 @@ class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
         return False, None
 
     def build_connector_meta(self, scheduler_output: Any) -> KVConnectorMetadata:
-        """Count the blocks that a step has taken, and move the held ones if that is due."""
+        """Count the blocks given to inferences in an iteration, and move held blocks if due."""
         if self._held:
             self._held.allocated(_new_blocks(scheduler_output), time.monotonic())
         return self._metadata
@@ -92,37 +94,37 @@ class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
     def get_num_new_matched_tokens(
         self, request: Any, num_computed_tokens: int
     ) -> tuple[int, bool]:
-        """Return that nothing can be loaded; vLLM asks before it gives blocks to an inference."""
+        """Return that no tokens can be loaded; vLLM asks before it gives blocks to an inference."""
         if self._held:
             missing = request.num_tokens - num_computed_tokens
             self._held.make_room(-(-missing // self._block_size), time.monotonic())
         return 0, False
 
     def update_state_after_alloc(self, request: Any, blocks: Any, num_external_tokens: int) -> None:
-        """Do nothing; the abstract method of vLLM."""
+        """Do nothing: no KV is transferred; implements an abstract method of vLLM."""
 
     # --- in a worker
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
-        """Take no metadata: attention layers call connectors that have some, twice each."""
+        """Ignore metadata: attention layers call connectors that have metadata twice each."""
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
-        """Do nothing; the abstract method of vLLM."""
+        """Do nothing: no KV is transferred; implements an abstract method of vLLM."""
 
     def wait_for_layer_load(self, layer_name: str) -> None:
-        """Do nothing; the abstract method of vLLM."""
+        """Do nothing: no KV is transferred; implements an abstract method of vLLM."""
 
     def save_kv_layer(
         self, layer_name: str, kv_layer: Any, attn_metadata: Any, **kwargs: Any
     ) -> None:
-        """Do nothing; the abstract method of vLLM."""
+        """Do nothing: no KV is transferred; implements an abstract method of vLLM."""
 
     def wait_for_save(self) -> None:
-        """Do nothing; the abstract method of vLLM."""
+        """Do nothing: no KV is transferred; implements an abstract method of vLLM."""
 
 
 def _new_blocks(scheduler_output: Any) -> Iterator[int]:
-    """Yield the ids of the blocks that inferences got in a step, cached ones too."""
+    """Yield the ids of the KV blocks that inferences got in an iteration, cached blocks too."""
     for request in scheduler_output.scheduled_new_reqs:
         yield from chain(*request.block_ids)
     for block_ids in scheduler_output.scheduled_cached_reqs.new_block_ids:

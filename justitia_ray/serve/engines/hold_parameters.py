@@ -19,19 +19,20 @@ TRANSFER_CONFIG = json.dumps(
         "kv_role": "kv_producer",
     }
 )
-"""vLLM's option `kv_transfer_config` with which the connector runs. As `kv_both`, vLLM would free
-blocks one step later, and accept prompts of embeddings without the embeddings."""
+"""Option `kv_transfer_config` of vLLM for the context-hold connector. With the role `kv_both`, vLLM
+would free blocks one step later, and accept prompts of embeddings without the embeddings.
+"""
 
 
 def read_hold(given: Mapping[str, Any] | None) -> Hold | None:
-    """Return the hold in the `kv_transfer_params` of a vLLM request; None if there is none."""
+    """Return the context hold in the `kv_transfer_params` of a vLLM request; None if absent."""
     if not given:
         return None
     return Hold(given["application_id"], given["for_s"], tuple(given["ended"]))
 
 
 def with_hold(params: Any, hold: Hold | None) -> Any:
-    """Return vLLM `SamplingParams` with a hold, and without the caller's own parameters.
+    """Return vLLM `SamplingParams` with a context hold, and without the caller's KV parameters.
 
     Args:
         params: vLLM's parameters, which callers may share; None for prompts without generation.

@@ -14,11 +14,11 @@ from justitia_ray.units import Tokens
 
 _GIB = 2**30
 _POLICIES = "vllm.v1.kv_offload.cpu.policies.factory"
-"""Module of the first releases that accept a policy by its name; 0.26 does not have it."""
+"""Module that vLLM has since it accepts an eviction policy by name; 0.26 does not have it."""
 
 
 def host_transfer_config(gib: float) -> str:
-    """Return vLLM's option `kv_transfer_config` for host memory of a size in GiB.
+    """Return vLLM's `kv_transfer_config` for KV offloading to host memory of a size in GiB.
 
     Raises:
         ConfigError: If the installed vLLM accepts no eviction policy.
@@ -42,7 +42,7 @@ def host_transfer_config(gib: float) -> str:
 
 
 def host_tokens(gib: float, config: Any) -> Tokens:
-    """Return how many tokens of KV fit into host memory.
+    """Return how many tokens of KV fit into the host memory.
 
     Layers with a sliding window count as the others; a hybrid model has more tokens than this.
 

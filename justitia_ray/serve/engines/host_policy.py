@@ -23,24 +23,24 @@ from justitia_ray.serve.engines.hold_parameters import read_hold
 from justitia_ray.units import ApplicationId, Seconds
 
 _NOBODY: ApplicationId = ""
-"""Owner of the chunks that no prompt is expected to find."""
+"""Application id of chunks that no later prompt is expected to contain."""
 
 
 class _Context:
-    """Chunks of one application, in the order in which they are evicted."""
+    """KV chunks of one application in host memory, in the order of eviction."""
 
     __slots__ = ("chunks", "ends_at", "used")
 
     def __init__(self) -> None:
         self.chunks: dict[Any, None] = {}
         self.ends_at: Seconds = 0.0
-        """Time at which its last hold ends."""
+        """Time at which the last hold of the context ends (seconds)."""
         self.used = 0
-        """Rank of its last use."""
+        """Rank of the last use of the context."""
 
 
 class HostContexts(CachePolicy):
-    """Chunks in host memory by application.
+    """Eviction policy of vLLM for KV chunks in host memory, which keeps held contexts longest.
 
     Args:
         cache_capacity: Number of chunks.
@@ -58,28 +58,28 @@ class HostContexts(CachePolicy):
         self._uses = 0
 
     def get(self, key: Any) -> ChunkStatus | None:
-        """Return a chunk, or None."""
+        """Return the status of a chunk of KV in host memory, or None."""
         return self._chunks.get(key)
 
     def insert(self, key: Any, chunk: ChunkStatus, req_context: Any = None) -> None:
-        """Add a chunk; it is given to its application when the request ends.
+        """Add a chunk of KV; its application is known when the request ends.
 
         Only vLLM 0.33 passes the request.
         """
         self._chunks[key] = chunk
-        self._give(key, _NOBODY)
+        self._assign_chunk(key, _NOBODY)
         if chunk.ref_cnt != 0:
             self._pinned.add(key)
 
     def remove(self, key: Any) -> None:
-        """Remove a chunk whose store has failed."""
+        """Remove a chunk of KV that could not be stored."""
         del self._chunks[key]
         self._pinned.discard(key)
-        self._take(key)
+        self._unassign_chunk(key)
 
     def touch(self, keys: Iterable[Any], req_context: Any) -> None:
-        """Mark chunks as used by a request; the first key is the first of its prompt."""
-        self._use(list(keys), req_context)
+        """Mark chunks as used by a request; the first key is the first chunk of the prompt."""
+        self._note_use(list(keys), req_context)
 
     def on_request_finished(
         self,
@@ -88,13 +88,13 @@ class HostContexts(CachePolicy):
         reused_keys: set[Any],
         req_context: Any,
     ) -> None:
-        """Mark all chunks of a request as used by its application."""
-        self._use(order_request_keys(key_groups, req_context), req_context)
+        """Assign all chunks of a finished request to its application."""
+        self._note_use(order_request_keys(key_groups, req_context), req_context)
 
     def evict(self, n: int, protected: set[Any]) -> list[tuple[Any, ChunkStatus]] | None:
-        """Evict exactly n chunks, none of them protected; None if there are fewer."""
+        """Evict exactly n chunks, none of them protected; return None if fewer can be evicted."""
         found: list[Any] = []
-        for context in self._in_order():
+        for context in self._in_eviction_order():
             if len(found) == n:
                 break
             for key in context.chunks:
@@ -106,7 +106,7 @@ class HostContexts(CachePolicy):
             return None
         evicted = [(key, self._chunks.pop(key)) for key in found]
         for key in found:
-            self._take(key)
+            self._unassign_chunk(key)
         return evicted
 
     def clear(self) -> None:
@@ -117,48 +117,48 @@ class HostContexts(CachePolicy):
         self._contexts = {_NOBODY: _Context()}
 
     def mark_evictable(self, key: Any) -> None:
-        """Record that nothing writes or reads a chunk any more."""
+        """Allow the eviction of a chunk, which is no longer being written or read."""
         self._pinned.discard(key)
 
     def mark_non_evictable(self, key: Any) -> None:
-        """Record that a chunk is being read."""
+        """Forbid the eviction of a chunk that is being read."""
         self._pinned.add(key)
 
-    def _use(self, keys: Sequence[Any], req_context: Any) -> None:
+    def _note_use(self, keys: Sequence[Any], req_context: Any) -> None:
         hold = read_hold(req_context.kv_transfer_params)
         owner = _NOBODY
         if hold is not None:
             for ended in hold.ended:
-                self._end(ended)
+                self._end_application(ended)
             if hold.for_s > 0:
                 owner = hold.application_id
         for key in reversed(keys):
             if key in self._chunks:
-                self._give(key, owner)
+                self._assign_chunk(key, owner)
         context = self._contexts.get(owner)
         if hold is not None and context is not None:
             self._uses += 1
             context.used, context.ends_at = self._uses, self._clock() + hold.for_s
 
-    def _end(self, application_id: ApplicationId) -> None:
-        """Let the chunks of an application be evicted as those of single calls used just now."""
+    def _end_application(self, application_id: ApplicationId) -> None:
+        """Let an ended application's chunks be evicted like chunks of calls used just now."""
         if application_id and application_id in self._contexts:
             for key in list(self._contexts[application_id].chunks):
-                self._give(key, _NOBODY)
+                self._assign_chunk(key, _NOBODY)
 
-    def _in_order(self) -> list[_Context]:
+    def _in_eviction_order(self) -> list[_Context]:
         now = self._clock()
         own = [context for name, context in self._contexts.items() if name != _NOBODY]
         own.sort(key=lambda context: (context.ends_at > now, context.used))
         return [self._contexts[_NOBODY], *own]
 
-    def _give(self, key: Any, owner: ApplicationId) -> None:
-        """Make a chunk the last of its new owner to be evicted."""
-        self._take(key)
+    def _assign_chunk(self, key: Any, owner: ApplicationId) -> None:
+        """Assign a chunk to an application, as the last of its chunks to be evicted."""
+        self._unassign_chunk(key)
         self._owners[key] = owner
         self._contexts.setdefault(owner, _Context()).chunks[key] = None
 
-    def _take(self, key: Any) -> None:
+    def _unassign_chunk(self, key: Any) -> None:
         owner = self._owners.pop(key, None)
         if owner is None:
             return

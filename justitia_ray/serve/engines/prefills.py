@@ -3,11 +3,11 @@
 from justitia_ray.units import Seconds, Tokens
 
 _KEPT_SHARE = 0.9
-"""Weight kept by the past prefill rate with each new prompt; ten prompts replace most of it."""
+"""Weight of the past prefill rate when a prompt updates it; ten prompts replace most of it."""
 
 
 class Prefills:
-    """Estimates when the engine started each prompt, and how fast it computes prompts.
+    """Estimates when the engine started each prompt, and its rate of prefill in tokens/s.
 
     vLLM reports both only with the first token of a sequence. Until then the estimate uses the
     scheduler's numbers of running and waiting sequences: the waiting ones are the last in
@@ -31,11 +31,11 @@ class Prefills:
 
     @property
     def tokens_per_s(self) -> float:
-        """Recent prefill rate; 0 before the first prompt."""
+        """Recent rate of prefill in tokens per second; 0 before the first prompt."""
         return self._tokens / self._seconds if self._seconds else 0.0
 
     def add_sequence(self, name: str, priority: int, now: Seconds) -> None:
-        """Record a sequence that is sent to the engine."""
+        """Record a sequence that was sent to the engine."""
         self._arrivals += 1
         if self._is_idle:
             self._scheduled_at[name] = now
@@ -62,8 +62,8 @@ class Prefills:
         self._is_idle = not (running or waiting or self._unread)
 
     def note_read(self, name: str, prompt_tokens: Tokens, took_s: Seconds) -> None:
-        """Record how long the prefill of a prompt took; recent prompts weigh most."""
-        self._forget(name)
+        """Update the prefill rate with the time that a prompt took; recent prompts weigh most."""
+        self._forget_sequence(name)
         if took_s > 0:
             self._tokens = _KEPT_SHARE * self._tokens + prompt_tokens
             self._seconds = _KEPT_SHARE * self._seconds + took_s
@@ -71,9 +71,9 @@ class Prefills:
     def take_left(self, name: str, prompt_tokens: Tokens, now: Seconds) -> Tokens:
         """Return the estimated computed tokens of a prompt aborted before its first token."""
         since = self._scheduled_at.get(name)
-        self._forget(name)
+        self._forget_sequence(name)
         return 0 if since is None else min(prompt_tokens, int(self.tokens_per_s * (now - since)))
 
-    def _forget(self, name: str) -> None:
+    def _forget_sequence(self, name: str) -> None:
         for of in (self._unread, self._added_at, self._scheduled_at):
             of.pop(name, None)

@@ -29,16 +29,20 @@ from justitia_ray.units import Tokens
 logger = logging.getLogger(__name__)
 
 _BYTES_PER_TOKEN = 4
-"""Usual value for English text; used to estimate if the model's tokenizer cannot be loaded."""
+"""Typical bytes per token of English text; used if the model's tokenizer cannot be loaded."""
 _JINJA = "{}\n"
 _OWN_RENDERERS = ("gpt_oss", "deepseek_v32", "deepseek_v4", "kimi_audio", "kimi_k3", "inkling")
-"""Prefixes of model types whose chats vLLM renders by code (config/model.py:736)."""
+"""Prefixes of model types whose chats vLLM renders by code instead of a template (vLLM's
+config/model.py:736).
+"""
 _PROCESSOR_FILES = ("chat_template.json", "preprocessor_config.json", "processor_config.json")
-"""Processor files, whose template vLLM prefers to the tokenizer's (renderers/hf.py:279)."""
+"""Names of processor files, whose chat template vLLM prefers to the tokenizer's
+(renderers/hf.py:279).
+"""
 
 
 class PromptCounter:
-    """Counts the tokens of a model's prompts.
+    """Counts the tokens of prompts with a model's tokenizer and chat template.
 
     Args:
         tokenizer: A tokenizer of transformers; None: it could not be loaded.
@@ -52,7 +56,7 @@ class PromptCounter:
         self._chats = None if tokenizer is None else ChatRenderer(tokenizer, options)
 
     def __call__(self, prompt: Prompt, body: InferenceBody, most: Tokens | None) -> PromptCounting:
-        """Count a prompt of a body, see `CountPrompt`.
+        """Count the tokens of one prompt of a body; see `CountPrompt`.
 
         Raises:
             RequestError: If the engine is certain to refuse the prompt.
@@ -67,7 +71,7 @@ class PromptCounter:
             if text is None:
                 tokens = yield from self._count_text(prompt.text, most, special=True)
                 return PromptCount(tokens, is_exact=False)
-            yield  # rendering takes as long as one step of counting
+            yield  # rendering a chat takes as long as one step of counting
             if ids is not None:
                 ids.places = chat_cuts(text, prompt.messages)
             special = body.fields.get("add_special_tokens") is True
@@ -82,7 +86,7 @@ class PromptCounter:
         return PromptCount(tokens, ids=ids.tokens, cuts=tuple(ids.cuts))
 
     def _rendered_text(self, prompt: Conversation, body: InferenceBody) -> str | None:
-        """Return the rendered text of a chat; None if only the engine can render it."""
+        """Return a chat as text; None if only the engine can render it."""
         if self._chats is None:
             return None
         self._chats.check_items(body.fields.get("input"))
@@ -93,7 +97,7 @@ class PromptCounter:
         except NotRendered:
             return None
         except RequestError:
-            if body.estimated:  # the engine may build other messages
+            if body.estimated:  # the engine may turn this chat into other messages
                 return None
             raise
 
@@ -115,7 +119,7 @@ def _estimated_tokens(text: str) -> Tokens:
 
 
 def _value_at(fields: Mapping[str, Any], place: str) -> Any:
-    """Return the value at a dotted path of a body, e.g. `reasoning.effort`; None if absent."""
+    """Return the value at a dotted path in a body, such as `reasoning.effort`; None if absent."""
     found: Any = fields
     for name in place.split("."):
         found = found.get(name) if isinstance(found, Mapping) else None
@@ -123,7 +127,7 @@ def _value_at(fields: Mapping[str, Any], place: str) -> Any:
 
 
 def load_model_counter(config: AppConfig) -> PromptCounter:
-    """Return the counter for a vLLM engine, from its options. Blocks for some seconds."""
+    """Return the prompt counter for a vLLM engine, from its options. Blocks for some seconds."""
     options = {key.replace("-", "_"): value for key, value in config.engine.vllm_args.items()}
     model = materialise_model(config.model.path, config.model.cache_dir)
     path = str(options.get("tokenizer", model))
@@ -133,7 +137,7 @@ def load_model_counter(config: AppConfig) -> PromptCounter:
         tokenizer = _load_tokenizer(
             path, revision=revision, trusts_code=bool(options.get("trust_remote_code", False))
         )
-    except Exception as error:  # a form that only vLLM reads, or an error that vLLM's log reports
+    except Exception as error:  # options that only vLLM understands, or whose error vLLM logs
         log_event(
             logger,
             logging.WARNING,
@@ -154,7 +158,7 @@ def load_model_counter(config: AppConfig) -> PromptCounter:
 def _uses_mistral_tokenizer(
     options: Mapping[str, Any], tokenizer: str, revision: str | None
 ) -> bool:
-    """Return whether vLLM uses Mistral's own tokenizer (tokenizers/registry.py:130)."""
+    """Return whether vLLM uses Mistral's own tokenizer for a model (tokenizers/registry.py:130)."""
     mode = _tokenizer_mode(options)
     return mode == "mistral" or (
         mode == "auto" and _find_file(tokenizer, "tekken.json", revision) is not None
@@ -191,7 +195,7 @@ def _chat_options(
 
 
 def _read_template(given: str) -> str | None:
-    """Return the text of a `chat_template` option: a path or the text itself (chat_utils.py:1492).
+    """Return the text of a `chat_template` option: a path or the text (chat_utils.py:1492).
 
     None for one of vLLM's own templates, whose path is not known here.
     """
@@ -210,7 +214,7 @@ def _has_code_renderer(model: str, revision: Any) -> bool:
 
 
 def _find_file(path: str, name: str, revision: Any) -> Path | None:
-    """Return a file of a model, from its directory or the hub; None if it does not exist."""
+    """Return the path of a model's file in its directory or on the hub; None if absent."""
     if Path(path).is_dir():
         found = Path(path, name)
         return found if found.is_file() else None
@@ -225,13 +229,13 @@ def _find_file(path: str, name: str, revision: Any) -> Path | None:
             _raise_exceptions_for_missing_entries=False,
             _raise_exceptions_for_connection_errors=False,
         )
-    except (OSError, ValueError):  # not a repository, e.g. a single file of weights
+    except (OSError, ValueError):  # not a directory or repository, but a single file of weights
         return None
     return None if cached is None else Path(cached)
 
 
 def _load_tokenizer(path: str, *, revision: str | None, trusts_code: bool) -> Any:
-    """Return a tokenizer; one without its own class is loaded without importing torch.
+    """Return a model's tokenizer; without a class of its own, torch is not imported.
 
     Choosing the class with AutoTokenizer imports torch, which takes seconds of CPU and 0.4 GB.
     """

@@ -11,12 +11,12 @@ from justitia_ray.errors import RequestError
 from justitia_ray.protocol.inference_body import text_of
 
 _SOUGHT = 200
-"""Number of characters of a message that are searched for."""
+"""Number of characters of a message that are searched for in the rendered chat."""
 _OF_SYSTEM = ("system", "developer")
 
 
 def chat_cuts(text: str, messages: Sequence[Mapping[str, Any]]) -> tuple[int, ...]:
-    """Return positions of a rendered chat in characters, in order: at most three.
+    """Return up to three ascending positions at which a rendered chat may share its prefix.
 
     They are the end of tools and system prompt, the end of the model's last answer, and the end of
     all but the last message.

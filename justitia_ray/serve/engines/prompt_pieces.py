@@ -16,34 +16,38 @@ from justitia_ray.protocol.inference_body import Counting
 from justitia_ray.units import Tokens
 
 PIECE = 16_384
-"""Characters of a piece; tokenizing one takes 10 to 30 ms."""
+"""Number of characters tokenized at once, which takes 10 to 30 ms."""
 _SEEN = 128
-"""Characters on each side of a cut that are tokenized to check that no token crosses it."""
+"""Number of characters on each side of a cut that are tokenized, to check that no token crosses it.
+"""
 _SEARCHED = 2_048
-"""Characters before the end of a piece that are searched for a cut."""
+"""Number of characters at the end of a piece that are searched for a cut."""
 _TRIED = 4
-"""Number of cuts that are tried in each piece."""
+"""Maximum number of cuts tried in each piece of a text."""
 _DOUBT: Tokens = 64
-"""Upper bound of the extra tokens counted when a text is cut inside a word."""
+"""Upper bound of extra tokens counted because a text was cut inside a word."""
 _CUT = re.compile(r"(?<=\w)(?=[^\w]\w)")
-"""Ends of words: a word character before, then a space or sign before the next word."""
+"""Regular expression for the end of a word: a word character, then the space or sign before the
+next word.
+"""
 
 
 @dataclass(slots=True)
 class Ids:
-    """Token ids of a text as it is counted, and the token positions of some of its characters."""
+    """Token ids of a text counted piece by piece, and the token positions of given characters."""
 
     places: Sequence[int] = ()
-    """Character positions to find, in ascending order."""
+    """Character positions whose token positions are wanted, in ascending order."""
     tokens: "array[int]" = field(default_factory=lambda: array("I"))
     cuts: list[Tokens] = field(default_factory=list)
-    """For each place, the number of tokens that end at or before it; incomplete until the whole
-    text is counted."""
+    """Number of tokens that end at or before each of `places`; incomplete until the whole text is
+    counted.
+    """
     characters: int = 0
-    """Number of characters counted so far."""
+    """Number of characters of the text counted so far."""
 
     def add(self, text: str, encoded: Any) -> None:
-        """Add a piece of the text; its encoding needs offsets if the piece contains a place.
+        """Add a piece of the text; its encoding needs offsets if it contains one of `places`.
 
         Args:
             text: The piece.
@@ -58,17 +62,17 @@ class Ids:
         self.characters = end
 
     def has_place_in(self, text: str) -> bool:
-        """Return whether the next piece contains a place."""
+        """Return whether the next piece contains one of `places`."""
         rest = self.places[len(self.cuts) :]
         return bool(rest) and rest[0] <= self.characters + len(text)
 
     def clear(self) -> None:
-        """Reset to the state before the first piece."""
+        """Reset to the start of the text."""
         self.tokens, self.cuts, self.characters = array("I"), [], 0
 
 
 class PieceCounter:
-    """Counts tokens with a Hugging Face tokenizer.
+    """Counts the tokens of long texts piece by piece with a Hugging Face tokenizer.
 
     A text is cut at ends of words. A cut is exact if tokenizing both sides together gives the same
     tokens as tokenizing each alone, over some words: the tokenizer splits there first. If a cut is
@@ -88,7 +92,7 @@ class PieceCounter:
     def count(
         self, text: str, most: Tokens | None, *, special: bool, ids: Ids | None = None
     ) -> Counting:
-        """Count the tokens of a text.
+        """Count the tokens of a text, yielding between pieces.
 
         Args:
             text: The text.
@@ -115,7 +119,7 @@ class PieceCounter:
         return total + (self._tokenizer.num_special_tokens_to_add() if special else 0)
 
     def count_pair(self, first: str, second: str, most: Tokens | None) -> Counting:
-        """Count the tokens of two texts that the model reads as one."""
+        """Count the tokens of two texts that the model reads as one sequence."""
         if len(first) + len(second) <= 2 * self._piece:
             return len(self._tokenizer(first, second).input_ids)
         total = yield from self.count(first, most, special=False)
@@ -124,7 +128,7 @@ class PieceCounter:
         return total + int(self._tokenizer.num_special_tokens_to_add(pair=True))
 
     def _end_of_piece(self, text: str, begin: int) -> tuple[int, bool]:
-        """Return the end of the piece that starts at `begin`, and whether the cut is exact."""
+        """Return the end of the piece that starts at `begin`, and whether it cuts no token."""
         end = begin + self._piece
         if end + _SEEN >= len(text):
             return len(text), True

@@ -19,7 +19,7 @@ from justitia_ray.errors import ConfigError
 _VOCABULARY = 2048
 """Vocabulary size of every tiny model, in tokens."""
 _SHAPE_VOCABULARY = 32_000
-"""Vocabulary size of the shapes' tokenizers, in tokens."""
+"""Vocabulary size of the tokenizers of models without weights, in tokens."""
 _LLAMA_HIDDEN = 128
 """Hidden size of the tiny Llama."""
 _LLAMA_LAYERS = 2
@@ -35,7 +35,7 @@ _ADAPTED_MODULES = ("q_proj", "v_proj")
 
 
 def _train_tokenizer(vocabulary: int = _VOCABULARY) -> Any:
-    """Return a byte-level BPE tokenizer of transformers; ids 0 to 2 are begin, end and pad."""
+    """Return a trained byte-level BPE tokenizer; its ids 0 to 2 are begin, end and pad."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -57,7 +57,7 @@ def _train_tokenizer(vocabulary: int = _VOCABULARY) -> Any:
 
 
 def _save_quietly(tokenizer: Any, make_model: Callable[[], Any], directory: Path) -> None:
-    """Write tokenizer and model with seeded weights; the global random state is unchanged."""
+    """Write a tokenizer and a model with seeded weights; keeps the global random state."""
     import torch
     from transformers.utils import logging
 
@@ -74,7 +74,7 @@ def _save_quietly(tokenizer: Any, make_model: Callable[[], Any], directory: Path
 
 
 def _build_tiny_llama(directory: Path) -> None:
-    """Write a Llama of 2 layers and hidden size 128, and its tokenizer.
+    """Write a Llama model of 2 layers and hidden size 128, and its tokenizer.
 
     It has two heads of size 64, because vLLM's CPU attention needs heads of at least 32.
     """
@@ -82,7 +82,7 @@ def _build_tiny_llama(directory: Path) -> None:
 
 
 def _build_small_llama(directory: Path) -> None:
-    """Write a Llama of 21 million parameters, and its tokenizer.
+    """Write a Llama model of 21 million parameters, and its tokenizer.
 
     On a CPU, prefill of 2,000 tokens takes as long as some 100 decode iterations, as prefill of
     100,000 tokens does with a model of 8 billion on a GPU; with the tiny model, as long as 20.
@@ -138,17 +138,17 @@ def _build_tiny_adapter(directory: Path) -> None:
 
 
 def _build_tiny_embedding(directory: Path) -> None:
-    """Write a BERT of 2 layers and hidden size 64 that embeds texts."""
+    """Write a BERT model of 2 layers and hidden size 64 that embeds texts."""
     from transformers import BertModel
 
     _save_quietly(_bert_tokenizer(), lambda: BertModel(_bert_config()), directory)
 
 
 def _build_tiny_reranker(directory: Path) -> None:
-    """Write a BERT cross-encoder, which scores a pair of texts."""
+    """Write a BERT cross-encoder model, which scores a pair of texts."""
     from transformers import BertForSequenceClassification
 
-    # The default range of 0.02 would give all pairs nearly the same score.
+    # With the default range of 0.02 all pairs would get nearly the same score.
     config = _bert_config(num_labels=1, initializer_range=0.2)
     _save_quietly(_bert_tokenizer(), lambda: BertForSequenceClassification(config), directory)
 
@@ -183,7 +183,7 @@ def _bert_tokenizer() -> Any:
 
 
 def _build_llama_2_7b(directory: Path) -> None:
-    """Write the shape of Llama 2 7B, with a vocabulary of its size and another chat template."""
+    """Write a configuration shaped like Llama 2 7B, with a vocabulary of the same size."""
     _save_shape(
         directory,
         vocab_size=_SHAPE_VOCABULARY,
@@ -195,7 +195,7 @@ def _build_llama_2_7b(directory: Path) -> None:
 
 
 def _build_llama_3_8b(directory: Path) -> None:
-    """Write the shape of Llama 3.1 8B: a quarter of the KV heads of Llama 2, 131,072 tokens.
+    """Write a configuration shaped like Llama 3.1 8B: 131,072 tokens of context, 8 KV heads.
 
     Its tokenizer has a quarter of the model's vocabulary, because training one of 128,256 takes
     minutes; the model still generates ids of the whole vocabulary.
@@ -212,7 +212,7 @@ def _build_llama_3_8b(directory: Path) -> None:
 
 
 def _save_shape(directory: Path, **more: Any) -> None:
-    """Write the configuration of a Llama of 32 layers and hidden size 4096, and a tokenizer."""
+    """Write the configuration of a Llama model of 32 layers without weights, and a tokenizer."""
     from transformers import LlamaConfig
 
     config = LlamaConfig(
@@ -244,7 +244,7 @@ _BUILDERS: dict[str, Callable[[Path], None]] = {
 
 
 def materialise_model(path: str, cache_dir: Path | str) -> str:
-    """Return a model path that vLLM and transformers can load, building a `random:` model first.
+    """Return a model path that vLLM and transformers can load; builds a `random:` model first.
 
     A built model is stored in `cache_dir/<name>-<python version>`: its tokenizer is trained on the
     standard library and so depends on the Python version. Several processes may build a model at
@@ -280,8 +280,7 @@ def _build_atomically(build: Callable[[Path], None], directory: Path) -> None:
         build(unfinished)
         unfinished.rename(directory)
     except OSError:
-        # rename() onto a directory that is not empty fails: another process was faster, and its
-        # directory is complete.
+        # rename() fails if another process has finished the same directory first
         if not directory.exists():
             raise
     finally:

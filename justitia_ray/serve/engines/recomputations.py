@@ -9,7 +9,7 @@ from justitia_ray.units import Tokens
 
 
 class Recomputations:
-    """Divides the tokens that were computed again among the preempted sequences."""
+    """Divides the tokens that an engine recomputed among the preempted sequences."""
 
     def __init__(self) -> None:
         self._tokens: Tokens = 0
@@ -20,7 +20,7 @@ class Recomputations:
         """Last share of them that was missed; 1 without a cache."""
 
     def note_step(self, tokens: Tokens, found: Tokens) -> None:
-        """Record the sequences that were admitted again in a step.
+        """Record the preempted sequences that were admitted again in an iteration.
 
         Args:
             tokens: Their tokens of prompts and answers.
@@ -32,7 +32,7 @@ class Recomputations:
             self._share = self._missed / self._tokens
 
     def take(self, held: Tokens) -> Tokens:
-        """Return the tokens computed again for a preempted sequence that holds so many now."""
+        """Return the recomputed tokens of a preempted sequence that holds `held` tokens now."""
         missed = round(held * self._share)
         if self._tokens:
             missed = min(missed, self._missed)
@@ -42,7 +42,7 @@ class Recomputations:
 
 
 class RecomputedTokens:
-    """Tokens computed again for one sequence, from its growing count of preemptions."""
+    """Recomputed tokens of one sequence, from its growing number of preemptions."""
 
     __slots__ = ("_preemptions", "tokens")
 
@@ -51,7 +51,7 @@ class RecomputedTokens:
         self.tokens: Tokens = 0
 
     def note(self, preemptions: int, held: Tokens, of_all: Recomputations) -> None:
-        """Record the count of preemptions, and the tokens that the sequence holds now."""
+        """Update with the number of preemptions and the tokens that the sequence holds now."""
         while self._preemptions < preemptions:
             self._preemptions += 1
             self.tokens += of_all.take(held)

@@ -11,18 +11,18 @@ from pathlib import Path
 
 _REFERS_TO_LOG = "See root cause above"
 _READ_BYTES = 256 * 1024
-"""Length of the end of a log that is searched."""
+"""Number of bytes at the end of a log file that are searched for an error."""
 _ERROR_OF_ENGINE = re.compile(
     r"\((?:EngineCore|Worker)[^)]*\)\s+(?:ERROR\s[^\]]*\]\s*)?"
     r"((?:\w+\.)*\w*(?:Error|Exception|Exit)\b: .+)$"
 )
-"""A line by which a process of the engine ends a traceback, as vLLM marks and logs it."""
+"""Regular expression for the last line of a traceback in an engine process's log."""
 _OUTPUTS = (1, 2)
-"""Descriptors of standard output and error, which Ray redirects to the log files."""
+"""File descriptors of standard output and error, which Ray redirects to log files."""
 
 
 class StartLog:
-    """Log files of this process and of those that it starts, from the present end on."""
+    """Log files of this process and its child processes, from the time of creation on."""
 
     def __init__(self) -> None:
         self._sizes: dict[Path, int] = {}
@@ -33,7 +33,7 @@ class StartLog:
                     self._sizes[path] = path.stat().st_size
 
     def cause_of(self, error: Exception) -> str:
-        """Return the error in one line; if it refers to the log, the engine's own error there."""
+        """Return an error in one line; if it refers to the log, the engine's error from the log."""
         said = " ".join(str(error).split())
         return (_REFERS_TO_LOG in said and self._last_error()) or said
 

@@ -45,16 +45,16 @@ _OWNED: dict[str, str] = {
         " Serve has the port (http_options)",
     ),
 }
-"""Options that the service sets itself or that would bypass this check, with the reason."""
+"""Options of vLLM that the service sets itself or that would bypass its checks, with the reason."""
 _OFF: dict[str, str] = {
     "disable_log_stats": "the replica measures its engine by vLLM's statistics",
     "enable_log_outputs": "completions are never logged",
 }
-"""Flags that must not be set, with the reason."""
+"""Flags of vLLM that must not be set, with the reason."""
 
 
 def checked_vllm_args(vllm_args: Mapping[str, VllmValue]) -> dict[str, VllmValue]:
-    """Return the options with underscores in their names, plus the required options.
+    """Return vLLM options with underscores in their names, plus the options that the service needs.
 
     Raises:
         ConfigError: If an option is reserved for the service, or differs from its required value.
@@ -73,7 +73,7 @@ def checked_vllm_args(vllm_args: Mapping[str, VllmValue]) -> dict[str, VllmValue
         if key in _OFF:
             if value is not False:
                 raise ConfigError(f"vllm_args: {given} is {value!r}; allowed: False ({_OFF[key]})")
-            continue  # off is the default; not every release has the flag's negation
+            continue  # off is vLLM's default; not every release has the flag's negation
         if key in _FORCED and value != _FORCED[key][0]:
             allowed, reason = _FORCED[key]
             raise ConfigError(f"vllm_args: {given} is {value!r}; allowed: {allowed!r} ({reason})")
@@ -87,7 +87,7 @@ def parse_vllm_args(
     vllm_args: Mapping[str, VllmValue],
     adapters: Mapping[str, str],
 ) -> Any:
-    """Return vLLM's argument namespace for these options, as `vllm serve` would create it.
+    """Return vLLM's argument namespace for options, as `vllm serve` would create it.
 
     `max_model_len: 2048` becomes `--max-model-len=2048`; True becomes `--flag`, False `--no-flag`.
     With adapters, LoRA is on and a batch may use all of them, unless an option says otherwise.
@@ -101,7 +101,7 @@ def parse_vllm_args(
         def error(self, message: str) -> NoReturn:
             raise ConfigError(f"vllm_args: vLLM says: {message}")
 
-    # Without abbreviations: a misspelt option must not match another one.
+    # Without abbreviations, so that a misspelt option does not match another one.
     server = http_server()
     parser = server.make_arg_parser(Parser(allow_abbrev=False))
     absent = ABSENT_OPTIONS - {action.dest for action in parser._actions}
@@ -114,7 +114,7 @@ def parse_vllm_args(
     parsed = parser.parse_args(arguments)
     try:
         server.validate_args(parsed)
-    except Exception as error:  # releases raise different errors, e.g. for a missing template
+    except Exception as error:  # vLLM releases raise different errors
         raise ConfigError(f"vllm_args: vLLM says: {error}") from None
     return parsed
 

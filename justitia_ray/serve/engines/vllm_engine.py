@@ -55,17 +55,21 @@ _NOT_PASSED_ON = frozenset(
         "upgrade",
     }
 )
-"""Hop-by-hop headers (RFC 9110, Sec. 7.6.1), and `content-length`, which is set for each hop."""
+"""Names of headers that are not passed on: hop-by-hop headers (RFC 9110, Sec. 7.6.1) and
+`content-length`.
+"""
 _NO_METER = LeaseMeter(0)
-"""Meter returned for an unknown lease."""
+"""Token meter returned for an unknown lease."""
 _OOM_LOOK_S: Seconds = 5.0
-"""Interval between reads of the kernel's count of processes killed for lack of memory."""
+"""Interval between reads of the kernel's count of processes killed for lack of memory (seconds)."""
 _KILL_WAIT_S: Seconds = 5.0
-"""Longest wait for killed processes; freeing the memory of a large model takes seconds."""
+"""Longest wait until killed processes exit (seconds); freeing the memory of a large model takes
+time.
+"""
 
 
 class VllmEngine:
-    """An `Engine` (see `justitia_ray.protocol.engine`) that runs vLLM.
+    """Engine that runs vLLM; see `Engine` in `justitia_ray.protocol`.
 
     Args:
         model_path: A directory, or a model name on the Hugging Face hub.
@@ -156,12 +160,11 @@ class VllmEngine:
                 " max_model_len, and an option in vllm_args)"
             ) from error
         config = self._llm.vllm_config
-        # One block is vLLM's null block, which is never allocated; vLLM's gauge excludes it too.
+        # vLLM never allocates its null block, and its gauge of KV usage excludes that block too.
         self._kv_blocks = config.cache_config.num_gpu_blocks - 1
         self._block_size = config.cache_config.block_size
         if not self._kv_blocks:
-            # An encoder keeps no KV between iterations, so only max_num_seqs limits it; this value
-            # is large enough never to be the limit.
+            # An encoder keeps no KV, so max_num_seqs is its only limit: this value never is.
             longest = config.model_config.max_model_len
             blocks_each = -(-longest // self._block_size)
             self._kv_blocks = config.scheduler_config.max_num_seqs * blocks_each
@@ -195,8 +198,7 @@ class VllmEngine:
             stat_loggers.append(RayPrometheusStatLogger)
         self._llm = AsyncLLM.from_engine_args(
             AsyncEngineArgs.from_cli_args(arguments),
-            # Selects the default batch size: on an H100 8,192 tokens and 1,024 sequences, as in
-            # `vllm serve`; for an unknown use vLLM takes 2,048 and 128.
+            # Selects the default batch size of `vllm serve`, on an H100 8,192 tokens.
             usage_context=UsageContext.OPENAI_API_SERVER,
             stat_loggers=stat_loggers,
         )
@@ -217,14 +219,13 @@ class VllmEngine:
         app = server.build_app(arguments, tasks, self._llm.model_config)
         client = LeasedEngineClient(self._llm, self._make_grammar_checks(tasks))
         await server.init_app_state(client, app.state, arguments, tasks)
-        # vLLM's error handlers stop the HTTP server when the engine is dead; here there is no
-        # server.
+        # vLLM's error handlers stop an HTTP server when the engine dies; none runs here.
         app.state.server = SimpleNamespace(should_exit=False)
-        freeze_gc_heap()  # the application's lifespan would do this, but is not run
+        freeze_gc_heap()  # the lifespan of vLLM's application, which is not run, would do this
         return app
 
     def _make_grammar_checks(self, tasks: Iterable[str]) -> GrammarChecks | None:
-        """Return the grammar checks that replace vLLM's own, then off; None if disabled."""
+        """Return grammar checks that replace vLLM's checks; None if they are disabled."""
         if self._grammar_limits is None or "generate" not in tasks:
             return None
         self._llm.input_processor.structured_outputs_config = None
@@ -232,7 +233,7 @@ class VllmEngine:
         return self._grammars
 
     async def call(self, call: EngineCall) -> AsyncGenerator[ResponseHead | bytes]:
-        """Run one call under its lease: yield the response head, then the body in vLLM's chunks.
+        """Run one call under a lease: yield the response head, then the body in vLLM's chunks.
 
         Raises:
             EngineError: If the engine is dead, or dies before the last chunk.
@@ -248,7 +249,7 @@ class VllmEngine:
         )
         context = copy_context()
         context.run(CURRENT_METER.set, meter)
-        asked = self._ask(call.path, call.headers, call.body, context)
+        asked = self._call_vllm(call.path, call.headers, call.body, context)
         async with aclosing(asked) as items:
             async for item in items:
                 yield item
@@ -256,19 +257,19 @@ class VllmEngine:
     async def answer_unscheduled(
         self, path: str, headers: Mapping[str, str], body: bytes
     ) -> tuple[ResponseHead, bytes]:
-        """Answer a call that needs no KV memory and no scheduling, such as `/tokenize`.
+        """Answer a call that needs no KV memory and no lease, such as `/tokenize`.
 
         Raises:
             EngineError: If the engine is dead, or dies before the answer is complete.
         """
         self.check()
-        async with aclosing(self._ask(path, headers, body, copy_context())) as items:
+        async with aclosing(self._call_vllm(path, headers, body, copy_context())) as items:
             head = await anext(items)
             assert isinstance(head, ResponseHead)
             return head, b"".join([item async for item in items if isinstance(item, bytes)])
 
     def paths(self) -> frozenset[str]:
-        """Return the POST paths of vLLM's application for this model."""
+        """Return the POST paths that vLLM's application serves for this model."""
         assert self._app is not None
         return frozenset(
             route.path
@@ -276,15 +277,14 @@ class VllmEngine:
             if "POST" in (getattr(route, "methods", ()) or ())
         )
 
-    async def _ask(
+    async def _call_vllm(
         self, path: str, headers: Mapping[str, str], body: bytes, context: Context
     ) -> AsyncGenerator[ResponseHead | bytes]:
         assert self._app is not None
         messages = call_asgi(self._app, path, _request_headers(headers, body), body, context)
         async with aclosing(messages):
             async for message in messages:
-                # After the engine's death vLLM answers 500, or in a stream with status 200 an error
-                # event and [DONE]; none of that is passed on.
+                # Answers of vLLM after the engine's death are not passed on.
                 self._raise_if_errored()
                 if message["type"] == "http.response.start":
                     yield _response_head(message)
@@ -292,19 +292,19 @@ class VllmEngine:
                     yield message["body"]
 
     def progress(self, lease_id: LeaseId) -> Progress:
-        """Return the tokens that a call has used so far; zeros for an unknown lease."""
+        """Return the tokens that a leased call has used so far; zeros for an unknown lease."""
         return self._meters.get(lease_id, _NO_METER).read_progress()
 
     def release(self, lease_id: LeaseId) -> Progress:
-        """Forget a lease whose call has ended and return its final progress."""
+        """Forget a lease whose call has ended, and return the call's final token counts."""
         return self._meters.pop(lease_id, _NO_METER).read_final(time.monotonic())
 
     def take_outputs(self, lease_id: LeaseId) -> tuple[Output, ...]:
-        """Return the outputs of a stream's chunks that were not taken yet."""
+        """Return the outputs of a stream's chunks since the last call of this method."""
         return self._meters.get(lease_id, _NO_METER).tape.take_outputs()
 
     def obstacle(self, lease_id: LeaseId) -> str:
-        """Return why another replica could not continue the stream; empty if it could."""
+        """Return why another replica could not continue the lease's stream; empty if one could."""
         if self._llm is not None and self._llm.model_config.logits_processors:
             return "the logits processors of the engine may follow what was generated before"
         return self._meters.get(lease_id, _NO_METER).tape.obstacle
@@ -314,11 +314,11 @@ class VllmEngine:
         return round(self._kv_blocks * (1.0 - self._gauges.kv_usage)) * self._block_size
 
     def preemptions(self) -> int:
-        """Return the preemptions so far; vLLM reports one with the sequence's next token."""
+        """Return the number of preemptions; vLLM reports each with the sequence's next token."""
         return self._gauges.preemptions
 
     def steps(self) -> Steps:
-        """Return the iterations recorded by vLLM's stat logger, and whether the engine has work.
+        """Return the number of iterations that vLLM has logged, and whether the engine has work.
 
         vLLM iterates while it has any request, and its output processor keeps a state of each
         request until the last output or an abort.
@@ -327,7 +327,7 @@ class VllmEngine:
         return Steps(self._gauges.steps, has_work)
 
     def suspended(self) -> str:
-        """Return which engine process is stopped by SIGSTOP or a debugger; empty if none."""
+        """Return the engine process that is stopped by SIGSTOP or a debugger; empty if none."""
         for process in self._process_tree:
             with suppress(psutil.Error):
                 if process.status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP):
@@ -335,7 +335,7 @@ class VllmEngine:
         return ""
 
     def check(self) -> None:
-        """Check that the engine is running.
+        """Raise EngineError unless the engine is running.
 
         Raises:
             EngineError: If it has not started, was stopped, failed, or its process has exited.
@@ -351,7 +351,7 @@ class VllmEngine:
             self._looked_at, self._oom_kills = now, count_oom_kills()
 
     def died_by_itself(self) -> bool:
-        """Return whether the engine died by itself; the kill of a worker rank looks the same."""
+        """Return whether the engine died by itself; a killed worker rank looks the same."""
         if self._is_killed:
             return False
         codes = [process.exitcode for process in self._core_processes]
@@ -366,12 +366,12 @@ class VllmEngine:
             raise EngineError("the vLLM engine is dead; its log says why")
 
     def kill(self) -> None:
-        """Kill every process of the engine with SIGKILL, which also ends stopped processes."""
-        self._is_killed = True  # the exit code may be lost: only the first reaper gets it
+        """Kill all processes of the engine with SIGKILL, which also ends stopped processes."""
+        self._is_killed = True  # the exit code of a process is lost if another thread has reaped it
         _kill_processes(self._process_tree)
 
     async def stop(self) -> None:
-        """Stop the engine and every process it started. Calling it twice is safe."""
+        """Stop the engine and its child processes. A second call is safe."""
         if self._grammars is not None:
             self._grammars.stop()
         llm, self._llm = self._llm, None
@@ -379,14 +379,14 @@ class VllmEngine:
             await asyncio.to_thread(llm.shutdown)
             if llm.output_handler is not None:
                 await asyncio.wait([llm.output_handler])
-        # A killed EngineCore leaves its workers behind: shutdown() only stops its own children.
+        # shutdown() stops only its own children, but a killed EngineCore leaves its workers.
         await asyncio.to_thread(_kill_processes, self._process_tree)
         self._process_tree = []
         self._core_processes = []
 
 
 def _kill_processes(processes: list[psutil.Process]) -> None:
-    """Kill the processes that still run and wait until they have exited. Blocks.
+    """Kill processes that still run, and wait until they have exited. Blocks.
 
     Pid reuse is harmless: psutil compares start times before it kills.
     """

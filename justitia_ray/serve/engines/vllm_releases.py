@@ -8,26 +8,27 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple
 
 ABSENT_OPTIONS = frozenset({"sse_keep_alive_interval"})
-"""Options of `vllm serve` that some releases lack; such a release behaves as if they were off."""
+"""Options of `vllm serve` that some vLLM releases lack; such a release behaves as if they were off.
+"""
 
 
 class HttpServer(NamedTuple):
-    """Functions of vLLM's own OpenAI server."""
+    """Functions of vLLM's OpenAI server, wherever the installed release has them."""
 
     make_arg_parser: Any
-    """Adds the options of `vllm serve` to a parser."""
+    """Adds the options of `vllm serve` to an argument parser."""
     validate_args: Any
-    """Checks the options that can be checked before a model is loaded."""
+    """Checks options of `vllm serve` that need no loaded model."""
     build_app: Any
-    """Makes the FastAPI application."""
+    """Makes the FastAPI application of vLLM's server."""
     init_app_state: Any
-    """Attaches the engine to the application."""
+    """Attaches an engine to vLLM's FastAPI application."""
     run_server: Any
-    """Runs the server until it is stopped, as `vllm serve` does."""
+    """Runs vLLM's server until it is stopped, as `vllm serve` does."""
 
 
 def validation_error(message: str) -> Exception:
-    """Return an error that vLLM's server answers with 400."""
+    """Return an exception that vLLM's server answers with status 400."""
     from vllm.exceptions import VLLMValidationError
 
     error: Exception = VLLMValidationError(message)
@@ -35,7 +36,7 @@ def validation_error(message: str) -> Exception:
 
 
 def retryable_error(message: str) -> Exception:
-    """Return an error that vLLM's server answers with 503; before 0.32 with 500."""
+    """Return an exception that vLLM's server answers with status 503; before 0.32 with 500."""
     from vllm import exceptions
 
     error: Exception = getattr(exceptions, "RetryableRequestError", RuntimeError)(message)

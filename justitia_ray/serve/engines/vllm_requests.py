@@ -49,11 +49,12 @@ _NEEDS_PROBABILITIES = (
     "prompt_logprobs",
     "prompt_logprob_token_ids",
 )
-"""Sampling parameters that request log probabilities, which are not stored with the outputs."""
+"""Sampling parameters that request log probabilities, which are not kept for continuing a stream.
+"""
 
 
 class StreamTape:
-    """Records the outputs of a lease's stream and replays the outputs of an earlier attempt.
+    """Records the outputs of a leased stream, and replays the outputs of an earlier attempt.
 
     Args:
         earlier: Outputs of the earlier attempt; empty if there was none.
@@ -71,12 +72,12 @@ class StreamTape:
         """True if the earlier outputs were complete: the engine has nothing left to generate."""
 
     def take_outputs(self) -> tuple[Output, ...]:
-        """Return the outputs since the last call."""
+        """Return the outputs of the stream since the last call of this method."""
         outputs, self._outputs = self._outputs, []
         return tuple(outputs)
 
     def follow_outputs(self, outputs: AsyncGenerator[Any], params: Any) -> AsyncGenerator[Any]:
-        """Return the output generator that vLLM's serving layer reads instead of the engine's.
+        """Return the generator of outputs that vLLM's serving layer reads instead of its engine's.
 
         Args:
             outputs: Outputs of the engine.
@@ -88,15 +89,15 @@ class StreamTape:
         self.obstacle = self.obstacle or _obstacle(params)
         if self._streams > 1:
             self.obstacle = "it has more than one prompt"
-        return outputs if self.obstacle and not self._earlier else self._follow(outputs)
+        return outputs if self.obstacle and not self._earlier else self._follow_outputs(outputs)
 
-    async def _follow(self, outputs: AsyncGenerator[Any]) -> AsyncGenerator[Any]:
+    async def _follow_outputs(self, outputs: AsyncGenerator[Any]) -> AsyncGenerator[Any]:
         async with aclosing(outputs):
             async for output in outputs:
                 for played in self._take_replayed_outputs():
                     yield played
                 if not self.obstacle:
-                    self._outputs.append(_kept(output))
+                    self._outputs.append(_fields_of_output(output))
                 yield output
         for played in self._take_replayed_outputs():
             yield played
@@ -106,7 +107,7 @@ class StreamTape:
         return played
 
     def play_earlier(self, request: Any, state: Any, output_processor: Any) -> None:
-        """Advance a sequence that vLLM has just added to the position of the earlier attempt.
+        """Advance a sequence, which vLLM has just added, to the position of the earlier attempt.
 
         Args:
             request: vLLM's `EngineCoreRequest` before it is sent to the engine; modified.
@@ -117,7 +118,7 @@ class StreamTape:
             self.obstacle = self.obstacle or "its prompt is not one of tokens"
         if not self._earlier:
             return
-        queue, state.queue = state.queue, None  # so that outputs are returned one by one
+        queue, state.queue = state.queue, None  # outputs are returned one by one
         tracing, output_processor.tracing_enabled = output_processor.tracing_enabled, False
         for output in self._earlier:
             made = output_processor.process_outputs(
@@ -127,7 +128,7 @@ class StreamTape:
         output_processor.tracing_enabled = tracing
         state.queue = queue
         state.is_prefilling = True
-        _shift(request, state, [token for output in self._earlier for token in output.tokens])
+        _skip_tokens(request, state, [token for output in self._earlier for token in output.tokens])
         if self._earlier[-1].finish_reason is not None:
             from vllm.outputs import STREAM_FINISHED
 
@@ -135,29 +136,29 @@ class StreamTape:
             queue.put(STREAM_FINISHED)
 
 
-def _shift(request: Any, state: Any, tokens: list[int]) -> None:
-    """Make the engine continue after these tokens; the frontend counts them as output."""
+def _skip_tokens(request: Any, state: Any, tokens: list[int]) -> None:
+    """Make the engine continue after tokens, which the frontend counts as output."""
     params = request.sampling_params.clone()
     params.max_tokens -= len(tokens)
     params.min_tokens = max(0, params.min_tokens - len(tokens))
     request.sampling_params = params
-    # Copied, because the frontend keeps the old list as its prompt.
+    # Copied, because vLLM's frontend keeps the old list as its prompt.
     request.prompt_token_ids = [*request.prompt_token_ids, *tokens]
     state.stats.num_generation_tokens = len(tokens)
 
 
-def _kept(output: Any) -> Output:
+def _fields_of_output(output: Any) -> Output:
     """Return the fields of a vLLM `RequestOutput` from which it can be rebuilt."""
     (completion,) = output.outputs
     return Output(tuple(completion.token_ids), completion.finish_reason, completion.stop_reason)
 
 
 def _engine_output_from(request_id: str, output: Output) -> Any:
-    """Return an `EngineCoreOutput` from which vLLM rebuilds an output."""
+    """Return an `EngineCoreOutput` from which vLLM rebuilds a recorded output."""
     from vllm.v1.engine import EngineCoreOutput, FinishReason
 
     reason, stop = output.finish_reason, output.stop_reason
-    # The output processor finds stop strings, not the engine.
+    # Stop strings are found by vLLM's output processor, not by the engine.
     by_engine = reason is not None and not isinstance(stop, str)
     return EngineCoreOutput(
         request_id=request_id,
@@ -168,7 +169,7 @@ def _engine_output_from(request_id: str, output: Output) -> Any:
 
 
 def _obstacle(params: Any) -> str:
-    """Return why a stream with these `SamplingParams` cannot continue elsewhere, or ""."""
+    """Return why a stream with these sampling parameters cannot continue elsewhere, or ""."""
     if params.n > 1:
         return "it has more than one choice"
     for name in _NEEDS_WHOLE_OUTPUT:
@@ -183,7 +184,7 @@ def _obstacle(params: Any) -> str:
 
 
 class LeaseMeter:
-    """Token counts of all vLLM requests that run under one lease."""
+    """Counts the tokens of all vLLM requests that run under one lease."""
 
     def __init__(
         self,
@@ -211,7 +212,7 @@ class LeaseMeter:
         """vLLM states of prompts for which nothing is generated, by request id."""
 
     def add_sequence(self, state: Any) -> None:
-        """Start to count a sequence, given vLLM's `RequestState`.
+        """Start to count the tokens of a sequence, given vLLM's `RequestState`.
 
         Only the prompt's length and the statistics object are stored: vLLM updates that object, and
         it outlives the state, which vLLM drops on the last token and on an abort. A prompt for
@@ -227,7 +228,7 @@ class LeaseMeter:
             self._prefills.add_sequence(state.request_id, self.priority, time.monotonic())
 
     def read_progress(self) -> Progress:
-        """Return the tokens used so far; n choices of a prompt count it n times."""
+        """Return the tokens used under the lease so far; n choices of a prompt count it n times."""
         self._store_cached_counts()
         is_known = self._cached and not self._reading
         return Progress(
@@ -240,12 +241,12 @@ class LeaseMeter:
         )
 
     def _recomputed_tokens(self) -> Tokens:
-        """Return the tokens computed again for all sequences, with preemptions since the last call.
+        """Return the recomputed tokens of all sequences, and the preemptions since the last call.
 
         vLLM counts a preemption with the next token of its sequence.
         """
         for name, (prompt, stats) in self._sequences.items():
-            preemptions = getattr(stats, "num_preemptions", 0)  # release 0.26 does not count them
+            preemptions = getattr(stats, "num_preemptions", 0)  # vLLM 0.26 does not report it
             if preemptions:
                 recomputed = self._recomputed.setdefault(name, RecomputedTokens())
                 held = prompt + stats.num_generation_tokens
@@ -253,14 +254,14 @@ class LeaseMeter:
         return sum(one.tokens for one in self._recomputed.values())
 
     def _store_cached_counts(self) -> None:
-        """Store the cached prompt tokens of sequences that have their first token."""
+        """Store how many prompt tokens were cached, for sequences with a first token."""
         for name, state in list(self._reading.items()):
             if not state.is_prefilling:
                 del self._reading[name]
                 self._cached[name] = min(state.num_cached_tokens or 0, state.prompt_len)
 
     def read_final(self, now: Seconds) -> Progress:
-        """Return the tokens of a finished call, and record its prefill speed.
+        """Return the tokens of a finished call, and update the prefill rate with it.
 
         vLLM counts a prompt with its first token; for a call stopped earlier the count is
         estimated.
@@ -286,11 +287,11 @@ class LeaseMeter:
 
 
 CURRENT_METER: ContextVar[LeaseMeter | None] = ContextVar("justitia_current_meter", default=None)
-"""Meter of the lease under which the current task calls vLLM; None outside a lease."""
+"""Token meter of the lease under which the current task calls vLLM; None outside a lease."""
 
 
 class LeasedEngineClient:
-    """Engine client for vLLM's HTTP application that replaces priorities by the lease's."""
+    """Client of the engine for vLLM's HTTP application, which sets the lease's priority."""
 
     def __init__(self, engine: Any, grammars: GrammarChecks | None = None) -> None:
         self._engine = engine
@@ -335,7 +336,7 @@ class LeasedEngineClient:
                 yield output
 
     def encode(self, *args: Any, **kwargs: Any) -> AsyncGenerator[Any]:
-        """Call the engine's `encode` with the lease's priority."""
+        """Call the engine's `encode` with the lease's priority instead of the caller's."""
         stream: AsyncGenerator[Any] = self._engine.encode(*args, **_at_lease_priority(kwargs))
         return stream
 
@@ -351,7 +352,7 @@ def meter_requests(
     salts: CacheSalts | None = None,
     add_hold: Callable[[Any, Hold | None], Any] | None = None,
 ) -> None:
-    """Patch vLLM's output processor to pass each new sequence to the current lease's meter.
+    """Patch vLLM's output processor to count each new sequence in the current lease's meter.
 
     Only the output processor sees every sequence (each of n choices, each prompt of a batch, each
     beam, embeddings) before its first token. Outputs would not suffice: unary calls yield none
@@ -370,7 +371,7 @@ def meter_requests(
     add_request = output_processor.add_request
     send_request = engine_core.add_request_async
 
-    def add_and_meter(request: Any, *args: Any, **kwargs: Any) -> None:
+    def add_metered_request(request: Any, *args: Any, **kwargs: Any) -> None:
         meter = CURRENT_METER.get()
         if salts is not None and meter is not None:
             try:
@@ -392,12 +393,12 @@ def meter_requests(
         if meter is None or not meter.tape.has_ended:
             await send_request(request)
 
-    output_processor.add_request = add_and_meter
+    output_processor.add_request = add_metered_request
     engine_core.add_request_async = send_unless_ended
 
 
 class EngineGauges:
-    """Engine statistics as of its last iteration."""
+    """Statistics of the engine as of its last iteration."""
 
     def __init__(self) -> None:
         self.prefills = Prefills()
@@ -411,7 +412,7 @@ class EngineGauges:
         ends."""
 
     def stat_logger(self) -> Callable[..., Any]:
-        """Return a factory of vLLM stat loggers that update these gauges."""
+        """Return a factory of vLLM stat loggers that update engine gauges."""
         from vllm.v1.metrics.loggers import StatLoggerBase
 
         gauges = self

@@ -21,16 +21,16 @@ UNWANTED: dict[str, str] = {
     "VLLM_ENABLE_RESPONSES_API_STORE": "a response would be kept by one replica, without an end",
     "VLLM_USE_RUST_FRONTEND": "the replica calls vLLM's Python application",
 }
-"""Variable name to the reason why it is removed."""
+"""Environment variables that are removed from vLLM's environment, with the reason."""
 
 
 def without_unwanted(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a copy of the environment without the unwanted variables."""
+    """Return a copy of the environment without variables that would change vLLM's behaviour."""
     return {name: value for name, value in environment.items() if not _is_unwanted(name, value)}
 
 
 def drop_unwanted(environment: MutableMapping[str, str]) -> None:
-    """Remove the unwanted variables from the environment, with a warning for each."""
+    """Remove variables that would change vLLM's behaviour, with a warning for each."""
     for name, value in list(environment.items()):
         if _is_unwanted(name, value):
             del environment[name]

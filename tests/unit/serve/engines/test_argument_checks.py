@@ -57,7 +57,7 @@ def test_parser_runs_once_for_equal_options(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setenv("VLLM_API_KEY", "s3cret")
     monkeypatch.setattr(argument_checks, "find_spec", lambda name: object())
-    monkeypatch.setattr(argument_checks, "_ask_parser", run_parser)
+    monkeypatch.setattr(argument_checks, "_run_parser", run_parser)
     models = [config_of(f"m{i}", vllm_args={"max_modle_len": 4}) for i in range(3)]
     mistakes = parser_mistakes([*models, config_of("fine")])
 
