@@ -357,7 +357,7 @@ class FakeEngine:
         self._end("it was killed")
 
     def died_by_itself(self) -> bool:
-        """Return whether the engine's own work may have killed the engine, once `check` has raised."""
+        """Return whether the engine's own work may have killed it, once `check` has raised."""
         return self._by_itself
 
     def die(self, *, by_itself: bool = True) -> None:

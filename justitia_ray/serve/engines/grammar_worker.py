@@ -278,7 +278,7 @@ class Forks:
         )
 
     def _outcome_of_exit(self, fork: _Fork, exit_code: int) -> _Outcome:
-        """Return the outcome for a fork that exited early: its grammar or the fork is to blame."""
+        """Return the outcome for a fork that exited early: blame its grammar or the fork."""
         if not fork.is_ready:
             return _Outcome(reason=f"it ended with code {exit_code} as it began", is_accident=True)
         if exit_code in _BY_ITS_GRAMMAR:
@@ -287,7 +287,7 @@ class Forks:
         return _Outcome(reason=_HAS_DIED, is_accident=True)
 
     def _end_job(self, fork: _Fork, judged: _Outcome) -> None:
-        """End a fork's job, if it has one; kill a fork that has compiled `_GRAMMARS_EACH` grammars."""
+        """End the job of a fork, if any; kill the fork after `_GRAMMARS_EACH` grammars."""
         if fork.job is not None:
             job, fork.job = fork.job, None
             self._send_result(job, judged, fork.began_at)

@@ -22,7 +22,7 @@ logger = logging.getLogger("ray.serve")
 
 
 class RedisKeys:
-    """API keys in Redis, as last read."""
+    """API keys of tenants in Redis, as last read from it."""
 
     def __init__(self, store: KeyStore) -> None:
         self._store = store
@@ -40,7 +40,7 @@ class RedisKeys:
         return self._table
 
     async def refresh(self) -> None:
-        """Read the keys from Redis; on failure keep those last read."""
+        """Read the API keys from Redis; after a failure the keys of the last read stay valid."""
         try:
             stored = await self._store.load()
         except StoreError as error:
@@ -51,7 +51,7 @@ class RedisKeys:
         self._note_trouble("; ".join([*stored.damage, *damage]) or None)
 
     async def aclose(self) -> None:
-        """Close the connections."""
+        """Close the connections to Redis."""
         await self._store.aclose()
 
     def _note_trouble(self, reason: str | None) -> None:
@@ -61,14 +61,13 @@ class RedisKeys:
 
 
 class AccessKeeper:
-    """Owns the door of an ingress, and keeps its keys and issuers up to date."""
+    """Owns the door of an ingress, and keeps the door's API keys and token issuers up to date.
+
+    Raises:
+        ConfigError: If the file of keys cannot be read, or an issuer's settings are wrong.
+    """
 
     def __init__(self, args: AppArgs) -> None:
-        """Create the door; a file of keys is read here.
-
-        Raises:
-            ConfigError: If the file of keys cannot be read, or an issuer's settings are wrong.
-        """
         section = args.access
         self._file: KeyFile | None = None
         self._redis: RedisKeys | None = None
@@ -91,14 +90,14 @@ class AccessKeeper:
         self.door = Door(gate, section.default_tenant)
 
     async def start(self) -> None:
-        """Read the keys in Redis, and start to refresh all keys regularly."""
+        """Read the API keys in Redis, and start to refresh all keys periodically."""
         if self._redis is not None:
             await self._redis.refresh()
         if self._file is not None or self._redis is not None:
             self._refreshing = in_fresh_context(self._keep_refreshing())
 
     async def stop(self) -> None:
-        """Stop refreshing the keys."""
+        """Stop refreshing the API keys."""
         if self._refreshing is not None:
             self._refreshing.cancel()
         if self._redis is not None:

@@ -53,7 +53,7 @@ logger = logging.getLogger("ray.serve")
 
 
 def served_by(head: Mapping[str, str], grant: Grant, inference: PendingInference) -> dict[str, str]:
-    """Return the headers of an answer, with its application, its replica and its time in the queue.
+    """Return an answer's headers, with its application, its replica and its time in the queue.
 
     Args:
         head: Headers of the engine's answer.
@@ -72,7 +72,16 @@ def served_by(head: Mapping[str, str], grant: Grant, inference: PendingInference
 
 
 class Attempts:
-    """Runs inferences of one model, each under new leases until its attempts run out."""
+    """Runs inferences of one model, each under new leases until its number of attempts is used up.
+
+    Args:
+        submitter: Submits the inferences.
+        queue: Receives the leases.
+        calls: Calls to the leased replicas.
+        section: Number of leases under which one inference is tried.
+        metrics: Counts failed calls; None: they are not counted.
+        tracer: Traces calls; None: calls are not traced.
+    """
 
     def __init__(
         self,
@@ -83,16 +92,6 @@ class Attempts:
         metrics: IngressMetrics | None = None,
         tracer: CallTracer | None = None,
     ) -> None:
-        """Create the runner of one model.
-
-        Args:
-            submitter: Submits the inferences.
-            queue: Receives the leases.
-            calls: Calls to the leased replicas.
-            section: Number of leases under which one inference is tried.
-            metrics: Counts failed calls; None: they are not counted.
-            tracer: Traces calls; None: calls are not traced.
-        """
         self._submitter = submitter
         self._queue = queue
         self._calls = calls
@@ -101,7 +100,7 @@ class Attempts:
         self._tracer = tracer
 
     async def answer(self, path: str, context: RequestContext, body: InferenceBody) -> Answer:
-        """Run an inference and return its whole answer; if cancelled, cancel the inference.
+        """Run an inference and return the engine's whole answer; a cancellation cancels both.
 
         Raises:
             JustitiaError: If the inference cannot run; `protocol.errors` maps it to an HTTP answer.
@@ -147,7 +146,7 @@ class Attempts:
         body: InferenceBody,
         on_submitted: Callable[[ApplicationId], None] = lambda application_id: None,
     ) -> AsyncGenerator[StreamItem]:
-        """Run an inference: yield (status, headers), then bytes as they arrive.
+        """Run an inference: yield (status, headers), then the body's bytes as they arrive.
 
         If the generator is closed early, the inference is cancelled. A stream that is cut continues
         at the cut under the next lease; an empty chunk means that it waits for that lease. If the
@@ -204,7 +203,7 @@ class Attempts:
                 except CannotContinue:
                     raise
                 except LEASE_UNUSABLE as error:
-                    delivered.resume()  # raises if the stream cannot go on
+                    delivered.resume()  # raises an error if the stream cannot continue
                     if trace is not None:
                         trace.note_lost(error)
                     await self._nack_lease(inference, grant, error)
@@ -228,7 +227,7 @@ class Attempts:
             raise (error if delivered.status is None else _error_to_report(error)) from None
 
     def _replace_attempt(self, grant: Grant, delivered: Delivered | None, newer: Grant) -> None:
-        """Abort an attempt whose inference was granted another lease: it would run twice.
+        """Abort an attempt whose inference was granted another lease, or it would run twice.
 
         A stream that no other engine can continue is left running.
         """
@@ -239,7 +238,7 @@ class Attempts:
     async def _nack_lease(
         self, inference: PendingInference, grant: Grant, error: Exception
     ) -> None:
-        """Return a lease that could not be used to its end; the inference waits for another one."""
+        """Return a lease that cannot be used to its end; its inference waits for another."""
         inference.on_grant = None
         log_event(
             logger,
@@ -250,14 +249,14 @@ class Attempts:
             reason=type(error).__name__,
         )
         if isinstance(error, LeaseSuperseded):
-            return  # the scheduler itself replaced the lease
+            return  # the scheduler itself has replaced the lease
         is_cut = isinstance(error, ConnectionLost)
         reason = NackReason.CONNECTION if is_cut else NackReason.LEASE
         await self._queue.nack_lease(inference, grant, reason)
 
 
 _SELF_EXPLAINED = (EngineFailed, StreamUnfinished, KillsEngines)
-"""Engine errors whose message already explains why the stream ended."""
+"""Engine errors whose own message explains to the caller why the stream ended."""
 
 
 def _call_facts(path: str, context: RequestContext) -> CallFacts:
@@ -266,13 +265,13 @@ def _call_facts(path: str, context: RequestContext) -> CallFacts:
 
 
 def _replica_headers(trace: CallTrace | None, inference: PendingInference) -> dict[str, str]:
-    """Return extra headers for the replica, the trace and the tenant; none is the caller's."""
+    """Return the trace and tenant headers that a replica needs and that no caller may set."""
     tenant, _ = split_key(inference.item.application_id)
     return {TENANT_HEADER: tenant} if trace is None else {**trace.headers, TENANT_HEADER: tenant}
 
 
 def _error_to_report(error: JustitiaError) -> JustitiaError:
-    """Return the error to report to the caller of a stream that was cut and cannot continue."""
+    """Return the error for the caller of a stream that was cut and cannot continue."""
     if isinstance(error, EngineError) and not isinstance(error, _SELF_EXPLAINED):
         return EngineError(
             "the replica was lost in the middle of this stream, which cannot be continued: "

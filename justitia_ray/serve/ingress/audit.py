@@ -12,7 +12,7 @@ logger = logging.getLogger("ray.serve")
 def audit_act(
     identity: Identity, act: str, before: object = None, after: object = None, **what: Any
 ) -> None:
-    """Log an operator's action.
+    """Log an operator's action with the operator's identity.
 
     Args:
         identity: Identity of the operator.

@@ -19,24 +19,24 @@ from justitia_ray.serve.ingress.turns import Place, Turns
 T = TypeVar("T")
 
 _SMALL_BYTES = 64 * 2**10
-"""Bodies up to this size are not counted: they are read in less than a millisecond."""
+"""Maximum size of bodies that count against no limit: they are read in less than a millisecond."""
 _READ_ON_LOOP_BYTES = 256 * 2**10
-"""Longest body that is parsed on the event loop: some milliseconds."""
+"""Maximum size of bodies that are parsed on the event loop, within some milliseconds."""
 _RETURNED_BYTES = 256 * 2**10
-"""Memory blocks of this size and above are returned to the system when they are freed."""
+"""Minimum size of memory blocks that return to the operating system when they are freed."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""Options of glibc's `mallopt`."""
+"""Numbers of options of glibc's function `mallopt`."""
 _READ_BYTES = 24 * 2**20
-"""Maximum bytes of bodies that are parsed and counted at once; a longer body is parsed alone."""
+"""Maximum bytes of bodies that are parsed and counted at once; a larger body is parsed alone."""
 _FREE_FACTOR = 4
-"""Maximum bytes of a tenant's bodies, as a multiple of the free room; as in the queue."""
+"""Maximum bytes of one tenant's bodies, as a multiple of the free room for bodies."""
 
 _Waiting = tuple[int, asyncio.Future[None]]
-"""Bytes of a body, and the future that grants its turn."""
+"""Number of bytes of a body, and the future that grants the body its turn."""
 
 
 def give_memory_back() -> None:
-    """Make the allocator of this process return the memory of each large body when it is freed.
+    """Make this process return the memory of each large body to the system when it is freed.
 
     glibc raises its threshold for this with every large block that is freed, up to 32 MiB; later
     bodies then come from a heap that they leave fragmented. Other allocators have no such option,
@@ -49,26 +49,25 @@ def give_memory_back() -> None:
 
 
 class BodyRoom:
-    """Memory of the large bodies in an ingress process whose tokens are not counted yet."""
+    """Limits the memory of large request bodies that an ingress process has not finished parsing.
+
+    Args:
+        max_bytes: Maximum bytes of bodies that arrive, wait or are parsed.
+        read_bytes: Maximum bytes of bodies that are parsed.
+    """
 
     def __init__(self, max_bytes: int, read_bytes: int = _READ_BYTES) -> None:
-        """Create an empty room.
-
-        Args:
-            max_bytes: Maximum bytes of bodies that arrive, wait or are parsed.
-            read_bytes: Maximum bytes of bodies that are parsed.
-        """
         self._max_bytes = max_bytes
         self._read_bytes = read_bytes
         self._held: Counter[str] = Counter()
-        """Bytes of each tenant's bodies."""
+        """Number of bytes of each tenant's bodies."""
         self._held_bytes = 0
         self._reading_bytes = 0
         self._turns: Turns[_Waiting] = Turns()
 
     @contextmanager
     def hold(self, tenant: str) -> Iterator["HeldBody"]:
-        """Count a tenant's body, of which nothing has arrived, while the block runs."""
+        """Count a tenant's body against the room while the `with` block runs."""
         held = HeldBody(self, tenant)
         try:
             yield held
@@ -101,14 +100,14 @@ class BodyRoom:
             )
 
     def line_up(self, tenant: str, size_bytes: int) -> Place[_Waiting]:
-        """Queue a body for its turn; the returned place contains the future of the turn."""
+        """Queue a body for its turn of parsing; the returned place contains the turn's future."""
         granted = asyncio.get_running_loop().create_future()
         place = self._turns.join(tenant, (size_bytes, granted))
         self._grant_turns()
         return place
 
     def end_turn(self, place: Place[_Waiting]) -> None:
-        """End a turn, or the wait for it."""
+        """End a body's turn, or its wait for a turn."""
         assert place.item is not None
         size_bytes, granted = place.item
         if granted.done() and not granted.cancelled():
@@ -123,7 +122,7 @@ class BodyRoom:
             if self._reading_bytes and self._reading_bytes + size_bytes > self._read_bytes:
                 return
             self._turns.take(place)
-            if not granted.done():  # a cancelled body removes itself
+            if not granted.done():  # a cancelled request removes its body itself
                 self._turns.charge(place, size_bytes)
                 self._reading_bytes += size_bytes
                 granted.set_result(None)
@@ -172,7 +171,7 @@ class HeldBody:
             self._after_reading(partial(self._room.end_turn, place))
 
     async def read(self, read: Callable[..., T], *arguments: Any) -> T:
-        """Call a function on the body and return its result; a long body is read in a thread.
+        """Call a function on the body and return its result; long bodies are read in a thread.
 
         A thread cannot be stopped. If the caller is cancelled, the thread continues, and the body
         keeps its turn and its room until it ends.
@@ -186,7 +185,7 @@ class HeldBody:
         return result
 
     def release(self) -> None:
-        """Release the memory counted for the body; a second call has no effect."""
+        """Stop counting the body's memory; a second call has no effect."""
         if self._held_bytes:
             self._after_reading(partial(self.note_size, 0))
 

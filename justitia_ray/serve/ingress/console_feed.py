@@ -21,45 +21,46 @@ from justitia_ray.units import ClientId, Epoch, Seconds
 logger = logging.getLogger("ray.serve")
 
 MOST_VIEWERS = 32
-"""Maximum number of viewers of one ingress process."""
+"""Maximum number of console viewers at one ingress process."""
 MOST_VIEWERS_OF_TENANTS = 16
-"""Maximum number of viewers that are no operators, so that these always have places."""
+"""Maximum number of console viewers that are not operators, so that operators always find a place.
+"""
 MOST_VIEWERS_OF_ONE = 4
-"""Maximum number of viewers of one tenant."""
+"""Maximum number of console viewers of one tenant."""
 RETRY_S: Seconds = 15.0
-"""When a refused viewer may come again: streams last four times as long."""
+"""Retry-After of a refused console viewer (seconds); streams last four times as long."""
 ANSWER_S: Seconds = 4.0
-"""Longest wait for a scheduler's frame."""
+"""Longest wait for the scheduler's frame or the predictor's overview (seconds)."""
 PREDICTOR_EVERY_S: Seconds = 10.0
 MOST_LINES = 8
-"""Maximum number of lines that wait for one viewer."""
+"""Maximum number of unsent lines of one console viewer."""
 
 
 class FrameSource(Protocol):
-    """A model's scheduler and predictor, as the feed asks them."""
+    """Source of a model's console frames: its scheduler."""
 
     async def console_frame(
         self, tenant: ClientId | None, epoch: Epoch | None, number: int | None
     ) -> tuple[Epoch, int, bytes] | None:
-        """Return the present frame; None: the reader has it already."""
+        """Return the scheduler's present frame; None: the reader already has this frame."""
         ...
 
 
 class OverviewSource(Protocol):
-    """Source of the predictor's overview of a model."""
+    """Source of a model's overview for the console: its predictor."""
 
     async def __call__(self) -> dict[str, Any]:
-        """Return the overview as `GET /v1/predictor` does."""
+        """Return the predictor's overview, as `GET /v1/predictor` does."""
         ...
 
 
 def line_of(message: object) -> bytes:
-    """Return a message as a line of the stream."""
+    """Return a message as a line of JSON for the console's stream."""
     return msgspec.json.encode(message) + b"\n"
 
 
 class Viewer:
-    """An open stream: the lines that it has to send.
+    """An open console stream, with the lines that are still to be sent.
 
     Args:
         tenant: Tenant whose applications it shows; None: all.
@@ -69,17 +70,17 @@ class Viewer:
     def __init__(self, tenant: ClientId | None, models: Sequence[str]) -> None:
         self.tenant = tenant
         self.behind = set(models)
-        """Models of which it needs a whole frame."""
+        """Models of which the viewer needs a whole frame."""
         self._models = frozenset(models)
         self._lines: deque[bytes] = deque()
         self._news = asyncio.Event()
 
     def shows(self, model: str) -> bool:
-        """Return whether it shows a model."""
+        """Return whether the viewer shows a model."""
         return model in self._models
 
     def offer(self, line: bytes) -> None:
-        """Send a line; if too many wait, drop all of them, and begin with whole frames again."""
+        """Queue a line; beyond the maximum drop all lines, and start again with whole frames."""
         if len(self._lines) >= MOST_LINES:
             self._lines.clear()
             self.behind |= self._models
@@ -88,7 +89,7 @@ class Viewer:
         self._news.set()
 
     async def next_line(self) -> bytes:
-        """Return the next line to send, waiting for one."""
+        """Wait for the next line to send and return it."""
         while not self._lines:
             self._news.clear()
             await self._news.wait()
@@ -97,17 +98,19 @@ class Viewer:
 
 @dataclass(eq=False)
 class _Audience:
-    """Viewers of one model who see the same."""
+    """Console viewers of one model that see the same frames, because they have the same tenant."""
 
     viewers: list[Viewer] = field(default_factory=list)
     has: tuple[Epoch, int] | None = None
-    """Epoch and number of the last frame that all viewers have that are not behind."""
+    """Epoch and number of the last frame that all viewers have, except those that need a whole
+    frame.
+    """
     task: asyncio.Task[None] | None = None
     joined: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class ModelFeed:
-    """Frames of one model for its viewers; it asks nothing without a viewer.
+    """Sends the console frames of one model to its viewers; without a viewer it requests nothing.
 
     Args:
         model: Name of the model.
@@ -127,7 +130,7 @@ class ModelFeed:
         self._failures = 0
 
     def join(self, viewer: Viewer) -> None:
-        """Send frames to a viewer from now on."""
+        """Start to send the model's frames to a viewer."""
         audience = self._audiences.setdefault(viewer.tenant, _Audience())
         audience.viewers.append(viewer)
         if viewer.tenant is None and self._predictor is not None:
@@ -137,7 +140,7 @@ class ModelFeed:
             audience.task = asyncio.create_task(self._serve_audience(viewer.tenant, audience))
 
     def leave(self, viewer: Viewer) -> None:
-        """Send a viewer nothing more."""
+        """Stop sending the model's frames to a viewer."""
         audience = self._audiences.get(viewer.tenant)
         if audience is None or viewer not in audience.viewers:
             return
@@ -159,14 +162,14 @@ class ModelFeed:
                 answered_at = time()
             except TimeoutError:
                 reason = f"the scheduler has not answered within {ANSWER_S:g} s"
-                self._tell_trouble(audience, reason, time() - answered_at)
+                self._send_trouble(audience, reason, time() - answered_at)
             except JustitiaError as error:
-                self._tell_trouble(audience, str(error), time() - answered_at)
+                self._send_trouble(audience, str(error), time() - answered_at)
             except Exception:
                 self._log_failure()
-                self._tell_trouble(audience, "an error in this ingress", time() - answered_at)
+                self._send_trouble(audience, "an error in this ingress", time() - answered_at)
             if tenant is None:
-                self._ask_predictor(audience, time())
+                self._request_overview_if_due(audience, time())
             if is_due:
                 due_at = max(due_at + INTERVAL_S, time())
             try:
@@ -178,7 +181,7 @@ class ModelFeed:
     async def _send_frames(
         self, tenant: ClientId | None, audience: _Audience, *, is_due: bool
     ) -> None:
-        """Send what is new to the viewers that are up to date, and whole frames to the others."""
+        """Send changes to viewers that are up to date, and whole frames to the other viewers."""
         up_to_date = [one for one in audience.viewers if self.model not in one.behind]
         if is_due and up_to_date:
             told = await self._frames.console_frame(tenant, *(audience.has or (None, None)))
@@ -196,7 +199,7 @@ class ModelFeed:
                 if not up_to_date:
                     audience.has = told[:2]
 
-    def _tell_trouble(self, audience: _Audience, reason: str, since_s: Seconds) -> None:
+    def _send_trouble(self, audience: _Audience, reason: str, since_s: Seconds) -> None:
         audience.has = None
         line = line_of(Trouble(model=self.model, reason=reason, since_s=round(since_s, 3)))
         for viewer in audience.viewers:
@@ -204,20 +207,20 @@ class ModelFeed:
             viewer.offer(line)
 
     def _log_failure(self) -> None:
-        """Log the present exception, but only the 1st, 2nd, 4th time and so on."""
+        """Log the present exception, but only the 1st, 2nd, 4th, 8th occurrence and so on."""
         self._failures += 1
         if is_logged(self._failures):
             logger.exception("console.failed")
 
-    def _ask_predictor(self, audience: _Audience, now: Seconds) -> None:
+    def _request_overview_if_due(self, audience: _Audience, now: Seconds) -> None:
         asked_at = self._asked_predictor_at
         is_busy = self._predicting is not None and not self._predicting.done()
         if is_busy or (asked_at is not None and now - asked_at < PREDICTOR_EVERY_S):
             return
         self._asked_predictor_at = now
-        self._predicting = asyncio.create_task(self._tell_predictor(audience))
+        self._predicting = asyncio.create_task(self._send_overview(audience))
 
-    async def _tell_predictor(self, audience: _Audience) -> None:
+    async def _send_overview(self, audience: _Audience) -> None:
         overview, error = None, None
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -235,7 +238,7 @@ class ModelFeed:
 
 
 class ConsoleHub:
-    """The viewers of an ingress process.
+    """Console viewers of an ingress process, with the feeds of all models.
 
     Args:
         feeds: Feed of each model.
@@ -246,7 +249,7 @@ class ConsoleHub:
         self._viewers: list[Viewer] = []
 
     def join(self, tenant: ClientId | None, models: Sequence[str]) -> Viewer:
-        """Return another viewer, to be given back to `leave`.
+        """Return a new viewer, which the caller must return with `leave`.
 
         Args:
             tenant: Tenant whose applications it shows; None: all.
@@ -276,7 +279,7 @@ class ConsoleHub:
         return viewer
 
     def leave(self, viewer: Viewer) -> None:
-        """Forget a viewer."""
+        """Remove a viewer from the feeds of all models."""
         self._viewers.remove(viewer)
         for feed in self._feeds.values():
             if viewer.shows(feed.model):
@@ -284,5 +287,5 @@ class ConsoleHub:
 
 
 def farewell(reason: str, code: str, retry_after_s: Seconds | None) -> bytes:
-    """Return the last line of a stream that the service ends."""
+    """Return the last line of a console stream that the service ends."""
     return line_of(Bye(reason=reason, code=code, retry_after_s=retry_after_s))

@@ -52,7 +52,7 @@ from justitia_ray.units import ApplicationId, ReplicaId
 
 
 class ModelQueue:
-    """Parts of one model in an ingress process; models share only the cache of specs.
+    """Clients, gateway and metrics of one served model in an ingress process.
 
     Attributes:
         config: The model's configuration.
@@ -60,6 +60,21 @@ class ModelQueue:
         calls: Calls to the model's replicas.
         gateway: The model's gateway.
         scheduler_calls: Calls of the HTTP surface to the model's scheduler.
+
+    Args:
+        config: The model's configuration.
+        scheduler: Handle of the model's scheduler actor.
+        replicas: Handle of the deployment of the model's engines.
+        predictor: Handle of the deployment of the model's predictor.
+        counter: Counts the model's prompt tokens; `stop` closes it.
+        specs: Specs of applications, shared by all models of the ingress.
+        scheduler_link: The connection to the model's scheduler.
+        links: The connections to the model's replicas.
+        make_client: Creates the queue client; tests pass their own.
+        replica_id: Serve's replica id of this ingress, for its metrics.
+        backend: Exports the metrics; None: they are not exported.
+        tell_new_scheduler: Sends a new scheduler the names that this ingress gave.
+        export_span: Receives the spans of traces; None: calls are not traced.
     """
 
     def __init__(
@@ -79,23 +94,6 @@ class ModelQueue:
         tell_new_scheduler: Callable[[], Awaitable[None]] | None = None,
         export_span: Export | None = None,
     ) -> None:
-        """Create the parts; `start` connects them to the scheduler and the predictor.
-
-        Args:
-            config: The model's configuration.
-            scheduler: Handle of the model's scheduler actor.
-            replicas: Handle of the deployment of the model's engines.
-            predictor: Handle of the deployment of the model's predictor.
-            counter: Counts the model's prompt tokens; `stop` closes it.
-            specs: Specs of applications, shared by all models of the ingress.
-            scheduler_link: The connection to the model's scheduler.
-            links: The connections to the model's replicas.
-            make_client: Creates the queue client; tests pass their own.
-            replica_id: Serve's replica id of this ingress, for its metrics.
-            backend: Exports the metrics; None: they are not exported.
-            tell_new_scheduler: Sends a new scheduler the names that this ingress gave.
-            export_span: Receives the spans of traces; None: calls are not traced.
-        """
         self.config = config
         self.calls = ReplicaCalls(links, replicas)
         self._scheduler = scheduler
@@ -118,7 +116,7 @@ class ModelQueue:
                 ApplicationSampler(config.name, config.model.name, config.tracing.sample_ratio),
                 export_span,
                 config.model.name,
-                self._ask_outlooks,
+                self._request_outlooks,
                 parent=config.tracing.parent,
             )
         self.client = make_client(
@@ -138,7 +136,7 @@ class ModelQueue:
             counter,
             specs,
             self._metrics,
-            StreamOutlooks(self._ask_outlooks, silence_s(config.ingress.keepalive_s)),
+            StreamOutlooks(self._request_outlooks, silence_s(config.ingress.keepalive_s)),
             self._tracer,
         )
         self.scheduler_calls = SchedulerCalls(
@@ -148,7 +146,7 @@ class ModelQueue:
         )
 
     def start(self) -> None:
-        """Connect to the scheduler and the predictor, and start exporting metrics."""
+        """Connect to the model's scheduler and predictor, and start exporting metrics."""
         self._learning = asyncio.get_running_loop().create_task(self.gateway.learn_context())
         self._estimates.start()
         self.client.start()
@@ -156,7 +154,7 @@ class ModelQueue:
             self._exporter.start()
 
     async def stop(self) -> None:
-        """Close all connections, and export metrics a last time."""
+        """Close the model's connections, and export metrics a last time."""
         if self._learning is not None:
             await end_task(self._learning)
         await self._estimates.stop()
@@ -174,7 +172,9 @@ class ModelQueue:
         self.gateway.submitter.tenants = scheduling.tenant_tree
         await self._configure_scheduler()
 
-    async def _ask_outlooks(self, application_ids: tuple[ApplicationId, ...]) -> Mapping[str, Any]:
+    async def _request_outlooks(
+        self, application_ids: tuple[ApplicationId, ...]
+    ) -> Mapping[str, Any]:
         outlooks: Mapping[str, Any] = await self._scheduler_link.call("outlooks", application_ids)
         return outlooks
 
@@ -188,7 +188,7 @@ class ModelQueue:
             self._tracer.end_application(ended)
 
     async def _prepare_scheduler(self) -> None:
-        """Send a new scheduler the settings, and recent ends and names from this ingress."""
+        """Send a new scheduler the settings, recent ends and recent names from this ingress."""
         await self._configure_scheduler()
         await self.scheduler_calls.tell_ended()
         if self._tell_new_scheduler is not None:
@@ -200,7 +200,7 @@ class ModelQueue:
 
 
 class Ingress:
-    """Serve deployment of the ingress; `ingress_deployment` in `app` wraps it for Serve."""
+    """Serve deployment of the ingress; `ingress_deployment` in `app` wraps it for Ray Serve."""
 
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self,
@@ -208,7 +208,7 @@ class Ingress:
         parts: Sequence[tuple[DeploymentHandle, DeploymentHandle]],
         load_prompt_counter: Callable[[AppConfig], CountPrompt],
     ) -> None:
-        """Find the schedulers and connect to them.
+        """Start the parts of every model and the HTTP application; Ray Serve awaits this.
 
         Args:
             args: `AppArgs` as a dict.
@@ -283,7 +283,7 @@ class Ingress:
             queue.start()
 
     async def reconfigure(self, user_config: dict[str, Any] | None) -> None:
-        """Apply new scheduling settings while the application runs.
+        """Apply new scheduling settings while the application runs; called by Ray Serve.
 
         Raises:
             ConfigError: If a setting is invalid; then no model's settings change.
@@ -299,7 +299,7 @@ class Ingress:
     async def call(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> tuple[int, dict[str, str], bytes]:
-        """Handle a call like the same HTTP request; return status, headers and body."""
+        """Handle a call over a Serve handle like HTTP; return status, headers and body."""
         items: list[Any] = [item async for item in self.stream(method, path, headers, body)]
         (status, head), *chunks = items
         return status, head, b"".join(chunks)
@@ -307,7 +307,7 @@ class Ingress:
     async def stream(
         self, method: str, path: str, headers: Mapping[str, str], body: bytes
     ) -> AsyncGenerator[StreamItem]:
-        """Handle a call like the same HTTP request; yield (status, headers), then the body."""
+        """Handle a streamed call over a Serve handle: yield (status, headers), then the body."""
         names = {name.lower(): value for name, value in headers.items()}
         names |= {"content-length": str(len(body))}
         try:
@@ -327,11 +327,11 @@ class Ingress:
                     yield message["body"]
 
     def __serve_build_asgi_app__(self) -> FastAPI:
-        """Return the HTTP application; Serve calls this after the constructor."""
+        """Return the HTTP application; Ray Serve calls this after the constructor."""
         return self._http_app
 
     async def __del__(self) -> None:
-        """Close all connections; Serve calls this after the last call has ended."""
+        """Close all connections; Ray Serve calls this after the last call has ended."""
         await self._access.stop()
         await asyncio.gather(*(queue.stop() for queue in self._queues))
         if self._spans is not None:

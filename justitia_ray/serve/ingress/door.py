@@ -13,19 +13,19 @@ from justitia_ray.protocol.endpoints import INFERENCE_PATHS, UNSCHEDULED_PATHS
 from justitia_ray.serve.ingress.request_context import IDENTIFYING, RequestContext, read_context
 
 DEFAULT_TENANT = "default"
-"""Tenant of calls that name none, if no `access` is configured."""
+"""Tenant of calls without a tenant, if the setting `access` is absent."""
 TRUSTED = "justitia.trusted"
-"""Key in the ASGI scope of a call over a Serve handle; no server sets it."""
+"""Key in the ASGI scope of a call over a Ray Serve handle; no HTTP server sets it."""
 
 ANYBODY = Identity(DEFAULT_TENANT, frozenset(Scope), "anonymous")
-"""Identity of every caller if no `access` is configured."""
+"""Identity of every caller if the setting `access` is absent."""
 
 _CONTEXT = "justitia.context"
 _PUBLIC = frozenset({"/healthz", "/readyz", "/openapi.json", "/console"})
 _PAGE = "/console/"
-"""Start of the paths of the console's files, which hold no data."""
+"""Prefix of the paths of the console's static files, which contain no data."""
 _SCOPES: dict[str, Scope] = {
-    # path: scope; a path that ends in / covers all paths below it
+    # path: scope; an entry that ends in / covers all paths below it
     **dict.fromkeys((*INFERENCE_PATHS, *UNSCHEDULED_PATHS), Scope.INFER),
     "/v1/models": Scope.INFER,
     "/v1/models/": Scope.INFER,
@@ -40,16 +40,16 @@ _SCOPES: dict[str, Scope] = {
     "/v1/predictor": Scope.OPERATE,
     "/v1/predictor/": Scope.OPERATE,
 }
-"""Required scope of every route except the public ones."""
+"""Required scope of every route that is not public."""
 
 
 def is_public(path: str) -> bool:
-    """Return whether a path is public: probes, the description, the files of the console."""
+    """Return whether a path needs no key: probes, the OpenAPI description, the console's files."""
     return path in _PUBLIC or path.startswith(_PAGE)
 
 
 def scope_of(path: str) -> Scope | None:
-    """Return the scope that a path requires; None if there is no such route."""
+    """Return the scope that a path requires; None if there is no route with this path."""
     found = _SCOPES.get(path)
     if found is None:
         found = next((s for p, s in _SCOPES.items() if p[-1] == "/" and path.startswith(p)), None)
@@ -57,20 +57,19 @@ def scope_of(path: str) -> Scope | None:
 
 
 class Door:
-    """Authenticates callers, and checks their scopes."""
+    """Authenticates callers, and checks the scopes of their keys.
+
+    Args:
+        gate: Identifies callers; None admits every caller, for any tenant.
+        default_tenant: Tenant of trusted calls that name none; None: they must name one.
+    """
 
     def __init__(self, gate: Gate | None, default_tenant: str | None) -> None:
-        """Create the door.
-
-        Args:
-            gate: Identifies callers; None admits every caller, for any tenant.
-            default_tenant: Tenant of trusted calls that name none; None: they must name one.
-        """
         self._gate = gate
         self._trusted = Identity(default_tenant, frozenset(Scope), "handle")
 
     async def admit(self, scope: MutableMapping[str, Any], path: str) -> None:
-        """Admit a call, and store its context in its ASGI scope.
+        """Authenticate and authorize a call, and store its context in its ASGI scope.
 
         Args:
             scope: ASGI scope of the call.
@@ -100,6 +99,6 @@ class Door:
 
 
 def context_of(scope: MutableMapping[str, Any]) -> RequestContext:
-    """Return the context that `admit` stored for an admitted call."""
+    """Return the context that `Door.admit` stored in a call's ASGI scope."""
     context: RequestContext = scope[_CONTEXT]
     return context

@@ -25,49 +25,51 @@ from justitia_ray.units import ApplicationId, Seconds, Tokens
 logger = logging.getLogger("ray.serve")
 
 _MAX_WEIGHT = 4_000_000
-"""Maximum numbers and characters of cached inputs, some tens of MB. The oldest are dropped first;
-only the costs of their applications are then learned."""
+"""Maximum numbers and characters of cached inputs, some tens of MB. Beyond it the oldest inputs are
+dropped; only the costs of their applications are then learned.
+"""
 _WEIGHT_OF_ONE = 64
 _LONG_CHARS = 2_000
-"""Texts above this length are processed in a thread: 2,000 characters take 0.25 ms."""
+"""Maximum characters of texts that are processed on the event loop: 2,000 take 0.25 ms."""
 _MAX_OBSERVATIONS = 10_000
-"""Maximum observations kept while the predictor cannot be reached."""
+"""Maximum number of finished applications kept while the predictor cannot be reached."""
 _REFRESH_S: Seconds = 10.0
 _TEACH_S: Seconds = 0.5
-"""Interval in which finished applications are batched: a handle call costs milliseconds of CPU."""
+"""Interval at which finished applications are sent to the predictor in a batch (seconds): each call
+costs milliseconds of CPU.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class InputSummary:
-    """Features of an input, and its text if texts are stored."""
+    """Features of an application's input, and its text if texts are stored."""
 
     features: InputFeatures
     text: str | None = None
 
     @property
     def weight(self) -> int:
-        """Memory of this summary, in numbers and characters."""
+        """Memory size of the summary, in numbers and characters."""
         text = 0 if self.text is None else len(self.text)
         return _WEIGHT_OF_ONE + 2 * len(self.features.terms) + text
 
 
 class FeatureCache:
-    """Cache of the inputs' summaries of open applications, bounded in total weight."""
+    """Cache of input summaries of open applications, bounded in total weight.
+
+    Args:
+        store_inputs: Whether to keep texts.
+        max_weight: Maximum sum of the weights kept.
+    """
 
     def __init__(self, *, store_inputs: bool, max_weight: int = _MAX_WEIGHT) -> None:
-        """Create an empty cache.
-
-        Args:
-            store_inputs: Whether to keep texts.
-            max_weight: Maximum sum of the weights kept.
-        """
         self._store_inputs = store_inputs
         self._max_weight = max_weight
         self._kept: OrderedDict[ApplicationId, InputSummary] = OrderedDict()
         self._weight = 0
 
     async def summarise(self, text: str) -> InputSummary:
-        """Return an input's features, and its text if texts are stored."""
+        """Return the summary of an input."""
         if len(text) > _LONG_CHARS:
             features = await asyncio.to_thread(features_of, text)
         else:
@@ -75,7 +77,7 @@ class FeatureCache:
         return InputSummary(features, text if self._store_inputs else None)
 
     def keep_input(self, application_id: ApplicationId, summary: InputSummary) -> None:
-        """Keep an input's summary until its application ends."""
+        """Keep the summary of an application's input until the application ends."""
         self.take_input(application_id)
         self._kept[application_id] = summary
         self._weight += summary.weight
@@ -92,7 +94,7 @@ class FeatureCache:
 
 
 class Estimates:
-    """Estimates of applications, and reports of finished applications to the predictor.
+    """Predicted costs of applications, and reports of finished applications to the predictor.
 
     The predictor is called for applications that name their class, with the features of their
     input: the text stays here. Other applications, and these if the predictor does not answer in
@@ -102,6 +104,11 @@ class Estimates:
         classes: Copy of the predictor's class statistics.
         stages: Copy of its table of stages, the expected inferences by class.
         inputs: Summaries of the inputs of open applications.
+
+    Args:
+        predictor: Handle of the predictor's deployment.
+        section: Settings: the deadline of a call, the prior, bounds.
+        metrics: Counts estimates and their errors; None: they are not counted.
     """
 
     def __init__(
@@ -110,13 +117,6 @@ class Estimates:
         section: PredictionSection,
         metrics: IngressMetrics | None = None,
     ) -> None:
-        """Create the estimates with empty tables.
-
-        Args:
-            predictor: Handle of the predictor's deployment.
-            section: Settings: the deadline of a call, the prior, bounds.
-            metrics: Counts estimates and their errors; None: they are not counted.
-        """
         self._metrics = metrics
         self._predictor = predictor
         self._deadline_s = section.deadline_s
@@ -128,7 +128,7 @@ class Estimates:
         self._finished: list[Observation] = []
 
     def start(self) -> None:
-        """Start to copy the tables, and to report finished applications."""
+        """Start to copy the predictor's tables, and to report finished applications."""
         self._tasks = [
             in_fresh_context(self._keep_refreshing()),
             in_fresh_context(self._keep_teaching()),
@@ -147,7 +147,7 @@ class Estimates:
         max_tokens: Tokens | None,
         summary: InputSummary,
     ) -> Estimate:
-        """Return the predictor's estimate, or the copied table's if the predictor is too late.
+        """Return the predictor's estimate, or the copied table's mean if the predictor is too late.
 
         Raises:
             RequestError: If the class name is malformed.
@@ -163,7 +163,7 @@ class Estimates:
             return fallback
 
     def note_ended_application(self, ended: EndApplication) -> None:
-        """Record an ended application; if it ran to its end, report its cost to the predictor."""
+        """Report the cost of an ended application to the predictor, if it ran to its end."""
         if self._metrics is not None:
             self._metrics.record_end(ended)
         summary = self.inputs.take_input(ended.application_id)

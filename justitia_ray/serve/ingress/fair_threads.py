@@ -14,18 +14,20 @@ T = TypeVar("T")
 
 _THREADS = 2
 _TURN_S: Seconds = 0.005
-"""Length of a turn, in which steps run one after the other: a switch of threads costs 0.1 ms."""
+"""Length of a turn in which steps run one after the other (seconds): a switch of threads costs 0.1
+ms.
+"""
 
 
 class _Work:
-    """Work that is done in steps, and the future of its result."""
+    """Work that a thread does in steps, and the future of its result."""
 
     def __init__(self, steps: Generator[None, None, Any], done: asyncio.Future[Any]) -> None:
         self.steps = steps
         self.done = done
 
     def do_steps(self, turn_s: Seconds) -> tuple[Seconds, bool, Any]:
-        """Run steps for one turn; return its duration, whether all are done, and the result."""
+        """Run steps of work for one turn; return the duration, whether all are done, the result."""
         began_at = time.perf_counter()
         took_s = 0.0
         is_last, result = False, None
@@ -39,7 +41,7 @@ class _Work:
 
 
 class FairThreads:
-    """Threads that run work in steps and turns; used from one event loop.
+    """Threads that run the work of tenants in steps and turns; used from one event loop.
 
     The next turn is that of the tenant with the least time so far, so that one tenant's megabytes
     delay another tenant by one step. Work is dropped when its caller is cancelled.
@@ -52,7 +54,7 @@ class FairThreads:
         self._turns: Turns[_Work] = Turns()
 
     async def run(self, tenant: str, steps: Generator[None, None, T]) -> T:
-        """Run work for a tenant and return its result."""
+        """Run work for a tenant in the threads and return its result."""
         work = _Work(steps, asyncio.get_running_loop().create_future())
         place = self._turns.join(tenant, work)
         self._begin_turns()
@@ -95,5 +97,5 @@ class FairThreads:
         self._begin_turns()
 
     def close(self) -> None:
-        """Shut the threads down; waiting work is cancelled."""
+        """Shut the threads down, and cancel waiting work."""
         self._threads.shutdown(wait=False, cancel_futures=True)

@@ -30,9 +30,13 @@ logger = logging.getLogger("ray.serve")
 
 _ASK_AGAIN_S: Seconds = 0.5
 _ASK_AGAIN_MOST_S: Seconds = 10.0
-"""First and longest pause between two queries of the engines' context (seconds)."""
+"""First and longest pause between two requests to replicas for the engines' context length
+(seconds).
+"""
 _ASK_FOR_CACHE_S: Seconds = 60.0
-"""Pause between two queries while the engines have no prefix cache: an update may enable it."""
+"""Pause between two requests to replicas while their engines have no prefix cache (seconds): an
+update may enable it.
+"""
 
 
 async def _no_outlooks(application_ids: tuple[ApplicationId, ...]) -> Mapping[str, Any]:
@@ -40,7 +44,19 @@ async def _no_outlooks(application_ids: tuple[ApplicationId, ...]) -> Mapping[st
 
 
 class Gateway:
-    """Checks requests for one model; `attempts` runs those that need a lease."""
+    """Checks the requests for one model; `Gateway.attempts` runs requests that need a lease.
+
+    Args:
+        config: The model's configuration.
+        queue: Client of the model's queue.
+        calls: Calls to the model's replicas.
+        estimates: Estimates of the model's predictor.
+        counter: Counts the model's prompt tokens.
+        specs: Specifications of applications that were opened at another model.
+        metrics: Counts estimates and dropped calls; None: they are not counted.
+        outlooks: Returns the outlooks of waiting streams; None: they have no outlook.
+        tracer: Traces calls; None: calls are not traced.
+    """
 
     def __init__(
         self,
@@ -54,19 +70,6 @@ class Gateway:
         outlooks: StreamOutlooks | None = None,
         tracer: CallTracer | None = None,
     ) -> None:
-        """Create the gateway of one model.
-
-        Args:
-            config: The model's configuration.
-            queue: Client of the model's queue.
-            calls: Calls to the model's replicas.
-            estimates: Estimates of the model's predictor.
-            counter: Counts the model's prompt tokens.
-            specs: Specifications of applications that were opened at another model.
-            metrics: Counts estimates and dropped calls; None: they are not counted.
-            outlooks: Returns the outlooks of waiting streams; None: they have no outlook.
-            tracer: Traces calls; None: calls are not traced.
-        """
         self.outlooks = outlooks or StreamOutlooks(_no_outlooks, config.ingress.keepalive_s)
         self._config = config
         self._queue = queue
@@ -79,14 +82,17 @@ class Gateway:
             self._mapping = RequestMapping(model.names, model.aliases, model.reasoning_efforts)
         self._schemas = installed_schemas() if config.engine.kind == "vllm" else None
         self._paths: frozenset[str] | None = None
-        """Paths that the engine serves, constant in this process; None until they were queried."""
+        """Paths that the model's engines serve, constant in this process; None until a replica has
+        reported them.
+        """
         self.max_model_len = config.engine.declared_context
-        """Context length of the model (tokens): as declared until a replica reports its own; None:
-        unknown."""
+        """Context length of the model (tokens), as configured until a replica reports its own;
+        None: unknown.
+        """
         self._counter = counter
         self.submitter = Submitter(queue, estimates, counter, self.max_model_len, specs, metrics)
         self.attempts = Attempts(self.submitter, queue, calls, config.ingress, metrics, tracer)
-        """Runs the inferences of checked requests."""
+        """Runs the inferences of requests that were checked."""
 
     def note_failed_stream(self, status: int) -> None:
         """Count a stream that failed after its head was sent.
@@ -98,15 +104,15 @@ class Gateway:
             self._metrics.record_failed_stream(status)
 
     def standings(self, context: RequestContext) -> tuple[LimitStanding, ...]:
-        """Return the known limits of a call's tenant; almost always none."""
+        """Return the rate limits of a call's tenant that are known here; usually empty."""
         return self.standings_of(context.tenant) if self._queue.standings else ()
 
     def standings_of(self, tenant: ClientId) -> tuple[LimitStanding, ...]:
-        """Return the limits of a tenant, as last sent by the scheduler."""
+        """Return the rate limits of a tenant, as last sent by the scheduler."""
         return self._queue.standings.of(tenant, get_running_loop().time())
 
     def parse(self, path: str, body: bytes, fields: dict[str, Any] | None = None) -> InferenceBody:
-        """Parse a request's body for this model; see `protocol.endpoints.parse_body`.
+        """Parse the body of a request for this model; see `protocol.endpoints.parse_body`.
 
         A body that the engine's own request models forbid is refused, too.
         """
@@ -119,12 +125,12 @@ class Gateway:
         return read
 
     async def counted(self, context: RequestContext, body: InferenceBody) -> InferenceBody:
-        """Return a request's body with the token counts of its prompts."""
+        """Return the body of a request with the token counts of its prompts."""
         tenant, max_model_len = context.tenant, self.max_model_len
         return replace(body, size=await self._counter.prompt_size(body, tenant, max_model_len))
 
     async def learn_context(self) -> None:
-        """Query the replicas until one has reported its context length and prefix-cache block size.
+        """Query replicas until one reports its context length and its prefix cache's block size.
 
         vLLM derives the context length or fits it to its memory, so only a started engine has it.
         """
@@ -133,7 +139,7 @@ class Gateway:
             try:
                 self.max_model_len = self.submitter.max_model_len = await self._calls.context()
                 block_size = await self._calls.cache_block()
-            except Exception:  # no replica answers, or an old release lacks the method
+            except Exception:  # no replica answers, or its release is too old
                 await sleep(pause_s)
                 pause_s = min(2 * pause_s, _ASK_AGAIN_MOST_S)
                 continue
@@ -143,7 +149,7 @@ class Gateway:
             await sleep(_ASK_FOR_CACHE_S)
 
     async def check_served(self, path: str) -> None:
-        """Refuse a path that the model's engine does not serve, before the request waits.
+        """Raise an error for a path that the engines do not serve, before the request waits.
 
         Chat and completion requests skip the lookup until the paths are cached, since almost every
         model serves them. While no replica answers the lookup, the request is not refused: it waits
@@ -162,7 +168,7 @@ class Gateway:
         self.check_path(path)
 
     def check_path(self, path: str) -> None:
-        """Refuse a path if the cached paths lack it; no replica is called.
+        """Raise an error for a path that the known paths lack; no replica is called.
 
         Raises:
             NotServed: If the engine does not serve the path.
@@ -171,7 +177,7 @@ class Gateway:
             raise NotServed(f"the model {self._config.model.name!r} has no {path}")
 
     def name_body(self, body: bytes, fields: dict[str, Any]) -> bytes:
-        """Return the body of an unscheduled call, with the model's name filled in.
+        """Return the body of a call without a lease, with the model's name filled in.
 
         Raises:
             UnknownModel: If the body names another model.
@@ -181,7 +187,7 @@ class Gateway:
         return name_model(fields, body, self._names)
 
     async def unscheduled(self, path: str, payload: bytes) -> Answer:
-        """Return the answer to an unscheduled call, which bypasses the queue.
+        """Return a replica's answer to a call that needs no lease, such as `/tokenize`.
 
         Raises:
             NotServed: If the model's engine does not serve the path.

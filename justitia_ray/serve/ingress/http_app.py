@@ -40,7 +40,16 @@ _ANSWER_S: Seconds = 5.0
 
 
 class HttpApp(FastAPI):
-    """FastAPI application whose hot endpoints bypass FastAPI, which costs 0.3 ms a call."""
+    """FastAPI application whose inference endpoints bypass FastAPI, which costs 0.3 ms a call.
+
+    The inference endpoints are FastAPI routes as well: FastAPI answers other methods, and Serve
+    labels its metrics by route.
+
+    Args:
+        direct: The endpoints by method and path.
+        door: Authenticates and authorizes callers.
+        limit_s: Time limit for a call of the other routes; None: no limit.
+    """
 
     def __init__(
         self,
@@ -48,16 +57,6 @@ class HttpApp(FastAPI):
         door: Door,
         limit_s: Seconds | None = None,
     ) -> None:
-        """Create the application; requests reach the `direct` endpoints without FastAPI.
-
-        They are FastAPI routes as well: FastAPI answers other methods, and Serve labels its metrics
-        by route.
-
-        Args:
-            direct: The endpoints by method and path.
-            door: Authenticates and authorizes callers.
-            limit_s: Time limit for a call of the other routes; None: no limit.
-        """
         routes: list[BaseRoute] = [
             Route(path, endpoint, methods=[method]) for (method, path), endpoint in direct.items()
         ]
@@ -73,7 +72,7 @@ class HttpApp(FastAPI):
         self._limit_s = limit_s
 
     def openapi(self) -> dict[str, Any]:
-        """Return the description of the HTTP surface."""
+        """Return the OpenAPI description of the HTTP API."""
         if not self.openapi_schema:
             self.openapi_schema = description()
         return self.openapi_schema
@@ -85,7 +84,8 @@ class HttpApp(FastAPI):
             return
         path = _route_path(scope)
         if scope["method"] == "HEAD" and path in ("", "/"):
-            await Response()(scope, receive, send)  # harnesses probe whether the service runs
+            # Agent harnesses probe with HEAD / whether the service runs.
+            await Response()(scope, receive, send)
             return
         try:
             _check_query(scope.get("query_string", b""))
@@ -100,19 +100,19 @@ class HttpApp(FastAPI):
         try:
             async with within_time(scope, self._limit_s):
                 await super().__call__(scope, receive, send)
-        except DeadlineMissed as error:  # these routes do not stream, so nothing was sent yet
+        except DeadlineMissed as error:  # routes of FastAPI do not stream, so nothing was sent yet
             await error_response(path, error)(scope, receive, send)
 
 
 def _route_path(scope: Message) -> str:
-    """Return the path that routes are matched with; the door must check the same one."""
+    """Return the path that routes are matched with; the door must check the same path."""
     path: str = scope["path"]
     prefix: str = scope.get("root_path", "")
     return path[len(prefix) :] if path == prefix or path.startswith(f"{prefix}/") else path
 
 
 def _check_query(query: bytes) -> None:
-    """Check that a query is UTF-8; the HTTP server passes on any bytes.
+    """Raise RequestError unless a query is UTF-8; the HTTP server passes on any bytes.
 
     Raises:
         RequestError: If it is not UTF-8.
@@ -131,7 +131,7 @@ def build_http_app(
     finder: ApplicationFinder,
     limit_s: Seconds | None = None,
 ) -> HttpApp:
-    """Return the HTTP application.
+    """Return the HTTP application of an ingress.
 
     Args:
         models: The served models.
@@ -159,19 +159,19 @@ def build_http_app(
 
 
 def _add_health(app: FastAPI, models: ServedModels) -> None:
-    """Add `/healthz`, `/readyz`, `/v1/models`, and the operators' views.
+    """Add the routes `/healthz`, `/readyz`, `/v1/models` and the operators' views.
 
     `/v1/examination` contains ids of applications, which callers may have chosen, but no texts.
     """
 
     @app.get("/healthz")
     async def healthz() -> dict[str, str]:
-        """Return `ok`: this process answers."""
+        """Return `ok` if this process answers."""
         return {"status": "ok"}
 
     @app.get("/readyz")
     async def readyz(model: str | None = None) -> JSONResponse:
-        """Return whether inferences can run; 503 while a model cannot take them."""
+        """Return whether inferences can run; status 503 if a model cannot run them."""
         asked = models.chosen(model)
         reasons = await asyncio.gather(*(_not_ready(m) for m in asked))
         told = [
@@ -184,7 +184,7 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
 
     @app.get("/v1/status")
     async def status(applications: str = "0", model: str | None = None) -> dict[str, Any]:
-        """Return the scheduler's state, with as many of the first applications as requested."""
+        """Return each scheduler's state, with as many of the first applications as requested."""
         most = how_many(applications, "applications")
         if (single := models.single(model)) is not None:
             return await _model_status(single, most)
@@ -193,7 +193,7 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
 
     @app.get("/v1/examination")
     async def examination(model: str | None = None) -> dict[str, Any]:
-        """Return every part's report of leases, tags and applications: ids, no texts."""
+        """Return the reports of all processes on leases, tags and applications: ids, no texts."""
         if (single := models.single(model)) is not None:
             return await _inspect_model(single)
         return {"models": await models.ask_each(_inspect_model)}
@@ -202,7 +202,7 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
 
     @app.get("/v1/models")
     async def model_list() -> dict[str, Any]:
-        """Return the models under all their names, in the forms of OpenAI and of Anthropic at once.
+        """Return the models under all their names, in the forms of OpenAI and Anthropic at once.
 
         Aliases that are patterns are not listed.
         """
@@ -216,7 +216,7 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
 
     @app.get("/v1/models/{name:path}")
     async def model_card(name: str) -> dict[str, Any]:
-        """Return one model by one of its names, or by a name that matches an alias pattern."""
+        """Return one model by one of its names, or by a name that matches a pattern of aliases."""
         return _model_card(models.named(name), name)
 
 
@@ -251,7 +251,7 @@ async def _not_ready(model: ServedModel) -> str | None:
         return "all replicas are stalled: their engines have work and make no steps"
     scaling = model.config.autoscaling
     if states or (scaling is not None and scaling.min_replicas == 0):
-        return None  # scaled to zero: a call must be let in to start one
+        return None  # scaled to zero: only a call that is let in starts a replica
     return "no replica pulls"
 
 
@@ -266,7 +266,7 @@ async def _model_status(model: ServedModel, applications: int) -> dict[str, Any]
 
 
 async def _status_or_error(model: ServedModel, applications: int) -> dict[str, Any]:
-    """Return a model's status, or an error: one scheduler must not hide the others."""
+    """Return a model's status, or an error: one failing scheduler must not hide the others."""
     try:
         return await asyncio.wait_for(_model_status(model, applications), _ANSWER_S)
     except TimeoutError:

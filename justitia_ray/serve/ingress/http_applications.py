@@ -39,7 +39,7 @@ _SUMMED = (
 
 
 class ApplicationBody(BaseModel):
-    """Body of `POST /v1/applications`."""
+    """JSON body of `POST /v1/applications`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -49,18 +49,22 @@ class ApplicationBody(BaseModel):
     weight: Annotated[float, Field(gt=0, le=MAX_WEIGHT, allow_inf_nan=False)] | None = None
     application_id: str | None = None
     deadline_s: Annotated[float, Field(gt=0, le=MAX_DEADLINE_S, allow_inf_nan=False)] | None = None
-    """Longest wait of each of its inferences in the queue for a first lease (seconds). None: the
-    default of its tenant's node. `X-Justitia-Deadline-S` of an inference overrides it."""
+    """Longest wait of each inference of the application for its first lease (seconds). None: the
+    default of the tenant's node. The header `X-Justitia-Deadline-S` of an inference overrides this
+    field.
+    """
     service_tier: Literal["auto", "default", "flex", "priority"] | None = None
-    """Tier of its inferences; `auto` means `default`."""
+    """Service tier of the application's inferences; `auto` means `default`."""
     model: str | None = None
-    """Model to open it at. None with several models: at each with its first inference there."""
+    """Model at which the application is opened. None with several models: at each model with its
+    first inference there.
+    """
 
 
 def add_applications(
     app: FastAPI, models: ServedModels, specs: ApplicationSpecCache, bodies: BodyReader
 ) -> None:
-    """Add the routes of applications.
+    """Add the routes that open, list, close and cancel applications.
 
     Args:
         app: The HTTP application, which answers errors.
@@ -71,7 +75,7 @@ def add_applications(
 
     @app.post("/v1/applications")
     async def open_application(request: Request, response: Response) -> Json:
-        """Open an application, or find it open; return its predicted cost and its tag.
+        """Open an application if it is not open; return its predicted cost and its tag.
 
         Response headers contain the limits of its tenant.
         """
@@ -94,7 +98,7 @@ def add_applications(
 
     @app.get("/v1/applications")
     async def applications(request: Request, most: str = "20", model: str | None = None) -> Json:
-        """Return the first live applications in order, the caller's or for an operator all.
+        """Return the first live applications in order: the caller's, or for an operator all.
 
         The others are only counted.
         """
@@ -108,7 +112,7 @@ def add_applications(
 
     @app.get("/v1/applications/{application_id:path}")
     async def application(application_id: str, request: Request, model: str | None = None) -> Json:
-        """Return state, predicted and received KV token-time, tag, counts, age and lag.
+        """Return an application's state, predicted and received KV token-time, tag, counts and lag.
 
         `recognized_by` names the rule that recognized the application, if known. `outlook` contains
         why it waits, which applications are ahead, and when it is expected to start and to end. An
@@ -152,7 +156,7 @@ def add_applications(
         model: str | None,
         verb: Callable[[ServedModel], Awaitable[bool]],
     ) -> None:
-        """Apply `verb` to an application's part in one queue, or to all parts and drop its spec."""
+        """Apply `verb` to an application at one model, or at all models and drop its spec."""
         known = await _gather_all([verb(m) for m in models.chosen(model)])
         if model is None:
             known.append(specs.drop_spec(key))
@@ -161,7 +165,7 @@ def add_applications(
 
 
 def _spec_of(context: RequestContext, body: ApplicationBody) -> ApplicationSpec:
-    """Return the spec of the application that a caller requests.
+    """Return the spec of the application that a caller asks to open.
 
     Raises:
         Forbidden: If the caller may not use that tenant or weight.
@@ -184,7 +188,7 @@ def _spec_of(context: RequestContext, body: ApplicationBody) -> ApplicationSpec:
 
 
 def _with_tenant_names(view: Json) -> Json:
-    """Return the scheduler's view of an application with its caller's tenant and id for it."""
+    """Return the view of an application, with the key split into tenant and id."""
     tenant, application_id = split_key(view["application_id"])
     return view | {"tenant": tenant, "application_id": application_id}
 
@@ -206,7 +210,7 @@ async def _open_at_model(model: ServedModel, spec: ApplicationSpec) -> Json:
 
 
 async def _gather_all(answers: Sequence[Awaitable[Any]]) -> list[Any]:
-    """Await all answers and return them; raise the first failure once all have ended."""
+    """Await all answers and return them; raise the first failure after all have ended."""
     found = await asyncio.gather(*answers, return_exceptions=True)
     for answer in found:
         if isinstance(answer, BaseException):
@@ -215,7 +219,7 @@ async def _gather_all(answers: Sequence[Awaitable[Any]]) -> list[Any]:
 
 
 def _combined_view(opened: Json, views: Mapping[str, Json]) -> Json:
-    """Return one view of an application that combines its parts in the queues, if any.
+    """Return one view of an application that combines its state at several models.
 
     Amounts are summed. Tags and lags of different queues cannot be compared, so the view has them
     only if the application is in one queue.

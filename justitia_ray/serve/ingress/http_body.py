@@ -21,17 +21,17 @@ _Body = TypeVar("_Body", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class BodyReader:
-    """Reads bodies up to a length, whatever their content type."""
+    """Reads request bodies up to a maximum length, whatever their content type."""
 
     max_bytes: int
-    """Maximum length of a body (bytes)."""
+    """Maximum length of a body after decoding (bytes)."""
     room: BodyRoom
-    """Counts the memory of large bodies while they arrive."""
+    """Limits the memory of large bodies while they arrive."""
 
     async def read_body(
         self, held: HeldBody, declared: str, receive: Receive, encodings: Sequence[str] = ()
     ) -> bytes:
-        """Return a request's body, with its content codings decoded.
+        """Return the body of a request, with its content codings decoded.
 
         Args:
             held: Counts the body's memory.
@@ -78,7 +78,8 @@ class BodyReader:
             for step in self._decode_piece(piece, decoders, made):
                 body += step
                 held.note_size(len(body) + _kept_bytes(decoders, made))
-                await asyncio.sleep(0)  # a body of 16 MiB takes 0.1 s, and streams run meanwhile
+                # Decoding 16 MiB takes 0.1 s: other tasks run between the steps.
+                await asyncio.sleep(0)
         if read and not all(decoder.is_at_end() for decoder in decoders):
             raise RequestError(f"the body ends before what its {HEADER} says does")
         held.note_size(len(body))
@@ -87,7 +88,7 @@ class BodyReader:
     def _decode_piece(
         self, data: bytes, decoders: Sequence[Decoder], made: list[int]
     ) -> Iterator[bytes]:
-        """Yield the decoded output of a piece of the body, in small steps.
+        """Decode a piece of the body with all content codings, in small steps.
 
         Args:
             data: The piece.
@@ -110,7 +111,7 @@ class BodyReader:
             raise BodyTooLarge(f"the body is longer than {most} bytes (ingress.max_body_bytes)")
 
     async def read_model(self, request: Request, kind: type[_Body], empty: bytes = b"") -> _Body:
-        """Return a request's JSON body as a model.
+        """Return the JSON body of a request as a pydantic model.
 
         Args:
             request: The request.
@@ -135,12 +136,12 @@ class BodyReader:
 
 
 def _kept_bytes(decoders: Sequence[Decoder], made: Sequence[int]) -> int:
-    """Return how many bytes of their output the decoders keep."""
+    """Return how many bytes of output the decoders keep in memory."""
     return sum(min(d.window_bytes, size) for d, size in zip(decoders, made, strict=True))
 
 
 async def _received_pieces(receive: Receive) -> AsyncIterator[tuple[bytes, bool]]:
-    """Yield the pieces of a body as they arrive, each with whether it is the last."""
+    """Yield the pieces of a body as they arrive, and with each whether it is the last."""
     more = True
     while more:
         message = await receive()

@@ -26,12 +26,13 @@ from justitia_ray.units import ClientId, Seconds
 
 SNAPSHOTS = "/v1/console/snapshots"
 LIFE_S: Seconds = 60.0
-"""Longest time of a stream: a key that was revoked sees nothing later, and an ingress that is
-replaced waits no longer for its viewers."""
+"""Longest time of a console stream (seconds): a revoked key sees nothing later, and an ingress that
+is replaced does not wait longer for viewers.
+"""
 QUIET_S: Seconds = 2.0
-"""Longest silence of a stream; an empty line ends it."""
+"""Longest silence of a console stream, after which an empty line is sent (seconds)."""
 SLOW_S: Seconds = 30.0
-"""Longest time for which a viewer may leave a line unread."""
+"""Longest time for which a console viewer may leave a line unread (seconds)."""
 _STREAM_HEAD = (
     (b"content-type", CONTENT_TYPE.encode()),
     (b"cache-control", b"no-store"),
@@ -41,7 +42,7 @@ _STREAM_HEAD = (
 
 
 def add_console(app: FastAPI, models: ServedModels) -> None:
-    """Add the routes of the page and of single applications.
+    """Add the routes of the console's page and of single applications.
 
     Args:
         app: The HTTP application, which answers errors.
@@ -50,13 +51,13 @@ def add_console(app: FastAPI, models: ServedModels) -> None:
 
     @app.get("/console")
     async def console(request: Request) -> Response:
-        """Redirect to the page; relative, because a proxy or Serve may put a prefix before it."""
+        """Redirect to the console's page, by a relative path because a proxy may add a prefix."""
         query = request.url.query
         return RedirectResponse("console/" + (f"?{query}" if query else ""))
 
     @app.get("/console/{name:path}")
     async def console_file(name: str, request: Request) -> Response:
-        """Return a file of the page, which holds no data."""
+        """Return a static file of the console's page, which contains no data."""
         found = page_files().get(name)
         if found is None:
             raise NotServed(f"the console has no file {shown_short(name)}")
@@ -72,7 +73,7 @@ def add_console(app: FastAPI, models: ServedModels) -> None:
     async def application(
         application_id: str, request: Request, model: str | None = None
     ) -> Response:
-        """Return an application's calls over time, with its costs, at each model that has it."""
+        """Return an application's calls over time with their costs, at each model that has it."""
         key = context_of(request.scope).key_of(application_id)
         asked = models.chosen(model)
         told = await asyncio.gather(*(m.scheduler.console_application(key) for m in asked))
@@ -99,7 +100,7 @@ def viewed_tenant(context: RequestContext) -> ClientId | None:
 
 
 class SnapshotStream:
-    """ASGI endpoint of the stream of frames.
+    """ASGI endpoint of the console's stream of frames.
 
     Args:
         models: The served models.
@@ -115,7 +116,7 @@ class SnapshotStream:
         self._limit_s = limit_s
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer one call."""
+        """Answer one ASGI call with a stream of frames."""
         try:
             context = context_of(scope)
             chosen = self._models.chosen(AnyRequest(scope).query_params.get("model"))
@@ -147,7 +148,7 @@ class SnapshotStream:
 
 
 async def _send_lines(viewer: Viewer, send: Send, hello: bytes, lasts_s: Seconds) -> None:
-    """Send a viewer's lines until its time is over."""
+    """Send a viewer's lines until the longest time of a stream is over."""
     time = asyncio.get_running_loop().time
     until = time() + lasts_s
     await send({"type": "http.response.start", "status": 200, "headers": [*_STREAM_HEAD]})
@@ -168,6 +169,6 @@ async def _send_lines(viewer: Viewer, send: Send, hello: bytes, lasts_s: Seconds
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
-    """Wait until the viewer is gone."""
+    """Wait until the viewer disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -15,13 +15,14 @@ from justitia_ray.units import Seconds
 
 _EARLIER = 0.05
 _EARLIER_MOST_S: Seconds = 0.5
-"""The ingress ends a call slightly earlier than Serve would: Serve cuts a stream without an event,
-and answers with a text that no client parses."""
+"""Time by which the ingress ends a call earlier than Ray Serve would (seconds): Serve cuts a stream
+without an event, and answers with a text that no client parses.
+"""
 
 
 @asynccontextmanager
 async def within_time(scope: Message, limit_s: Seconds | None) -> AsyncIterator[None]:
-    """Cancel the block when the call has taken as long as the operator allows.
+    """Cancel the `with` block when the call has taken as long as the operator allows.
 
     Args:
         scope: The call's ASGI scope; a call over a Serve handle has no limit.

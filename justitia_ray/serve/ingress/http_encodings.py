@@ -14,22 +14,24 @@ from justitia_ray.protocol.errors import ACCEPTED_ENCODINGS
 HEADER = "content-encoding"
 
 _STEP_BYTES = 2**18
-"""Maximum bytes that one step decodes to: a millisecond's work."""
+"""Maximum decoded bytes of one step, which takes a millisecond."""
 _MOST_CODINGS = 4
 _MOST_MEMBERS = 1_024
-"""Maximum members of gzip or frames of zstd in a body. An empty one has 20 bytes, decodes to
-nothing, and takes as long to start as decoding 10 kB; bgzip writes one for each 64 KiB."""
+"""Maximum number of gzip members or zstd frames in a body. An empty member has 20 bytes, decodes to
+nothing, and takes as long to start as decoding 10 kB; bgzip writes a member for each 64 KiB.
+"""
 _ZSTD_PIECE_BYTES = 512
-"""Bytes given to the zstd decoder at once, because its output has no bound: 4 bytes may be a block
-of 128 KiB, so these may be 16 MiB."""
+"""Number of bytes given to the zstd decoder at once: every 4 bytes may decode to a block of 128
+KiB, so 512 bytes may decode to 16 MiB.
+"""
 
 
 class Decoder(Protocol):
-    """Decoder of one content coding."""
+    """Decoder of one content coding, such as gzip."""
 
     @property
     def window_bytes(self) -> int:
-        """Maximum bytes of its output that the decoder keeps."""
+        """Maximum bytes of decoded output that the decoder keeps in memory."""
 
     def decode(self, data: bytes) -> Iterator[bytes]:
         """Yield the decoded output of the next piece of the body, in steps that may be empty.
@@ -39,11 +41,11 @@ class Decoder(Protocol):
         """
 
     def is_at_end(self) -> bool:
-        """Return whether the body may end here: no member or frame is incomplete."""
+        """Return whether the body may end here: no gzip member or zstd frame is incomplete."""
 
 
 def decoders_of(values: Sequence[str], most_bytes: int) -> list[Decoder]:
-    """Return the decoders of a body, the one for the coding that was applied last first.
+    """Return the decoders of a body, for the coding that was applied last first.
 
     Args:
         values: Values of the header `content-encoding`.
@@ -63,7 +65,7 @@ def decoders_of(values: Sequence[str], most_bytes: int) -> list[Decoder]:
 
 
 class _Zlib:
-    """Decoder of deflate: in zlib's frame, as the standard requires, or raw, as many clients do."""
+    """Decoder of deflate: in zlib's frame, as the standard requires, or raw, as clients send it."""
 
     _name = "deflate"
     window_bytes = 2**15
@@ -83,7 +85,7 @@ class _Zlib:
                 raise _malformed_error(self._name, str(error)) from None
             yield step
             data = self._decoder.unconsumed_tail
-            # The input may be consumed while output is left: after a full step, ask again.
+            # A full step may leave output in the decoder although all input is consumed.
             is_more = len(step) == _STEP_BYTES and not self._decoder.eof
             if self._decoder.eof:
                 data, self._decoder = self._decoder.unused_data, None
@@ -95,13 +97,12 @@ class _Zlib:
         if self._begun:
             raise _trailing_error(self._name)
         self._begun = True
-        # Zlib's first byte: method 8, and a window of at most 32 KiB. As raw deflate it would be a
-        # stored block whose padding is not 0, which no encoder writes.
+        # Zlib's frame starts with method 8; no encoder of raw deflate writes this byte.
         return zlib.decompressobj(15 if data[0] & 0x8F == 0x08 else -15)
 
 
 class _Gzip(_Zlib):
-    """Decoder of gzip with one or several members."""
+    """Decoder of gzip bodies with one or several members."""
 
     _name = "gzip"
 
@@ -119,13 +120,12 @@ class _Gzip(_Zlib):
 
 
 class _Zstd:
-    """Decoder of Zstandard with one or several frames."""
+    """Decoder of Zstandard bodies with one or several frames."""
 
     def __init__(self, most_bytes: int) -> None:
         import zstandard  # imported only when a caller sends it
 
-        # A frame declares the memory of its decoder. RFC 9659 allows 8 MiB in HTTP, and a body that
-        # is compressed in one call may declare its own length.
+        # RFC 9659 allows frames of 8 MiB; a body compressed in one call declares its own length.
         self.window_bytes = max(2**23, 1 << (most_bytes - 1).bit_length())
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=self.window_bytes)
         self._error = zstandard.ZstdError
@@ -178,7 +178,7 @@ class _Brotli:
             data = b""
             if self._decoder.is_finished():
                 return
-            # As with zlib: after a full step, output may be left.
+            # A full step may leave output in the decoder.
             if len(step) < _STEP_BYTES and self._decoder.can_accept_more_data():
                 return
 

@@ -33,7 +33,7 @@ def error_response(
     standings: Iterable[LimitStanding] = (),
     draw: Callable[[], float] = random.random,
 ) -> JSONResponse:
-    """Return the answer to a call that failed with an error of this service.
+    """Return the HTTP answer to a call that failed with an error of this package.
 
     Args:
         path: The call's route.
@@ -50,13 +50,13 @@ def error_response(
 def headers_of_limits(
     path: str, standings: Iterable[LimitStanding], binding: LimitStanding | None = None
 ) -> dict[str, str]:
-    """Return the response headers with a caller's rate limits, in the form of the path's API."""
+    """Return the response headers for a caller's rate limits, in the form of the path's API."""
     anthropic = has_anthropic_form(path)
     return limit_headers(standings, datetime.now(UTC), is_anthropic=anthropic, binding=binding)
 
 
 def unforeseen_response(path: str, error: Exception) -> JSONResponse:
-    """Log an unexpected error and return its answer; the caller raises it again, for Serve's log.
+    """Log an unexpected exception and return its answer; the caller raises it again, for Serve.
 
     Args:
         path: Route of the call, which determines the form of the answer.
@@ -67,19 +67,19 @@ def unforeseen_response(path: str, error: Exception) -> JSONResponse:
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Add the handlers by which the application's routes answer these errors."""
+    """Add handlers for errors that FastAPI's routes raise."""
 
     @app.exception_handler(JustitiaError)
-    async def ours(request: Request, error: JustitiaError) -> JSONResponse:
+    async def answer_package_error(request: Request, error: JustitiaError) -> JSONResponse:
         route_path: str = request.scope["route"].path  # without Serve's prefix
         return error_response(route_path, error)
 
     @app.exception_handler(HTTPException)
-    async def unserved(request: Request, error: HTTPException) -> JSONResponse:
+    async def answer_http_error(request: Request, error: HTTPException) -> JSONResponse:
         message = f"{request.method} {request.url.path}: {error.detail}"
         content = openai_error(message, "NotFoundError")
         return JSONResponse(content, error.status_code, error.headers)
 
     @app.exception_handler(Exception)
-    async def unforeseen(request: Request, error: Exception) -> JSONResponse:
+    async def answer_unforeseen_error(request: Request, error: Exception) -> JSONResponse:
         return unforeseen_response(request.url.path, error)

@@ -52,14 +52,14 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) ->
     assert task is not None
     has_left = False
 
-    async def watch() -> None:
+    async def watch_for_disconnect() -> None:
         nonlocal has_left
         while (await receive())["type"] != "http.disconnect":
             pass
         has_left = True
         task.cancel()
 
-    watcher = asyncio.create_task(watch())
+    watcher = asyncio.create_task(watch_for_disconnect())
     try:
         await work
     except asyncio.CancelledError:
@@ -70,7 +70,9 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) ->
 
 
 Respond = Callable[[Reply, RequestContext, bytes, HeldBody], Coroutine[Any, Any, None]]
-"""Coroutine function that answers a call, given its reply, context, body and held memory."""
+"""Coroutine function that answers a call, given the reply, the context, the body and its held
+memory.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class Endpoint:
     bodies: BodyReader
     respond: Respond
     limit_s: Seconds | None = None
-    """Time limit of a call from its head to the end of its answer; None: no limit."""
+    """Time limit of a call from its head to the end of its answer (seconds); None: no limit."""
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one ASGI call."""
@@ -95,7 +97,7 @@ class Endpoint:
                     await until_disconnect(receive, self.respond(reply, context, body, held))
         except JustitiaError as error:
             if reply.begun:
-                raise  # the stream has reported it; Serve counts it by class
+                raise  # the stream has reported the error; Ray Serve counts it by class
             await error_response(self.path, error, reply.standings())(scope, receive, send)
         except Exception as error:
             response = unforeseen_response(self.path, error)
@@ -107,16 +109,16 @@ class Endpoint:
 async def _close_elsewhere(
     models: ServedModels, model: ServedModel, context: RequestContext
 ) -> None:
-    """Close an application at the other models; its last inference closes it at this one."""
+    """Close an application at all other models; its last inference closes it at `model`."""
     assert context.application_id is not None
     key = application_key(context.tenant, context.application_id)
     others = [other.scheduler.close_application(key) for other in models if other is not model]
-    # A scheduler that does not answer ends the application once it is idle.
+    # A scheduler that does not answer will end the application when it is idle.
     await asyncio.gather(*others, return_exceptions=True)
 
 
 def _keepalive_of(context: RequestContext, configured: Keepalive) -> Keepalive:
-    """Return the form of keepalive that the call's client counts as activity."""
+    """Return the form of keepalive that the call's client accepts as a sign of life."""
     if configured is Keepalive.EVENT and counts_chunks(context.headers):
         return Keepalive.CHUNK
     return configured
@@ -167,7 +169,7 @@ def inference_endpoints(
                     reply.on_failure = gateway.note_failed_stream
                 body = await gateway.counted(context, body)
             except RequestError as error:
-                refused = error  # an unserved path is reported first
+                refused = error  # raised below unless the path is not served at all
         held.release()
         await gateway.check_served(reply.path)
         if refused is not None:
@@ -186,7 +188,7 @@ def inference_endpoints(
         application_id = found.context.application_id
         named = None
         if application_id is not None:
-            # A retry that begins a conversation may join an attempt with another id.
+            # A retry that begins a conversation may join an attempt with another application id.
             if key is None or not found.context.begins_conversation:
                 reply.early_head = {APPLICATION_HEADER: application_id}
             named = application_key(found.context.tenant, application_id)
@@ -200,7 +202,7 @@ def inference_endpoints(
         if key is None:
             items = stream()
         else:
-            # The caller's own id, not the new conversation's, so that a retry joins its attempt.
+            # The application id as the caller sent it, so that a retry joins its attempt.
             scope = (context.tenant, context.application_id, key)
             items = idempotent.join_attempt(
                 hashlib.sha256(json.dumps(scope).encode()).hexdigest(),
@@ -215,16 +217,18 @@ def inference_endpoints(
             whole = await rest_of(items)
         await reply.send_whole((status, head, whole))
 
-    async def ask_any(reply: Reply, context: RequestContext, raw: bytes, held: HeldBody) -> None:
+    async def answer_without_lease(
+        reply: Reply, context: RequestContext, raw: bytes, held: HeldBody
+    ) -> None:
         async with held.turn():
             fields = await held.read(read_object, raw)
             gateway = models.asked_for(fields).gateway
             payload = await held.read(gateway.name_body, raw, fields)
-        del fields  # frees up to ten times the body during the call
+        del fields  # parsed fields take up to ten times the memory of the body
         answer = await gateway.unscheduled(reply.path, payload)
         held.release()
         await reply.send_whole(answer)
 
     responds: dict[str, Respond] = dict.fromkeys(INFERENCE_PATHS, infer)
-    responds |= dict.fromkeys(UNSCHEDULED_PATHS, ask_any)
+    responds |= dict.fromkeys(UNSCHEDULED_PATHS, answer_without_lease)
     return {path: Endpoint(path, bodies, respond, limit_s) for path, respond in responds.items()}

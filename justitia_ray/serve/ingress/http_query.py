@@ -5,7 +5,7 @@ from justitia_ray.protocol.inspection import MAX_LISTED_APPLICATIONS
 
 
 def how_many(text: str, name: str) -> int:
-    """Parse the number of applications to list.
+    """Parse the number of applications to list from a query parameter.
 
     Args:
         text: Value of the parameter.

@@ -17,42 +17,40 @@ from justitia_ray.serve.ingress.waiting_streams import KEEPALIVE, PlainWait, Wai
 from justitia_ray.units import Seconds
 
 _STREAM_HEAD = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-"""Response headers of a stream for proxies: without them nginx buffers it."""
+"""Response headers of a stream for proxies: nginx would buffer the stream without them."""
 _EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
 _SLACK_S: Seconds = 0.001
-"""Time by which a keepalive timer may fire early (seconds)."""
+"""Time by which a timer of keepalives may fire early (seconds)."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeepaliveTerms:
-    """Interval and form of the keepalives in a silent stream."""
+    """Interval and form of the keepalives of a silent stream."""
 
     interval_s: Seconds
-    """Longest silence of the stream (seconds)."""
+    """Longest silence of the stream before a keepalive (seconds)."""
     kind: Keepalive = Keepalive.EVENT
 
 
 class SignsOfLife:
-    """Keepalives of one stream; the first may start the response, with status 200.
+    """Keepalives of one stream; the first keepalive may start the response, with status 200.
 
     A stream has one timer, which a chunk does not reset: when it fires, it checks when the last
     bytes were sent, and is set again for the remaining time.
+
+    Args:
+        reply: The answer to the call.
+        form: Event format of the stream.
+        terms: Interval and form of the keepalives.
+        since: Time of the request (loop clock, seconds).
     """
 
     def __init__(
         self, reply: "Reply", form: StreamForm, terms: KeepaliveTerms, since: Seconds
     ) -> None:
-        """Start the keepalive timer.
-
-        Args:
-            reply: The answer to the call.
-            form: Event format of the stream.
-            terms: Interval and form of the keepalives.
-            since: Time of the request (loop clock, seconds).
-        """
         self.form = form
         self.spoke_at = since
-        """Time at which the last bytes were sent (loop clock, seconds)."""
+        """Time at which the last bytes of the stream were sent (loop clock, seconds)."""
         self._reply = reply
         self._kind = terms.kind
         self._quiet_s = silence_s(terms.interval_s)
@@ -80,11 +78,11 @@ class SignsOfLife:
 
     @property
     def is_speaking(self) -> bool:
-        """Whether a keepalive is in progress; `settle` must precede any other send."""
+        """Whether a keepalive is being sent; `settle` must be awaited before any other send."""
         return self._task is not None
 
     async def settle(self) -> None:
-        """Wait for a keepalive that is being sent; cancel one that is only being prepared."""
+        """Wait for a keepalive that is being sent; cancel a keepalive that is being prepared."""
         task = self._task
         if task is None:
             return
@@ -98,7 +96,7 @@ class SignsOfLife:
             task.result()
 
     async def stop(self) -> None:
-        """Stop the keepalives, after one that is being sent is complete."""
+        """Stop the keepalives, after a keepalive that is being sent is complete."""
         await self.settle()
         self.end()
 
@@ -146,7 +144,7 @@ class SignsOfLife:
 
 def _retrieve_failure(task: asyncio.Task[None]) -> None:
     if not task.cancelled():
-        task.exception()  # retrieved, or asyncio reports it as never retrieved
+        task.exception()  # retrieved, or asyncio reports the exception as never retrieved
 
 
 class Reply:
@@ -181,7 +179,7 @@ class Reply:
         await self._send({"type": "http.response.body", "body": body})
 
     async def begin(self, status: int, head: Mapping[str, str]) -> None:
-        """Send status and headers."""
+        """Send the response's status and headers."""
         standings = self.standings()
         if standings:
             head = {**head, **headers_of_limits(self.path, standings)}
@@ -191,20 +189,20 @@ class Reply:
         self.is_sending = False
 
     async def send_chunk(self, chunk: bytes) -> None:
-        """Send a piece of the body."""
+        """Send a piece of the response's body."""
         self.is_sending = True
         await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
         self.is_sending = False
 
     async def end(self) -> None:
-        """Mark the body as complete."""
+        """Mark the response's body as complete."""
         self.has_ended = True
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
     # --- streams
 
     def keep_alive(self, form: StreamForm, terms: KeepaliveTerms, since: Seconds) -> None:
-        """Send keepalives from now on: the answer will be a stream.
+        """Send keepalives from now on, because the answer will be a stream.
 
         Args:
             form: Event format of the stream.
@@ -214,7 +212,7 @@ class Reply:
         self.signs = SignsOfLife(self, form, terms, since)
 
     async def fail(self, error: Exception) -> None:
-        """End a started stream with an error event, unless the engine has sent one."""
+        """End a started stream with an error event, unless the engine has sent an error event."""
         if self.signs is None or self.has_ended:
             return
         await self.signs.stop()
@@ -248,7 +246,7 @@ async def ended_in_form(reply: Reply) -> AsyncIterator[None]:
 async def send_stream(
     reply: Reply, items: AsyncGenerator[StreamItem], wait: Wait | None = None
 ) -> None:
-    """Send a streamed answer, with the replica's own status if that arrives before a keepalive.
+    """Send a streamed answer, with the replica's own status if it arrives before a keepalive.
 
     Otherwise a keepalive starts the stream with status 200, and a later error becomes an event.
 
@@ -297,7 +295,7 @@ async def send_stream(
 
 
 def as_head(item: StreamItem) -> Head:
-    """Return the first item of an answer as its head.
+    """Return the first item of an answer's stream as status and headers.
 
     Raises:
         TypeError: If the item is a part of the body.
@@ -308,5 +306,5 @@ def as_head(item: StreamItem) -> Head:
 
 
 async def rest_of(items: AsyncGenerator[StreamItem]) -> bytes:
-    """Return the body of an answer whose head was already read."""
+    """Return the body of an answer whose head was already read, in one piece."""
     return b"".join(cast("list[bytes]", [item async for item in items]))

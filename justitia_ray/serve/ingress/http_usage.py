@@ -30,7 +30,7 @@ _FORMATS = ("rows", "cloudevents")
 
 
 def add_usage(app: FastAPI, models: ServedModels) -> None:
-    """Add the route of usage.
+    """Add the route `/v1/usage`.
 
     Args:
         app: The HTTP application, which answers errors.
@@ -75,7 +75,7 @@ def add_usage(app: FastAPI, models: ServedModels) -> None:
 
 
 def days_between(since: str | None, until: str | None, today: date) -> list[int]:
-    """Return the days from `since` to `until`, as numbers of days since 1970.
+    """Return the days from `since` to `until`, as days since 1970.
 
     Raises:
         RequestError: If one is not a date, or they are out of order or too many; names the
@@ -94,7 +94,7 @@ def days_between(since: str | None, until: str | None, today: date) -> list[int]
 
 
 def usage_rows(model: str, told: Json, tenant: str | None) -> Iterator[Json]:
-    """Yield the rows of one model.
+    """Yield the rows of usage of one model, by day and tenant.
 
     Args:
         model: Name of the model.
@@ -120,7 +120,7 @@ def usage_rows(model: str, told: Json, tenant: str | None) -> Iterator[Json]:
 
 
 def cloud_events(application: str, rows: Iterable[Json]) -> Iterator[Json]:
-    """Yield a CloudEvent 1.0 for each row of a past day."""
+    """Yield a CloudEvent 1.0 for each row of usage of a past day."""
     for row in rows:
         if row["is_final"]:
             following = date.fromisoformat(row["day"]) + timedelta(days=1)
@@ -137,7 +137,7 @@ def cloud_events(application: str, rows: Iterable[Json]) -> Iterator[Json]:
 
 
 def _visible_tenant(context: RequestContext, named: str | None) -> str | None:
-    """Return the tenant whose usage a caller may see; None, for an operator only: all tenants.
+    """Return the tenant whose usage a caller may see; None, only for an operator: all tenants.
 
     Raises:
         Forbidden: If the named tenant is not the caller's.

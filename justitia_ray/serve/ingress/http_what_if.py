@@ -31,7 +31,7 @@ from justitia_ray.units import Seconds
 logger = logging.getLogger("ray.serve")
 
 LASTS_S: Seconds = 60.0
-"""Longest time of an estimate."""
+"""Time limit of an estimate (seconds)."""
 MOST_REPLICAS = 256
 MOST_WEIGHTS = 100
 _COMMAND = (sys.executable, "-m", "justitia_ray.console.what_if")
@@ -42,23 +42,23 @@ Weight = Annotated[float, Field(gt=0, le=MAX_WEIGHT, allow_inf_nan=False)]
 
 
 class WhatIfBody(BaseModel):
-    """Body of `POST /v1/console/what-if`; what is missing is as it was."""
+    """JSON body of `POST /v1/console/what-if`; settings that are missing stay as they were."""
 
     model_config = ConfigDict(extra="forbid")
 
     model: str | None = None
-    """Model whose queue is replayed; it may be missing where one is served."""
+    """Model whose queue is replayed; may be missing if one model is served."""
     minutes: Annotated[float, Field(ge=0.5, le=15, allow_inf_nan=False)] = 5
-    """Length of the replayed past."""
+    """Length of the past that is replayed (minutes)."""
     policy: str | None = None
-    """Name of a policy that the service ships."""
+    """Name of a scheduling policy that this package contains."""
     weights: Annotated[dict[str, Weight], Field(max_length=MOST_WEIGHTS)] = {}
-    """Weights of tenants."""
+    """Weights by tenant for the replay."""
     replicas: Annotated[int, Field(ge=1, le=MOST_REPLICAS)] | None = None
-    """Number of replicas."""
+    """Number of replicas for the replay."""
 
     def check(self) -> None:
-        """Check the names.
+        """Raise RequestError for an unknown policy or a malformed tenant.
 
         Raises:
             RequestError: If a policy or a tenant has another form than allowed.
@@ -73,13 +73,13 @@ class WhatIfBody(BaseModel):
 
 
 def _import_path() -> list[str]:
-    """Return where the process finds this package, which Ray may have put on its path only here."""
+    """Return the import path with this package, which Ray may have set in this process only."""
     own = str(Path(__file__).parents[3])
     return [own, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 
 
 class Estimator:
-    """Runs one estimate at a time in a process of its own.
+    """Runs one what-if estimate at a time, in a separate process.
 
     Args:
         command: The process: a question on standard input, an answer on standard output.
@@ -92,7 +92,7 @@ class Estimator:
         self._is_busy = False
 
     async def estimate(self, history: bytes, asked: dict[str, Any]) -> bytes:
-        """Return the answer as JSON.
+        """Return the result of a what-if estimate as JSON.
 
         Args:
             history: The recorded past as JSON.
@@ -160,7 +160,7 @@ class Estimator:
 def add_what_if(
     app: FastAPI, models: ServedModels, bodies: BodyReader, estimator: Estimator | None = None
 ) -> None:
-    """Add the route of estimates.
+    """Add the route `/v1/console/what-if`.
 
     Args:
         app: The HTTP application, which answers errors.

@@ -19,15 +19,15 @@ from justitia_ray.serve.ingress.replica_calls import StreamItem, in_fresh_contex
 from justitia_ray.units import Seconds
 
 _MOST = 4_096
-"""Maximum attempts kept at once."""
+"""Maximum number of attempts kept at once."""
 _MAY_PASS = frozenset({408, 409, 425, 429})
-"""Statuses below 500 after which another try may succeed."""
+"""HTTP statuses below 500 after which another try may succeed."""
 _ITEM_BYTES = 100
-"""Memory of a chunk besides its payload (bytes)."""
+"""Memory that a kept chunk takes besides its payload (bytes)."""
 
 
 class IdempotentAttempt:
-    """Run of a request whose answer any number of readers can read."""
+    """Run of a request with an idempotency key, whose answer several callers can read."""
 
     def __init__(
         self,
@@ -105,17 +105,16 @@ class IdempotentAttempt:
 
 
 class IdempotentAttempts:
-    """Attempts of an ingress process, by key."""
+    """Attempts of an ingress process, by idempotency key.
+
+    Args:
+        linger_s: Time for which an attempt continues without a reader.
+        kept_s: Time for which the answer of a successful attempt can be read again.
+        max_bytes: Maximum memory of all answers. Beyond it, answers without readers are
+            dropped, the oldest first; if that is not enough, no attempt is started.
+    """
 
     def __init__(self, linger_s: Seconds, kept_s: Seconds, max_bytes: int) -> None:
-        """Create the table without attempts.
-
-        Args:
-            linger_s: Time for which an attempt continues without a reader.
-            kept_s: Time for which the answer of a successful attempt can be read again.
-            max_bytes: Maximum memory of all answers. Beyond it, answers without readers are
-                dropped, the oldest first; if that is not enough, no attempt is started.
-        """
         self._linger_s = linger_s
         self._kept_s = kept_s
         self._max_bytes = max_bytes
@@ -123,12 +122,12 @@ class IdempotentAttempts:
         self._bytes = 0
         """Memory of all kept answers (bytes)."""
         self._drain = Drain()
-        """Rate at which attempts are dropped, and Retry-After times given to refused calls."""
+        """Rate at which attempts are dropped, from which a refused call's Retry-After follows."""
 
     def join_attempt(
         self, key: str, request: bytes, start: Callable[[], AsyncGenerator[StreamItem]]
     ) -> AsyncGenerator[StreamItem]:
-        """Return the answer to a request, from the attempt with this key or from a new one.
+        """Return the answer to a request, from the attempt with this key or from a new attempt.
 
         Args:
             key: The caller's key, made unique to the caller.
@@ -161,7 +160,7 @@ class IdempotentAttempts:
         return attempt.read()
 
     def _drop_beyond_limit(self, more_bytes: int) -> None:
-        """Drop answers without readers early while all answers exceed the maximum memory."""
+        """Drop answers without readers early, while all answers exceed the maximum memory."""
         self._bytes += more_bytes
         if self._bytes <= self._max_bytes:
             return
@@ -185,5 +184,5 @@ class IdempotentAttempts:
             self._drain.depart(asyncio.get_running_loop().time(), len(self._attempts))
 
     def _retry_after(self) -> Seconds:
-        """Return after how many seconds a refused call should be repeated."""
+        """Return the seconds after which a refused call should be repeated."""
         return self._drain.retry_after("", asyncio.get_running_loop().time(), is_whole=True)

@@ -34,18 +34,27 @@ from justitia_ray.serve.ingress.serve_facts import deployment_facts, failure
 from justitia_ray.units import ReplicaId, Seconds
 
 _SCHEDULER_S: Seconds = 10.0
-"""Time limit for the scheduler, which visits all its entries (seconds)."""
+"""Time limit of the scheduler's report, which visits all applications and inferences (seconds)."""
 _REPLICA_S: Seconds = 3.0
-"""Time limit for a replica, which may have to be connected to first (seconds)."""
+"""Time limit of a replica's report, which may need a new connection (seconds)."""
 _SERVE_S: Seconds = 5.0
 _FALLBACK_PROXY = "SERVE_PROXY_ACTOR-fallback-"
-"""Name of the actor that Serve starts only behind HAProxy, for times without an ingress."""
+"""Name of the proxy actor that Ray Serve starts only behind HAProxy, for times without an ingress.
+"""
 
 T = TypeVar("T")
 
 
 class InspectionCalls:
-    """Queries scheduler, replicas and Ray Serve for their views, and adds the ingress's own."""
+    """Collects the reports of a model's scheduler and replicas, of Ray Serve and of this ingress.
+
+    Args:
+        placed: The model, and the deployments that serve it.
+        serve_name: Name of the application in Serve.
+        scheduler: The scheduler actor.
+        replicas: Calls to single replicas.
+        queue_client: This ingress's client of the model's queue.
+    """
 
     def __init__(
         self,
@@ -55,15 +64,6 @@ class InspectionCalls:
         replicas: ReplicaCalls,
         queue_client: QueueClient,
     ) -> None:
-        """Create the calls of one model.
-
-        Args:
-            placed: The model, and the deployments that serve it.
-            serve_name: Name of the application in Serve.
-            scheduler: The scheduler actor.
-            replicas: Calls to single replicas.
-            queue_client: This ingress's client of the model's queue.
-        """
         self._placed = placed
         self._serve_name = serve_name
         self._scheduler = scheduler
@@ -73,7 +73,7 @@ class InspectionCalls:
         self._under_way: asyncio.Task[Inspection] | None = None
 
     async def inspect(self) -> Inspection:
-        """Return the views of all parts; concurrent callers share one inspection."""
+        """Return the reports of all processes; concurrent callers share one inspection."""
         if self._under_way is None or self._under_way.done():
             self._under_way = asyncio.create_task(self._inspect_once())
         return await asyncio.shield(self._under_way)
@@ -81,8 +81,8 @@ class InspectionCalls:
     async def _inspect_once(self) -> Inspection:
         silent: dict[str, str] = {}
         scheduler, seen_by_serve = await asyncio.gather(
-            _answer_within(_SCHEDULER_S, "scheduler", self._ask_scheduler(), silent),
-            _answer_within(_SERVE_S, "serve", self._ask_serve(), silent),
+            _answer_within(_SCHEDULER_S, "scheduler", self._scheduler_report(), silent),
+            _answer_within(_SERVE_S, "serve", self._serve_report(), silent),
         )
         known: dict[ReplicaId, None] = {}
         if scheduler is not None:
@@ -94,7 +94,10 @@ class InspectionCalls:
             running = (n for n, r in seen_by_serve.replicas.items() if r.state == "RUNNING")
             known |= dict.fromkeys(running)
         answers = await asyncio.gather(
-            *(_answer_within(_REPLICA_S, name, self._ask_replica(name), silent) for name in known)
+            *(
+                _answer_within(_REPLICA_S, name, self._replica_report(name), silent)
+                for name in known
+            )
         )
         return Inspection(
             name=self._placed.config.name,
@@ -127,14 +130,14 @@ class InspectionCalls:
             else ProxyFacts(variable=variable, addresses=addresses),
         )
 
-    async def _ask_scheduler(self) -> SchedulerReport:
+    async def _scheduler_report(self) -> SchedulerReport:
         return SchedulerReport.model_validate(await self._scheduler.inspect.remote())
 
-    async def _ask_replica(self, replica_id: str) -> ReplicaReport:
+    async def _replica_report(self, replica_id: str) -> ReplicaReport:
         return ReplicaReport.model_validate(await self._replicas.inspect(replica_id))
 
-    async def _ask_serve(self) -> ServeReport:
-        """Query Serve's controller, one query at a time because an answer may never arrive."""
+    async def _serve_report(self) -> ServeReport:
+        """Query Serve's controller, one query at a time because its answer may never arrive."""
         if self._asking_serve is None or self._asking_serve.done():
             asking = asyncio.to_thread(_seen_by_serve, self._serve_name, self._placed)
             self._asking_serve = asyncio.ensure_future(asking)
@@ -144,7 +147,7 @@ class InspectionCalls:
 async def _answer_within(
     limit_s: Seconds, name: str, answer: Awaitable[T], silent: dict[str, str]
 ) -> T | None:
-    """Return an answer; if none arrives in time, store the reason in `silent` and return None."""
+    """Return an answer; if it is late, record the reason in `silent` and return None."""
     try:
         return await asyncio.wait_for(answer, limit_s)
     except TimeoutError:
@@ -153,13 +156,13 @@ async def _answer_within(
         silent[name] = "its process is gone or being started again"
     except RayTaskError as error:
         silent[name] = f"{type(error.cause).__name__}: {error.cause}"
-    except Exception as error:  # reported to the operator beside the other parts
+    except Exception as error:  # reported to the operator beside the reports of other processes
         silent[name] = f"{type(error).__name__}: {error}"
     return None
 
 
 def _seen_by_serve(serve_name: str, placed: PlacedModel) -> ServeReport:
-    """Return the view of Serve's controller and of the cluster; blocks the thread."""
+    """Return what Serve's controller and the Ray cluster report; blocks the thread."""
     details = _get_global_client().get_serve_details()
     application = details["applications"][serve_name]
     deployments, nodes, now = application["deployments"], ray.nodes(), time.time()

@@ -21,26 +21,29 @@ from justitia_ray.errors import RequestError
 _Model = TypeVar("_Model", bound=BaseModel)
 
 _SMALL_BYTES = 65_536
-"""Bodies up to this length are parsed in one step, in at most 20 ms."""
+"""Maximum length of bodies that are parsed in one step, which takes at most 20 ms."""
 _PIECE_BYTES = 2**20
-"""Maximum bytes of text decoded in one step, and of one element of a list; they take about 3 ms."""
+"""Maximum bytes of text that one step decodes, and of one element of a list; they take about 3 ms.
+"""
 _SCALAR_BYTES = 4_096
 """Maximum bytes of a field that is neither a text nor a list."""
 _MOST_CONTAINERS = 200_000
-"""Maximum objects and lists within one list, brackets in texts included: 16 MiB of empty ones take
-0.4 GB."""
+"""Maximum number of objects and lists within one list, counting brackets in texts: 16 MiB of empty
+lists would take 0.4 GB.
+"""
 _LONGEST_ESCAPE_BYTES = 12
-"""Bytes of the longest JSON escape of one character: a pair of surrogates."""
+"""Length of the longest JSON escape of one character, a pair of surrogates (bytes)."""
 _HIGH_SURROGATE = re.compile(rb"\\u[dD][89abAB]")
 _LATER_BYTES, _FIRST_OF_MANY_BYTES = 0x80, 0xC0
-"""UTF-8: smallest continuation byte, and smallest first byte of a character of several bytes."""
+"""Smallest UTF-8 continuation byte, and smallest first byte of a UTF-8 character of several bytes.
+"""
 _PLACE = re.compile(r"\(byte (\d+)\)")
 _CONSTANT = re.compile(rb"NaN|-?Infinity")
 _ABSENT = msgspec.Raw(b"")
 
 
 async def read_fields(kind: type[_Model], raw: bytes) -> _Model:
-    """Return a body as its model; a large body fails with the same errors as a small one.
+    """Return a body as its pydantic model; large bodies fail with the same errors as small ones.
 
     Raises:
         ValidationError: If a field is unknown or malformed.
@@ -99,7 +102,7 @@ def _json_flaw(raw: bytes, error: Exception) -> str:
 
 
 def _refused_body(reason: str) -> bytes:
-    """Return a minimal body that the model refuses, with the unknown field of `reason` if any."""
+    """Return a minimal body that the model refuses for the same `reason`."""
     _, found, name = reason.rpartition("unknown field `")
     return b"{%b:0}" % msgspec.json.encode(name.rstrip("`")) if found else b"[]"
 
@@ -118,7 +121,7 @@ _Item = TypeVar("_Item")
 
 
 async def _in_steps(items: Iterator[tuple[_Item, int]]) -> AsyncIterator[_Item]:
-    """Yield the items of (item, bytes) pairs; let other tasks run after each MiB."""
+    """Yield the items of (item, bytes) pairs, and let other tasks run after each MiB."""
     bytes_since = 0
     for item, size_bytes in items:
         yield item
@@ -132,7 +135,7 @@ async def _in_steps(items: Iterator[tuple[_Item, int]]) -> AsyncIterator[_Item]:
 
 
 def text_pieces(value: memoryview, size_bytes: int = _PIECE_BYTES) -> Iterator[tuple[str, int]]:
-    """Yield the decoded parts of a JSON text, each with its number of bytes.
+    """Yield the decoded pieces of a JSON string, each with its number of bytes.
 
     Args:
         value: The JSON text with its quotes.
@@ -151,13 +154,13 @@ def text_pieces(value: memoryview, size_bytes: int = _PIECE_BYTES) -> Iterator[t
 
 
 def _whole_bytes(piece: bytes) -> int:
-    """Return the length in bytes of the longest prefix of whole characters and escapes."""
+    """Return the length of the longest prefix of whole characters and JSON escapes (bytes)."""
     last = piece.rfind(b"\\")
     if last < len(piece) - _LONGEST_ESCAPE_BYTES:
         return _whole_utf8_bytes(piece)
     begin = _start_of_backslashes(piece, last)
     if begin == 0:
-        return last // 2 * 2  # a text of backslashes: each pair is a character
+        return last // 2 * 2  # a text that consists of backslashes: each pair is a character
     high = begin - _LONGEST_ESCAPE_BYTES // 2
     if high > 0 and _HIGH_SURROGATE.match(piece, high):
         is_escape = (high - _start_of_backslashes(piece, high)) % 2 == 0
@@ -166,14 +169,14 @@ def _whole_bytes(piece: bytes) -> int:
 
 
 def _start_of_backslashes(piece: bytes, last: int) -> int:
-    """Return the index at which the run of backslashes that ends at `last` begins."""
+    """Return the index of the first backslash of the run that ends at `last`."""
     return len(piece[: last + 1].rstrip(b"\\"))
 
 
 def _whole_utf8_bytes(piece: bytes) -> int:
     for back in range(1, min(4, len(piece)) + 1):
         if piece[-back] >= _FIRST_OF_MANY_BYTES:
-            return len(piece) - back  # the character may continue in the next part
+            return len(piece) - back  # the last character may continue in the next piece
         if piece[-back] < _LATER_BYTES:
             break
     return len(piece)
@@ -185,7 +188,7 @@ def _whole_utf8_bytes(piece: bytes) -> int:
 def _list_elements(
     kind: type[BaseModel], name: str, value: memoryview
 ) -> Iterator[tuple[object, int]]:
-    """Yield the elements of a list, each with its number of bytes.
+    """Yield the elements of a JSON list, each with its number of bytes.
 
     Raises:
         RequestError: If there are too many of them, or one is too large.
@@ -223,7 +226,7 @@ def _most_elements(kind: type[BaseModel], name: str) -> int:
 
 @cache
 def _list_reader(most: int) -> msgspec.json.Decoder[msgspec.Struct]:
-    """Return a decoder that locates the elements of a list, and fails beyond `most` of them."""
+    """Return a decoder that locates the elements of a list, and fails beyond `most` elements."""
     fields = [(_element_name(number), msgspec.Raw, _ABSENT) for number in range(most)]
     return msgspec.json.Decoder(
         msgspec.defstruct("List", fields, array_like=True, forbid_unknown_fields=True)

@@ -22,17 +22,17 @@ from justitia_ray.units import ApplicationId, ClientId, Epoch, Seconds
 
 @dataclass(frozen=True, slots=True)
 class SchedulerCalls:
-    """Calls of the HTTP surface to a model's scheduler."""
+    """Calls of the HTTP API to a model's scheduler."""
 
     scheduler: Any
     """Handle of the scheduler actor."""
     pending: PendingInferences
     """Pending applications of this ingress, to which a close is reported."""
     ended: EndedByOwner
-    """Applications ended by calls here, to be repeated to the next scheduler."""
+    """Applications that calls here have ended, to be reported to the next scheduler."""
 
     async def find_application(self, application_id: ApplicationId) -> dict[str, Any] | None:
-        """Return the scheduler's view of an application; None if the scheduler does not have it.
+        """Return the scheduler's view of an application; None if it is unknown.
 
         Raises:
             AdmissionError: If the scheduler does not answer, as in all these calls.
@@ -46,14 +46,14 @@ class SchedulerCalls:
         return found
 
     async def close_application(self, application_id: ApplicationId) -> bool:
-        """Close an application to new inferences; return whether the scheduler had it."""
+        """Close an application to new inferences; return whether the scheduler knew it."""
         is_known = bool(await self._call_scheduler("close_application", application_id))
         self.pending.note_closed(application_id)
         self._note_ended(application_id, Refusal.APPLICATION_CLOSED, is_known=is_known)
         return is_known
 
     async def cancel_application(self, application_id: ApplicationId) -> bool:
-        """Cancel an application with all its inferences; return whether the scheduler had it."""
+        """Cancel an application with all its inferences; return whether the scheduler knew it."""
         is_known = bool(await self._call_scheduler("cancel_application", application_id))
         self._note_ended(application_id, Refusal.APPLICATION_CANCELLED, is_known=is_known)
         return is_known
@@ -61,10 +61,10 @@ class SchedulerCalls:
     async def tell_ended(self) -> None:
         """Send a new scheduler the applications that calls here have recently ended."""
         recent = self.ended.recent(asyncio.get_running_loop().time())
-        # An application that is open here was opened again afterwards.
+        # Applications that were opened again after their end are skipped.
         ended = [one for one in recent if one[0] not in self.pending.applications]
         if ended:
-            with suppress(AdmissionError):  # not repeated if the scheduler is lost
+            with suppress(AdmissionError):  # the call is not repeated if the scheduler is lost
                 await self._call_scheduler("restore_ended", ended)
 
     def _note_ended(self, name: ApplicationId, reason: Refusal, *, is_known: bool) -> None:
@@ -79,7 +79,7 @@ class SchedulerCalls:
     async def console_frame(
         self, tenant: ClientId | None, epoch: Epoch | None, number: int | None
     ) -> tuple[Epoch, int, bytes] | None:
-        """Return the console's present frame of a tenant, or of all; None: the reader has it.
+        """Return a tenant's present console frame; None: the reader already has this frame.
 
         Args:
             tenant: The tenant; None: all.
@@ -91,12 +91,12 @@ class SchedulerCalls:
         return found
 
     async def console_application(self, application_id: ApplicationId) -> bytes | None:
-        """Return an application's timeline as JSON; None if the scheduler does not have it."""
+        """Return an application's timeline as JSON; None if the scheduler does not know it."""
         found: bytes | None = await self._call_scheduler("console_application", application_id)
         return found
 
     async def console_history(self, lasts_s: Seconds) -> bytes:
-        """Return the recorded past as JSON, for "what if".
+        """Return the recorded past of the queue as JSON, for a what-if estimate.
 
         Raises:
             AdmissionError: If nothing can be replayed yet, too.
@@ -105,7 +105,7 @@ class SchedulerCalls:
         return found
 
     async def usage(self, days: Sequence[int]) -> dict[str, Any]:
-        """Return the model's usage of these days, see `SchedulerService.usage`."""
+        """Return the model's usage of these days; see `SchedulerService.usage`."""
         found: dict[str, Any] = await self._call_scheduler("usage", list(days))
         return found
 
@@ -123,7 +123,7 @@ class SchedulerCalls:
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """A served model, with the calls to its parts."""
+    """A served model, with the calls to its scheduler, replicas and predictor."""
 
     config: AppConfig
     gateway: Gateway
@@ -133,15 +133,14 @@ class ServedModel:
 
     @property
     def name(self) -> str:
-        """The model's own name; callers may use those of its adapters as well."""
+        """Name of the model; callers may use the names of its adapters as well."""
         return self.config.model.name
 
 
 class ServedModels:
-    """The served models, one or several, in the order of the arguments."""
+    """The served models, at least one, in the order of the arguments, with distinct names."""
 
     def __init__(self, models: Sequence[ServedModel]) -> None:
-        """Index the models by name; there must be at least one, and names must be distinct."""
         self._models = tuple(models)
         self._by_name = {name: model for model in models for name in model.config.model.names}
         self._by_alias = {alias: model for model in models for alias in model.config.model.aliases}
@@ -151,12 +150,12 @@ class ServedModels:
 
     @property
     def only(self) -> ServedModel | None:
-        """The only model; None if there are several to choose from."""
+        """The only served model; None if there are several."""
         return self._models[0] if len(self._models) == 1 else None
 
     @property
     def first(self) -> ServedModel:
-        """First model; settings that all models share are read from it."""
+        """First served model, of which settings that all models share are read."""
         return self._models[0]
 
     def asked_for(self, fields: Mapping[str, Any]) -> ServedModel:
@@ -171,7 +170,7 @@ class ServedModels:
         return self.only or self.named(fields.get("model"))
 
     def named(self, name: Any) -> ServedModel:
-        """Return the model that a request names; None means the only one.
+        """Return the model that a request names; None means the only model.
 
         Raises:
             RequestError: If there are several models and none is named, or the name is not a
@@ -196,7 +195,7 @@ class ServedModels:
         return self._by_alias[alias]
 
     def single(self, name: str | None) -> ServedModel | None:
-        """Return the one model that a query means, the named or the only one; None: all models.
+        """Return the model that a query names, or the only model; None: all models are meant.
 
         Raises:
             UnknownModel: If the query names a model that is not served.
@@ -204,12 +203,12 @@ class ServedModels:
         return self.only if name is None else self.named(name)
 
     async def ask_each(self, ask: Callable[[ServedModel], Awaitable[Any]]) -> dict[str, Any]:
-        """Return the answers of all models by name."""
+        """Return the answers of all models by the models' names."""
         answers = await asyncio.gather(*map(ask, self._models))
         return {model.name: answer for model, answer in zip(self._models, answers, strict=True)}
 
     def chosen(self, name: str | None) -> tuple[ServedModel, ...]:
-        """Return the model that a query names, or all of them.
+        """Return the model that a query names as a list, or all models.
 
         Raises:
             UnknownModel: If the query names a model that is not served.

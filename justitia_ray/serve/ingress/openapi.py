@@ -11,7 +11,7 @@ DESCRIPTION_PATH = "/openapi.json"
 
 
 def description() -> dict[str, Any]:
-    """Return the OpenAPI description, with the version of this package."""
+    """Return the OpenAPI description of the HTTP API, with the version of this package."""
     text = (files(__package__) / "openapi.yaml").read_text(encoding="utf-8")
     document: dict[str, Any] = yaml.load(text, yaml.CSafeLoader)  # safe, in a tenth of the time
     document["info"]["version"] = __version__

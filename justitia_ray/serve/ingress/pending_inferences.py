@@ -15,8 +15,9 @@ from justitia_ray.serve.ingress.unstored_ends import UnstoredEnds
 from justitia_ray.units import ApplicationId, IngressId, LeaseId, RequestId, Seconds
 
 _REMEMBERED_S: Seconds = 10.0
-"""Time for which ended applications are remembered: longer than a scheduler's save interval, whose
-messages are lost when it dies (seconds)."""
+"""Time for which ended applications are remembered (seconds): longer than a scheduler's save
+interval, of which a dying scheduler loses the ends.
+"""
 
 
 @dataclass(slots=True)
@@ -26,28 +27,31 @@ class PendingInference:
     item: InferenceSubmitted
     submitted_at: Seconds
     opening: ApplicationArrived | None = None
-    """The inference's application, if the submission opens it; None otherwise."""
+    """Application that this inference's submission opens; None: the application is already open."""
     is_last: bool = False
-    """Whether the application is closed after this inference."""
+    """Whether the inference's application is closed after this inference."""
     application: ApplicationArrived | None = None
-    """The application as it was opened here; its end may be reported before this answer."""
+    """The inference's application as it was opened here; its end may be reported before the answer.
+    """
     answers: deque[Grant | Refuse] = field(default_factory=deque)
     news: asyncio.Event = field(default_factory=asyncio.Event)
     lease_id: LeaseId | None = None
-    """Lease in use; None while the inference waits."""
+    """Lease under which a replica runs the inference; None while the inference waits."""
     on_grant: Callable[[Grant], None] | None = None
-    """Called with each lease that is granted while a replica is called under an earlier one."""
+    """Called with each lease that is granted while a replica still runs an earlier lease."""
     position: int | None = None
-    """Number of applications ahead of the inference's own on arrival; None: unknown."""
+    """Number of applications ahead of the inference's application when it was submitted; None:
+    unknown.
+    """
 
     def held_lease(self) -> LeaseId | None:
-        """Return the lease in use, or the last one granted and not used yet."""
+        """Return the latest granted lease that is unused, else the lease in use."""
         unused = [answer.lease_id for answer in self.answers if isinstance(answer, Grant)]
         return unused[-1] if unused else self.lease_id
 
 
 class PendingInferences:
-    """Inferences and applications whose end the scheduler has not reported."""
+    """Inferences and applications of an ingress whose end the scheduler has not reported."""
 
     def __init__(self) -> None:
         self.inferences: dict[RequestId, PendingInference] = {}
@@ -65,7 +69,7 @@ class PendingInferences:
         """Recently ended applications: a new leader may restore them from an earlier checkpoint."""
 
     def next_stage(self, application_id: ApplicationId) -> tuple[int, int]:
-        """Return the stage of an application's next inference, and the inferences at it then."""
+        """Return the stage of an application's next inference, and the inferences then in it."""
         position = self._positions.get(application_id)
         return (0, 1) if position is None else position.next()
 
@@ -76,14 +80,14 @@ class PendingInferences:
             position.submit(item.stage or 0)
 
     def note_positions(self, positions: Mapping[RequestId, int]) -> None:
-        """Store how many applications were ahead of these inferences on arrival."""
+        """Store how many applications were ahead of inferences when they were submitted."""
         for request_id, position in positions.items():
             inference = self.inferences.get(request_id)
             if inference is not None:
                 inference.position = position
 
     def note_answered(self, inference: PendingInference) -> None:
-        """Drop an answered inference; its application's next one belongs to a later stage."""
+        """Drop an answered inference; the application's next inference belongs to a later stage."""
         if self.remove(inference):
             self.keep_end(inference, Outcome.FINISHED)
         position = self._positions.get(inference.item.application_id)
@@ -98,13 +102,13 @@ class PendingInferences:
         return known is not None
 
     def keep_end(self, inference: PendingInference, outcome: Outcome) -> None:
-        """Keep the end of an inference that had a lease, until the end is stored."""
+        """Keep the end of an inference that had a lease until the scheduler has stored the end."""
         if inference.lease_id is not None:
             now = asyncio.get_running_loop().time()
             self.unstored.add_inference(inference.item, inference.lease_id, outcome, now)
 
     def note_stored(self, told: EndsStored) -> None:
-        """Note which ends are stored, also of inferences whose answers are still on their way.
+        """Process the ends that the scheduler has stored, also of unanswered inferences.
 
         An application without a known end here has ended under an earlier scheduler.
         """
@@ -144,7 +148,7 @@ class PendingInferences:
         self._closed.discard(arrival.application_id)
 
     def note_closed(self, application_id: ApplicationId) -> None:
-        """Note a close, to repeat it to a new leader if the application has not ended."""
+        """Record the close of an application, to repeat it to a new leader."""
         if application_id in self.applications:
             self._closed.add(application_id)
 
@@ -155,7 +159,7 @@ class PendingInferences:
         self._drop_long_ended()
 
     def note_ended_elsewhere(self, application_id: ApplicationId) -> None:
-        """Drop an application whose end is reported to another ingress."""
+        """Drop an application whose end the scheduler reports to another ingress."""
         arrival = self.applications.get(application_id)
         if arrival is not None:
             self.unstored.add_application(arrival, asyncio.get_running_loop().time())
@@ -168,13 +172,13 @@ class PendingInferences:
         self._positions.pop(application_id, None)
 
     def change_ingress_id(self, ingress_id: IngressId) -> None:
-        """Move everything to another ingress id, without the leases of the old one.
+        """Move all pending inferences to another ingress id, without the old id's leases.
 
         Unstored ends are dropped: the scheduler has expired the old id.
         """
         self.unstored.clear()
         for inference in self.inferences.values():
-            # Calls that run under these leases fail, and take the next grant.
+            # Calls under the dropped leases fail, and then take the next grant.
             inference.lease_id = None
             inference.answers = deque(a for a in inference.answers if isinstance(a, Refuse))
             inference.item = replace(inference.item, ingress_id=ingress_id)
@@ -221,7 +225,7 @@ class PendingInferences:
         return everything + closings
 
     def current(self, submissions: Iterable[Submission]) -> list[Submission]:
-        """Return submissions as they must be sent now: ends may have been stored meanwhile.
+        """Return submissions as they must be sent now: ends may have been stored since.
 
         The scheduler forgets an end once this ingress has read that it is stored.
         """

@@ -16,22 +16,22 @@ from justitia_ray.serve.ingress.models import ServedModel, ServedModels
 from justitia_ray.serve.ingress.replica_calls import call_remote
 
 MOST_SAMPLES = 1_000
-"""Maximum samples of a request."""
+"""Maximum number of samples in one request."""
 
 
 class RollbackBody(BaseModel):
-    """Body of `POST /v1/predictor/{class}/rollback`; an empty body goes back by one version."""
+    """JSON body of `POST /v1/predictor/{class}/rollback`; empty: back by one version."""
 
     model_config = ConfigDict(extra="forbid")
 
     version: Annotated[int, Field(ge=0)] | None = None
-    """Version to serve; 0 is the class mean."""
+    """Version of the class's model that should serve; 0 is the mean of the class."""
     release: bool = False
-    """Whether to end a rollback instead, so that trainings replace the active version again."""
+    """Whether to end an earlier rollback, so that trainings replace the active version again."""
 
 
 class HistoryBody(BaseModel):
-    """Body of `POST /v1/predictor/samples`: `Observation`s as dicts."""
+    """JSON body of `POST /v1/predictor/samples`: a list of `Observation`s as dicts."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -40,7 +40,7 @@ class HistoryBody(BaseModel):
     @field_validator("samples", mode="after")
     @classmethod
     def _refuse_non_finite(cls, samples: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Refuse NaN, Infinity and 1e400, as the reader of large bodies does."""
+        """Raise RequestError for NaN, Infinity and 1e400, as the parser of large bodies does."""
         for number, sample in enumerate(samples):
             for name, value in sample.items():
                 if not _is_finite(value):
@@ -60,7 +60,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def add_predictor(app: FastAPI, models: ServedModels, bodies: BodyReader) -> None:
-    """Add the predictors' routes; each model has a predictor with separate samples.
+    """Add the routes of the predictors; each model has its own predictor.
 
     Args:
         app: The HTTP application, which answers errors.
@@ -70,14 +70,14 @@ def add_predictor(app: FastAPI, models: ServedModels, bodies: BodyReader) -> Non
 
     @app.get("/v1/predictor")
     async def predictor(model: str | None = None) -> dict[str, Any]:
-        """Return statistics of each class, its model's versions, and the version that serves."""
+        """Return each class's statistics, the versions of its model, and the serving version."""
         if (single := models.single(model)) is not None:
             return await predictor_overview(single)
         return {"models": await models.ask_each(_overview_or_error)}
 
     @app.post("/v1/predictor/samples")
     async def samples(request: Request, model: str | None = None) -> dict[str, Any]:
-        """Add samples of the user's past applications to the predictor: features, no texts."""
+        """Add past applications of a user to the predictor's samples: features, no texts."""
         asked = models.named(model)
         body = await bodies.read_model(request, HistoryBody)
         taken = int(await _call_predictor(asked, "take_history", body.samples))
@@ -89,7 +89,7 @@ def add_predictor(app: FastAPI, models: ServedModels, bodies: BodyReader) -> Non
     async def rollback(
         application_class: str, request: Request, model: str | None = None
     ) -> dict[str, Any]:
-        """Make an earlier version of a class's model serve, until it is released."""
+        """Make an earlier version of a class's model serve, until the rollback is released."""
         asked = models.named(model)
         body = await bodies.read_model(request, RollbackBody, b"{}")
         if body.release and body.version is not None:
@@ -116,7 +116,7 @@ def _serving_state(overview: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 async def _overview_or_error(model: ServedModel) -> dict[str, Any]:
-    """Return a predictor's overview, or its error: one predictor must not hide the others."""
+    """Return a predictor's overview, or an error: a failing predictor hides no others."""
     try:
         return await predictor_overview(model)
     except JustitiaError as error:
@@ -134,7 +134,7 @@ async def predictor_overview(model: ServedModel) -> dict[str, Any]:
 
 
 async def _call_predictor(model: ServedModel, method: str, *arguments: Any) -> Any:
-    """Call a model's predictor; a failure that is not the caller's fault is an `AdmissionError`."""
+    """Call a model's predictor; raise AdmissionError unless the caller is at fault."""
     try:
         return await call_remote(model.predictor, method, *arguments)
     except RayTaskError as error:

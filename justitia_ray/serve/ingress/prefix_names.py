@@ -23,12 +23,11 @@ from justitia_ray.serve.transport.handshake import Keyring
 from justitia_ray.units import Tokens
 
 _STEPS = 4
-"""Number of lengths between a number of blocks and its double at which texts without messages are
-named."""
+"""Number of prefix lengths that are named between a number of blocks and its double."""
 
 
 class PrefixNames:
-    """Names prefixes of the prompts of one model.
+    """Names prefixes of one model's prompts, so that the scheduler recognizes shared prefixes.
 
     Args:
         isolation: Which callers share cached prefixes (`engine.cache_isolation`).
@@ -42,7 +41,7 @@ class PrefixNames:
         """Block size of the engines' caches (tokens); 0: they have none, or it is unknown."""
 
     def shares(self, body: InferenceBody) -> bool:
-        """Return whether prompts of a request may share the memory of their prefixes.
+        """Return whether prompts of a request may share the memory of prefixes with others.
 
         The start of a truncated prompt is unknown, so it may not.
         """
@@ -72,7 +71,7 @@ class PrefixNames:
         return pack_prefixes(found)
 
     def _cache_scope(self, body: InferenceBody, tenant: str) -> Iterable[str]:
-        """Yield the values that separate blocks of the same text in the engine's cache."""
+        """Yield the values that separate blocks of the same text in the engine's prefix cache."""
         if scope := cache_scope(self._isolation, tenant):
             yield scope
         for name in ("cache_salt", "model", "add_special_tokens"):

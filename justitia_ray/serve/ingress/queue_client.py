@@ -39,12 +39,23 @@ from justitia_ray.units import ApplicationId, ClientId, ReplicaId, Seconds, Virt
 
 
 class QueueClient:
-    """Submits inferences of applications, and waits for their grants.
+    """Submits inferences to the scheduler of one model, and waits for their leases.
 
     Attributes:
         pending: Inferences and applications that have not ended.
         session: Session with the scheduler.
         standings: Limits of tenants, as last sent by the scheduler.
+
+    Args:
+        scheduler: Link to the scheduler.
+        on_application_ended: Called at the end of each application that was opened here.
+        on_new_epoch: Run when another scheduler has become leader.
+        max_outstanding: Maximum pending inferences; further ones are refused.
+        submit_interval_s: Minimum time between two batches of submissions.
+        on_opening: Called with an application and whether it is open: True at each of its
+            grants, False if it was refused, or if its end is reported to another ingress. None:
+            nothing is called.
+        note_addresses: Called with the addresses of grants' replicas.
     """
 
     def __init__(
@@ -57,31 +68,18 @@ class QueueClient:
         on_opening: Callable[[ApplicationId, bool], None] | None = None,
         note_addresses: Callable[[Mapping[ReplicaId, str]], None] = lambda addresses: None,
     ) -> None:
-        """Create the client; `start` begins the calls to the scheduler.
-
-        Args:
-            scheduler: Link to the scheduler.
-            on_application_ended: Called at the end of each application that was opened here.
-            on_new_epoch: Run when another scheduler has become leader.
-            max_outstanding: Maximum pending inferences; further ones are refused.
-            submit_interval_s: Minimum time between two batches of submissions.
-            on_opening: Called with an application and whether it is open: True at each of its
-                grants, False if it was refused, or if its end is reported to another ingress. None:
-                nothing is called.
-            note_addresses: Called with the addresses of grants' replicas.
-        """
         self.pending = PendingInferences()
         self.standings = TenantStandings()
         self.session = SchedulerSession(scheduler, self.pending, on_new_epoch, submit_interval_s)
         self._note_addresses = note_addresses
         self._receiving: set[asyncio.Task[None]] = set()
-        """Running tasks; a task that fails leaves the set, so that asyncio logs its exception."""
+        """Running tasks; a failed task leaves the set, so that asyncio logs its exception."""
         self._on_opening = on_opening
         self._on_application_ended = on_application_ended
         self._max_outstanding = max_outstanding
 
     def start(self) -> None:
-        """Start to send submissions and to poll for messages."""
+        """Start to send submissions to the scheduler and to poll its messages."""
         loop, session = asyncio.get_running_loop(), self.session
         for answers in (session.batches(), session.polls()):
             task = loop.create_task(self._process_answers(answers))
@@ -99,7 +97,7 @@ class QueueClient:
     # --- applications
 
     async def open_application(self, arrival: ApplicationArrived) -> VirtualTime:
-        """Open an application and return its tag.
+        """Open an application at the scheduler and return its tag.
 
         Raises:
             AdmissionError: If there is no room for the application, it cannot be stored, or the
@@ -113,14 +111,14 @@ class QueueClient:
         if opened.standings:
             self._note_standings({arrival.tenant: opened.standings})
         if arrival.ingress_id != self.session.ingress_id or opened.epoch < self.session.epoch:
-            # Opened under an earlier epoch or ingress id: register it again.
+            # Registers an application again that was opened under an earlier epoch or ingress id.
             arrival = replace(arrival, ingress_id=self.session.ingress_id, resubmitted=True)
             self.session.send(arrival)
         self.pending.note_opened(arrival)
         return opened.virtual_finish_time
 
     def close_application(self, application_id: ApplicationId) -> None:
-        """Close an application: it accepts no inferences after those already submitted."""
+        """Close an application: the scheduler accepts only inferences submitted before."""
         self.pending.note_closed(application_id)
         self.session.send(ApplicationClosed(application_id))
 
@@ -156,7 +154,7 @@ class QueueClient:
         return inference
 
     async def next_grant(self, inference: PendingInference) -> Grant:
-        """Wait for the inference's next lease.
+        """Wait for the next lease of an inference.
 
         Raises:
             RequestError: If the scheduler refuses the inference.
@@ -169,25 +167,24 @@ class QueueClient:
             answer = inference.answers.popleft()
             if isinstance(answer, Grant):
                 if any(isinstance(later, Grant) for later in inference.answers):
-                    continue  # a later grant has replaced this one
+                    continue  # a later grant has replaced this grant
                 inference.lease_id = answer.lease_id
-                # The deadline limits the wait for the first lease only.
+                # The deadline limits only the wait for the first lease.
                 inference.item = replace(inference.item, deadline_s=math.inf)
                 return answer
             is_unknown = answer.reason is Refusal.UNKNOWN_APPLICATION
             if is_unknown and inference.answers:
-                continue  # its batch was sent twice; a later answer counts
+                continue  # the batch was sent twice; a later answer counts
             if not is_unknown or inference.application is None:
                 name = inference.item.application_id
                 raise refusal_error(answer.reason, name, answer.limit, answer.retry_after_s)
-            # The application was open. If the inference was resubmitted, the previous scheduler had
-            # ended both and its answer was lost; otherwise the application has just expired.
+            # The application had been open, and has expired or ended with a lost answer.
             self._submit_under_new_id(inference, was_closed=inference.item.resubmitted)
 
     async def nack_lease(
         self, inference: PendingInference, grant: Grant, reason: NackReason
     ) -> None:
-        """Return a lease that could not be used; the inference waits for another one."""
+        """Return a lease that could not be used; its inference waits for another lease."""
         inference.lease_id = None
         request_id = inference.item.request_id
         waits, answer = await self.session.nack_lease(request_id, grant, reason)
@@ -202,7 +199,7 @@ class QueueClient:
             self.session.send(InferenceCancelled(inference.item.request_id))
 
     def _submit_under_new_id(self, inference: PendingInference, *, was_closed: bool = True) -> None:
-        """Submit an inference under a new id: the scheduler considers the old one ended.
+        """Submit an inference under a new id, because the scheduler has ended the old id.
 
         Args:
             inference: The inference.
@@ -222,7 +219,7 @@ class QueueClient:
         if inference.opening is None and inference.application is not None:
             inference.opening, inference.is_last = inference.application, was_closed
         if inference.opening is not None:
-            # The end is reported to the ingress id that opens, and this ingress's may have changed.
+            # The scheduler reports the end to the opening's ingress id, which may have changed.
             inference.opening = replace(
                 inference.opening,
                 ingress_id=self.session.ingress_id,
@@ -233,7 +230,7 @@ class QueueClient:
         self._queue_submission(inference)
 
     def _queue_submission(self, inference: PendingInference) -> None:
-        """Queue an inference, after the opening of its application and before its closing."""
+        """Queue an inference after its application's opening, and before its closing."""
         self.pending.inferences[inference.item.request_id] = inference
         if inference.opening is not None:
             self.pending.applications[inference.opening.application_id] = inference.opening
@@ -252,11 +249,11 @@ class QueueClient:
             self._process_answer(answer)
 
     def _process_answer(self, answer: Answer) -> None:
-        """Deliver what an answer of the scheduler contains."""
+        """Deliver the messages in an answer of the scheduler."""
         mail = answer.mail
         if mail is not None:
             if mail.addresses:
-                self._note_addresses(mail.addresses)  # before the grants of these replicas
+                self._note_addresses(mail.addresses)  # needed before the grants of these replicas
             if mail.standings:
                 self._note_standings(mail.standings)
             self.pending.note_positions(mail.positions)
@@ -272,7 +269,7 @@ class QueueClient:
             is_again = name not in self.pending.applications
             is_again = is_again and self.pending.unstored.has_application(name)
             self.pending.note_ended(name)
-            if not is_again:  # it was reopened only for its end to be counted
+            if not is_again:  # not if the application was reopened only to count its end
                 self._on_application_ended(message)
         elif isinstance(message, EndsStored):
             self.pending.note_stored(message)
@@ -299,7 +296,7 @@ class QueueClient:
             self.session.send(InferenceCancelled(message.request_id))
 
     def _refuse_all(self) -> None:
-        """Refuse every inference that waits for a lease: no scheduler will grant one."""
+        """Refuse all inferences that wait for a lease, because no scheduler will grant a lease."""
         for request_id, inference in list(self.pending.inferences.items()):
             if inference.lease_id is None and not inference.answers:
                 self._deliver_message(

@@ -22,26 +22,26 @@ from justitia_ray.serve.ingress.replica_calls import Answer, StreamItem
 from justitia_ray.serve.ingress.request_context import RequestContext
 
 _MOST_NAMED = 10_000
-"""Maximum names that an ingress sends to a new scheduler: those it gave or read last."""
+"""Maximum number of names that an ingress sends to a new scheduler, those given or read last."""
 _AT_ONCE = 1_000
 
 
 class DirectoryLink(Protocol):
-    """Link to the scheduler's directory of names."""
+    """Link to the directory of names of sessions and conversations at the scheduler."""
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Call a method of the scheduler and return its answer."""
+        """Call a method of the scheduler and return the answer."""
 
 
 class NamedLately:
-    """Names that this ingress gave or read recently, to be sent to the next scheduler."""
+    """Names of sessions and conversations that this ingress used recently."""
 
     def __init__(self, most: int = _MOST_NAMED) -> None:
         self._most = most
         self._names: OrderedDict[Name, tuple[str, str]] = OrderedDict()
 
     def find(self, name: Name) -> str | None:
-        """Return the application id that a name stands for; None if it is not stored here."""
+        """Return the application id that a name stands for; None if the name is not stored here."""
         found = self._names.get(name)
         return None if found is None else found[1]
 
@@ -53,7 +53,7 @@ class NamedLately:
             self._names.popitem(last=False)
 
     def batches(self) -> Iterator[tuple[str, tuple[tuple[Name, str], ...]]]:
-        """Yield all names by tenant, in batches of at most `_AT_ONCE`."""
+        """Yield all names by tenant, in batches of at most `_AT_ONCE` names."""
         names: dict[str, list[tuple[Name, str]]] = {}
         for name, (tenant, application_id) in self._names.items():
             names.setdefault(tenant, []).append((name, application_id))
@@ -63,15 +63,14 @@ class NamedLately:
 
 
 class ApplicationFinder:
-    """Finds the application of each call by the configured rules."""
+    """Finds the application to which each call belongs, by the configured rules.
+
+    Args:
+        section: Settings of the rules.
+        directory: Link to the first model's scheduler; None: nothing is looked up.
+    """
 
     def __init__(self, section: RecognitionSection, directory: DirectoryLink | None = None) -> None:
-        """Create the finder.
-
-        Args:
-            section: Settings of the rules.
-            directory: Link to the first model's scheduler; None: nothing is looked up.
-        """
         own = [one.harness() for one in section.headers]
         self._recognizer = Recognizer(section.rules, own, section.baggage_key)
         self._section = section
@@ -82,7 +81,7 @@ class ApplicationFinder:
     async def find(
         self, context: RequestContext, path: str, fields: Mapping[str, Any]
     ) -> "FoundApplication":
-        """Return a call with the application that it belongs to.
+        """Return a call with the application to which it belongs.
 
         Args:
             context: Context of the call, with its headers.
@@ -108,7 +107,7 @@ class ApplicationFinder:
                 if harness is None:
                     idle_s = self._section.conversation_idle_s
                     context = replace(context, recognized_by=CONVERSATION, idle_s=idle_s)
-                else:  # a harness nearly always continues: a session's idle time
+                else:  # a call of a harness: nearly always continued, so a session's idle time
                     context = replace(context, recognized_by=harness.name)
                 placed = await self._context_of_conversation(context, conversation)
                 return FoundApplication(placed, conversation, self)
@@ -119,17 +118,17 @@ class ApplicationFinder:
     ) -> RequestContext:
         application_id = found.application_id
         if found.can_have_parent:
-            application_id = await self._root(context, found)
+            application_id = await self._application_of_root(context, found)
         return replace(
             context,
             application_id=application_id,
             application_class=context.application_class or found.application_class,
             recognized_by=found.rule,
-            # The end of a sub-agent does not end its root.
+            # The end of a sub-agent does not end its root session.
             is_final=found.is_final and application_id == found.application_id,
         )
 
-    async def _root(self, context: RequestContext, found: Recognized) -> str:
+    async def _application_of_root(self, context: RequestContext, found: Recognized) -> str:
         """Return the application of a session's root; the directory is called once per session."""
         tenant, namespace = context.tenant, context.namespace
         session = _name(tenant, found.application_id)
@@ -139,7 +138,7 @@ class ApplicationFinder:
         parents = found.parent_application_id
         parent = None if parents is None else _name(tenant, parents)
         own = found.application_id
-        root = await self._ask("claim_session", namespace, session, own, parent, parents)
+        root = await self._call_directory("claim_session", namespace, session, own, parent, parents)
         if root is None:
             return own if parents is None else parents
         self._sessions.add(namespace, session, root)
@@ -150,8 +149,8 @@ class ApplicationFinder:
     ) -> RequestContext:
         known = None
         if beginnings := conversation.beginnings:
-            known = await self._ask("find_conversation", context.namespace, beginnings)
-            if known is None:  # a new scheduler may not have the names yet
+            known = await self._call_directory("find_conversation", context.namespace, beginnings)
+            if known is None:  # a new scheduler may not have these names yet
                 known = next(filter(None, map(self._conversations.find, beginnings)), None)
         return replace(
             context,
@@ -160,38 +159,40 @@ class ApplicationFinder:
         )
 
     async def name_conversation(self, context: RequestContext, names: tuple[Name, ...]) -> None:
-        """Store names by which later calls find this call's application, at every ingress."""
+        """Store names by which any ingress finds this call's application for later calls."""
         assert context.application_id is not None
         for name in names:
             self._conversations.add(context.namespace, name, context.application_id)
-        await self._ask("name_conversation", context.namespace, names, context.application_id)
+        await self._call_directory(
+            "name_conversation", context.namespace, names, context.application_id
+        )
 
-    async def _ask(self, method: str, *arguments: Any) -> str | None:
-        """Call the directory; return None if it does not answer."""
+    async def _call_directory(self, method: str, *arguments: Any) -> str | None:
+        """Call the scheduler's directory; return None if it does not answer."""
         if self._directory is None:
             return None
         try:
             answer: str | None = await self._directory.call(method, *arguments)
         except JustitiaError:
-            return None  # it restarts, and will be sent the names stored here
+            return None  # a restarted scheduler will be sent the names stored here
         return answer
 
     async def tell_new_scheduler(self) -> None:
-        """Send the recently given names to a scheduler that has none."""
+        """Send the recently used names to a scheduler that has none."""
         for tenant, names in (*self._sessions.batches(), *self._conversations.batches()):
-            await self._ask("restore_names", tenant, names)
+            await self._call_directory("restore_names", tenant, names)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundApplication:
-    """A call with its application; reads the answer to name its conversation."""
+    """A call with its application, whose answer gives the conversation its next name."""
 
     context: RequestContext
     _conversation: Conversation | None
     _finder: ApplicationFinder
 
     async def read_answer(self, answer: Answer) -> None:
-        """Name the conversation by a whole answer, before the caller receives it."""
+        """Name the conversation by a whole answer, before the caller receives the answer."""
         status, _, whole = answer
         if self._conversation is not None and status == 200:
             reader = AnswerReader(self._conversation.path, stream=False)
@@ -201,7 +202,7 @@ class FoundApplication:
     def reading(
         self, items: AsyncGenerator[StreamItem], *, stream: bool
     ) -> AsyncGenerator[StreamItem]:
-        """Return the items of an answer; the conversation is named before the last one.
+        """Yield the items of an answer; the conversation is named before the last item.
 
         Args:
             items: (status, headers), then the body; closed at the end.

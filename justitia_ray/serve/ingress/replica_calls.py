@@ -38,32 +38,35 @@ T = TypeVar("T")
 
 Answer = tuple[int, dict[str, str], bytes]
 Head = tuple[int, dict[str, str]]
-"""Status and headers of an answer."""
+"""Status and headers of an HTTP answer."""
 StreamItem = Head | bytes
 
 LEASE_UNUSABLE = (LeaseError, EngineError, ConnectionLost)
-"""Errors after which a call can run again under another lease."""
+"""Errors of a replica call after which the call can run again under another lease."""
 
 _NO_ANSWER = (
     EngineError,
     RayActorError,
     TaskCancelledError,
-    RequestCancelledError,  # the replica was shut down under the call
+    RequestCancelledError,  # the replica was shut down while it ran the call
 )
-"""Errors after which another replica may answer the call."""
+"""Errors of a replica call after which another replica may answer."""
 _HEADERS = {"content-type": "application/json"}
 _NO_HEADERS: Mapping[str, str] = {}
 _UNSCHEDULED_S: Seconds = 30.0
-"""Time limit of a call without a lease, waiting for a replica included (seconds)."""
+"""Time limit of a call without a lease, including the wait for a replica (seconds)."""
 _PATHS_S: Seconds = 2.0
-"""Time limit of a lookup of paths or context, which only spares some requests a wait (seconds)."""
+"""Time limit of a request for a replica's paths or context length (seconds), whose answer spares
+some calls a wait.
+"""
 _AGAIN_S: Seconds = 0.1
 _MOST_DEATHS = 2
-"""Replica processes that may die under a call without a lease before it is refused."""
+"""Number of replica processes that may die under a call without a lease before the call is refused.
+"""
 
 
 class ReplicaCalls:
-    """Calls to the leased or a named replica by connection, and to any replica by Serve handle."""
+    """Calls to a named replica by connection, and to any replica by Ray Serve handle."""
 
     def __init__(self, links: ReplicaLinks, replicas: DeploymentHandle) -> None:
         self.links = links
@@ -94,7 +97,7 @@ class ReplicaCalls:
         resume: Resume | None = None,
         headers: Mapping[str, str] = _NO_HEADERS,
     ) -> AsyncGenerator[Head | Part]:
-        """Yield (status, headers), then the parts of a leased call.
+        """Yield (status, headers), then the parts of a leased call's answer.
 
         Args:
             grant: The lease.
@@ -119,7 +122,7 @@ class ReplicaCalls:
                     yield joined(items) if len(items) > 1 else items[0]
 
     def abandon(self, grant: Grant) -> None:
-        """Fail a leased call with `LeaseSuperseded`, and make the replica stop it."""
+        """End a leased call with `LeaseSuperseded`, and make the replica stop it."""
         error = LeaseSuperseded(grant.lease_id, grant.replica_id)
         self.links.abandon(grant.replica_id, grant.lease_id, error)
 
@@ -130,42 +133,42 @@ class ReplicaCalls:
             NoReplicaAnswers: If no replica answers in time, or two replica processes died under the
                 call.
         """
-        answer: Answer = await self._ask_any(
+        answer: Answer = await self._call_any_replica(
             _UNSCHEDULED_S, "aside", path, _HEADERS, body, most_deaths=_MOST_DEATHS
         )
         return answer
 
     async def paths(self) -> frozenset[str]:
-        """Return the paths that the engines serve, as reported by any replica.
+        """Return the paths that the engines serve, as any replica reports them.
 
         Raises:
             NoReplicaAnswers: If no replica answers in time.
         """
-        answer: frozenset[str] = await self._ask_any(_PATHS_S, "paths")
+        answer: frozenset[str] = await self._call_any_replica(_PATHS_S, "paths")
         return answer
 
     async def context(self) -> Tokens:
-        """Return the context length of the engines (tokens), as reported by any replica.
+        """Return the context length of the engines (tokens), as any replica reports it.
 
         Raises:
             NoReplicaAnswers: If no replica answers in time.
         """
-        answer: Tokens = await self._ask_any(_PATHS_S, "context")
+        answer: Tokens = await self._call_any_replica(_PATHS_S, "context")
         return answer
 
     async def cache_block(self) -> Tokens:
-        """Return the block size of the engines' prefix caches (tokens); 0: they have no cache.
+        """Return the block size of the engines' prefix caches (tokens); 0: without prefix cache.
 
         Raises:
             NoReplicaAnswers: If no replica answers in time.
         """
-        answer: Tokens = await self._ask_any(_PATHS_S, "cache_block")
+        answer: Tokens = await self._call_any_replica(_PATHS_S, "cache_block")
         return answer
 
-    async def _ask_any(
+    async def _call_any_replica(
         self, within_s: Seconds, method: str, *arguments: Any, most_deaths: float = math.inf
     ) -> Any:
-        """Return the answer of any replica that Serve chooses; if it dies, call another one.
+        """Return the answer of any replica that Serve chooses; if it dies, call another replica.
 
         The call itself may have killed it, so at most `most_deaths` replicas are tried. The cause
         may also be a drain, a lost node or a kill; Ray reports all of these alike, so the caller is
@@ -213,12 +216,12 @@ class ReplicaCalls:
 
 
 def in_fresh_context(work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Run a coroutine in a task that does not inherit the context of the current request."""
+    """Run a coroutine in a task that does not inherit the current request's context."""
     return asyncio.get_running_loop().create_task(work, context=contextvars.Context())
 
 
 async def call_remote(handle: DeploymentHandle, method: str, *arguments: Any) -> Any:
-    """Call a deployment's method in a fresh context and return the answer."""
+    """Call a deployment's method without the current request's context; return the answer."""
 
     async def call() -> Any:
         return await getattr(handle, method).remote(*arguments)
@@ -227,7 +230,7 @@ async def call_remote(handle: DeploymentHandle, method: str, *arguments: Any) ->
 
 
 async def end_task(task: "asyncio.Future[Any]") -> None:
-    """Cancel a task and wait for its end; its result or error is ignored."""
+    """Cancel a task and wait for its end; the task's result or error is ignored."""
     task.cancel()
     with suppress(asyncio.CancelledError, Exception):
         await task

@@ -10,41 +10,40 @@ from justitia_ray.units import ReplicaId, Seconds
 
 _PAUSE_S: Seconds = 0.1
 LONGEST_PAUSE_S: Seconds = 5.0
-"""Longest pause before a lost or failed connection is opened again (seconds)."""
+"""Longest pause before a lost or failed connection to a replica is opened again (seconds)."""
 _MOST_KNOWN = 4096
-"""Maximum addresses kept, as replicas start and stop."""
+"""Maximum number of replica addresses kept, as replicas start and stop."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """Address and connection of a replica, and the time before which it is not reopened."""
+    """Address and connection of a replica, and the time before which no connection is tried."""
 
     address: str
     link: Link | None = None
-    """The connection, which may be lost; None: none is open."""
+    """The connection to the replica, which may be lost; None: no connection is open."""
     opening: asyncio.Task[Link] | None = None
-    """Task that is opening the connection."""
+    """Task that is opening the connection to the replica."""
     pause_s: Seconds = _PAUSE_S
-    """Pause after the next failure (seconds)."""
+    """Pause after the next failed connection (seconds)."""
     not_before: Seconds = 0.0
-    """Time before which no attempt is made (loop clock, seconds)."""
+    """Time before which no connection is tried (loop clock, seconds)."""
 
     def pause(self) -> None:
-        """Start a pause; the next one is twice as long."""
+        """Start a pause after a failed connection; the next pause is twice as long."""
         self.not_before = asyncio.get_running_loop().time() + self.pause_s
         self.pause_s = min(LONGEST_PAUSE_S, 2 * self.pause_s)
 
 
 class ReplicaLinks:
-    """Connections to replicas, one each; a lost connection is no sign of a lost replica."""
+    """Connections to replicas, one to each; a lost connection is no sign of a lost replica.
+
+    Args:
+        dial: Opens a connection to an address, at which the process with the given name
+            listens.
+    """
 
     def __init__(self, dial: Callable[[str, str], Awaitable[Link]]) -> None:
-        """Create the table without connections.
-
-        Args:
-            dial: Opens a connection to an address, at which the process with the given name
-                listens.
-        """
         self._dial = dial
         self._known: dict[ReplicaId, _Known] = {}
 
@@ -85,7 +84,7 @@ class ReplicaLinks:
             known.link.abandon(first, error)
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections to replicas."""
         closing = list(self._known.values())
         self._known.clear()
         for known in closing:

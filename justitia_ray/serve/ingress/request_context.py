@@ -30,11 +30,11 @@ IDENTIFYING = tuple(
         DEADLINE_HEADER,
     )
 )
-"""Headers that name tenant, application and deadline of a call: each may appear once."""
+"""Headers that name the tenant, application or deadline of a call; each may appear once."""
 _SECONDS = re.compile(r"[0-9]{1,9}(\.[0-9]{1,6})?")
 _COUNT = re.compile(r"[0-9]{1,9}")
 MAX_DEADLINE_S: Seconds = 604_800.0
-"""Largest deadline (seconds): a week, longer than any wait."""
+"""Largest allowed deadline of a call (seconds): a week, longer than any wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,27 +44,29 @@ class RequestContext:
     identity: Identity
     named_tenant: str | None = None
     application_id: str | None = None
-    """Application id from the header, unique within the tenant; None: the header is absent."""
+    """Application id from the request's header, unique within the tenant; None: the header is
+    absent.
+    """
     application_class: str | None = None
     idempotency_key: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
-    """Request headers with a value, by name in lower case."""
+    """Non-empty request headers, by name in lower case."""
     recognized_by: str = ""
-    """Rule that recognized the application (`recognition`); empty: none did."""
+    """Rule that recognized the application (see `recognition`); empty: no rule did."""
     begins_conversation: bool = False
-    """Whether the call opens an application by starting a conversation."""
+    """Whether the call opens an application because it starts a conversation."""
     idle_s: Seconds | None = None
-    """Idle time after which the application ends (seconds); None: the configured one."""
+    """Idle time after which the call's application ends (seconds); None: the configured time."""
     is_final: bool = False
     """Whether the application is closed after this call."""
     tier: str = DEFAULT_TIER
     """Service tier of the call; effective only if the call opens its application."""
     named_deadline: str | None = None
-    """Unparsed value of the deadline header; None: the header is absent."""
+    """Unparsed value of the request's deadline header; None: the header is absent."""
 
     @property
     def deadline_s(self) -> Seconds | None:
-        """Longest time that the call may wait for its first lease (seconds); None: not given.
+        """Longest time that the call may wait for its first lease (s); None: no header sets it.
 
         Raises:
             RequestError: If the header is malformed or out of range.
@@ -82,7 +84,7 @@ class RequestContext:
 
     @property
     def keepalive(self) -> Keepalive | None:
-        """Form of keepalives that the call requests; None: not given.
+        """Form of keepalives that the call's headers request; None: no header does.
 
         Raises:
             RequestError: If the header names no known form.
@@ -101,13 +103,13 @@ class RequestContext:
 
     @property
     def is_retry(self) -> bool | None:
-        """Whether the caller marked the call as a retry; None: it did not say."""
+        """Whether the caller marked the call as a retry; None: the header is absent."""
         said = self.headers.get(RETRY_COUNT_HEADER, "")
         return int(said) > 0 if _COUNT.fullmatch(said) else None
 
     @property
     def tenant(self) -> str:
-        """Tenant that the call is for.
+        """Tenant to which the call belongs.
 
         Raises:
             Forbidden: If the credential does not cover the named tenant.
@@ -117,7 +119,7 @@ class RequestContext:
 
     @property
     def body_holder(self) -> str:
-        """Name under which the memory of the call's body is counted while it arrives.
+        """Name under which the memory of the call's body is counted while the body arrives.
 
         It is the tenant, if that is known from headers or credential; otherwise the credential,
         because a gateway may name the tenant in the body.
@@ -132,7 +134,7 @@ class RequestContext:
 
     @property
     def namespace(self) -> str:
-        """Tenant whose quota of stored names the call uses, see `Identity.namespace_of`.
+        """Tenant whose quota of stored names the call uses; see `Identity.namespace_of`.
 
         Raises:
             Forbidden: As `tenant`.
@@ -141,7 +143,7 @@ class RequestContext:
         return self.identity.namespace_of(self.tenant)
 
     def tenant_or(self, named: str | None) -> str:
-        """Return the tenant that the call is for, from its header or its body.
+        """Return the tenant to which the call belongs, from its header or its body.
 
         Raises:
             Forbidden: As `tenant`.
@@ -156,7 +158,7 @@ class RequestContext:
         )
 
     def key_of(self, application_id: str) -> ApplicationId:
-        """Return the key of an application that a path names, by its id or by its key.
+        """Return the key of the application that a path names by its id or by its key.
 
         An operator may name any tenant's application, other callers only their tenant's.
 
@@ -185,7 +187,7 @@ class RequestContext:
 
 
 def read_context(identity: Identity, headers: Iterable[tuple[bytes, bytes]]) -> RequestContext:
-    """Return the context of a request.
+    """Return the context of a request, from its headers.
 
     Args:
         identity: Identity of the caller.
@@ -204,5 +206,5 @@ def read_context(identity: Identity, headers: Iterable[tuple[bytes, bytes]]) -> 
 
 
 def unknown_application(application_id: str) -> UnknownApplication:
-    """Return the error of a call for an application that is not open, or not the caller's."""
+    """Return the error for an application that is not open, or not the caller's."""
     return UnknownApplication(f"application {shown_short(application_id)} is not open")

@@ -24,40 +24,51 @@ from justitia_ray.units import Epoch, IngressId, RequestId, Seconds
 logger = logging.getLogger("ray.serve")
 
 BATCH = 500
-"""Maximum submissions of one call: they block the scheduler for 0.1 s. In one call, the 20,000 that
-a new leader may be sent would block it until its connections time out."""
+"""Maximum number of submissions of one call: they block the scheduler for 0.1 s. In one call, the
+20,000 that a new leader may be sent would block it until its connections time out.
+"""
 _RETRY_S: Seconds = 0.2
-"""Pause before a failed call is repeated."""
+"""Pause before a failed call to the scheduler is repeated (seconds)."""
 _PREPARED_WITHIN_S: Seconds = 5.0
-"""Longest time that submissions wait for a new leader to receive its settings (seconds)."""
+"""Longest time that submissions wait until a new leader has received its settings (seconds)."""
 _GIVE_UP_S: Seconds = 10.0
-"""Time for which a scheduler may answer that another one leads, before it is given up: the handle
-does not find its successor (seconds)."""
+"""Time for which a scheduler may answer that another scheduler leads before its callers are refused
+(seconds): the actor handle does not find that other scheduler.
+"""
 
 
 class _Terms(NamedTuple):
-    """The ingress id and the epoch that a call was made with."""
+    """Ingress id and epoch with which a call to the scheduler was made."""
 
     ingress_id: IngressId
     epoch: Epoch
 
 
 class Answer(NamedTuple):
-    """The result of a call to the scheduler, for the queue client."""
+    """Result of a call to the scheduler, for the queue client."""
 
     accepted: bool = False
     """Whether the scheduler accepted the call."""
     mail: IngressMail | None = None
-    """The scheduler's answer; None if there is none, or if its terms have changed since the call.
+    """Answer of the scheduler; None without an answer, or if ingress id or epoch have changed since
+    the call.
     """
     messages: Sequence[IngressMessage] = ()
-    """The messages in the answer that were not in an earlier one."""
+    """Messages in the answer that were not in an earlier answer."""
     given_up: bool = False
-    """Whether the call failed because no scheduler has led for the session's whole time limit."""
+    """Whether the call failed because no scheduler has led for longer than `_GIVE_UP_S`."""
 
 
 class SchedulerSession:
-    """Sends submissions in batches, and returns each message of the scheduler once."""
+    """Sends submissions to a scheduler in batches, and yields each of its messages once.
+
+    Args:
+        scheduler: Link to the scheduler.
+        pending: Inferences and applications to submit again to a scheduler without state.
+        on_new_epoch: Run when another scheduler has become leader, before anything is submitted
+            to it: without stored settings it has no quotas until it receives them.
+        submit_interval_s: Minimum time between two batches of submissions.
+    """
 
     def __init__(
         self,
@@ -66,39 +77,32 @@ class SchedulerSession:
         on_new_epoch: Callable[[], Coroutine[Any, Any, None]],
         submit_interval_s: Seconds,
     ) -> None:
-        """Create the session; iterating over `batches` and `polls` makes the calls.
-
-        Args:
-            scheduler: Link to the scheduler.
-            pending: Inferences and applications to submit again to a scheduler without state.
-            on_new_epoch: Run when another scheduler has become leader, before anything is submitted
-                to it: without stored settings it has no quotas until it receives them.
-            submit_interval_s: Minimum time between two batches of submissions.
-        """
         self.ingress_id = _new_ingress_id()
-        """Id of this ingress at the scheduler; replaced after the scheduler has expired it."""
+        """Id of this ingress at the scheduler; replaced after the scheduler has expired the old id.
+        """
         self.epoch: Epoch = 0
-        """Highest epoch that a scheduler has reported; 0 before."""
+        """Highest epoch that a scheduler has reported; 0 before any report."""
         self._scheduler = scheduler
         self._pending = pending
         self._on_new_epoch = on_new_epoch
         self._superseded_at: Seconds | None = None
-        """Time since which the scheduler answers that another one leads (loop clock); None: it
-        leads."""
+        """Time since which the scheduler answers that another scheduler leads (loop clock); None:
+        it leads.
+        """
         self._submit_interval_s = submit_interval_s
         self._cursor = Cursor()
         self._unsent: list[Submission] = []
         self._has_unsent = asyncio.Event()
         self.configured_epoch: Epoch = 0
-        """Epoch of the scheduler that last received the settings; 0 before."""
+        """Epoch of the scheduler that last received the settings; 0 before any scheduler did."""
         self._is_prepared = asyncio.Event()
-        """Set unless submissions wait for a new leader to receive its settings."""
+        """Event that is set unless submissions wait for a new leader to receive its settings."""
         self._is_prepared.set()
         self._announcing: set[asyncio.Task[None]] = set()
-        """Tasks that run `on_new_epoch`."""
+        """Tasks that run the callback `on_new_epoch`."""
 
     async def stop(self) -> None:
-        """Stop announcing new epochs."""
+        """Stop running `on_new_epoch` for new epochs."""
         tasks = list(self._announcing)
         for task in tasks:
             task.cancel()
@@ -112,7 +116,7 @@ class SchedulerSession:
     # --- single calls
 
     async def open_application(self, arrival: ApplicationArrived) -> Opened:
-        """Open an application; the call is repeated while the scheduler restarts.
+        """Open an application at the scheduler; repeat the call while the scheduler restarts.
 
         Raises:
             AdmissionError: If the scheduler no longer leads, or did not receive its settings in
@@ -146,14 +150,14 @@ class SchedulerSession:
             except JustitiaError as error:
                 answer = self._note_failure("refuse_lease", error)
                 if self._is_given_up():
-                    return True, answer  # all pending inferences are refused
+                    return True, answer  # all pending inferences are refused in any case
                 await asyncio.sleep(_RETRY_S)
             else:
-                # If the terms changed, the inference was resubmitted with everything else.
+                # If epoch or ingress id changed, the inference was resubmitted with all others.
                 return still_waits or self._present_terms != asked, answer
 
     async def _read_reason(self, asked: _Terms) -> Answer:
-        """Read the mail now: an inference that ended by a refusal must not run again.
+        """Fetch messages now, because an inference that ended by a refusal must not run again.
 
         Example: its application was cancelled. The replica then aborts it, and the replica's answer
         may arrive before the scheduler's refusal.
@@ -164,7 +168,7 @@ class SchedulerSession:
     # --- batches and mail
 
     async def batches(self) -> AsyncGenerator[Answer]:
-        """Send submissions in batches, and yield the answer to each.
+        """Send submissions in batches, and yield the answer to each batch.
 
         Submissions that are queued during a call go into the next batch.
         """
@@ -186,10 +190,10 @@ class SchedulerSession:
                 await self._requeue_batch(batch, asked)
 
     async def _requeue_batch(self, batch: list[Submission], asked: _Terms) -> None:
-        """Queue a failed batch again, unless everything pending was queued again meanwhile."""
+        """Queue a failed batch again, unless everything pending was queued again since."""
         if self._present_terms == asked:
             if self._is_given_up():
-                # Everything pending is submitted again if there ever is another leader.
+                # Everything pending is submitted again if another scheduler becomes leader.
                 batch = self._pending.closings_elsewhere(batch)
             self._unsent = batch + self._unsent
             await asyncio.sleep(_RETRY_S)
@@ -207,7 +211,7 @@ class SchedulerSession:
                 await asyncio.sleep(_RETRY_S)  # the call failed, or a lower epoch answered
 
     async def _call_scheduler(self, method: str, *arguments: tuple[Submission, ...]) -> Answer:
-        """Call the scheduler and read its answer."""
+        """Call the scheduler and process its answer."""
         asked = self._present_terms
         try:
             mail: IngressMail = await self._scheduler.call(
@@ -223,7 +227,7 @@ class SchedulerSession:
         return _Terms(self.ingress_id, self.epoch)
 
     def _read_answer(self, mail: IngressMail, asked: _Terms) -> Answer:
-        """Apply the epoch or ingress id of an answer; return its mail and new messages."""
+        """Apply the epoch or ingress id in an answer; return its mail and new messages."""
         self._superseded_at = None
         if mail.epoch != asked.epoch:
             self._take_epoch(mail)
@@ -255,13 +259,13 @@ class SchedulerSession:
             task.add_done_callback(self._announcing.discard)
 
     async def _announce_epoch(self, epoch: Epoch) -> None:
-        """Run `on_new_epoch`, again if it fails; submissions wait for the first run only."""
+        """Run `on_new_epoch` until it succeeds; submissions wait for the first run only."""
         while epoch == self.epoch:
             try:
                 await self._on_new_epoch()
                 return
             except (RayError, ConnectionLost) as error:
-                self._note_failure("on_new_epoch", error)  # a later call to the scheduler gives up
+                self._note_failure("on_new_epoch", error)
             finally:
                 if epoch == self.epoch:
                     self._is_prepared.set()
@@ -283,7 +287,7 @@ class SchedulerSession:
     # --- calls that fail
 
     def _note_failure(self, call: str, error: Exception) -> Answer:
-        """Log a failed call, unless the scheduler is only being restarted; return its result."""
+        """Log a failed call, unless the scheduler is only restarting; return the call's result."""
         if isinstance(error, SchedulerSuperseded):
             if self._superseded_at is None:
                 self._superseded_at = asyncio.get_running_loop().time()
@@ -291,13 +295,13 @@ class SchedulerSession:
             elif self._is_given_up():
                 return Answer(given_up=True)
         elif isinstance(error, RayActorError | ConnectionLost):
-            self._superseded_at = None  # another scheduler may answer next
+            self._superseded_at = None  # another scheduler may answer the next call
         else:
             log_event(logger, logging.ERROR, "scheduler.call_failed", call=call, reason=str(error))
         return Answer()
 
     def _is_given_up(self) -> bool:
-        """Return whether the scheduler has answered for too long that another one leads."""
+        """Return whether the scheduler has answered for too long that another scheduler leads."""
         since, now = self._superseded_at, asyncio.get_running_loop().time()
         return since is not None and now - since >= _GIVE_UP_S
 

@@ -7,14 +7,14 @@ from justitia_ray.protocol.inspection import DeploymentFacts
 from justitia_ray.units import Seconds
 
 Details = Mapping[str, Any]
-"""A part of Serve's details, as JSON."""
+"""Part of Ray Serve's details, as JSON."""
 
 _REASON_CHARACTERS = 300
 _STARTING = ("STARTING", "RECOVERING")
 
 
 def failure(deployment: Details) -> str | None:
-    """Return the reason that Serve reports for a deployment that does not start; None without one.
+    """Return why a deployment does not start, as Ray Serve reports it; None without a failure.
 
     While Serve retries, or after it has stopped an update, only the message shows the failure.
     """
@@ -28,7 +28,7 @@ def failure(deployment: Details) -> str | None:
 def deployment_facts(
     deployment: Details, nodes: Sequence[Details], deployed_at: float, now: float
 ) -> DeploymentFacts:
-    """Return the facts of a deployment.
+    """Return a deployment's replica counts, failures and longest start for an inspection.
 
     Args:
         deployment: Serve's details of it.
@@ -41,7 +41,7 @@ def deployment_facts(
     waiting = [replica for replica in starting if not replica.get("node_ip")]
     running = [replica for replica in replicas if replica["state"] == "RUNNING"]
     needs = {k: v for k, v in deployment.get("required_resources", {}).items() if v}
-    # A replica that was started after the deployment and is gone before it is complete has failed.
+    # A replica that has gone before it was complete has failed to start.
     failed = [
         replica
         for replica in deployment.get("recent_dead_replicas", [])
@@ -69,7 +69,7 @@ def deployment_facts(
 
 
 def _longest_start(replicas: Sequence[Details], now: float) -> Seconds:
-    """Return the time since the first of these replicas was started; 0 if none was."""
+    """Return the time since the first of these replicas was started; 0 without replicas."""
     begun = [replica["start_time_s"] for replica in replicas if replica["start_time_s"]]
     return max(0.0, now - min(begun)) if begun else 0.0
 

@@ -28,12 +28,12 @@ from justitia_ray.units import ApplicationId, KvTokenTime, Seconds, Tokens, Virt
 DEFAULT_CLASS = "default"
 
 _MAX_CHARACTERS = 16 * 2**20
-"""Maximum characters of all cached inputs, some tens of MB; the oldest are dropped first."""
+"""Maximum characters of all cached inputs, some tens of MB; the oldest inputs are dropped first."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationSpec:
-    """An application as its caller specifies it.
+    """An application as its caller specifies it: class, input, tenant, weight and limits.
 
     Raises:
         RequestError: If an id, a class or a tenant is malformed.
@@ -46,14 +46,16 @@ class ApplicationSpec:
     application_id: str = field(default_factory=lambda: f"app-{uuid.uuid4().hex}")
     """Id of the application within its tenant."""
     recognized_by: str = ""
-    """Name of the rule that recognized the application (`recognition`); empty: none did."""
+    """Name of the rule that recognized the application (see `recognition`); empty: no rule did."""
     idle_s: Seconds | None = None
-    """Idle time after which the application ends (seconds); None: the configured one."""
+    """Idle time after which the application ends (seconds); None: the configured time."""
     deadline_s: Seconds | None = None
-    """Longest wait of each of its inferences for a lease (seconds); None: the configured one."""
+    """Longest wait of each inference of the application for a lease (seconds); None: the configured
+    time.
+    """
     tier: str = DEFAULT_TIER
     is_retry: bool | None = None
-    """Whether the caller marked the request as a retry; None: it did not say."""
+    """Whether the caller marked the request as a retry; None: the header is absent."""
 
     def __post_init__(self) -> None:
         if not PLAIN_ID.fullmatch(self.application_id):
@@ -72,23 +74,21 @@ class ApplicationSpec:
 
 
 class ApplicationSpecCache:
-    """Cache of the specs of open applications, for opening them in other models' queues later.
+    """Cache of the specs of open applications, to open them in other models' queues later.
 
     An application is opened in each model's queue by its first inference there, whose headers name
     class and tenant at most. Only the ingress process that opened the application has its input and
     weight; other processes use the headers alone. A spec expires when it is not looked up.
+
+    Args:
+        idle_s: Time without a lookup after which a spec expires, as its application does.
+        max_specs: Maximum number of specs; beyond it the oldest are dropped.
+        max_characters: Maximum total characters of their inputs.
     """
 
     def __init__(
         self, idle_s: Seconds, max_specs: int, *, max_characters: int = _MAX_CHARACTERS
     ) -> None:
-        """Create an empty cache.
-
-        Args:
-            idle_s: Time without a lookup after which a spec expires, as its application does.
-            max_specs: Maximum number of specs; beyond it the oldest are dropped.
-            max_characters: Maximum total characters of their inputs.
-        """
         self._idle_s = idle_s
         self._max_specs = max_specs
         self._max_characters = max_characters
@@ -96,7 +96,7 @@ class ApplicationSpecCache:
         self._kept: OrderedDict[ApplicationId, tuple[ApplicationSpec, Seconds]] = OrderedDict()
 
     def add_spec(self, spec: ApplicationSpec, now: Seconds) -> None:
-        """Cache a spec, unless the application has one already; an over-long input is left out."""
+        """Cache the spec of an application that has none; an over-long input is left out."""
         if len(spec.input) > self._max_characters:
             spec = replace(spec, input="")
         if self.find_spec(spec.key, now) is None:
@@ -106,7 +106,7 @@ class ApplicationSpecCache:
                 self.drop_spec(next(iter(self._kept)))
 
     def find_spec(self, application_id: ApplicationId, now: Seconds) -> ApplicationSpec | None:
-        """Return an application's cached spec, or None; the lookup keeps it for `idle_s` more."""
+        """Return an application's cached spec, or None; a lookup keeps it for `idle_s` more."""
         self._drop_idle(now)
         found = self._kept.get(application_id)
         if found is None:
@@ -116,7 +116,7 @@ class ApplicationSpecCache:
         return found[0]
 
     def drop_spec(self, application_id: ApplicationId) -> bool:
-        """Drop an application's spec; return whether it was cached."""
+        """Drop the cached spec of an application; return whether it was cached."""
         found = self._kept.pop(application_id, None)
         if found is None:
             return False
@@ -150,7 +150,6 @@ class Submitter:
         specs: ApplicationSpecCache,
         metrics: IngressMetrics | None,
     ) -> None:
-        """Create the submitter of one model; `Gateway` documents the arguments."""
         self.tenant_weights: Mapping[str, float] = {}
         self.tenants = TenantTree()
         self._queue = queue
@@ -163,7 +162,7 @@ class Submitter:
     async def open_application(
         self, spec: ApplicationSpec
     ) -> tuple[ApplicationArrived, VirtualTime]:
-        """Open an application, or find it open; return its arrival event and its tag.
+        """Open an application if it is not open; return its arrival event and its tag.
 
         Raises:
             TooManyApplications: If there is no room for the application.
@@ -319,7 +318,8 @@ class Submitter:
             elsewhere = self._specs.find_spec(spec.key, asyncio.get_running_loop().time())
         if elsewhere is not None:
             arrival, summary, source = await self._predict_application(elsewhere, None, None)
-            arrival = replace(arrival, reopens=True)  # a call opened it for every model
+            # A call has opened the application at every model.
+            arrival = replace(arrival, reopens=True)
         else:
             if named_class is None:
                 estimate = self._estimates.classes.estimate(DEFAULT_CLASS, size.total_tokens, most)
@@ -327,7 +327,7 @@ class Submitter:
             arrival, summary, source = await self._predict_application(
                 spec, size.total_tokens, most
             )
-        # Another inference may have opened it meanwhile: the first input stays.
+        # Another inference may have opened the application meanwhile: the first input stays.
         if arrival.application_id not in self._queue.pending.applications:
             self._estimates.inputs.keep_input(arrival.application_id, summary)
         return arrival, source
@@ -335,7 +335,7 @@ class Submitter:
     async def _predict_application(
         self, spec: ApplicationSpec, input_tokens: Tokens | None, max_tokens: Tokens | None
     ) -> tuple[ApplicationArrived, InputSummary, Source]:
-        """Return an application with its predicted cost, its input's summary and the source.
+        """Return an application with predicted cost, input summary and estimate's source.
 
         Args:
             spec: The application.

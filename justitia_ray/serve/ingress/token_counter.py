@@ -12,11 +12,19 @@ from justitia_ray.units import Tokens
 T = TypeVar("T")
 
 _INLINE_CHARACTERS = 2_000
-"""Shorter bodies are counted on the event loop, which is faster than a switch to a thread."""
+"""Maximum characters of bodies that are counted on the event loop, which is faster than a switch to
+a thread.
+"""
 
 
 class TokenCounter:
-    """Counts the prompt tokens of a model's requests."""
+    """Counts the prompt tokens of one model's requests.
+
+    Args:
+        count: Counts a prompt of a request as the model's engine will.
+        threads: Count long prompts, for all models of the process; None: separate threads.
+        names: Names the prefixes of prompts; None: they get no names.
+    """
 
     def __init__(
         self,
@@ -24,19 +32,12 @@ class TokenCounter:
         threads: FairThreads | None = None,
         names: PrefixNames | None = None,
     ) -> None:
-        """Create the counter.
-
-        Args:
-            count: Counts a prompt of a request as the model's engine will.
-            threads: Count long prompts, for all models of the process; None: separate threads.
-            names: Names the prefixes of prompts; None: they get no names.
-        """
         self.names = names
         self._count = count
         self._threads = threads or FairThreads()
 
     def note_blocks(self, block_size: Tokens) -> None:
-        """Store the block size of the engines' prefix caches (tokens); 0: they have no cache."""
+        """Store the block size of the engines' prefix caches (tokens); 0: without prefix cache."""
         if self.names is not None:
             self.names.block_size = block_size
 
@@ -59,7 +60,7 @@ class TokenCounter:
         )
 
     async def text_tokens(self, text: str, tenant: str) -> Tokens:
-        """Return the number of tokens of a text, counted in a tenant's turn."""
+        """Return the number of tokens of a text, counted in a turn of its tenant."""
         if not text:
             return 0
         counting = self._count(text, InferenceBody({"prompt": text}, [text]), None)
@@ -100,5 +101,5 @@ class TokenCounter:
         return PromptSize(len(body.prompts), sum(counts), max(counts), is_exact, prefixes, copies)
 
     def close(self) -> None:
-        """Shut the threads down."""
+        """Shut the counting threads down."""
         self._threads.close()

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Place(Generic[T]):
-    """Node of the tree of waiting calls: a tenant, or below it a single call."""
+    """Node of the tree of waiting calls: a tenant, or a leaf for a single call."""
 
     __slots__ = ("children", "item", "members", "name", "now", "parent", "tag", "waiting")
 
@@ -30,10 +30,10 @@ class Place(Generic[T]):
         """Number of calls below this node that have not left."""
         self.children: dict[str, Place[T]] = {}
         self.waiting: dict[Place[T], None] = {}
-        """Children that have a waiting call, in order of arrival."""
+        """Children of this node with a waiting call, in order of arrival."""
 
     def up(self) -> "Iterator[tuple[Place[T], Place[T]]]":
-        """Yield each node from here to the top, with its parent."""
+        """Yield each node from this node to the root, with its parent."""
         node = self
         while node.parent is not None:
             yield node, node.parent
@@ -41,7 +41,7 @@ class Place(Generic[T]):
 
 
 class Turns(Generic[T]):
-    """Waiting calls in fair order."""
+    """Waiting calls of tenants in fair order, by start tags."""
 
     def __init__(self) -> None:
         self._root: Place[T] = Place(None, "")
@@ -50,7 +50,7 @@ class Turns(Generic[T]):
         return bool(self._root.waiting)
 
     def join(self, tenant: str, item: T) -> Place[T]:
-        """Queue a tenant's call and return its place; the caller must `leave` it at its end."""
+        """Add a tenant's call and return its place; the caller must `leave` when the call ends."""
         node = self._root
         for name in ancestors(tenant):
             child = node.children.get(name)
@@ -65,7 +65,7 @@ class Turns(Generic[T]):
         return place
 
     def line_up(self, place: Place[T]) -> None:
-        """Queue a call that was taken for another turn."""
+        """Queue a call, which has had a turn, for another turn."""
         for node, parent in place.up():
             if node in parent.waiting:
                 return
@@ -73,7 +73,7 @@ class Turns(Generic[T]):
             parent.waiting[node] = None
 
     def first(self) -> Place[T] | None:
-        """Return the next call; None if none waits."""
+        """Return the call whose turn is next; None if no call waits."""
         node = self._root
         if not node.waiting:
             return None
@@ -82,13 +82,13 @@ class Turns(Generic[T]):
         return node
 
     def take(self, place: Place[T]) -> None:
-        """Remove a call from the waiting ones, for its turn."""
+        """Remove a call from the waiting calls, because its turn begins."""
         for node, parent in place.up():
             parent.now = max(parent.now, node.tag)
         self._remove_from_waiting(place)
 
     def charge(self, place: Place[T], cost: float) -> None:
-        """Charge a call and its tenants for the cost of its turn."""
+        """Charge a call and its tenants for the cost of the call's turn."""
         for node, _ in place.up():
             node.tag += cost
 

@@ -16,10 +16,10 @@ from justitia_ray.units import ApplicationId, LeaseId, RequestId, Seconds
 
 _KEPT_S: Seconds = 60.0
 """Longest time that an answering scheduler may leave an end unstored (seconds). Replicas report
-their ends of this period to a new leader, too; the tokens of an inference are known only from them.
+their ends of this period to a new leader as well: only they know the tokens of an inference.
 """
 _MOST = 20_000
-"""Maximum kept inferences, and applications; the oldest are dropped first."""
+"""Maximum number of kept inferences, and of kept applications; the oldest are dropped first."""
 
 
 _Item = TypeVar("_Item", InferenceSubmitted, ApplicationArrived)
@@ -31,7 +31,7 @@ class _End(NamedTuple, Generic[_Item]):
 
 
 class UnstoredEnds:
-    """Ended inferences and applications that are not known to be stored as ended."""
+    """Ended inferences and applications whose end the scheduler may not have stored."""
 
     def __init__(self) -> None:
         self._inferences: OrderedDict[RequestId, _End[InferenceSubmitted]] = OrderedDict()
@@ -40,7 +40,7 @@ class UnstoredEnds:
     def add_inference(
         self, item: InferenceSubmitted, lease_id: LeaseId, outcome: Outcome, now: Seconds
     ) -> None:
-        """Store the end of an inference, unless it has been counted.
+        """Keep the end of an inference, unless the scheduler has already counted it.
 
         Args:
             item: The inference as it was submitted.
@@ -65,14 +65,14 @@ class UnstoredEnds:
             self._applications.pop(application_id, None)
 
     def drop_old(self, now: Seconds) -> None:
-        """Drop ends that were kept for too long; call it when a scheduler answers."""
+        """Drop ends that were kept for too long; called when a scheduler answers."""
         ends: OrderedDict[str, _End[Any]]
         for ends in (self._inferences, self._applications):
             while ends and next(iter(ends.values())).at < now - _KEPT_S:
                 ends.popitem(last=False)
 
     def clear(self) -> None:
-        """Drop all ends."""
+        """Drop all kept ends."""
         self._inferences.clear()
         self._applications.clear()
 

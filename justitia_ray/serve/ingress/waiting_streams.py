@@ -12,18 +12,20 @@ from justitia_ray.errors import JustitiaError
 from justitia_ray.units import ApplicationId, Seconds
 
 KEEPALIVE = b": waiting\n\n"
-"""Comment of a stream without an outlook."""
+"""Keepalive comment of a waiting stream about whose application nothing is known."""
 MOST_ASKED = 256
-"""Maximum applications in one query to the scheduler; the others are in the next one."""
+"""Maximum number of applications in one request for outlooks; further ones are in the next request.
+"""
 ANSWER_S: Seconds = 0.5
-"""Longest wait for the scheduler's answer: a comment is due, and proxies wait for it (seconds)."""
+"""Longest wait for the scheduler's outlooks (seconds): a keepalive is due, and proxies wait for it.
+"""
 
 _MOST_EARLY_S: Seconds = 1.0
 _EARLY = 0.2
 
 
 def silence_s(keepalive_s: Seconds) -> Seconds:
-    """Return the silence after which to prepare a keepalive that must come within `keepalive_s`.
+    """Return the silence after which a keepalive must be prepared to come within `keepalive_s`.
 
     A part of the rest is for the scheduler's answer, a part for a busy event loop.
     """
@@ -31,11 +33,11 @@ def silence_s(keepalive_s: Seconds) -> Seconds:
 
 
 Ask = Callable[[tuple[ApplicationId, ...]], Awaitable[Mapping[str, Any]]]
-"""Coroutine function that returns outlooks of applications, as JSON of `core.outlook`."""
+"""Coroutine function that returns the outlooks of applications, as JSON of `core.outlook`."""
 
 
 class Wait(Protocol):
-    """The wait of a stream for leases, during one or several periods."""
+    """Wait of a stream for its leases, during one or several periods."""
 
     def begin(self) -> None:
         """Note that the stream waits from now on."""
@@ -48,21 +50,21 @@ class Wait(Protocol):
 
 
 class PlainWait:
-    """Wait of a stream without an outlook."""
+    """Wait of a stream whose keepalives do not describe the queue."""
 
     def begin(self) -> None:
-        """Do nothing: the comment never changes."""
+        """Do nothing: the keepalive comment never changes."""
 
     def end(self) -> None:
-        """Do nothing: the comment never changes."""
+        """Do nothing: the keepalive comment never changes."""
 
     async def comment(self) -> bytes:
-        """Return the plain comment."""
+        """Return the plain keepalive comment."""
         return KEEPALIVE
 
 
 class StreamWait:
-    """Wait of an inference whose application may be known only after its submission."""
+    """Wait of a stream whose application may be known only after its submission."""
 
     def __init__(self, outlooks: "StreamOutlooks", application_id: ApplicationId | None) -> None:
         self.application_id = application_id
@@ -70,7 +72,7 @@ class StreamWait:
         self._waits = False
 
     def note_application(self, application_id: ApplicationId) -> None:
-        """Set the application of the inference."""
+        """Set the application of the stream's inference."""
         was_waiting = self._waits
         self.end()
         self.application_id = application_id
@@ -90,7 +92,7 @@ class StreamWait:
         self._waits = False
 
     async def comment(self) -> bytes:
-        """Return the comment with the application's outlook, or the plain comment."""
+        """Return a keepalive comment with the application's outlook, or the plain comment."""
         if self.application_id is None:
             return KEEPALIVE
         return await self._outlooks.comment(self.application_id)
@@ -100,33 +102,31 @@ class StreamOutlooks:
     """Outlooks of the applications of one model whose streams wait at this ingress.
 
     The scheduler is queried at most once in an interval, for all of them together.
+
+    Args:
+        ask: Queries the scheduler.
+        interval_s: Minimum time between two queries.
     """
 
     def __init__(self, ask: Ask, interval_s: Seconds) -> None:
-        """Create the outlooks without streams.
-
-        Args:
-            ask: Queries the scheduler.
-            interval_s: Minimum time between two queries.
-        """
         self._ask = ask
         self._interval_s = interval_s
         self._waiting: dict[ApplicationId, int] = {}
-        """Number of waiting streams of each application; those queried longest ago come first."""
+        """Number of waiting streams by application; applications queried longest ago come first."""
         self._known: Mapping[str, Any] = {}
         self._asked_at: Seconds | None = None
         self._asking: asyncio.Task[None] | None = None
 
     def wait(self, application_id: ApplicationId | None) -> StreamWait:
-        """Return the wait of a stream; `application_id` is None if not known yet."""
+        """Return the wait of a stream; `application_id` is None if it is not known yet."""
         return StreamWait(self, application_id)
 
     def add(self, application_id: ApplicationId) -> None:
-        """Count one more waiting stream of an application."""
+        """Count another waiting stream of an application."""
         self._waiting[application_id] = self._waiting.get(application_id, 0) + 1
 
     def remove(self, application_id: ApplicationId) -> None:
-        """Count one waiting stream of an application less."""
+        """Count a waiting stream of an application as ended."""
         self._waiting[application_id] -= 1
         if not self._waiting[application_id]:
             del self._waiting[application_id]
@@ -136,13 +136,13 @@ class StreamOutlooks:
         now = asyncio.get_running_loop().time()
         if self._asked_at is None or now - self._asked_at >= self._interval_s:
             self._asked_at = now
-            self._asking = asyncio.create_task(self._ask_for_all())
+            self._asking = asyncio.create_task(self._request_outlooks())
         if self._asking is not None:
             await asyncio.wait({self._asking}, timeout=ANSWER_S)
         outlook = self._known.get(application_id)
         return KEEPALIVE if outlook is None else comment_of(outlook, now - self._asked_at)
 
-    async def _ask_for_all(self) -> None:
+    async def _request_outlooks(self) -> None:
         names = tuple(self._waiting)[:MOST_ASKED]
         for name in names:
             self._waiting[name] = self._waiting.pop(name)
@@ -150,7 +150,7 @@ class StreamOutlooks:
         try:
             self._known = await asyncio.wait_for(self._ask(names), max(self._interval_s, ANSWER_S))
         except (TimeoutError, JustitiaError):
-            return  # for example, it restarts: comments are plain meanwhile
+            return  # keepalive comments are plain while the scheduler restarts
 
 
 def comment_of(outlook: Mapping[str, Any], age_s: Seconds) -> bytes:
