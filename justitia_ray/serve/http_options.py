@@ -12,11 +12,13 @@ from justitia_ray.units import Seconds
 logger = logging.getLogger("ray.serve")
 
 _CONTROLLER_S = 5.0
-"""Timeout for Serve's controller in seconds; it answers within milliseconds unless it is busy."""
+"""Timeout for an answer of Ray Serve's controller (seconds); it answers within milliseconds unless
+it is busy.
+"""
 
 
 def read_http_options(consequence: str) -> HTTPOptions | None:
-    """Return Serve's HTTP options; None if Serve does not run or its controller does not answer.
+    """Return Ray Serve's HTTP options; None if Serve does not run or its controller is silent.
 
     Args:
         consequence: Effect of not knowing them; logged if the controller does not answer.
@@ -24,7 +26,7 @@ def read_http_options(consequence: str) -> HTTPOptions | None:
     if not ray.is_initialized():  # a call would start a cluster
         return None
     try:
-        # Serve's own client waits for the controller without a timeout.
+        # Serve's own client would wait for the controller without a timeout.
         controller = ray.get_actor(SERVE_CONTROLLER_NAME, namespace=SERVE_NAMESPACE)
         options: HTTPOptions = ray.get(controller.get_http_config.remote(), timeout=_CONTROLLER_S)
     except ValueError:  # Serve does not run
@@ -40,7 +42,7 @@ def read_http_options(consequence: str) -> HTTPOptions | None:
 
 
 def read_request_limit() -> Seconds | None:
-    """Return `request_timeout_s` of Serve's HTTP options; None: no timeout."""
+    """Return `request_timeout_s` of Ray Serve's HTTP options; None: no timeout."""
     options = read_http_options("its request_timeout_s, which callers can lift, is not enforced")
     limit_s = None if options is None else options.request_timeout_s
     return limit_s if limit_s is not None and limit_s > 0 else None

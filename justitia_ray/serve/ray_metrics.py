@@ -28,33 +28,33 @@ logger = logging.getLogger("ray.serve")
 
 _ASCII = str.maketrans({"·": "*", "−": "-"})
 _LE = "le"
-"""Label of a bucket: its upper limit."""
+"""Label of a histogram bucket: its upper limit."""
 _OPEN_TELEMETRY = "RAY_enable_open_telemetry"
 
 
 class RayMetrics:
-    """A `MetricsBackend` that creates Ray's metrics on first use; one per process."""
+    """Backend that creates Ray's metrics on first use; one per process."""
 
     def __init__(self) -> None:
         self._made: dict[str, Any] = {}
         self._joins_underscores = os.environ.get(_OPEN_TELEMETRY, "1").lower() in ("1", "true")
 
     def raise_counter(self, metric: Metric, labels: Mapping[str, str], amount: float) -> None:
-        """Increase a counter; 0 creates the series, so that its first increase is visible."""
+        """Increase a counter; 0 creates its series, so that the first increase is visible."""
         counter = self._metric_for(Counter, metric)
         if amount:
             counter.inc(amount, dict(labels))
-        else:  # `inc` refuses 0, the exporter accepts it
+        else:  # Ray's `inc` refuses 0, but the exporter accepts 0
             counter._record(0.0, dict(labels))
 
     def set_gauge(self, metric: Metric, labels: Mapping[str, str], value: float) -> None:
-        """Set a gauge."""
+        """Set the value of a gauge."""
         self._metric_for(Gauge, metric).set(value, dict(labels))
 
     def set_histogram(
         self, metric: Metric, labels: Mapping[str, str], counts: Sequence[int], total: float
     ) -> None:
-        """Set a histogram's series; repeat it as for gauges, because Ray drops old series."""
+        """Set the buckets of a histogram; must be repeated because Ray drops old series."""
         upper_ends = (*(str(bound) for bound in metric.buckets), "+Inf")
         so_far = 0
         for index, (le, so_far) in enumerate(zip(upper_ends, accumulate(counts), strict=True)):
@@ -66,7 +66,7 @@ class RayMetrics:
         self._histogram_series(metric, "_sum", metric.labels).set(total, dict(labels))
 
     def _bucket_suffix(self, index: int) -> str:
-        """Return the suffix of a bucket's name in Ray.
+        """Return the suffix of the name of a histogram's bucket in Ray.
 
         Each bucket has a different name, because OpenTelemetry accepts 2,000 series per name from
         all processes of a node and merges further ones. Its exporter for Prometheus replaces
@@ -76,7 +76,7 @@ class RayMetrics:
         return "_" * (index + 1 if self._joins_underscores else 1) + "bucket"
 
     def _metric_for(self, kind: Callable[..., Any], metric: Metric) -> Any:
-        """Return Ray's metric for one of the table, created on first use."""
+        """Return Ray's metric for a metric of the table, created on first use."""
         return self._made.get(metric.name) or self._make_metric(
             kind, metric.name, metric, metric.labels
         )
@@ -89,14 +89,14 @@ class RayMetrics:
     def _make_metric(
         self, kind: Callable[..., Any], name: str, metric: Metric, labels: tuple[str, ...]
     ) -> Any:
-        # Ray raises an error for any other character.
+        # Ray raises an error for any other character in a name.
         ascii_text = metric.description.translate(_ASCII).encode("ascii", "replace").decode()
         made = self._made[name] = kind(name, ascii_text, tag_keys=labels)
         return made
 
 
 def new_measures(config: AppConfig, set_by: SetBy, replica_id: ReplicaId = "") -> Measures:
-    """Return the measures of a process for one model.
+    """Return the measures of a process for one model, with the labels of process and model.
 
     Args:
         config: Arguments of the model.
@@ -111,7 +111,7 @@ def new_measures(config: AppConfig, set_by: SetBy, replica_id: ReplicaId = "") -
 
 
 class Exporter:
-    """Periodically sets gauges and exports all series; errors are logged and otherwise ignored.
+    """Periodically exports all metrics of a process; errors are logged and otherwise ignored.
 
     Args:
         measures: Series to export.
@@ -151,13 +151,13 @@ class Exporter:
             await asyncio.sleep(self._interval_s)
 
     def export(self) -> None:
-        """Export once; counters even if gauges fail, so that they are not lost."""
+        """Export all series once; counters even if a gauge fails, so that counts are not lost."""
         failures: list[Exception] = []
         for step in (self._set_gauges, partial(self._measures.export, self._backend)):
             try:
                 step()
             except Exception as error:
                 failures.append(error)
-        if failures and not self._failed:  # logged once, because it may fail every time
+        if failures and not self._failed:  # logged once, because the gauges may fail every time
             logger.error("metrics.export_failed", exc_info=failures[0])
         self._failed = bool(failures)

@@ -21,11 +21,11 @@ from justitia_ray.units import Seconds
 logger = logging.getLogger("ray.serve")
 
 _LAST_EXPORT_S: Seconds = 5.0
-"""Longest wait for the collector when the process ends."""
+"""Longest wait for the span collector when the process ends (seconds)."""
 
 
 class SpanExporter:
-    """Passes spans to OpenTelemetry's SDK, which sends them in batches.
+    """Passes spans to OpenTelemetry's SDK, which sends them to a collector in batches.
 
     Args:
         section: Tracing settings with an endpoint.
@@ -49,7 +49,7 @@ class SpanExporter:
         from opentelemetry.sdk.trace.sampling import ALWAYS_ON
 
         class GivenIds(RandomIdGenerator):
-            """Returns the ids of the span that is being exported."""
+            """Id generator of OpenTelemetry that returns the exported span's own ids."""
 
             given = TraceContext(1, 1, is_sampled=True)
 
@@ -61,7 +61,7 @@ class SpanExporter:
 
         self._ids = GivenIds()
         self._trace, self._no_parent = trace, Context()
-        # Not the global provider, which vLLM sets, and perhaps Ray Serve.
+        # Not the global provider, which vLLM and perhaps Ray Serve set.
         self._provider = TracerProvider(
             sampler=ALWAYS_ON,
             resource=Resource.create(
@@ -101,7 +101,7 @@ class SpanExporter:
         exported.end(span.ended_ns)
 
     async def stop(self) -> None:
-        """Export the remaining spans, in bounded time, and end the thread."""
+        """Export the remaining spans, in bounded time, and end the exporting thread."""
         try:
             await asyncio.wait_for(asyncio.to_thread(self._provider.shutdown), _LAST_EXPORT_S)
         except TimeoutError:
@@ -127,7 +127,7 @@ def start_span_exporter(
 
 
 def check_otel_is_installed() -> None:
-    """Check that spans can be exported.
+    """Raise ConfigError unless OpenTelemetry is installed to export spans.
 
     Raises:
         ConfigError: If the extra `otel` is not installed.
@@ -142,7 +142,7 @@ def check_otel_is_installed() -> None:
 
 
 def read_headers(section: TracingSection) -> dict[str, str]:
-    """Return the headers for the collector; values are percent-decoded, as in OpenTelemetry.
+    """Return the headers for the span collector; percent-encoded values are decoded.
 
     Raises:
         ConfigError: If the variable is not set, the file cannot be read, or a header is malformed.
@@ -171,7 +171,7 @@ def _parse_headers(pairs: list[str], where: str) -> dict[str, str]:
             continue
         name, equals, value = pair.partition("=")
         if not equals or not name.strip():
-            # not shown, because it may be a secret
+            # the header is not shown, because it may be a secret
             raise ConfigError(f"{where}: header {number} is none; name=value is allowed")
         headers[name.strip().lower()] = unquote(value.strip())
     return headers

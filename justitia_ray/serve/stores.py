@@ -19,7 +19,7 @@ from justitia_ray.store.scheduler_store import DurableState, NoStore, SchedulerS
 
 
 def store_kind(config: AppConfig) -> Literal["embedded", "redis", "none"]:
-    """Return the kind of store: an embedded Redis, a Redis by URL, or none."""
+    """Return the kind of the configured store: an embedded Redis, a Redis by URL, or none."""
     if config.store.durability == "none":
         return "none"
     return "embedded" if config.store.redis_url is None else "redis"
@@ -33,7 +33,7 @@ def embedded_server(config: AppConfig) -> EmbeddedRedis | None:
 
 
 def scheduler_store(config: AppConfig, leader: LeaderRecord | None = None) -> DurableState:
-    """Return the scheduler's store; no server is started and nothing is connected yet.
+    """Return the scheduler's store; starts no server and opens no connection.
 
     Args:
         config: The application's arguments.
@@ -48,14 +48,14 @@ def scheduler_store(config: AppConfig, leader: LeaderRecord | None = None) -> Du
 
 
 def accounts_server(config: AppConfig) -> EmbeddedRedis | None:
-    """Return the accounts' embedded Redis server, not started; None if they need none."""
+    """Return the accounts' embedded Redis server, not started; None if the accounts need none."""
     if config.store.redis_url is not None or config.store.durability == "none":
         return None
     return EmbeddedRedis(config.accounts_dir)
 
 
 def accounts_store(config: AppConfig, leader: LeaderRecord | None = None) -> AccountsStore:
-    """Return the store of the application's accounts; nothing is connected yet.
+    """Return the store of an application's quota accounts; opens no connection.
 
     Args:
         config: The arguments of any of the application's models.
@@ -73,7 +73,7 @@ def accounts_store(config: AppConfig, leader: LeaderRecord | None = None) -> Acc
 
 
 def prediction_store(config: AppConfig, url: str | None) -> AnyPredictionStore:
-    """Return the predictor's store; nothing is connected yet.
+    """Return the predictor's store; opens no connection.
 
     Args:
         config: The application's arguments.
@@ -88,7 +88,7 @@ def prediction_store(config: AppConfig, url: str | None) -> AnyPredictionStore:
 
 
 def key_store(config: SharedSections) -> KeyStore:
-    """Return the store of an application's API keys, for `access.keys_in_redis`; not connected.
+    """Return the store of API keys, for `access.keys_in_redis`; opens no connection.
 
     Args:
         config: The application's arguments, or those of one of its models.
@@ -102,14 +102,14 @@ def key_store(config: SharedSections) -> KeyStore:
 
 
 def store_url(config: AppConfig) -> str:
-    """Return the URL of Redis, started or not; an embedded one's is valid on this node only."""
+    """Return the URL of Redis, started or not; an embedded Redis's is valid on this node only."""
     if config.store.redis_url is not None:
         return config.store.redis_url
     return EmbeddedRedis(config.data_dir).url
 
 
 def store_credentials(config: SharedSections) -> Credentials:
-    """Return user, passwords and certificates for Redis, with secrets from the environment.
+    """Return user, passwords and certificates for Redis; secrets come from the environment.
 
     Raises:
         ConfigError: If the configuration names a variable that is not set.

@@ -27,27 +27,27 @@ Model = TypeVar("Model", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class CheckedApplication:
-    """An application of this project in a file."""
+    """An application of this package in a Serve configuration file."""
 
     serve_name: str
-    """Name of the application in Serve."""
+    """Name of the application in Ray Serve."""
     configs: tuple[AppConfig, ...]
-    """Settings of each model."""
+    """Configuration of each model of the application."""
     scheduling: Mapping[str, SchedulingConfig]
-    """Scheduling settings by the model's name."""
+    """Scheduling settings of each model, by the model's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """Result of checking a file: its applications and its mistakes."""
+    """Result of checking a Serve configuration file: its applications and its mistakes."""
 
     applications: tuple[CheckedApplication, ...]
     errors: tuple[str, ...]
-    """Messages, one for each mistake: key, what is wrong or allowed, value."""
+    """Error messages, one for each mistake: the key, what is wrong or allowed, the value."""
 
 
 def check_file(path: Path) -> CheckedFile:
-    """Check a Serve configuration file.
+    """Check a Serve configuration file; return its applications and mistakes.
 
     Raises:
         ConfigError: If the file cannot be read as YAML.
@@ -87,7 +87,7 @@ def most_callers(path: Path) -> int:
 
 
 def asks_for_tls(path: Path) -> bool:
-    """Return whether a file configures TLS in Serve.
+    """Return whether a Serve configuration file configures TLS in Ray Serve.
 
     Raises:
         ConfigError: If the file cannot be read, or has a mistake.
@@ -98,7 +98,7 @@ def asks_for_tls(path: Path) -> bool:
 
 
 def check_values(values: Mapping[str, Any]) -> CheckedFile:
-    """Check the values of a Serve configuration file."""
+    """Check the parsed values of a Serve configuration file."""
     errors: list[str] = []
     if _validate(ServeDeploySchema, values, "", errors) is None:
         return CheckedFile((), tuple(errors))
@@ -155,7 +155,7 @@ def _check_application(
         if name == "Ingress":
             settings_key = f"{inner}user_config"
             settings = _validate(AppSettings, user_config or {}, f"{settings_key}.", errors)
-        # otherwise the allowed names are not certain
+        # the settings are invalid, so their allowed names are not certain
         elif len(allowed) > 1 and name not in allowed:
             errors.append(f"{inner}name: one of {', '.join(allowed)} is allowed (got {name!r})")
         elif user_config is not None:
@@ -181,7 +181,7 @@ def _check_application(
 
 
 def _autoscaling_errors(deployment: Mapping[str, Any], key: str) -> Iterator[str]:
-    """Yield an error if Serve would scale engines by its own count of calls, which is wrong."""
+    """Yield an error if Ray Serve would scale engines by its own, wrong count of calls."""
     scaling = deployment.get("autoscaling_config")
     if deployment.get("num_replicas") == "auto" or (scaling and not scaling.get("policy")):
         yield (
@@ -194,7 +194,7 @@ def _autoscaling_errors(deployment: Mapping[str, Any], key: str) -> Iterator[str
 def _scaled_twice(
     deployment: Mapping[str, Any], key: str, scaling: AutoscalingSection | None
 ) -> Iterator[str]:
-    """Yield errors for settings that conflict with `autoscaling` in the arguments."""
+    """Yield errors for Serve's settings that conflict with this package's `autoscaling` section."""
     if scaling is None or scaling.external:
         return
     for name in ("num_replicas", "autoscaling_config"):
@@ -206,7 +206,7 @@ def _scaled_twice(
 
 
 def _scaled_from_outside(application: Mapping[str, Any], key: str, args: AppArgs) -> Iterator[str]:
-    """Yield an error if file and arguments disagree on whether Serve starts and stops engines."""
+    """Yield an error if the file and the arguments disagree on who scales the engines."""
     sections = [place.config.autoscaling for place in args.each_model()]
     inside = [one for one in sections if one is not None and not one.external]
     outside = [one for one in sections if one is not None and one.external]
@@ -224,7 +224,7 @@ def _scaled_from_outside(application: Mapping[str, Any], key: str, args: AppArgs
 
 
 def _validate(model: type[Model], values: Any, key: str, errors: list[str]) -> Model | None:
-    """Validate values; on failure append a message for each error and return None."""
+    """Return values as a pydantic model; on failure append error messages and return None."""
     try:
         return model.model_validate(values)
     except ValidationError as error:
@@ -254,7 +254,7 @@ def _dotted_path(place: Sequence[int | str]) -> str:
 
 
 def _fields_at(model: type[BaseModel], place: Sequence[int | str]) -> list[str]:
-    """Return the keys of the section at `place`; empty if it is not a section."""
+    """Return the keys of the section at `place`; empty if the place is not a section."""
     for part in place:
         field = model.model_fields.get(str(part))
         candidates = [] if field is None else [field.annotation, *get_args(field.annotation)]
@@ -266,7 +266,7 @@ def _fields_at(model: type[BaseModel], place: Sequence[int | str]) -> list[str]:
 
 
 def _unknown_keys(model: type[BaseModel], values: Mapping[str, Any], key: str) -> Iterator[str]:
-    """Yield a message for each key that Serve would silently ignore."""
+    """Yield an error message for each key that Ray Serve would silently ignore."""
     for name in values:
         if name not in model.model_fields:
             yield f"{key}{name}: unknown key; {', '.join(model.model_fields)} are allowed"

@@ -16,7 +16,7 @@ from typing import Any
 import ray
 from ray import serve
 from ray.exceptions import RayError
-from ray.serve.context import _get_global_client  # `serve.status` leaves out the arguments
+from ray.serve.context import _get_global_client  # `serve.status` has no arguments of applications
 
 from justitia_ray.config import AppArgs, AppConfig
 from justitia_ray.errors import ConfigError
@@ -26,21 +26,21 @@ from justitia_ray.serve.scheduler.handle import end_scheduler
 from justitia_ray.units import Seconds
 
 Configs = tuple[AppConfig, ...]
-"""Settings of an application, one for each of its models."""
+"""Configurations of an application, one for each of its models."""
 
 _SCHEDULER_PREFIX = "scheduler/"
 _DEPLOYMENTS = ("Ingress", "Replica", "Predictor")
-"""Prefixes of the names of deployments that every application of this project has."""
+"""Prefixes of the names of the deployments that every application of this package has."""
 
 _SERVE_NAMESPACE = "serve"
 _POLL_S: Seconds = 0.2
 _KILLED_WITHIN_S: Seconds = 20.0
-"""Time limit for Serve to notice that the processes have exited."""
+"""Time limit for Ray Serve to notice that killed processes have exited (seconds)."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchedulerName:
-    """Name of a scheduler actor."""
+    """Application, model and namespace in the name of a scheduler actor."""
 
     namespace: str
     application: str
@@ -48,17 +48,17 @@ class SchedulerName:
 
     @classmethod
     def of(cls, config: AppConfig) -> "SchedulerName":
-        """Return the name of a model's scheduler."""
+        """Return the name of the scheduler of a model."""
         return cls(config.scheduler.namespace, config.name, config.model.name)
 
     @property
     def actor_name(self) -> str:
-        """Name of the actor in Ray."""
+        """Name of the scheduler's actor in Ray."""
         return f"{_SCHEDULER_PREFIX}{self.application}/{self.model}"
 
 
 def find_applications() -> dict[str, Configs | None]:
-    """Return this project's applications on the connected cluster, by their names in Serve.
+    """Return this package's applications on the connected cluster, by their names in Ray Serve.
 
     The settings are None if Serve has no configuration file for the application.
     """
@@ -73,14 +73,14 @@ def find_applications() -> dict[str, Configs | None]:
 
 
 def find_schedulers() -> set[SchedulerName]:
-    """Return this project's schedulers on the connected cluster."""
+    """Return this package's schedulers on the connected cluster."""
     actors = ray.util.list_named_actors(all_namespaces=True)
     found = (scheduler_of(actor["namespace"], actor["name"]) for actor in actors)
-    return {scheduler for scheduler in found if scheduler is not None and _is_ours(scheduler)}
+    return {scheduler for scheduler in found if scheduler is not None and _is_scheduler(scheduler)}
 
 
 def scheduler_of(namespace: str, actor_name: str) -> SchedulerName | None:
-    """Parse an actor's name; None if it is not the name of a scheduler."""
+    """Parse the name of an actor; None if it is not the name of a scheduler."""
     application, _, model = actor_name.removeprefix(_SCHEDULER_PREFIX).partition("/")
     if not actor_name.startswith(_SCHEDULER_PREFIX) or not application or not model:
         return None
@@ -88,7 +88,7 @@ def scheduler_of(namespace: str, actor_name: str) -> SchedulerName | None:
 
 
 def serve_applications() -> dict[str, Any]:
-    """Return Serve's details of each application, by its name."""
+    """Return Ray Serve's details of each application, by the application's name."""
     client = _get_global_client(raise_if_no_controller_running=False)
     return {} if client is None else dict(client.get_serve_details()["applications"])
 
@@ -97,16 +97,16 @@ def _configs_of(args: dict[str, Any]) -> Configs | None:
     try:
         return tuple(placed.config for placed in AppArgs.parse(args).each_model())
     except ConfigError:
-        return None  # from another version; its scheduler is found by its name
+        return None  # deployed by another version; its scheduler is found by name
 
 
 def _has_our_deployments(names: Iterable[str]) -> bool:
-    """Return whether the deployments are of all this project's kinds, and no other."""
+    """Return whether an application has exactly the kinds of deployments of this package."""
     return {name.partition("-")[0] for name in names} == set(_DEPLOYMENTS)
 
 
-def _is_ours(scheduler: SchedulerName) -> bool:
-    """Return whether the actor has a scheduler's methods; other projects may use similar names."""
+def _is_scheduler(scheduler: SchedulerName) -> bool:
+    """Return whether an actor has a scheduler's methods; other programs may use similar names."""
     try:
         actor = ray.get_actor(scheduler.actor_name, namespace=scheduler.namespace)
     except ValueError:
@@ -116,15 +116,15 @@ def _is_ours(scheduler: SchedulerName) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Selection of applications to end; a field that is None does not restrict it."""
+    """Selection of applications and schedulers to end; a field that is None selects all."""
 
     name: str | None = None
     model: str | None = None
     configs: Mapping[str, Configs] | None = None
-    """Applications of a configuration file, by their names in Serve."""
+    """Configurations of the applications of a file, by the applications' names in Ray Serve."""
 
     def application(self, serve_name: str, configs: Configs | None) -> bool:
-        """Return whether a Serve application is selected, with all of its models."""
+        """Return whether an application in Ray Serve is selected with all of its models."""
         if self.configs is not None:
             return serve_name in self.configs
         if self.name is None:
@@ -134,7 +134,7 @@ class Chosen:
         return self._has_schedulers_of(configs) and not self.names_a_part(configs)
 
     def names_a_part(self, configs: Configs | None) -> bool:
-        """Return whether only some of an application's models are selected."""
+        """Return whether only some models of an application are selected."""
         if configs is None or self.configs is not None or self.model is None:
             return False
         return len(configs) > 1 and self._has_schedulers_of(configs)
@@ -151,15 +151,15 @@ class Chosen:
 
 @dataclass(slots=True)
 class ShutdownOutcome:
-    """Result of a shutdown, as sentences."""
+    """Result of a shutdown, as sentences for the operator."""
 
     ended: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
-    """Parts that could not be ended, with the reason."""
+    """Parts that could not be ended, each with the reason."""
 
 
 def shut_down(chosen: Chosen, address: str, wait_s: Seconds) -> ShutdownOutcome:
-    """End the chosen applications and schedulers. Blocks.
+    """End the selected applications and schedulers. Blocks.
 
     Args:
         chosen: Selection of what to end.
@@ -181,11 +181,11 @@ def shut_down(chosen: Chosen, address: str, wait_s: Seconds) -> ShutdownOutcome:
         _delete_applications(applications, wait_s, outcome)
         there = schedulers
         schedulers = {s for s in schedulers if chosen.scheduler(s)}
-        schedulers -= _in_use(chosen, running, outcome)
+        schedulers -= _schedulers_in_use(chosen, running, outcome)
         stores = {SchedulerName.of(c): c for cs in applications.values() for c in cs or ()}
         schedulers |= set(stores)
         for scheduler in sorted(schedulers, key=lambda s: (s.namespace, s.actor_name)):
-            _end_one(scheduler, stores.get(scheduler), outcome)
+            _end_scheduler(scheduler, stores.get(scheduler), outcome)
         left = {(s.namespace, s.application) for s in there - schedulers}
         for namespace, application in sorted({(s.namespace, s.application) for s in schedulers}):
             if (namespace, application) not in left:
@@ -193,10 +193,10 @@ def shut_down(chosen: Chosen, address: str, wait_s: Seconds) -> ShutdownOutcome:
     return outcome
 
 
-def _in_use(
+def _schedulers_in_use(
     chosen: Chosen, running: Mapping[str, Configs | None], outcome: ShutdownOutcome
 ) -> set[SchedulerName]:
-    """Return the schedulers of applications of which only a part is selected; they keep running."""
+    """Return schedulers that keep running: only a part of their application is selected."""
     in_use: set[SchedulerName] = set()
     for serve_name, configs in running.items():
         if chosen.names_a_part(configs):
@@ -219,7 +219,7 @@ def _connected_to_ray(address: str) -> Iterator[None]:
     except (ConnectionError, RuntimeError, ValueError) as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise ConnectionError(f"no Ray cluster can be reached at {address!r}: {reason}") from error
-    # the outcome is reported at the end instead
+    # a failure is found and reported at the end instead
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     try:
         yield
@@ -248,7 +248,7 @@ def _delete_applications(
 
 
 def _wait_until_gone(names: Collection[str], wait_s: Seconds) -> list[str]:
-    """Return the applications that Serve still has after the wait."""
+    """Wait for applications to be deleted; return those that Ray Serve still has."""
     deadline = time.monotonic() + wait_s
     left = list(names)
     while left:
@@ -261,7 +261,7 @@ def _wait_until_gone(names: Collection[str], wait_s: Seconds) -> list[str]:
 
 
 def _kill_processes(serve_name: str) -> int:
-    """Kill the processes that a deleted application still runs; return their number.
+    """Kill processes that a deleted application still runs; return the number of killed processes.
 
     They are found by their actor names, because Serve reports no details of an application that it
     deletes.
@@ -277,7 +277,7 @@ def _kill_processes(serve_name: str) -> int:
 
 
 def _end_accounts(application: str, namespace: str, outcome: ShutdownOutcome) -> None:
-    """End the accounts of an application that has no models left."""
+    """End the quota accounts of an application that has no models left."""
     try:
         if end_accounts(application, namespace):
             outcome.ended.append(f"ended the accounts of {application}; what was used stays stored")
@@ -285,7 +285,9 @@ def _end_accounts(application: str, namespace: str, outcome: ShutdownOutcome) ->
         outcome.left.append(f"the accounts of {application} could not be ended: {error}")
 
 
-def _end_one(scheduler: SchedulerName, config: AppConfig | None, outcome: ShutdownOutcome) -> None:
+def _end_scheduler(
+    scheduler: SchedulerName, config: AppConfig | None, outcome: ShutdownOutcome
+) -> None:
     text = f"scheduler {scheduler.application}/{scheduler.model}"
     try:
         if not end_scheduler(scheduler.actor_name, scheduler.namespace):

@@ -27,10 +27,10 @@ _RETRY_S: Seconds = 0.2
 
 
 class Predictor:
-    """Serve deployment around a `LearningPredictor`, which a `Learner` keeps up to date."""
+    """Serve deployment of a `LearningPredictor`, which a `Learner` keeps up to date."""
 
     async def __init__(self, config: dict[str, Any]) -> None:  # type: ignore[misc]  # Serve awaits it
-        """Load what was learned, and continue learning.
+        """Load what the predictor has learned from the store, and continue to learn.
 
         Args:
             config: `AppConfig` as a dict.
@@ -98,7 +98,7 @@ class Predictor:
         await self._learner.observe_many(finished)
 
     async def take_history(self, history: Sequence[dict[str, Any]]) -> int:
-        """Accept a part of a user's own history; return its number of applications.
+        """Accept past applications that a user sends; return their number.
 
         Args:
             history: `Observation`s as dicts.
@@ -128,11 +128,11 @@ class Predictor:
     async def roll_back(
         self, application_class: str, version: int | None, release: bool
     ) -> dict[str, Any]:
-        """Make an earlier version of a model active; see `Learner.roll_back`."""
+        """Make an earlier version of a class's model active; see `Learner.roll_back`."""
         return await self._learner.roll_back(application_class, version, release=release)
 
     async def __del__(self) -> None:
-        """Save and stop; Serve calls this when no call is running any more."""
+        """Save and stop learning; Ray Serve calls this when no call is running any more."""
         await self._learner.stop()
         if self._exporter is not None:
             self._exporter.end()
@@ -145,7 +145,7 @@ class Predictor:
 
 
 class EstimateBatch:
-    """Estimates the calls of one turn of the event loop together; a single call is not delayed.
+    """Estimates the calls of one turn of the event loop together; delays no single call.
 
     `serve.batch` is not used, because it delays a call for some time, or answers it alone.
     """
@@ -174,11 +174,11 @@ class EstimateBatch:
         open_calls = [(request, answer) for request, answer in waiting if not answer.done()]
         try:
             estimates = self._estimate_many([request for request, _ in open_calls])
-        except Exception as error:  # also unexpected errors: callers then use their own estimate
+        except Exception as error:  # on any error the callers use their own estimates
             if len(open_calls) == 1:
                 open_calls[0][1].set_exception(error)
                 return
-            # retried one by one, so that only the invalid call gets the error
+            # the calls are retried one by one, so that only an invalid call fails
             for call in open_calls:
                 self._waiting = [call]
                 self._answer_batch()
@@ -188,7 +188,7 @@ class EstimateBatch:
 
 
 async def _store_url(config: AppConfig) -> str | None:
-    """Return the URL of the store, waiting for the scheduler; None if there is no store."""
+    """Return the store's URL from the scheduler, waiting for it; None if there is no store."""
     while True:
         scheduler = await get_current_scheduler(config)
         try:

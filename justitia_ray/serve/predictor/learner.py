@@ -38,16 +38,19 @@ logger = logging.getLogger("ray.serve")
 
 _TICK_S: Seconds = 0.5
 _HOLD_S: Seconds = 10.0
-"""Time after which a learner that was killed, or is blocked, is replaced."""
+"""Time after which another replica takes over from a learner that was killed or is blocked
+(seconds).
+"""
 _AT_ONCE = 25
-"""Number of applications learned before estimates get a turn: about 10 ms."""
+"""Number of applications learned before estimates get a turn, about 10 ms."""
 _KEPT = 10_000
-"""Number of observations stored in memory while the store fails; beyond that the oldest are lost.
+"""Maximum number of finished applications kept in memory while the store fails; beyond it the
+oldest are lost.
 """
 
 
 class Learner:
-    """A replica's part in learning; use it from one event loop.
+    """Learning of one predictor replica; at most one replica learns. For use on one event loop.
 
     Args:
         settings: Settings of the predictor.
@@ -98,14 +101,14 @@ class Learner:
         self._trouble: str | None = None
 
     async def start(self) -> None:
-        """Load what was learned, if the store answers, and continue in the background."""
+        """Load what was learned from the store, if it answers, and continue in the background."""
         await self.tick()
         self._loop = asyncio.create_task(self._keep_ticking())
 
     async def stop(self) -> None:
         """Stop learning, and release the lock so that another replica can learn at once."""
         if self._loop is not None:
-            self._ends = True  # an awaited call in the loop may swallow the cancellation
+            self._ends = True  # a call that the task awaits may swallow the cancellation
             self._loop.cancel()
             with suppress(asyncio.CancelledError):
                 await self._loop
@@ -117,14 +120,14 @@ class Learner:
     # --- requests
 
     async def observe_many(self, observations: Iterable[Observation]) -> None:
-        """Accept finished applications; the learning replica soon learns from them."""
+        """Accept finished applications, from which the learning replica will learn soon."""
         self._unsent.extend(self._stored_form(observation) for observation in observations)
-        with suppress(StoreError):  # the next tick retries, and logs it
+        with suppress(StoreError):  # the next tick sends again, and logs a failure
             await self._send_observations()
         self._news.set()
 
     async def take_history(self, observations: Iterable[Observation]) -> None:
-        """Accept a part of a user's own history.
+        """Accept past applications that a user sends.
 
         Raises:
             AdmissionError: If too many observations are waiting, so that some would be lost.
@@ -165,7 +168,7 @@ class Learner:
         return observation.to_dict()
 
     async def _send_observations(self) -> None:
-        """Send the waiting observations in order; if the store fails, they keep waiting."""
+        """Send waiting observations to the store in order; keep them if the store fails."""
         if self._unsent:
             batch = list(self._unsent)
             self._unsent.clear()
@@ -178,7 +181,7 @@ class Learner:
     # --- background work
 
     async def tick(self) -> None:
-        """Do all work that is due; if the store fails, the next tick tries again."""
+        """Do all learning that is due; if the store fails, the next tick tries again."""
         try:
             await self._send_observations()
             held = await self._store.hold(self._name, _HOLD_S)
@@ -190,7 +193,7 @@ class Learner:
                 await self._learn_from_store()
             await self._load_changes()
         except StoreError as error:
-            # It is unknown what was saved last, so read it again.
+            # What the store saved last is unknown, so it is read again.
             self._stop_learning()
             if self._trouble is None:
                 log_event(logger, logging.WARNING, "predictor.store_fails", reason=str(error))
@@ -230,7 +233,7 @@ class Learner:
             await self._versions.bring(self._models_dir, predictor)
 
     async def _load_changes(self) -> None:
-        """Load changes by another replica or a rollback."""
+        """Load changes from the store that another replica or a rollback has made."""
         revision = await self._store.revision()
         if revision == self._revision:
             return
@@ -245,7 +248,7 @@ class Learner:
     async def _restored_predictor(
         self, stored: StoredPredictions, *, with_histories: bool
     ) -> LearningPredictor:
-        """Return a predictor from the store; it can learn only with its histories.
+        """Return a predictor with the state in the store; without histories it cannot learn.
 
         Unreadable values are left out; with histories, they are also logged.
         """
@@ -284,17 +287,17 @@ class Learner:
         return predictor
 
     async def _load_samples(self, application_class: str) -> tuple[list[Sample], int]:
-        """Return the readable samples of a class, and the number of unreadable ones."""
+        """Return the parse_readable samples of a class, and the number of unreadable samples."""
         stored, unreadable = await self._store.load_samples(application_class)
 
-        def readable() -> list[Sample]:
+        def parse_readable() -> list[Sample]:
             found = []
             for values in stored:
-                with suppress(ValueError):  # a sample of another version: counted below
+                with suppress(ValueError):  # samples of another version are counted below
                     found.append(Sample.from_dict(values.get("sample")))
             return found
 
-        samples = await asyncio.to_thread(readable)
+        samples = await asyncio.to_thread(parse_readable)
         return samples, unreadable + len(stored) - len(samples)
 
     async def _learn_from_store(self) -> None:
@@ -311,8 +314,7 @@ class Learner:
                 except ValueError:
                     unreadable += 1
                     continue
-                # The id of a stream's entry starts with the time in milliseconds at which it was
-                # added.
+                # Redis begins an entry's id with the time at which it was added (ms).
                 at = int(entry_id.partition("-")[0]) / 1000
                 record = {"at": at, "sample": observation.sample.to_dict()}
                 samples.setdefault(name, []).append(record)
@@ -329,7 +331,7 @@ class Learner:
     async def _save_results(
         self, applied: str, samples: Mapping[str, Sequence[Mapping[str, Any]]]
     ) -> bool:
-        """Save the results of new samples, by class, and of trainings.
+        """Save the results of new samples and of trainings in the store.
 
         Args:
             applied: Stream id of the last learned application.
@@ -356,7 +358,7 @@ class Learner:
             return False
         self._applied = applied
         if revision == self._revision + 1:
-            self._revision = revision  # no other replica has changed anything since
+            self._revision = revision  # no other replica has changed anything since the last load
         return True
 
     def _training_ended(self, application_class: str) -> None:

@@ -37,7 +37,7 @@ class ModelVersions:
     async def follow(
         self, stored: Mapping[str, VersionIndex], predictor: LearningPredictor, *, is_new: bool
     ) -> None:
-        """Make a predictor use the models whose index has changed; a new predictor, all models.
+        """Make a predictor use the active models whose index has changed; if new, all models.
 
         Call it while holding `changing`, with a `load` made under it.
 
@@ -61,7 +61,7 @@ class ModelVersions:
             log_event(logger, logging.ERROR, "predictor.models_not_brought", reason=str(error))
 
     async def publish(self, application_class: str, ended: EndedTraining, data: bytes) -> None:
-        """Store the index after a training, and its model if that becomes active.
+        """Store a class's index after a training, with the model if it becomes active.
 
         Raises:
             StoreError: If the versions were changed since the evaluation; nothing was stored.
@@ -78,7 +78,7 @@ class ModelVersions:
                 self._models[application_class] = (ended.index.versions[-1].sha256, ended.model)
 
     async def withdraw(self, names: Iterable[str], predictor: LearningPredictor) -> None:
-        """Deactivate models in the store whose class has changed so that they became useless.
+        """Deactivate stored models of classes that have changed so that the models are useless.
 
         Raises:
             StoreError: If the versions were changed meanwhile.
@@ -143,7 +143,7 @@ class ModelVersions:
     async def _activate_model(
         self, name: str, index: VersionIndex, predictor: LearningPredictor
     ) -> None:
-        """Activate the index's active model, else the last valid one before it, else none."""
+        """Activate the index's active model, else the last valid earlier model, else no model."""
         for version in index.candidates():
             model = await self._valid_model(name, version)
             if model is not None:
@@ -153,7 +153,7 @@ class ModelVersions:
         predictor.serve(name, index, None, NO_MODEL)
 
     async def _valid_model(self, application_class: str, version: Version) -> TrainedModel | None:
-        """Return the model of a version; None, logged once, if it is damaged.
+        """Return the model of a version; None, logged once, if the model is damaged.
 
         Raises:
             StoreError: If the store does not answer.
@@ -187,7 +187,7 @@ class ModelVersions:
 
 
 def _best_readable(directory: ModelDirectory, name: str) -> tuple[Version, bytes] | None:
-    """Return the best version of a class that this release can read; the others are logged."""
+    """Return the best version of a class that this release can read; log the others."""
     for version, data in directory.candidates(name):
         try:
             if isinstance(data, StoreError):

@@ -22,11 +22,11 @@ _LAST_CHARS = 300
 
 
 class TrainingFailed(JustitiaError):
-    """A training process crashed, hung or returned no model; the message says which."""
+    """A training process crashed, hung or returned no model; the message gives the cause."""
 
 
 class Trainer:
-    """Trains models in processes, which end with their job or with this process.
+    """Trains models in separate processes, which end with their job or with this process.
 
     Args:
         timeout_s: Time after which a training process is killed.
@@ -38,7 +38,7 @@ class Trainer:
         self._command = (*dying_with_parent(), *command)
 
     async def train(self, job: TrainingJob) -> bytes:
-        """Return the bytes of the job's trained model; the event loop keeps running.
+        """Train a model in a process and return its bytes; the event loop keeps running.
 
         Raises:
             TrainingFailed: If the process returned no model.
@@ -70,7 +70,7 @@ class Trainer:
 
 
 class TrainingTurns:
-    """Runs at most one training at a time; its model is published before it is used.
+    """Runs at most one training at a time; a trained model is published before it is used.
 
     Args:
         trainer: Trains models.
@@ -100,7 +100,7 @@ class TrainingTurns:
         """Latest training; it may have ended."""
 
     def begin_due(self, predictor: LearningPredictor) -> None:
-        """Start the next due training, unless one is running."""
+        """Start the next due training, unless another training is running."""
         if self.running is None or self.running.done():
             job = predictor.due_training(self._clock())
             if job is not None:

@@ -7,18 +7,18 @@ from justitia_ray.protocol.messages import HoldContext, ReleaseContexts, Replica
 from justitia_ray.units import ApplicationId, LeaseId
 
 _MOST = 4096
-"""Largest number of holds that wait for a call, and of releases; leases may never run."""
+"""Maximum number of context holds that wait for a call, and of releases; some leases never run."""
 
 
 class CallHolds:
-    """Holds by lease, and the applications that have ended since the last call."""
+    """Context holds by lease, and the applications that have ended since the last call."""
 
     def __init__(self) -> None:
         self._of: dict[LeaseId, HoldContext] = {}
         self._ended: dict[ApplicationId, None] = {}
 
     def read(self, messages: Iterable[ReplicaMessage]) -> list[ReplicaMessage]:
-        """Store holds and releases; return the other messages."""
+        """Store context holds and releases; return the other messages."""
         others: list[ReplicaMessage] = []
         for message in messages:
             if isinstance(message, HoldContext):
@@ -34,7 +34,7 @@ class CallHolds:
         return others
 
     def take(self, lease_id: LeaseId) -> Hold | None:
-        """Return the hold for a call that begins, with all releases; None if there is nothing."""
+        """Return the context hold and all releases for a call that begins; None without them."""
         ordered = self._of.pop(lease_id, None)
         if ordered is None and not self._ended:
             return None

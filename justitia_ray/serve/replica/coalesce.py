@@ -14,7 +14,7 @@ Head = TypeVar("Head")
 def coalesce(
     items: AsyncGenerator[Head | Part], interval_s: Seconds
 ) -> AsyncGenerator[Head | Part]:
-    """Yield the first part at once, then every `interval_s` the joined new parts.
+    """Yield the first part of a stream at once, then every `interval_s` the joined new parts.
 
     A head, which comes before all parts, is yielded unchanged. Errors of the source are raised
     after everything that came before them. Closing this generator closes the source.
@@ -33,7 +33,7 @@ async def _joined_within(
     ready: list[Head | Part] = []
     news = asyncio.Event()
 
-    async def pump() -> None:
+    async def collect_parts() -> None:
         try:
             async with aclosing(items):
                 async for item in items:
@@ -42,7 +42,7 @@ async def _joined_within(
         finally:
             news.set()
 
-    source = asyncio.create_task(pump())
+    source = asyncio.create_task(collect_parts())
     try:
         while True:
             await news.wait()

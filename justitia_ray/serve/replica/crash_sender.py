@@ -18,13 +18,13 @@ from typing import Any
 
 _READ_BYTES = 65_536
 _TRIES_S = 5.0
-"""Time during which sending is retried while the scheduler is not reachable."""
+"""Time during which a crash notice is sent again while the scheduler is not reachable (seconds)."""
 _PAUSE_S = 0.2
 _TRY_S = 2.0
 
 
 def main() -> None:
-    """Read until the replica's process has ended; if it crashes, send the notice once."""
+    """Wait until the replica's process has ended; if it crashed, send the scheduler the notice."""
     order: dict[str, Any] | None = None
     text, has_crashed = b"", False
     while chunk := os.read(0, _READ_BYTES):
@@ -33,7 +33,7 @@ def main() -> None:
             line, _, text = text.partition(b"\n")
             order = json.loads(line)
             if order["tls"] is not None:
-                import ssl  # noqa: F401  # there is little time for that later
+                import ssl  # noqa: F401  # imported now, because a crash leaves little time
         if text and not text.startswith(b"{"):
             os.write(2, text)
             text = b""
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _tls_context(order: dict[str, Any]) -> Any:
-    """Return the TLS context for the connection; None without TLS.
+    """Return the TLS context for the connection to the scheduler; None without TLS.
 
     The certificates are read when they are needed, because they may be replaced at any time.
     """
@@ -66,7 +66,7 @@ def _send_repeatedly(order: dict[str, Any]) -> None:
         except OSError as error:  # includes `ssl.SSLError`
             said = str(error)
         else:
-            if " 503 " not in said:  # 503: the scheduler is not the leader yet
+            if " 503 " not in said:  # 503: the scheduler has not become leader yet
                 break
         time.sleep(_PAUSE_S)
     if " 204 " not in said:
@@ -74,7 +74,7 @@ def _send_repeatedly(order: dict[str, Any]) -> None:
 
 
 def _send_once(order: dict[str, Any]) -> str:
-    """Send the notice; return the first line of the answer."""
+    """Send the crash notice; return the first line of the scheduler's answer."""
     host, _, port = order["address"].rpartition(":")
     address = (host.strip("[]"), int(port))
     encryption = _tls_context(order)

@@ -26,11 +26,11 @@ logger = logging.getLogger("ray.serve")
 _SENDER = Path(__file__).with_name("crash_sender.py")
 _STDERR = 2
 _MOST_STARTS = 4
-"""Maximum number of starts of the sender, which is restarted if it is killed."""
+"""Maximum number of starts of the crash sender, which is restarted if it is killed."""
 
 
 class CrashWatch:
-    """Pipe and sender process that report a crash of this process."""
+    """Pipe and sender process that report a crash of this replica process to the scheduler."""
 
     def __init__(self, me: Peer, section: TransportSection) -> None:
         self._me = me
@@ -41,14 +41,14 @@ class CrashWatch:
         self._starts = 0
 
     def start(self) -> None:
-        """Start the sender; if that fails, the replica works without it."""
+        """Start the crash sender; if that fails, the replica works without it."""
         read_end, write_end = os.pipe()
         try:
             self._sender = subprocess.Popen(
                 [sys.executable, "-I", "-S", str(_SENDER)],
                 stdin=read_end,
                 stdout=subprocess.DEVNULL,
-                start_new_session=True,  # keeps signals to this process's group from the sender
+                start_new_session=True,  # keeps signals to this process group from the sender
             )
         except OSError as error:
             log_event(logger, logging.WARNING, "replica.crash_sender_failed", reason=str(error))
@@ -63,7 +63,7 @@ class CrashWatch:
             os.register_at_fork(after_in_child=self._close_pipe)
 
     def take_offer(self, offer: Offer) -> None:
-        """Make the sender report to this scheduler, and no other, from now on."""
+        """Make the crash sender report to this scheduler, instead of an earlier scheduler."""
         order = {
             "address": offer.address,
             "tls": self._tls,
@@ -83,7 +83,7 @@ class CrashWatch:
             return
 
     def stop(self) -> None:
-        """Stop the sender. Calling it twice is safe."""
+        """Stop the crash sender. A second call is safe."""
         self._close_pipe()
         if self._sender is not None:
             self._sender.kill()
@@ -91,7 +91,7 @@ class CrashWatch:
             self._sender = None
 
     def _close_pipe(self) -> None:
-        """Close this end of the pipe; also done in forks, whose crashes are not reported."""
+        """Close this end of the pipe; also called in forks, whose crashes are not reported."""
         pipe, self._pipe = self._pipe, None
         if pipe is not None:
             faulthandler.enable(file=_STDERR, all_threads=False)

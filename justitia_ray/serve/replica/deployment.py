@@ -46,21 +46,22 @@ from justitia_ray.units import Seconds, Tokens
 if TYPE_CHECKING:
     from justitia_ray.serve.replica.call_holds import CallHolds
 
-logger = logging.getLogger("ray.serve")  # Serve adds replica and request id to lines
+logger = logging.getLogger("ray.serve")  # Serve's logger adds replica and request id to lines
 
 _LAST_WORDS_S = 2.0
-"""Time for callers to receive the error before the process of a dead engine ends."""
+"""Time between a dead engine's error to callers and the end of the process (seconds)."""
 _CALLERS_WAIT_S = 3.0
-"""Longest delay of a call's error until the scheduler has received the engine's failure; otherwise
-an ingress could have a call that kills engines leased again first."""
+"""Longest delay of a call's error until the scheduler has received the engine's failure (seconds);
+otherwise a call that kills engines could be leased again before the scheduler suspects it.
+"""
 _SCHEDULER_WAIT_S = 10.0
-"""Longest wait of the process until the scheduler has received its engine's failure."""
+"""Longest wait of the process until the scheduler has received its engine's failure (seconds)."""
 
 Answer = tuple[int, dict[str, str], bytes]
 
 
 class EngineReplica:
-    """Serve deployment of a replica: receives payloads under leases, pulls leases.
+    """Serve deployment of a replica: pulls leases, receives payloads, runs them in its engine.
 
     Ingresses call `unary`, `stream` and `inspect` over their own connections, the other methods
     over Serve's handle.
@@ -69,7 +70,7 @@ class EngineReplica:
     async def __init__(  # type: ignore[misc]  # Serve awaits it
         self, config: dict[str, Any], build_engine: Callable[[AppConfig], Awaitable[Engine]]
     ) -> None:
-        """Start the engine, then pull.
+        """Start the engine, then start to pull leases.
 
         Args:
             config: `AppConfig` as a dict.
@@ -106,7 +107,7 @@ class EngineReplica:
         on_offer = None if self._crashes is None else self._crashes.take_offer
         scheduler = await get_current_scheduler(self._config)
         self._scheduler = SchedulerLink(scheduler, keyring, dial, on_offer)
-        await self._scheduler.connected()  # receives the key that ingresses use
+        await self._scheduler.connected()  # the link's dialer receives the key that ingresses use
         serve_calls: dict[str, Serve] = {
             "unary": self.unary,
             "stream": self.stream,
@@ -213,7 +214,7 @@ class EngineReplica:
         return head.status, dict(head.headers), whole
 
     async def paths(self) -> frozenset[str]:
-        """Return the paths that the engine with its model serves."""
+        """Return the POST paths that the engine serves for its model."""
         return self._engine.paths()
 
     async def context(self) -> Tokens:
@@ -221,11 +222,11 @@ class EngineReplica:
         return self._capacity.max_model_len
 
     async def cache_block(self) -> Tokens:
-        """Return the block size of the engine's prefix cache in tokens; 0 if it has none."""
+        """Return the block size of the engine's prefix cache in tokens; 0: without prefix cache."""
         return self._capacity.block_size if self._capacity.caches_prefixes else 0
 
     def check_health(self) -> None:
-        """Check the engine and the pull loop; an unreachable scheduler is no reason for a restart.
+        """Check the engine and the pull loop; an unreachable scheduler is no reason to fail.
 
         Raises:
             EngineError: If the engine is dead, or the pull loop has ended.
@@ -235,7 +236,7 @@ class EngineReplica:
             raise EngineError("the pull loop has ended")
 
     def record_autoscaling_stats(self) -> dict[str, float]:
-        """Return KV demand in tokens, for an autoscaling policy."""
+        """Return the demand for KV memory in tokens, for an autoscaling policy of Ray Serve."""
         busy = self._capacity.kv_tokens - self._engine.free_kv_tokens()
         return {
             "backlog_kv_tokens": float(self._puller.backlog_kv_tokens),
@@ -253,7 +254,7 @@ class EngineReplica:
         Serve only counts the calls of its own handles and calls this method as soon as it has
         decided to stop the replica; `graceful_shutdown_timeout_s` later it ends the process.
         """
-        # shut down while its engine was loading: the process ends at once
+        # shut down while the engine was loading: the process ends at once
         if self._pulling is None:
             return
         self._puller.draining = True
@@ -276,7 +277,7 @@ class EngineReplica:
             await asyncio.to_thread(self._crashes.stop)
 
     def _watch_engine(self) -> asyncio.Task[None]:
-        """Start to watch for stalls; each stall and its end is reported by an immediate pull."""
+        """Start to watch for stalls; an immediate pull reports each stall and its end."""
         on_change = self._leases.news.set
         watch = EngineWatch(self._engine, self._stalls, on_change, self._engine_died)
         return asyncio.get_running_loop().create_task(watch.run())
@@ -309,7 +310,7 @@ class EngineReplica:
                     span = self._tracer.begin(path, lease_id, headers)
                     if span is not None:
                         headers = {**headers, TRACEPARENT: span.context.traceparent}
-                # The ingress sets the tenant header and never passes on a caller's own.
+                # The ingress sets the tenant header, and never passes on a caller's own header.
                 tenant = headers.get(TENANT_HEADER, "")
                 headers = {name: headers[name] for name in headers if name != TENANT_HEADER}
                 hold = None if self._holds is None else self._holds.take(lease_id)
@@ -324,7 +325,7 @@ class EngineReplica:
                             yield item
                 except (asyncio.CancelledError, GeneratorExit):
                     if caller.is_lost:
-                        lease.outcome = None  # undecided: the call may be repeated elsewhere
+                        lease.outcome = None  # the call may run again elsewhere
                     raise
                 finally:
                     if self._tracer is not None and span is not None:
@@ -339,7 +340,7 @@ class EngineReplica:
     # --- failure of the engine
 
     def _engine_died(self, error: EngineError) -> None:
-        """Report the engine's failure, and end the process once scheduler and callers know it.
+        """Report the engine's failure; end the process once the scheduler and the callers know it.
 
         A draining replica stays until it holds no more leases, as it does without a failure.
         """

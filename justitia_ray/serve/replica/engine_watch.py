@@ -9,11 +9,11 @@ from justitia_ray.observability.log_events import log_event
 from justitia_ray.protocol.engine import Engine
 from justitia_ray.serve.replica.stalls import LOOK_S, StallWatch
 
-logger = logging.getLogger("ray.serve")  # Serve adds the replica and the request
+logger = logging.getLogger("ray.serve")  # Serve's logger adds the replica and the request
 
 
 class EngineWatch:
-    """Watches an engine, and kills it after a lasting stall so that it is replaced.
+    """Watches an engine for stalls, and kills it after a lasting stall so that it is replaced.
 
     Args:
         engine: The engine.
@@ -35,7 +35,7 @@ class EngineWatch:
         self._on_killed = on_killed
 
     async def run(self) -> None:
-        """Watch until the engine is killed for a lasting stall."""
+        """Watch the engine until it is killed for a lasting stall."""
         stalls, clock = self._stalls, asyncio.get_running_loop().time
         while not stalls.is_lasting:
             was_stalled, silent_s = stalls.is_stalled, stalls.silent_s + (stalls.stalled_s or 0.0)

@@ -19,7 +19,9 @@ from justitia_ray.protocol.messages import ReplicaMessage
 from justitia_ray.units import LeaseId, ReplicaId, Seconds, Tokens
 
 _REMEMBERED_S: Seconds = 60.0
-"""Time for which finished leases are reported to a new leader, which may not have stored them."""
+"""Time for which finished leases are reported to a new leader, which may not have stored them
+(seconds).
+"""
 
 
 @dataclass(slots=True)
@@ -29,14 +31,15 @@ class HeldLease:
     lease_id: LeaseId
     priority: int
     armed_at: Seconds
-    """Time at which the lease was granted (loop clock, seconds)."""
+    """Time at which the replica received the lease (loop clock, seconds)."""
     task: asyncio.Task[object] | None = None
-    """Task that runs the payload; None while the lease is only armed."""
+    """Task that runs the lease's payload; None while the lease is only armed."""
     running_since: Seconds = 0.0
-    """Time at which the payload arrived (loop clock, seconds)."""
+    """Time at which the lease's payload arrived (loop clock, seconds)."""
     aborted: bool = False
     outcome: Outcome | None = Outcome.CANCELLED
-    """Outcome to report at the end; None if the engine died or the call may be repeated elsewhere.
+    """Outcome to report when the lease ends; None if the engine died or the call may run again
+    elsewhere.
     """
 
 
@@ -81,7 +84,7 @@ class LeaseTable:
         now = asyncio.get_running_loop().time()
         for message in messages:
             if not isinstance(message, Grant | Abort):
-                continue  # holds of contexts, which this engine does not know
+                continue  # holds of contexts, which the engine does not support
             lease_id = message.lease_id
             lease = self.held_leases.get(lease_id)
             if isinstance(message, Grant):
@@ -136,7 +139,7 @@ class LeaseTable:
         self.news.set()
 
     def report_ends(self) -> tuple[LeaseFinished, ...]:
-        """Return the unconfirmed ends, and clear `news`.
+        """Return the ends that the scheduler has not confirmed, and clear `news`.
 
         An end is repeated in every report until it is confirmed: if two reports overtake each other
         the older one is ignored, and a lease missing in both would count as lost.
@@ -145,7 +148,7 @@ class LeaseTable:
         return tuple(self.unconfirmed.values())
 
     def report_progress(self) -> tuple[LeaseProgress, ...]:
-        """Return the progress of every held lease."""
+        """Return the token counts of every held lease."""
         progress = []
         for lease_id, lease in self.held_leases.items():
             used = self._engine.progress(lease_id)
@@ -163,7 +166,7 @@ class LeaseTable:
         return tuple(progress)
 
     def confirm_ends(self, finished: Iterable[LeaseFinished]) -> None:
-        """Record that the scheduler has these ends; remember them in case it is replaced."""
+        """Record that the scheduler has received ends; remember them for a new leader."""
         now = asyncio.get_running_loop().time()
         for end in finished:
             if self.unconfirmed.pop(end.lease_id, None) is not None:
@@ -172,20 +175,20 @@ class LeaseTable:
             self._remembered.popleft()
 
     def report_ends_again(self) -> None:
-        """Report recently finished leases again: another scheduler has become the leader."""
+        """Report recently finished leases again, because another scheduler has become leader."""
         booked = {end.lease_id: end._replace(booked=True) for _, end in self._remembered}
         self.unconfirmed = booked | self.unconfirmed
         self._remembered.clear()
         self.failure_told.clear()
 
     async def until_empty(self) -> None:
-        """Wait until no lease is held."""
+        """Wait until the replica holds no lease."""
         while self.held_leases:
             self._freed.clear()
             await self._freed.wait()
 
     async def _await_grant(self, lease_id: LeaseId) -> None:
-        """Park a payload that has arrived before the grant of its lease."""
+        """Wait for the grant of a lease whose payload has arrived first."""
         arrival = self.parked.setdefault(lease_id, asyncio.Event())
         try:
             await asyncio.wait_for(arrival.wait(), self._grace_s)
@@ -203,7 +206,7 @@ class LeaseTable:
         self._freed.set()
         outcome = lease.outcome
         if lease.aborted and outcome is Outcome.CANCELLED:
-            # undecided: a new scheduler, which does not know of the abort, may repeat the call
+            # no outcome: a new scheduler, which has not seen the abort, may repeat the call
             outcome = None
         self.unconfirmed[lease.lease_id] = LeaseFinished(
             lease.lease_id,

@@ -25,34 +25,35 @@ from justitia_ray.units import Seconds, Tokens
 logger = logging.getLogger("ray.serve")  # Serve adds the replica
 
 _LONGEST: Tokens = 16_384
-"""Longest prompt: long enough to show attention, seconds on a GPU."""
+"""Maximum length of a measured prompt (tokens): long enough to show attention, seconds on a GPU."""
 _LEAST: Tokens = 64
-"""Length below which even the longest prompt takes no measurable time."""
+"""Length below which even the longest measured prompt takes no measurable time (tokens)."""
 _TIMES_LONGER = 4
-"""Ratio of each length to the one before."""
+"""Ratio of each measured prompt length to the previous length."""
 _LENGTHS_USED = 3
-"""Number of lengths that the fit uses, the longest ones."""
+"""Number of prompt lengths that the fit uses, the longest ones."""
 _LONGEST_CALL_S: Seconds = 2.0
-"""Time that no prompt is expected to exceed; longer ones are left out."""
+"""Time that no measured prompt may be expected to exceed; longer prompts are left out (seconds)."""
 _DECODED = 16
-"""Iterations of each measurement of decoding."""
+"""Number of iterations in each measurement of decoding."""
 _REPEATS = 2
-"""Measurements of each kind, of which the least counts: interference only adds time."""
+"""Number of measurements of each length, of which the shortest counts: interference only adds time.
+"""
 _BUDGET_S: Seconds = 10.0
-"""Time after which nothing is repeated."""
+"""Time after which no measurement is repeated (seconds)."""
 _GIVEN_UP_AFTER_S: Seconds = 60.0
 _FIRST_TOKEN_ID, _LAST_TOKEN_ID = 10, 250
-"""Token ids of the prompts, which the smallest vocabularies have."""
+"""Range of the prompts' token ids, which even the smallest vocabularies have."""
 
 
 class _Refused(Exception):
-    """The engine did not answer a call with status 200."""
+    """The engine did not answer a measured call with status 200."""
 
 
 async def measure_prefill(
     engine: Engine, capacity: EngineCapacity, model: str
 ) -> MeasuredPrefill | None:
-    """Return the measured cost of computing prompts; None, with a line in the log: not measurable.
+    """Measure what computing prompts costs on an engine; None, with a log line: not measurable.
 
     Takes about `_BUDGET_S` at most, `_GIVEN_UP_AFTER_S` if the engine is very slow.
 
@@ -84,7 +85,7 @@ async def measure_prefill(
 
 
 class _Plan:
-    """The calls of one measurement, with prompts that no cache has."""
+    """Calls of one measurement, with random prompts that are not in the prefix cache."""
 
     def __init__(self, engine: Engine, capacity: EngineCapacity, model: str) -> None:
         self._engine = engine
@@ -94,21 +95,21 @@ class _Plan:
         self._now: Callable[[], Seconds] = asyncio.get_running_loop().time
         self._until = self._now() + _BUDGET_S
         self._calls = 0
-        # Two of the longest prompts, and their outputs, take half of the memory at most.
+        # Two of the longest prompts, with their outputs, take at most half of the KV memory.
         length = min(_LONGEST, capacity.kv_tokens // 4, capacity.max_model_len - _DECODED - 2)
         self.lengths: list[Tokens] = []
-        """Lengths of the prompts, the shortest first; empty: none is long enough."""
+        """Lengths of the measured prompts (tokens), ascending; empty: no length is measurable."""
         while length >= _LEAST or (self.lengths and length >= _LEAST // _TIMES_LONGER):
             self.lengths.insert(0, length)
             length //= _TIMES_LONGER
 
     async def run(self) -> tuple[list[PromptTime], list[DecodeTime]]:
-        """Return the least times of prompts and of decoding iterations, the smallest first."""
+        """Return the shortest times of prompts and of decoding iterations, in ascending order."""
         shortest = self.lengths[0]
-        await self._time([self._prompt(shortest)], 2)  # the first call may compile
+        await self._call_time([self._random_prompt(shortest)], 2)  # the first call may compile
         prompts: list[PromptTime] = []
         for length in self.lengths:
-            seconds = await self._least(length)
+            seconds = await self._prompt_time(length)
             prompts.append(PromptTime(length, seconds))
             if _TIMES_LONGER * seconds > _LONGEST_CALL_S and len(prompts) > 1:
                 break
@@ -117,41 +118,41 @@ class _Plan:
             distinct = min(2, self._capacity.max_num_seqs)
             choices = self._capacity.kv_tokens // (2 * distinct * longest)
             choices = max(1, min(choices, self._capacity.max_num_seqs // distinct))
-        few = await self._decode([shortest], 1)
-        many = await self._decode([longest] * distinct, choices)
+        few = await self._decode_time([shortest], 1)
+        many = await self._decode_time([longest] * distinct, choices)
         return prompts[-_LENGTHS_USED:], [few, many]
 
-    async def _decode(self, lengths: Sequence[Tokens], choices: int) -> DecodeTime:
-        """Return the time of an iteration that decodes so many choices of each prompt.
+    async def _decode_time(self, lengths: Sequence[Tokens], choices: int) -> DecodeTime:
+        """Return the time of an iteration that decodes `choices` sequences of each prompt.
 
         Several distinct prompts: if all sequences had one beginning, some engines would read it
         once for all.
         """
-        prompts = [self._prompt(length) for length in lengths]
+        prompts = [self._random_prompt(length) for length in lengths]
         if self._capacity.caches_prefixes:
-            await self._time(prompts, 1, choices)
-        short_s = await self._time(prompts, 1, choices)
-        long_s = await self._time(prompts, 1 + _DECODED, choices)
+            await self._call_time(prompts, 1, choices)
+        short_s = await self._call_time(prompts, 1, choices)
+        long_s = await self._call_time(prompts, 1 + _DECODED, choices)
         if self._now() < self._until:
-            short_s = min(short_s, await self._time(prompts, 1, choices))
-            long_s = min(long_s, await self._time(prompts, 1 + _DECODED, choices))
+            short_s = min(short_s, await self._call_time(prompts, 1, choices))
+            long_s = min(long_s, await self._call_time(prompts, 1 + _DECODED, choices))
         held = sum(length + _DECODED // 2 for length in lengths)
         return DecodeTime(choices * held, (long_s - short_s) / _DECODED)
 
-    async def _least(self, length: Tokens) -> Seconds:
-        """Return the least time of prompts of one length, computed alone."""
-        times = [await self._time([self._prompt(length)], 1)]
+    async def _prompt_time(self, length: Tokens) -> Seconds:
+        """Return the shortest time of prompts of one length, each computed alone."""
+        times = [await self._call_time([self._random_prompt(length)], 1)]
         while len(times) < _REPEATS and self._now() < self._until:
-            times.append(await self._time([self._prompt(length)], 1))
+            times.append(await self._call_time([self._random_prompt(length)], 1))
         return min(times)
 
-    def _prompt(self, tokens: Tokens) -> list[int]:
+    def _random_prompt(self, tokens: Tokens) -> list[int]:
         return self._random.choices(range(_FIRST_TOKEN_ID, _LAST_TOKEN_ID + 1), k=tokens)
 
-    async def _time(
+    async def _call_time(
         self, prompts: Sequence[list[int]], output_tokens: Tokens, choices: int = 1
     ) -> Seconds:
-        """Run a call alone; return the time to its end.
+        """Run one call on the idle engine; return the time to its end.
 
         Raises:
             _Refused: If it has another status than 200.

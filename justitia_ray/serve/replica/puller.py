@@ -31,14 +31,14 @@ from justitia_ray.units import Epoch, ReplicaId, Seconds, Tokens
 if TYPE_CHECKING:
     from justitia_ray.serve.replica.call_holds import CallHolds
 
-logger = logging.getLogger("ray.serve")  # Serve adds the replica and the request
+logger = logging.getLogger("ray.serve")  # Serve's logger adds the replica and the request
 
 _RETRY_S = 0.2
 _GOODBYE_S = 2.0
 
 
 class Puller:
-    """Sends the lease table's reports to the scheduler, and passes the scheduler's messages back.
+    """Sends the replica's reports to the scheduler, and the answers to the lease table.
 
     Args:
         replica_id: Id of this replica.
@@ -99,7 +99,7 @@ class Puller:
         """KV tokens that all waiting inferences would need, in the scheduler's last answer."""
 
     async def run(self) -> None:
-        """Report and pull forever; a newer pull releases the one before it."""
+        """Report and pull leases forever; a newer pull ends the wait of the previous pull."""
         pulls: set[asyncio.Task[bool]] = set()
         loop = asyncio.get_running_loop()
         while True:
@@ -199,13 +199,12 @@ class Puller:
         )
 
     async def _send_pull(self, pull: Pull) -> bool:
-        """Send one pull; return whether the scheduler was reached."""
+        """Send a report with a pull; return whether the scheduler was reached."""
         try:
             mail: ReplicaMail = await self._scheduler.call("pull", pull)
         except JustitiaError as error:
             self._progress_due_at = 0.0
-            # ConnectionLost: the scheduler is restarting. SchedulerSuperseded: logged by its
-            # sender.
+            # A restarting scheduler is not logged; the sender of SchedulerSuperseded logs it.
             if not isinstance(error, ConnectionLost | SchedulerSuperseded):
                 reason = str(error)
                 log_event(
@@ -216,7 +215,7 @@ class Puller:
             self._progress_due_at = 0.0
             self._take_epoch(mail.epoch)
             return True
-        if mail.epoch == self.epoch:  # another scheduler may have become the leader in the meantime
+        if mail.epoch == self.epoch:  # another scheduler may have become leader during the call
             self._leases.confirm_ends(pull.finished)
             if pull.failure is not None:
                 self._leases.failure_told.set()

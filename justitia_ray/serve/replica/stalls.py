@@ -12,23 +12,27 @@ from justitia_ray.protocol.engine import Steps
 from justitia_ray.units import Seconds
 
 LOOK_S: Seconds = 0.25
-"""Interval between two checks of an engine."""
+"""Interval between two checks of an engine for a stall (seconds)."""
 _LONGEST_LOOK_S: Seconds = 1.0
-"""Maximum time that is counted between two checks: while the event loop was blocked, steps were not
-reported, so the time says nothing about the engine."""
+"""Maximum time that counts between two checks of an engine (seconds): while the event loop was
+blocked, steps were not reported, so the time shows no stall.
+"""
 _FIRST_STEPS = 16
-"""Number of first steps in which kernels may still be compiled."""
+"""Number of first steps of an engine in which kernels may still be compiled."""
 _FIRST_ALLOWANCES = 4
-"""Factor of the allowance for the first steps: each may compile several kinds of kernels."""
+"""Factor of `stall_allowance_s` for an engine's first steps, each of which may compile several
+kernels.
+"""
 _KEPT_S: Seconds = 600.0
-"""Time for which the longest step is used as the norm, at least once and at most twice this time,
-so that one slow step does not raise the limit forever."""
+"""Time for which the longest step is remembered, at least once and at most twice this time, so that
+one slow step does not raise the limit forever (seconds).
+"""
 _SUSPICIOUS_S: Seconds = 1.0
-"""Silence after which the engine's processes are checked for suspension."""
+"""Time without a step after which the engine's processes are checked for suspension (seconds)."""
 
 
 class StallWatch:
-    """Detects stalls of one engine from its step counts; the time is passed in."""
+    """Detects stalls of one engine from its step counts; the caller passes the time."""
 
     def __init__(self, section: ReplicaSection) -> None:
         self._section = section
@@ -51,12 +55,12 @@ class StallWatch:
 
     @property
     def hangs(self) -> bool:
-        """Whether the engine is stalled, but not suspended by a signal."""
+        """Whether the engine is stalled without being suspended by a signal."""
         return self.is_stalled and not self._is_suspended
 
     @property
     def limit_s(self) -> Seconds:
-        """Silence above which the engine counts as stalled."""
+        """Time without a step after which an engine with work counts as stalled."""
         allowances = _FIRST_ALLOWANCES if self._made < _FIRST_STEPS else 1
         longest_s = max(self._longest_s, self._longest_before_s)
         return allowances * self._section.stall_allowance_s + self._section.stall_factor * longest_s
@@ -67,7 +71,7 @@ class StallWatch:
         return self.stalled_s is not None and self.stalled_s >= self._section.stall_replace_s
 
     def look(self, now: Seconds, steps: Steps, suspended: Callable[[], str]) -> None:
-        """Process the engine's step count at this time.
+        """Update the state from the engine's step count at time `now`.
 
         Only a step ends a stall: if an engine's work was taken away, that does not show that it can
         make steps.
@@ -94,7 +98,7 @@ class StallWatch:
                 self.stalled_s = 0.0
 
     def _note_step(self, now: Seconds, made: int) -> None:
-        """End the silence; update the longest step unless the engine was suspended."""
+        """End a silence with a step; update the longest step unless the engine was suspended."""
         lasted_s = self.silent_s + (self.stalled_s or 0.0)
         if now - self._longest_since > _KEPT_S:
             self._longest_since = now

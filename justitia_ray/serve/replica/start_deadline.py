@@ -18,7 +18,7 @@ logger = logging.getLogger("ray.serve")
 
 @contextmanager
 def start_deadline(limit_s: Seconds) -> Iterator[None]:
-    """End this process, and all processes that it has started, if the block takes too long.
+    """End this process and its child processes if the `with` block takes too long.
 
     vLLM waits without a limit for an engine process that hangs during its start, in one long call
     on the event loop's thread, which cannot be cancelled: hence the timer thread. Serve treats it

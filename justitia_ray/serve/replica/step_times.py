@@ -12,22 +12,23 @@ from justitia_ray.cost import PrefillCost
 from justitia_ray.units import Seconds, Tokens
 
 _LEAST_ATTENTION = 0.1
-"""Ratio of the time of attention to the other time of the longest prompt below which its samples
-do not show attention: less is within the noise of a few samples."""
+"""Ratio of attention time to other time of the longest prompt, below which attention counts as
+noise.
+"""
 
 
 class PromptTime(NamedTuple):
-    """Time of a prompt that was computed whole."""
+    """Time that an engine took to compute one whole prompt."""
 
     prompt_tokens: Tokens
     seconds: Seconds
 
 
 class DecodeTime(NamedTuple):
-    """Time of an iteration that only decodes."""
+    """Time of an engine's iteration that only decodes."""
 
     context_tokens: Tokens
-    """Tokens that all its sequences hold."""
+    """Tokens of context that all sequences of the iteration hold."""
     seconds: Seconds
 
 
@@ -47,14 +48,14 @@ def fit_prefill_cost(
         more = many.context_tokens - few.context_tokens
         context_token_s = max(0.0, (many.seconds - few.seconds) / more)
     step_s = few.seconds - context_token_s * few.context_tokens
-    token_s, pair_s = _prompt_token(prompts)
+    token_s, pair_s = _fit_prompt_times(prompts)
     if token_s < 0 or not step_s > 0:
         return None
     return PrefillCost.from_step_times(kv_tokens, step_s, context_token_s, token_s, pair_s)
 
 
-def _prompt_token(prompts: Sequence[PromptTime]) -> tuple[Seconds, Seconds]:
-    """Return b and the time of a pair: t = o + b·p + pair·p²/2, with any time o of a call."""
+def _fit_prompt_times(prompts: Sequence[PromptTime]) -> tuple[Seconds, Seconds]:
+    """Return b and c of the prompt time t = o + b·p + c·p²/2, whatever the overhead o of a call."""
     first, last = prompts[0], prompts[-1]
     slope = _slope(first, last)
     if len(prompts) < 3:

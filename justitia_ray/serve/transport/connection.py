@@ -16,8 +16,9 @@ from justitia_ray.units import Seconds
 Socket: TypeAlias = WebSocketResponse | ClientWebSocketResponse
 
 MAX_FRAME_BYTES = 2 * FRAME_BYTES
-"""Longest frame that is read. aiohttp closes a connection with a longer one, and every call on it
-fails."""
+"""Maximum length of a received frame (bytes). aiohttp closes a connection with a longer frame, and
+every call on it fails.
+"""
 _MAX_MESSAGE_BYTES = 2**30
 _PING_S: Seconds = 1.0
 _SILENT_PINGS = 5
@@ -26,13 +27,13 @@ machine answers. Pings are counted instead of timed: an event loop that was bloc
 meanwhile, and must not assume that the peer is lost. aiohttp's `heartbeat` would close the
 connection half an interval after the loop resumes."""
 CLOSE_S: Seconds = 0.5
-"""Timeout of a closing handshake; the peer may have exited."""
+"""Timeout of the closing handshake of a WebSocket (seconds); the peer may have exited."""
 _WRITABLE_BYTES = 4 * 2**20
-"""Number of queued bytes above which streams pause, because the peer reads too slowly."""
+"""Number of queued bytes above which streams pause because the peer reads too slowly."""
 
 
 class Connection:
-    """Sends messages and passes on received ones, until one side closes or is silent too long.
+    """Sends and receives messages until one side closes or is silent for too long.
 
     Args:
         socket: The WebSocket, after its handshake.
@@ -78,7 +79,7 @@ class Connection:
             await self._is_writable.wait()
 
     async def run(self) -> None:
-        """Read and write until the connection is lost, then close it."""
+        """Read and write messages until the connection is lost, then close it."""
         loop = asyncio.get_running_loop()
         work = (self._read_frames(), self._write_frames(), self._keep_pinging())
         tasks = [loop.create_task(part) for part in work]
@@ -90,15 +91,15 @@ class Connection:
         finally:
             self.is_lost = True
             self._is_writable.set()
-            self._lose(reason)  # before the closing handshake, which may take long
+            self._lose(reason)  # called before the closing handshake, which may take long
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            with suppress(Exception):  # ignore any error: it is closed in any case
+            with suppress(Exception):  # ignore any error: the connection is closed in any case
                 await asyncio.wait_for(self._socket.close(), CLOSE_S)
 
     def abort(self, reason: str) -> None:
-        """End the connection for this reason and drop queued messages."""
+        """End the connection for the given reason and drop queued messages."""
         self.is_lost = True
         if not self._aborted.done():
             self._aborted.set_result(reason)

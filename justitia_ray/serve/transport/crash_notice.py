@@ -25,7 +25,7 @@ class _Notice(msgspec.Struct, frozen=True, array_like=True):
 
 
 def crash_notice(offer: Offer, me: Peer) -> bytes:
-    """Return the HTTP request that reports to the offer's process that this process crashed."""
+    """Return an HTTP request that reports this process's crash to the scheduler of an offer."""
     proof = _notice_proof(offer.key, me, offer.target)
     notice = _Notice(offer.key.key_id, me.role, me.name, offer.target, proof)
     body = msgspec.msgpack.encode(notice)
@@ -37,7 +37,7 @@ def crash_notice(offer: Offer, me: Peer) -> bytes:
 
 
 def read_crash_notice(body: bytes, name: str, keyring: Keyring) -> Peer:
-    """Return the process that has crashed.
+    """Return the process that has crashed, according to a signed notice.
 
     Args:
         body: Body of the request.

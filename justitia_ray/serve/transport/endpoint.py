@@ -53,7 +53,7 @@ def dialer(
     *,
     waits: bool = False,
 ) -> Dialer:
-    """Return a dialer for this process's connections.
+    """Return a dialer for this process's connections to other processes.
 
     Args:
         section: Ports, certificates and times.

@@ -15,46 +15,46 @@ from justitia_ray.errors import ConnectionLost
 
 PIECE_BYTES = 64 * 2**10
 FRAME_BYTES = 2**20
-"""Target length of a frame in bytes; its last message may exceed it by less than a piece."""
+"""Target length of a frame (bytes); its last message may exceed the target by less than a piece."""
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True, tag=0):
-    """Call of a method."""
+    """Message: call of a method."""
 
     id: int
-    """Number of the call on its connection, contained in all its messages."""
+    """Number of the call on its connection, contained in all messages of the call."""
     method: str
     arguments: msgspec.Raw
 
 
 class Cancel(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """Cancellation: the caller no longer waits for the answer."""
+    """Message: the caller no longer waits for the answer of a call."""
 
     id: int
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True, tag=2):
-    """Answer to a call."""
+    """Message: answer to a call."""
 
     id: int
     value: msgspec.Raw
 
 
 class Item(msgspec.Struct, frozen=True, array_like=True, tag=3):
-    """Item of the stream that answers a call."""
+    """Message: one item of the stream that answers a call."""
 
     id: int
     value: msgspec.Raw
 
 
 class End(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """End of a stream, after its last item."""
+    """Message: end of a stream, after its last item."""
 
     id: int
 
 
 class Failure(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """Failure of a call, with an error of `justitia_ray.errors`."""
+    """Message: a call has failed with an error of `justitia_ray.errors`."""
 
     id: int
     error: str
@@ -63,19 +63,19 @@ class Failure(msgspec.Struct, frozen=True, array_like=True, tag=5):
 
 
 class Pause(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """Request to pause a stream whose reader is slow, until `Resume`."""
+    """Message: pause a stream whose reader is slow, until `Resume`."""
 
     id: int
 
 
 class Resume(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """Request to continue a paused stream."""
+    """Message: continue a paused stream."""
 
     id: int
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True, tag=8):
-    """Piece of a long message of a call."""
+    """Message: one piece of a long message of a call."""
 
     id: int
     data: bytes
@@ -83,7 +83,7 @@ class Piece(msgspec.Struct, frozen=True, array_like=True, tag=8):
 
 
 class Ping(msgspec.Struct, frozen=True, array_like=True, tag=9):
-    """Sign of life of the sender."""
+    """Message: sign of life of the sender."""
 
     id: int = 0
 
@@ -96,7 +96,7 @@ _decode_message = msgspec.msgpack.Decoder(Message).decode
 
 
 class Outgoing:
-    """Messages queued for the next frames."""
+    """Messages queued for the next frames of a connection."""
 
     def __init__(self) -> None:
         self._small: deque[bytes] = deque()
@@ -107,7 +107,7 @@ class Outgoing:
         """Number of queued bytes; 0 if no message is queued."""
 
     def put(self, message: Message) -> None:
-        """Queue a message."""
+        """Queue a message for the next frames."""
         data = _encoder.encode(message)
         self.size_bytes += len(data)
         if len(data) > PIECE_BYTES:
@@ -118,7 +118,7 @@ class Outgoing:
             self._small.append(data)
 
     def take_frame(self) -> bytes:
-        """Remove and return the next frame: short messages first, then pieces of long ones."""
+        """Remove and return the next frame: short messages first, then pieces of long messages."""
         parts: list[msgspec.Raw] = []
         size = 0
         while self._small and size < FRAME_BYTES:
@@ -135,7 +135,7 @@ class Outgoing:
         return _encoder.encode(parts)
 
     def _take_piece(self, call_id: int) -> bytes:
-        """Return the next piece of a call's first message, or the whole message if it is short."""
+        """Return the next piece of a call's first queued message, or all of a short message."""
         waiting = self._long.pop(call_id)
         first = waiting.popleft()
         if isinstance(first, bytes):
@@ -153,7 +153,7 @@ class Outgoing:
 
 
 class Incoming:
-    """Decodes received frames into messages, joining the pieces of long ones.
+    """Decodes received frames into messages, and joins the pieces of long messages.
 
     Args:
         max_message_bytes: Maximum length of a message in pieces.

@@ -17,11 +17,12 @@ import msgspec
 from justitia_ray.errors import ConnectionLost
 
 WIRE_VERSION = 4
-"""Version of the messages; a listener refuses any other. `tests/README.md` says when to increase
-it."""
+"""Version of the messages between processes; a listener refuses any other version.
+`tests/README.md` says when to increase it.
+"""
 _NONCE_BYTES = 32
 _MAX_BYTES = 4096
-"""Maximum length of a handshake message in bytes."""
+"""Maximum length of a handshake message (bytes)."""
 
 Send = Callable[[bytes], Awaitable[None]]
 Receive = Callable[[], Awaitable[bytes]]
@@ -30,7 +31,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """Secret of one scheduler process, and its id."""
+    """Secret of one scheduler process with its id, for authenticating connections."""
 
     key_id: str
     secret: bytes = field(repr=False)
@@ -46,26 +47,26 @@ class Offer:
     """Address of a scheduler, and the key that its processes share; sent by actor calls only."""
 
     address: str
-    """Host and port, in the form of URLs."""
+    """Host and port of the scheduler, in the form of URLs."""
     target: str
-    """Name of the scheduler at that address."""
+    """Name of the scheduler at the address."""
     key: Key
 
 
 class Keyring:
-    """The current key and the previous one, so that a restarted scheduler breaks no connections."""
+    """The current and the previous key, so that a restarted scheduler breaks no connections."""
 
     def __init__(self) -> None:
         self.keys: tuple[Key, ...] = ()
         """Keys, the current one first."""
 
     def add(self, key: Key) -> None:
-        """Make a key the current one."""
+        """Make a key the current key."""
         if self.keys[:1] != (key,):
             self.keys = (key, *self.keys[:1])
 
     def find(self, key_id: str) -> Key | None:
-        """Return the key with this id; None if it is unknown."""
+        """Return the key with an id; None if it is unknown."""
         return next((key for key in self.keys if key.key_id == key_id), None)
 
 
@@ -74,25 +75,26 @@ class Peer:
     """Process at the other end of a connection."""
 
     role: str
-    """`ingress` or `replica`."""
+    """Kind of the process: `ingress` or `replica`."""
     name: str
-    """Ray Serve's unique id of the deployment's replica."""
+    """Ray Serve's unique id of the process's deployment replica."""
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True):
-    """First message of the caller."""
+    """First message of a handshake, sent by the caller."""
 
     wire_version: int
     key_id: str
     role: str
     name: str
     target: str
-    """Name of the process that the caller expects; another one may use its port by now."""
+    """Name of the process that the caller expects, because another process may use its port by now.
+    """
     nonce: bytes
 
 
 class Challenge(msgspec.Struct, frozen=True, array_like=True):
-    """Answer of the listener: a refusal, or its nonce and proof."""
+    """Listener's answer to `Hello`: a refusal, or its nonce and proof."""
 
     refusal: str = ""
     unknown_key: bool = False
@@ -101,7 +103,7 @@ class Challenge(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UnknownKey(ConnectionLost):
-    """The listener does not have the key, because it belongs to another scheduler."""
+    """The listener does not have the caller's key, because the key belongs to another scheduler."""
 
 
 async def greet(send: Send, receive: Receive, me: Peer, target: str, key: Key) -> None:
@@ -132,7 +134,7 @@ async def greet(send: Send, receive: Receive, me: Peer, target: str, key: Key) -
 
 
 async def admit(send: Send, receive: Receive, name: str, keyring: Keyring) -> Peer:
-    """Perform the listener's side of the handshake; return the caller.
+    """Perform the listener's side of the handshake; return the calling process.
 
     Args:
         send: Sends a message.

@@ -30,14 +30,14 @@ _PAUSED_ITEMS = 64
 
 
 class Link(Protocol):
-    """A connection over which methods of a process are called."""
+    """A connection over which methods of another process are called."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether every further call fails."""
+        """Whether the connection is lost, so that every further call fails."""
 
     async def call(self, method: str, *arguments: Any) -> Any:
-        """Return the answer of a method; if cancelled, cancel the call at the other side.
+        """Return the answer of a method; a cancellation cancels the call at the other side.
 
         Raises:
             ConnectionLost: If the connection is lost first; the call may have been executed.
@@ -45,7 +45,7 @@ class Link(Protocol):
         """
 
     def stream(self, method: str, *arguments: Any) -> AsyncGenerator[list[Any]]:
-        """Yield the items of a method's stream, each time all that have arrived.
+        """Yield the items of a method's stream in lists, each with all that have arrived.
 
         Closing the generator early cancels the call at the other side.
 
@@ -55,7 +55,7 @@ class Link(Protocol):
         """
 
     def abandon(self, first: object, error: Exception) -> None:
-        """End the calls whose first argument is `first` with an error, and cancel them remotely."""
+        """End calls whose first argument is `first` with an error, and cancel them remotely."""
 
     async def close(self) -> None:
         """Close the connection; running calls fail."""
@@ -88,7 +88,7 @@ class _Pending:
 
 
 class SocketLink:
-    """A link over a WebSocket.
+    """A link to another process over a WebSocket.
 
     Args:
         socket: The WebSocket, after its handshake.
@@ -152,7 +152,7 @@ class SocketLink:
         for number, pending in self._pending.items():
             if pending.first == first and not pending.is_ended:
                 self._connection.send(Cancel(number))
-                pending.items.clear()  # unread items are dropped: the caller has not seen them
+                pending.items.clear()  # unread items, which the caller has not seen, are dropped
                 pending.end(error)
 
     async def close(self) -> None:
@@ -185,7 +185,7 @@ class SocketLink:
     def _take_message(self, message: Message) -> None:
         pending = self._pending.get(message.id)
         if pending is None:
-            return  # an answer to a call that has ended here
+            return  # the call of this answer has ended here
         if isinstance(message, Item):
             pending.items.append(message.value)
             pending.wake()
@@ -211,9 +211,9 @@ class SocketLink:
 
 
 def _error_of(failure: Failure, peer: str) -> Exception:
-    """Return the error with which a call failed at the other end."""
+    """Return the error with which a call failed at the other side."""
     kind = error_class(failure.error)
     if kind is not None:
-        with suppress(TypeError):  # if an argument could not be encoded, only its text was sent
+        with suppress(TypeError):  # an argument that could not be encoded was sent as text
             return kind(*failure.arguments)
     return RemoteFailure(f"{peer} failed to answer: {failure.error}; its log says why")

@@ -44,9 +44,9 @@ logger = logging.getLogger(__name__)
 
 PATH = "/connect"
 HANDSHAKE_S: Seconds = 5.0
-"""Time after which a connection that has not authenticated is closed."""
+"""Time after which a connection that has not authenticated is closed (seconds)."""
 _MAX_STRANGERS = 256
-"""Maximum number of unauthenticated connections; further ones are closed at once."""
+"""Maximum number of unauthenticated connections; further connections are closed at once."""
 
 Serve = Callable[..., Awaitable[Any]] | Callable[..., AsyncGenerator[Any]]
 
@@ -110,7 +110,7 @@ class Listener:
         """Host and port, in the form of URLs; empty before `start`."""
 
     async def start(self, host: str, ports: Iterable[int] = (0,)) -> None:
-        """Open the first free one of the ports.
+        """Open the first free port of the given ports.
 
         Args:
             host: IP address to bind.
@@ -143,7 +143,7 @@ class Listener:
         raise ConfigError(f"transport.ports: none can be opened on {host}: {tried}")
 
     async def stop(self) -> None:
-        """Close the port and all connections."""
+        """Close the listening port and all connections."""
         for served in tuple(self._served):
             served.connection.abort("it is closed there")
         if self._server is not None and self._http is not None:
@@ -162,7 +162,7 @@ class Listener:
         return stranger
 
     def _is_full(self) -> bool:
-        """Return whether too many unauthenticated connections are open."""
+        """Return whether there are too many unauthenticated connections."""
         if len(self._strangers) < _MAX_STRANGERS:
             return False
         return sum(one.transport is not None for one in self._strangers) >= _MAX_STRANGERS
@@ -180,10 +180,10 @@ class Listener:
         socket = web.WebSocketResponse(
             max_msg_size=MAX_FRAME_BYTES, compress=False, timeout=CLOSE_S
         )
-        # prepare() only uses what a BaseRequest has
+        # prepare() uses only attributes that a BaseRequest has
         opening = socket.prepare(cast("web.Request", request))
         peer = await self.admit(socket, opening)
-        self._strangers.discard(request.protocol)  # not reached if it was no WebSocket
+        self._strangers.discard(request.protocol)  # not reached if the request was no WebSocket
         if peer is not None:
             await self.serve_calls(socket, peer)
         return socket
@@ -208,7 +208,7 @@ class Listener:
         return web.Response(status=204)
 
     async def admit(self, socket: web.WebSocketResponse, opening: Awaitable[object]) -> Peer | None:
-        """Open a socket and do its handshake; return the caller, or None if it is refused."""
+        """Do the handshake of a socket; return the calling process, or None if it is refused."""
         try:
             async with asyncio.timeout(HANDSHAKE_S):
                 await opening
@@ -217,12 +217,12 @@ class Listener:
                 )
         except (ConnectionLost, TimeoutError, OSError) as error:
             self._note_refused(error)
-            with suppress(Exception):  # ignore any error: the socket is not used
+            with suppress(Exception):  # ignore any error: the socket is not used any more
                 await socket.close()
             return None
 
     async def serve_calls(self, socket: web.WebSocketResponse, peer: Peer) -> None:
-        """Serve an admitted process until its connection is lost."""
+        """Serve the calls of an admitted process until its connection is lost."""
         connection = partial(Connection, socket, standstill_s=self._standstill_s)
         served = _Served(connection, peer, self._methods, self._serve, self._log)
         self._served.append(served)
@@ -262,14 +262,14 @@ async def receive(socket: Socket) -> bytes:
 
 
 class _RefusedConnection(asyncio.Protocol):
-    """Closes a connection at once, because there are too many."""
+    """Closes a new connection at once, because there are too many."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         cast("asyncio.Transport", transport).abort()
 
 
 class _Served:
-    """A connection whose calls are served; when it is lost, the caller's work is cancelled."""
+    """A connection whose calls are served; when it is lost, the running calls are cancelled."""
 
     def __init__(
         self,
@@ -330,7 +330,7 @@ class _Served:
         except (Exception, asyncio.CancelledError) as error:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise  # cancelled by the caller; otherwise something it awaited was cancelled
+                raise  # cancelled by the caller, or because an awaited task was cancelled
             # An unexpected error: the caller receives its class, this log the traceback.
             self._log.exception("call.failed")
             send(Failure(number, type(error).__name__, []))

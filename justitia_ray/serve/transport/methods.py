@@ -34,7 +34,7 @@ from justitia_ray.units import (
 )
 
 Named = tuple[str, msgspec.Raw]
-"""A value of one of several types: the type's name, and the value."""
+"""Encoded value of one of several types: the type's name, and the value."""
 Headers = dict[str, str]
 
 
@@ -49,14 +49,14 @@ _REPLICA_MESSAGES = _decoders_by_name(ReplicaMessage)
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Encoding of a value for a connection."""
+    """Encoding of a value for a connection between processes."""
 
     wire: Any
     """Type of the encoded value."""
     pack: Callable[[Any], Any] | None = None
-    """Converts a value to its encodable form; None: the value is encodable."""
+    """Function that converts a value to its encodable form; None: the value is encodable."""
     unpack: Callable[[Any], Any] | None = None
-    """Converts a decoded value back; None: it is the value."""
+    """Function that converts a decoded value back; None: the decoded value is the value."""
 
 
 def _with_type_name(value: object) -> tuple[str, object]:
@@ -128,7 +128,7 @@ _REPLICA_MAIL = Form(
 
 
 class Method:
-    """A method: how its arguments and its answer are encoded.
+    """Method that another process may call: how its arguments and its answer are encoded.
 
     Args:
         arguments: Type of each argument, or its `Form`.
@@ -151,7 +151,7 @@ class Method:
         self._decode_answer = msgspec.msgpack.Decoder(self._answer.wire).decode
 
     def pack_arguments(self, arguments: tuple[Any, ...]) -> list[Any]:
-        """Return arguments in encodable form."""
+        """Return the arguments of a call in encodable form."""
         return [
             value if form.pack is None else form.pack(value)
             for form, value in zip(self._forms, arguments, strict=True)
@@ -170,12 +170,12 @@ class Method:
         ]
 
     def pack_answer(self, answer: Any) -> Any:
-        """Return an answer or an item in encodable form."""
+        """Return an answer, or an item of a stream, in encodable form."""
         pack = self._answer.pack
         return answer if pack is None else pack(answer)
 
     def read_answer(self, raw: msgspec.Raw) -> Any:
-        """Decode an answer or an item.
+        """Decode an answer, or an item of a stream.
 
         Raises:
             MsgspecError, KeyError: If it has another type.
@@ -197,13 +197,13 @@ SCHEDULER_METHODS: dict[str, Method] = {
     "name_conversation": Method((str, tuple[bytes, ...], str), None),
     "restore_names": Method((str, tuple[tuple[bytes, str], ...]), None),
 }
-"""Methods of a scheduler."""
+"""Methods that a scheduler serves."""
 
 _LEASED = (LeaseId, str, Headers, bytes)
-"""Types of lease id, path, headers and body."""
+"""Types of the arguments of a leased call: lease id, path, headers and body."""
 REPLICA_METHODS: dict[str, Method] = {
     "unary": Method(_LEASED, tuple[int, Headers, bytes], runs=True),
     "stream": Method((*_LEASED, Resume | None), ResponseHead | Part, streams=True, runs=True),
     "inspect": Method((), dict[str, Any]),
 }
-"""Methods of a replica."""
+"""Methods that a replica serves."""

@@ -14,7 +14,8 @@ from typing import Any
 from justitia_ray.units import Seconds
 
 _SILENT_MS = 4_000
-"""Time without an acknowledgement, despite retransmissions, after which a machine counts as silent.
+"""Time without an acknowledgement, despite retransmissions, after which a machine counts as silent
+(milliseconds).
 """
 _COUNTS = struct.Struct("8B24I")
 """First fields of Linux's `struct tcp_info`."""
@@ -22,7 +23,7 @@ _RETRANSMITS, _PROBES, _LAST_ACK_RECEIVED = 2, 3, 8 + 12
 
 
 def host_answers(connection: Any) -> bool:
-    """Return whether the machine at the other end acknowledges data.
+    """Return whether the machine at the other end of a connection acknowledges data.
 
     Returns False if that is unknown: the system is not Linux, or there is no socket.
 
@@ -44,7 +45,7 @@ def host_answers(connection: Any) -> bool:
 
 
 def tcp_counts(*, retransmits: int, probes: int, last_ack_s: Seconds) -> bytes:
-    """Return a `tcp_info` with these counts, for fake sockets in tests.
+    """Return the bytes of a `tcp_info` with these counts, for fake sockets in tests.
 
     Args:
         retransmits: Number of retransmissions of unacknowledged data.
