@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 def _forward_to_service(method: str) -> Callable[..., Awaitable[Any]]:
-    """Return an actor method that calls the method of `SchedulerService`, once a service leads."""
+    """Return an actor method that calls `SchedulerService`'s method, once a service leads."""
 
     async def call(actor: "SchedulerActor", *arguments: Any) -> Any:
         return await getattr(await actor.started(), method)(*arguments)
@@ -43,11 +43,10 @@ def _process_facts() -> dict[str, Any]:
 
 
 class SchedulerActor:
-    """Process of the actor: starts a `SchedulerService` with its store, with retries."""
+    """Ray actor that starts a `SchedulerService` with its store, and retries a failed start."""
 
     def __init__(self, config: dict[str, Any]) -> None:
-        # The core creates no reference cycles, so a full collection finds nothing, and with 10,000
-        # applications blocks for 0.1 s.
+        # Cyclic garbage collection finds nothing in the core, and blocks for 0.1 s.
         gc.freeze()
         gc.set_threshold(700, 10, 10_000)
         write_json_lines()
@@ -64,7 +63,7 @@ class SchedulerActor:
         self._listener: Listener | None = None
 
     async def link(self) -> Offer:
-        """Return where ingresses and replicas connect, once a service leads."""
+        """Return the address to which ingresses and replicas connect, once a service leads."""
         await self.started()
         listening = self._listening
         if listening is None or (listening.done() and listening.exception() is not None):
@@ -83,11 +82,11 @@ class SchedulerActor:
     configure = _forward_to_service("configure")
 
     async def size(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the wanted number of replicas (`SchedulerService.size`); None before it leads."""
+        """Return the wanted number of replicas; None before this scheduler leads."""
         return None if self._leading is None else await self._leading.size(question)
 
     async def version(self) -> str:
-        """Return the package version that this actor runs."""
+        """Return the version of the `justitia_ray` package in the actor's process."""
         if self._service is None:
             await self.started()
         return __version__
@@ -98,7 +97,7 @@ class SchedulerActor:
         return None if self._config.store.durability == "none" else store_url(self._config)
 
     async def status(self, applications: int = 0) -> dict[str, Any]:
-        """Return the scheduler's part of `/v1/status`, without waiting, even if it does not lead.
+        """Return the scheduler's part of `/v1/status` without waiting, even if it does not lead.
 
         Args:
             applications: Number of first live applications to describe.
@@ -109,13 +108,13 @@ class SchedulerActor:
         return {**to_builtins(status), **_process_facts()}
 
     async def inspect(self) -> dict[str, Any]:
-        """Return a `SchedulerReport` as a dict, without waiting, even if it does not lead."""
+        """Return a `SchedulerReport` as a dict at once, even if this scheduler does not lead."""
         if self._service is None:
             return {"ready": False, "degraded": self._failure, "version": __version__}
         return {**self._service.inspector.report(), **_process_facts()}
 
     async def retire(self) -> None:
-        """Save a last time and stop the embedded Redis, before this actor is killed."""
+        """Save the state and stop the embedded Redis; called before the actor is killed."""
         if self._service is not None:
             await self._service.term.end()
         if self._redis is not None:
@@ -123,10 +122,10 @@ class SchedulerActor:
         flush_lines()
 
     async def started(self) -> SchedulerService:
-        """Return the leading service; start one if there is none."""
+        """Return the service that leads; start a service if there is none."""
         if self._leading is not None:
             return self._leading
-        if self._starting is None or self._starting.done():  # done but not leading: it failed
+        if self._starting is None or self._starting.done():  # done: the last start failed
             self._starting = asyncio.create_task(self._start_service())
         return await asyncio.shield(self._starting)
 
@@ -164,11 +163,11 @@ class SchedulerActor:
     def _handler_of(self, method: str) -> Callable[..., Awaitable[Any]]:
         """Return the handler of a method, which waits until a service leads."""
 
-        async def serve(_: Caller, *arguments: Any) -> Any:
+        async def serve_method(_: Caller, *arguments: Any) -> Any:
             service = self._leading or await self.started()
             return await getattr(service, method)(*arguments)
 
-        return serve
+        return serve_method
 
     def _peer_lost(self, peer: Peer) -> None:
         if self._leading is not None and peer.role == "replica":
@@ -190,13 +189,13 @@ class SchedulerActor:
             self._step_down,
             None if self._redis is None else self._redis.start,
             SteadyClock(elapsed),
-            self._begin_again,
+            self._start_new_term,
             self._ray_metrics,
         )
         return SchedulerService(term)
 
-    def _begin_again(self, above: Epoch) -> None:
-        """Start a new term with an epoch above one that callers have and the store has lost."""
+    def _start_new_term(self, above: Epoch) -> None:
+        """Start a new term with an epoch above one that callers know and the store has lost."""
         before, self._leading = self._leading, None
         self._starting = asyncio.get_running_loop().create_task(
             self._replace_service(before, above)
@@ -213,8 +212,7 @@ class SchedulerActor:
         """End this actor for good, so that Ray does not restart it."""
         log_event(logger, logging.WARNING, "scheduler.stands_down", reason=reason)
         if self._service is not None and self._service.term.succeeded:
-            # Ray considered this process dead and has started another. Ending the actor would end
-            # that one.
+            # Ray has replaced this process: ending the actor would end its new process.
             os._exit(0)
         asyncio.get_running_loop().create_task(self._end_actor())
 

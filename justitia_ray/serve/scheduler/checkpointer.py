@@ -30,27 +30,28 @@ from justitia_ray.units import ApplicationId, Epoch, ReplicaId, Seconds
 logger = logging.getLogger(__name__)
 
 _LEEWAY_S: Seconds = 1.0
-"""Time added to two save intervals; together, the validity of a confirmed epoch (seconds)."""
+"""Time added to two save intervals to get the validity of a confirmed epoch (seconds)."""
 _RETRY_S: Seconds = 0.5
 _MOST_AT_ONCE = 10_000
-"""Maximum number of applications per write, which blocks Redis and this event loop for 0.1 s.
-200,000 in one write would exceed Redis's timeout, and be retried forever."""
+"""Maximum number of applications in one write: it blocks Redis and this event loop for 0.1 s. A
+write of 200,000 would exceed Redis's timeout, and be retried forever.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """State to save, as of the start of the save."""
+    """State of the scheduler to save, as of the start of the save."""
 
     core: SchedulerCore
     epoch: Epoch
     settings: dict[str, Any] | None
-    """Current scheduling settings; None: unknown, and the stored ones are kept."""
+    """Current scheduling settings; None: unknown, so that the stored settings are kept."""
     on_saved: Callable[[], None] = lambda: None
-    """Called once all of the state is stored."""
+    """Called once the whole checkpoint is stored."""
 
 
 class Checkpointer:
-    """Saves changes, and records when the epoch was last confirmed.
+    """Saves the scheduler's changes, and records when its epoch was last confirmed.
 
     This gives a fence: a decision is sent only if the epoch was confirmed recently. After a stall
     of this process, or if the last confirmation is too old although the store is thought to answer,
@@ -109,7 +110,7 @@ class Checkpointer:
         """Why the store cannot be used now; None if it can."""
 
     async def become_leader(self, above: Epoch = 0) -> tuple[Epoch, StoredState]:
-        """Return a new epoch, also above the given one, and the state that the last leader saved.
+        """Return a new epoch, also above the given epoch, and the state that the last leader saved.
 
         Waits for the store without limit, because the epoch is unknown without it.
         """
@@ -135,7 +136,7 @@ class Checkpointer:
     # --- confirmation
 
     async def confirm(self) -> None:
-        """Wait until the epoch is confirmed, or the save that would confirm it has failed.
+        """Wait until a save has confirmed the epoch, or has failed.
 
         While the store does not answer, a save is only needed after a stall.
         """
@@ -167,15 +168,15 @@ class Checkpointer:
         self._ends = True
 
     def save_soon(self) -> None:
-        """Save without waiting for the interval to pass."""
+        """Start the next save now instead of after the interval."""
         self._wanted.set()
 
     def save_everything(self) -> None:
-        """Write the settings and every application with the next save, not only changes."""
+        """Write the settings and all applications with the next save, not only changes."""
         self._everything = True
 
     async def next_save(self) -> bool:
-        """Wait for the end of a save that starts from now on; return whether it succeeded.
+        """Wait for a save that starts after this call; return whether it succeeded.
 
         The store's timeouts bound the wait.
         """
@@ -211,7 +212,7 @@ class Checkpointer:
         return saved
 
     async def load_usage(self, days: Iterable[Day]) -> UsageRecords:
-        """Return the stored usage of these days.
+        """Return the stored usage of the given days.
 
         Raises:
             StoreError: If the store cannot be read.
@@ -259,8 +260,7 @@ class Checkpointer:
         changed = [(name, record) for name, record in records.items() if record is not None]
         kept = True
         try:
-            # If the scheduler dies between two parts, later parts are lost, as if it had died
-            # before the save; records are independent of each other.
+            # A scheduler that dies between two parts loses the later parts only.
             while kept and len(changed) > _MOST_AT_ONCE:
                 part, changed = changed[:_MOST_AT_ONCE], changed[_MOST_AT_ONCE:]
                 kept = await self._store.save(epoch, clock, dict(part), ())
@@ -280,11 +280,11 @@ class Checkpointer:
             self._note_store_trouble(str(error))
             return False
         except BaseException:
-            self._everything = True  # after a cancellation too, what was written is unknown
+            self._everything = True  # after a cancellation it is unknown what was written
             raise
         if not kept:  # the store was emptied or restored from a backup
             self._everything = True
-            again = self._take_checkpoint()  # the settings may have changed meanwhile
+            again = self._take_checkpoint()  # the settings may have changed since the checkpoint
             if again is None:
                 return False
             return await self._write_changes(replace(checkpoint, settings=again.settings))

@@ -11,7 +11,7 @@ from justitia_ray.units import ApplicationId
 
 
 class ClaimBook:
-    """The live claims of a scheduler, and ended ones until the accounts know their usage."""
+    """Live quota claims of a scheduler, and ended claims until the accounts know their usage."""
 
     def __init__(self) -> None:
         self.claims: dict[ClaimName, Claim] = {}
@@ -32,7 +32,7 @@ class ClaimBook:
         self._numbers = count(1)
 
     def is_live(self, claim: Claim) -> bool:
-        """Return whether a claim has not ended; a later one may have its name."""
+        """Return whether a claim has not ended, also if a later claim has the same name."""
         return self.claims.get(claim.name) is claim
 
     def make(self, claim: Claim) -> None:
@@ -43,11 +43,11 @@ class ClaimBook:
         self.changed.set()
 
     def wait(self, claim: Claim) -> None:
-        """Let a claim wait for the ends of others."""
+        """Let a claim wait until running inferences end, because a quota has too little left."""
         self.waiting.setdefault(claim.application_id, {})[claim.name] = claim
 
     def stop_waiting(self, claim: Claim) -> None:
-        """Remove a claim from those that wait for the ends of others, if it is one."""
+        """Remove a claim from the claims that wait for running inferences to end."""
         waiting = self.waiting.get(claim.application_id)
         if waiting is not None:
             waiting.pop(claim.name, None)
@@ -57,7 +57,7 @@ class ClaimBook:
     def settle(
         self, claim: Claim, used: Mapping[Unit, float], *, when_stored: bool = False
     ) -> None:
-        """Give the unused rest of a claim back, unless that was done or its name has a newer claim.
+        """End a claim: return its unused rest to the quota, unless a newer claim has the same name.
 
         Args:
             claim: The claim.
@@ -104,7 +104,7 @@ class ClaimBook:
         self.waiting.clear()
 
     def clear(self) -> None:
-        """Forget all claims and the records of ended ones; uses to be reported stay."""
+        """Forget all claims and the records of ended claims; unreported usage stays."""
         self.drop_claims()
         self.untold.clear()
         self.unstored.clear()

@@ -30,22 +30,24 @@ from justitia_ray.units import ApplicationId, Epoch, RequestId, Seconds
 logger = logging.getLogger(__name__)
 
 _EVERY_S: Seconds = 1.0
-"""Interval of usage reports, and maximum age of a standing (seconds).
+"""Interval of usage reports to the accounts, and maximum age of a quota's standing (seconds).
+Exchanges in between cover only claims that are new, decided, waiting or ended.
 
 Exchanges in between cover only claims that are new, decided, waiting or ended.
 """
 _IDLE_S: Seconds = 5.0
-"""Interval of queries for the quotas' standings while there are no claims."""
+"""Interval of queries for the standings of the quotas while there are no claims (seconds)."""
 _RETRY_S: Seconds = 0.2
 _ANSWER_S: Seconds = 5.0
 _ASK_AGAIN_S: Seconds = 0.1
-"""Interval of requests while a claim waits for the end of running inferences."""
+"""Interval of requests to the accounts while a claim waits for running inferences to end (seconds).
+"""
 _MOST_WAITING_ASKED = 16
 """Maximum number of waiting inferences of an application that are requested at once, in order."""
 
 
 class ClaimExchange:
-    """Exchanges the claims of a book with the accounts, while there are quotas.
+    """Exchanges the claims of a book with the accounts actor, while tenants have quotas.
 
     Args:
         scheduler: Name of the scheduler for the accounts.
@@ -95,7 +97,7 @@ class ClaimExchange:
         return self._admission.driver
 
     def begin(self, epoch: Epoch) -> None:
-        """Begin a term of the scheduler."""
+        """Begin a term of the scheduler, with a new epoch for the accounts."""
         self._epoch, self._began_at = epoch, asyncio.get_running_loop().time()
 
     def use_tree(self, tree: TenantTree, *, has_quotas: bool) -> None:
@@ -108,7 +110,7 @@ class ClaimExchange:
         self._book.changed.set()
 
     async def run(self) -> None:
-        """Exchange with the accounts until cancelled, while there are quotas."""
+        """Exchange with the accounts until cancelled, while tenants have quotas."""
         accounts: Accounts | None = None
         while True:
             if not self._has_quotas:
@@ -142,7 +144,7 @@ class ClaimExchange:
                 await self._wait_for_change(self._until_next_s())
 
     def _until_next_s(self) -> Seconds:
-        """Return the longest time until the next exchange."""
+        """Return the longest time until the next exchange with the accounts."""
         if not (self._book.claims or self._book.unstored):
             return _IDLE_S
         due_in_s = max(0.0, self._all_due_at - asyncio.get_running_loop().time())
@@ -156,12 +158,12 @@ class ClaimExchange:
             due.cancel()
 
     async def _exchange_once(self, accounts: Accounts) -> None:
-        """Exchange once; an unanswered exchange is kept and repeated unchanged."""
+        """Exchange once with the accounts; an unanswered exchange is repeated unchanged."""
         while not self._accounts_epoch:
             tree = self._tree
             tenants = self._driver.settings.model_dump(mode="json")["tenants"]
             epoch = await accounts.configure(tenants)
-            if self._tree is tree:  # the tree did not change during the call
+            if self._tree is tree:  # the tree of tenants did not change during the call
                 self._accounts_epoch = epoch
             for claim in self._book.claims.values():
                 claim.told = {}
@@ -182,7 +184,7 @@ class ClaimExchange:
         told = replace(told, accounts=self._accounts_epoch, asks=(*granted, *told.asks))
         answer = await accounts.exchange(told)
         if answer.epoch != self._accounts_epoch:
-            self._accounts_epoch = 0  # other accounts answered: nothing was booked
+            self._accounts_epoch = 0  # restarted accounts answered: nothing was booked
             return
         self._told = None
         self._last_accounts = answer.epoch
@@ -206,7 +208,7 @@ class ClaimExchange:
         self._decide(decided)
 
     async def _repeat_lost_ends(self, accounts: Accounts) -> bool:
-        """Claim again what ended inferences used and new accounts lack, to report the ends again.
+        """Claim again the usage of ended inferences that restarted accounts have lost.
 
         Return whether they are the accounts that were configured.
         """
@@ -218,7 +220,7 @@ class ClaimExchange:
                 return False
             lost = self._book.lately_told.after(answer.began_with)
             if told is not None and told.number <= answer.began_with:
-                lost = []  # ends that they lack were never reported
+                lost = []  # the ends that the accounts lack were never reported
             if lost:
                 number = self._book.exchanges + 1 if told is None else told.number
                 self._book.exchanges += 1
@@ -241,7 +243,7 @@ class ClaimExchange:
         return True
 
     def _next_exchange(self, now: Seconds) -> Exchange:
-        """Return the next exchange: usage since the last one, and requested claims."""
+        """Return the next exchange: usage since the last exchange, and requested claims."""
         uses: list[Use] = []
         asks: list[Ask] = []
         self._asked = {}
@@ -268,7 +270,7 @@ class ClaimExchange:
         for claim, _ in self._book.untold:
             if claim.name not in self._asked:
                 self._asked[claim.name] = claim
-                asks.append(_ask_of(claim, is_granted=True))
+                asks.append(_request_for(claim, is_granted=True))
         survivors = None
         if self._began_at is not None and now - self._began_at > self._resubmitted_within_s:
             self._began_at = None
@@ -315,7 +317,7 @@ class ClaimExchange:
             state.ended = {name: one for name, one in state.ended.items() if name in claimed}
 
     def used_of(self, claim: Claim) -> tuple[dict[Unit, float], bool]:
-        """Return the usage under a claim so far, and whether it is final."""
+        """Return the usage under a claim so far, and whether the usage is final."""
         state = self._driver.core.state
         if claim.request_id is None:
             is_open = claim.name in state.applications
@@ -335,7 +337,7 @@ class ClaimExchange:
         return {Unit.INFERENCES: 1.0}, not is_held
 
     def _requests_for(self, claim: Claim) -> Iterator[Ask]:
-        """Yield the requests for a claim: initially, when exceeded, and while deprioritised."""
+        """Yield requests for a claim: the first, when usage exceeds it, and while deprioritised."""
         inference = self._driver.core.state.inferences.get(claim.request_id or "")
         more = (
             {}
@@ -348,8 +350,8 @@ class ClaimExchange:
         is_again = claim.request_id is None and claim.is_deprioritised
         if claim.asks or more or is_again:
             claim.asks = False
-            yield _ask_of(claim, is_granted=claim.has_run or bool(more))
+            yield _request_for(claim, is_granted=claim.has_run or bool(more))
 
 
-def _ask_of(claim: Claim, *, is_granted: bool) -> Ask:
+def _request_for(claim: Claim, *, is_granted: bool) -> Ask:
     return Ask(claim.name, claim.tenant, {**claim.wants}, is_granted, {**claim.needs})

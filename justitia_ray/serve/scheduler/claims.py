@@ -22,14 +22,17 @@ UNREACHABLE = LimitStanding("", "", 0, 0, 0)
 _MOST_REFUSED = 10_000
 _MOST_TOLD = 100_000
 _TOLD_KEPT_S: Seconds = 10.0
-"""Time for which ends are repeated to new accounts; longer than the lag of a Redis replica that
-becomes master."""
+"""Time for which ends of claims are repeated to restarted accounts (seconds): longer than the lag
+of a Redis replica that becomes master.
+"""
 _STORED_WITHIN_S: Seconds = 5.0
-"""Maximum time for which an ended claim stays in the accounts until its end is stored."""
+"""Maximum time for which an ended claim waits until the scheduler has stored the claim's end
+(seconds).
+"""
 
 
 class Accounts(Protocol):
-    """Interface of the accounts of the application's quotas."""
+    """Interface of the accounts that keep the quotas of an application's tenants."""
 
     async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
         """Send the tree of tenants (`SchedulingConfig.tenants`); return the accounts' term.
@@ -39,7 +42,7 @@ class Accounts(Protocol):
         """
 
     async def exchange(self, told: Exchange) -> Answer:
-        """Report usage, and request claims.
+        """Report usage of quotas, and request claims.
 
         Raises:
             AdmissionError: If the accounts are unreachable.
@@ -61,21 +64,25 @@ class Claim:
     """Inference that makes the claim; None for the claim of an application."""
     holds: Mapping[Unit, float] = field(default_factory=dict)
     told: Mapping[Unit, float] = field(default_factory=dict)
-    """Usage under this claim that was reported to the accounts."""
+    """Usage under the claim that was reported to the accounts."""
     asks: bool = True
-    """Whether the next exchange with the accounts requests this claim."""
+    """Whether the next exchange with the accounts requests the claim."""
     is_decided: bool = False
     refused: Decision | None = None
     """Refusal of the claim by the accounts; None while undecided or if granted."""
     waits: Decision | None = None
-    """Decision that the claim waits, because a quota has too little left until running inferences
-    end; None if it does not wait."""
+    """Decision that the claim waits until running inferences end, because a quota has too little
+    left; None if the claim does not wait.
+    """
     in_the_way: tuple[Decision, Seconds] | None = None
-    """For an application's claim: last refusal of one of its inferences, with its time; None once
-    an inference is admitted again."""
+    """Last refusal of one of the application's inferences, with its time, in the claim of an
+    application; None once an inference is admitted again.
+    """
     is_deprioritised: bool = False
     may_have_run: bool = False
-    """Whether an earlier scheduler may have granted the claim, and died before it reported that."""
+    """Whether an earlier scheduler may have granted the claim and died before it reported the
+    grant.
+    """
     has_run: bool = False
     """Whether the claim's inference has ended already, so that it can no longer be refused."""
     number: int = 0
@@ -84,7 +91,7 @@ class Claim:
 
     @property
     def is_untold(self) -> bool:
-        """Whether the claim was admitted without the accounts, which therefore lack it."""
+        """Whether the claim was admitted without the accounts, which therefore do not know it."""
         is_let_in = self.is_decided and self.refused is None
         claims = any(self.wants.values())
         return is_let_in and claims and not self.holds and not self.may_have_run
@@ -101,23 +108,24 @@ class Unopened:
 
     arrival: ApplicationArrived
     is_refused: bool
-    """True: the application was refused; False: it waits for the accounts."""
+    """Whether the application was refused; otherwise it waits for the accounts."""
     node: ClientId | None
     """Node whose quota keeps the application from being opened; None: unknown."""
     comes_back_s: Seconds | None
-    """Time until the quota is expected to have enough for the application; None: unknown."""
+    """Time until the quota is expected to have enough for the application (seconds); None: unknown.
+    """
     waiting: int = 0
-    """Number of inferences held back with the application."""
+    """Number of inferences that are held back with the application."""
 
 
 _SOMETHING = 1.0
-"""Amount of a metered unit that has to be left for an application to be opened."""
+"""Amount of a metered unit that a quota must have left for an application to be opened."""
 
 
 def claim_of_application(
     tree: TenantTree, tenant: ClientId
 ) -> tuple[dict[Unit, float], dict[Unit, float]]:
-    """Return the claim of an application that opens, and the amounts that must be left for it.
+    """Return the claim of an application that opens, and the amounts that quotas must have left.
 
     It claims nothing of the units that its inferences claim, but checks whether a deprioritising
     quota is exhausted. It is not opened if nothing of a metered unit is left.
@@ -141,7 +149,7 @@ def claim_of_inference(
     item: InferenceSubmitted,
     prefill_cost: PrefillCost | None = None,
 ) -> tuple[dict[Unit, float], dict[Unit, float]]:
-    """Return the claim of an inference: its maximum usage, and its expected usage.
+    """Return the claim of an inference: its maximum usage and its expected usage.
 
     An inference that is expected to exceed a limit needs all of it; one that is certain to exceed
     it is never admitted.
@@ -211,7 +219,7 @@ def units_of(tree: TenantTree, tenant: ClientId) -> set[Unit]:
 
 
 def least_limit(tree: TenantTree, tenant: ClientId, unit: Unit) -> float:
-    """Return the smallest limit on a unit that refuses a tenant; infinite if there is none."""
+    """Return the smallest limit on a unit that refuses a tenant; infinite without limit."""
     return min(
         (
             quota.limit
@@ -247,7 +255,7 @@ def outrun_by(
 
 
 class EndedClaims:
-    """Ended claims whose end is not stored by the scheduler yet.
+    """Ended claims whose end the scheduler has not stored yet.
 
     A new scheduler without a record of the end would request the claim again, so the accounts must
     still have it.
@@ -264,7 +272,7 @@ class EndedClaims:
         self._ended[use.name] = (now, use)
 
     def uses(self) -> tuple[Use, ...]:
-        """Return all ends."""
+        """Return the ends of all claims, as uses for the accounts."""
         return tuple(use for _, use in self._ended.values())
 
     def names(self) -> tuple[ClaimName, ...]:
@@ -272,38 +280,38 @@ class EndedClaims:
         return tuple(self._ended)
 
     def pop(self, name: ClaimName) -> Use | None:
-        """Remove and return the end of a claim; None if it is not contained."""
+        """Remove and return the end of a claim; None if it is unknown."""
         ended = self._ended.pop(name, None)
         return None if ended is None else ended[1]
 
     def holds(self, use: Use) -> bool:
-        """Return whether exactly this end is contained."""
+        """Return whether exactly this end of a claim is contained."""
         return use.name in self._ended and self._ended[use.name][1] is use
 
     def overdue(self, now: Seconds) -> list[ClaimName]:
-        """Return the claims that have been kept for the maximum time."""
+        """Return the ended claims that have been kept for the maximum time."""
         return [name for name, (at, _) in self._ended.items() if now - at > _STORED_WITHIN_S]
 
     def clear(self) -> None:
-        """Remove all ends."""
+        """Remove the ends of all claims."""
         self._ended.clear()
 
 
 @dataclass(slots=True)
 class _ReportedEnd:
-    """The end of a claim, as reported to the accounts."""
+    """End of a claim, as it was reported to the accounts."""
 
     tenant: ClientId
     claimed: Amounts
-    """Used amounts that the claim covered."""
+    """Amounts that were used within the claim."""
     use: Use
     number: int
-    """Number of the exchange that reports the end."""
+    """Number of the exchange that reports the claim's end."""
     at: Seconds
 
 
 class LatelyTold:
-    """Recently reported ends of claims that restarted accounts may have no record of.
+    """Recently reported ends of claims, which restarted accounts may have lost.
 
     That happens if the accounts died while their store was unreachable, or if the store lost its
     latest writes because a lagging replica became the master.
@@ -329,11 +337,11 @@ class LatelyTold:
             if len(self._told) > _MOST_TOLD:
                 self._forget_end(next(iter(self._told)))
         else:
-            # this end is not recorded, so a later report of it must find no earlier one
+            # a later report of this claim must not find an earlier end
             self._last.pop(use.name, None)
 
     def note_over(self, use: Use, number: int, now: Seconds) -> None:
-        """Record the exchange that reports that a claim, whose end was reported before, is over."""
+        """Record which exchange reports that a claim with an earlier reported end is over."""
         place = self._last.get(use.name)
         if place is not None:
             told = self._forget_end(place)
@@ -348,7 +356,7 @@ class LatelyTold:
             self._forget_end(place)
 
     def after(self, number: int) -> list[Use]:
-        """Return the ends reported after this exchange, one per name."""
+        """Return the ends of claims reported after an exchange, one per name."""
         return list({told.use.name: told.use for told in self._merged_ends(number)}.values())
 
     def asks(self, number: int) -> tuple[Ask, ...]:
@@ -362,7 +370,7 @@ class LatelyTold:
         )
 
     def renumber(self, after: int, number: int) -> None:
-        """Assign a new exchange number to ends reported after the given exchange."""
+        """Assign a new exchange number to ends of claims reported after an exchange."""
         for told in self._ends_after(after):
             told.number = number
 
@@ -370,7 +378,7 @@ class LatelyTold:
         return [told for told in self._told.values() if told.number > number]
 
     def _merged_ends(self, number: int) -> list[_ReportedEnd]:
-        """Return the ends reported after this exchange, merged by name and tenant."""
+        """Return the ends of claims reported after an exchange, merged by name and tenant."""
         merged: list[_ReportedEnd] = []
         places: dict[ClaimName, int] = {}
         for told in self._ends_after(number):
@@ -395,7 +403,7 @@ class LatelyTold:
         return told
 
     def clear(self) -> None:
-        """Forget all ends."""
+        """Forget all reported ends."""
         self._told.clear()
         self._last.clear()
 
@@ -403,7 +411,7 @@ class LatelyTold:
 def retold(
     told: Exchange, number: int, lost: Iterable[Use], live: Container[ClaimName]
 ) -> Exchange:
-    """Return an unanswered exchange adapted to accounts that have lost these ends.
+    """Return an unanswered exchange, adapted to accounts that have lost ends of claims.
 
     Args:
         told: The exchange.
@@ -427,19 +435,19 @@ def limit_of(decision: Decision) -> LimitStanding | None:
 
 
 class LatelyRefused:
-    """Applications that a quota refused recently, before they were opened; oldest dropped first."""
+    """Applications that a quota recently refused to open; the oldest are dropped first."""
 
     def __init__(self) -> None:
         self._known: dict[ApplicationId, tuple[ApplicationArrived, Decision, Seconds]] = {}
 
     def note(self, arrival: ApplicationArrived, decision: Decision, now: Seconds) -> None:
-        """Record a refusal."""
+        """Record the refusal of an application."""
         self._known[arrival.application_id] = (arrival, decision, now)
         if len(self._known) > _MOST_REFUSED:
             del self._known[next(iter(self._known))]
 
     def forget(self, application_id: ApplicationId) -> None:
-        """Forget an application that is opened again, if it is recorded."""
+        """Forget the refusal of an application that is opened again."""
         self._known.pop(application_id, None)
 
     def decision(self, application_id: ApplicationId) -> Decision | None:

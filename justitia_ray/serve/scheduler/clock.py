@@ -13,19 +13,20 @@ from justitia_ray.units import Seconds
 
 _BEAT_S: Seconds = 0.2
 _STALL_S: Seconds = 1.0
-"""Minimum gap between two beats that counts as a stall; loops are usually late by tens of
-milliseconds."""
+"""Minimum gap between two beats that counts as a stall (seconds); event loops are usually late by
+tens of milliseconds.
+"""
 
 
 def elapsed() -> Seconds:
-    """Return a monotonic time; where supported, it includes suspension of the machine."""
+    """Return a monotonic time (s); where supported, it includes suspension of the machine."""
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
 
 
 class SteadyClock:
-    """Wall-clock time at the start, plus the time for which this process has run since.
+    """Wall-clock time at the start of the process, plus the time for which it has run since.
 
     Later changes of the wall clock have no effect. Times are comparable across restarts except for
     clock adjustments and stalls, and never go back, even across restarts, if each clock is given
@@ -48,7 +49,7 @@ class SteadyClock:
         self._offset += max(0.0, instant - self.now())
 
     def now(self) -> Seconds:
-        """Return the current time in seconds; a stall detected here is subtracted."""
+        """Return the current time in seconds; a stall detected by this call is subtracted."""
         at = self._monotonic()
         late = at - self._beat_at - _BEAT_S
         if late > _STALL_S:
@@ -63,7 +64,7 @@ class SteadyClock:
         self._beat_at = self._monotonic()
 
     async def keep_beating(self) -> None:
-        """Beat periodically until cancelled."""
+        """Call `beat` periodically until cancelled."""
         while True:
             self.beat()
             await asyncio.sleep(_BEAT_S)

@@ -24,22 +24,25 @@ from justitia_ray.serve.scheduler.leadership import Term
 from justitia_ray.units import ApplicationId, ClientId, Epoch, Seconds
 
 LINGER_S: Seconds = 120.0
-"""Time without a viewer after which the recording ends: a viewer that comes back in time still has
-its past."""
+"""Time without a console viewer after which the recording ends (seconds): a viewer that returns in
+time still has its past.
+"""
 RETRY_S: Seconds = 15.0
-"""When to ask again for a past that is not there yet."""
+"""Retry-After of a request for a past that is not recorded yet (seconds)."""
 MOST_FRAMES = 64
-"""Maximum number of different frames of one look: tenants, and readers that are behind."""
+"""Maximum number of different frames of one moment, which differ by tenant and by what the reader
+has.
+"""
 _TIMES_ITS_COST = 20
 _EARLY_S: Seconds = 0.1
-"""Part of the interval by which a reader may come early."""
+"""Time by which a reader may request the next frame early (seconds)."""
 
 Told = tuple[Epoch, int, bytes]
-"""Epoch and number of a frame, and the frame as JSON."""
+"""Epoch and number of a console frame, and the frame as JSON."""
 
 
 class SchedulerConsole:
-    """Records a term's core while it is watched, and encodes its frames.
+    """Records the core's events while the console is watched, and encodes console frames.
 
     Args:
         term: Term of the scheduler.
@@ -74,13 +77,13 @@ class SchedulerConsole:
 
     @property
     def is_watched(self) -> bool:
-        """Whether events are recorded."""
+        """Whether the core's events are recorded for the console."""
         return self._watch is not None
 
     def frame(
         self, tenant: ClientId | None, epoch: Epoch | None, number: int | None
     ) -> Told | None:
-        """Return the present frame; None: the reader has it already.
+        """Return the present console frame; None: the reader already has this frame.
 
         Args:
             tenant: Tenant whose applications are shown, with all tenants below it; None: all.
@@ -90,7 +93,7 @@ class SchedulerConsole:
         Raises:
             AdmissionError: If as many different frames as allowed are told.
         """
-        watch, sight = self._look_if_due()
+        watch, sight = self._refresh_if_due()
         since = number if epoch == self._term.epoch else None
         if since == sight.number:
             return None
@@ -108,14 +111,16 @@ class SchedulerConsole:
         return self._term.epoch, sight.number, encoded
 
     def application(self, application_id: ApplicationId) -> bytes | None:
-        """Return an application's timeline as JSON; None if it is unknown."""
+        """Return an application's timeline as JSON; None if the application is unknown."""
         watch, core = self._recording(), self._term.informed_core()
         now = self._term.driver.now()
-        timeline = timeline_of(core, watch, application_id, now, self._trace_of(application_id))
+        timeline = timeline_of(
+            core, watch, application_id, now, self._application_trace(application_id)
+        )
         return None if timeline is None else msgspec.json.encode(timeline)
 
     def history(self, lasts_s: Seconds) -> bytes:
-        """Return the recorded past as JSON, a `History`, for "what if".
+        """Return the recorded past of the queue as JSON, a `History`, for a what-if estimate.
 
         Args:
             lasts_s: Length of the past; at most since the recording began.
@@ -137,7 +142,7 @@ class SchedulerConsole:
         return msgspec.json.encode(history)
 
     def stop(self) -> None:
-        """End the recording."""
+        """End the recording of the core's events."""
         self._term.driver.observer = None
         self._watch = self._sight = None
         self._encoded.clear()
@@ -145,7 +150,7 @@ class SchedulerConsole:
     # --- internals
 
     def _recording(self) -> Watch:
-        """Return the recording; begin one if there is none."""
+        """Return the recording of the core's events; begin to record if that is off."""
         loop = asyncio.get_running_loop()
         self._asked_at = loop.time()
         if self._watch is None:
@@ -167,7 +172,7 @@ class SchedulerConsole:
         else:
             self.stop()
 
-    def _look_if_due(self) -> tuple[Watch, Sight]:
+    def _refresh_if_due(self) -> tuple[Watch, Sight]:
         watch, now = self._recording(), self._term.driver.now()
         if self._sight is None or now >= self._next_look_at:
             began_at = self._stopwatch()
@@ -182,13 +187,13 @@ class SchedulerConsole:
         return watch, self._sight
 
     def _delay_next_look(self, cost_s: Seconds) -> None:
-        """Put the next look off, so that this one's cost is at most a twentieth of the time."""
+        """Delay the next frame, so that computing frames takes at most a twentieth of the time."""
         self._spent_s += cost_s
         assert self._sight is not None
         least = self._sight.at + _TIMES_ITS_COST * self._spent_s
         self._next_look_at = max(self._next_look_at, least)
 
-    def _trace_of(self, application_id: ApplicationId) -> Trace | None:
+    def _application_trace(self, application_id: ApplicationId) -> Trace | None:
         if self._sampler is None:
             return None
         context = self._sampler.context(application_id)
@@ -200,7 +205,7 @@ class SchedulerConsole:
 
 
 def strip_of(status: SchedulerStatus) -> Strip:
-    """Return the strip of a scheduler's status; a `Watch` fills in the sums over replicas."""
+    """Return the console's summary of a scheduler's status, without the sums over replicas."""
     state, why = _state_of(status)
     size: dict[str, Any] = dict(status.size or {})
     return Strip(
@@ -246,7 +251,7 @@ def shares_of(status: SchedulerStatus) -> tuple[ShareRow, ...]:
         for share in status.shares
     }
     for node in status.quotas:
-        if node not in rows:  # it has no live application, and may have used up a quota
+        if node not in rows:  # the node has no live application, and may have used up a quota
             rows[node] = ShareRow(
                 node=node,
                 weight=None,

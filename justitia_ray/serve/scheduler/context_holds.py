@@ -18,24 +18,24 @@ from justitia_ray.units import ApplicationId, ReplicaId
 
 
 class ContextHolds:
-    """Holds of the applications that are open."""
+    """Context holds of open applications: how long a replica keeps a context after an inference."""
 
     def __init__(self) -> None:
         self._replicas: dict[ApplicationId, dict[ReplicaId, None]] = {}
         """Replicas that hold a context of an application."""
 
     def post(self, actions: Sequence[Action], core: SchedulerCore, outboxes: Outboxes) -> None:
-        """Add the holds and releases that follow from actions which have been delivered."""
+        """Add the holds and releases of contexts that follow from delivered actions."""
         for action in actions:
             if isinstance(action, Grant):
-                self._hold(action, core, outboxes)
+                self._hold_for(action, core, outboxes)
             elif isinstance(action, EndApplication):
                 for replica_id in self._replicas.pop(action.application_id, ()):
                     if replica_id in outboxes.replicas:
                         release = ReleaseContexts(action.application_id)
                         outboxes.replicas[replica_id].put(release)
 
-    def _hold(self, grant: Grant, core: SchedulerCore, outboxes: Outboxes) -> None:
+    def _hold_for(self, grant: Grant, core: SchedulerCore, outboxes: Outboxes) -> None:
         replica = core.state.replicas.get(grant.replica_id)
         outbox = outboxes.replicas.get(grant.replica_id)
         if outbox is None or replica is None or not replica.capacity.holds_contexts:

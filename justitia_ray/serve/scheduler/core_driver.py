@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Observer = Callable[[ev.Event, Sequence[Action], Seconds], None]
-"""Function that is called with each handled event, its actions and its time."""
+"""Function that is called with each handled event of the core, its actions and its time."""
 
 
 class CoreDriver:
-    """A core with its settings, its clock, its timer, and the outboxes for its actions.
+    """A scheduler core with its settings, its clock, its timer, and the outboxes for its actions.
 
     The core is synchronous, so every event is handled completely before the next. Before `begin` it
     is empty.
@@ -87,7 +87,7 @@ class CoreDriver:
         """Holds of contexts; None: no replica has asked for them."""
 
     def begin(self, stored: StoredState, epoch: Epoch) -> None:
-        """Continue with the state that the last leader saved, recovering if there was one.
+        """Restore the last leader's saved state; start to recover if there was a last leader.
 
         The clock is set forward to the latest time that the last leader recorded.
 
@@ -155,7 +155,7 @@ class CoreDriver:
         *,
         unstored: ApplicationId | None = None,
     ) -> None:
-        """Handle an event and carry out the resulting actions.
+        """Let the core handle an event, and deliver the resulting actions.
 
         Args:
             event: Event that happened now.
@@ -179,7 +179,7 @@ class CoreDriver:
             self._show_observer(self.observer, event, actions)
 
     def configure(self, settings: dict[str, Any]) -> bool:
-        """Apply settings from now on, keeping the queue; return whether they differ.
+        """Apply scheduling settings and keep the queue; return whether the settings differ.
 
         Raises:
             ConfigError: If a setting is not allowed; the current settings stay.
@@ -200,13 +200,13 @@ class CoreDriver:
         return True
 
     def begin_holds(self) -> None:
-        """Follow each lease by a hold of its context, for replicas that ask for them."""
+        """Follow each lease by a hold of its context, for replicas that support context holds."""
         from justitia_ray.serve.scheduler.context_holds import ContextHolds
 
         self.holds = ContextHolds()
 
     def stop_timer(self) -> None:
-        """Cancel the timer: no deadlines are handled any more."""
+        """Cancel the timer, so that no deadlines are handled any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -214,7 +214,7 @@ class CoreDriver:
     def _report_decisions(
         self, event: ev.Event, actions: Sequence[Action], unstored: ApplicationId | None
     ) -> None:
-        """Count and log decisions; an error in this is logged once and otherwise ignored."""
+        """Count and log the core's decisions; an error in this is logged once and ignored."""
         try:
             if isinstance(event, ev.EngineFailed):
                 self._log_failure(event)
@@ -236,14 +236,14 @@ class CoreDriver:
                 elif isinstance(action, Refuse) and action.reason is Refusal.ENGINE_KILLER:
                     self._log_killer(action)
         except Exception:
-            if not self._has_failed:  # log it once: it may fail every time
+            if not self._has_failed:  # log the failure once, because it may happen every time
                 logger.exception("decision.not_told")
             self._has_failed = True
 
     def _show_observer(
         self, observer: Observer, event: ev.Event, actions: Sequence[Action]
     ) -> None:
-        """Show an event to the observer; an observer that fails is logged, and sees no more."""
+        """Show an event to the observer; an observer that fails is logged and removed."""
         try:
             observer(event, actions, self.core.state.now)
         except Exception:
@@ -290,7 +290,7 @@ class CoreDriver:
 
 
 def _lag_meter() -> Callable[[State], Meter]:
-    """Return the constructor of the lag meter; its module is imported only on this call."""
+    """Return the constructor of the lag meter, whose module is imported only on this call."""
     from justitia_ray.core.lag.meter import LagMeter
 
     return LagMeter

@@ -12,10 +12,10 @@ from justitia_ray.scaling.sizing import Fleet, SizeDecision, Sizer, SizingRules
 from justitia_ray.units import Seconds
 
 _TIMES_ITS_COST = 20
-"""Maximum age of a decision, as a multiple of the time to compute it over all applications."""
+"""Maximum age of a decision on the number of replicas, as a multiple of the time to compute it."""
 _LEAST_AGE_S: Seconds = 0.2
 _ASKED_S: Seconds = 60.0
-"""Silence of the autoscaler after which its rules are dropped (seconds)."""
+"""Time without a request of the autoscaler after which its rules are dropped (seconds)."""
 
 
 class FleetSizer:
@@ -37,14 +37,14 @@ class FleetSizer:
 
     @property
     def target_drain_s(self) -> Seconds | None:
-        """Target time for serving all queued work (seconds); None: nothing scales the replicas."""
+        """Target time for serving all queued work (seconds); None: no autoscaler is active."""
         is_scaled = self._section is not None or self._asked_at is not None
         return self._rules.target_drain_s if is_scaled else None
 
     def answer(
         self, core: SchedulerCore, now: Seconds, question: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Return the decision for an autoscaler, and use its rules from now on.
+        """Return the wanted number of replicas for an autoscaler, and use its rules from now on.
 
         `leaving` in the result lists the draining replicas among those that the autoscaler counts
         as running: a restarted controller of Serve counts replicas that its predecessor took out of
@@ -81,7 +81,7 @@ class FleetSizer:
         return self._last
 
     def facts(self, core: SchedulerCore, now: Seconds) -> ScalingFacts:
-        """Return the facts about sizing for an inspection.
+        """Return the facts about the number of replicas for an inspection.
 
         Args:
             core: The core.

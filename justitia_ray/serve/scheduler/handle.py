@@ -25,20 +25,26 @@ from justitia_ray.serve.transport.handshake import Keyring, Offer
 from justitia_ray.serve.transport.link import Link
 from justitia_ray.units import Seconds
 
-logger = logging.getLogger("ray.serve")  # logger of the process that looks up the scheduler
+logger = logging.getLogger("ray.serve")  # logger of the process that looks up the scheduler actor
 
 _MAX_CONCURRENCY = 100_000
-"""Long-polls are pending calls; with Ray's default of 1,000 further calls would block forever."""
+"""Maximum concurrent calls of the actor: long-polls count, and with Ray's default of 1,000 further
+calls would block forever.
+"""
 _RETRY_S: Seconds = 0.2
 _HAND_OVER_S: Seconds = 60.0
-"""Longest wait for an older scheduler's queue to empty; new calls are held back meanwhile."""
+"""Longest wait for an older scheduler's queue to empty (seconds); new calls are held back
+meanwhile.
+"""
 _EVERY_S: Seconds = 0.1
 _MOST = 30
-"""Maximum number of concurrent address calls, e.g. while the scheduler waits for Redis."""
+"""Maximum number of concurrent calls for the scheduler's address, e.g. while the scheduler waits
+for Redis.
+"""
 
 
 def get_scheduler(config: AppConfig) -> ActorHandle:
-    """Return the application's scheduler, starting it if it does not run.
+    """Return the application's scheduler actor; start it if it does not run.
 
     It may be called from many processes at once. The handle stays valid when the actor restarts.
     """
@@ -46,7 +52,7 @@ def get_scheduler(config: AppConfig) -> ActorHandle:
 
 
 async def get_current_scheduler(config: AppConfig) -> ActorHandle:
-    """Return the application's scheduler, replacing one that runs an older version.
+    """Return the application's scheduler actor; replace an actor of an older version.
 
     The old one saves its state and is killed; the new one loads it. A caller of an older version,
     such as a draining replica of the last deployment, uses the newer scheduler as it is. Draining
@@ -64,8 +70,7 @@ async def get_current_scheduler(config: AppConfig) -> ActorHandle:
             await scheduler.retire.remote()
             ray.kill(scheduler, no_restart=True)
         except RayActorError:
-            # The actor is restarting, or was replaced. An actor of an older release that Ray
-            # restarts dies at once and frees its name, because its class has moved since.
+            # The actor restarts or was replaced; an actor of an older release dies at once.
             await asyncio.sleep(_RETRY_S)
 
 
@@ -82,7 +87,7 @@ async def _hand_over(scheduler: ActorHandle) -> None:
 
 
 def end_scheduler(name: str, namespace: str) -> bool:
-    """Save the state, end the scheduler and its embedded Redis; return whether it existed.
+    """Save and end the scheduler actor and its embedded Redis; return whether it existed.
 
     Args:
         name: Name of the actor, see `AppConfig.scheduler_name`.
@@ -92,7 +97,7 @@ def end_scheduler(name: str, namespace: str) -> bool:
 
 
 class SchedulerLink:
-    """Link to a scheduler: a connection that is reopened as soon as Ray has a new scheduler.
+    """Connection to a scheduler, which is reopened as soon as Ray has a new scheduler.
 
     The first call connects.
 
@@ -141,13 +146,13 @@ class SchedulerLink:
             raise
 
     async def connected(self) -> Link:
-        """Return an open connection, waiting for one if needed."""
+        """Return an open connection to the scheduler, waiting for one if needed."""
         if self._search is None or self._search.done():
             self._search = asyncio.create_task(self._connect_to_leader())
         return await asyncio.shield(self._search)
 
     async def close(self) -> None:
-        """Close the connection."""
+        """Close the connection to the scheduler."""
         if self._search is not None:
             self._search.cancel()
         if self._link is not None:
@@ -180,7 +185,7 @@ class SchedulerLink:
             log_event(logger, logging.WARNING, "scheduler.unreachable", reason=str(error))
 
     async def _find_offer(self) -> Offer:
-        """Ask the actor for its address repeatedly until an answer arrives.
+        """Request the scheduler's address from the actor repeatedly until an answer arrives.
 
         Raises:
             ConnectionLost: If the actor has ended for good.
@@ -191,7 +196,7 @@ class SchedulerLink:
         try:
             while True:
                 if len(questions) < _MOST:
-                    question = asyncio.create_task(self._ask_actor(found))
+                    question = asyncio.create_task(self._request_offer(found))
                     questions.add(question)
                     question.add_done_callback(questions.discard)
                 await asyncio.wait({found}, timeout=_EVERY_S)
@@ -201,7 +206,7 @@ class SchedulerLink:
             for question in questions:
                 question.cancel()
 
-    async def _ask_actor(self, found: "asyncio.Future[Offer]") -> None:
+    async def _request_offer(self, found: "asyncio.Future[Offer]") -> None:
         try:
             offer: Offer = await self._scheduler.link.remote()
         except ActorDiedError as error:

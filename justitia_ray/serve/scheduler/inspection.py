@@ -47,15 +47,16 @@ _TIMES_ITS_COST = 20
 """Maximum age of a cached answer about all applications, as a multiple of the time to compute it.
 """
 _MAX_CHECKED = 20_000
-"""Maximum number of inferences with which the core's invariants are checked; the scheduler is
-blocked meanwhile."""
+"""Maximum number of inferences with which an inspection checks the core's invariants, as the
+scheduler is blocked meanwhile.
+"""
 
 
 T = TypeVar("T")
 
 
-class _Kept(Generic[T]):
-    """Last result of a walk over all applications, repeated at most once a second.
+class _CachedWalk(Generic[T]):
+    """Cached result of a walk over all applications, recomputed at most once a second.
 
     If the walk takes long it is repeated less often, so that it takes a twentieth of the time.
     """
@@ -81,8 +82,8 @@ class SchedulerInspector:
         self.kv_meter = KvMeter()
         """Integrals of the KV usage that the replicas report."""
         self._last_report: tuple[Seconds, dict[str, Any]] | None = None
-        self._shares: _Kept[tuple[NodeShare, ...]] = _Kept(shares_view)
-        self._working_set: _Kept[WorkingSetView | None] = _Kept(working_set_view)
+        self._shares: _CachedWalk[tuple[NodeShare, ...]] = _CachedWalk(shares_view)
+        self._working_set: _CachedWalk[WorkingSetView | None] = _CachedWalk(working_set_view)
 
     def status(self, applications: int = 0) -> SchedulerStatus:
         """Return the scheduler's part of `/v1/status`.
@@ -108,7 +109,7 @@ class SchedulerInspector:
         )
 
     def _wanted_size(self, core: SchedulerCore, now: Seconds) -> dict[str, Any] | None:
-        """Return the wanted number of replicas and why; None until replicas have reported."""
+        """Return the wanted number of replicas and the reason; None before replicas report."""
         if core.recovery.holding:
             return None
         autoscaled = self._term.config.autoscaling is not None
@@ -161,7 +162,8 @@ def _scheduler_report(term: Term, now: Seconds) -> SchedulerReport:
                 now,
             )
             for name, application in islice(state.applications.items(), MAX_ENTRIES)
-            if name in accounts and name in sessions  # otherwise reported as a broken rule
+            if name in accounts
+            and name in sessions  # an application without account or session is a broken rule
         },
         ended=tuple(islice(tables["ended"], MAX_ENTRIES)),
         inferences={
@@ -232,7 +234,7 @@ def _application_facts(
 
 
 def _tenant_clocks(fair_share: ServedShare) -> dict[ClientId, VirtualTime]:
-    """Return V inside each tenant; empty unless shares are by tenant."""
+    """Return the virtual time V inside each tenant; empty unless shares are by tenant."""
     if not isinstance(fair_share, TenantShare):
         return {}
     leaves = fair_share.nodes.kept_leaves()
@@ -279,5 +281,5 @@ def _broken_rules(core: SchedulerCore) -> Iterator[str]:
             check_rule(rule, core)
         except InvariantViolation as violation:
             yield str(violation)
-        except Exception as error:  # the state is too damaged to check the rule
+        except Exception as error:  # the scheduler's state is too damaged to check the rule
             yield f"{rule.__name__}: {type(error).__name__}: {error}"

@@ -10,22 +10,22 @@ from justitia_ray.units import ClientId, Seconds
 
 
 class KnownQuotas:
-    """Quotas of all nodes, as in the accounts' last answer."""
+    """Quotas of all nodes of the tree of tenants, as in the accounts' last answer."""
 
     def __init__(self) -> None:
         self.nodes: Mapping[ClientId, tuple[NodeStanding, ...]] = {}
         self._told_at: Seconds = -math.inf
 
     def note(self, nodes: Mapping[ClientId, tuple[NodeStanding, ...]], now: Seconds) -> None:
-        """Replace the known quotas."""
+        """Replace the known quotas by the accounts' answer."""
         self.nodes, self._told_at = nodes, now
 
     def age_s(self, now: Seconds) -> Seconds:
-        """Return the age of the accounts' last answer."""
+        """Return the age of the accounts' last answer (seconds)."""
         return now - self._told_at
 
     def standings(self, tenant: ClientId, now: Seconds) -> tuple[LimitStanding, ...]:
-        """Return the quotas that apply to a tenant, from the root down.
+        """Return the quotas that apply to a tenant, from the root of the tree down.
 
         It is empty if no quota applies, or the accounts have not answered yet.
         """

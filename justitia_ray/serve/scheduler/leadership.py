@@ -35,9 +35,11 @@ from justitia_ray.units import ApplicationId, ClientId, Epoch, ReplicaId, Second
 logger = logging.getLogger(__name__)
 
 _SETTINGS_WITHIN_S: Seconds = 5.0
-"""Longest wait of a call for the settings, which ingresses send when they notice the new term."""
+"""Longest wait of a call for the scheduling settings (seconds), which ingresses send when they
+notice the new term.
+"""
 _ALIKE = 2.0
-"""Ratio of two measured costs of prefill above which they are not of one engine."""
+"""Ratio of two measured costs of prefill above which they cannot be of the same kind of engine."""
 _ADVICE = (
     "two deployments of one name and model on one Redis take the lead from each other: give one"
     " of them another name; to take it back here, end the other one, then run `justitia shutdown`"
@@ -46,7 +48,7 @@ _ADVICE = (
 
 
 class Term:
-    """Term of a scheduler as leader: serves calls only between becoming the leader and its end.
+    """Term of a scheduler as leader: serves calls only between becoming leader and its end.
 
     Args:
         config: The application's arguments.
@@ -245,7 +247,7 @@ class Term:
         return messages
 
     def note_epoch(self, epoch: Epoch) -> None:
-        """Compare a caller's epoch with this scheduler's; check a higher one with the store.
+        """Compare a caller's epoch with this scheduler's; check a higher epoch with the store.
 
         If the store does not have the higher epoch either, it was emptied or restored from a
         backup. Processes with that epoch ignore this scheduler, so a new term begins above it.
@@ -255,7 +257,7 @@ class Term:
             self.checkpointer.save_soon()
 
     def note_prefill(self, replica_id: ReplicaId, measured: MeasuredPrefill) -> None:
-        """Use a cost of prefill that a replica has measured, if it is the first of this release.
+        """Use the cost of prefill that a replica has measured, if it is the first of this release.
 
         A new replica with a very different measurement is logged: it may have another GPU, or the
         first one was disturbed.
@@ -295,7 +297,7 @@ class Term:
         }
 
     def informed_core(self) -> SchedulerCore:
-        """Return the core, after updating the reasons outside it that hold applications back."""
+        """Return the core, after updating why applications are held back outside the core."""
         core = self.driver.core
         core.outlooks.held_by = held_by(self.admission.unstored(), self.gate.node_in_the_way)
         return core
@@ -303,7 +305,7 @@ class Term:
     # --- private helpers
 
     def _choose_entrance(self) -> None:
-        """Let submissions bypass the quota gate and write-through admission while they are off."""
+        """Let submissions bypass the quota gate and write-through admission while these are off."""
         if self.gate.has_quotas:
             self.admit = self.gate.admit_submission
         elif self._is_strict:
@@ -348,12 +350,12 @@ class Term:
         return Checkpoint(self.driver.core, self.epoch, settings, on_saved)
 
     def _save_soon(self) -> None:
-        """Save soon, unless the store is unreachable, which is retried anyway."""
+        """Request a save, unless the store is unreachable and therefore retried anyway."""
         if self.checkpointer.trouble is None:
             self.checkpointer.save_soon()
 
     def _lose_lead(self, error: StaleEpoch) -> None:
-        """Stop serving after losing the lead; callers receive the reason."""
+        """Stop serving after another scheduler has become leader; callers receive the reason."""
         self.succeeded = error.succeeded
         self.lost = f"this scheduler has lost the lead: {error}; {_ADVICE}"
         log_event(logger, logging.WARNING, "scheduler.superseded", reason=str(error))
@@ -394,7 +396,7 @@ def held_by(
     unstored: Iterable[ApplicationId],
     node_in_the_way: Callable[[ApplicationId], ClientId | None],
 ) -> HeldBy:
-    """Return a function that says what holds an application back outside the core.
+    """Return a function that returns why an application is held back outside the core.
 
     Args:
         unstored: Applications that wait to be stored.
@@ -403,10 +405,10 @@ def held_by(
     """
     names, store = frozenset(unstored), Held(Reason.STORE)
 
-    def held(application: Application) -> Held | None:
+    def reason_to_hold(application: Application) -> Held | None:
         if application.application_id in names:
             return store
         node = node_in_the_way(application.application_id)
         return None if node is None else Held(Reason.QUOTA, node)
 
-    return held
+    return reason_to_hold

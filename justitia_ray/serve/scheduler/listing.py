@@ -23,7 +23,7 @@ from justitia_ray.serve.scheduler.status import application_view, in_order
 from justitia_ray.units import ApplicationId, Seconds
 
 MOST_ASKED = 256
-"""Maximum number of applications in one request of an ingress."""
+"""Maximum number of applications in one request of an ingress for outlooks."""
 
 
 def application_with_outlook(
@@ -119,7 +119,7 @@ def listing(
 
 
 def _as_json(view: ApplicationView, outlook: Outlook, **more: Seconds | None) -> dict[str, Any]:
-    """Return an application with its outlook, to which `more` is added."""
+    """Return an application with its outlook as JSON, with the fields of `more` added."""
     return {**to_builtins(view), "outlook": {**to_builtins(outlook), **more}}
 
 

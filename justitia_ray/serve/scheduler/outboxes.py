@@ -20,12 +20,12 @@ from justitia_ray.protocol.messages import IngressMessage, Pull, ReplicaMessage
 from justitia_ray.units import ApplicationId, IngressId, ReplicaId, Seconds
 
 LONG_POLL_S: Seconds = 20.0
-"""Time for which an ingress's call waits for a message."""
+"""Time for which a poll of an ingress waits for a message (seconds)."""
 _NO_HURRY_S: Seconds = 0.25
 
 
 class Outbox(Mailbox[Any]):
-    """Messages to one ingress or replica, with its one waiting call, the newest.
+    """Messages to one ingress or replica, and that process's newest waiting call.
 
     Args:
         last: Numbers up to this one are not used for messages: a reader that was given up and
@@ -49,7 +49,7 @@ class Outbox(Mailbox[Any]):
         self._notified: asyncio.Event | None = None
 
     def put(self, message: Any) -> None:
-        """Append a message."""
+        """Append a message to the outbox."""
         super().put(message)
         if isinstance(message, EndsStored):
             self._told.append((self.last, message))
@@ -58,7 +58,7 @@ class Outbox(Mailbox[Any]):
             self._ended.append((self.last, message.application_id))
 
     def acknowledged(self, ack: int) -> list[EndsStored]:
-        """Forget the ends up to number `ack`, which the ingress has read.
+        """Forget the ends of applications up to number `ack`, which the ingress has read.
 
         Return the messages about stored ends that it has read, each once.
         """
@@ -75,7 +75,7 @@ class Outbox(Mailbox[Any]):
         return read
 
     def withdraw_end(self, application_id: ApplicationId) -> None:
-        """Withdraw the unread messages about the end of an application."""
+        """Remove the unread messages about the end of an application."""
         for number in self._ends.pop(application_id, ()):
             self.withdraw(number)
 
@@ -103,17 +103,16 @@ class Outbox(Mailbox[Any]):
         )
 
     def notify(self) -> None:
-        """Make the waiting call return."""
+        """End the wait of the process's call."""
         if self._notified is not None:
             self._notified.set()
 
     async def wait(self, timeout_s: Seconds) -> bool:
-        """Wait for a message; return False if a newer call has replaced this one."""
+        """Wait for a message; return False if a newer call has replaced the waiting call."""
         self.notify()
         notified = self._notified = asyncio.Event()
         if not self:
-            # Not `wait_for`: in Python 3.11 it swallows a cancellation that coincides with the
-            # event.
+            # Not `wait_for`: in Python 3.11 it may swallow a cancellation at the same moment.
             timer = asyncio.get_running_loop().call_later(timeout_s, notified.set)
             try:
                 await notified.wait()
@@ -153,7 +152,7 @@ class Outboxes:
         return outbox
 
     def withdraw_end(self, ingress_id: IngressId, application_id: ApplicationId) -> None:
-        """Withdraw the unread end of an application whose id the ingress opens again.
+        """Remove the unread end of an application whose id the ingress opens again.
 
         If the ingress read it after the answer to the opening, it would forget the new application.
         """
@@ -162,12 +161,12 @@ class Outboxes:
             outbox.withdraw_end(application_id)
 
     def notify_all(self) -> None:
-        """Make every waiting call return."""
+        """End the wait of all calls."""
         for outbox in (*self.ingresses.values(), *self.replicas.values()):
             outbox.notify()
 
     def deliver(self, actions: Iterable[Action], state: State, quiet: Outbox | None) -> None:
-        """Put the core's actions into the outboxes, and wake the calls that wait for them.
+        """Put the core's actions into the outboxes, and wake the calls that wait for the actions.
 
         Args:
             actions: Actions of the core, in order.
@@ -197,7 +196,7 @@ class Outboxes:
             outbox = self.of_ingress(ingress_id)
             outbox.put(message)
             if isinstance(message, EndApplication | ForgetApplication | EndsStored):
-                # Not urgent: many of these messages may share one answer.
+                # Confirmations of stored ends are not urgent: many may share one answer.
                 asyncio.get_running_loop().call_later(_NO_HURRY_S, outbox.notify)
             else:
                 self._to_notify[id(outbox)] = outbox

@@ -48,11 +48,11 @@ from justitia_ray.serve.scheduler.write_through import WriteThroughAdmission
 from justitia_ray.units import ApplicationId, ClientId, Epoch, RequestId, Seconds
 
 _GIVEN_UP_TOGETHER_S: Seconds = 0.1
-"""Claims of an application whose times are up within this time are decided together."""
+"""Claims of an application that time out within this time are decided together (seconds)."""
 
 
 class QuotaGate:
-    """Admits submissions for which the tenants' quotas have enough left.
+    """Admits submissions for which the tenants' quotas have enough left, and holds others back.
 
     Args:
         scheduler: Name of the scheduler for the accounts.
@@ -100,13 +100,13 @@ class QuotaGate:
     # --- start, end and settings
 
     def begin(self, epoch: Epoch) -> None:
-        """Claim quotas again for the last scheduler's live applications, if there are quotas."""
+        """Claim quotas again for the last scheduler's live applications, if tenants have quotas."""
         self.exchange.begin(epoch)
         self._driver.on_end = self._settle_ended
         self.settings_changed()
 
     def settings_changed(self) -> None:
-        """Apply the quotas of the driver's settings."""
+        """Apply the quotas in the driver's new settings."""
         self._tree = self._driver.settings.tenant_tree
         had = self.has_quotas
         self.has_quotas = any(node.quotas for node in self._tree.described.values())
@@ -125,7 +125,7 @@ class QuotaGate:
         self.exchange.use_tree(self._tree, has_quotas=self.has_quotas)
 
     def _claim_again(self) -> None:
-        """Add the claims of all that an earlier scheduler, or this one without quotas, admitted."""
+        """Add claims for all that an earlier scheduler, or this one without quotas, admitted."""
         state = self._driver.core.state
         for application in state.applications.values():
             if units_of(self._tree, application.tenant):
@@ -199,7 +199,7 @@ class QuotaGate:
             self._advance_held(name)
 
     async def decided(self, application_id: ApplicationId) -> Decision | Refusal | None:
-        """Wait until a held application is admitted or refused; None: admitted.
+        """Wait until a held application is admitted or refused; None: it is admitted.
 
         A `Decision` is a quota's refusal, a `Refusal` any other.
         """
@@ -223,12 +223,12 @@ class QuotaGate:
 
     @property
     def held_back(self) -> int:
-        """Number of submissions that wait for the accounts."""
+        """Number of submissions that wait for the accounts' decision."""
         return sum(map(len, self._queues.values()))
 
     @property
     def unopened(self) -> int:
-        """Number of applications that wait for the accounts before they are opened."""
+        """Number of applications that wait for the accounts' decision before they are opened."""
         live = self._driver.core.state.applications
         return sum(name not in live for name in self._queues)
 
@@ -244,7 +244,7 @@ class QuotaGate:
         return self.exchange.known.standings(tenant, asyncio.get_running_loop().time())
 
     def node_in_the_way(self, application_id: ApplicationId) -> ClientId | None:
-        """Return the node whose quota holds a live application back; None if there is none."""
+        """Return the node whose quota holds a live application back; None without such a quota."""
         refused, _ = self._current_refusal(application_id)
         limit = None if refused is None else limit_of(refused)
         return None if limit is None else limit.scope
@@ -287,7 +287,7 @@ class QuotaGate:
     # --- claims
 
     def _claim_of(self, item: Submission) -> Claim | None:
-        """Return the quota claim that a submission has to wait for; None if it needs none."""
+        """Return the quota claim for which a submission has to wait; None if it needs no claim."""
         state = self._driver.core.state
         if isinstance(item, ev.ApplicationArrived):
             known = self.book.claims.get(item.application_id)
@@ -299,7 +299,7 @@ class QuotaGate:
             if not wants:
                 return None
             if self._driver.core.applications.resubmissions.is_counted(item):
-                return None  # reopened only so that its end is counted
+                return None  # the application is reopened only so that its end is counted
             self._refused.forget(item.application_id)
             name = item.application_id
             return self._make_claim(
@@ -319,7 +319,7 @@ class QuotaGate:
         known = self.book.claims.get(name)
         if known is not None and self._is_of_earlier_run(known, item):
             if wants.keys().isdisjoint(METERED):
-                known.request_id = item.request_id  # its start is counted by the earlier claim
+                known.request_id = item.request_id  # the earlier claim has counted the inference
                 return None
             self.book.settle(known, self.exchange.used_of(known)[0], when_stored=True)
             wants.pop(Unit.INFERENCES, None)  # counted with the earlier run
@@ -395,7 +395,7 @@ class QuotaGate:
         return Decision(claim.name)
 
     def _decide_all(self, decisions: Sequence[tuple[Claim, Decision]]) -> None:
-        """Record the decisions of an exchange, then admit or refuse what waited for them."""
+        """Record the decisions of an exchange, then admit or refuse the submissions that waited."""
         for claim, decision in decisions:
             self._apply_decision(claim, decision, advances=False)
         for name in dict.fromkeys(claim.application_id for claim, _ in decisions):
@@ -420,7 +420,7 @@ class QuotaGate:
         was_decided, claim.is_decided = claim.is_decided, True
         if not was_decided and self.book.is_live(claim):
             self.book.fresh[claim.name] = claim
-        # An earlier scheduler admitted it, perhaps with a smaller claim: no refusal now.
+        # No refusal of a claim that an earlier scheduler admitted, perhaps with less.
         if decision.holds and not was_decided:
             decision = replace(decision, refused_by=None)
         claim.refused = decision if decision.refused_by is not None else None
@@ -431,7 +431,7 @@ class QuotaGate:
             self._advance_held(claim.application_id)
 
     def _note_of_application(self, claim: Claim, decision: Decision) -> None:
-        """Record what a decision implies for the claim's application."""
+        """Record what the decision on a claim implies for the claim's application."""
         application = self.book.claims.get(claim.application_id)
         if application is None:
             return
@@ -471,7 +471,7 @@ class QuotaGate:
         while queue:
             item, claim = queue.popleft()
             if self._has_ended(item, claim):
-                claim = self._claim_of(item)  # the item opens a new application of this id
+                claim = self._claim_of(item)  # the item opens a new application of the same id
             is_inference = isinstance(item, ev.InferenceSubmitted)
             is_next = not kept or (is_inference and passes)
             if not is_next or (claim is not None and not claim.is_decided):
@@ -496,7 +496,7 @@ class QuotaGate:
         self._delete_queue(name)
 
     def _delete_queue(self, name: ApplicationId, refusal: Refusal | None = None) -> None:
-        """Delete an empty queue; `refusal` is why its application was not opened, quotas aside."""
+        """Delete an application's empty queue; `refusal` is why it was not opened, quotas aside."""
         self._queues.pop(name, None)
         opening = self._opening.pop(name, None)
         if opening is not None and not opening.done():
@@ -504,7 +504,7 @@ class QuotaGate:
         self._note_resubmitted()
 
     def _withdraw_held(self, name: ApplicationId, request_id: RequestId) -> bool:
-        """Drop a held inference that has not run; return whether there was one."""
+        """Drop a held inference that has not run; return whether the inference was held."""
         queue = self._queues.get(name, deque())
         for place, (item, claim) in enumerate(queue):
             if isinstance(item, ev.InferenceSubmitted) and item.request_id == request_id:
@@ -532,7 +532,7 @@ class QuotaGate:
         return is_arrival and not self.book.is_live(claim)
 
     def _note_admitted(self, item: Submission, claim: Claim | None) -> None:
-        """Give a claim back if the core has refused its item, which then did not run."""
+        """End the claim of an item that the core has refused, because the item did not run."""
         if claim is None:
             return
         state = self._driver.core.state
@@ -576,7 +576,7 @@ class QuotaGate:
         reason: Refusal,
         decision: Decision | None,
     ) -> None:
-        """Send refusals of these submissions to their ingresses."""
+        """Send refusals of submissions to their ingresses."""
         limit = None if decision is None else limit_of(decision)
         wait_s = None if decision is None else decision.retry_after_s
         cancelled = {i.request_id for i, _ in items if isinstance(i, ev.InferenceCancelled)}
@@ -601,7 +601,7 @@ def _drop_repeated(
     queue: deque[tuple[Submission, Claim | None]],
     requests: Container[RequestId],
 ) -> bool:
-    """Return whether an inference that is already held back was submitted again.
+    """Return whether an inference was submitted again while it is held back.
 
     Its batch then arrived twice: an opening in the same batch, now last in the queue, is dropped,
     because it was processed before.

@@ -50,7 +50,7 @@ from justitia_ray.units import (
 
 
 class SchedulerService:
-    """Serves the calls of ingresses and replicas for one model during one term; independent of Ray.
+    """Serves calls of ingresses and replicas for one model during one term; independent of Ray.
 
     Args:
         term: Term of the scheduler, which the service's owner begins and ends.
@@ -77,7 +77,7 @@ class SchedulerService:
     # --- calls of ingresses
 
     async def open_application(self, arrival: ev.ApplicationArrived) -> Opened:
-        """Open an application and return its virtual finish time, also if it is open already.
+        """Open an application if it is not open; return its virtual finish time.
 
         Raises:
             AdmissionError: If the scheduler receives no settings in time.
@@ -112,7 +112,7 @@ class SchedulerService:
         return Opened(term.epoch, tag, refusal, standings=standings)
 
     async def close_application(self, application_id: ApplicationId) -> bool:
-        """Stop accepting inferences of an application; return whether it was open."""
+        """Close an application to new inferences; return whether it was open."""
         term = await self.term.admit_caller()
         known = self._note_ended(application_id, Refusal.APPLICATION_CLOSED)
         term.admit(ev.ApplicationClosed(application_id), None)
@@ -128,7 +128,7 @@ class SchedulerService:
         return known
 
     async def restore_ended(self, ended: list[tuple[ApplicationId, str, Seconds]]) -> None:
-        """Restore the ends that an ingress made recently: a new scheduler has no record of them.
+        """Restore ends that an ingress made recently: a new scheduler has no record of them.
 
         Args:
             ended: Id, reason, and seconds since the end.
@@ -157,7 +157,7 @@ class SchedulerService:
         return unopened_view(unopened, term.config.scheduler.quota_timeout_s)
 
     async def outlooks(self, application_ids: tuple[ApplicationId, ...]) -> dict[str, Any]:
-        """Return the outlooks of the live ones among these applications; see `listing`."""
+        """Return the outlooks of those applications that are live; see `listing`."""
         term = await self.term.admit_caller()
         return outlooks(self.term.informed_core(), application_ids, term.driver.now())
 
@@ -179,7 +179,7 @@ class SchedulerService:
         return self.console.application(application_id)
 
     async def console_history(self, lasts_s: Seconds) -> bytes:
-        """Return the recorded past; see `SchedulerConsole.history`."""
+        """Return the recorded past of the queue; see `SchedulerConsole.history`."""
         await self.term.admit_caller()
         return self.console.history(lasts_s)
 
@@ -203,8 +203,7 @@ class SchedulerService:
         outbox = outboxes.of_ingress(ingress_id)
         self._note_read(outbox, ack)
         if ingress_id not in term.driver.core.state.ingresses:
-            # Before the first item that is not held back: the core drops messages to an unknown
-            # ingress.
+            # Registers the ingress first: the core drops messages to unknown ingresses.
             term.driver.apply(ev.IngressHeartbeat(ingress_id), outbox)
         for item in items:
             refusal = self._refusal_of_ended(item)
@@ -214,12 +213,12 @@ class SchedulerService:
                 term.admit(self._with_count(item), outbox)
             else:
                 term.admit(item, outbox)
-        # After the items: a grant in this answer is then no older than the ingress's heartbeat.
+        # After the items: a grant in this answer is no older than the ingress's heartbeat.
         term.driver.apply(ev.IngressHeartbeat(ingress_id), outbox)
         return await self._ingress_mail(outbox, ack, self._applications_ahead(items))
 
     async def poll_grants(self, ingress_id: IngressId, epoch: Epoch, ack: int) -> IngressMail:
-        """Return the ingress's unread messages; wait for one if there is none."""
+        """Return the ingress's unread messages; wait for a message if there is none."""
         term = await self.term.admit_caller()
         if epoch != term.epoch:
             term.note_epoch(epoch)
@@ -249,7 +248,7 @@ class SchedulerService:
         return request_id in term.driver.core.state.inferences
 
     async def configure(self, settings: dict[str, Any]) -> Epoch:
-        """Apply other settings from now on; the queue stays.
+        """Apply other scheduling settings from now on; the queue stays.
 
         Raises:
             ConfigError: If a setting is not allowed; the current settings stay.
@@ -278,8 +277,7 @@ class SchedulerService:
             driver.begin_holds()
         is_news = pull.failure is not None and pull.failure.failure_id != outbox.failure_id
         if pull.failure is not None and is_news:
-            # Before the report: otherwise inferences that ended with the engine would be leased
-            # again.
+            # Before the report, or inferences that ended with the engine would be leased again.
             outbox.failure_id = pull.failure.failure_id
             driver.apply(pull.failure)
         driver.apply(report)
@@ -326,31 +324,31 @@ class SchedulerService:
     async def claim_session(
         self, tenant: str, session: Name, own: str, parent: Name | None, parents: str | None
     ) -> str:
-        """Return the application of a session; see `Directory`."""
+        """Return the application of a harness's session; see `Directory`."""
         await self.term.admit_caller()
         return self._directory.claim_session(tenant, session, own, parent, parents)
 
     async def find_conversation(self, tenant: str, names: tuple[Name, ...]) -> str | None:
-        """Return the application of the first known name; see `Directory`."""
+        """Return the application of the first known name of a conversation; see `Directory`."""
         await self.term.admit_caller()
         return self._directory.find_conversation(tenant, names)
 
     async def name_conversation(
         self, tenant: str, names: tuple[Name, ...], application_id: str
     ) -> None:
-        """Assign names to an application; see `Directory`."""
+        """Assign names of a conversation to its application; see `Directory`."""
         await self.term.admit_caller()
         self._directory.name_conversation(tenant, names, application_id)
 
     async def restore_names(self, tenant: str, names: tuple[tuple[Name, str], ...]) -> None:
-        """Restore names that an ingress assigned recently and a new scheduler lacks."""
+        """Restore names that an ingress assigned recently and that a new scheduler lacks."""
         await self.term.admit_caller()
         self._directory.restore_names(tenant, names)
 
     # --- autoscaling
 
     async def size(self, question: dict[str, Any]) -> dict[str, Any] | None:
-        """Return the wanted number of replicas without waiting; None while it is unknown.
+        """Return the wanted number of replicas at once; None while the number is unknown.
 
         Args:
             question: As for `FleetSizer.answer`.
@@ -363,7 +361,7 @@ class SchedulerService:
     # --- usage
 
     async def usage(self, days: list[Day]) -> dict[str, Any]:
-        """Return totals by day and tenant, and the first day whose totals may still change.
+        """Return usage by day and tenant, and the first day whose usage may still change.
 
         Raises:
             StoreError: If the store cannot be read.
@@ -376,12 +374,12 @@ class SchedulerService:
             for day in days
             if day in book.totals
         }
-        # Earlier days are completely in the last checkpoint; a new leader adds nothing to them.
+        # Earlier days are complete in the last checkpoint: a new leader adds nothing to them.
         saved_until = max(0.0, term.checkpointer.instant)
         return {"days": stored | known, "open_from": int(saved_until // DAY_S)}
 
     def _note_ended(self, application_id: ApplicationId, reason: Refusal) -> bool:
-        """Record that an application is ended by its owner; return whether it was open."""
+        """Record that an application's owner has ended it; return whether it was open."""
         driver = self.term.driver
         is_known = application_id in driver.core.state.applications
         if is_known:
@@ -442,7 +440,7 @@ class SchedulerService:
             loop.call_soon(self.term.driver.core.outlooks.sample, now)
 
     def _with_count(self, item: ev.InferenceSubmitted) -> ev.InferenceSubmitted:
-        """Return a resubmitted inference, marked if its end is counted."""
+        """Return a resubmitted inference, with a mark if its end was counted before."""
         ends = self.term.driver.core.state.ends
         is_counted = item.is_counted is False and ends.is_counted(
             item.application_id, item.request_id
@@ -483,7 +481,7 @@ class SchedulerService:
                 continue
             inference = core.state.inferences.get(item.request_id)
             if inference is None:
-                continue  # refused, held back, or ended within the batch
+                continue  # the inference was refused, held back, or ended within the batch
             position: int | None = 0
             if inference.lease_id is None:
                 position = core.outlooks.position(inference)
@@ -494,7 +492,7 @@ class SchedulerService:
     def _standings_for(
         self, messages: tuple[tuple[int, IngressMessage], ...]
     ) -> dict[ClientId, tuple[LimitStanding, ...]]:
-        """Return the limits of the tenants of the grants among these messages."""
+        """Return the limits of the tenants whose inferences are granted in the messages."""
         gate, state = self.term.gate, self.term.driver.core.state
         granted = (
             state.inferences.get(message.request_id)

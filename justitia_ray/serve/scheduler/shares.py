@@ -9,11 +9,13 @@ from justitia_ray.protocol.status import NodeShare
 from justitia_ray.units import ClientId
 
 MAX_NODES = 1_000
-"""Maximum number of returned nodes; those with the most KV in use, then the most waiting, first."""
+"""Maximum number of nodes in the view of shares; those with most KV in use, then with most waiting,
+come first.
+"""
 
 
 def shares_view(core: SchedulerCore) -> tuple[NodeShare, ...]:
-    """Return the nodes with live applications, each before those below it; O(applications)."""
+    """Return the nodes of the tree with live applications, parents first; O(applications)."""
     waiting: dict[ClientId, int] = {}
     running: dict[ClientId, int] = {}
     for application in core.state.applications.values():
@@ -50,7 +52,7 @@ def _node_at(core: SchedulerCore, path: ClientId) -> tuple[Hierarchy, Node] | No
 
 
 def _weight_at(core: SchedulerCore, path: ClientId) -> float | None:
-    """Return the weight φ of a node; None if shares are not by tenant."""
+    """Return the weight φ of a node of the tree; None if shares are not by tenant."""
     found = _node_at(core, path)
     return None if found is None else found[1].weight
 

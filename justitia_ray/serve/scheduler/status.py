@@ -44,7 +44,7 @@ class KvMeter:
         self._preemptions = 0
 
     def record_pull(self, pull: Pull, now: Seconds) -> None:
-        """Record the reading in a replica's pull, which ends the previous one at `now`."""
+        """Record the KV usage in a replica's pull, which ends the previous reading at `now`."""
         self._preemptions += pull.preemptions
         if pull.replica_id in self._last:
             at, used, capacity, preemptions = self._last[pull.replica_id]
@@ -56,7 +56,7 @@ class KvMeter:
         self._last[pull.replica_id] = (now, used, capacity, pull.preemptions)
 
     def used_tokens(self, replica_id: ReplicaId) -> Tokens | None:
-        """Return the KV tokens used at a replica's last report; None without any."""
+        """Return the KV tokens used at a replica's last report; None without a report."""
         return self._last[replica_id][1] if replica_id in self._last else None
 
     def totals(self) -> KvTotals:
@@ -95,7 +95,7 @@ def core_view(
     now: Seconds,
     used_kv_tokens: Callable[[ReplicaId], Tokens | None] = lambda replica_id: None,
 ) -> SchedulerStatus:
-    """Return the part of the status that describes the core.
+    """Return the part of the status that describes the scheduler core.
 
     Args:
         core: The core.
@@ -147,7 +147,7 @@ def core_view(
 
 
 def prefill_cost_view(core: SchedulerCore) -> PrefillCostView | None:
-    """Return the cost of computing prompts; None: nothing."""
+    """Return the cost of computing prompts that the scheduler uses; None: not used."""
     state = core.state
     cost, measured = state.prefill_cost, state.measured_prefill
     if cost is None:
@@ -202,7 +202,7 @@ def store_view(config: AppConfig, checkpointer: Checkpointer, core: SchedulerCor
     about = StoreView(kind=facts.kind, durability=config.store.durability, trouble=facts.trouble)
     if config.store.durability == "none":
         return about
-    # Usually only few applications changed since, but a failed save may leave all of them.
+    # Usually only few applications have changed, but a failed save may leave all of them.
     changed = sum(name not in checkpointer.unsaved for name in core.state.changed)
     return replace(
         about,
@@ -214,7 +214,7 @@ def store_view(config: AppConfig, checkpointer: Checkpointer, core: SchedulerCor
 
 
 def head_view(core: SchedulerCore, now: Seconds) -> HeadView | None:
-    """Return the next inference to grant and what it waits for; None if none may be granted."""
+    """Return the next inference to grant and why it waits; None if none may be granted."""
     application = core.ledger.queue.first()
     if application is None:
         return None
@@ -244,7 +244,7 @@ def head_view(core: SchedulerCore, now: Seconds) -> HeadView | None:
 
 
 def working_set_view(core: SchedulerCore) -> WorkingSetView | None:
-    """Return the state of the working set; None if there is none. O(idle contexts)."""
+    """Return the state of the working set; None without working set. O(idle contexts)."""
     gate = core.ledger.gate
     if gate is None:
         return None

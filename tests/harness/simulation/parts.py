@@ -433,7 +433,7 @@ class SchedulerHost:
 
         def begin_again(above: Epoch) -> None:
             recorder.add_event("scheduler", f"begins again above epoch {above}")
-            self.actor._begin_again(above)
+            self.actor._start_new_term(above)
 
         address = f"scheduler:{number}"
         self.actor = self.process.run(

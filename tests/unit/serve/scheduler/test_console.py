@@ -147,7 +147,7 @@ async def test_traced_application_has_a_link_to_its_trace(services: Services) ->
         }
     )
     console = SchedulerConsole(service.term, service.inspector)
-    trace = console._trace_of("acme|a")
+    trace = console._application_trace("acme|a")
 
     assert trace is not None
     assert trace.url == f"https://tempo.example/trace/{trace.trace_id}"
