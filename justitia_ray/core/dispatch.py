@@ -31,7 +31,7 @@ _MAXIMUM_UNSCHEDULED = 16
 """Maximum number of blocked applications that a dispatch scans past."""
 
 
-class _Candidates:
+class _GrantCandidates:
     """Applications in the order of their grants, without applications of tiers at their share."""
 
     def __init__(self, ledger: Ledger) -> None:
@@ -68,14 +68,14 @@ class _Candidates:
         if self.is_kept_to_some:
             self.keep_to(one for _, _, one in self._others if one.application_id in queue)
         else:
-            self._take(queue.of_other_tiers(self._left_out))
+            self._set_applications(queue.of_other_tiers(self._left_out))
 
     def keep_to(self, applications: Iterable[Application]) -> None:
         """Exclude all applications but these until the end of this dispatch."""
         self.is_kept_to_some = True
-        self._take(one for one in applications if one.tier not in self._left_out)
+        self._set_applications(one for one in applications if one.tier not in self._left_out)
 
-    def _take(self, applications: Iterable[Application]) -> None:
+    def _set_applications(self, applications: Iterable[Application]) -> None:
         queue = self._ledger.queue
         self._others = [(queue.place(one), one.application_id, one) for one in applications]
         heapq.heapify(self._others)
@@ -128,7 +128,7 @@ class Leases:
         kept_off: list[Application] = []
         hides = False
         line = Line(placement, options.backfill)
-        candidates = _Candidates(ledger)
+        candidates = _GrantCandidates(ledger)
         has_seat = placement.has_seat()
         while (
             len(unscheduled) + len(held_back) <= _MAXIMUM_UNSCHEDULED
@@ -144,8 +144,8 @@ class Leases:
                 queue.unschedule(application)
                 continue
             if self._blocked is not None and self._is_blocked(inference):
-                break  # another search of the replicas for this inference would fail again
-            if self.shares.limits_nodes and (node := self._over_share(application, inference)):
+                break  # the search of the replicas would fail again for this inference
+            if self.shares.limits_nodes and (node := self._node_over_share(application, inference)):
                 if queue.hide(node, application):
                     hides = True
                     candidates.hide_first()
@@ -176,7 +176,7 @@ class Leases:
         for application in (*unscheduled, *held_back, *kept_off):
             queue.touch(application)
         if len(unscheduled) > len(line) and len(queue) == 1:
-            self.grant_all()  # all other applications have started, so the cap on KV does not apply
+            self.grant_all()  # the cap on KV applies only while other applications wait
 
     def _only_suspects_wait(self) -> bool:
         """Return whether all waiting inferences avoid all replicas that pull. O(suspects)."""
@@ -206,7 +206,7 @@ class Leases:
         """Return whether this inference was first and fitted nowhere, and no memory was freed."""
         return self._blocked == (inference, self._state.headroom_changes)
 
-    def _over_share(self, application: Application, inference: Inference) -> ClientId | None:
+    def _node_over_share(self, application: Application, inference: Inference) -> ClientId | None:
         """Return the node of the tenant tree whose share forbids this inference, or None."""
         tokens = self._most_tokens(inference)
         kv_tokens = self._state.kv_tokens()

@@ -117,20 +117,20 @@ class Places(NamedTuple):
     """Number of the tenant's own callers whose slots are not due yet."""
 
 
-class _Slot(NamedTuple):
+class _ReturnSlot(NamedTuple):
     due_at: Seconds
     until: Seconds
     """Time until which a place is reserved once the slot is due."""
     is_whole: bool
 
 
-class _Tenant:
+class _TenantDepartures:
     """Departures of a tenant, its slots that are not due, and the places reserved for due slots."""
 
     def __init__(self, name: ClientId) -> None:
         self.name = name
         self.departures = Departures()
-        self.slots: list[_Slot] = []
+        self.slots: list[_ReturnSlot] = []
         self.kept: list[tuple[Seconds, bool]] = []
         """Expiry of each reserved place, and whether it is one of the whole limit."""
         self.kept_of_whole = 0
@@ -157,7 +157,7 @@ class Drain:
 
     def __init__(self) -> None:
         self._all = Departures()
-        self._tenants: dict[ClientId, _Tenant] = {}
+        self._tenants: dict[ClientId, _TenantDepartures] = {}
         self._sharing_until: dict[ClientId, Seconds] = {}
         """Last slot of each tenant that waits for places of the whole limit."""
         self._changes: list[tuple[Seconds, ClientId]] = []
@@ -180,7 +180,7 @@ class Drain:
         self._all.depart(now, left)
         if tenant is not None:
             known = self._tenant_entry(tenant)
-            # Tenants of the shared entry are not counted separately.
+            # Departures of tenants in the shared entry are not counted separately.
             known.departures.depart(now, left if known.name == _OTHER else left_of_tenant)
 
     def retry_after(
@@ -205,7 +205,7 @@ class Drain:
                 equal parts for each waiting tenant; otherwise the tenant's own.
             is_again: Whether the caller was refused before.
         """
-        self._advance_to(now)
+        self._advance_tenants(now)
         known = self._tenant_entry(tenant)
         name = known.name
         outstanding = len(known.slots)
@@ -213,7 +213,7 @@ class Drain:
         if not outstanding:
             departures.discount()
         if shortfall < 0:
-            shortfall = -(-shortfall // 3)  # the remaining places are for callers that return early
+            shortfall = -(-shortfall // 3)  # callers that return early get the other free places
         ahead = max(1, outstanding + shortfall)
         rate = departures.rate(now)
         if is_whole:
@@ -224,7 +224,7 @@ class Drain:
             return HORIZON_S
         due_at = now + wait_s
         until = due_at + _LATE_FRACTION * wait_s + _LATE_S
-        heapq.heappush(known.slots, _Slot(due_at, until, is_whole))
+        heapq.heappush(known.slots, _ReturnSlot(due_at, until, is_whole))
         heapq.heappush(self._changes, (due_at, name))
         heapq.heappush(self._changes, (until, name))
         if is_whole:
@@ -239,7 +239,7 @@ class Drain:
         """
         if not self._changes:
             return False
-        self._advance_to(now)
+        self._advance_tenants(now)
         known = self._tenant_entry(tenant)
         if known.kept:
             before = known.kept_of_whole
@@ -255,12 +255,12 @@ class Drain:
         """Return the places that are reserved against new callers of a tenant."""
         if not self._changes:
             return Places()
-        self._advance_to(now)
+        self._advance_tenants(now)
         known = self._tenant_entry(tenant)
         others = self._kept_of_whole - known.kept_of_whole
         return Places(len(known.kept), others, len(known.slots))
 
-    def _advance_to(self, now: Seconds) -> None:
+    def _advance_tenants(self, now: Seconds) -> None:
         while self._changes and self._changes[0][0] <= now:
             known = self._tenants[heapq.heappop(self._changes)[1]]
             before = known.kept_of_whole
@@ -273,7 +273,7 @@ class Drain:
             del self._sharing_until[other]
         return len(self._sharing_until) + (name not in self._sharing_until)
 
-    def _tenant_entry(self, tenant: ClientId) -> _Tenant:
+    def _tenant_entry(self, tenant: ClientId) -> _TenantDepartures:
         """Return the entry of a tenant's top node, or the shared entry if the table is full."""
         top = _top_node(tenant)
         known = self._tenants.get(top)
@@ -281,7 +281,7 @@ class Drain:
             top = _OTHER
             known = self._tenants.get(top)
         if known is None:
-            known = self._tenants[top] = _Tenant(top)
+            known = self._tenants[top] = _TenantDepartures(top)
         return known
 
 

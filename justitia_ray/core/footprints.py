@@ -196,7 +196,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
             return
         self._ends = self._forecast = self._former = None
         if before.full_tokens == footprint.full_tokens:
-            # The lease has grown as expected, the usual case: all other sums stay as they are.
+            # The usual case: the lease has grown as expected, so that all other sums stay.
             self.context_tokens += footprint.context_tokens - before.context_tokens
         else:
             self._add_to_sums(before, -1)
@@ -258,7 +258,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         """Return the shared beginnings that would end before a lease of this length."""
         found: list[tuple[Tokens, Tokens]] = []
         node = None if self.beginnings is None else self.beginnings.longest(prefixes)
-        while node is not None and (end := self._end_of(node)) < iterations:
+        while node is not None and (end := self._end_of_beginning(node)) < iterations:
             found.append((end, node.own_tokens))
             node = node.parent
         return tuple(found)
@@ -278,7 +278,9 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         if self._forecast is None or self._forecast.block_size != block_size:
             if self._ends is None:
                 self._ends = sorted(self._by_lease.values())
-            ends = sorted([*self._ends, *self._common_parts()]) if self._counted else self._ends
+            ends = (
+                sorted([*self._ends, *self._shared_footprints()]) if self._counted else self._ends
+            )
             self._forecast = Forecast(ends, block_size)
         return self._forecast
 
@@ -312,7 +314,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         if extension:
             end, _, _, owner = lease
             leases += [Footprint(end, 0, tokens, owner) for _, tokens in extension]
-            # Subtract what the forecast counts of the shared beginnings that the lease outlives.
+            # Subtract the shared beginnings that the forecast counts until an earlier end.
             leases += [Footprint(until, 0, -tokens, owner) for until, tokens in extension]
             # A shared beginning sorts before the lease with which it ends, so that a lease is last.
             leases.sort(key=lambda one: (one.iterations, one.context_tokens < 0, one.choices))
@@ -349,11 +351,11 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
                 self._counted[node] = tokens, owner
                 self._add_to_sums(Footprint(0, 0, tokens, owner), 1)
 
-    def _common_parts(self) -> Iterator[Footprint]:
+    def _shared_footprints(self) -> Iterator[Footprint]:
         for node, (tokens, owner) in self._counted.items():
-            yield Footprint(self._end_of(node), 0, tokens, owner)
+            yield Footprint(self._end_of_beginning(node), 0, tokens, owner)
 
-    def _end_of(self, node: Beginning) -> Tokens:
+    def _end_of_beginning(self, node: Beginning) -> Tokens:
         return max([self._by_lease[lease_id].iterations for lease_id in node.leases])
 
     def _add_to_sums(self, footprint: Footprint, sign: int) -> None:

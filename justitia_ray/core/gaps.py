@@ -22,7 +22,7 @@ GapClass: TypeAlias = tuple[ClientId, str]
 """Tenant and class of an application, by which tool gaps are learned."""
 
 
-class _Gap(NamedTuple):
+class _ToolGap(NamedTuple):
     length_s: Seconds
     has_returned: bool
     """Whether the application submitted again after the gap; otherwise it ended."""
@@ -32,7 +32,7 @@ class Gaps:
     """Last tool gaps of each application class."""
 
     def __init__(self) -> None:
-        self._of: dict[GapClass, deque[_Gap]] = {}
+        self._of: dict[GapClass, deque[_ToolGap]] = {}
         """Gaps by class; the class with the latest new gap is last."""
         self._kept: dict[GapClass, tuple[Seconds, Seconds]] = {}
         """Break-even gap and result of the last computation for a class, until a gap is added."""
@@ -50,7 +50,7 @@ class Gaps:
                 self._kept.pop(oldest, None)
                 self.last_kept_s.pop(oldest, None)
         self._of[application_class] = gaps
-        gaps.append(_Gap(length_s, has_returned))
+        gaps.append(_ToolGap(length_s, has_returned))
         self._kept.pop(application_class, None)
 
     def kept_s(self, application_class: GapClass, break_even_s: Seconds) -> Seconds:
@@ -73,7 +73,7 @@ class Gaps:
         return kept[1]
 
 
-def _best_kept_s(gaps: Iterable[_Gap], break_even_s: Seconds) -> Seconds:
+def _best_kept_s(gaps: Iterable[_ToolGap], break_even_s: Seconds) -> Seconds:
     ordered = sorted(gaps)
     returns = sum(gap.has_returned for gap in ordered)
     best_s, least = 0.0, returns * break_even_s

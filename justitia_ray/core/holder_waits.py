@@ -90,7 +90,7 @@ class HolderWaits:
         if holder is None:
             return None
         if holder.replica_id in self._state.asking and self._placement.fits(holder, inference):
-            return None  # memory does not keep the inference from starting there
+            return None  # the inference does not lack memory there
         more = delay(escape, application, inference) - delay(holder, application, inference)
         full_for_s = self._full_for_s(holder, inference, times.iteration_s)
         return Choice(holder, times.token_s * more, full_for_s)

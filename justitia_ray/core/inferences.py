@@ -121,7 +121,7 @@ class Inferences:
             application.stages.miss_some()
         inference.stage = application.stages.submit(event.stage or 0, state.now)
         self._applications.become_busy(application)
-        # Ignore ingresses that have the application at an earlier stage, and resubmissions.
+        # Ignore resubmissions, and ingresses at an earlier stage of the application.
         is_current = event.stage in (None, inference.stage) and not event.resubmitted
         if event.remaining_kv_token_time is not None and is_current:
             self._ledger.expect(event.application_id, event.remaining_kv_token_time)
@@ -225,7 +225,7 @@ class Inferences:
                 if not (is_reported or is_counted):
                     self._await_last_report(application, inference, lease, outcome)
             elif outcome is Outcome.FINISHED:
-                self._note_served(application, lease.replica_id)
+                self._note_serving_replica(application, lease.replica_id)
         elif inference.state is InferenceState.CLAIMED:
             del application.held_back[request_id]
             self._recovery.unclaim(request_id)
@@ -257,7 +257,7 @@ class Inferences:
         del application.leaving[lease_id]
         self._count_ended(application, inference, departure.outcome, is_counted=is_counted)
 
-    def _note_served(self, application: Application, replica_id: ReplicaId) -> None:
+    def _note_serving_replica(self, application: Application, replica_id: ReplicaId) -> None:
         """Move a replica to the end of those that have served an application."""
         if next(reversed(application.replicas), None) != replica_id:
             known = self._state.replicas.keys() - {replica_id}
@@ -337,7 +337,7 @@ class Inferences:
             if application is None:
                 continue
             caps = caps_of(state.tenants, application.tenant)
-            # Caps are checked at each submission: an inference that waits was within the cap then.
+            # A waiting inference was within its application's cap when it was submitted.
             cap = reached_cap(application, replace(caps, inferences=None), state.now)
             if cap is not None:
                 for inference in [*application.waiting, *application.suspended]:
@@ -404,7 +404,7 @@ class Inferences:
     def _refusal_reason(
         self, application: Application, event: ev.InferenceSubmitted
     ) -> Refusal | None:
-        if event.resubmitted:  # an earlier scheduler had accepted the inference
+        if event.resubmitted:  # the inference was accepted by an earlier scheduler
             return None
         if not application.state.takes_inferences:
             is_over = application.is_idle and application.is_awaited  # as far as is known here

@@ -242,7 +242,7 @@ def least_of_clients(core: SchedulerCore) -> dict[ClientId, Application]:
             for client, applications in clients.items()
         }
     else:
-        by_client = _least_by(core, policy.client)
+        by_client = _applications_of_least_key(core, policy.client)
     return {
         client: application
         for client, application in by_client.items()
@@ -252,10 +252,10 @@ def least_of_clients(core: SchedulerCore) -> dict[ClientId, Application]:
 
 def least_of_tenants(core: SchedulerCore) -> dict[ClientId, Application]:
     """Return the application with the smallest tag of each waiting tenant. O(N)."""
-    return _least_by(core, lambda application: application.leaf)
+    return _applications_of_least_key(core, lambda application: application.leaf)
 
 
-def _least_by(
+def _applications_of_least_key(
     core: SchedulerCore, group: Callable[[Application], ClientId]
 ) -> dict[ClientId, Application]:
     groups: dict[ClientId, list[Application]] = {}
@@ -310,7 +310,7 @@ def gps_owes_what_was_charged(core: SchedulerCore) -> Findings:
             if (fair_share.sets_apart and applications[name].is_deprioritised) == bool(number)
         }
         charged = sum(a.charged - a.attained for a in accounts.values() if not a.withdrawn)
-        # terms that were added and subtracted before: V per unit of weight, and every charge
+        # Rounding errors grow with V per unit of weight, and with every charge.
         weights = sum(session.weight for session in clock.sessions().values())
         scale = 1 + clock.virtual_time * (1 + weights)
         scale += sum(account.charged for account in fair_share.accounts.values())

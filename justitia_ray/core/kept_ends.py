@@ -25,7 +25,7 @@ None.
 
 
 @dataclass(slots=True)
-class _Ends:
+class _ApplicationEnds:
     """Kept ends of one application."""
 
     inferences: dict[RequestId, IngressId] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class KeptEnds:
     """Ends of inferences and applications that ingresses keep. O(1) an end."""
 
     def __init__(self) -> None:
-        self._of: dict[ApplicationId, _Ends] = {}
+        self._of: dict[ApplicationId, _ApplicationEnds] = {}
         self._application_of: dict[RequestId, ApplicationId] = {}
         self._kept: dict[_Key, None] = {}
         """All kept ends, oldest first."""
@@ -58,7 +58,7 @@ class KeptEnds:
         self, application_id: ApplicationId, request_id: RequestId, ingress_id: IngressId
     ) -> None:
         """Keep the end of an inference that has been counted."""
-        self._ends_of(application_id).inferences[request_id] = ingress_id
+        self._ends_of_application(application_id).inferences[request_id] = ingress_id
         self._application_of[request_id] = application_id
         self._keep_end((ingress_id, application_id, request_id))
 
@@ -76,7 +76,7 @@ class KeptEnds:
             unfinished: Service booked for its inferences that have not ended in this scheduler.
         """
         for ingress_id in openers:
-            ends = self._ends_of(application_id)
+            ends = self._ends_of_application(application_id)
             ends.openers[ingress_id] = None
             ends.unfinished = unfinished
             self._keep_end((ingress_id, application_id, None))
@@ -96,7 +96,7 @@ class KeptEnds:
         Return the ingresses that may also open it, and the service booked for its unfinished
         inferences.
         """
-        ends = self._of.get(application_id, _Ends())
+        ends = self._of.get(application_id, _ApplicationEnds())
         openers, unfinished = list(ends.openers), ends.unfinished
         for ingress_id in openers:
             self._drop_end((ingress_id, application_id, None))
@@ -170,8 +170,8 @@ class KeptEnds:
 
     # --- internals
 
-    def _ends_of(self, application_id: ApplicationId) -> _Ends:
-        return self._of.setdefault(application_id, _Ends())
+    def _ends_of_application(self, application_id: ApplicationId) -> _ApplicationEnds:
+        return self._of.setdefault(application_id, _ApplicationEnds())
 
     def _keep_end(self, key: _Key) -> None:
         self._kept[key] = self._new[key] = None

@@ -143,7 +143,7 @@ class KvShares:
                     of_others -= self.held(keeper)
         can_wait = (
             of_others > 0 or tokens <= total - kept_at_most
-        )  # otherwise the inference would wait for ever
+        )  # the inference would wait for ever if no other node held KV
         if can_wait and self.held("") + tokens > total - kept:
             return next((one for one in path if one not in self._keepers), tenant)
         return None

@@ -54,12 +54,12 @@ def note_first_token(
             lease.context, lease.begun_with = contexts.hold_this(name, other), other.tokens
             contexts.release(name, context, None, replica.unleased_tokens)
         else:
-            if application.reuse > 0:  # the engine evicted the context and all less recent ones
+            if application.reuse > 0:  # the engine evicts less recent contexts first
                 contexts.forget_before(context)
             application.reuse = max(NO_REUSE, application.reuse - 1)
             contexts.forget(name, context)
             context.leases -= 1
-            # The prompt continues none of the application's contexts, and starts a new context.
+            # A prompt that continues no context of the application starts a new context.
             lease.context = contexts.add(name, prompt)
             lease.begun_with = lease.context.tokens
     if lease.context is None:

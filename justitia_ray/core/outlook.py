@@ -218,8 +218,8 @@ class Outlooks:
         live = [application for application in asked if application is not None]
         if not live:
             return {}
-        self.starts.note_time(self._now)
-        self.ends.note_time(self._now)
+        self.starts.note_time(self._current_time)
+        self.ends.note_time(self._current_time)
         profile = self.walk(max_age_s)
         return {one.application_id: self._compute_outlook(one, profile) for one in live}
 
@@ -239,7 +239,7 @@ class Outlooks:
         queue, names = self._core.ledger.queue, [*self._core.state.applications]
         if not len(queue):
             return
-        self._sampled = (self._sampled + 1) % len(names)  # another application at each call
+        self._sampled = (self._sampled + 1) % len(names)  # each call takes another application
         in_turn = names[self._sampled :] + names[: self._sampled]
         name = next((name for name in in_turn if name in queue), None)
         if name is not None:
@@ -284,7 +284,7 @@ class Outlooks:
         if lag is None or lag.bound_kv_token_time is None:
             return None
         if core.ledger.rank(application.application_id)[0]:
-            return None  # it receives only service that applications within quota leave
+            return None  # applications beyond quota receive only the service that others leave
         clock = core.ledger.fair_share.clock
         until_tag = core.tag(application.application_id) - clock.virtual_time
         if until_tag > 0:
@@ -298,7 +298,7 @@ class Outlooks:
     def walk(self, max_age_s: Seconds) -> QueueProfile:
         """Return a profile of the queue of at most this age in seconds; 0: a new profile."""
         state, profile = self._core.state, self._profile
-        if profile is None or not max_age_s or self._now - profile.made_at > max_age_s:
+        if profile is None or not max_age_s or self._current_time - profile.made_at > max_age_s:
             profile = self._profile = QueueProfile(state, self._core.ledger)
         return profile
 
@@ -310,7 +310,7 @@ class Outlooks:
     # --- internals
 
     @property
-    def _now(self) -> Seconds:
+    def _current_time(self) -> Seconds:
         """Return the time of the last event, or the driver's time if that is later."""
         return max(self._told_now, self._core.state.now)
 
@@ -318,20 +318,20 @@ class Outlooks:
         core, name = self._core, application.application_id
         reason, subject = self._compute_reason(application, profile)
         why, full_s = (reason_text(reason, subject), WHAT_WOULD_HELP[reason]), None
-        wait = _wait_of(application, core.state.now)
+        wait = _holder_wait_of(application, core.state.now)
         if reason is Reason.CONTEXT and wait is not None:
-            full_s = max(0.0, wait.full_until - self._now)
+            full_s = max(0.0, wait.full_until - self._current_time)
             remedy = f"time: its context lies on {subject}, which is full for {full_s:.1f} s"
             why = why[0], remedy
         missing = None
-        forecast = self._forecast(profile)
+        forecast = self._start_forecast(profile)
         if reason is Reason.WORKING_SET and forecast is not None:
             missing = forecast.missing_tokens
         if not application.waiting:
             return Outlook(*why, expected_finish_s=self._end_of_run(application))
         place = profile.place_of(name)
         is_least = False
-        if place is None:  # submitted after the profile, behind its applications, or held back
+        if place is None:  # the application is not in the profile of the queue
             place = profile.place_by(core.ledger.place(application.waiting.first))
             is_least = place == len(profile) and not profile.is_whole
         if forecast is None:
@@ -377,13 +377,13 @@ class Outlooks:
             return Reason.REPLICA, None
         if core.is_held_by_tier(application):
             return Reason.TIER, None
-        wait = _wait_of(application, core.state.now)
+        wait = _holder_wait_of(application, core.state.now)
         if wait is not None:
             return Reason.CONTEXT, wait.replica_id
         first = profile.first
         if first is None or first.application_id != application.application_id:
             return Reason.TURN, None
-        if self._forecast(profile) is not None:
+        if self._start_forecast(profile) is not None:
             return Reason.WORKING_SET, None
         inference = application.waiting.first
         fits = any(
@@ -403,32 +403,32 @@ class Outlooks:
         """Return when an inference of an application at this place is expected to start."""
         ahead = profile.ahead(place, self._core.ledger.rank(application.application_id))
         first = inference if not place else profile.first or inference
-        served_s = self._now - profile.made_at
-        wait = _wait_of(application, self._core.state.now)
+        served_s = self._current_time - profile.made_at
+        wait = _holder_wait_of(application, self._core.state.now)
         if wait is not None:
-            return max(0.0, wait.full_until - self._now)
-        forecast = self._forecast(profile)
+            return max(0.0, wait.full_until - self._current_time)
+        forecast = self._start_forecast(profile)
         if forecast is not None:
             if application.application_id in forecast.passing:
                 return self._fits_in_s(inference)
-            passed_s = self._now - forecast.made_at
+            passed_s = self._current_time - forecast.made_at
             return max(0.0, self.seconds_for(forecast.served_until(place)) - passed_s)
         return self._fits_in_s(first) + max(0.0, self._served_within_s(ahead) - served_s)
 
-    def _forecast(self, profile: QueueProfile) -> StartForecast | None:
+    def _start_forecast(self, profile: QueueProfile) -> StartForecast | None:
         """Return the starts in a profile if the first application waits for contexts, else None."""
         if self._forecasts is None or self._forecasts[0] is not profile:
-            self._forecasts = (profile, self._new_forecast(profile))
+            self._forecasts = (profile, self._new_start_forecast(profile))
         return self._forecasts[1]
 
-    def _new_forecast(self, profile: QueueProfile) -> StartForecast | None:
+    def _new_start_forecast(self, profile: QueueProfile) -> StartForecast | None:
         core, first = self._core, profile.first
         gate = core.ledger.gate
         if gate is None or first is None:
             return None
         application = core.state.applications.get(first.application_id)
         if application is None or not application.waiting:
-            return None  # the application has started since the profile
+            return None  # the application has started since the profile was made
         missing = gate.missing_tokens(application, application.waiting.first)
         if not missing:
             return None
@@ -459,7 +459,7 @@ class Outlooks:
         """Return when an inference fits on a replica, if nothing else is admitted."""
         core = self._core
         if inference.request_id not in core.state.inferences:
-            return 0.0  # the inference has ended since the profile of the queue
+            return 0.0  # the inference has ended since the profile was made
         replicas = [
             one
             for one in core.state.replicas.values()
@@ -469,7 +469,9 @@ class Outlooks:
             replicas.sort(key=lambda one: one.context_tokens - one.leasable_tokens)
         lasts_s = [
             core.iterations_until_fit(inference.request_id, one.replica_id) * self._rate.iteration_s
-            - (self._now - one.last_seen_at)  # the forecast starts at the replica's last report
+            - (
+                self._current_time - one.last_seen_at
+            )  # the forecast starts at the replica's last report
             for one in replicas[:_REPLICAS_LOOKED_AT]
         ]
         return max(0.0, min(lasts_s, default=0.0))
@@ -506,7 +508,7 @@ class Outlooks:
         )
         if is_full or not self._calibrates:
             return calibration.quantiles(expected_s)
-        said = calibration.say(expected_s, self._now)
+        said = calibration.say(expected_s, self._current_time)
         of.setdefault(name, []).append(said)
         return said.quantiles
 
@@ -529,7 +531,7 @@ def _reason_of_working_set(missing: Tokens, expected_s: Seconds) -> str:
     return f"time: it starts when {tokens} more KV tokens are free, expected in {expected_s:.0f} s"
 
 
-def _wait_of(application: Application, now: Seconds) -> HolderWait | None:
+def _holder_wait_of(application: Application, now: Seconds) -> HolderWait | None:
     """Return the wait of an application for its context's replica; None: no wait."""
     wait = application.waiting.first.holder_wait if application.waiting else None
     return None if wait is None or now >= wait.until else wait

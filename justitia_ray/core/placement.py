@@ -116,7 +116,7 @@ class Placement:
             ):
                 continue
             if not self._has_memory(replica, inference, replica.leasable_tokens):
-                if len(line):  # with an empty line the stored refusal would hardly ever be read
+                if len(line):  # without waiting inferences a refusal is hardly read again
                     self._record_refusal(replica, asked)
             elif (
                 self.can_hold(replica, inference)

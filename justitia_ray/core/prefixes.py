@@ -136,7 +136,7 @@ class Beginnings:
         affected = {lease_id: None}
         for node in _ancestors(longest):
             node.leases[lease_id] = None
-            if len(node.leases) == 2:  # the other lease was the only lease of this beginning before
+            if len(node.leases) == 2:  # a second lease joins the only lease of a beginning
                 affected |= node.leases
         return self._share_anew(affected)
 
@@ -175,7 +175,7 @@ class Beginnings:
             below = below.parent
         above = below.parent
         if prefix.tokens in (below.prefix.tokens, 0 if above is None else above.prefix.tokens):
-            return  # two digests for the same length: a collision
+            return  # a collision: two digests for beginnings of the same length
         node = self._nodes[prefix] = Beginning(prefix, above, dict(below.leases))
         node.missed = {
             name: None
@@ -188,12 +188,12 @@ class Beginnings:
         """Recompute `shared` of these leases; return the leases for which `shared` has changed."""
         changed: list[LeaseId] = []
         for lease_id in leases:
-            if (shared := self._shared_on(lease_id)) != self.shared.get(lease_id, 0):
+            if (shared := self._tokens_shared_on_path(lease_id)) != self.shared.get(lease_id, 0):
                 changed.append(lease_id)
                 self.shared[lease_id] = shared
         return changed
 
-    def _shared_on(self, lease_id: LeaseId) -> Tokens:
+    def _tokens_shared_on_path(self, lease_id: LeaseId) -> Tokens:
         node: Beginning | None = self._longest[lease_id]
         while node is not None:
             if len(node.leases) > 1:

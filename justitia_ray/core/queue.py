@@ -61,7 +61,7 @@ class LazyHeap:
                     heapq.heappush(ahead, (heap[child], child))
             if (
                 keys.get(name) == key and name not in seen
-            ):  # a name that returned to an earlier key has two entries
+            ):  # a name has two entries after a return to an earlier key
                 seen.add(name)
                 yield name
 
@@ -78,7 +78,7 @@ class LazyHeap:
         if self._keys.get(name) == key:
             return
         self._keys[name] = key
-        if len(self._keys) == 1:  # the usual case of a client with one application
+        if len(self._keys) == 1:  # most clients have one application
             self._heap = [(key, name)]
             return
         heapq.heappush(self._heap, (key, name))

@@ -65,7 +65,7 @@ class QueueProfile:
         """The first inference in order; None if none waits."""
         running = sorted(
             (ledger.rank(one.application_id), _demand_beyond_running(state, one))
-            for one in _only_running(state)
+            for one in _has_only_running(state)
         )
         self._running_ranks = [rank for rank, _ in running]
         self._running = [NOTHING, *accumulate((more for _, more in running), Demand.plus)]
@@ -96,7 +96,7 @@ class QueueProfile:
 def expected_of(application: Application) -> KvTokenTime:
     """Return the service that an application still needs, with its running inferences."""
     left: KvTokenTime = 0
-    if application.state.takes_inferences:  # else nothing more will be submitted
+    if application.state.takes_inferences:  # closed applications submit nothing more
         left = application.predicted_kv_token_time - application.kv_token_time
         left += application.charged_prefill - application.prefill_token_time
     if not application.waiting:
@@ -124,7 +124,7 @@ def expected_service(inference: Inference) -> KvTokenTime:
     return max(0, whole - inference.attained) + inference.expected_prefill
 
 
-def _only_running(state: State) -> list[Application]:
+def _has_only_running(state: State) -> list[Application]:
     names = dict.fromkeys(
         state.inferences[lease.request_id].application_id for lease in state.leases.values()
     )

@@ -56,7 +56,7 @@ class Replicas:
     def pull(self, event: ev.ReplicaPulled) -> None:
         """Book the service, end finished inferences, and record that the replica pulls for work."""
         replica = self._update_from_pull(event)
-        ends = self._new_ends(replica, event.finished)
+        ends = self._ends_not_reported_before(replica, event.finished)
         reports: list[Report] = [*(event.progress or ()), *ends]
         adopted = [
             report.lease_id
@@ -66,7 +66,7 @@ class Replicas:
             and self._unknown_lease(replica, report)
         ]
         if replica.capacity.caches_prefixes:
-            self._note_times(replica, event.progress or (), ends)
+            self._learn_engine_times(replica, event.progress or (), ends)
         self._book_reports(reports)
         for end in ends:
             self._finish_lease(end, repeats=True)
@@ -94,7 +94,7 @@ class Replicas:
         """
         replica = self._state.replicas[event.replica_id]
         if replica.capacity.caches_prefixes:
-            self._note_times(replica, event.progress, event.finished)
+            self._learn_engine_times(replica, event.progress, event.finished)
         self._book_reports([*event.progress, *event.finished])
         for finished in event.finished:
             self._finish_lease(finished, repeats=False)
@@ -149,7 +149,7 @@ class Replicas:
         self._stop_granting(replica)
         replica.unreached.clear()
         for name in elsewhere:
-            if name in state.inferences:  # skip the convicted inference, which has been refused
+            if name in state.inferences:  # a convicted inference is refused, not requeued
                 self._separate_suspect(state.inferences[name])
 
     def claim_lease(self, inference: Inference, lease_id: LeaseId) -> None:
@@ -261,7 +261,7 @@ class Replicas:
             replica.drains_since = state.now
         if not event.stalled:
             replica.stalled_since = None
-            if replica.stall_id:  # the engine did not hang: a step took that long
+            if replica.stall_id:  # a long step is no hang: the suspicion is withdrawn
                 self._suspects.withdraw(replica.stall_id)
                 replica.stall_id = ""
         elif replica.stalled_since is None:
@@ -327,7 +327,7 @@ class Replicas:
             if lease.state is LeaseState.RUNNING and lease_id not in held:
                 self._inferences.requeue(self._state.inferences[lease.request_id])
 
-    def _new_ends(
+    def _ends_not_reported_before(
         self, replica: KnownReplica, ends: Iterable[ev.LeaseFinished]
     ) -> list[ev.LeaseFinished]:
         """Return the ends of leases that the last pull did not report.
@@ -346,7 +346,7 @@ class Replicas:
                 self._state.changed[application_id] = None
         return new
 
-    def _note_times(
+    def _learn_engine_times(
         self,
         replica: KnownReplica,
         progress: Sequence[ev.LeaseProgress],
@@ -364,7 +364,7 @@ class Replicas:
             output += made
             if made and not inference.output_tokens:
                 computed += inference.prompt_tokens - (report.cached_tokens or 0)
-            if isinstance(report, ev.LeaseProgress):  # progress covers all iterations
+            if isinstance(report, ev.LeaseProgress):  # only progress reports cover all iterations
                 iterations = max(iterations, made // inference.choices)
         state.engine_times.report(
             replica.replica_id,
@@ -412,7 +412,7 @@ class Replicas:
             elif is_stopped and (report.prompt_tokens or not report.output_tokens):
                 inference.read_tokens = max(inference.read_tokens or 0, report.prompt_tokens)
         elif report.output_tokens > inference.output_tokens:
-            inference.read_tokens = None  # this lease has computed the prompt to its end
+            inference.read_tokens = None  # the lease has computed the whole prompt
         is_whole = not is_cut or (report.output_tokens and inference.choices == 1)
         if report.prompt_tokens and is_whole:
             inference.prompt_tokens = report.prompt_tokens
@@ -439,7 +439,7 @@ class Replicas:
             if self._was_counted(report, inference):
                 amount = 0
         elif report.running and lease is not None:
-            self._note_running(lease, inference, report)
+            self._record_running(lease, inference, report)
         inference.attained += amount
         unbooked = 1.0
         if inference.resubmitted and amount:
@@ -480,7 +480,7 @@ class Replicas:
         application.pending_prefill -= new.was_expected
         return paid_before(application, inference, new) if inference.resubmitted else new
 
-    def _note_running(self, lease: Lease, inference: Inference, report: ev.LeaseProgress) -> None:
+    def _record_running(self, lease: Lease, inference: Inference, report: ev.LeaseProgress) -> None:
         if lease.state is LeaseState.GRANTED:
             lease.state = LeaseState.RUNNING
             move(inference, InferenceState.RUNNING)
@@ -577,7 +577,7 @@ class Replicas:
         self._state.actions.append(
             Refuse(inference.request_id, inference.ingress_id, Refusal.ENGINE_KILLER)
         )
-        if inference.lease_id is not None:  # the inference may run on another replica by now
+        if inference.lease_id is not None:  # a convicted inference may run elsewhere by now
             self._leases.abort(self._state.leases[inference.lease_id])
         self._inferences.end(inference, Outcome.FAILED)
         return True

@@ -159,7 +159,7 @@ class SchedulerCore:
         }
         self._expire: dict[DeadlineKind, Callable[[str], None]] = {
             DeadlineKind.LEASE: self._expire_lease,
-            DeadlineKind.HOLDER: lambda name: None,  # inferences to examine with the next grants
+            DeadlineKind.HOLDER: lambda name: None,  # the next grants examine waits for a holder
             DeadlineKind.REPLICA: self._replicas.expire,
             DeadlineKind.INGRESS: self._expire_ingress,
             DeadlineKind.APPLICATION: self.applications.expire,
@@ -198,9 +198,9 @@ class SchedulerCore:
         if ledger.fair_share.sets_apart:
             ledger.refresh()
         may_grant |= self.ingresses.suspended < suspended
-        if may_grant or self._brings_a_start(event):
-            self._grant()
-        # Actions of expirations before a refused event are returned with the next event.
+        if may_grant or self._may_start_inferences(event):
+            self._grant_leases()
+        # After a refused event, actions of expirations are returned with the next event.
         actions, state.actions = state.actions, []
         self.outlooks.observe(actions)
         return actions
@@ -315,7 +315,7 @@ class SchedulerCore:
         self.recovery.hold_grants(replicas, until)
         self.state.deadlines.set(until, DeadlineKind.RECOVERY, "")
 
-    def _brings_a_start(self, event: ev.Event) -> bool:
+    def _may_start_inferences(self, event: ev.Event) -> bool:
         """Return whether an event may allow any inference to start.
 
         An event that frees no memory and adds no waiting inference does not. Under an order with
@@ -333,7 +333,7 @@ class SchedulerCore:
         leases = self._leases
         return leases.placement.fits_anywhere(inference) and not leases.stays_blocked(inference)
 
-    def _grant(self) -> None:
+    def _grant_leases(self) -> None:
         recovery = self.recovery
         if recovery.holding and recovery.is_complete(self.state.now):
             for request_id in recovery.release_grants():
@@ -372,7 +372,7 @@ class SchedulerCore:
 
     def _replica_pulled(self, event: ev.ReplicaPulled) -> None:
         self._replicas.pull(event)
-        # An application that fell idle since the last report loses nothing until this report.
+        # An application that becomes idle between reports is withdrawn with the next report.
         self.applications.withdraw_idle()
 
     def _replica_reported(self, event: ev.ReplicaReported) -> None:

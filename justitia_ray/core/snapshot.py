@@ -186,7 +186,7 @@ def restore(
         raise StoreError(f"clock: the stored record is damaged ({error!r})") from error
     core.ledger.start_clock(fields["virtual_time"])
     core.state.sequence = fields["sequence"]
-    # The clock orders grants in the engine, where leases of before the restart still run.
+    # The clock orders leases in the engine, where earlier leases still run.
     core.state.grants = fields["grants"]
     try:
         core.suspects.restore(clock.get("suspects", {}))
@@ -208,24 +208,26 @@ def restore(
             share.restore_clock_state(branches)
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"clock.branches: the stored record is damaged ({error!r})") from error
-        sessions = {name: record for name, record in applications.items() if not _is_over(record)}
-        _for_each(sessions, share.prepare_restore)
-        _for_each(
+        sessions = {
+            name: record for name, record in applications.items() if not _has_only_ends(record)
+        }
+        _restore_each(sessions, share.prepare_restore)
+        _restore_each(
             sessions,
             lambda name, record: share.restore_session(name, record, live="state" in record),
         )
-    _for_each(applications, lambda name, record: _restore_application(core, name, record))
-    _for_each(applications, lambda name, record: _restore_ends(core, name, record))
+    _restore_each(applications, lambda name, record: _restore_application(core, name, record))
+    _restore_each(applications, lambda name, record: _restore_ends(core, name, record))
     if not same_kind:
         core.state.changed.update(dict.fromkeys(applications))
         core.ledger.restart_clock()
         return
     share.end_restore()
     for application in core.state.applications.values():
-        if application.is_deprioritised and share.sets_apart:  # earlier versions had one clock
+        if application.is_deprioritised and share.sets_apart:  # earlier records know one clock only
             share.move(application.application_id, application.leaf, application.weight)
-    core.ledger.change_tenants()  # weights may differ from the weights in the records
-    core.ledger.reorder()  # the times at which V reached lower tags are unknown
+    core.ledger.change_tenants()  # configured weights may differ from the records
+    core.ledger.reorder()  # the history does not know when V reached lower levels
     policy = core.ledger.policy
     known = (core.ledger.policy_name, *policy.GOES_ON_FROM)
     if policy_path(str(fields["policy"])) in known and isinstance(policy, Durable):
@@ -234,15 +236,15 @@ def restore(
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"clock.counted: the stored record is damaged ({error!r})") from error
         counting = policy
-        _for_each(applications, lambda n, record: _restore_counted(core, counting, n, record))
+        _restore_each(applications, lambda n, record: _restore_counted(core, counting, n, record))
 
 
-def _is_over(record: Record) -> bool:
+def _has_only_ends(record: Record) -> bool:
     """Return whether a record contains only the kept ends of an application."""
     return isinstance(record, Mapping) and [*record] == ["ends"]
 
 
-def _for_each(
+def _restore_each(
     applications: Mapping[ApplicationId, Record],
     restore_one: Callable[[ApplicationId, Record], None],
 ) -> None:
@@ -276,7 +278,7 @@ def _restore_application(
         keepers = RecordReader(record, ("keepers",), None).items("keepers")
         for name in keepers:
             application.opener(str(name)).keeps_ends = True
-            core.ingresses.heartbeat(str(name))  # a lost ingress will be noticed
+            core.ingresses.heartbeat(str(name))  # a lost ingress will be noticed by its silence
     core.ledger.fair_share.accounts[application_id] = Account(
         weight=weight,
         sequence=application.sequence,

@@ -161,7 +161,7 @@ class StagePosition:
 
 
 @dataclass(slots=True)
-class _Sums:
+class _StageCounts:
     """The fields of `StageServed`, in a form that can be updated."""
 
     inferences: int = 0
@@ -175,7 +175,7 @@ class _Sums:
     last_ended_at: Seconds | None = None
     """Time of the last end of an inference with output; None: there was none."""
 
-    def gap_to(self, following: _Sums) -> Seconds | None:
+    def gap_to(self, following: _StageCounts) -> Seconds | None:
         """Return the seconds from this stage's end to the start of the next; 0 if they overlap."""
         if self.last_ended_at is None or following.first_submitted_at is None:
             return None
@@ -201,7 +201,7 @@ class StageSums:
 
     def __init__(self) -> None:
         self._position = StagePosition()
-        self._sums: list[_Sums] = []
+        self._sums: list[_StageCounts] = []
         self._is_whole = True
 
     def miss_some(self) -> None:
@@ -248,10 +248,10 @@ class StageSums:
         sums = self._sums
         if not self._is_whole or not sums:
             return ()
-        gaps = map(_Sums.gap_to, sums, sums[1:])
-        return tuple(map(_Sums.served, sums, [*gaps, 0.0]))
+        gaps = map(_StageCounts.gap_to, sums, sums[1:])
+        return tuple(map(_StageCounts.served, sums, [*gaps, 0.0]))
 
-    def _sums_of_stage(self, stage: int) -> _Sums:
+    def _sums_of_stage(self, stage: int) -> _StageCounts:
         while len(self._sums) <= stage:
-            self._sums.append(_Sums())
+            self._sums.append(_StageCounts())
         return self._sums[stage]

@@ -133,7 +133,7 @@ class Suspects:
         self._members[failure_id] = self._members.get(failure_id, frozenset()) | members
         shapes = self._shapes.setdefault(failure_id, {})
         for inference, ran_s in new:
-            shapes[call_name(inference.request_id)] = self._call_shape(inference)
+            shapes[call_name(inference.request_id)] = self._shape_of_call(inference)
             suspicion = self.known.setdefault(call_name(inference.request_id), Suspicion())
             suspicion.inference = inference
             suspicion.ran_s[failure_id] = ran_s
@@ -157,7 +157,7 @@ class Suspects:
             members = self._members.get(failure_id, frozenset())
             self._members[failure_id] = members | {
                 lease_id
-            }  # the lease id stands for the unknown name of the call
+            }  # the name of the call is unknown until its ingress submits it
             self._await_ingresses()
 
     def claim(self, lease_id: LeaseId, inference: Inference) -> Inference | None:
@@ -319,7 +319,7 @@ class Suspects:
         self, failure_id: FailureId, newcomer: Inference, excepted: set[CallName]
     ) -> bool:
         """Return whether a call of this shape ran in a death and disappeared before this one."""
-        shape = self._call_shape(newcomer)
+        shape = self._shape_of_call(newcomer)
         for name, known_shape in self._shapes.get(failure_id, {}).items():
             if known_shape != shape or name in excepted:
                 continue
@@ -328,10 +328,10 @@ class Suspects:
                 return True
             ingress_id = suspicion.inference.ingress_id
             if self._state.ingresses.get(ingress_id, 0.0) < newcomer.submitted_at:
-                return True  # the ingress of the suspect has sent nothing since
+                return True  # the suspect's ingress has been silent since
         return False
 
-    def _call_shape(self, inference: Inference) -> _Shape:
+    def _shape_of_call(self, inference: Inference) -> _Shape:
         tenant = self._state.applications[inference.application_id].tenant
         return tenant, inference.max_output_tokens, inference.choices
 

@@ -56,7 +56,7 @@ Place = tuple[Rank, int]
 
 
 @dataclass(frozen=True, slots=True)
-class _Start:
+class _KeptPlace:
     place: Place
     until: KvTokenTime
     """Attained service up to which the application keeps the place of its start."""
@@ -76,7 +76,7 @@ class WorkingSet:
         self._account_of = account
         self._gaps = Gaps()
         self._returns = ContextReturns(state.counters)
-        self._starts: dict[ApplicationId, _Start] = {}
+        self._starts: dict[ApplicationId, _KeptPlace] = {}
         self._waiting: dict[ApplicationId, None] = {}
         """Started applications that have submitted an inference, until they are found to wait for
         none."""
@@ -129,7 +129,7 @@ class WorkingSet:
         charge = max(0, account.charged - account.attained)
         until = account.attained + _KEEPS_PLACE_FOR * charge
         place = self._rank_of(name), application.sequence
-        self._starts[name] = _Start(place, until)
+        self._starts[name] = _KeptPlace(place, until)
 
     def returned(self, application: Application, idle_s: Seconds) -> None:
         """Record the tool gap of an application that submits; its first submission ends no gap."""

@@ -154,7 +154,7 @@ class Hierarchy:
 
     def leaf_weight(self, leaf: Tenant, requested: float) -> float:
         """Return the configured weight of a leaf; `requested` if there is none."""
-        if leaf.name != leaf.path:  # the leaf of a branch's own applications has their weight
+        if leaf.name != leaf.path:  # a branch's own applications have a leaf with their weight
             return requested
         weight = self.weights.node(described_by(leaf.path)).weight
         return requested if weight is None else weight

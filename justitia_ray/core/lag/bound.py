@@ -45,7 +45,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class _Start:
+class _RecordedStart:
     key: Key
     number: int
     term: KvTokenTime
@@ -60,13 +60,13 @@ class DelayBound:
         self.in_flight: KvTokenTime = 0
         """I: the most service that all work in flight can still receive."""
         self.exceptions: KvTokenTime = 0
-        self._starts = [_Start((inf,), 0, 0, 0)]
+        self._starts = [_RecordedStart((inf,), 0, 0, 0)]
         """Starts in time order with falling keys: a later one with a larger key replaces others."""
         self._count = 0
 
     def forget(self, *, nothing_known: bool) -> None:
         """Drop the starts of another order; `nothing_known` if inferences may wait already."""
-        self._starts = [] if nothing_known else [_Start((inf,), 0, 0, self.exceptions)]
+        self._starts = [] if nothing_known else [_RecordedStart((inf,), 0, 0, self.exceptions)]
 
     def record_start(self, key: Key, *, nothing_waits: bool, lack: KvTokenTime = 0) -> None:
         """Record a start in order. Call after the work of the start is in `in_flight`.
@@ -82,7 +82,7 @@ class DelayBound:
             self._starts.pop()
         self._count += 1
         term = self.in_flight + lack
-        self._starts.append(_Start(key, self._count, term, self.exceptions))
+        self._starts.append(_RecordedStart(key, self._count, term, self.exceptions))
 
     def promise(self, claim: Claim, key: Key) -> None:
         """Update an application's claim as if the application started an inference now."""

@@ -104,7 +104,7 @@ class MeteredPolicy(ClientPolicy):
         if inference.request_id in charged:
             self.charge(application, 0)
         else:
-            # tokens that were made before this policy was in force
+            # tokens produced under an earlier policy are not charged
             charged[inference.request_id] = self._cost_so_far(inference)
             self.charge(application, inference.cost(self._cost, 0))
         return (self.client(application),)

@@ -172,7 +172,7 @@ class TreeOrder(LazyHeap):
         level = self._levels.get(branch.path)
         if (
             level is None or level.branch is not branch
-        ):  # a forgotten branch may have been recreated
+        ):  # a branch that was dropped may have been added again
             level = self._levels[branch.path] = _ChildOrder(branch)
         if not branch.stale:
             return level

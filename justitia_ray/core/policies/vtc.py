@@ -202,7 +202,7 @@ class VtcPolicy(ClientPolicy):
         client = self.client(application)
         made = inference.output_tokens
         bill = Bill(
-            # tokens that were made before this policy was in force are not charged
+            # tokens produced under an earlier policy are not charged
             self._cost_so_far(inference, made) - self._cost_so_far(inference, 0),
             self.predicted_tokens(application, inference),
             made,
@@ -223,7 +223,7 @@ class VtcPolicy(ClientPolicy):
             g, worth = delivery.tokens_after, delivery.worth(self._cost)
             bill = bills.get(delivery.request_id)
             if bill is None:
-                # Another policy, or a scheduler that died before a save, admitted the inference.
+                # Inferences admitted under another policy, or before a lost save, have no bill.
                 charged = worth - delivery.cost(self._cost)
                 weight = self.counters.see(self.client(application), application).weight
                 bill = bills[delivery.request_id] = Bill(charged, 0, g, weight)
@@ -248,7 +248,7 @@ class VtcPolicy(ClientPolicy):
             refund = bill.charged - self._cost_so_far(inference, made)
             self.counters.see(client, application).value -= refund / bill.weight
         else:
-            # Above 0 only after a restart, when a last report was wrongly taken for booked.
+            # This charge exceeds 0 only if a restart wrongly took a last report for booked.
             self._charge_up_to(application, bill, self._cost_so_far(inference, made))
         if made:
             self.produced(client, made, inference.choices)
@@ -298,7 +298,7 @@ class VtcPolicy(ClientPolicy):
 
     def _least_waiting(self) -> KvTokenTime | None:
         """Return the least counter of the waiting clients, or None."""
-        waiting = list(self._returning)  # the set is empty except for a few seconds after a restart
+        waiting = list(self._returning)  # empty but for the first seconds after a restart
         # While the policy changes, the queue may return an unknown client; all counters are 0 then.
         first = self.context.clients.first_client()
         if first is not None:

@@ -47,14 +47,14 @@ def _length_with_margin(path: CriticalPath) -> CriticalPath:
     return CriticalPath(path.iterations + margin, path.gap_s)
 
 
-class _Rates(NamedTuple):
+class _UrgencyRates(NamedTuple):
     """Rates for which the places of applications in the order of urgency were computed."""
 
     kv_per_s: float
     iteration_s: Seconds
     density: float
 
-    def is_near(self, other: _Rates, band: float = _VALID_RATE_FACTOR) -> bool:
+    def is_near(self, other: _UrgencyRates, band: float = _VALID_RATE_FACTOR) -> bool:
         """Return whether no rate differs from the same rate of `other` by more than the band."""
         for here, there in zip(self, other, strict=True):
             if here != there and not (there and 1 / band < here / there < band):
@@ -75,7 +75,7 @@ class _Rates(NamedTuple):
         return iterations * self.iteration_s * factor
 
 
-class _Candidate(NamedTuple):
+class _UrgentCandidate(NamedTuple):
     """An application that may be urgent, with values by which it is cheaply excluded.
 
     It is urgent `lead` before its last inference starts under VTC.
@@ -113,9 +113,9 @@ class ForetoldVtc:
         self.pace = Pace() if pace is None else pace
         self.clock = ShadowClock(self.pace)
         self._stages: dict[ApplicationId, KnownStages] = {}
-        self._rates: _Rates | None = None
+        self._rates: _UrgencyRates | None = None
         """Rates for which places are computed; None while no service is known."""
-        self._former: _Rates | None = None
+        self._former: _UrgencyRates | None = None
         """Rates of the places in `_to_renew`."""
         self._to_renew: dict[ApplicationId, None] = {}
         self._found: tuple[Seconds, list[ApplicationId]] | None = None
@@ -126,7 +126,7 @@ class ForetoldVtc:
         """Applications in a stage, by a level before which they are not urgent."""
         self._by_time = LazyHeap()
         """All others with a known deadline, by a time before which they are not urgent."""
-        self._candidates: dict[ApplicationId, _Candidate] = {}
+        self._candidates: dict[ApplicationId, _UrgentCandidate] = {}
         """Applications whose level or time has been reached, until they are placed again."""
         self._told_before: dict[ApplicationId, dict[RequestId, Seconds]] = {}
         """Last report of each running inference under the last scheduler, until the inference is
@@ -359,7 +359,7 @@ class ForetoldVtc:
         moved = self.clock.take_moved()
         if self.pace.kv_per_s is None:
             return
-        rates = _Rates(self.pace.kv_per_s, self.pace.iteration_s, self.clock.density.total)
+        rates = _UrgencyRates(self.pace.kv_per_s, self.pace.iteration_s, self.clock.density.total)
         if self._rates is None or not rates.is_near(self._rates):
             self._rates, self._to_renew = rates, {}
             moved = [*self.clock.shadows]
@@ -384,12 +384,12 @@ class ForetoldVtc:
         )
         return CriticalPath(path.iterations - tail.output_tokens, path.gap_s)
 
-    def _candidate_of(self, name: ApplicationId) -> _Candidate:
+    def _candidate_of(self, name: ApplicationId) -> _UrgentCandidate:
         shadow = self.clock.shadows[name]
         if shadow.is_through:
-            return _Candidate(shadow, 0, CriticalPath(math.inf, 0))
+            return _UrgentCandidate(shadow, 0, CriticalPath(math.inf, 0))
         level = shadow.level_of_end() if shadow.density else 0
-        return _Candidate(shadow, level, self._urgent_before_start(name))
+        return _UrgentCandidate(shadow, level, self._urgent_before_start(name))
 
     def _close_candidates(self) -> list[ApplicationId]:
         """Return the candidates that may be urgent: X does not delay their last start enough."""
@@ -404,7 +404,7 @@ class ForetoldVtc:
                 found.append(name)
         return found
 
-    def _sort_candidate(self, name: ApplicationId, rates: _Rates) -> None:
+    def _sort_candidate(self, name: ApplicationId, rates: _UrgencyRates) -> None:
         """Sort an application by a level or time before which it is not urgent, within the band."""
         shadow, lead = self.clock.shadows[name], self._urgent_before_start(name)
         spare_s = rates.least_s(-lead.iterations) - lead.gap_s

@@ -47,7 +47,7 @@ def call_of(inference: Inference, output_tokens: Tokens) -> Call:
 
 
 @dataclass(slots=True)
-class _Submitted:
+class _SubmittedStage:
     """Submitted inferences of one stage. A change is O(1), except of the longest inference."""
 
     ended: ExpectedStage = UNKNOWN_STAGE
@@ -116,7 +116,7 @@ class KnownStages:
         self, expected: tuple[ExpectedStage, ...], ended: Iterable[ExpectedStage] = ()
     ) -> None:
         self._expected = expected
-        self.submitted = [_Submitted(stage) for stage in ended]
+        self.submitted = [_SubmittedStage(stage) for stage in ended]
         self._all: list[ExpectedStage] | None = None
         self._path: CriticalPath | None = None
 
@@ -178,7 +178,7 @@ class KnownStages:
 
     def _extend_to(self, stage: int) -> None:
         while len(self.submitted) <= stage:
-            self.submitted.append(_Submitted())
+            self.submitted.append(_SubmittedStage())
             self._all = None
 
     def _update_stage(self, stage: int) -> None:

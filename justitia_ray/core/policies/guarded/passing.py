@@ -217,7 +217,7 @@ class PassingOrder(LazyHeap):
     def put(self, name: str, key: Key) -> None:
         """Insert an application by F, or move it."""
         super().put(name, key)
-        if name in self._aside:  # the accounts record other changes of the application
+        if name in self._aside:  # the accounts record all other changes of an application
             del self._aside[name]
         else:
             self._record_changed_account(name)
@@ -366,7 +366,7 @@ class TenantOrder(PassingOrder):
         """
         self._let_pass = None
         least = self.least()
-        if least is None or len(self) == 1 or self._is_late(least):
+        if least is None or len(self) == 1 or self._is_tenant_late(least):
             return least
         if self._shortest:
             self._update_all_slack()
@@ -421,7 +421,7 @@ class TenantOrder(PassingOrder):
         booked = self._booked.get(name, {})
         return bool(booked) and self._application(name).waiting.first.request_id in booked
 
-    def _is_late(self, least: ApplicationId) -> bool:
+    def _is_tenant_late(self, least: ApplicationId) -> bool:
         """Return whether V has reached the tenant's key in the order."""
         return self._share.tag(least) <= self._share.keys.top_time(self._tenant)
 

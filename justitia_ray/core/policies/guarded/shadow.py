@@ -276,7 +276,7 @@ class ShadowClock:
                 self._now = until
                 self.owed -= part
                 if gained > 0:
-                    self._start_what_fits()  # serve up to that time, before the events at that time
+                    self._start_what_fits()  # time flows up to an event before it is processed
             amount -= part
             lacking = self._process_events()
 
@@ -324,7 +324,7 @@ class ShadowClock:
             return math.inf
         free = self.kv_tokens - self.flights.held_rate * self.pace.iteration_s
         if not self._starting.total:
-            free = max(0, free)  # no application has to wait for memory
+            free = max(0, free)  # free KV is at least 0 if no application waits for it
         return self.flights.rest(self._now) + free * self._mean_length()
 
     def _mean_length(self) -> float:
@@ -363,7 +363,7 @@ class ShadowClock:
     def _start_what_fits(self) -> KvTokenTime:
         """Raise X by the work that may start; return the service missing to the next level."""
         if not self._starting.total:
-            # No application could use more: the debt is at least the remaining work in flight.
+            # Without waiting applications the debt covers at least all work in flight.
             self.owed = max(self.flights.rest(self._now), self.owed)
         level = self._by_level.least_value()
         if level == math.inf:
@@ -371,7 +371,7 @@ class ShadowClock:
         room, starting = self._in_flight() - self.owed, self._starting.total
         lacking = (level - self.level) * starting - room
         if lacking > 0 and room > 0 and starting:
-            # rounding must not carry X past an event at a level
+            # rounding must not raise X past the level of an event
             self.level = min(self.level + room / starting, level)
             self._start_inferences(room)
         return lacking

@@ -48,7 +48,7 @@ _CHANGES_PER_GROUP_SUM = 16
 """Number of changes after which one more group is summed up, when no search is needed."""
 
 
-class _Answer:
+class _OvertakingAnswer:
     """Application that overtakes, and how far the slack of others may fall before a new search."""
 
     __slots__ = ("_spare", "best")
@@ -76,7 +76,7 @@ class _Answer:
         return self._spare >= 0
 
 
-class _Ranking:
+class _OvertakingRanking:
     """Applications that may overtake, searched one by one and cached."""
 
     __slots__ = ("_found", "_others")
@@ -113,9 +113,9 @@ class Slack:
         """Binding applications that GPS has finished, by their tags."""
         self._least_overdue: KvTokenTime | None = None
         """Least slack of the overdue applications plus S; None: unknown."""
-        self._answer: _Answer | None = None
+        self._answer: _OvertakingAnswer | None = None
         """The application that overtakes; None: a search is needed."""
-        self._by_rank: _Ranking | None = None
+        self._by_rank: _OvertakingRanking | None = None
         """Further applications that may overtake; None after a change."""
         self._groups_found: list[tuple[Group, KvTokenTime, float]] | None = None
         """Last result of `lines_of`; None after a change."""
@@ -220,16 +220,16 @@ class Slack:
                 search.look(*line)
                 if search.known < 0:
                     break
-            self._answer = _Answer(search)
+            self._answer = _OvertakingAnswer(search)
         elif self._changes:
-            # A later search then need not recompute all sums that have changed.
+            # Sums of changed applications are recomputed in small steps between searches.
             self._sum_up_groups(1 + self._changes // _CHANGES_PER_GROUP_SUM)
         self._changes = 0
         best = self._answer.best
         if best is None or best.name not in but:
             return None if best is None else best.name
         if self._by_rank is None:
-            self._by_rank = _Ranking(self._in_rank_order())
+            self._by_rank = _OvertakingRanking(self._in_rank_order())
         return next((name for name in self._by_rank if name not in but), None)
 
     def passing(self) -> list[ApplicationId]:

@@ -216,9 +216,7 @@ class Block(Span):
                 least = slack
                 if least < self.smallest:
                     break
-        self.refine(
-            after, weight
-        )  # makes the bound exact, so that the next search can skip the block
+        self.refine(after, weight)  # an exact bound lets the next search skip the block
         search.note(self, self.bound(after, weight), after, weight)
 
     def choices(self) -> list[tuple[Rank, Span | Entry]]:
@@ -342,7 +340,7 @@ class Group(Span):
         first: Entry | None = None
         for block in reversed(self.blocks):
             if block.least < inf:
-                # `bound`, inlined: the most frequent operation of a decision
+                # inlined `bound`, the most frequent operation of a decision
                 moved = weight + own - block.at_weight
                 bound = (
                     offset + block.least + moved * (block.lowest if moved > 0 else block.highest)
@@ -365,12 +363,12 @@ class Group(Span):
         self, after: KvTokenTime, weight: float
     ) -> tuple[KvTokenTime, Sequence[tuple[Span, KvTokenTime, float]]]:
         """Return all blocks as parts, because the group has no better bound of its slack."""
-        self.is_stale = True  # the caller may improve the bounds of the blocks
+        self.is_stale = True  # a caller may improve the bounds of the returned blocks
         return inf, self.lines(after, weight)
 
     def search(self, search: Search, after: KvTokenTime, weight: float) -> None:
         """Search each block of the group. O(blocks) if the bounds of the blocks suffice."""
-        self.is_stale = True  # the search may improve the bounds of the blocks
+        self.is_stale = True  # a search may improve the bounds of the searched blocks
         for line in self.lines(after, weight):
             search.look(*line)
 
