@@ -38,10 +38,11 @@ class LoadTimes:
 
     def __init__(self) -> None:
         self._asked_at: list[float | None] = []
-        """For each replica that does not run yet, the time when it was requested or found missing;
-        None: unknown."""
+        """Time at which each replica that does not run yet was requested or found missing; None:
+        unknown.
+        """
         self._running: int | None = None
-        """Number of running replicas at the last call; None before the first."""
+        """Number of running replicas at the last call of `observe`; None before any call."""
         self._loads: deque[float] = deque(maxlen=_LOADS_KEPT)
 
     def observe(self, running: int, target: int, now: float) -> None:

@@ -31,7 +31,8 @@ class CacheSalts:
         self._isolation = isolation
         self._most = most
         self._used: OrderedDict[str, OrderedDict[str, Seconds]] = OrderedDict()
-        """For each tenant the salts that its callers sent; both in order of last use."""
+        """Salts that callers of each tenant sent; tenants and salts in the order of their last use.
+        """
 
     def salt(self, tenant: str, own: str | None, now: Seconds) -> str | None:
         """Return the prefix-cache salt of a request; None: it shares the cache with all tenants.

@@ -62,9 +62,13 @@ class ChatRenderer:
         self._tokenizer = tokenizer
         self._options = options
         self._formats: dict[bool, tuple[bool, ...]] = {}
-        """Whether to try lists of parts, in order of likelihood; by whether the chat has tools."""
+        """Formats of contents to try in order, lists of parts or text; by whether the chat has
+        tools.
+        """
         self._efforts: dict[str, str | None] = {}
-        """Why the template refuses a reasoning effort, newest last; None: it does not."""
+        """Why the template refuses each cached reasoning effort, newest last; None: it accepts the
+        effort.
+        """
 
     def render(self, prompt: Conversation, body: InferenceBody) -> str:
         """Return the text of a chat, as the engine tokenizes it.

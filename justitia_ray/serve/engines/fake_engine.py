@@ -199,8 +199,7 @@ class FakeEngine:
         self._prefill_s_per_token = prefill_s_per_token
         self._leases: dict[LeaseId, _Lease] = {}
         self._called: dict[FakeSequence, _Lease] = {}
-        """Sequences whose call is running, with their leases; `_leases` also contains ended calls.
-        """
+        """Sequences of running calls, with their leases; `_leases` also contains ended calls."""
         self._arrivals = 0
         self._steps = 0
         self._suspended = ""
@@ -225,7 +224,7 @@ class FakeEngine:
     async def start(self) -> EngineCapacity:
         """Start the decode loop on the running event loop."""
         self._why_dead = None
-        self._loop = asyncio.create_task(self._decode())
+        self._loop = asyncio.create_task(self._run_iterations())
         return EngineCapacity(
             kv_tokens=self._kv_tokens,
             block_size=self._scheduler.block_size,
@@ -258,7 +257,7 @@ class FakeEngine:
                 yield ResponseHead(200, _EVENT_STREAM)
                 if opening := answer.opening():
                     yield opening
-                async with aclosing(self._chunks(lease, answer, call.earlier)) as chunks:
+                async with aclosing(self._stream_tokens(lease, answer, call.earlier)) as chunks:
                     async for chunk in chunks:
                         yield chunk
                 self.check()
@@ -425,7 +424,7 @@ class FakeEngine:
         self._work.set()
         return lease
 
-    async def _chunks(
+    async def _stream_tokens(
         self, lease: _Lease, answer: FakeAnswer, earlier: tuple[Output, ...]
     ) -> AsyncGenerator[bytes]:
         """Yield a stream's tokens as they are generated, after the tokens of an earlier attempt."""
@@ -465,7 +464,7 @@ class FakeEngine:
                 self.cache_queries += sequence.tokens
                 self.cache_hits += sequence.cached_tokens or 0
 
-    async def _decode(self) -> None:
+    async def _run_iterations(self) -> None:
         while True:
             before = len(self._scheduler.running)
             step = self._scheduler.plan()

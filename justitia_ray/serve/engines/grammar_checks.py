@@ -110,13 +110,13 @@ class GrammarChecks:
         self._memory_bytes = memory_bytes
         self._worker: _Worker | None = None
         self._worker_tries = Tries(_PAUSE_S, _LONGEST_PAUSE_S)
-        """Starts of workers; a worker that ended without a result counts as a failure (loop clock).
+        """Retry state of worker starts; a worker that ended without a result counts as a failure.
         """
         self._numbers = 0
         self._known: OrderedDict[bytes, tuple[Result, Seconds]] = OrderedDict()
         self._known_bytes = 0
         self._waits: dict[bytes, _Wait] = {}
-        """Grammars that are queued or compiled, by digest."""
+        """Grammars that are queued or being compiled, by digest."""
         self._lines: dict[ClientId, deque[_Wait]] = {}
         self._spent: dict[ClientId, Seconds] = {}
         """Compile time per tenant since the queue was last empty; a new tenant starts at the

@@ -87,16 +87,17 @@ class HeldContexts:
         self._pool = pool
         self._step_blocks = step_blocks
         self._holds: dict[int, _Hold] = {}
-        """Holds by the id of the last block."""
+        """Context holds by the id of the context's last block."""
         self._of: dict[ApplicationId, dict[int, None]] = {}
-        """Ids of the last blocks of each application's holds, the oldest hold first."""
+        """Ids of the last blocks of each application's held contexts, the oldest hold first."""
         self._ids: set[int] = set()
-        """Ids of the held blocks that are not in front: those in use at the last move or moved by
-        it, and those of later holds."""
+        """Ids of held blocks that do not count as free blocks in front: in use at the last move,
+        moved by it, or held since.
+        """
         self._in_front = 0
-        """Number of free blocks that are evicted before any held one, at least."""
+        """Lower bound of the number of free blocks that are evicted before any held block."""
         self._moved = 0
-        """Number of blocks in the last move."""
+        """Number of held blocks that the last move has moved."""
 
     def __len__(self) -> int:
         return len(self._holds)

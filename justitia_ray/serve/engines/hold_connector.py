@@ -48,7 +48,7 @@ class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
         self._block_size = vllm_config.cache_config.block_size
         self._pool: Any = None
         self._held: HeldContexts | None = None
-        """The held contexts; None in a worker."""
+        """Held contexts of the engine; None in a worker process."""
         self._metadata = _NoTransfers()
 
     @property

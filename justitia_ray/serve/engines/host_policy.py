@@ -54,7 +54,7 @@ class HostContexts(CachePolicy):
         self._owners: dict[Any, ApplicationId] = {}
         self._contexts: dict[ApplicationId, _Context] = {_NOBODY: _Context()}
         self._pinned: set[Any] = set()
-        """Chunks that are being written or read."""
+        """Chunks of KV that are being written or read."""
         self._uses = 0
 
     def get(self, key: Any) -> ChunkStatus | None:

@@ -18,8 +18,8 @@ class Prefills:
 
     def __init__(self) -> None:
         self._unread: dict[str, tuple[int, int]] = {}
-        """Scheduling order of sequences that are not known to have been scheduled: (priority,
-        arrival)."""
+        """Scheduling order (priority, arrival) of sequences that may not have been scheduled yet.
+        """
         self._added_at: dict[str, Seconds] = {}
         self._scheduled_at: dict[str, Seconds] = {}
         """Time at which the prefill of each sequence started (seconds)."""

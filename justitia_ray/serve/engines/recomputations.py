@@ -13,11 +13,13 @@ class Recomputations:
 
     def __init__(self) -> None:
         self._tokens: Tokens = 0
-        """Tokens of sequences that were admitted again and are not divided yet."""
+        """Tokens of readmitted sequences that are not divided among them yet."""
         self._missed: Tokens = 0
-        """Number of these that were not in the cache."""
+        """Number of tokens in `_tokens` that were not in the prefix cache."""
         self._share = 1.0
-        """Last share of them that was missed; 1 without a cache."""
+        """Share of readmitted sequences' tokens that the prefix cache missed last; 1 without a
+        cache.
+        """
 
     def note_step(self, tokens: Tokens, found: Tokens) -> None:
         """Record the preempted sequences that were admitted again in an iteration.

@@ -63,13 +63,17 @@ class StreamTape:
     def __init__(self, earlier: tuple[Output, ...]) -> None:
         self._earlier = earlier
         self._played: list[Any] = []
-        """vLLM outputs made from the earlier ones that vLLM's serving layer has not read yet."""
+        """Outputs of an earlier attempt as vLLM outputs, which vLLM's serving layer has not read
+        yet.
+        """
         self._outputs: list[Output] = []
         self._streams = 0
         self.obstacle = ""
-        """Reason why another replica could not continue the stream; empty if it could."""
+        """Reason why another replica could not continue the stream; empty if one could."""
         self.has_ended = False
-        """True if the earlier outputs were complete: the engine has nothing left to generate."""
+        """Whether the outputs of the earlier attempt were complete, so that nothing is left to
+        generate.
+        """
 
     def take_outputs(self) -> tuple[Output, ...]:
         """Return the outputs of the stream since the last call of this method."""
@@ -86,7 +90,7 @@ class StreamTape:
         if params.output_kind.name != "DELTA":
             return outputs  # not a stream
         self._streams += 1
-        self.obstacle = self.obstacle or _obstacle(params)
+        self.obstacle = self.obstacle or _obstacle_to_continue(params)
         if self._streams > 1:
             self.obstacle = "it has more than one prompt"
         return outputs if self.obstacle and not self._earlier else self._follow_outputs(outputs)
@@ -168,7 +172,7 @@ def _engine_output_from(request_id: str, output: Output) -> Any:
     )
 
 
-def _obstacle(params: Any) -> str:
+def _obstacle_to_continue(params: Any) -> str:
     """Return why a stream with these sampling parameters cannot continue elsewhere, or ""."""
     if params.n > 1:
         return "it has more than one choice"
@@ -202,14 +206,14 @@ class LeaseMeter:
         self._prefills = prefills
         self._recomputations = recomputations or Recomputations()
         self._recomputed: dict[str, RecomputedTokens] = {}
-        """Tokens computed again for sequences that were preempted, by request id."""
+        """Recomputed tokens of sequences that were preempted, by request id."""
         self._sequences: dict[str, tuple[Tokens, Any]] = {}
         self._reading: dict[str, Any] = {}
-        """vLLM's states of sequences without a token at the last check, by request id."""
+        """State in vLLM of sequences without a token at the last check, by request id."""
         self._cached: dict[str, Tokens] = {}
-        """Prompt tokens found in the prefix cache by sequences that have a token, by request id."""
+        """Prompt tokens that sequences with a token found in the prefix cache, by request id."""
         self._read_once: dict[str, Any] = {}
-        """vLLM states of prompts for which nothing is generated, by request id."""
+        """State in vLLM of prompts for which nothing is generated, by request id."""
 
     def add_sequence(self, state: Any) -> None:
         """Start to count the tokens of a sequence, given vLLM's `RequestState`.

@@ -138,7 +138,7 @@ class HeldBody:
         self._tenant = tenant
         self._held_bytes = 0
         self._reading: asyncio.Future[Any] | None = None
-        """Future of the thread that parses the body; None: no thread does."""
+        """Future of the thread that parses the body; None: no thread parses it."""
 
     def note_size(self, size_bytes: int) -> None:
         """Update the number of bytes that the body takes.

@@ -125,7 +125,7 @@ class ModelFeed:
         self._audiences: dict[ClientId | None, _Audience] = {}
         self._asked_predictor_at: Seconds | None = None
         self._predictor: bytes | None = None
-        """Last line about the predictor."""
+        """Last line of the stream about the predictor."""
         self._predicting: asyncio.Task[None] | None = None
         self._failures = 0
 

@@ -154,19 +154,21 @@ class Reply:
         self.path = path
         """Path of the call's endpoint, which determines the form of its errors."""
         self.begun = False
-        """Whether the head (status and headers) was sent."""
+        """Whether the response's head (status and headers) was sent."""
         self.is_sending = False
         """Whether a send is in progress, for example to a caller that reads slowly."""
         self.has_ended = False
-        """Whether the end of the answer was sent, so that nothing may follow."""
+        """Whether the end of the answer was sent, after which nothing may follow."""
         self.standings: Callable[[], tuple[LimitStanding, ...]] = tuple
         """Function that returns the limits of the caller's tenant, set once the tenant is known."""
         self.early_head: Mapping[str, str] = {}
         """Additional response headers of a stream that starts with a keepalive."""
         self.on_failure: Callable[[int], None] = lambda status: None
-        """Called with the status that the call would have had, if it fails after its head."""
+        """Function that is called, if the stream fails after its head, with the status that the
+        call would have had.
+        """
         self.signs: SignsOfLife | None = None
-        """Keepalives of the stream; None before `keep_alive`."""
+        """Keepalives of the stream; None before `keep_alive` is called."""
         self._send = send
 
     async def send_whole(self, answer: Answer) -> None:

@@ -38,7 +38,7 @@ class IdempotentAttempt:
     ) -> None:
         self.fingerprint = fingerprint
         self.kept_bytes = 0
-        """Memory of the answer so far (bytes)."""
+        """Memory of the answer that has arrived so far (bytes)."""
         self.readers = 0
         self._items: list[StreamItem] = []
         self._more = asyncio.Event()

@@ -156,7 +156,7 @@ async def _answer_within(
         silent[name] = "its process is gone or being started again"
     except RayTaskError as error:
         silent[name] = f"{type(error.cause).__name__}: {error.cause}"
-    except Exception as error:  # reported to the operator beside the reports of other processes
+    except Exception as error:  # the operator reads the failure in place of this report
         silent[name] = f"{type(error).__name__}: {error}"
     return None
 

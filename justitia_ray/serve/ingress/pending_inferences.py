@@ -56,15 +56,17 @@ class PendingInferences:
     def __init__(self) -> None:
         self.inferences: dict[RequestId, PendingInference] = {}
         self.applications: dict[ApplicationId, ApplicationArrived] = {}
-        """Applications opened here whose end was not reported."""
+        """Applications opened at this ingress whose end the scheduler has not reported."""
         self._closed: set[ApplicationId] = set()
-        """Open applications that were closed and accept no more inferences."""
+        """Applications that have not ended, but accept no more inferences."""
         self._positions: dict[ApplicationId, StagePosition] = {}
         """Current stage of each open application that has submitted something."""
         self._drain = Drain()
-        """Rate at which inferences end here, and Retry-After times given to refused ones."""
+        """Rate at which inferences end at this ingress, from which a refused call's Retry-After
+        follows.
+        """
         self.unstored = UnstoredEnds()
-        """Ends that are not known to be stored, to be sent to a new leader."""
+        """Ends that the scheduler may not have stored, to be sent to a new leader."""
         self._ended: deque[tuple[Seconds, ApplicationId]] = deque()
         """Recently ended applications: a new leader may restore them from an earlier checkpoint."""
 

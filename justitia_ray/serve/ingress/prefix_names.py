@@ -38,7 +38,8 @@ class PrefixNames:
         self._isolation = isolation
         self._keyring = keyring
         self.block_size: Tokens = 0
-        """Block size of the engines' caches (tokens); 0: they have none, or it is unknown."""
+        """Block size of the engines' prefix caches (tokens); 0: without prefix cache, or unknown.
+        """
 
     def shares(self, body: InferenceBody) -> bool:
         """Return whether prompts of a request may share the memory of prefixes with others.

@@ -72,8 +72,9 @@ class ReplicaCalls:
         self.links = links
         self._replicas = replicas
         self._silent_since: Seconds | None = None
-        """Time since which no replica has answered a call without a lease; None: the last one was
-        answered."""
+        """Time since which no replica has answered a call without a lease; None: the last call was
+        answered.
+        """
 
     async def unary(
         self, grant: Grant, path: str, body: bytes, headers: Mapping[str, str] = _NO_HEADERS

@@ -25,9 +25,9 @@ class Place(Generic[T]):
         self.item = item
         self.tag = 0.0
         self.now = 0.0
-        """Start tag of the child that was taken last."""
+        """Start tag of the child node whose turn began last."""
         self.members = 0
-        """Number of calls below this node that have not left."""
+        """Number of calls below this node that have not left `Turns`."""
         self.children: dict[str, Place[T]] = {}
         self.waiting: dict[Place[T], None] = {}
         """Children of this node with a waiting call, in order of arrival."""

@@ -24,15 +24,16 @@ class ModelVersions:
 
     def __init__(self, store: AnyPredictionStore) -> None:
         self.changing = asyncio.Lock()
-        """Lock held while a change is published, and from a `load` of the store until it is
-        followed, because following an older load would undo the change."""
+        """Lock held while a change of models is published, and while a `load` of the store is
+        followed, because following an older load would undo the change.
+        """
         self._store = store
         self._indexes: dict[str, VersionIndex] = {}
         """Model indexes as last read from or written to the store, by application class."""
         self._models: dict[str, tuple[str, TrainedModel]] = {}
-        """SHA-256 and model that were read last, by class."""
+        """Model that was read last, with its SHA-256, by class."""
         self._refused: set[tuple[str, str]] = set()
-        """(class, SHA-256) of damaged models that were logged."""
+        """Damaged models that were logged, as (class, SHA-256)."""
 
     async def follow(
         self, stored: Mapping[str, VersionIndex], predictor: LearningPredictor, *, is_new: bool

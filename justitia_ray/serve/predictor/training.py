@@ -97,7 +97,7 @@ class TrainingTurns:
         self._calendar = calendar
         self._on_ended = on_ended
         self.running: asyncio.Task[None] | None = None
-        """Latest training; it may have ended."""
+        """Task of the latest training, which may have ended."""
 
     def begin_due(self, predictor: LearningPredictor) -> None:
         """Start the next due training, unless another training is running."""

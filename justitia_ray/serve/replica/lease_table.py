@@ -57,18 +57,18 @@ class LeaseTable:
         self._engine = engine
         self._grace_s = grace_s
         self.held_leases: dict[LeaseId, HeldLease] = {}
-        """Leases that are armed or running, by id; other objects only read it."""
+        """Leases that are armed or running, by id; read-only for other objects."""
         self.parked: dict[LeaseId, asyncio.Event] = {}
         """Events of payloads that arrived before their lease was armed, by lease id."""
         self.unconfirmed: dict[LeaseId, LeaseFinished] = {}
         """Ends that the scheduler has not confirmed, by lease id."""
         self._remembered: deque[tuple[Seconds, LeaseFinished]] = deque()
         self.failure: EngineFailed | None = None
-        """How the engine has failed; None while it is alive."""
+        """How the engine has failed; None while the engine is alive."""
         self.failure_told = asyncio.Event()
-        """Set once the current leader has received `failure`."""
+        """Event that is set once the current leader has received `failure`."""
         self._cut: list[LeaseRun] = []
-        """Leases that ended because the engine died, until its failure is recorded."""
+        """Leases that ended because the engine died, until the engine's failure is recorded."""
         self.prompt_tokens: Tokens = 0
         """Prompt tokens of all calls that have ended on this replica."""
         self.output_tokens: Tokens = 0
@@ -76,7 +76,7 @@ class LeaseTable:
         self.cached_tokens: Tokens = 0
         """Prompt tokens of ended calls that were found in the engine's prefix cache."""
         self.news = asyncio.Event()
-        """Set when a report should be sent at once."""
+        """Event that is set when a report should be sent at once."""
         self._freed = asyncio.Event()
 
     def read_messages(self, messages: Iterable[ReplicaMessage]) -> None:

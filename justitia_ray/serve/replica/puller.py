@@ -87,14 +87,15 @@ class Puller:
         self._prefill = prefill
         self._holds = holds
         self.epoch: Epoch = 0
-        """The scheduler's epoch in its last answer; 0 before the first."""
+        """Epoch in the scheduler's last answer; 0 before any answer."""
         self._numbers = itertools.count(1)
         self._cursor = Cursor()
         self._progress_due_at = 0.0
-        """Time (loop clock) from which the next pull has to report every held lease; 0 if the
-        scheduler may have missed an earlier report."""
+        """Time from which the next pull has to report every held lease (loop clock); 0 if the
+        scheduler may have missed an earlier report.
+        """
         self.draining = False
-        """True if every pull says that this replica accepts no new leases."""
+        """Whether every pull reports that this replica accepts no new leases."""
         self.backlog_kv_tokens: Tokens = 0
         """KV tokens that all waiting inferences would need, in the scheduler's last answer."""
 

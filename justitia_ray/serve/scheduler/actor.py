@@ -54,7 +54,7 @@ class SchedulerActor:
         self._ray_metrics = RayMetrics()
         self._redis = embedded_server(self._config)
         self._service: SchedulerService | None = None
-        """Service that leads or is starting; None before."""
+        """Service that leads or is starting; None before any start."""
         self._leading: SchedulerService | None = None
         self._starting: asyncio.Task[SchedulerService] | None = None
         self._failure = "starting"

@@ -96,18 +96,18 @@ class Checkpointer:
         self._stalled_s: Seconds = 0.0
         """Total stall time, by `clock`, at the start of the last completed save."""
         self.unsaved: dict[ApplicationId, None] = {}
-        """Applications that a failed save left to the next one."""
+        """Applications whose changes a failed save has left to the next save."""
         self._saved_replicas: frozenset[ReplicaId] = frozenset()
         self._everything = True
         self.saves = 0
         """Number of successful saves; changes from before the start of a save outlive this process.
         """
         self.saved_at: Seconds | None = None
-        """End of the last successful save (loop clock, seconds); None before the first."""
+        """End of the last successful save (loop clock, seconds); None before any save."""
         self.instant: Seconds = -math.inf
-        """Time of the last stored checkpoint; a successor's clock never starts earlier."""
+        """Time of the last stored checkpoint; a later leader's clock never starts earlier."""
         self.trouble: str | None = None
-        """Why the store cannot be used now; None if it can."""
+        """Why the scheduler's store cannot be used now; None if it can."""
 
     async def become_leader(self, above: Epoch = 0) -> tuple[Epoch, StoredState]:
         """Return a new epoch, also above the given epoch, and the state that the last leader saved.

@@ -18,17 +18,17 @@ class ClaimBook:
         self.fresh: dict[ClaimName, Claim] = {}
         """Claims that were made or decided since the last exchange."""
         self.waiting: dict[ApplicationId, dict[ClaimName, Claim]] = {}
-        """Claims that wait for the ends of others, by application, in order."""
+        """Claims that wait until running inferences end, by application, in order."""
         self.over: list[Use] = []
-        """Usage of ended claims, to be reported in the next exchange."""
+        """Usage of ended claims that the next exchange reports."""
         self.unstored = EndedClaims()
         self.lately_told = LatelyTold()
         self.untold: list[tuple[Claim, Mapping[Unit, float]]] = []
         """Claims that ended before the accounts had a record of them, with their usage."""
         self.changed = asyncio.Event()
-        """Set when there is something to exchange."""
+        """Event that is set when there is something to exchange with the accounts."""
         self.exchanges = 0
-        """Number of the last exchange."""
+        """Number of the last exchange with the accounts."""
         self._numbers = count(1)
 
     def is_live(self, claim: Claim) -> bool:

@@ -81,13 +81,14 @@ class ClaimExchange:
         self._epoch: Epoch = 0
         self._accounts_epoch: Epoch = 0
         self._last_accounts: Epoch = 0
-        """Term of the accounts that answered last."""
+        """Term of the accounts that have answered last."""
         self._greeted: Epoch = 0
         """Term of the accounts to which possibly lost ends were reported."""
         self._told: Exchange | None = None
-        """The exchange that is not answered yet."""
+        """Exchange that the accounts have not answered yet; None without one."""
         self._asked: dict[ClaimName, Claim] = {}
-        """Claims requested in the unanswered exchange; a later claim of a name is a different one.
+        """Claims requested in the unanswered exchange; a later claim of the same name is another
+        claim.
         """
         self.known = KnownQuotas()
         self.meter = ExchangeMeter()

@@ -320,9 +320,9 @@ class LatelyTold:
     def __init__(self) -> None:
         self._ends = count()
         self._told: dict[int, _ReportedEnd] = {}
-        """Ends in order; a name may be reused before its earlier end is stored."""
+        """Ends of claims in order; a name may be reused before its earlier end is stored."""
         self._last: dict[ClaimName, int] = {}
-        """Position of the last end of each name."""
+        """Position of the last end of each claim name."""
 
     def __bool__(self) -> bool:
         """Return whether any ends are contained."""

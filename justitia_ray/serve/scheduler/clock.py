@@ -42,7 +42,7 @@ class SteadyClock:
         self._beat_at = monotonic()
         self._offset = wall() - self._beat_at
         self.stalled_s: Seconds = 0.0
-        """Total stall time so far, which is not counted."""
+        """Total time of stalls so far (seconds), which the clock does not count."""
 
     def not_before(self, instant: Seconds) -> None:
         """Set the clock forward to a recorded time, if the wall clock was set back since."""

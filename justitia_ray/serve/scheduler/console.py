@@ -60,13 +60,15 @@ class SchedulerConsole:
         self._term = term
         self._inspector = inspector
         self._watch: Watch | None = None
-        """The recording; None without viewers."""
+        """Recording of the core's events; None without viewers."""
         self._sight: Sight | None = None
         self._next_look_at: Seconds = 0.0
         self._spent_s: Seconds = 0.0
-        """CPU time of the last look and its frames."""
+        """CPU time of the last status and its encoded frames (seconds)."""
         self._encoded: dict[tuple[ClientId | None, int | None], bytes] = {}
-        """Frames of the last look, by tenant and by the last number that the reader has."""
+        """Frames of the present moment as JSON, by tenant and by the last number that the reader
+        has.
+        """
         self._asked_at: Seconds = 0.0
         config = term.config
         self._sampler: ApplicationSampler | None = None

@@ -22,7 +22,7 @@ class ContextHolds:
 
     def __init__(self) -> None:
         self._replicas: dict[ApplicationId, dict[ReplicaId, None]] = {}
-        """Replicas that hold a context of an application."""
+        """Ids of the replicas that hold a context of each application."""
 
     def post(self, actions: Sequence[Action], core: SchedulerCore, outboxes: Outboxes) -> None:
         """Add the holds and releases of contexts that follow from delivered actions."""

@@ -75,16 +75,16 @@ class CoreDriver:
         self.now = clock.now
         """Function that returns the scheduler's current time, with which events are handled."""
         self._timer: asyncio.TimerHandle | None = None
-        """Timer for the core's next deadline, or for an earlier time."""
+        """Timer for the core's next deadline, which may be set to an earlier time."""
         self._timer_at: Seconds = 0.0
         """Scheduler time at which the timer fires."""
         self._has_failed = False
         self.on_end: Callable[[EndApplication], None] = lambda ended: None
-        """Called for every application that ends."""
+        """Function that is called for every application that ends."""
         self.observer: Observer | None = None
-        """Observer of every handled event; None: there are no viewers."""
+        """Observer of every event that the core handles; None without console viewers."""
         self.holds: ContextHolds | None = None
-        """Holds of contexts; None: no replica has asked for them."""
+        """Context holds of open applications; None: no replica supports context holds."""
 
     def begin(self, stored: StoredState, epoch: Epoch) -> None:
         """Restore the last leader's saved state; start to recover if there was a last leader.

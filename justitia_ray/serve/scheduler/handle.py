@@ -121,9 +121,9 @@ class SchedulerLink:
         self._dial = dial
         self._link: Link | None = None
         self._offer: Offer | None = None
-        """Address of the current connection."""
+        """Address of the scheduler, and the key, of the current connection."""
         self._is_superseded = False
-        """Whether the connected scheduler has reported that another one leads."""
+        """Whether the connected scheduler has reported that another scheduler leads."""
         self._search: asyncio.Task[Link] | None = None
         self._failures = 0
 

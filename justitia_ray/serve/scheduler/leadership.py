@@ -77,14 +77,17 @@ class Term:
         self.config = config
         self.epoch: Epoch = 0
         self.serving = asyncio.Event()
-        """Set once the last leader's state is restored; never cleared."""
+        """Event that is set once the last leader's state is restored, and never cleared."""
         self.has_settings = asyncio.Event()
-        """Set once the scheduling settings are known: stored by the last leader, or received since.
+        """Event that is set once the scheduling settings are known, stored by the last leader or
+        received since.
         """
         self.lost: str | None = None
-        """Name of the scheduler that leads instead, and advice; None while this one leads."""
+        """Name of the scheduler that leads instead, and advice; None while this scheduler leads."""
         self.succeeded = False
-        """Whether the new leader is another process of this same actor, started in its place."""
+        """Whether the new leader is another process of the same actor, started in place of this
+        process.
+        """
         self.clock = clock = clock or SteadyClock()
         self._step_down = step_down
         self._begin_again = begin_again
@@ -127,8 +130,9 @@ class Term:
             config.scheduler.ingress_timeout_s,
         )
         self.admit: Callable[[Submission, Outbox | None], None] = self.gate.admit_submission
-        """Passes a submission to the core, through the parts that may hold it back: the quota gate,
-        then write-through admission."""
+        """Function that passes a submission to the core, through the quota gate and then
+        write-through admission unless they are off.
+        """
         self.fleet = FleetSizer(config.autoscaling)
         self._called_at = clock.now()
         self._tasks: list[asyncio.Task[None]] = []

@@ -36,15 +36,16 @@ class Outbox(Mailbox[Any]):
         super().__init__()
         self.last = last
         self.last_pull: Pull | None = None
-        """Last accepted pull."""
+        """Last accepted pull of the replica."""
         self.failure_id = ""
         """Id of the last handled failure of the replica's engine."""
         self._told: deque[tuple[int, EndsStored]] = deque()
-        """Messages about stored ends that the reader may not have read, with their numbers."""
+        """Messages about stored ends that the ingress may not have read, with their numbers."""
         self._ends: dict[ApplicationId, list[int]] = {}
         """Numbers of unread messages about the end of each application."""
         self._ended: deque[tuple[int, ApplicationId]] = deque()
-        """Number and application of each message about an end, in order, including withdrawn ones.
+        """Number and application of each message about an application's end, in order, including
+        withdrawn messages.
         """
         self._notified: asyncio.Event | None = None
 
@@ -130,7 +131,8 @@ class Outboxes:
     def __init__(self) -> None:
         self.ingresses: dict[IngressId, Outbox] = {}
         self.forgotten: set[IngressId] = set()
-        """Ingresses given up because of their silence; if one calls again, the answer reports it.
+        """Ids of ingresses given up because of their silence; if such an ingress calls again, the
+        answer reports it.
         """
         self.replicas: dict[ReplicaId, Outbox] = {}
         self._to_notify: dict[int, Outbox] = {}

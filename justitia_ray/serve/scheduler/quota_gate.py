@@ -74,14 +74,14 @@ class QuotaGate:
         self._timeout_s = timeout_s
         self._tree = TenantTree()
         self.has_quotas = False
-        """Whether any node of the tree has a quota."""
+        """Whether any node of the tree of tenants has a quota."""
         self.book = ClaimBook()
         self.exchange = ClaimExchange(
             scheduler, admission, self.book, connect, self._decide_all, resubmitted_within_s
         )
         self._queues: dict[ApplicationId, deque[tuple[Submission, Claim | None]]] = {}
         self._requests: dict[RequestId, ApplicationId] = {}
-        """Inferences in the queues."""
+        """Application of each held inference, by request id."""
         self._refused = LatelyRefused()
         self._opening: dict[ApplicationId, asyncio.Future[Refusal | None]] = {}
         self._resubmitted: list[ev.Resubmitted] = []
@@ -420,7 +420,7 @@ class QuotaGate:
         was_decided, claim.is_decided = claim.is_decided, True
         if not was_decided and self.book.is_live(claim):
             self.book.fresh[claim.name] = claim
-        # No refusal of a claim that an earlier scheduler admitted, perhaps with less.
+        # A claim that an earlier scheduler admitted, perhaps with smaller amounts, is not refused.
         if decision.holds and not was_decided:
             decision = replace(decision, refused_by=None)
         claim.refused = decision if decision.refused_by is not None else None

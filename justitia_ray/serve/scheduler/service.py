@@ -64,12 +64,13 @@ class SchedulerService:
         kept_s = term.config.scheduler.application_idle_s
         self._ended = EndedByOwner(kept_s)
         self._ended_before = EndedByOwner(kept_s)
-        """Applications ended by their owner under an earlier scheduler; the ids may have been
-        opened again since."""
+        """Applications that their owners ended under an earlier scheduler, and whose ids may have
+        been opened again since.
+        """
         self._reopening: set[ApplicationId] = set()
         """Stopped applications that have not ended yet, and whose ids callers want to reopen."""
         self.connected: Container[ReplicaId] = ()
-        """The processes that are connected; set by the service's owner."""
+        """Ids of the replicas that are connected; set by the service's owner."""
         self._sampled_at: Seconds = -math.inf
         """Time of the last outlook that the scheduler computed for itself, to learn from its
         accuracy."""

@@ -38,7 +38,7 @@ class KvMeter:
 
     def __init__(self) -> None:
         self._last: dict[ReplicaId, tuple[Seconds, Tokens, Tokens, int]] = {}
-        """Last reading of each replica: time, used KV, KV capacity, preemptions."""
+        """Last reading of each replica: time, used KV, KV capacity and preemptions."""
         self._used_token_s = 0.0
         self._capacity_token_s = 0.0
         self._preemptions = 0

@@ -101,7 +101,8 @@ class Outgoing:
     def __init__(self) -> None:
         self._small: deque[bytes] = deque()
         self._long: dict[int, deque[bytes | memoryview]] = {}
-        """By call: queued messages of calls with a long one first; long messages are memoryviews.
+        """Queued messages of calls that begin with a long message, by call; long messages are
+        memoryviews.
         """
         self.size_bytes = 0
         """Number of queued bytes; 0 if no message is queued."""

@@ -58,7 +58,7 @@ class Keyring:
 
     def __init__(self) -> None:
         self.keys: tuple[Key, ...] = ()
-        """Keys, the current one first."""
+        """Known keys, the current key first."""
 
     def add(self, key: Key) -> None:
         """Make a key the current key."""

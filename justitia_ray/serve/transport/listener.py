@@ -107,7 +107,7 @@ class Listener:
         self._http: web.Server | None = None
         self._server: asyncio.Server | None = None
         self.address = ""
-        """Host and port, in the form of URLs; empty before `start`."""
+        """Host and port of the listener, in the form of URLs; empty before `start`."""
 
     async def start(self, host: str, ports: Iterable[int] = (0,)) -> None:
         """Open the first free port of the given ports.
