@@ -14,7 +14,7 @@ from justitia_ray.observability import metrics as m
 def _share_of_missed_returns() -> str:
     """Return the share of the window's returns that did not find their context."""
     missed = per_second(m.CONTEXT_RETURNS_TOTAL, window=WINDOW, where={"context": "missed"})
-    return f"{missed} / ({per_second(m.CONTEXT_RETURNS_TOTAL, window=WINDOW)} > 0)"
+    return f"{missed} / clamp_min({per_second(m.CONTEXT_RETURNS_TOTAL, window=WINDOW)}, 1e-9)"
 
 
 def _share_of_starts(fell: str) -> str:

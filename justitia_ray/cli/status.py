@@ -82,7 +82,7 @@ def _queue_facts(status: ModelStatus) -> list[tuple[str, str | None]]:
         ("inferences", _inference_counts(status)),
         ("backlog", f"{status.backlog_kv_tokens:,} KV tokens"),
         ("prompts", _prompt_text(status)),
-        ("working set", _working_set(status.working_set)),
+        *_working_set_facts(status.working_set),
         *_next_inference(status),
         ("ingresses", f"{status.ingresses:,}"),
     ]
@@ -195,16 +195,18 @@ def _prompt_text(status: ModelStatus) -> str | None:
     return f"{text}, of evicted contexts {_format_amount(status.forgiven_token_time)}"
 
 
-def _working_set(view: WorkingSetView | None) -> str | None:
-    """Return the applications that share the memory; None without a working set."""
+def _working_set_facts(view: WorkingSetView | None) -> list[tuple[str, str | None]]:
+    """Return the applications that share the memory, and their contexts."""
     if view is None:
-        return None
-    text = (
-        f"{view.started:,} applications started, {view.waiting:,} wait to start;"
-        f" {view.context_tokens:,} KV tokens of contexts beside what runs, of {view.room_tokens:,}"
-    )
+        return []
+    contexts = f"{view.context_tokens:,} KV tokens beside what runs, of {view.room_tokens:,}"
     returns = view.found + view.missed
-    return text + (f"; {view.missed:,} of {returns:,} returns missed theirs" if returns else "")
+    if returns:
+        contexts += f"; {view.missed:,} of {returns:,} returns missed theirs"
+    return [
+        ("working set", f"{view.started:,} applications started, {view.waiting:,} wait to start"),
+        ("contexts", contexts),
+    ]
 
 
 def _next_inference(status: ModelStatus) -> list[tuple[str, str | None]]:

@@ -196,11 +196,12 @@ def test_status_text_shows_the_working_set() -> None:
         "found": 90,
         "missed": 10,
     }
-    line = "8 applications started, 24 wait to start; 41,000 KV tokens of contexts beside what runs"
+    contexts = "41,000 KV tokens beside what runs, of 90,000; 10 of 100 returns missed theirs"
     head = ANSWER["head"] | {"waits_for": "working_set"}
     text = render_status(ANSWER | {"working_set": seen, "head": head})
 
-    assert f"working set   {line}, of 90,000; 10 of 100 returns missed theirs\n" in text
+    assert "working set   8 applications started, 24 wait to start\n" in text
+    assert f"contexts      {contexts}\n" in text
     assert "for room beside the contexts of started applications" in text
     assert "returns" not in render_status(
         ANSWER | {"working_set": seen | {"found": 0, "missed": 0}}
