@@ -131,7 +131,7 @@ class _LifeTable:
         self.ended = [0.0] * _BINS
         self.expectations = 0
         self._weighs_one = 0
-        """Number of the expectation whose weight is 1."""
+        """Number of the expectation whose weight in the life table is 1."""
 
     def weight(self, number: int) -> float:
         """Return the weight of an expectation in this table."""
@@ -158,7 +158,8 @@ class Calibration:
 
     def __init__(self) -> None:
         self.fell: Counter[tuple[str, Fell]] = Counter()
-        """Number of outcomes by the length of the expectation, a band of `HORIZONS`; only grows."""
+        """Number of outcomes by the length of their expectation (a band of `HORIZONS`); only grows.
+        """
         self._tables = [_LifeTable() for _ in range(_HORIZONS)]
         self._low, self._high = [_MISS_FRACTION] * _HORIZONS, [_MISS_FRACTION] * _HORIZONS
         """Levels by the length of p50: fractions below p10, and above p90."""
@@ -166,7 +167,7 @@ class Calibration:
         """Expectations by the time at which they reach the next bin, or are late."""
         self._pushes = count()
         self._over = 0
-        """Upper limit of the number of heap entries whose expectations are over."""
+        """Upper limit of the number of heap entries whose expectations have been settled."""
 
     def quantiles(self, expected_s: Seconds) -> Quantiles:
         """Return p10, p50 and p90 for an expected time of this length, in seconds."""

@@ -81,7 +81,7 @@ class Contexts:
         self._idle: dict[Context, ApplicationId] = {}
         """Idle contexts in the order of their last use."""
         self._of: dict[ApplicationId, list[Context]] = {}
-        """Contexts of each application, held or idle, the one continued last at the end."""
+        """Contexts of each application, held or idle, the last continued context at the end."""
         self._uses = 0
         self.tokens: Tokens = 0
         """Tokens of the idle contexts."""
@@ -111,7 +111,7 @@ class Contexts:
     def found_instead(
         self, application_id: ApplicationId, prompt_tokens: Tokens, found: Tokens, missed: Context
     ) -> Context | None:
-        """Return the longest other context that a prompt with these cached tokens may continue.
+        """Return the longest other context that can explain the number of cached prompt tokens.
 
         None if none fits: the engine finds most of a context that a prompt continues.
         """

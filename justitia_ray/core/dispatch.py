@@ -40,7 +40,9 @@ class _GrantCandidates:
         self._others: list[tuple[tuple[Key, Key], ApplicationId, Application]] = []
         """Applications of other tiers, by place; filled when the first tier is left out."""
         self.is_kept_to_some = False
-        """Whether only some applications are left, since the first in order waits for contexts."""
+        """Whether only some applications may be granted, because the first in order waits for
+        contexts.
+        """
 
     def next(self) -> Application | None:
         """Return the first application that may be granted, or None."""
@@ -58,7 +60,7 @@ class _GrantCandidates:
         return None
 
     def leave_out(self, tier: str) -> None:
-        """Exclude a tier until the end of this dispatch.
+        """Exclude the applications of a tier until the end of this dispatch.
 
         Applications of the other tiers are then taken by their keys, without overtaking, because
         the policy's rules of overtaking cover all tiers together.
@@ -101,12 +103,12 @@ class Leases:
         """Shares of the KV memory by node of the tree of tenants, and by tier."""
         self._blocked: tuple[Inference, int] | None = None
         """First inference in order that fitted nowhere and that no other may overtake, with the
-        value of `State.headroom_changes` at that time. Every replica that pulled could hold it, so
-        the loss of another replica changes nothing for it.
+        value of `State.headroom_changes` at that time. Every replica that pulled could hold the
+        inference, so the loss of another replica changes nothing for it.
         """
 
     def grant_all(self) -> None:
-        """Grant leases in order while the first inference fits, or others may overtake it.
+        """Grant leases in order while the first inference fits a replica, or may be overtaken.
 
         All others may overtake an inference at its application's share of the KV. A node of the
         tree of tenants at its share, with everything below it, is left out until the next call; so

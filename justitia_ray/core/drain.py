@@ -78,7 +78,7 @@ class Departures:
         self._count = 0.0
         self._exposure_s = 0.0
         self._since: Seconds | None = None
-        """Last departure that left something; None: nothing is known to be left."""
+        """Time of the last departure that left something; None: nothing is known to be left."""
 
     def depart(self, now: Seconds, left: int) -> None:
         """Count a departure after which `left` applications or inferences remain."""
@@ -120,7 +120,7 @@ class Places(NamedTuple):
 class _ReturnSlot(NamedTuple):
     due_at: Seconds
     until: Seconds
-    """Time until which a place is reserved once the slot is due."""
+    """Time until which a place stays reserved for a caller after the slot is due."""
     is_whole: bool
 
 
@@ -132,7 +132,7 @@ class _TenantDepartures:
         self.departures = Departures()
         self.slots: list[_ReturnSlot] = []
         self.kept: list[tuple[Seconds, bool]] = []
-        """Expiry of each reserved place, and whether it is one of the whole limit."""
+        """Expiry of each reserved place, and whether the place is one of the whole limit."""
         self.kept_of_whole = 0
 
     def advance(self, now: Seconds) -> None:
@@ -159,7 +159,7 @@ class Drain:
         self._all = Departures()
         self._tenants: dict[ClientId, _TenantDepartures] = {}
         self._sharing_until: dict[ClientId, Seconds] = {}
-        """Last slot of each tenant that waits for places of the whole limit."""
+        """Time of the last slot of each tenant that waits for places of the whole limit."""
         self._changes: list[tuple[Seconds, ClientId]] = []
         """Times at which a tenant's slots become due, or its reservations expire."""
         self._kept_of_whole = 0

@@ -159,20 +159,21 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         self._ends: list[Footprint] | None = None
         self._forecast: Forecast | None = None
         self._former: Forecast | None = None
-        """Forecast of a subset of these leases, all unchanged; others were added since."""
+        """Forecast of a subset of the leases, which are unchanged; other leases were added since.
+        """
         self.context_tokens: Tokens = 0
-        """KV held now, without unused parts of last blocks."""
+        """KV tokens held now, without unused parts of last blocks."""
         self.full_tokens: Tokens = 0
-        """KV held if all leases were at their largest at once."""
+        """KV tokens held if all leases were at their largest at once."""
         self.sequences = 0
         self.changes = 0
         """Number of times that a footprint was set or deleted."""
         self.beginnings: Beginnings | None = None
-        """Beginnings of the prompts; None until the first is named."""
+        """Beginnings of the prompts of the leases; None until a lease names a beginning."""
         self._contexts: dict[LeaseId, Tokens] = {}
         """Context tokens of the leases with named beginnings, as if each lease were alone."""
         self._counted: dict[Beginning, tuple[Tokens, ApplicationId]] = {}
-        """Shared beginnings with their KV tokens and the application charged, as they are in the
+        """Shared beginnings with their KV tokens and the application charged, as counted in the
         sums.
         """
 
@@ -264,7 +265,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         return tuple(found)
 
     def heirs(self, lease_id: LeaseId) -> list[tuple[LeaseId, Tokens]]:
-        """Return the leases that inherit a lease's shared beginnings, each with the KV tokens."""
+        """Return the leases that take over shared beginnings of a lease, with the KV tokens."""
         nodes = [] if self.beginnings is None else self.beginnings.path(lease_id)
         found = []
         for node in nodes:

@@ -33,11 +33,11 @@ class Gaps:
 
     def __init__(self) -> None:
         self._of: dict[GapClass, deque[_ToolGap]] = {}
-        """Gaps by class; the class with the latest new gap is last."""
+        """Tool gaps by class; the class with the latest new gap is last."""
         self._kept: dict[GapClass, tuple[Seconds, Seconds]] = {}
         """Break-even gap and result of the last computation for a class, until a gap is added."""
         self.last_kept_s: dict[GapClass, Seconds] = {}
-        """Last result of `kept_s` for each class, which gaps added since may change."""
+        """Last result of `kept_s` for each class, which may change with later gaps."""
 
     def add(self, application_class: GapClass, length_s: Seconds, *, has_returned: bool) -> None:
         """Record a gap of an application that has submitted again or has ended."""

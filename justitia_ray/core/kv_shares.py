@@ -34,16 +34,16 @@ class KvShares:
         self._tree = tree
         self._leases: dict[LeaseId, tuple[ClientId, Tokens, str]] = {}
         self._of_tiers: dict[str, KvShare] = {}
-        """Shares of the tiers that have any."""
+        """Shares of KV memory by tier, without tiers that have none."""
         self._held_by_tier: dict[str, Tokens] = {}
         self._held: dict[ClientId, Tokens] = {}
-        """KV by node; the root is the empty path."""
+        """KV tokens by tenant node; the root is the empty path."""
         self._keepers: dict[ClientId, dict[ClientId, None]] = {}
         """Children of each node that reserve memory, or have descendants that do."""
         self.limits_nodes = False
-        """Whether any share of a node is described."""
+        """Whether the configuration has a share of KV memory for any tenant node."""
         self.limits_tiers = False
-        """Whether any share of a tier is described."""
+        """Whether the configuration has a share of KV memory for any tier."""
         self.describe(tree, tiers)
 
     def describe(self, tree: TenantTree, tiers: Mapping[str, Tier] = TIERS) -> None:

@@ -143,7 +143,9 @@ class _SessionSums:
         self._uncovered = [0, *accumulate(uncovered for _, uncovered, _ in rows)]
         self._flying = [0, *accumulate(flying for _, _, flying in rows)]
         self._kept: list[tuple[Key, Key, KvTokenTime]] = []
-        """Of each started application: the key of its start, its key, its work not in flight."""
+        """Key of the start, present key and remaining work, without work in flight, of each started
+        application.
+        """
         if ledger.gate is not None:
             for name, ((_, start), sequence), work in ledger.gate.kept_places():
                 key = (share.tag(name), sequence)

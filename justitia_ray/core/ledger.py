@@ -579,8 +579,8 @@ class Ledger:
         self.notifies = self.observer is not None or self.counting is not None
         """Whether dispatches and ends of inferences are booked outside the accounts."""
         self.gate = self._working_set()
-        """Decides whether the first application in order may start; None: it may start wherever it
-        fits.
+        """Working set that decides whether the first application may start; None: it may start
+        wherever it fits.
         """
         if self.observer is not None:
             self.observer.policy_changed(self.fair_share, self.policy)

@@ -141,7 +141,7 @@ class Recovery:
         self._expected: set[ReplicaId] = set()
         self._until: Seconds = 0.0
         self.holding = False
-        """Whether grants are on hold."""
+        """Whether the grants of leases are on hold."""
         self.reported: dict[LeaseId, ReportedLease] = {}
         """Leases that a replica reported and no ingress has claimed."""
         self.claims: dict[LeaseId, RequestId] = {}

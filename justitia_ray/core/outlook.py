@@ -151,9 +151,11 @@ class Outlooks:
         self.ends = Calibration()
         self._profile: QueueProfile | None = None
         self._forecasts: tuple[QueueProfile, StartForecast | None] | None = None
-        """The walk of the last question, and the starts in it if its first waits for contexts."""
+        """Profile of the queue at the last question, and the forecast of its starts if the first
+        application waits for contexts.
+        """
         self._said: dict[ApplicationId, list[Said]] = {}
-        """Expected starts without an outcome."""
+        """Expected starts whose outcomes are not known yet."""
         self._said_of_ends: dict[ApplicationId, list[Said]] = {}
         self._sampled = 0
         self._calibrates = True

@@ -35,11 +35,13 @@ class OwnContexts:
 
     def __init__(self) -> None:
         self._contexts: list[OwnContext] = []
-        """The least recently continued first."""
+        """Contexts of the application, the least recently continued first."""
         self.begun: Tokens = 0
-        """Prompt tokens of all inferences that have begun, the most that they can have evicted."""
+        """Prompt tokens of all inferences of the application that have begun, the most that they
+        can have evicted.
+        """
         self.forgivable: Tokens = 0
-        """Computed tokens that its tag has paid for, less those that were forgiven."""
+        """Computed tokens that the tag has paid for, less tokens that were forgiven."""
 
     def continued_by(self, prompt_tokens: Tokens) -> OwnContext | None:
         """Return the application's longest context that a prompt may begin with, or None."""

@@ -223,7 +223,7 @@ class Line:
         self._most_passes: dict[ReplicaId, int] = {}
         """Highest number of times that any inference in line for a replica has been overtaken."""
         self.kept: dict[ReplicaId, list[Inference]] = {}
-        """Inferences that wait for another replica, by the one that keeps its memory for them."""
+        """Inferences that wait for another replica, by the replica that keeps memory for them."""
 
     def __len__(self) -> int:
         return len(self._inferences)

@@ -93,11 +93,11 @@ class Beginnings:
     def __init__(self) -> None:
         self._nodes: dict[Prefix, Beginning] = {}
         self._longest: dict[LeaseId, Beginning] = {}
-        """Longest beginning of each lease that has any."""
+        """Longest beginning of each lease with a named beginning."""
         self._found: dict[LeaseId, Tokens] = {}
-        """Tokens that leases found in the cache, once known."""
+        """Cached tokens that each lease found, once they are known."""
         self.shared: dict[LeaseId, Tokens] = {}
-        """Tokens of a lease's prompt that another lease also has; no entry for one that never
+        """Tokens of a lease's prompt that another lease also has; no entry for a lease that never
         shared.
         """
 

@@ -95,7 +95,7 @@ class LazyHeap:
         self.drop(name)
 
     def claim(self) -> str | None:
-        """Return the first name, which is about to be granted.
+        """Return the first name in the order, which is about to be granted.
 
         None: the order changed; call again. An order with overtaking charges for it here.
         """
@@ -200,12 +200,12 @@ class Queue:
         self._order = LazyHeap()
         """Clients that may be granted leases."""
         self._parked = LazyHeap()
-        """Clients that are held back, by the time at which they become eligible."""
+        """Clients that the policy holds back, by the time at which they become eligible."""
         self._unscheduled: dict[ClientId, set[ApplicationId]] = {}
         self._hidden: dict[ClientId, None] = {}
-        """Clients with hidden nodes."""
+        """Clients of which some nodes are hidden from the order."""
         self._left_out: dict[ClientId, None] = {}
-        """Clients that are hidden as a whole."""
+        """Clients that are hidden from the order as a whole."""
         self._by_tier: dict[str, dict[ApplicationId, Application]] = {}
         """The waiting applications of each tier."""
         self._stale: dict[ClientId, None] = {}
@@ -412,7 +412,7 @@ class Queue:
         ]
 
     def unschedule(self, application: Application) -> None:
-        """Exclude an application until the next `touch`, so that the next one becomes first."""
+        """Hide an application until the next `touch`, so that the application after it is first."""
         assert self._policy is not None
         client = self._policy.client(application)
         del self._applications[application.application_id]

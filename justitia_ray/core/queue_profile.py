@@ -60,9 +60,9 @@ class QueueProfile:
         self._keys = [_order_key(ledger, one) for one in first]
         self._ahead = [NOTHING, *accumulate(map(demand_of, first), Demand.plus)]
         self.is_whole = len(first) == len(ledger.queue)
-        """Whether the walk has visited the whole queue."""
+        """Whether the profile contains the whole queue."""
         self.first: Inference | None = first[0].waiting.first if first else None
-        """The first inference in order; None if none waits."""
+        """The first inference in order; None if no inference waits."""
         running = sorted(
             (ledger.rank(one.application_id), _demand_beyond_running(state, one))
             for one in _has_only_running(state)

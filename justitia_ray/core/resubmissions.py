@@ -18,7 +18,7 @@ class Resubmissions:
     def __init__(self, state: State) -> None:
         self._state = state
         self._complete: set[IngressId] = set()
-        """Ingresses that have resubmitted everything, or are lost."""
+        """Ingresses that have resubmitted all their inferences, or are lost."""
         self._applications: set[ApplicationId] = set()
         """Resubmitted applications, including ended ones."""
 

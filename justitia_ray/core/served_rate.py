@@ -27,17 +27,17 @@ class ServedRate:
         self.busy_s: Seconds = 0
         """Total busy time at the last sample (seconds); the next is due `SAMPLE_S` later."""
         self._service: KvTokenTime = 0
-        """Service in the decaying window; the following sums decay, too."""
+        """Service in the decaying window; the sums below decay, too."""
         self._served_s: Seconds = 0
         self._held_token_s: float = 0
         self._sequence_s: float = 0
         self._made: float = 0
         self._made_tokens: Tokens = 0
-        """Output tokens in all at the last sample."""
+        """Total output tokens at the last sample."""
         self._iterations: float = 0
         self._iterating_s: Seconds = 0
         self._ended: tuple[int, Seconds] = 0, 0
-        """Iterations and times of ended leases in all at the last sample."""
+        """Total iterations and times of ended leases at the last sample."""
 
     def record(
         self,

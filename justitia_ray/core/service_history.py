@@ -51,9 +51,9 @@ class ServiceHistory:
 
     def __init__(self) -> None:
         self.served: KvTokenTime = 0
-        """S now."""
+        """S, the total service so far."""
         self.busy_s: Seconds = 0.0
-        """Time during which anything was in flight (seconds)."""
+        """Seconds during which any inference was in flight."""
         self._began: VirtualTime | None = None
         self._since: Seconds = 0.0
         self._reached: list[VirtualTime] = []

@@ -134,7 +134,7 @@ class StagePosition:
         self._inferences = 0
         """Number of inferences submitted at this stage so far."""
         self._is_passed = False
-        """Whether an inference of the stage has finished."""
+        """Whether an inference of the current stage has finished."""
 
     def next(self) -> tuple[int, int]:
         """Return the stage of the next submission, and the number of inferences with it."""

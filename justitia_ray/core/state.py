@@ -212,7 +212,7 @@ class Deadlines:
         self._heap: list[tuple[Seconds, int, DeadlineKind, str]] = []
         self._sequence = 0
         self._set: dict[tuple[DeadlineKind, str], Seconds] = {}
-        """The instant last set for each entry of the heap."""
+        """The time last set for each deadline in the heap."""
 
     def __len__(self) -> int:
         return len(self._heap)

@@ -82,7 +82,7 @@ class Suspicion:
 
     @property
     def open(self) -> list[FailureId]:
-        """Return the engine deaths of which the inference has not been cleared."""
+        """Return the engine deaths of which the inference is still suspected."""
         return [name for name in self.ran_s if name not in self.cleared]
 
 
@@ -93,15 +93,17 @@ class Suspects:
         self.deaths_allowed = deaths_allowed
         self._state = state
         self.known: dict[CallName, Suspicion] = {}
-        """Suspects by name; while it is empty, a dispatch pays only for this check."""
+        """Suspected inferences by name; while it is empty, a dispatch pays only for this check."""
         self._members: dict[FailureId, frozenset[CallName]] = {}
-        """The inferences that ran in each death."""
+        """Inferences that ran in each engine death."""
         self._shapes: dict[FailureId, dict[CallName, _Shape]] = {}
-        """Shapes of the inferences of each death that have not finished."""
+        """Shapes of the unfinished inferences of each engine death."""
         self.convicted: deque[Inference] = deque(maxlen=_MOST_CONVICTED)
-        """The inferences convicted last; for reading."""
+        """Inferences convicted last, for reading."""
         self._unclaimed: dict[LeaseId, tuple[FailureId, Seconds]] = {}
-        """Leases of an earlier scheduler that ran in a death, until their ingresses claim them."""
+        """Leases of an earlier scheduler that ran in an engine death, until their ingresses claim
+        them.
+        """
 
     def is_open(self, inference: Inference) -> bool:
         """Return whether an inference is kept apart from other suspected inferences."""
@@ -161,7 +163,7 @@ class Suspects:
             self._await_ingresses()
 
     def claim(self, lease_id: LeaseId, inference: Inference) -> Inference | None:
-        """Suspect the inference of an `await_claim` lease; return it if it is convicted."""
+        """Suspect the inference of a lease known to `await_claim`; return it if it is convicted."""
         failure_id, ran_s = self._unclaimed.pop(lease_id, (None, 0.0))
         if failure_id is None:
             return None

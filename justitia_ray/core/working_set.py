@@ -78,15 +78,15 @@ class WorkingSet:
         self._returns = ContextReturns(state.counters)
         self._starts: dict[ApplicationId, _KeptPlace] = {}
         self._waiting: dict[ApplicationId, None] = {}
-        """Started applications that have submitted an inference, until they are found to wait for
-        none."""
+        """Started applications that have submitted an inference, until no inference of them waits.
+        """
         self.has_place = False
-        """Whether the application that was admitted last has a place already."""
+        """Whether the application that was admitted last has a place in the order already."""
         self._refused: tuple[Inference, int] | None = None
-        """The inference refused last, and the value of `State.memory_releases` then."""
+        """The inference that was refused last, and the value of `State.memory_releases` then."""
         self._refused_at: Seconds = 0.0
         self._stands_s: Seconds = 0.0
-        """Time for which the last refusal stands although leases end."""
+        """Seconds for which the last refusal stands although leases end."""
 
     def admits(self, application: Application, inference: Inference) -> bool:
         """Return whether the first application may start now, if a replica has the memory.

@@ -63,7 +63,7 @@ class BranchClock(VirtualClock):
         super().__init__(virtual_time)
         self._legs: list[tuple[VirtualTime, float]] = []
         self._found: dict[VirtualTime, KvTokenTime] = {}
-        """Cached results of `until` by level; cleared by each change."""
+        """Cached service until V reaches a level, by level; cleared by each change."""
 
     def serve_noting(self, amount: KvTokenTime) -> _ServiceCourse:
         """Serve an amount among the active sessions, and return the course of V meanwhile."""
@@ -163,7 +163,7 @@ class Branch:
         return self._parent_level_after(self.since, self.clock.until(level))
 
     def look(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
-        """Serve what the parent gave until its V was `now`; `idle`: the parent owes nothing more.
+        """Bring the branch up to date: spend the service received until the parent's V was `now`.
 
         Returns:
             The applications below that were finished in that time, with V of the parent.

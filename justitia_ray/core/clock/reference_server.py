@@ -169,7 +169,7 @@ class ReferenceServer:
 
     def __init__(self, since: VirtualTime, weight: float) -> None:
         self.since = since
-        """The root's V up to which the share has been spent."""
+        """The root's V up to which the received service has been spent."""
         self.weight = weight
         """The tenant's φ: work per unit of the root's V."""
         self._work = PrefixSums()
@@ -260,7 +260,7 @@ class ReferenceServer:
             self.charge(application_id, tag, self._owed[application_id][0][1], 0)
 
     def transfer(self, source: ApplicationId, target: ApplicationId, amount: KvTokenTime) -> None:
-        """Move work of the application `source` to the earlier place of the application `target`.
+        """Move remaining work of an application to the place of an overtaken one.
 
         At most the remaining work of `source`; nothing if `target` has none. Applications between
         the two, and `target`, are finished later by that amount; nothing else changes.

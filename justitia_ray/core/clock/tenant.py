@@ -64,8 +64,8 @@ class Tenant:
         self._changed: dict[ApplicationId, None] = {}
         self._carrier: ApplicationId | None = None
         self.above: dict[ApplicationId, list[VirtualTime]] = {}
-        """V of each node above the parent, up to the root, at the time when the reference server
-        finished an application; by application.
+        """For each application that the reference server has finished: V of each node above the
+        parent, up to the root, at the finish.
         """
 
     def __contains__(self, application_id: ApplicationId) -> bool:
@@ -98,7 +98,7 @@ class Tenant:
         return self.server.next_finish()
 
     def look(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
-        """Serve what the parent gave until its V was `now`.
+        """Bring the tenant up to date: spend the service received until the parent's V was `now`.
 
         `idle`: the parent owes nothing more.
 
@@ -207,7 +207,7 @@ class Tenant:
         self._note_served([application_id])
 
     def carry(self, application_id: ApplicationId) -> None:
-        """Make an application the carrier of the tenant's state, as it was in the snapshot."""
+        """Make an application the carrier: the tenant's state is then in its durable record."""
         self._carrier = application_id
 
     def note_carrier(self) -> None:

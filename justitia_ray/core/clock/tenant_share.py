@@ -82,7 +82,7 @@ class TenantShare(ServedShare):
         self._branched: dict[ClientId, None] = {}
         self._changed: dict[ApplicationId, None] = {}
         self._tags: dict[ApplicationId, VirtualTime] = {}
-        """Cache of keys; cleared by each change."""
+        """Cached keys of applications; cleared by each change."""
         self._restored: dict[ClientId, tuple[VirtualTime, int]] = {}
         """Tag and sequence number of each branch that is being restored, by path."""
         self._watched: dict[ClientId, dict[ApplicationId, None]] = {}
@@ -199,7 +199,7 @@ class TenantShare(ServedShare):
             self.withdraw(application_id)
 
     def transfer(self, source: ApplicationId, target: ApplicationId, amount: KvTokenTime) -> None:
-        """Move work of an application to the place of one of its tenant that it overtook.
+        """Move work of an application to the place of another, overtaken one of the same tenant.
 
         Only the places in the reference server change: tags inside the tenant, the total debt of
         each server, and keys of other tenants stay.

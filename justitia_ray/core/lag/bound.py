@@ -29,14 +29,14 @@ class Claim:
     """Bound on the lag of one application, as of the application's last start."""
 
     proven: bool = True
-    """False if the application started before the order in force, for which the bound holds."""
+    """False if the last start was made under an earlier order, so that no bound is known."""
     path: KvTokenTime = 0
     closed: KvTokenTime = 0
-    """Sum of the bound's terms of earlier t0."""
+    """Sum of the terms of the bound for earlier start times t0."""
     open: KvTokenTime = 0
-    """Term of the bound for the last t0."""
+    """Term of the bound for the last start time t0."""
     reference: int | None = None
-    """Number of the start at the last t0."""
+    """Sequence number of the start that was made at the last t0."""
 
     @property
     def bound(self) -> KvTokenTime | None:
@@ -58,10 +58,11 @@ class DelayBound:
 
     def __init__(self) -> None:
         self.in_flight: KvTokenTime = 0
-        """I: the most service that all work in flight can still receive."""
+        """I, the most service that all work in flight can still receive."""
         self.exceptions: KvTokenTime = 0
         self._starts = [_RecordedStart((inf,), 0, 0, 0)]
-        """Starts in time order with falling keys: a later one with a larger key replaces others."""
+        """Starts in time order with falling keys: a later start with a larger key replaces others.
+        """
         self._count = 0
 
     def forget(self, *, nothing_known: bool) -> None:

@@ -52,7 +52,7 @@ class LagAccounts:
         return share
 
     def follow(self, own: ServedShare, options: PolicyOptions) -> None:
-        """Measure lags from these accounts of the scheduler from now on."""
+        """Measure lags from other accounts of the scheduler, after a change of policy."""
         self._could_be_own = (options.clock, options.fairness, options.accounts_cost) == (
             "served",
             "application",
@@ -157,7 +157,7 @@ class _MeasuredLag:
     """S, the total service, when the application arrived."""
     busy_s: Seconds
     due_from: KvTokenTime
-    """S, the total service, at the application's last new charge: its final tag is reached later.
+    """S, the total service, when the application was charged again: its final tag is reached later.
     """
     last_start: Start | None = None
     in_flight: KvTokenTime = 0
@@ -175,9 +175,10 @@ class LagMeter:
         self._standings: dict[ApplicationId, _MeasuredLag] = {}
         self._in_flight: dict[RequestId, KvTokenTime] = {}
         self._by_tag: Order | None = None
-        """The policy, if the bound holds for its order; else None."""
+        """The policy, if the bound on lags holds for its order; otherwise None."""
         self._wants_slack: Callable[[Application], KvTokenTime | None] | None = None
-        """Returns the slack that the last start needed, if the policy allows overtaking on credit.
+        """Function that returns the slack that the last start needed, if the policy allows
+        overtaking on credit.
         """
 
     # --- queries

@@ -218,7 +218,7 @@ class Durable:
         """
 
     def restore_application(self, application: Application, state: Mapping[str, Any]) -> None:
-        """Restore the `application_state` of an earlier scheduler's policy, after `restore`.
+        """Restore the counts of an application that `application_state` returned, after `restore`.
 
         Raises:
             KeyError, TypeError, ValueError: If it has another form.

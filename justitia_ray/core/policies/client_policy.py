@@ -96,7 +96,7 @@ class MeteredPolicy(ClientPolicy):
 
     @abstractmethod
     def charge(self, application: Application, amount: KvTokenTime) -> None:
-        """Charge the client of an application; also called with an amount of 0."""
+        """Charge a client for an amount of service to one of its applications."""
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Charge the prompt, h(p, 0), when an inference is leased for the first time."""

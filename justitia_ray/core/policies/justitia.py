@@ -27,7 +27,7 @@ class JustitiaPolicy(Order):
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
         self._tree: TenantShare | None = None
-        """The accounts, if fairness is between tenants; else None."""
+        """The accounts, if fairness is between tenants; otherwise None."""
         if isinstance(context.fair_share, TenantShare):
             self._tree = context.fair_share
         self.by_leaf = self._tree is not None

@@ -39,9 +39,9 @@ class _ChildOrder:
         self.branch = branch
         self.firsts: dict[ClientId, _FirstBelow] = {}
         self.heads = LazyHeap()
-        """The children, by the keys of their first applications."""
+        """Children of the branch, by the keys of their first applications."""
         self.first: _FirstBelow | None = None
-        """Smallest entry of `firsts`; None if nothing waits."""
+        """Smallest entry of `firsts`; None if no application waits."""
 
 
 class TreeOrder(LazyHeap):

@@ -54,7 +54,7 @@ class ClientCounters:
         self._counters: dict[ClientId, ClientCounter] = {}
         self._last_left: ClientId | None = None
         self._level_left: KvTokenTime = 0
-        """Last counter of the client that left last, if the client has been dropped."""
+        """Last counter of the client that left the queue last, if that client has been dropped."""
 
     def see(self, client: ClientId, application: Application) -> ClientCounter:
         """Return the counter of a client, new at 0, with the weight of this application.
@@ -162,9 +162,7 @@ class VtcPolicy(ClientPolicy):
         self._cost = self.options.cost_function
         self._bills: dict[ApplicationId, dict[RequestId, Bill]] = {}
         self._returning: dict[ClientId, None] = {}
-        """Clients that waited before a restart, whether they have returned or not; empty after the
-        first grant.
-        """
+        """Clients that waited before a restart, returned or not; empty after the first grant."""
 
     def key(self, client: ClientId, application: Application) -> Key:
         """Return the sort key (counter, first seen) of a client."""
@@ -337,7 +335,7 @@ class VtcPredictPolicy(VtcPolicy):
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
         self._outputs: dict[ClientId, deque[tuple[Tokens, int]]] = {}
-        """(output tokens, sequences) of each client's last inferences."""
+        """Output tokens and sequences of each client's last inferences."""
 
     def predicted_tokens(self, application: Application, inference: Inference) -> Tokens:
         """Return the mean of the client's last outputs."""

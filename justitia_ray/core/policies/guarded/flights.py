@@ -54,19 +54,19 @@ class Flights:
         self.rate: float = 0
         self.next_change: Seconds = math.inf
         self._rate_to_end: float = 0
-        """Sum over the flights of rate times end."""
+        """Sum of rate times end over the flights."""
         self._first: dict[ApplicationId, tuple[Seconds, float]] = {}
-        """End and rate of each first inference."""
+        """End and rate of the first inference of each application."""
         self._by_end = LazyHeap()
         """Applications by the end of their first inferences."""
         self._cohorts: list[_Cohort] = []
         """Heap of the flying cohorts, by their ends."""
         self._gathered: KvTokenTime = 0
-        """Service of the inferences that the gathering cohort has so far."""
+        """Service of the inferences in the cohort that gathers now."""
         self._gathered_rate: float = 0
         """Service per second of the gathering cohort's inferences."""
         self._gathers_until: Seconds = math.inf
-        """Time at which it departs; infinite if no cohort gathers."""
+        """Time at which the gathering cohort departs; infinite if no cohort gathers."""
 
     def __contains__(self, name: ApplicationId) -> bool:
         return name in self._first

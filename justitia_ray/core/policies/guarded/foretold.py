@@ -114,18 +114,18 @@ class ForetoldVtc:
         self.clock = ShadowClock(self.pace)
         self._stages: dict[ApplicationId, KnownStages] = {}
         self._rates: _UrgencyRates | None = None
-        """Rates for which places are computed; None while no service is known."""
+        """Rates of service with which applications are placed; None while no rate is known."""
         self._former: _UrgencyRates | None = None
-        """Rates of the places in `_to_renew`."""
+        """Rates of service with which the places in `_to_renew` were computed."""
         self._to_renew: dict[ApplicationId, None] = {}
         self._found: tuple[Seconds, list[ApplicationId]] | None = None
         """Cached result of `urgent` and its time; None after a change."""
         self._may_renew = 0
         """Number of places that may be updated for the reports since the last query."""
         self._by_level = LazyHeap()
-        """Applications in a stage, by a level before which they are not urgent."""
+        """Applications in a stage, by a level of X before which they are not urgent."""
         self._by_time = LazyHeap()
-        """All others with a known deadline, by a time before which they are not urgent."""
+        """Other applications with a known deadline, by a time before which they are not urgent."""
         self._candidates: dict[ApplicationId, _UrgentCandidate] = {}
         """Applications whose level or time has been reached, until they are placed again."""
         self._told_before: dict[ApplicationId, dict[RequestId, Seconds]] = {}
@@ -163,7 +163,7 @@ class ForetoldVtc:
         self.pace.begin(inference.request_id, now)
 
     def adopted(self, inference: Inference, now: Seconds) -> None:
-        """Record a running inference that was leased before; called after `submitted`."""
+        """Record an inference that runs already; called after `submitted`."""
         told_at = self._told_before.get(inference.application_id, {})
         request_id = inference.request_id
         self.pace.begin(request_id, now, told_at.pop(request_id, None))
@@ -306,7 +306,7 @@ class ForetoldVtc:
             self.clock.put_back(name, restored(record))
 
     def restore_application(self, application: Application, state: Mapping[str, Any]) -> None:
-        """Restore a result of `application_state`, after `restore`.
+        """Restore the state of an application that `application_state` returned, after `restore`.
 
         One of release 0.2.0 is ignored: its prediction starts when it submits, as if it arrived
         then.

@@ -44,7 +44,7 @@ class Pace:
         self._iterations = _USUAL_WEIGHT
         self._iterating_s: Seconds = _USUAL_WEIGHT * USUAL_ITERATION_S
         self._since: Seconds = 0.0
-        """Time of the last report, or at which something began to run after nothing did."""
+        """Time of the last report, or of the first lease after no inference ran."""
         self._told_at: dict[RequestId, Seconds] = {}
         """Time of the last report of each running inference, or of its lease."""
 
@@ -55,7 +55,7 @@ class Pace:
         self._told_at[request_id] = now if told_at is None else told_at
 
     def told_at(self, request_ids: Iterable[RequestId]) -> dict[RequestId, Seconds]:
-        """Return the times of the last reports, or leases, of the running inferences."""
+        """Return for each running inference the time of its last report, or of its lease."""
         return {name: self._told_at[name] for name in request_ids if name in self._told_at}
 
     def leave(self, request_id: RequestId) -> None:

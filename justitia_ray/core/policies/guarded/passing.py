@@ -100,7 +100,7 @@ class Promises(Protocol):
         """Update the slack to the current V and S."""
 
     def of(self, name: ApplicationId) -> Promised | None:
-        """Return the guarantee of an application; None if the application affects no slack."""
+        """Return an application's guarantee and remaining work, or None."""
 
 
 class GpsPromises:
@@ -212,7 +212,8 @@ class PassingOrder(LazyHeap):
         """First application and the slack that it required, if the guard put the application first.
         """
         self._aside: dict[ApplicationId, None] = {}
-        """Applications set aside, which still count as waiting in the slack."""
+        """Waiting applications that are set aside for this dispatch, and still count in the slack.
+        """
 
     def put(self, name: str, key: Key) -> None:
         """Insert an application by F, or move it."""
@@ -353,7 +354,7 @@ class TenantOrder(PassingOrder):
         self._share = share
         self._tenant = tenant
         self._booked: dict[ApplicationId, dict[RequestId, None]] = {}
-        """Unfinished inferences that are booked at the place of another application."""
+        """Unfinished inferences whose work is booked at the place of an overtaken application."""
         super().__init__(
             TenantPromises(share, tenant), application, shortest=shortest, guard=guard, cost=cost
         )
@@ -434,6 +435,6 @@ class PassingTreeOrder(TreeOrder):
     lets_pass = True
 
     def claim(self) -> ApplicationId | None:
-        """Return the first application of the first tenant; None if it was just booked there."""
+        """Return the first application of the first tenant; None if its inference was booked."""
         order = self.first_leaf()
         return None if order is None else order.claim()

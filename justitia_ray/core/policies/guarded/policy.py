@@ -52,7 +52,8 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         self.lets_pass = self.moves_with_service = self._shortest or self._guards
         self.keeps_place_in_flight = self._guards
         self._tenants: TenantShare | None = self._tree if self.lets_pass else None
-        """The accounts, if fairness is between tenants and applications may overtake inside them.
+        """The accounts, if fairness is between tenants and applications may overtake inside a
+        tenant.
         """
         self._foretold: ForetoldVtc | None = None
         """The guard's shadow of VTC over all applications."""

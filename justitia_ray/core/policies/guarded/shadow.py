@@ -172,24 +172,24 @@ class ShadowClock:
         self.kv_tokens: float = 0
         self.level: float = 0
         self.owed: KvTokenTime = 0
-        """Service of all started inferences, less the service delivered."""
+        """Service of all inferences started under VTC, less the service delivered."""
         self.flights = Flights()
-        """Inferences that have started and have not ended."""
+        """Inferences that have started and not ended under VTC."""
         self.shadows: dict[ApplicationId, Shadow] = {}
         self.density = WeightSum()
-        """Service per level, in prediction: the sum of the densities of those that request more as
-        X rises.
+        """Predicted service per level of X: the sum of the densities of applications that request
+        more as X rises.
         """
         self._lasting = WeightSum()
-        """Sum of the mean lengths of their inferences, weighted by density."""
+        """Sum of the mean lengths of inferences that start as X rises, weighted by density."""
         self._starting = WeightSum()
-        """ρ, the service started per level."""
+        """ρ, the service started per level of X."""
         self._starting_lasting = WeightSum()
         """Sum of the mean lengths of inferences that start as X rises, weighted by ω·k/w."""
         self._now: Seconds = -math.inf
-        """Time of X; minus infinity before the first `advance`."""
+        """Time at which X has its present level; minus infinity before the first `advance`."""
         self._by_level = LazyHeap()
-        """Shadows by the level of their next event."""
+        """Shadows by the level of X at their next event."""
         self._by_time = LazyHeap()
         """Shadows by the time at which they request their next stage."""
         self._moved: dict[ApplicationId, None] = {}
@@ -227,7 +227,7 @@ class ShadowClock:
         self._forget_released(name, shadow)
 
     def change(self, name: ApplicationId, stages: Sequence[ExpectedStage], weight: float) -> None:
-        """Replace the stages of an application, at least one stage, and its weight.
+        """Replace the expected stages and the weight of an application.
 
         Tokens that it was served in its stage stay served. If it has entered more stages than there
         are now, it is through with all.
@@ -251,7 +251,7 @@ class ShadowClock:
             self._sort_application(name, shadow)
 
     def advance(self, amount: KvTokenTime, now: Seconds) -> None:
-        """Serve `amount` evenly from the last call to `now`, which is not earlier."""
+        """Serve `amount` evenly over the time from the last call to `now`."""
         self._now = now if self._now == -math.inf else min(self._now, now)
         lacking = self._process_events()
         while amount > 0 or self._now < now:
@@ -348,7 +348,7 @@ class ShadowClock:
         return max(0, self.owed - self._in_flight())
 
     def _process_events(self) -> KvTokenTime:
-        """Process all events of the present time; return the service missing to the next level."""
+        """Process all events that are due; return the service missing to the next level of X."""
         while True:
             while self.flights.next_change <= self._now:
                 if (name := self.flights.pass_next()) is not None:

@@ -110,15 +110,15 @@ class Slack:
         self._entries: dict[ApplicationId, Entry] = {}
         self._groups: list[Group] = []
         self._overdue: list[Entry] = []
-        """Binding applications that GPS has finished, by their tags."""
+        """Applications that GPS has finished and that still bind, by their tags."""
         self._least_overdue: KvTokenTime | None = None
         """Least slack of the overdue applications plus S; None: unknown."""
         self._answer: _OvertakingAnswer | None = None
         """The application that overtakes; None: a search is needed."""
         self._by_rank: _OvertakingRanking | None = None
-        """Further applications that may overtake; None after a change."""
+        """Further applications that may overtake, by rank; None after a change."""
         self._groups_found: list[tuple[Group, KvTokenTime, float]] | None = None
-        """Last result of `lines_of`; None after a change."""
+        """Cached result of `lines_of`, groups with sums; None after a change."""
         self._changes = 0
         """Number of applications changed since the last query."""
 
@@ -185,7 +185,7 @@ class Slack:
             self._least_overdue = None
 
     def advance(self, virtual_time: VirtualTime, served: KvTokenTime) -> None:
-        """Set V and S. An application that does not bind when V reaches its tag is dropped.
+        """Set V and S, and drop applications whose tags V has reached and that do not bind.
 
         V is assumed to have reached a tag at the previous call, or just after. For tags below V of
         that call the time is unknown: no application overtakes them.

@@ -68,19 +68,19 @@ class Span:
     def __init__(self) -> None:
         self.offset: KvTokenTime = 0
         self.weight: float = 0
-        """Weight of the line, with the offset, that the span adds for everything before it."""
+        """Weight that the span adds to the line for everything before the span."""
         self.choice: Entry | None = None
-        """The waiting application that is first by rank."""
+        """The waiting application of the span that is first by rank."""
         self.smallest: KvTokenTime = inf
-        """Lower bound of the remaining work of any waiting application."""
+        """Lower bound of the remaining work of any waiting application in the span."""
         self.at_weight: float = 0
         self.least: KvTokenTime = inf
-        """Lower bound of the slack at that weight, without anything after the span."""
+        """Lower bound of the slack in the span, without anything after the span."""
         self.is_exact = False
-        """Whether it is the least slack at that weight exactly."""
+        """Whether `least` is exactly the least slack."""
         self.lowest: VirtualTime = 0
         self.highest: VirtualTime = 0
-        """Range of the tags of applications that bind."""
+        """Range of the tags of applications that bind in the span."""
         self.last: Key = (inf, 0)
         """Key of the last application in the span."""
 
@@ -92,7 +92,7 @@ class Span:
     def refine(
         self, after: KvTokenTime, weight: float
     ) -> tuple[KvTokenTime, Sequence[tuple[Span, KvTokenTime, float]]]:
-        """Return the span's least slack, except that of the parts returned with it."""
+        """Return the least slack in the span, and the parts of it that need a closer look."""
         raise NotImplementedError
 
     def search(self, search: Search, after: KvTokenTime, weight: float) -> None:
@@ -100,7 +100,7 @@ class Span:
         raise NotImplementedError
 
     def choices(self) -> list[tuple[Rank, Span | Entry]]:
-        """Return the span's parts with waiting applications, each with the rank of its first."""
+        """Return the parts of the span with waiting applications, each with its smallest rank."""
         raise NotImplementedError
 
 
@@ -138,7 +138,9 @@ class Block(Span):
         self.group: Group
         self.entries = entries
         self._bound: list[tuple[KvTokenTime, VirtualTime]] | None = None
-        """Slack and tag of applications that bind, without anything after the block; last first."""
+        """Slack and tag of applications that bind in the block, the last first, without anything
+        after the block.
+        """
         for entry in entries:
             entry.block = self
         self._find_last()
@@ -166,7 +168,7 @@ class Block(Span):
     def change(
         self, entry: Entry, weight: float, remaining: KvTokenTime, *, binds: bool, waits: bool
     ) -> None:
-        """Change an application at its place in the block.
+        """Change weight, work or state of an application at its place in the block.
 
         O(1), unless its weight changes, or it starts to bind, or it is the choice and no longer
         waits or has more remaining work: O(block).
@@ -362,7 +364,7 @@ class Group(Span):
     def refine(
         self, after: KvTokenTime, weight: float
     ) -> tuple[KvTokenTime, Sequence[tuple[Span, KvTokenTime, float]]]:
-        """Return all blocks as parts, because the group has no better bound of its slack."""
+        """Return all blocks of the group, whose bounds of slack are closer than the group's."""
         self.is_stale = True  # a caller may improve the bounds of the returned blocks
         return inf, self.lines(after, weight)
 
@@ -389,19 +391,19 @@ class Search:
     def __init__(self) -> None:
         self.best: Entry | None = None
         self.passes_over = False
-        """Whether a shorter application was skipped, because it had or might have had too little
+        """Whether the search skipped a shorter application that had, or might have had, too little
         slack.
         """
         self.spare: KvTokenTime = 0
-        """Lower bound of the slack before the best less its remaining work, if no shorter one was
-        skipped.
+        """Lower bound of the slack before the best application less its remaining work, if no
+        shorter application was skipped.
         """
         self.known: KvTokenTime = inf
         """Least exact slack of the spans searched so far."""
         self._loose: list[tuple[KvTokenTime, Span, KvTokenTime, float]] = []
-        """Spans whose lower bound is below `known`, with their bound and the line after them."""
+        """Spans whose lower bound is below `known`, with the bound and the line after the span."""
         self._least: KvTokenTime = inf
-        """Lower bound of all slacks so far."""
+        """Lower bound of the slack of all spans searched so far."""
 
     def look(self, span: Span, after: KvTokenTime, weight: float) -> None:
         """Search the next span. O(1) if the bounds of the span suffice."""
@@ -441,7 +443,7 @@ class Search:
         return wanted <= self._least
 
     def note(self, span: Span, bound: KvTokenTime, after: KvTokenTime, weight: float) -> None:
-        """Include the slack of a span, or its bound, for the spans that follow."""
+        """Count the least slack of a span, or its bound, in the search of later spans."""
         if bound >= self.known:
             return
         if span.is_exact and weight == span.at_weight:
@@ -453,7 +455,7 @@ class Search:
 
 
 def nearest(spans: Sequence[AnySpan], key: Key) -> AnySpan:
-    """Return the first of these neighbours that ends at or after a key, or the last one."""
+    """Return the first neighbour whose last application is at or after a key, or the last one."""
     if len(spans) == 1:
         return spans[0]
     return spans[min(bisect_left(spans, key, key=_last), len(spans) - 1)]
