@@ -94,7 +94,7 @@ def _deployments_of_model(place: PlacedModel) -> tuple[Application, Application]
 
 
 def _autoscaling_options(config: AppConfig) -> dict[str, Any]:
-    """Return Serve's autoscaling options for a model's engines; empty: the Serve file has them."""
+    """Return Serve's autoscaling options for a model's engines; empty: see the Serve file."""
     section = config.autoscaling
     if section is None or section.external:
         return {}

@@ -106,7 +106,7 @@ class ContextHoldConnector(KVConnectorBase_V1, SupportsHMA):
     # --- in a worker
 
     def bind_connector_metadata(self, connector_metadata: KVConnectorMetadata) -> None:
-        """Ignore metadata: attention layers call connectors that have metadata twice each."""
+        """Ignore metadata, with which each attention layer would call the connector twice."""
 
     def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
         """Do nothing: no KV is transferred; implements an abstract method of vLLM."""

@@ -111,7 +111,7 @@ class StreamTape:
         return played
 
     def play_earlier(self, request: Any, state: Any, output_processor: Any) -> None:
-        """Advance a sequence, which vLLM has just added, to the position of the earlier attempt.
+        """Advance a new vLLM sequence to the position at which the earlier attempt was cut.
 
         Args:
             request: vLLM's `EngineCoreRequest` before it is sent to the engine; modified.

@@ -100,7 +100,7 @@ class Attempts:
         self._tracer = tracer
 
     async def answer(self, path: str, context: RequestContext, body: InferenceBody) -> Answer:
-        """Run an inference and return the engine's whole answer; a cancellation cancels both.
+        """Run an inference and return its answer; a cancelled call cancels the inference.
 
         Raises:
             JustitiaError: If the inference cannot run; `protocol.errors` maps it to an HTTP answer.

@@ -286,6 +286,6 @@ class ConsoleHub:
                 feed.leave(viewer)
 
 
-def farewell(reason: str, code: str, retry_after_s: Seconds | None) -> bytes:
+def last_line_of_stream(reason: str, code: str, retry_after_s: Seconds | None) -> bytes:
     """Return the last line of a console stream that the service ends."""
     return line_of(Bye(reason=reason, code=code, retry_after_s=retry_after_s))

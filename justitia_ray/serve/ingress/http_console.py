@@ -17,7 +17,7 @@ from justitia_ray.core.policies import POLICIES
 from justitia_ray.errors import JustitiaError, NotServed, shown_short
 from justitia_ray.protocol.console import CONTENT_TYPE, Hello
 from justitia_ray.serve.asgi import Message, Receive, Send
-from justitia_ray.serve.ingress.console_feed import ConsoleHub, Viewer, farewell, line_of
+from justitia_ray.serve.ingress.console_feed import ConsoleHub, Viewer, last_line_of_stream, line_of
 from justitia_ray.serve.ingress.door import TRUSTED, context_of
 from justitia_ray.serve.ingress.http_errors import error_response
 from justitia_ray.serve.ingress.models import ServedModels
@@ -164,7 +164,9 @@ async def _send_lines(viewer: Viewer, send: Send, hello: bytes, lasts_s: Seconds
                 line = await viewer.next_line()
         except TimeoutError:
             line = b"\n"
-    last = farewell("the stream has lasted as long as one may: connect again", "limit", 0.0)
+    last = last_line_of_stream(
+        "the stream has lasted as long as one may: connect again", "limit", 0.0
+    )
     await send({"type": "http.response.body", "body": last, "more_body": False})
 
 

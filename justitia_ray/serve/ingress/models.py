@@ -27,7 +27,8 @@ class SchedulerCalls:
     scheduler: Any
     """Handle of the scheduler actor."""
     pending: PendingInferences
-    """Pending applications of this ingress, to which a close is reported."""
+    """Pending inferences and applications of this ingress, which also record closed applications.
+    """
     ended: EndedByOwner
     """Applications that calls here have ended, to be reported to the next scheduler."""
 

@@ -253,7 +253,7 @@ class QueueClient:
         mail = answer.mail
         if mail is not None:
             if mail.addresses:
-                self._note_addresses(mail.addresses)  # needed before the grants of these replicas
+                self._note_addresses(mail.addresses)  # before the grants of their replicas
             if mail.standings:
                 self._note_standings(mail.standings)
             self.pending.note_positions(mail.positions)

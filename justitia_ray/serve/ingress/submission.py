@@ -318,7 +318,7 @@ class Submitter:
             elsewhere = self._specs.find_spec(spec.key, asyncio.get_running_loop().time())
         if elsewhere is not None:
             arrival, summary, source = await self._predict_application(elsewhere, None, None)
-            # A call has opened the application at every model.
+            # The caller has opened the application at every model, so also at this model.
             arrival = replace(arrival, reopens=True)
         else:
             if named_class is None:

@@ -32,7 +32,7 @@ class Place(Generic[T]):
         self.waiting: dict[Place[T], None] = {}
         """Children of this node with a waiting call, in order of arrival."""
 
-    def up(self) -> "Iterator[tuple[Place[T], Place[T]]]":
+    def path_to_root(self) -> "Iterator[tuple[Place[T], Place[T]]]":
         """Yield each node from this node to the root, with its parent."""
         node = self
         while node.parent is not None:
@@ -59,14 +59,14 @@ class Turns(Generic[T]):
             node = child
         place = Place(node, "", item)
         self._root.members += 1
-        for child, _ in place.up():
+        for child, _ in place.path_to_root():
             child.members += 1
         self.line_up(place)
         return place
 
     def line_up(self, place: Place[T]) -> None:
         """Queue a call, which has had a turn, for another turn."""
-        for node, parent in place.up():
+        for node, parent in place.path_to_root():
             if node in parent.waiting:
                 return
             node.tag = max(node.tag, parent.now)
@@ -83,20 +83,20 @@ class Turns(Generic[T]):
 
     def take(self, place: Place[T]) -> None:
         """Remove a call from the waiting calls, because its turn begins."""
-        for node, parent in place.up():
+        for node, parent in place.path_to_root():
             parent.now = max(parent.now, node.tag)
         self._remove_from_waiting(place)
 
     def charge(self, place: Place[T], cost: float) -> None:
         """Charge a call and its tenants for the cost of the call's turn."""
-        for node, _ in place.up():
+        for node, _ in place.path_to_root():
             node.tag += cost
 
     def leave(self, place: Place[T]) -> None:
         """Remove a call for good, whether it waits or not."""
         self._remove_from_waiting(place)
         self._root.members -= 1
-        for node, parent in place.up():
+        for node, parent in place.path_to_root():
             node.members -= 1
             if not node.members and node.tag <= parent.now:
                 parent.children.pop(node.name, None)
@@ -104,7 +104,7 @@ class Turns(Generic[T]):
             self._root.children.clear()
 
     def _remove_from_waiting(self, place: Place[T]) -> None:
-        for node, parent in place.up():
+        for node, parent in place.path_to_root():
             parent.waiting.pop(node, None)
             if parent.waiting:
                 return

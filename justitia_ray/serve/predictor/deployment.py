@@ -122,7 +122,7 @@ class Predictor:
         return {"classes": predictor.means.all_statistics(), "stages": predictor.stages.to_dict()}
 
     async def overview(self) -> dict[str, Any]:
-        """Return the overview of the classes, and whether this replica learns."""
+        """Return each class's statistics and model versions, and whether this replica learns."""
         return {"learns": self._learner.learns, "classes": self._learner.predictor.overview()}
 
     async def roll_back(
@@ -145,7 +145,7 @@ class Predictor:
 
 
 class EstimateBatch:
-    """Estimates the calls of one turn of the event loop together; delays no single call.
+    """Estimates all calls of one turn of the event loop together, without a delay of any call.
 
     `serve.batch` is not used, because it delays a call for some time, or answers it alone.
     """

@@ -230,7 +230,7 @@ class Learner:
             self.predictor, self._applied = predictor, stored.applied
             self.learns = True
         if self._models_dir is not None:
-            await self._versions.bring(self._models_dir, predictor)
+            await self._versions.publish_directory(self._models_dir, predictor)
 
     async def _load_changes(self) -> None:
         """Load changes from the store that another replica or a rollback has made."""

@@ -51,7 +51,7 @@ class ModelVersions:
                 await self._activate_model(name, index, predictor)
                 self._indexes[name] = index
 
-    async def bring(self, path: Path, predictor: LearningPredictor) -> None:
+    async def publish_directory(self, path: Path, predictor: LearningPredictor) -> None:
         """Publish the models of a directory that were not imported before."""
         directory = ModelDirectory(path)
         try:

@@ -195,7 +195,7 @@ class SchedulerActor:
         return SchedulerService(term)
 
     def _start_new_term(self, above: Epoch) -> None:
-        """Start a new term with an epoch above one that callers know and the store has lost."""
+        """Start a new term above a higher epoch that callers know and the store has lost."""
         before, self._leading = self._leading, None
         self._starting = asyncio.get_running_loop().create_task(
             self._replace_service(before, above)

@@ -225,7 +225,7 @@ class Checkpointer:
 
     async def _wait_until_due(self) -> None:
         """Wait until a save is requested, or the interval has passed."""
-        # Not `wait_for`: in Python 3.11 it may swallow the cancellation that ends `run`.
+        # Not `asyncio.wait_for`: in Python 3.11 it may swallow the cancellation that ends `run`.
         due = asyncio.get_running_loop().call_later(self._interval_s, self._wanted.set)
         try:
             await self._wanted.wait()

@@ -209,7 +209,7 @@ class ClaimExchange:
         self._decide(decided)
 
     async def _repeat_lost_ends(self, accounts: Accounts) -> bool:
-        """Claim again the usage of ended inferences that restarted accounts have lost.
+        """Report again the usage of ended inferences that restarted accounts have lost.
 
         Return whether they are the accounts that were configured.
         """
@@ -311,7 +311,7 @@ class ClaimExchange:
         return found
 
     def _drop_unclaimed_ends(self) -> None:
-        """Delete recorded ends without a claim while the accounts are unreachable."""
+        """Delete ends of inferences that have no claim while the accounts are unreachable."""
         state = self._driver.core.state
         if state.ended:
             claimed = self._ended_claims()
@@ -338,7 +338,7 @@ class ClaimExchange:
         return {Unit.INFERENCES: 1.0}, not is_held
 
     def _requests_for(self, claim: Claim) -> Iterator[Ask]:
-        """Yield requests for a claim: the first, when usage exceeds it, and while deprioritised."""
+        """Yield a claim's requests: the first, when exceeded, and while it is deprioritised."""
         inference = self._driver.core.state.inferences.get(claim.request_id or "")
         more = (
             {}

@@ -400,7 +400,7 @@ def held_by(
     unstored: Iterable[ApplicationId],
     node_in_the_way: Callable[[ApplicationId], ClientId | None],
 ) -> HeldBy:
-    """Return a function that returns why an application is held back outside the core.
+    """Return a function that gives the reason why an application waits outside the core.
 
     Args:
         unstored: Applications that wait to be stored.

@@ -113,7 +113,7 @@ class Outbox(Mailbox[Any]):
         self.notify()
         notified = self._notified = asyncio.Event()
         if not self:
-            # Not `wait_for`: in Python 3.11 it may swallow a cancellation at the same moment.
+            # Not `wait_for`: in Python 3.11 it may swallow a cancellation.
             timer = asyncio.get_running_loop().call_later(timeout_s, notified.set)
             try:
                 await notified.wait()

@@ -319,7 +319,8 @@ class QuotaGate:
         known = self.book.claims.get(name)
         if known is not None and self._is_of_earlier_run(known, item):
             if wants.keys().isdisjoint(METERED):
-                known.request_id = item.request_id  # the earlier claim has counted the inference
+                # The claim of the inference's earlier run has counted it.
+                known.request_id = item.request_id
                 return None
             self.book.settle(known, self.exchange.used_of(known)[0], when_stored=True)
             wants.pop(Unit.INFERENCES, None)  # counted with the earlier run

@@ -91,7 +91,8 @@ class Connection:
         finally:
             self.is_lost = True
             self._is_writable.set()
-            self._lose(reason)  # called before the closing handshake, which may take long
+            # The loss is reported before the closing handshake, which may take long.
+            self._lose(reason)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)

@@ -180,7 +180,7 @@ class Listener:
         socket = web.WebSocketResponse(
             max_msg_size=MAX_FRAME_BYTES, compress=False, timeout=CLOSE_S
         )
-        # prepare() uses only attributes that a BaseRequest has
+        # aiohttp's prepare() uses only attributes that a BaseRequest has
         opening = socket.prepare(cast("web.Request", request))
         peer = await self.admit(socket, opening)
         self._strangers.discard(request.protocol)  # not reached if the request was no WebSocket
@@ -331,7 +331,7 @@ class _Served:
             task = asyncio.current_task()
             if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 raise  # cancelled by the caller, or because an awaited task was cancelled
-            # An unexpected error: the caller receives its class, this log the traceback.
+            # On an unexpected error the caller receives its class, and this log has the traceback.
             self._log.exception("call.failed")
             send(Failure(number, type(error).__name__, []))
 
