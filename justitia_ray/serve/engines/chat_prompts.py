@@ -62,8 +62,8 @@ class ChatRenderer:
         self._tokenizer = tokenizer
         self._options = options
         self._formats: dict[bool, tuple[bool, ...]] = {}
-        """Formats of contents to try in order, lists of parts or text; by whether the chat has
-        tools.
+        """Formats of message contents that the template may read, likeliest first: True for lists
+        of parts, False for text. By whether the chat has tools.
         """
         self._efforts: dict[str, str | None] = {}
         """Why the template refuses each cached reasoning effort, newest last; None: it accepts the

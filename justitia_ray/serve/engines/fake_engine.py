@@ -95,7 +95,7 @@ class _Lease:
     sequences: list[FakeSequence]
     stream: bool
     choices: int = 1
-    """Number of sequences per prompt."""
+    """Number of sequences that the call generates per prompt."""
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     outputs: list[Output] = field(default_factory=list)
     """Token outputs of the call that `take_outputs` has not returned yet."""

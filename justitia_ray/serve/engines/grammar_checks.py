@@ -51,7 +51,7 @@ _GRACE_S: Seconds = 5.0
 
 
 @dataclass(slots=True)
-class _Wait:
+class _WaitingGrammar:
     """A grammar that is queued or being compiled, with the number of calls that wait for it."""
 
     tenant: ClientId
@@ -71,7 +71,7 @@ class _Worker:
     pipe: Connection
     ready: "asyncio.Future[None]"
     watchdog: asyncio.TimerHandle | None = None
-    waits: dict[int, _Wait] = field(default_factory=dict)
+    waits: dict[int, _WaitingGrammar] = field(default_factory=dict)
     """Grammars that the worker is compiling, by job number."""
     results: int = 0
     """Number of grammars for which the worker has returned a result."""
@@ -115,9 +115,9 @@ class GrammarChecks:
         self._numbers = 0
         self._known: OrderedDict[bytes, tuple[Result, Seconds]] = OrderedDict()
         self._known_bytes = 0
-        self._waits: dict[bytes, _Wait] = {}
+        self._waits: dict[bytes, _WaitingGrammar] = {}
         """Grammars that are queued or being compiled, by digest."""
-        self._lines: dict[ClientId, deque[_Wait]] = {}
+        self._lines: dict[ClientId, deque[_WaitingGrammar]] = {}
         self._spent: dict[ClientId, Seconds] = {}
         """Compile time per tenant since the queue was last empty; a new tenant starts at the
         minimum."""
@@ -155,10 +155,10 @@ class GrammarChecks:
         checked: dict[str, Any] = json.loads(result.checked)
         return checked
 
-    def _enqueue_check(self, tenant: ClientId, raw: bytes, digest: bytes) -> _Wait:
+    def _enqueue_check(self, tenant: ClientId, raw: bytes, digest: bytes) -> _WaitingGrammar:
         done: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         done.add_done_callback(lambda done: done.cancelled() or done.exception())
-        wait = self._waits[digest] = _Wait(tenant, raw, digest, done)
+        wait = self._waits[digest] = _WaitingGrammar(tenant, raw, digest, done)
         if tenant not in self._lines:
             self._lines[tenant] = deque()
             least = min((self._spent[other] for other in self._lines if other != tenant), default=0)
@@ -167,7 +167,7 @@ class GrammarChecks:
         self._begin_turns()
         return wait
 
-    def _give_up(self, wait: _Wait) -> None:
+    def _give_up(self, wait: _WaitingGrammar) -> None:
         """Drop a queued grammar if no call waits for it any more."""
         line = self._lines.get(wait.tenant)
         if line is not None and wait in line:
@@ -248,7 +248,7 @@ class GrammarChecks:
                 loop.call_soon_threadsafe(self._note_result, worker, result)
         except (EOFError, OSError):
             pass
-        except Exception as error:  # not picklable, or the program has no main guard
+        except Exception as error:  # a configuration that is not picklable, or no main guard
             reason = f"{type(error).__name__}: {error}"
         there.close()
         if not loop.is_closed():
@@ -343,7 +343,7 @@ class GrammarChecks:
                 worker.process.kill()
 
 
-def _fail_wait(wait: _Wait, reason: str) -> None:
+def _fail_wait(wait: _WaitingGrammar, reason: str) -> None:
     if not wait.done.done():
         wait.done.set_exception(EngineError(f"the process that compiles grammars first: {reason}"))
 

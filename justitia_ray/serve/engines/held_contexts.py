@@ -97,7 +97,7 @@ class HeldContexts:
         self._in_front = 0
         """Lower bound of the number of free blocks that are evicted before any held block."""
         self._moved = 0
-        """Number of held blocks that the last move has moved."""
+        """Number of held blocks that were moved to the end of the queue last time."""
 
     def __len__(self) -> int:
         return len(self._holds)

@@ -26,7 +26,7 @@ _NOBODY: ApplicationId = ""
 """Application id of chunks that no later prompt is expected to contain."""
 
 
-class _Context:
+class _ApplicationChunks:
     """KV chunks of one application in host memory, in the order of eviction."""
 
     __slots__ = ("chunks", "ends_at", "used")
@@ -52,7 +52,7 @@ class HostContexts(CachePolicy):
         self._clock = clock
         self._chunks: dict[Any, ChunkStatus] = {}
         self._owners: dict[Any, ApplicationId] = {}
-        self._contexts: dict[ApplicationId, _Context] = {_NOBODY: _Context()}
+        self._contexts: dict[ApplicationId, _ApplicationChunks] = {_NOBODY: _ApplicationChunks()}
         self._pinned: set[Any] = set()
         """Chunks of KV that are being written or read."""
         self._uses = 0
@@ -114,7 +114,7 @@ class HostContexts(CachePolicy):
         self._chunks.clear()
         self._owners.clear()
         self._pinned.clear()
-        self._contexts = {_NOBODY: _Context()}
+        self._contexts = {_NOBODY: _ApplicationChunks()}
 
     def mark_evictable(self, key: Any) -> None:
         """Allow the eviction of a chunk, which is no longer being written or read."""
@@ -146,7 +146,7 @@ class HostContexts(CachePolicy):
             for key in list(self._contexts[application_id].chunks):
                 self._assign_chunk(key, _NOBODY)
 
-    def _in_eviction_order(self) -> list[_Context]:
+    def _in_eviction_order(self) -> list[_ApplicationChunks]:
         now = self._clock()
         own = [context for name, context in self._contexts.items() if name != _NOBODY]
         own.sort(key=lambda context: (context.ends_at > now, context.used))
@@ -156,7 +156,7 @@ class HostContexts(CachePolicy):
         """Assign a chunk to an application, as the last of its chunks to be evicted."""
         self._unassign_chunk(key)
         self._owners[key] = owner
-        self._contexts.setdefault(owner, _Context()).chunks[key] = None
+        self._contexts.setdefault(owner, _ApplicationChunks()).chunks[key] = None
 
     def _unassign_chunk(self, key: Any) -> None:
         owner = self._owners.pop(key, None)

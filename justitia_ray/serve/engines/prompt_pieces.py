@@ -40,8 +40,8 @@ class Ids:
     """Character positions whose token positions are wanted, in ascending order."""
     tokens: "array[int]" = field(default_factory=lambda: array("I"))
     cuts: list[Tokens] = field(default_factory=list)
-    """Number of tokens that end at or before each of `places`; incomplete until the whole text is
-    counted.
+    """Number of tokens before each character position in `places`; incomplete until the whole text
+    is counted.
     """
     characters: int = 0
     """Number of characters of the text counted so far."""

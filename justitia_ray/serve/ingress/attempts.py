@@ -203,7 +203,7 @@ class Attempts:
                 except CannotContinue:
                     raise
                 except LEASE_UNUSABLE as error:
-                    delivered.resume()  # raises an error if the stream cannot continue
+                    delivered.resume()  # `resume` raises an error if the stream cannot continue
                     if trace is not None:
                         trace.note_lost(error)
                     await self._nack_lease(inference, grant, error)

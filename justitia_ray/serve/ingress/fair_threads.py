@@ -19,7 +19,7 @@ ms.
 """
 
 
-class _Work:
+class _SteppedWork:
     """Work that a thread does in steps, and the future of its result."""
 
     def __init__(self, steps: Generator[None, None, Any], done: asyncio.Future[Any]) -> None:
@@ -51,11 +51,11 @@ class FairThreads:
         self._idle = threads
         self._turn_s = turn_s
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="fair-turns")
-        self._turns: Turns[_Work] = Turns()
+        self._turns: Turns[_SteppedWork] = Turns()
 
     async def run(self, tenant: str, steps: Generator[None, None, T]) -> T:
         """Run work for a tenant in the threads and return its result."""
-        work = _Work(steps, asyncio.get_running_loop().create_future())
+        work = _SteppedWork(steps, asyncio.get_running_loop().create_future())
         place = self._turns.join(tenant, work)
         self._begin_turns()
         try:
@@ -74,7 +74,7 @@ class FairThreads:
             turn.add_done_callback(partial(self._end_turn, place))
 
     def _end_turn(
-        self, place: Place[_Work], turn: "asyncio.Future[tuple[Seconds, bool, Any]]"
+        self, place: Place[_SteppedWork], turn: "asyncio.Future[tuple[Seconds, bool, Any]]"
     ) -> None:
         self._idle += 1
         work = place.item

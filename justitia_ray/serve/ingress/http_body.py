@@ -26,7 +26,7 @@ class BodyReader:
     max_bytes: int
     """Maximum length of a body after decoding (bytes)."""
     room: BodyRoom
-    """Limits the memory of large bodies while they arrive."""
+    """Limit on the memory of all large bodies that an ingress process holds."""
 
     async def read_body(
         self, held: HeldBody, declared: str, receive: Receive, encodings: Sequence[str] = ()

@@ -169,7 +169,7 @@ def inference_endpoints(
                     reply.on_failure = gateway.note_failed_stream
                 body = await gateway.counted(context, body)
             except RequestError as error:
-                refused = error  # raised below unless the path is not served at all
+                refused = error  # an unserved path is the error that a caller should see first
         held.release()
         await gateway.check_served(reply.path)
         if refused is not None:

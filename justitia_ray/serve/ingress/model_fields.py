@@ -121,7 +121,7 @@ _Item = TypeVar("_Item")
 
 
 async def _in_steps(items: Iterator[tuple[_Item, int]]) -> AsyncIterator[_Item]:
-    """Yield the items of (item, bytes) pairs, and let other tasks run after each MiB."""
+    """Yield the items of (item, size in bytes) pairs, and let other tasks run after each MiB."""
     bytes_since = 0
     for item, size_bytes in items:
         yield item

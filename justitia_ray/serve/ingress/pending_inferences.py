@@ -180,7 +180,7 @@ class PendingInferences:
         """
         self.unstored.clear()
         for inference in self.inferences.values():
-            # Calls under the dropped leases fail, and then take the next grant.
+            # A call that runs under a dropped lease fails, and then takes the next grant.
             inference.lease_id = None
             inference.answers = deque(a for a in inference.answers if isinstance(a, Refuse))
             inference.item = replace(inference.item, ingress_id=ingress_id)

@@ -224,7 +224,7 @@ class QueueClient:
                 inference.opening,
                 ingress_id=self.session.ingress_id,
                 resubmitted=True,
-                # The end was stored and counted; only the answer was lost.
+                # The application's end was stored and counted; only the answer was lost.
                 is_counted=inference.opening.is_counted or bool(inference.item.is_counted),
             )
         self._queue_submission(inference)

@@ -185,7 +185,7 @@ class ApplicationFinder:
 
 @dataclass(frozen=True, slots=True)
 class FoundApplication:
-    """A call with its application, whose answer gives the conversation its next name."""
+    """A call with its application; the call's answer gives its conversation another name."""
 
     context: RequestContext
     _conversation: Conversation | None

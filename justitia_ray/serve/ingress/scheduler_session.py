@@ -150,7 +150,7 @@ class SchedulerSession:
             except JustitiaError as error:
                 answer = self._note_failure("refuse_lease", error)
                 if self._is_given_up():
-                    return True, answer  # all pending inferences are refused in any case
+                    return True, answer  # given up: the caller refuses all pending inferences
                 await asyncio.sleep(_RETRY_S)
             else:
                 # If epoch or ingress id changed, the inference was resubmitted with all others.

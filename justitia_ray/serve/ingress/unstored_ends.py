@@ -25,7 +25,7 @@ _MOST = 20_000
 _Item = TypeVar("_Item", InferenceSubmitted, ApplicationArrived)
 
 
-class _End(NamedTuple, Generic[_Item]):
+class _KeptEnd(NamedTuple, Generic[_Item]):
     at: Seconds
     of: _Item
 
@@ -34,8 +34,8 @@ class UnstoredEnds:
     """Ended inferences and applications whose end the scheduler may not have stored."""
 
     def __init__(self) -> None:
-        self._inferences: OrderedDict[RequestId, _End[InferenceSubmitted]] = OrderedDict()
-        self._applications: OrderedDict[ApplicationId, _End[ApplicationArrived]] = OrderedDict()
+        self._inferences: OrderedDict[RequestId, _KeptEnd[InferenceSubmitted]] = OrderedDict()
+        self._applications: OrderedDict[ApplicationId, _KeptEnd[ApplicationArrived]] = OrderedDict()
 
     def add_inference(
         self, item: InferenceSubmitted, lease_id: LeaseId, outcome: Outcome, now: Seconds
@@ -50,12 +50,12 @@ class UnstoredEnds:
         """
         if not item.is_counted:
             ended = replace(item, lease_id=lease_id, outcome=outcome, resubmitted=True)
-            _keep_newest(self._inferences, item.request_id, _End(now, ended))
+            _keep_newest(self._inferences, item.request_id, _KeptEnd(now, ended))
 
     def add_application(self, arrival: ApplicationArrived, now: Seconds) -> None:
         """Keep the end of an application."""
         ended = replace(arrival, resubmitted=True)
-        _keep_newest(self._applications, arrival.application_id, _End(now, ended))
+        _keep_newest(self._applications, arrival.application_id, _KeptEnd(now, ended))
 
     def drop_stored(self, told: EndsStored) -> None:
         """Drop the ends that the scheduler has stored."""
@@ -66,7 +66,7 @@ class UnstoredEnds:
 
     def drop_old(self, now: Seconds) -> None:
         """Drop ends that were kept for too long; called when a scheduler answers."""
-        ends: OrderedDict[str, _End[Any]]
+        ends: OrderedDict[str, _KeptEnd[Any]]
         for ends in (self._inferences, self._applications):
             while ends and next(iter(ends.values())).at < now - _KEPT_S:
                 ends.popitem(last=False)
@@ -93,7 +93,7 @@ class UnstoredEnds:
         return (end.of for end in self._inferences.values())
 
 
-def _keep_newest(ends: OrderedDict[str, _End[_Item]], name: str, end: _End[_Item]) -> None:
+def _keep_newest(ends: OrderedDict[str, _KeptEnd[_Item]], name: str, end: _KeptEnd[_Item]) -> None:
     ends[name] = end
     if len(ends) > _MOST:
         ends.popitem(last=False)

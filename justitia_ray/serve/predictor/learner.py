@@ -88,7 +88,9 @@ class Learner:
         self.predictor = LearningPredictor(settings)
         """Predictor that makes the estimates; replaced when the store is read again."""
         self.learns = False
-        """Whether this replica holds the lock and has loaded the histories."""
+        """Whether this replica is the one that learns: it holds the store's lock and has loaded the
+        histories.
+        """
         self._unsent: deque[dict[str, Any]] = deque(maxlen=_KEPT)
         """Finished applications that the store has not accepted yet."""
         self._revision = -1

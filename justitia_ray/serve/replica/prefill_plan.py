@@ -65,7 +65,7 @@ async def measure_prefill(
     Raises:
         EngineError: If the engine died.
     """
-    plan = _Plan(engine, capacity, model)
+    plan = _MeasurementPlan(engine, capacity, model)
     reason = "the engine generates no text, or its context is too short"
     cost = None
     if plan.lengths and COMPLETIONS in engine.paths():
@@ -84,7 +84,7 @@ async def measure_prefill(
     return MeasuredPrefill(cost, __version__)
 
 
-class _Plan:
+class _MeasurementPlan:
     """Calls of one measurement, with random prompts that are not in the prefix cache."""
 
     def __init__(self, engine: Engine, capacity: EngineCapacity, model: str) -> None:

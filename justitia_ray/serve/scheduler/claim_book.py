@@ -24,7 +24,7 @@ class ClaimBook:
         self.unstored = EndedClaims()
         self.lately_told = LatelyTold()
         self.untold: list[tuple[Claim, Mapping[Unit, float]]] = []
-        """Claims that ended before the accounts had a record of them, with their usage."""
+        """Claims that ended before the accounts knew them, with their usage."""
         self.changed = asyncio.Event()
         """Event that is set when there is something to exchange with the accounts."""
         self.exchanges = 0

@@ -338,7 +338,7 @@ class ClaimExchange:
         return {Unit.INFERENCES: 1.0}, not is_held
 
     def _requests_for(self, claim: Claim) -> Iterator[Ask]:
-        """Yield a claim's requests: the first, when exceeded, and while it is deprioritised."""
+        """Yield a claim's requests to the accounts: first, when exceeded, while deprioritised."""
         inference = self._driver.core.state.inferences.get(claim.request_id or "")
         more = (
             {}

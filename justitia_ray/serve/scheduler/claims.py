@@ -268,7 +268,7 @@ class EndedClaims:
         return len(self._ended)
 
     def add(self, use: Use, now: Seconds) -> None:
-        """Add the end of a claim."""
+        """Add a claim's end, with what the claim used."""
         self._ended[use.name] = (now, use)
 
     def uses(self) -> tuple[Use, ...]:
@@ -322,7 +322,7 @@ class LatelyTold:
         self._told: dict[int, _ReportedEnd] = {}
         """Ends of claims in order; a name may be reused before its earlier end is stored."""
         self._last: dict[ClaimName, int] = {}
-        """Position of the last end of each claim name."""
+        """Position of the latest reported end of each claim, by the claim's name."""
 
     def __bool__(self) -> bool:
         """Return whether any ends are contained."""

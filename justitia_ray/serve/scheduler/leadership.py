@@ -251,7 +251,7 @@ class Term:
         return messages
 
     def note_epoch(self, epoch: Epoch) -> None:
-        """Compare a caller's epoch with this scheduler's; check a higher epoch with the store.
+        """Compare a caller's epoch with this scheduler's; look a higher epoch up in the store.
 
         If the store does not have the higher epoch either, it was emptied or restored from a
         backup. Processes with that epoch ignore this scheduler, so a new term begins above it.

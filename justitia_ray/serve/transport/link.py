@@ -111,7 +111,7 @@ class SocketLink:
         self._pending: dict[int, _Pending] = {}
         self._reason = ""
         self.is_lost = False
-        """Whether every further call fails."""
+        """Whether the connection is lost, so that every further call fails."""
         self._running = asyncio.get_running_loop().create_task(self._connection.run())
 
     async def call(self, method: str, *arguments: Any) -> Any:
@@ -185,7 +185,7 @@ class SocketLink:
     def _take_message(self, message: Message) -> None:
         pending = self._pending.get(message.id)
         if pending is None:
-            return  # the call of this answer has ended here
+            return  # the answer came too late: its call has ended on this side
         if isinstance(message, Item):
             pending.items.append(message.value)
             pending.wake()

@@ -18,7 +18,7 @@ _SILENT_MS = 4_000
 (milliseconds).
 """
 _COUNTS = struct.Struct("8B24I")
-"""First fields of Linux's `struct tcp_info`."""
+"""Layout of the first fields of Linux's `struct tcp_info`."""
 _RETRANSMITS, _PROBES, _LAST_ACK_RECEIVED = 2, 3, 8 + 12
 
 
