@@ -274,7 +274,7 @@ class Contexts:
                 return
 
     def _make_last_continued(self, application_id: ApplicationId, context: Context) -> None:
-        """Make a context the last continued context of its application."""
+        """Record that a context is the one that its application continued last."""
         contexts = self._of.setdefault(application_id, [])
         if context in contexts:
             contexts.remove(context)

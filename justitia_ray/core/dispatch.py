@@ -83,7 +83,7 @@ class _GrantCandidates:
         heapq.heapify(self._others)
 
     def hide_first(self) -> None:
-        """Exclude the application that `next` returned, by hiding its node in the queue."""
+        """Exclude the application that `next` returned from the rest of this dispatch."""
         if self._left_out or self.is_kept_to_some:
             heapq.heappop(self._others)
 

@@ -74,8 +74,8 @@ class Forecast:
         self.sequences = list(accumulate([lease[1] for lease in reversed(leases)], initial=0))
         """Number of sequences that run until each lease's end or longer."""
         self.contexts = list(accumulate([lease[2] for lease in reversed(leases)], initial=0))
-        """KV tokens that the sequences running until each end hold now, without unused parts of
-        last blocks.
+        """KV tokens that the sequences running until each lease's end hold now, without unused
+        parts of last blocks.
         """
         self.sequences.reverse()
         self.contexts.reverse()
@@ -126,7 +126,7 @@ class Forecast:
         return max(most, beside + held + choices * end)
 
     def _most_until_with(self, choices: int) -> list[Tokens]:
-        """Return the peak KV up to each end if `choices` more sequences grow from 0 tokens."""
+        """Return the peak KV up to each lease end if `choices` more sequences start empty."""
         if choices not in self._most_until:
             self._most_until[choices] = _running_max(
                 [held + choices * end for held, end in zip(self.held, self.ends, strict=True)]
@@ -317,7 +317,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
             leases += [Footprint(end, 0, tokens, owner) for _, tokens in extension]
             # Subtract the shared beginnings that the forecast counts until an earlier end.
             leases += [Footprint(until, 0, -tokens, owner) for until, tokens in extension]
-            # A shared beginning sorts before the lease with which it ends, so that a lease is last.
+            # Shared beginnings sort before the leases with which they end.
             leases.sort(key=lambda one: (one.iterations, one.context_tokens < 0, one.choices))
         return Forecast(leases, block_size)
 

@@ -136,7 +136,7 @@ class Beginnings:
         affected = {lease_id: None}
         for node in _ancestors(longest):
             node.leases[lease_id] = None
-            if len(node.leases) == 2:  # a second lease joins the only lease of a beginning
+            if len(node.leases) == 2:
                 affected |= node.leases
         return self._share_anew(affected)
 

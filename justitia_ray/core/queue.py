@@ -113,7 +113,7 @@ class LazyHeap:
         return False
 
     def show_hidden(self) -> None:
-        """Include hidden names again."""
+        """Include hidden names in the order again."""
 
     def least(self) -> str | None:
         """Return the name with the smallest key; None if the heap is empty."""
@@ -309,7 +309,7 @@ class Queue:
         return None if client is None else self._first_of_client(client)
 
     def claim_first(self) -> Application | None:
-        """Return the application to grant next, after charging for what it overtakes; or None."""
+        """Return the application to grant next, or None; first charge for what it overtakes."""
         while (client := self.first_client()) is not None:
             name = self._members[client].claim()
             if name is not None:

@@ -364,7 +364,7 @@ class Replicas:
             output += made
             if made and not inference.output_tokens:
                 computed += inference.prompt_tokens - (report.cached_tokens or 0)
-            if isinstance(report, ev.LeaseProgress):  # only progress reports cover all iterations
+            if isinstance(report, ev.LeaseProgress):
                 iterations = max(iterations, made // inference.choices)
         state.engine_times.report(
             replica.replica_id,

@@ -200,7 +200,7 @@ class SchedulerCore:
         may_grant |= self.ingresses.suspended < suspended
         if may_grant or self._may_start_inferences(event):
             self._grant_leases()
-        # After a refused event, actions of expirations are returned with the next event.
+        # If an event is refused, the actions of expired deadlines are returned with the next event.
         actions, state.actions = state.actions, []
         self.outlooks.observe(actions)
         return actions

@@ -85,7 +85,7 @@ def served_until_starts(
         One amount for each waiting application, and a last one for any behind them.
     """
     level: KvTokenTime = 0
-    """Service that each application present at the begin has received so far in the forecast."""
+    """Service that each application in the forecast has received since the begin."""
     served: KvTokenTime = 0
     ends = [(work, tokens) for tokens, work in started]
     heapq.heapify(ends)

@@ -97,7 +97,7 @@ class Suspects:
         self._members: dict[FailureId, frozenset[CallName]] = {}
         """Inferences that ran in each engine death."""
         self._shapes: dict[FailureId, dict[CallName, _Shape]] = {}
-        """Shapes of the unfinished inferences of each engine death."""
+        """Tenant, output limit and number of sequences of the inferences of each engine death."""
         self.convicted: deque[Inference] = deque(maxlen=_MOST_CONVICTED)
         """Inferences convicted last, for reading."""
         self._unclaimed: dict[LeaseId, tuple[FailureId, Seconds]] = {}
@@ -330,7 +330,7 @@ class Suspects:
                 return True
             ingress_id = suspicion.inference.ingress_id
             if self._state.ingresses.get(ingress_id, 0.0) < newcomer.submitted_at:
-                return True  # the suspect's ingress has been silent since
+                return True  # the suspect was not submitted again
         return False
 
     def _shape_of_call(self, inference: Inference) -> _Shape:

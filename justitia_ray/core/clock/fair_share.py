@@ -152,7 +152,7 @@ class ServedShare:
             self._charge_application(application_id, account, amount)
         else:
             if self._moved is not None:
-                self._note_move(application_id)
+                self._record_changed(application_id)
             self._refund_application(application_id, -amount)
 
     def miss(self, application_id: ApplicationId, amount: KvTokenTime) -> KvTokenTime:
@@ -168,7 +168,7 @@ class ServedShare:
         if not account.withdrawn:
             account.withdrawn = True
             if self._moved is not None:
-                self._note_move(application_id)
+                self._record_changed(application_id)
             self._refund_application(application_id, account.charged - account.attained)
 
     def resume(self, application_id: ApplicationId) -> bool:
@@ -197,7 +197,7 @@ class ServedShare:
     def settle(self, application_id: ApplicationId) -> VirtualTime:
         """Close an account: refund the unserved charge (rule 3), and return the final tag."""
         self.withdraw(application_id)
-        self._note_move(application_id)
+        self._record_changed(application_id)
         del self.accounts[application_id]
         return self._release_application(application_id)
 
@@ -291,10 +291,10 @@ class ServedShare:
             ValueError: If the record is not one of `session_record`.
         """
         fields = read_fields(record, SESSION_FIELDS)
-        self._note_move(application_id)
+        self._record_changed(application_id)
         self.clock.restore_session(application_id, **fields, released=not live)
 
-    def _note_move(self, application_id: ApplicationId) -> None:
+    def _record_changed(self, application_id: ApplicationId) -> None:
         if self._moved is not None:
             self._moved[application_id] = None
 
@@ -302,14 +302,14 @@ class ServedShare:
         self, application_id: ApplicationId, account: Account, amount: KvTokenTime
     ) -> None:
         if self._moved is not None:
-            self._note_move(application_id)
+            self._record_changed(application_id)
         self.clock.charge(application_id, amount, account.weight, account.sequence)
 
     def _refund_application(self, application_id: ApplicationId, amount: KvTokenTime) -> None:
         self.clock.refund(application_id, amount)
 
     def _reweigh_application(self, application_id: ApplicationId, weight: float) -> None:
-        self._note_move(application_id)
+        self._record_changed(application_id)
         self.clock.reweigh(application_id, weight)
 
     def _release_application(self, application_id: ApplicationId) -> VirtualTime:

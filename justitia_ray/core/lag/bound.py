@@ -86,7 +86,7 @@ class DelayBound:
         self._starts.append(_RecordedStart(key, self._count, term, self.exceptions))
 
     def promise(self, claim: Claim, key: Key) -> None:
-        """Update an application's claim as if the application started an inference now."""
+        """Update the bound of an application as if it started an inference now."""
         last = next((start for start in reversed(self._starts) if start.key > key), None)
         if last is None:
             claim.proven = False

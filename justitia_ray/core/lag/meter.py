@@ -240,7 +240,7 @@ class LagMeter:
         self._measured_lag_of(application.application_id)
 
     def losing_credit(self, application_id: ApplicationId) -> None:
-        """Count an application's credit, which others receive now, as an exception to the bound."""
+        """Count a refunded credit, which other applications receive now, as an exception."""
         self.history.begin(self.virtual_time)
         if self._accounts.are_own:
             self._bound.exceptions += uncovered(self._accounts.share, application_id)

@@ -27,7 +27,7 @@ class _FirstBelow(NamedTuple):
     key: Key
     name: ApplicationId
     leaf: LazyHeap
-    """The order of the application's tenant."""
+    """Order of the tenant to which the application belongs."""
 
 
 class _ChildOrder:

@@ -296,7 +296,7 @@ class VtcPolicy(ClientPolicy):
 
     def _least_waiting(self) -> KvTokenTime | None:
         """Return the least counter of the waiting clients, or None."""
-        waiting = list(self._returning)  # empty but for the first seconds after a restart
+        waiting = list(self._returning)
         # While the policy changes, the queue may return an unknown client; all counters are 0 then.
         first = self.context.clients.first_client()
         if first is not None:

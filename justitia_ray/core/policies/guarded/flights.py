@@ -160,7 +160,7 @@ class Flights:
         self._find_next()
 
     def _start_gathered_cohort(self) -> None:
-        """Let the gathering cohort depart, if it has any service."""
+        """Start the inferences that have gathered in the cohort, if there are any."""
         since, service, rate = self._gathers_until, self._gathered, self._gathered_rate
         self._gathered = self._gathered_rate = 0
         self._gathers_until = math.inf

@@ -127,7 +127,7 @@ class ForetoldVtc:
         self._by_time = LazyHeap()
         """Other applications with a known deadline, by a time before which they are not urgent."""
         self._candidates: dict[ApplicationId, _UrgentCandidate] = {}
-        """Applications whose level or time has been reached, until they are placed again."""
+        """Applications that may have become urgent, until they are placed again."""
         self._told_before: dict[ApplicationId, dict[RequestId, Seconds]] = {}
         """Last report of each running inference under the last scheduler, until the inference is
         adopted.

@@ -327,7 +327,7 @@ class PassingOrder(LazyHeap):
 
 
 class TenantOrder(PassingOrder):
-    """Applications of a tenant by F_x, except applications that may overtake in its share."""
+    """Applications of one tenant by their tags F_x, except applications that may overtake."""
 
     __slots__ = ("_booked", "_share", "_tenant")
 
@@ -406,7 +406,7 @@ class TenantOrder(PassingOrder):
         return list(self._booked.get(name, ()))
 
     def restore_booked(self, name: ApplicationId, request_ids: Iterable[RequestId]) -> None:
-        """Restore a result of `booked`."""
+        """Restore the booked inferences of an application that `booked` returned."""
         self._booked[name] = dict.fromkeys(request_ids)
 
     def inference_ended(self, name: ApplicationId, request_id: RequestId) -> None:

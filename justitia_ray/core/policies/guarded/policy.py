@@ -28,8 +28,8 @@ from justitia_ray.core.records import RecordReader
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime
 
 _RANKS = 1 << 63
-"""Number of results of `rank_preserving_integer`; a rank less this number comes before all other
-ranks.
+"""Number of different engine ranks; an urgent application's rank less this number comes before all
+other ranks.
 """
 
 

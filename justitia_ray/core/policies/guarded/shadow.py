@@ -324,7 +324,7 @@ class ShadowClock:
             return math.inf
         free = self.kv_tokens - self.flights.held_rate * self.pace.iteration_s
         if not self._starting.total:
-            free = max(0, free)  # free KV is at least 0 if no application waits for it
+            free = max(0, free)
         return self.flights.rest(self._now) + free * self._mean_length()
 
     def _mean_length(self) -> float:

@@ -138,7 +138,7 @@ class Block(Span):
         self.group: Group
         self.entries = entries
         self._bound: list[tuple[KvTokenTime, VirtualTime]] | None = None
-        """Slack and tag of applications that bind in the block, the last first, without anything
+        """Slack and tag of each binding application in the block, last first, without anything
         after the block.
         """
         for entry in entries:
