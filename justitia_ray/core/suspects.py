@@ -330,7 +330,7 @@ class Suspects:
                 return True
             ingress_id = suspicion.inference.ingress_id
             if self._state.ingresses.get(ingress_id, 0.0) < newcomer.submitted_at:
-                return True  # the suspect was not submitted again
+                return True  # the ingress of the suspect fell silent before
         return False
 
     def _shape_of_call(self, inference: Inference) -> _Shape:
