@@ -78,8 +78,8 @@ class Verdict:
     is_deprioritised: bool = False
     """Whether a quota that deprioritises is exhausted."""
     waits: bool = False
-    """For a refusal: whether the claim would fit if all claims in flight used only their expected
-    amounts."""
+    """For a refusal: whether a later try may succeed, because the claim would fit if all claims in
+    flight used only their expected amounts."""
     holds: Amounts = field(default_factory=dict)
     """Total amounts that the claim holds now."""
 

@@ -149,8 +149,8 @@ class EndApplication:
     prompt_tokens: Tokens = 0
     """Prompt tokens of the application's inferences that had begun."""
     lag: Lag | None = None
-    """Lag of the application; None if no inference started, or the lag was unknown to this
-    scheduler.
+    """Service by which the application's last start was behind fair sharing; None if no inference
+    started, or this scheduler does not know it.
     """
     stages: tuple[StageServed, ...] = ()
     """Sums of each stage of the application; empty if this scheduler has not seen all stages."""

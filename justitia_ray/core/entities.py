@@ -118,8 +118,8 @@ class Inference:
     starts_by: Seconds | None = None
     """Deadline of the inference's first lease; None: no deadline."""
     is_counted: bool | None = None
-    """Whether the ingress reports that an earlier scheduler has counted the inference's end; None:
-    the ingress keeps no ends.
+    """Whether an earlier scheduler has counted the finished inference, by its ingress; None: the
+    ingress does not remember finished inferences.
     """
     outcome: Outcome | None = None
     """How the inference ended for its ingress under an earlier scheduler; None: the inference has
@@ -421,7 +421,7 @@ class Application:
 
     @property
     def leaf(self) -> ClientId:
-        """Return the leaf of the application's account if shares are by tenant."""
+        """Return the leaf of the tenant tree for the application, if shares are by tenant."""
         return beyond(self.tenant) if self.is_deprioritised else self.tenant
 
     @property

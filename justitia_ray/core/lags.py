@@ -143,8 +143,8 @@ class _SessionSums:
         self._uncovered = [0, *accumulate(uncovered for _, uncovered, _ in rows)]
         self._flying = [0, *accumulate(flying for _, _, flying in rows)]
         self._kept: list[tuple[Key, Key, KvTokenTime]] = []
-        """Key of the start, present key and remaining work, without work in flight, of each started
-        application.
+        """Of each started application: key at its start, present key, and remaining work not in
+        flight.
         """
         if ledger.gate is not None:
             for name, ((_, start), sequence), work in ledger.gate.kept_places():

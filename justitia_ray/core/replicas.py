@@ -54,7 +54,7 @@ class Replicas:
         self._recovery = recovery
 
     def pull(self, event: ev.ReplicaPulled) -> None:
-        """Book the service, end finished inferences, and record that the replica pulls for work."""
+        """Charge the reported service, end finished inferences, and note the replica's pull."""
         replica = self._update_from_pull(event)
         ends = self._ends_not_reported_before(replica, event.finished)
         reports: list[Report] = [*(event.progress or ()), *ends]

@@ -106,7 +106,7 @@ BUSY: Mapping[ApplicationState, ApplicationState] = {
     _A.CLOSED: _A.CLOSING,
     _A.STOPPED: _A.STOPPING,
 }
-"""State that follows when an inference is submitted; other states stay."""
+"""Next state by present state, when an inference is submitted; other states do not change."""
 
 SETTLED: Mapping[ApplicationState, ApplicationState] = {
     _A.OPENING: _A.IDLE,

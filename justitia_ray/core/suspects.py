@@ -82,7 +82,7 @@ class Suspicion:
 
     @property
     def open(self) -> list[FailureId]:
-        """Return the engine deaths of which the inference is still suspected."""
+        """Return the engine deaths that the inference may have caused."""
         return [name for name in self.ran_s if name not in self.cleared]
 
 

@@ -49,7 +49,7 @@ def is_wrong(findings: Sequence[Finding]) -> bool:
 
 
 def count_checks(look: Look) -> int:
-    """Return the number of rules that were checked in a look."""
+    """Return the number of rules that the doctor has checked."""
     redis = len(REDIS_RULES) + len(PAIR_RULES) if look.saw_redis else 0
     return len(_LOOK_RULES) + redis
 

@@ -28,8 +28,8 @@ class CostPrediction:
 
 
 WIDEST_DEVIATIONS = 4.0
-"""Largest deviation of a measure that counts, in standard deviations, so that a model does not
-extrapolate to an input of 1 MB."""
+"""Standard deviations to which inputs are clipped, so that a model does not extrapolate to an input
+of 1 MB."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -331,7 +331,7 @@ class Bye:
     kind: Literal["bye"] = "bye"
     reason: str
     code: str
-    """`limit`: the stream has reached its maximum duration. A reader treats other codes alike."""
+    """`limit` if the stream has reached its maximum duration, otherwise an error code."""
     retry_after_s: Seconds | None
     """Seconds after which to connect again; None: not with this credential."""
 

@@ -56,8 +56,8 @@ WAITED_HEADER = "x-justitia-waited-s"
 POSITION_HEADER = "x-justitia-position"
 RAN_HEADER = "x-justitia-ran-s"
 LEASED_HEADER = "x-justitia-leased-s"
-"""Header that a replica sets, like `RAN_HEADER`, on answers that are complete before their head is
-sent, so not on streams."""
+"""Header with the seconds for which a call held its lease; a replica sets it on whole answers, not
+on streams."""
 
 
 _PARSERS: dict[str, Callable[[str, dict[str, Any], Tokens], InferenceBody]] = {

@@ -92,8 +92,8 @@ STATUS: dict[type[JustitiaError], tuple[int, str, str | None]] = {
 ACCEPTED_ENCODINGS = "gzip, deflate, zstd, br"
 """Content codings that are decoded in request bodies, in the form of `Accept-Encoding`."""
 RATE_LIMIT_EXCEEDED = "rate_limit_exceeded"
-"""Error code of a spent quota whose period is at most an hour; longer ones have the code in
-`STATUS`."""
+"""Error code of a spent quota whose period is at most an hour; for longer periods `STATUS` has the
+code."""
 _RETRY_AFTER_S = 5.0
 """Default `Retry-After` in seconds of temporary refusals."""
 _NEVER_BY_ITSELF = (QuotaExhausted, ApplicationBudgetExhausted, DeadlineMissed)

@@ -45,7 +45,7 @@ class WorkloadInference:
     after: tuple[InferenceId, ...] = ()
     """Inferences that must finish before it is submitted; none: it is submitted on arrival."""
     delay_s: DurationField = 0.0
-    """Tool time between the end of its predecessors, or the arrival, and its submission."""
+    """Seconds from the end of its predecessors, or the application's arrival, to submission."""
 
 
 @dataclass(frozen=True, slots=True)

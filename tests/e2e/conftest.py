@@ -118,7 +118,7 @@ async def divided(serving: "Serving", keys: KeyRing) -> AsyncIterator["Service"]
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def reading(serving: "Serving", keys: KeyRing) -> "Service":
-    """`several-models.yaml` with its embedding model, and a model that scores pairs of texts."""
+    """Return a service of `several-models.yaml` that embeds texts and scores pairs of texts."""
     args, user_config = _shipped_config("several-models.yaml", serving, "reading")
     _, embedding = args["models"]
     args["models"] = [embedding, embedding | {"name": RERANKER, "path": f"random:{RERANKER}"}]

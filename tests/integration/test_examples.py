@@ -45,10 +45,10 @@ async def test_openai_script_is_one_application_of_its_class(
     assert answer
     assert inferences == after["grants"] - before["grants"]
 
-    async def class_is_learned() -> bool:
+    async def predictor_has_the_sample() -> bool:
         return samples + 1 == await sample_count(http, application_class)
 
-    await eventually(class_is_learned, f"one more {application_class} is known", 60.0)
+    await eventually(predictor_has_the_sample, f"one more {application_class} is known", 60.0)
 
 
 async def sample_count(http: httpx.AsyncClient, application_class: str) -> int:

@@ -63,7 +63,7 @@ class ServedShare:
     """
 
     moves_with_time: ClassVar[bool] = False
-    """Whether V moves with time (`advance`), and not with service only."""
+    """Whether virtual time moves with time (`advance`), and not with service only."""
     sets_apart: ClassVar[bool] = False
     """Whether shares are by tenant. Then a charge may move the tags of other applications
     (`take_rekeyed`), and applications beyond a quota have a separate clock (`move`) and keep their

@@ -63,7 +63,7 @@ class PrefixSums:
         return 0 if self._root is None else self._root.total
 
     def put(self, place: Place, amount: KvTokenTime) -> None:
-        """Set the amount of the application at a place."""
+        """Set the remaining work of the application that has this place in the order."""
         rank = (blake2b(place[1].to_bytes(8), digest_size=8).digest(), place)
         path: list[_Node] = []
         node = self._root

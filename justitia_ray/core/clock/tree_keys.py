@@ -84,7 +84,7 @@ class TreeKeys:
 
 
 def _still_owes(clock: VirtualClock, node: Node, now: VirtualTime) -> bool:
-    """Return whether a clock will still owe a node service when the clock's V is `now`."""
+    """Return whether GPS has not served all charges of a node when virtual time is `now`."""
     return node.name in clock and clock.session(node.name).finish > now
 
 

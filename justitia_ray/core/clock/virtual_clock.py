@@ -22,7 +22,7 @@ class GpsSession:
     """Session of GPS: the account of an application at the fluid server."""
 
     finish: VirtualTime
-    """Tag F of the session: V at which GPS will have served the whole charge."""
+    """Finish tag F: virtual time at which ideal fair sharing will have served the whole charge."""
     weight: float
     sequence: int
     """Arrival sequence of the session, which orders sessions with equal tags."""

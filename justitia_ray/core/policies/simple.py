@@ -77,7 +77,7 @@ class SrjfPolicy(Policy):
     def engine_priority(
         self, application: Application, inference: Inference, grant_sequence: int
     ) -> int:
-        """Return the remaining cost as an integer of the same rank."""
+        """Return the remaining cost as an integer that keeps the order of costs."""
         return rank_preserving_integer(remaining_cost(application))
 
 

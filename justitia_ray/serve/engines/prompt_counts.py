@@ -97,7 +97,7 @@ class PromptCounter:
         except NotRendered:
             return None
         except RequestError:
-            if body.estimated:  # the engine may turn this chat into other messages
+            if body.estimated:  # the engine may render this chat differently
                 return None
             raise
 

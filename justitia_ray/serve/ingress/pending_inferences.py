@@ -15,8 +15,8 @@ from justitia_ray.serve.ingress.unstored_ends import UnstoredEnds
 from justitia_ray.units import ApplicationId, IngressId, LeaseId, RequestId, Seconds
 
 _REMEMBERED_S: Seconds = 10.0
-"""Time for which ended applications are remembered (seconds): longer than a scheduler's save
-interval, of which a dying scheduler loses the ends.
+"""Seconds for which ended applications are remembered: longer than a scheduler's save interval,
+because a scheduler that dies loses what has ended since its last save.
 """
 
 

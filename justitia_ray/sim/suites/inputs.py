@@ -195,10 +195,10 @@ def _docstrings(node: ast.Module | ast.ClassDef | ast.FunctionDef) -> Iterator[s
 @functools.cache
 def _documented_functions() -> tuple[tuple[str, ast.FunctionDef, str], ...]:
     """Return module, function and one-line docstring of the first 200 functions."""
-    return tuple(islice(_read_functions(), _FUNCTIONS))
+    return tuple(islice(_parse_library_functions(), _FUNCTIONS))
 
 
-def _read_functions() -> Iterator[tuple[str, ast.FunctionDef, str]]:
+def _parse_library_functions() -> Iterator[tuple[str, ast.FunctionDef, str]]:
     for module, source in _library_modules():
         for node in ast.parse(source).body:
             if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"):

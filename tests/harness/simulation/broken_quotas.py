@@ -26,7 +26,7 @@ class AccountsThatForgetClaims(WatchedAccounts):
     """Broken accounts that restore used amounts but no claims."""
 
     async def begin(self) -> None:
-        """Begin a term without the stored claims."""
+        """Begin a scheduler's term without the stored claims on quotas."""
         await super().begin()
         for term in self.book._terms.values():
             term.claims.clear()

@@ -100,7 +100,7 @@ class UseRecorder:
         """Number of inferences that a scheduler admitted again after it had ended them."""
         self._let_in_by: set[tuple[Epoch, RequestId]] = set()
         self._kept_claims: Counter[ClientId] = Counter()
-        """Number of applications that returned as new ones and may hold their earlier claims."""
+        """Each tenant's applications that opened again and may still hold their earlier claims."""
         self._over: set[ClaimName] = set()
         self._claimed_again: Counter[ClientId] = Counter()
         """Number of inferences for which a second claim was made after the first was over."""

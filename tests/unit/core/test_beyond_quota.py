@@ -139,7 +139,7 @@ def test_tenant_leaf_beyond_a_quota_becomes_a_branch() -> None:
     assert ["y1", "t1"] == granted(driver.pull())
 
 
-def test_application_beyond_a_quota_has_a_millionth_of_its_weight_without_tenant_shares() -> None:
+def test_without_tenant_shares_an_application_beyond_quota_has_a_millionth_of_its_weight() -> None:
     """Without shares by tenant there is only one clock."""
     driver = CoreDriver(SchedulerCore(timeouts=PATIENT))
     driver.open("a", weight=4)

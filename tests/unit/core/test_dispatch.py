@@ -541,7 +541,7 @@ def test_single_application_may_hold_all_memory() -> None:
 @pytest.mark.parametrize(
     ("cap", "sizes", "expected"),
     [
-        # 30 to 90 and 40 to 45 tokens exceed 100 together, but never at the same time
+        # the peaks of 90 and 45 tokens exceed 100 in sum, but are not at the same time
         (1.0, [("a1", 30, 60), ("a2", 40, 5), ("b1", 90, 10)], ["a1", "a2"]),
         (0.5, [("a1", 20, 10), ("a2", 20, 10), ("b1", 10, 10)], ["a1", "b1", "a2"]),
         (

@@ -7,7 +7,7 @@ _CANCELLED = Refusal.APPLICATION_CANCELLED
 _CLOSED = Refusal.APPLICATION_CLOSED
 
 
-def test_ended_application_id_is_refused_for_its_last_reason_while_stored() -> None:
+def test_id_of_an_ended_application_is_refused_with_the_reason_of_its_end() -> None:
     ended = EndedByOwner(600.0)
     ended.note("a", _CLOSED, 0.0)
     ended.note("a", _CANCELLED, 100.0)

@@ -173,7 +173,7 @@ def test_inference_that_fits_needs_zero_iterations(core_with_answered_pull: Core
 
 
 def test_lag_meter_uses_v_and_tags_of_its_own_clock() -> None:
-    """The ends under GPS follow from the true cost 155, not from the predicted 1,000."""
+    """Under fair sharing the applications end by the true cost 155, not by the predicted 1,000."""
     core = CoreDriver(SchedulerCore("fcfs", timeouts=PATIENT, meter=LagMeter))
     core.handle(ev.ApplicationArrived("a", "c", "t", 1.0, 1000, "i", None, 155))
     meter = core.core.lags

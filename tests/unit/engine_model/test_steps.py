@@ -110,7 +110,7 @@ def test_preempted_sequence_reuses_its_computed_blocks() -> None:
 
     step = engine.step()
 
-    # recomputes the token of the block that was taken, and the generated token
+    # the preempted sequence computes its lost token and the generated token again
     assert 2 == step[last]
     assert (last.recomputed, first.recomputed) == (1, 0)
 

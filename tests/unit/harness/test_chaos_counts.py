@@ -236,7 +236,7 @@ def test_exchanged_grants_are_reported_unless_a_fault_explains_them() -> None:
         assert (1, ()) == (explained.inverted, explained.unexplained)
 
 
-def test_later_call_with_a_smaller_tag_was_not_overtaken() -> None:
+def test_call_that_arrives_later_is_not_overtaken_by_running_calls() -> None:
     runs, calls = served_in_order([5])
     calls.append(answered_call("late.0", 4.5))
     runs.append(completed_run("late.0", "1-2", 9.0, priority=0))

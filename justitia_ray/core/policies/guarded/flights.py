@@ -104,7 +104,7 @@ class Flights:
 
     @property
     def gathers(self) -> bool:
-        """Return whether a cohort gathers now."""
+        """Return whether inferences that start together still join one cohort."""
         return self._gathers_until < math.inf
 
     def open(self, now: Seconds, iteration_s: Seconds) -> None:

@@ -238,7 +238,9 @@ def test_prompt_length_is_corrected_by_the_replicas_count(running_core: CoreDriv
     )
 
 
-def test_shorter_prompt_takes_no_service_back(running_core: CoreDriver) -> None:
+def test_prompt_reported_shorter_than_predicted_refunds_no_service(
+    running_core: CoreDriver,
+) -> None:
     """Booked service stays booked; later tokens are counted at the true prompt size."""
     running_core.pull(progress={"1": 4})  # 50 at a prompt of 10
     running_core.pull(progress=[ev.LeaseProgress("1", 5, 5, running=True)])  # h(5, 5) = 40

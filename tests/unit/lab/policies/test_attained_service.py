@@ -281,8 +281,8 @@ def test_call_of_several_sequences_adds_the_service_of_each() -> None:
     assert {"a": 42} == driver.state()["counted"]["finished"]
 
 
-def test_changing_to_the_policy_fixes_priorities_of_waiting_calls() -> None:
-    """Service counts from then on; running calls get their priority when they are requeued."""
+def test_change_to_the_policy_sets_the_priorities_of_waiting_calls() -> None:
+    """Service is counted from the change on; running calls get a priority when requeued."""
     driver = PolicyDriver("fcfs")
     driver.open_and_submit("b", "b1", "b2")
     driver.open_and_submit("a", "a1")

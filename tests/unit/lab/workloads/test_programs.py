@@ -50,8 +50,8 @@ async def test_cc_runs_the_code_against_solutions(code: str, right: int) -> None
     assert [0.0, 0.7, 0.7, 0.7] == [asked["temperature"] for asked in app.asked]
 
 
-async def test_cc_survives_solutions_that_do_not_run() -> None:
-    """The agent survives a syntax error and an endless exit."""
+async def test_coding_agent_survives_programs_that_do_not_run() -> None:
+    """One program has a syntax error, another never ends."""
     app = ScriptedModel(
         {
             factool_code.TEST_CASES: "double(1)",

@@ -91,7 +91,7 @@ def test_turns_replace_examples_first_and_then_the_oldest_turns() -> None:
     assert last.startswith("Do it.\nThe task.\n[earlier turns left out]")
 
 
-def test_examples_fill_a_planned_prompt_and_are_complete_otherwise() -> None:
+def test_examples_are_cut_to_fill_a_planned_prompt_and_complete_without_a_plan() -> None:
     """With a plan they fill the recorded template; a real model must see no cut example."""
     filled = prompt("Do it.", "The task.", 40, fill=True, examples=EXAMPLES)
     free = prompt("Do it.", "The task.", 8, fill=False, examples=EXAMPLES)

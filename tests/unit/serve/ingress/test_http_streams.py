@@ -346,15 +346,15 @@ def test_each_stream_uses_one_timer() -> None:
     chunk = STREAMS[CHAT][1]
     plan: Plan = [(0.0, HEAD), *((1.0, chunk) for _ in range(60))]
 
-    async def answer_thousand(terms: KeepaliveTerms) -> None:
+    async def answer_thousand_streams(terms: KeepaliveTerms) -> None:
         wires = [Wire() for _ in range(1_000)]
         await asyncio.gather(
             *(answer_stream(Reply(CHAT, wire.send), plan, terms) for wire in wires)
         )
 
     without, with_signs = VirtualLoop(), VirtualLoop()
-    run_virtually(answer_thousand(KeepaliveTerms(15.0, Keepalive.NONE)), without)
-    run_virtually(answer_thousand(KeepaliveTerms(15.0)), with_signs)
+    run_virtually(answer_thousand_streams(KeepaliveTerms(15.0, Keepalive.NONE)), without)
+    run_virtually(answer_thousand_streams(KeepaliveTerms(15.0)), with_signs)
 
     assert 0 < with_signs.taken - without.taken <= 1_000 * (60 / 14 + 1)
 

@@ -140,7 +140,9 @@ def test_ends_expire_after_a_minute_and_are_bounded_in_number(
     assert ["q2"] == [item.request_id for item in ends.inferences()]
 
 
-async def test_forgotten_ingress_repeats_no_ends(rig: Rig) -> None:
+async def test_ingress_that_the_scheduler_has_expired_reports_no_ended_inference_again(
+    rig: Rig,
+) -> None:
     """The scheduler has already ended and counted the inferences of a forgotten ingress."""
     ticket = rig.client.submit_inference(submission_of("q", is_counted=False), arrival_of())
     rig.scheduler.post_messages(grant_of())

@@ -48,7 +48,7 @@ def test_busy_engine_without_a_step_is_stalled_after_its_allowance() -> None:
     engine.pass_time(14.0)
     assert not engine.is_stalled()
 
-    engine.pass_time(4.0)  # 15 s, and five times the interval between two checks
+    engine.pass_time(4.0)  # silent for 15 s in all, longer than five intervals between checks
     assert engine.is_stalled()
     assert not engine.watch.is_lasting
 

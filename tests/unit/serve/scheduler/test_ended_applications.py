@@ -66,7 +66,7 @@ def refusals_in(mail: IngressMail) -> list[tuple[type, Refusal]]:
 
 
 def _submission(request_id: str, ingress_id: str, *, reopens: bool = False) -> tuple[Any, ...]:
-    """Return what an ingress submits for a call: the inference and its opening."""
+    """Return what an ingress submits for a call: an inference that opens its application."""
     arrival = replace(arrival_of("a"), ingress_id=ingress_id, reopens=reopens)
     return arrival, replace(submission_of(request_id, "a"), ingress_id=ingress_id)
 
