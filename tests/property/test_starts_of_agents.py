@@ -10,6 +10,8 @@ from justitia_ray.lab.outlook import Score, score
 from justitia_ray.units import ApplicationId, Seconds
 from tests.agent_world import Agent, AgentWorld, agent
 
+_SEEDS = range(1, 9)
+
 
 class _StartPredictions:
     """Predicted starts of the first in order, read once a second while it waits."""
@@ -57,14 +59,19 @@ def _score_of_predictions(seed: int) -> Score:
 def test_predicted_starts_take_the_contexts_into_account(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The p90 is not too early, and the median is nearer than without the contexts."""
-    scored = _score_of_predictions(6)
-    monkeypatch.setattr(Outlooks, "_start_s", _start_without_contexts)
-    without = _score_of_predictions(6)
+    """The p90 is not too early, and the median is nearer than without the contexts.
 
-    assert 50 < scored.tellings
-    assert scored.late <= 0.15
-    assert scored.median_error_s < 0.75 * without.median_error_s
+    Measured over these loads: the median errors are 0.55 to 1.00 of those without, 0.73 in sum.
+    """
+    scored = [_score_of_predictions(seed) for seed in _SEEDS]
+    monkeypatch.setattr(Outlooks, "_start_s", _start_without_contexts)
+    without = [_score_of_predictions(seed) for seed in _SEEDS]
+
+    assert 400 < sum(one.tellings for one in scored)
+    assert all(one.late <= 0.15 for one in scored)
+    assert sum(one.median_error_s for one in scored) < 0.85 * sum(
+        one.median_error_s for one in without
+    )
 
 
 _START_S = Outlooks._start_s
