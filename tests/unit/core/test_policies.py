@@ -483,7 +483,7 @@ def test_page_has_the_same_headings_for_every_policy(policy: str) -> None:
     (section,) = (text for text in sections if f"`{policy}`" in text.splitlines()[0])
 
     for point in _POINTS:
-        assert re.search(rf"^- \*\*{point}(\.\*\*|\*\*:) \S.{{4}}", section, re.MULTILINE), point
+        assert re.search(rf"^- \*\*{point}(\.\*\*|\*\*:?) \S.{{4}}", section, re.MULTILINE), point
 
 
 def test_policy_example_on_the_page_is_the_tested_one() -> None:
