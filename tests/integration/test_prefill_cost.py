@@ -106,7 +106,7 @@ async def test_measured_cost_outlives_the_scheduler_and_its_replica(serving: Ser
     fake = {"kv_tokens": 4_096, "block_size": 16, "max_model_len": 1_024, "iteration_s": 0.004}
     fake |= {"prefill_s_per_token": 1e-4}
     async with serving.deployed_service(
-        "measured",
+        "measured-prefill",
         replicas=1,
         engine={"kind": "fake", "fake": fake},
         scheduler={"cost": "with_prefill"},
