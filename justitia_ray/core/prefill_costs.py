@@ -24,6 +24,11 @@ class MeasuredPrefill(NamedTuple):
         return [*cost_record(self.cost), self.release]
 
 
+def is_first_of_release(known: MeasuredPrefill | None, measured: MeasuredPrefill) -> bool:
+    """Return whether a release of the service has measured nothing before this measurement."""
+    return known is None or known.release != measured.release
+
+
 def accept_measured(state: "State", measured: MeasuredPrefill) -> None:
     """Use a measured cost for applications that arrive from now on, if it is the first measurement.
 
@@ -31,7 +36,7 @@ def accept_measured(state: "State", measured: MeasuredPrefill) -> None:
     that classes have under the earlier cost are converted.
     """
     known = state.measured_prefill
-    if known is not None and known.release == measured.release:
+    if not is_first_of_release(known, measured):
         return
     state.measured_prefill = measured
     if not state.measures_prefill:

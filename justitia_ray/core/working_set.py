@@ -104,7 +104,7 @@ class WorkingSet:
             if state.now < self._refused_at + stands_s:
                 return False
         self._refused = None
-        if self._fits_beside_contexts(application, inference):
+        if not self._lacks(application, inference):
             return True
         self._refused, self._refused_at = asked, state.now
         contexts = 0
@@ -179,11 +179,7 @@ class WorkingSet:
         0: it may start now, as far as contexts decide. Unlike `admits`, this changes nothing.
         O(idle contexts).
         """
-        replicas = self._serving_replicas()
-        if self._keeps_place(application) or not _contexts_matter(replicas):
-            return 0
-        counted = sum(tokens for _, tokens in self.counted(application))
-        return max(0, self._excess_tokens(inference, replicas) + counted) if counted else 0
+        return 0 if self._keeps_place(application) else self._lacks(application, inference)
 
     def counted(self, application: Application) -> Iterator[tuple[ApplicationId, Tokens]]:
         """Yield owner and KV tokens of the idle contexts that count for an application.
@@ -208,10 +204,9 @@ class WorkingSet:
         applications, tokens = self._state.applications, 0
         for replica in self._serving_replicas():
             for name, context in replica.contexts.idle():
-                if context.is_live and name in applications:
-                    kept_s = self.kept_s(applications[name], replica)
-                    if self._state.now < context.idle_since + kept_s:
-                        tokens += context.own_tokens
+                owner = applications.get(name)
+                if context.is_live and owner and self._is_kept(owner, replica, context):
+                    tokens += context.own_tokens
         return tokens
 
     def started_and_waiting(self, queue: Queue) -> tuple[int, int]:
@@ -261,31 +256,25 @@ class WorkingSet:
             for context in replicas[name].contexts.of(application.application_id)
         )
 
-    def _fits_beside_contexts(self, application: Application, inference: Inference) -> bool:
-        """Return whether an inference fits beside leases and the contexts that count.
+    def _lacks(self, application: Application, inference: Inference) -> Tokens:
+        """Return the KV tokens that an inference lacks beside leases and the contexts that count.
 
-        It does if no context counts, and if a replica has no prefix cache: contexts take no memory
+        0 if no context counts, and if a replica has no prefix cache: contexts take no memory
         there. Memory that leases alone leave too small is refused elsewhere.
         """
-        replicas = [one for one in self._state.replicas.values() if not one.draining]
-        name, counted = application.application_id, 0
+        replicas = self._serving_replicas()
+        most = 0
         for one in replicas:
-            counted += one.contexts.live_tokens
-        if not counted or not _contexts_matter(replicas):
-            return True
+            most += one.contexts.live_tokens
+        if not most or not _contexts_matter(replicas):
+            return 0
         excess = self._excess_tokens(inference, replicas)
-        if excess + counted <= 0:
-            return True
-        own = self._place_of(application)
-        for replica in replicas:
-            for other, context in replica.contexts.idle():
-                if context.is_live and (
-                    other == name or not self._counts_for_place(replica, other, context, own)
-                ):
-                    counted -= context.own_tokens
-                    if counted <= 0 or excess + counted <= 0:
-                        return True
-        return counted <= 0
+        if excess + most <= 0:
+            return 0
+        counted = 0
+        for _, tokens in self.counted(application):
+            counted += tokens
+        return max(0, excess + counted) if counted else 0
 
     def _serving_replicas(self) -> list[KnownReplica]:
         return [one for one in self._state.replicas.values() if not one.draining]
@@ -307,11 +296,15 @@ class WorkingSet:
     ) -> bool:
         """Return whether the idle context of another application counts for one of this place."""
         other = self._state.applications.get(name)
-        if other is None or self._state.now >= context.idle_since + self.kept_s(other, replica):
+        if other is None or not self._is_kept(other, replica, context):
             return False
         if self._place_of(other) < own:
             return True
         return self._keeps_place(other) and self._starts[name].place < own
+
+    def _is_kept(self, owner: Application, replica: KnownReplica, context: Context) -> bool:
+        """Return whether the time for which an idle context counts has not passed."""
+        return self._state.now < context.idle_since + self.kept_s(owner, replica)
 
     def _break_even_s(self, replica: KnownReplica) -> Seconds:
         """Return the seconds in which a replica computes prompts that fill its memory."""

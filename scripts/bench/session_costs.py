@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from statistics import fmean
+from statistics import StatisticsError, correlation, fmean
 
 from justitia_ray.cli.text_table import text_table
 from justitia_ray.core.own_contexts import OwnContexts
@@ -100,13 +100,11 @@ def rank_correlation(pairs: Sequence[tuple[float, float]]) -> float:
 
     Equal values have the mean of their ranks.
     """
-    if len(pairs) < 2:
-        return 0.0
     one, other = (_ranks([pair[side] for pair in pairs]) for side in (0, 1))
-    middle = (len(pairs) + 1) / 2
-    product = sum((a - middle) * (b - middle) for a, b in zip(one, other, strict=True))
-    spread = sum((a - middle) ** 2 for a in one) * sum((b - middle) ** 2 for b in other)
-    return product / spread**0.5 if spread else 0.0
+    try:
+        return correlation(one, other)
+    except StatisticsError:  # fewer than two pairs, or all values of a side are equal
+        return 0.0
 
 
 def session_table(found: Sequence[SessionErrors]) -> str:

@@ -12,7 +12,7 @@ from justitia_ray.core import SchedulerCore
 from justitia_ray.core import events as ev
 from justitia_ray.core.entities import Application
 from justitia_ray.core.outlook import Held, HeldBy, Reason
-from justitia_ray.core.prefill_costs import MeasuredPrefill
+from justitia_ray.core.prefill_costs import MeasuredPrefill, is_first_of_release
 from justitia_ray.errors import AdmissionError, SchedulerSuperseded
 from justitia_ray.observability.log_events import log_event
 from justitia_ray.observability.measures import MetricsBackend
@@ -268,8 +268,7 @@ class Term:
         """
         state = self.driver.core.state
         known = state.measured_prefill
-        is_new = known is None or known.release != __version__
-        if is_new and measured.release == __version__:
+        if measured.release == __version__ and is_first_of_release(known, measured):
             self.driver.apply(ev.PrefillMeasured(*measured))
             self.checkpointer.save_soon()
             log_event(

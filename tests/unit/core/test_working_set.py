@@ -182,9 +182,7 @@ def test_refusal_is_cached_until_a_lease_ends(monkeypatch: pytest.MonkeyPatch) -
     driver.submit("second1", "second", prompt=3000)
     gate = driver.core.ledger.gate
     assert gate is not None
-    monkeypatch.setattr(
-        gate, "_fits_beside_contexts", lambda *_: pytest.fail("the contexts are walked again")
-    )
+    monkeypatch.setattr(gate, "_lacks", lambda *_: pytest.fail("the contexts are walked again"))
 
     for _ in range(3):
         assert [] == granted(report_and_ask(driver))
@@ -208,7 +206,12 @@ def test_refusal_beside_many_contexts_stands_for_a_while_although_leases_end(
     gate = driver.core.ledger.gate
     assert gate is not None
     examined: list[float] = []
-    monkeypatch.setattr(gate, "_fits_beside_contexts", lambda *_: examined.append(driver.now))
+
+    def record_and_refuse(*_: object) -> int:
+        examined.append(driver.now)
+        return 1
+
+    monkeypatch.setattr(gate, "_lacks", record_and_refuse)
 
     driver.now += 0.005
     driver.end("runs1", 90)

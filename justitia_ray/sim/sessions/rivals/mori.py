@@ -109,7 +109,7 @@ class MoriArm(ProgramArm):
 
     def _place_of(self, program: Program, now: Seconds) -> SessionReplica | None:
         """Return the replica with most room for a program, counting idler ones as room."""
-        need = min(self.need(program), self._capacity)
+        need = self.need(program)
         rooms = {one: self._room(one) for one in self.replicas}
         best = max(rooms, key=lambda one: rooms[one])
         if need <= rooms[best]:
