@@ -32,10 +32,16 @@ for _name in ("RAY_SERVE_ENABLE_HA_PROXY", "RAY_SERVE_THROUGHPUT_OPTIMIZED"):
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# Hypothesis profiles `dev` and `ci` draw the same examples each run, `ci` three times as many.
+# Hypothesis profiles `dev` and `ci` draw the same examples each run, `ci` three times as many;
+# `night` draws new examples each run, ten times as many as `ci`.
 settings.register_profile("ci", derandomize=True, database=None, deadline=None, max_examples=60)
 settings.register_profile("dev", settings.get_profile("ci"), max_examples=20)
-settings.load_profile("ci" if os.environ.get("CI") else "dev")
+settings.register_profile(
+    "night", settings.get_profile("ci"), derandomize=False, max_examples=600, print_blob=True
+)
+settings.load_profile(
+    os.environ.get("HYPOTHESIS_PROFILE") or ("ci" if os.environ.get("CI") else "dev")
+)
 
 _ROOT = Path(__file__).parents[1]
 _STARTS_CLUSTERS = ("ray", "vllm")

@@ -3,12 +3,14 @@
 A node holds the expected largest KV of the leases below it. It is given at most `most` of the
 total, except that a node that holds nothing may always have one inference. The part of its
 guaranteed share that a node does not lend is reserved for it while it holds less; others may use
-the part that it lends. Running inferences are never stopped for a share.
+the part that it lends. Running inferences are never stopped for a share, so a node whose lent part
+is in use has only its reserved part at once.
 
 Tiers have the same shares, each over all tenants together, and both apply: an inference must leave
-free what other nodes reserve, unless it is within its own node's share, and in addition what other
-tiers reserve, unless it is within its own tier's. A tier's memory may go to any tenant, and a
-tenant's to any tier; so memory reserved for a node does not count as reserved for a tier.
+free what other nodes reserve, unless it is within the part that its own node reserves, and in
+addition what other tiers reserve, unless it is within the part of its own tier. A tier's memory
+may go to any tenant, and a tenant's to any tier; so memory reserved for a node does not count as
+reserved for a tier.
 """
 
 from collections.abc import Mapping
@@ -129,7 +131,7 @@ class KvShares:
             share, held = node.kv_share, self.held(name)
             if held and held + tokens > share.most * total:
                 return name
-            within_its_own = within_its_own or held + tokens <= share.guaranteed * total
+            within_its_own = within_its_own or held + tokens <= _reserved_fraction(share) * total
         if within_its_own or not self._keepers:
             return None
         path = ancestors(tenant)
@@ -151,11 +153,13 @@ class KvShares:
     def _kv_reserved_by_other_tiers(self, tier: str, tokens: Tokens, total: Tokens) -> float:
         """Return the KV that other tiers reserve against an inference of this tier now.
 
-        0 for an inference within its own tier's share. Also 0 for one larger than the unreserved
-        memory while only tiers with reservations hold anything: otherwise it would wait for ever.
+        0 for an inference within the part that its own tier reserves. Also 0 for one larger than
+        the unreserved memory while only tiers with reservations hold anything: otherwise it would
+        wait for ever.
         """
         own = self._of_tiers.get(tier, _NOTHING)
-        if not self._of_tiers or self.held_by_tier(tier) + tokens <= own.guaranteed * total:
+        reserved = _reserved_fraction(own) * total
+        if not self._of_tiers or self.held_by_tier(tier) + tokens <= reserved:
             return 0.0
         kept, kept_at_most, of_others = 0.0, 0.0, self.held("")
         for name, share in self._of_tiers.items():

@@ -85,10 +85,11 @@ class _Memory:
         return share.guaranteed * (1 - share.lends) > 0
 
     def is_within(self, name: str, tokens: int) -> bool:
-        """Return whether a tier or a top-level tenant stays within its share with more tokens."""
+        """Return whether more tokens stay within what a tier or a top-level tenant reserves."""
         if name not in self.of:
             return False
-        return self.held(name) + tokens <= self.of[name].guaranteed * _TOTAL
+        share = self.of[name]
+        return self.held(name) + tokens <= share.guaranteed * (1 - share.lends) * _TOTAL
 
     def admits(self, wish: _Request) -> bool:
         node = self.shares.refuses(wish.tenant, wish.tokens, _TOTAL, wish.tier)
