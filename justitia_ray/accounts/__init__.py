@@ -1,1 +1,1 @@
-"""Quotas of tenants as a pure book: windows, claims, and exchanges with each scheduler."""
+"""Quotas of tenants without I/O: usage windows, claims on quotas, messages with schedulers."""

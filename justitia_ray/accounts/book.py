@@ -1,11 +1,11 @@
-"""The quota book: usage in each window of each tenant node, and open claims.
+"""Quota book: usage in the window of each quota of the tenants' tree, and open claims on quotas.
 
 A claim has two sizes: its expected usage (`needs`), and its largest usage (`holds`). It is granted
-only if each rejecting quota above it has its needs left, after all usage of the window and all that
-other claims hold. So all claims together use no more than the limit, even if exchanges repeat and
-processes die, except for usage of the last claim beyond its needs, or of any claim beyond what it
-holds, which is booked when it is metered. A claim whose scheduler no longer reports it counts as
-used.
+only if every rejecting quota of the tenant and its ancestors has `needs` left after the usage in
+its window and the `holds` of all other claims. So all claims together use no more than the limit,
+even if messages repeat and processes die. Two usages may exceed it, and are booked when metered:
+that of the last claim beyond its `needs`, and that of any claim beyond its `holds`. A claim whose
+scheduler no longer reports it counts as used.
 """
 
 import math
@@ -40,7 +40,7 @@ from justitia_ray.core.tenants import (
 from justitia_ray.units import ClientId, Epoch, Seconds
 
 _EXACT = (Unit.APPLICATIONS, Unit.INFERENCES)
-"""Units whose usage is cut at the claim: usage of a lost claim is then not booked twice."""
+"""Units whose usage is at most the claim: the usage of a lost claim is then not booked twice."""
 MOST_NODES = 1_000
 """Maximum number of nodes whose quotas are sent in one answer."""
 
@@ -56,28 +56,28 @@ class _Claim:
     """Expected usage, for units in which the claim holds more."""
 
     def unused(self, unit: Unit) -> float:
-        """Return the part of the claim that is not used yet."""
+        """Return the part of the claim that is not used yet, in a unit."""
         return max(0, self.holds.get(unit, 0) - self.used.get(unit, 0))
 
     def expected_unused(self, unit: Unit) -> float:
-        """Return the part of the claim that is expected to be used and is not used yet."""
+        """Return the part of the claim that is not used yet but expected to be used, in a unit."""
         holds = self.holds.get(unit, 0)
         return max(0, min(holds, self.needs.get(unit, holds)) - self.used.get(unit, 0))
 
     def sizes(self, unit: Unit) -> tuple[float, float]:
-        """Return the unused and the expected amount, as `_Account.resize` takes them."""
+        """Return the claim's unused amount, in full and as expected, for `_Account.resize`."""
         return self.unused(unit), self.expected_unused(unit)
 
 
 @dataclass(slots=True)
 class _Account:
-    """Usage of one quota, and the claims on it."""
+    """Usage of one quota, and the amounts that claims hold of it."""
 
     quota: Quota
     window: UsedWindow
     claimed: float = 0
     expected: float = 0
-    """Part of the claims that is expected to be used."""
+    """Part of `claimed` that the claims are expected to use."""
     exceeded: int = 0
 
     def left_after_claims(self, now: Seconds) -> float:
@@ -87,13 +87,13 @@ class _Account:
         return self.quota.limit - self.window.used(now) - self.expected
 
     def resize(self, before: tuple[float, float], after: tuple[float, float]) -> None:
-        """Replace the unused and expected amounts of one claim; see `_Claim.sizes`."""
+        """Replace one claim's unused amount, in full and as expected; see `_Claim.sizes`."""
         self.claimed += after[0] - before[0]
         self.expected += after[1] - before[1]
 
 
 class _Refusal(NamedTuple):
-    """Quota that is too short for a claim."""
+    """Refusal of a claim by a quota that has too little left."""
 
     path: ClientId
     account: _Account
@@ -104,18 +104,18 @@ class _Refusal(NamedTuple):
 
 
 _NOTHING = (0.0, 0.0)
-"""Sizes of a missing claim."""
+"""Sizes (`_Claim.sizes`) of a claim that does not exist."""
 
 
 @dataclass(slots=True)
 class _Term:
-    """Latest term of a scheduler, with its claims."""
+    """Latest term of a scheduler, with its open claims."""
 
     epoch: Epoch = 0
     number: int = 0
     heard_at: Seconds = 0.0
     restored: tuple[Epoch, int] = (0, 0)
-    """Epoch and exchange number that were restored from the store."""
+    """Epoch of the scheduler, and number of its last exchange, as restored from the store."""
     claims: dict[ClaimName, _Claim] = field(default_factory=dict)
 
 
@@ -130,7 +130,7 @@ class QuotaBook:
         self._tree = tree or TenantTree()
         self._accounts: dict[_AccountKey, _Account] = {}
         self._kept: dict[_AccountKey, tuple[str, dict[int, float]]] = {}
-        """Stored windows of quotas that have not been used since the restart."""
+        """Stored usage windows of quotas that have not been used since the restart."""
         self._terms: dict[str, _Term] = {}
         self._now: Seconds = 0.0
         self._changed: dict[str, None] = {}
@@ -141,9 +141,9 @@ class QuotaBook:
         return self._tree
 
     def configure(self, tree: TenantTree, now: Seconds) -> None:
-        """Replace the tree; recorded usage and claims count on the quotas of the new tree.
+        """Replace the tree of tenants; recorded usage and open claims count on the new quotas.
 
-        A new quota counts the rests of open claims, and usage from now on.
+        A new quota counts the unused amounts of open claims, and usage from now on.
         """
         self._now = max(self._now, now)
         before, self._accounts, self._tree = self._accounts, {}, tree
@@ -164,8 +164,8 @@ class QuotaBook:
     def exchange(self, told: Exchange, now: Seconds) -> Answer:
         """Book a scheduler's usage reports, and answer its requests for claims.
 
-        A repeated exchange is not booked again; asks of the last exchange are answered by the
-        present state, and an exchange older than that is answered as stale.
+        A repeated exchange is not booked again; if it is the last one, its asks are answered by the
+        present state, and otherwise the answer is marked as stale.
         """
         self._now = now = max(self._now, now)
         term = self._terms.setdefault(told.scheduler, _Term())
@@ -236,12 +236,12 @@ class QuotaBook:
         return {path: tuple(standings) for path, standings in found.items()}
 
     def take_changed(self) -> list[str]:
-        """Return the names of the records that changed since the last call."""
+        """Return the names of the records to store that have changed since the last call."""
         changed, self._changed = list(self._changed), {}
         return changed
 
     def all_records(self) -> list[str]:
-        """Return the names of all records."""
+        """Return the names of all records to store."""
         names = [f"window:{path}|{name}" for path, name in (*self._accounts, *self._kept)]
         for scheduler, term in self._terms.items():
             names.append(f"term:{scheduler}")
@@ -249,7 +249,7 @@ class QuotaBook:
         return list(dict.fromkeys(names))
 
     def record(self, name: str) -> Record | None:
-        """Return a record as JSON; None if it is empty."""
+        """Return a record to store as JSON; None if the record is empty."""
         kind, _, of = name.partition(":")
         if kind == "window":
             path, _, quota = of.rpartition("|")
@@ -299,7 +299,8 @@ class QuotaBook:
 
     def _answer_ask(self, scheduler: str, term: _Term, ask: Ask) -> Verdict:
         claim = term.claims.get(ask.name)
-        if claim is not None and claim.tenant != ask.tenant:  # another application's claim
+        # The name belongs to another tenant's claim
+        if claim is not None and claim.tenant != ask.tenant:
             self._end_lost_claim(scheduler, term, ask.name)
             claim = None
         claim = claim or _Claim(ask.tenant)
@@ -389,7 +390,7 @@ class QuotaBook:
         before: tuple[float, float],
         after: tuple[float, float],
     ) -> None:
-        """Book usage on a tenant's quotas, and replace the sizes of the claim."""
+        """Book usage on a tenant's quotas, and replace the claim's unused amounts."""
         for path, account in self._accounts_on_path(tenant):
             if account.quota.unit is unit:
                 account.resize(before, after)
@@ -398,7 +399,7 @@ class QuotaBook:
                     self._changed[f"window:{path}|{account.quota.name}"] = None
 
     def _accounts_for(self, tenant: ClientId, unit: Unit) -> Iterator[_Account]:
-        """Yield the accounts of a tenant and its ancestors that count a unit."""
+        """Yield the accounts of the quotas in a unit, of a tenant and its ancestors."""
         return (
             account for _, account in self._accounts_on_path(tenant) if account.quota.unit is unit
         )

@@ -1,7 +1,9 @@
-"""Messages between a scheduler and the accounts. They carry totals, so repetition is harmless.
+"""Messages between a scheduler and the accounts actor, which keeps the quotas.
+
+The messages carry totals, so a repeated message is harmless.
 
 A claim is the amount that one application, or one inference, may use of the quotas of its tenant's
-nodes. Its name identifies it after a restart, so that it is not counted twice.
+nodes. A claim keeps its name over restarts, so that it is not counted twice.
 """
 
 from collections.abc import Mapping
@@ -17,27 +19,29 @@ ClaimName = str
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """Request to create a claim, or to increase one."""
+    """Request to create a claim on quotas, or to increase a claim."""
 
     name: ClaimName
     tenant: ClientId
     wants: Amounts
-    """Total amounts that the claim is to hold, including used ones."""
+    """Total amounts that the claim is to reserve, including amounts already used."""
     is_granted: bool = False
     """Whether an earlier term may have granted the claim, or its inference already runs: then no
     quota refuses it."""
     needs: Amounts = field(default_factory=dict)
-    """Expected part of each amount: a quota with less left refuses the claim. Unlisted amounts are
-    expected to be used whole."""
+    """Expected part of each amount of `wants`: a quota with less left refuses the claim. Amounts
+    that are not listed are expected to be used in full.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Report on the usage of a claim."""
+    """Report on the usage under a claim."""
 
     name: ClaimName
     used: Amounts
-    """Total usage so far; may exceed what the claim holds, because service is metered late."""
+    """Total usage so far; may exceed the amount reserved by the claim, as service is metered late.
+    """
     is_over: bool = False
     """Whether the claim has ended: the unused amount is returned."""
     is_final: bool = False
@@ -47,23 +51,28 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """A scheduler's call to the accounts: `uses` are booked first, then `asks` are answered."""
+    """A scheduler's message to the accounts: `uses` are booked first, then `asks` are answered."""
 
     scheduler: str
     epoch: Epoch
-    """Term of the scheduler."""
+    """Epoch of the scheduler's term."""
     number: int
-    """Number of the exchange in the term, from 1. An unanswered exchange is sent again
-    unchanged."""
+    """Number of the exchange in the term, from 1. An exchange without answer is sent again
+    unchanged.
+    """
     uses: tuple[Use, ...] = ()
     asks: tuple[Ask, ...] = ()
     accounts: Epoch = 0
-    """Term of the accounts that the scheduler expects; accounts of another term book nothing."""
+    """Epoch of the accounts' term that the scheduler expects; accounts of another term book
+    nothing.
+    """
     wants_nodes: bool = False
     """Whether the answer must include the state of the nodes' quotas."""
     survivors: tuple[ClaimName, ...] | None = None
-    """All live claims of this scheduler; its other claims, from earlier terms, count as lost. None:
-    not known yet, because pending inferences may not all have been submitted again."""
+    """Names of all live claims of this scheduler; its claims of earlier terms that are not named
+    count as lost. None: not known yet, because pending inferences may not all have been submitted
+    again.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +81,17 @@ class Verdict:
 
     name: ClaimName
     refused_by: LimitStanding | None = None
-    """Limit with too little left; None if the claim was granted."""
+    """Quota with too little left; None if the claim was granted."""
     retry_after_s: Seconds | None = None
-    """Seconds until the limit is expected to have enough; None: not known."""
+    """Seconds until the refusing quota is expected to have enough; None: not known."""
     is_deprioritised: bool = False
-    """Whether a quota that deprioritises is exhausted."""
+    """Whether a quota that deprioritises, rather than rejects, is exhausted."""
     waits: bool = False
-    """For a refusal: whether a later try may succeed, because the claim would fit if all claims in
-    flight used only their expected amounts."""
+    """Whether a refused claim may succeed later, because it would fit if all open claims used only
+    their expected amounts.
+    """
     holds: Amounts = field(default_factory=dict)
-    """Total amounts that the claim holds now."""
+    """Total amounts that the claim reserves now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +102,7 @@ class NodeStanding:
     per: str
     limit: float
     used: float
-    """Usage in the window, without claims."""
+    """Usage in the quota's window, without unused claims."""
     claimed: float
     remaining: float
     reset_s: Seconds
@@ -109,15 +119,14 @@ class Answer:
     """Answer to an exchange."""
 
     epoch: Epoch
-    """Term of the accounts; accounts of another term may have lost earlier grants."""
+    """Epoch of the accounts' term; accounts of another term may have lost earlier grants."""
     verdicts: tuple[Verdict, ...] = ()
     nodes: Mapping[ClientId, tuple[NodeStanding, ...]] = field(default_factory=dict)
-    """Nodes with usage or claims, at most `MOST_NODES`; empty unless requested."""
+    """Quota states of nodes with usage or claims, at most `MOST_NODES`; empty unless requested."""
     is_stale: bool = False
     """Whether a later exchange of this scheduler has arrived, so that nothing was booked."""
     is_stored: bool = True
     """Whether all bookings are stored; False: the store is unreachable, and accounts of a later
     term may miss them."""
     began_with: int = 0
-    """Number of the last exchange of the scheduler's term that these accounts restored from the
-    store."""
+    """Number of the scheduler's last exchange that was in the store when these accounts started."""

@@ -1,8 +1,8 @@
-"""Windows of quotas: the usage in the period that ends now.
+"""Time windows of quotas: each counts the usage in the period that ends now.
 
-A rolling window is stored in sixty parts of its period. Usage in a part counts until the whole part
-is a period old: up to a sixtieth of the period too long, never too short, so that no interval as
-long as the period has more usage than the limit. A calendar window is a day or a month of UTC.
+A rolling window is stored in sixty parts of its period. Usage counts until the whole part is one
+period old. So it counts up to a sixtieth of the period too long and never too short, and no
+interval of the period's length exceeds the limit. A calendar window is a day or a month of UTC.
 Times are seconds since 1970.
 """
 
@@ -25,7 +25,7 @@ LENGTHS: Mapping[Period, int] = {
 
 
 class UsedWindow:
-    """Usage by part of the window."""
+    """Usage of a quota within its time window."""
 
     __slots__ = ("_kind", "_length", "_period", "parts")
 
@@ -34,7 +34,7 @@ class UsedWindow:
         self._kind, self._period = quota.window, quota.per
         self._length = LENGTHS[quota.per]
         self.parts: dict[int, float] = dict(sorted((parts or {}).items()))
-        """Usage by part of the window, oldest first."""
+        """Usage by part of the window, oldest part first."""
 
     @property
     def kind(self) -> str:
@@ -45,7 +45,7 @@ class UsedWindow:
         """Add usage at time `now`."""
         part = self._part_at(now)
         if self.parts:
-            part = max(part, next(reversed(self.parts)))  # the clock may have been set back
+            part = max(part, next(reversed(self.parts)))  # the wall clock may have been set back
         self.parts[part] = self.parts.get(part, 0) + amount
 
     def used(self, now: Seconds) -> float:
@@ -55,7 +55,7 @@ class UsedWindow:
         return sum(self.parts.values())
 
     def reset_s(self, now: Seconds) -> Seconds:
-        """Return the time until part of the usage expires; 0 without usage."""
+        """Return the time until the oldest part of the usage expires; 0 without usage."""
         self.used(now)
         return self._part_expires_at(next(iter(self.parts))) - now if self.parts else 0.0
 

@@ -1,1 +1,1 @@
-"""Accounts of an application's quotas: one actor for all its models."""
+"""Accounts of a Serve application's quotas: one actor for all its models."""

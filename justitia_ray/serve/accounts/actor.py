@@ -93,7 +93,7 @@ class AccountsActor:
         self._step_down("nobody has called for too long")
 
     def _step_down(self, reason: str) -> None:
-        """End this actor for good; a scheduler that needs accounts starts another actor."""
+        """End this actor for good; a scheduler that needs the accounts starts a new actor."""
         log_event(logger, logging.WARNING, "accounts.step_down", reason=reason)
         asyncio.get_running_loop().create_task(self._end_process())
 

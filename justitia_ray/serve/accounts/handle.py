@@ -24,9 +24,9 @@ _MAX_CONCURRENCY = 1_000
 
 
 class AccountsLink:
-    """Calls from a scheduler to the accounts actor of its application, which is started if absent.
+    """Connection from a scheduler to the accounts actor of its Serve application.
 
-    The first call finds or starts the actor.
+    The first call finds the actor, or starts it.
 
     Args:
         config: The application's arguments.
@@ -39,7 +39,7 @@ class AccountsLink:
         self._actor: Any = None
 
     async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
-        """Send the tree of tenants with their quotas; return the number of the accounts' term.
+        """Send the tree of tenants with their quotas; return the epoch of the accounts' term.
 
         Raises:
             AdmissionError: If the accounts are unreachable.

@@ -1,8 +1,8 @@
-"""Service of the accounts: a quota book whose grants are stored before they are returned.
+"""Service of the accounts actor: a quota book whose grants are stored before they are returned.
 
 Exchanges that arrive during a save share the next one. While the store is unreachable, the accounts
-work in memory and store later, as schedulers do. If they die in that time, schedulers report the
-missing usage to the next accounts; only if both die is usage lost.
+work in memory and store later, as schedulers do. If the actor dies before that, schedulers report
+the missing usage to the next actor; usage is lost only if the actor and a scheduler die.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ logger = logging.getLogger(__name__)
 
 _RETRY_S: Seconds = 0.5
 _LOST_S: Seconds = 900.0
-"""Silence of a scheduler after which its claims count as used; an abandoned scheduler has ended by
-then (seconds).
+"""Silence of a scheduler after which its claims on quotas count as used (seconds). A replaced
+scheduler has ended by then.
 """
 _LOOK_EVERY_S: Seconds = 30.0
 
@@ -66,7 +66,7 @@ class AccountsService:
         self._called_at = time.monotonic()
 
     async def begin(self) -> None:
-        """Begin a term with the last term's state from the store; waits for it without limit."""
+        """Begin a term with the last term's state; waits for the store without limit."""
         while True:
             try:
                 epoch, stored = await self._store.begin_term()
@@ -84,7 +84,7 @@ class AccountsService:
         self._looking = asyncio.create_task(self._expire_periodically())
 
     async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
-        """Set the quotas of a tree of tenants; return the number of the accounts' term.
+        """Set the quotas of a tree of tenants; return the epoch of the accounts' term.
 
         Raises:
             ConfigError: If the tree is invalid.
@@ -124,7 +124,7 @@ class AccountsService:
         }
 
     def idle_s(self) -> Seconds:
-        """Return the time since a scheduler last exchanged claims with the accounts."""
+        """Return the time since a scheduler last sent a message to the accounts."""
         return time.monotonic() - self._called_at
 
     def _check_lead(self) -> None:

@@ -1,1 +1,1 @@
-"""Scheduler actor: leadership, the core's driver, outboxes, checkpoints, its handle."""
+"""Scheduler actor of a model: leadership, driver of the core, outboxes, checkpoints and handle."""

@@ -195,7 +195,7 @@ class SchedulerActor:
         return SchedulerService(term)
 
     def _start_new_term(self, above: Epoch) -> None:
-        """Start a new term above a higher epoch that callers know and the store has lost."""
+        """Start a new term with an epoch above one that callers know and the store has lost."""
         before, self._leading = self._leading, None
         self._starting = asyncio.get_running_loop().create_task(
             self._replace_service(before, above)
@@ -212,7 +212,8 @@ class SchedulerActor:
         """End this actor for good, so that Ray does not restart it."""
         log_event(logger, logging.WARNING, "scheduler.stands_down", reason=reason)
         if self._service is not None and self._service.term.succeeded:
-            # Ray has replaced this process: ending the actor would end its new process.
+            # Ray has replaced this process: ending the actor would end the process that replaces
+            # it.
             os._exit(0)
         asyncio.get_running_loop().create_task(self._end_actor())
 

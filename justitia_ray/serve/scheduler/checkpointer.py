@@ -1,8 +1,8 @@
 """Checkpoints of a scheduler's durable state: when and what is saved, and what a save confirms.
 
 A successful save confirms that the scheduler's epoch still leads. A save is made every interval,
-and at once for callers that wait for one; saves do not overlap, and the next one serves all callers
-that have gathered meanwhile.
+and at once for callers that wait for one; saves do not overlap, and callers that arrive during a
+save share the next one.
 """
 
 import asyncio
@@ -33,8 +33,8 @@ _LEEWAY_S: Seconds = 1.0
 """Time added to two save intervals to get the validity of a confirmed epoch (seconds)."""
 _RETRY_S: Seconds = 0.5
 _MOST_AT_ONCE = 10_000
-"""Maximum number of applications in one write: it blocks Redis and this event loop for 0.1 s. A
-write of 200,000 would exceed Redis's timeout, and be retried forever.
+"""Maximum number of applications in one write: it blocks Redis and this event loop for 0.1 s. One
+write of 200,000 applications would exceed Redis's timeout, and be retried forever.
 """
 
 
@@ -53,15 +53,17 @@ class Checkpoint:
 class Checkpointer:
     """Saves the scheduler's changes, and records when its epoch was last confirmed.
 
-    This gives a fence: a decision is sent only if the epoch was confirmed recently. After a stall
-    of this process, or if the last confirmation is too old although the store is thought to answer,
-    the scheduler waits for a new save, which fails if another scheduler has become the leader.
+    So a scheduler that lost the lead stays silent: a decision is sent only if the epoch was
+    confirmed recently. After a stall of this process, or if the last confirmation is too old
+    although the store is thought to answer, the scheduler waits for a new save, which fails if
+    another scheduler has become the leader.
 
-    Two cases remain: an answer that was being sent when the process stalled still arrives, and
-    while the store is unreachable, scheduling continues without confirmation, as it does for the
-    validity of a confirmation after another scheduler became the leader. Leases granted then carry
-    a lower epoch, so replicas and ingresses that have seen a later scheduler reject them. For all
-    others, this is the only scheduler.
+    In two cases a scheduler that is no longer the leader still sends decisions: if the process
+    stalls while it sends an answer, and if the store is unreachable, as scheduling then goes on
+    without confirmation. A confirmation also stays valid for a short time after another scheduler
+    became the leader. Leases granted in these cases carry a lower epoch, so replicas and ingresses
+    that have seen a later scheduler reject them. For processes that have seen no later scheduler,
+    this is the only scheduler.
 
     Args:
         store: Redis, or no store at all.
@@ -100,12 +102,13 @@ class Checkpointer:
         self._saved_replicas: frozenset[ReplicaId] = frozenset()
         self._everything = True
         self.saves = 0
-        """Number of successful saves; changes from before the start of a save outlive this process.
-        """
+        """Number of successful saves; a change made before a save started survives this process."""
         self.saved_at: Seconds | None = None
-        """End of the last successful save (loop clock, seconds); None before any save."""
+        """Time at which the last successful save ended (loop clock, seconds); None before any save.
+        """
         self.instant: Seconds = -math.inf
-        """Time of the last stored checkpoint; a later leader's clock never starts earlier."""
+        """Scheduler time of the last stored checkpoint; the next leader's clock starts no earlier.
+        """
         self.trouble: str | None = None
         """Why the scheduler's store cannot be used now; None if it can."""
 
@@ -133,10 +136,10 @@ class Checkpointer:
                 self._stalled_s = self._clock.stalled_s
                 return epoch, stored
 
-    # --- confirmation
+    # --- confirmation of the epoch
 
     async def confirm(self) -> None:
-        """Wait until a save has confirmed the epoch, or has failed.
+        """Wait until a save has confirmed that this epoch leads, or has failed.
 
         While the store does not answer, a save is only needed after a stall.
         """
@@ -172,7 +175,7 @@ class Checkpointer:
         self._wanted.set()
 
     def save_everything(self) -> None:
-        """Write the settings and all applications with the next save, not only changes."""
+        """Request that the next save writes the settings and all applications, not only changes."""
         self._everything = True
 
     async def next_save(self) -> bool:

@@ -1,4 +1,4 @@
-"""Claims of a scheduler on quotas, and what the quotas' accounts have yet to learn of them."""
+"""Claims of a scheduler on quotas, and ended claims that the accounts do not know yet."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ class ClaimBook:
         self.fresh: dict[ClaimName, Claim] = {}
         """Claims that were made or decided since the last exchange."""
         self.waiting: dict[ApplicationId, dict[ClaimName, Claim]] = {}
-        """Claims that wait until running inferences end, by application, in order."""
+        """Claims that wait until running inferences end, by application, oldest first."""
         self.over: list[Use] = []
         """Usage of ended claims that the next exchange reports."""
         self.unstored = EndedClaims()
@@ -43,7 +43,7 @@ class ClaimBook:
         self.changed.set()
 
     def wait(self, claim: Claim) -> None:
-        """Let a claim wait until running inferences end, because a quota has too little left."""
+        """Make a claim wait until running inferences end, because a quota has too little left."""
         self.waiting.setdefault(claim.application_id, {})[claim.name] = claim
 
     def stop_waiting(self, claim: Claim) -> None:
@@ -57,11 +57,11 @@ class ClaimBook:
     def settle(
         self, claim: Claim, used: Mapping[Unit, float], *, when_stored: bool = False
     ) -> None:
-        """End a claim: return its unused rest to the quota, unless a newer claim has the same name.
+        """End a claim that has not ended yet; its unused amount returns to the quota.
 
         Args:
             claim: The claim.
-            used: Amounts that were used of it.
+            used: Amounts that were used under it.
             when_stored: Whether to wait until the end of the application or inference is stored.
         """
         if not self.is_live(claim):
@@ -92,7 +92,7 @@ class ClaimBook:
             self.changed.set()
 
     def note_stored(self, ends: Iterable[Use]) -> None:
-        """Report to the accounts the claims whose ends are stored now."""
+        """Report to the accounts the claims whose end is now in the store."""
         for use in ends:
             if self.unstored.holds(use):
                 self.report_end(use.name)

@@ -1,4 +1,4 @@
-"""Exchanges of a scheduler with the accounts of the quotas: usage out, decisions on claims in."""
+"""Messages of a scheduler to the accounts: report usage of quotas, fetch decisions on claims."""
 
 import asyncio
 import logging
@@ -31,7 +31,6 @@ logger = logging.getLogger(__name__)
 
 _EVERY_S: Seconds = 1.0
 """Interval of usage reports to the accounts, and maximum age of a quota's standing (seconds).
-Exchanges in between cover only claims that are new, decided, waiting or ended.
 
 Exchanges in between cover only claims that are new, decided, waiting or ended.
 """
@@ -47,7 +46,7 @@ _MOST_WAITING_ASKED = 16
 
 
 class ClaimExchange:
-    """Exchanges the claims of a book with the accounts actor, while tenants have quotas.
+    """Sends the claims of a book to the accounts actor, and their usage, while tenants have quotas.
 
     Args:
         scheduler: Name of the scheduler for the accounts.
@@ -76,16 +75,16 @@ class ClaimExchange:
         self._tree = TenantTree()
         self._has_quotas = False
         self._all_due_at: Seconds = -math.inf
-        """Time at which the next exchange covers all claims."""
+        """Time at which the next exchange covers all claims, not only the changed ones."""
         self._began_at: Seconds | None = None
         self._epoch: Epoch = 0
         self._accounts_epoch: Epoch = 0
         self._last_accounts: Epoch = 0
-        """Term of the accounts that have answered last."""
+        """Epoch of the accounts' term that answered last."""
         self._greeted: Epoch = 0
-        """Term of the accounts to which possibly lost ends were reported."""
+        """Epoch of the accounts' term to which possibly lost ends of claims were reported."""
         self._told: Exchange | None = None
-        """Exchange that the accounts have not answered yet; None without one."""
+        """Exchange that was sent and has no answer yet; None without one."""
         self._asked: dict[ClaimName, Claim] = {}
         """Claims requested in the unanswered exchange; a later claim of the same name is another
         claim.
@@ -98,11 +97,11 @@ class ClaimExchange:
         return self._admission.driver
 
     def begin(self, epoch: Epoch) -> None:
-        """Begin a term of the scheduler, with a new epoch for the accounts."""
+        """Begin a term of the scheduler; its messages to the accounts carry the new epoch."""
         self._epoch, self._began_at = epoch, asyncio.get_running_loop().time()
 
     def use_tree(self, tree: TenantTree, *, has_quotas: bool) -> None:
-        """Send another tree of tenants with the next exchange."""
+        """Use another tree of tenants; the accounts receive it before the next exchange."""
         self._tree = tree
         self._accounts_epoch = 0
         if self._has_quotas and not has_quotas:
@@ -111,7 +110,7 @@ class ClaimExchange:
         self._book.changed.set()
 
     async def run(self) -> None:
-        """Exchange with the accounts until cancelled, while tenants have quotas."""
+        """Exchange messages with the accounts until cancelled, while tenants have quotas."""
         accounts: Accounts | None = None
         while True:
             if not self._has_quotas:
@@ -159,7 +158,7 @@ class ClaimExchange:
             due.cancel()
 
     async def _exchange_once(self, accounts: Accounts) -> None:
-        """Exchange once with the accounts; an unanswered exchange is repeated unchanged."""
+        """Exchange messages with the accounts once; repeat an unanswered exchange unchanged."""
         while not self._accounts_epoch:
             tree = self._tree
             tenants = self._driver.settings.model_dump(mode="json")["tenants"]
@@ -185,7 +184,7 @@ class ClaimExchange:
         told = replace(told, accounts=self._accounts_epoch, asks=(*granted, *told.asks))
         answer = await accounts.exchange(told)
         if answer.epoch != self._accounts_epoch:
-            self._accounts_epoch = 0  # restarted accounts answered: nothing was booked
+            self._accounts_epoch = 0  # the accounts have restarted, and booked nothing
             return
         self._told = None
         self._last_accounts = answer.epoch
@@ -211,7 +210,7 @@ class ClaimExchange:
     async def _repeat_lost_ends(self, accounts: Accounts) -> bool:
         """Report again the usage of ended inferences that restarted accounts have lost.
 
-        Return whether they are the accounts that were configured.
+        Return False if the accounts have restarted since they were configured.
         """
         told = self._told
         if self._book.lately_told:
@@ -221,7 +220,7 @@ class ClaimExchange:
                 return False
             lost = self._book.lately_told.after(answer.began_with)
             if told is not None and told.number <= answer.began_with:
-                lost = []  # the ends that the accounts lack were never reported
+                lost = []  # the accounts have stored the last exchange that was sent
             if lost:
                 number = self._book.exchanges + 1 if told is None else told.number
                 self._book.exchanges += 1
@@ -244,7 +243,7 @@ class ClaimExchange:
         return True
 
     def _next_exchange(self, now: Seconds) -> Exchange:
-        """Return the next exchange: usage since the last exchange, and requested claims."""
+        """Return the next message to the accounts: recent usage, and requests for claims."""
         uses: list[Use] = []
         asks: list[Ask] = []
         self._asked = {}
@@ -290,7 +289,7 @@ class ClaimExchange:
         )
 
     def _claims_to_exchange(self, now: Seconds) -> list[Claim]:
-        """Return the claims that an exchange may have to report or request, in order."""
+        """Return the claims that the next message may have to report or request, in order."""
         if now >= self._all_due_at:
             self._all_due_at = now + _EVERY_S
             for name in self._book.unstored.overdue(now):
@@ -311,7 +310,7 @@ class ClaimExchange:
         return found
 
     def _drop_unclaimed_ends(self) -> None:
-        """Delete ends of inferences that have no claim while the accounts are unreachable."""
+        """Drop records of ended inferences without a claim, while the accounts are unreachable."""
         state = self._driver.core.state
         if state.ended:
             claimed = self._ended_claims()
@@ -338,7 +337,7 @@ class ClaimExchange:
         return {Unit.INFERENCES: 1.0}, not is_held
 
     def _requests_for(self, claim: Claim) -> Iterator[Ask]:
-        """Yield a claim's requests to the accounts: first, when exceeded, while deprioritised."""
+        """Yield a claim's request to the accounts if it is new, exceeded or deprioritised."""
         inference = self._driver.core.state.inferences.get(claim.request_id or "")
         more = (
             {}

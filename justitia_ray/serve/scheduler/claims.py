@@ -1,4 +1,4 @@
-"""Claims of a scheduler on its tenants' quotas, and interface to the accounts granting them."""
+"""Claims of a scheduler on its tenants' quotas, and the accounts' interface that grants them."""
 
 import asyncio
 import math
@@ -22,20 +22,18 @@ UNREACHABLE = LimitStanding("", "", 0, 0, 0)
 _MOST_REFUSED = 10_000
 _MOST_TOLD = 100_000
 _TOLD_KEPT_S: Seconds = 10.0
-"""Time for which ends of claims are repeated to restarted accounts (seconds): longer than the lag
-of a Redis replica that becomes master.
+"""Time for which an ended claim can be reported again to restarted accounts (seconds): longer than
+the lag of a Redis replica that becomes master.
 """
 _STORED_WITHIN_S: Seconds = 5.0
-"""Maximum time for which an ended claim waits until the scheduler has stored the claim's end
-(seconds).
-"""
+"""Maximum wait of an ended claim until the scheduler has stored that it ended (seconds)."""
 
 
 class Accounts(Protocol):
     """Interface of the accounts that keep the quotas of an application's tenants."""
 
     async def configure(self, tenants: Mapping[str, Any]) -> Epoch:
-        """Send the tree of tenants (`SchedulingConfig.tenants`); return the accounts' term.
+        """Send the tree of tenants (`SchedulingConfig.tenants`); return the accounts' epoch.
 
         Raises:
             AdmissionError: If the accounts are unreachable.
@@ -64,18 +62,18 @@ class Claim:
     """Inference that makes the claim; None for the claim of an application."""
     holds: Mapping[Unit, float] = field(default_factory=dict)
     told: Mapping[Unit, float] = field(default_factory=dict)
-    """Usage under the claim that was reported to the accounts."""
+    """Usage under the claim, as last reported to the accounts."""
     asks: bool = True
-    """Whether the next exchange with the accounts requests the claim."""
+    """Whether the next exchange with the accounts has to request the claim."""
     is_decided: bool = False
     refused: Decision | None = None
     """Refusal of the claim by the accounts; None while undecided or if granted."""
     waits: Decision | None = None
-    """Decision that the claim waits until running inferences end, because a quota has too little
-    left; None if the claim does not wait.
+    """Refusal for which the claim waits until running inferences end, because a quota has too
+    little left; None if the claim does not wait.
     """
     in_the_way: tuple[Decision, Seconds] | None = None
-    """Last refusal of one of the application's inferences, with its time, in the claim of an
+    """Last refusal of an inference of the application, with its time. Set only in the claim of an
     application; None once an inference is admitted again.
     """
     is_deprioritised: bool = False
@@ -91,13 +89,13 @@ class Claim:
 
     @property
     def is_untold(self) -> bool:
-        """Whether the claim was admitted without the accounts, which therefore do not know it."""
+        """Whether the claim was admitted while the accounts were unreachable and do not know it."""
         is_let_in = self.is_decided and self.refused is None
         claims = any(self.wants.values())
         return is_let_in and claims and not self.holds and not self.may_have_run
 
     def unused(self) -> dict[Unit, float]:
-        """Return the amounts that count as used if this scheduler has not admitted the claim."""
+        """Return the used amounts to report if this scheduler has not admitted the claim."""
         exact = (Unit.APPLICATIONS, Unit.INFERENCES)
         return {unit: 1.0 for unit in exact if self.may_have_run and unit in self.wants}
 
@@ -108,7 +106,7 @@ class Unopened:
 
     arrival: ApplicationArrived
     is_refused: bool
-    """Whether the application was refused; otherwise it waits for the accounts."""
+    """Whether the application was refused; otherwise the accounts have not decided yet."""
     node: ClientId | None
     """Node whose quota keeps the application from being opened; None: unknown."""
     comes_back_s: Seconds | None
@@ -119,7 +117,9 @@ class Unopened:
 
 
 _SOMETHING = 1.0
-"""Amount of a metered unit that a quota must have left for an application to be opened."""
+"""Amount of a metered unit (such as tokens) that a quota must have left for an application to be
+opened.
+"""
 
 
 def claim_of_application(
@@ -127,8 +127,9 @@ def claim_of_application(
 ) -> tuple[dict[Unit, float], dict[Unit, float]]:
     """Return the claim of an application that opens, and the amounts that quotas must have left.
 
-    It claims nothing of the units that its inferences claim, but checks whether a deprioritising
-    quota is exhausted. It is not opened if nothing of a metered unit is left.
+    The claim reserves none of the units that its inferences claim, but checks whether a
+    deprioritising quota is exhausted. The application is not opened if nothing of a metered unit is
+    left.
     """
     wants: dict[Unit, float] = {}
     for _, node in tree.nodes(tenant):
@@ -151,8 +152,8 @@ def claim_of_inference(
 ) -> tuple[dict[Unit, float], dict[Unit, float]]:
     """Return the claim of an inference: its maximum usage and its expected usage.
 
-    An inference that is expected to exceed a limit needs all of it; one that is certain to exceed
-    it is never admitted.
+    An inference that is expected to exceed a limit needs the whole limit; an inference that is
+    certain to exceed it is never admitted.
     """
     wants: dict[Unit, float] = {}
     needs: dict[Unit, float] = {}
@@ -169,7 +170,7 @@ def claim_of_inference(
             for output in (expected, max(reserved, expected))
         )
         if unit is Unit.COMPUTED_TOKENS:
-            least = float(item.least_output_tokens)  # the whole prompt may be cached
+            least = float(item.least_output_tokens)  # the whole prompt may be in the prefix cache
         limit = least_limit(tree, tenant, unit)
         needs[unit] = max(least, min(likely, limit))
         wants[unit] = max(held if limit < math.inf else likely, needs[unit])
@@ -202,7 +203,7 @@ def _metered_amount(
 ) -> float:
     """Return the amount of a metered unit that an inference with `output_tokens` uses.
 
-    Nothing of its prompt is assumed to be cached.
+    No prompt token is assumed to be in the prefix cache.
     """
     if unit in (Unit.TOKENS, Unit.COMPUTED_TOKENS):
         return float(of.prompt_tokens + output_tokens)
@@ -244,7 +245,7 @@ def used_by(inference: Inference) -> dict[Unit, float]:
 def outrun_by(
     inference: Inference, claim: Claim, prefill_cost: PrefillCost | None = None
 ) -> dict[Unit, float]:
-    """Return the expected total of each unit whose use has exceeded an inference's claim."""
+    """Return the expected total use in each unit in which an inference exceeds its claim."""
     used = used_by(inference)
     total = inference.output_tokens + inference.expected_remaining(inference.output_tokens)
     return {
@@ -255,10 +256,10 @@ def outrun_by(
 
 
 class EndedClaims:
-    """Ended claims whose end the scheduler has not stored yet.
+    """Ended claims that wait until the scheduler has stored that they ended.
 
-    A new scheduler without a record of the end would request the claim again, so the accounts must
-    still have it.
+    A new scheduler that has no record of the end would request the claim again, so the accounts
+    must keep the claim until then.
     """
 
     def __init__(self) -> None:
@@ -268,11 +269,11 @@ class EndedClaims:
         return len(self._ended)
 
     def add(self, use: Use, now: Seconds) -> None:
-        """Add a claim's end, with what the claim used."""
+        """Add an ended claim, with its usage."""
         self._ended[use.name] = (now, use)
 
     def uses(self) -> tuple[Use, ...]:
-        """Return the ends of all claims, as uses for the accounts."""
+        """Return the usage of all ended claims, to report to the accounts."""
         return tuple(use for _, use in self._ended.values())
 
     def names(self) -> tuple[ClaimName, ...]:
@@ -280,12 +281,12 @@ class EndedClaims:
         return tuple(self._ended)
 
     def pop(self, name: ClaimName) -> Use | None:
-        """Remove and return the end of a claim; None if it is unknown."""
+        """Remove an ended claim and return its usage; None if the claim is unknown."""
         ended = self._ended.pop(name, None)
         return None if ended is None else ended[1]
 
     def holds(self, use: Use) -> bool:
-        """Return whether exactly this end of a claim is contained."""
+        """Return whether exactly this report of an ended claim is contained."""
         return use.name in self._ended and self._ended[use.name][1] is use
 
     def overdue(self, now: Seconds) -> list[ClaimName]:
@@ -293,25 +294,25 @@ class EndedClaims:
         return [name for name, (at, _) in self._ended.items() if now - at > _STORED_WITHIN_S]
 
     def clear(self) -> None:
-        """Remove the ends of all claims."""
+        """Remove all ended claims."""
         self._ended.clear()
 
 
 @dataclass(slots=True)
 class _ReportedEnd:
-    """End of a claim, as it was reported to the accounts."""
+    """Ended claim, as it was reported to the accounts."""
 
     tenant: ClientId
     claimed: Amounts
-    """Amounts that were used within the claim."""
+    """Amounts that were used, in units that the claim covers."""
     use: Use
     number: int
-    """Number of the exchange that reports the claim's end."""
+    """Number of the exchange that reports that the claim ended."""
     at: Seconds
 
 
 class LatelyTold:
-    """Recently reported ends of claims, which restarted accounts may have lost.
+    """Recently reported ends of claims; restarted accounts may have lost the reports.
 
     That happens if the accounts died while their store was unreachable, or if the store lost its
     latest writes because a lagging replica became the master.
@@ -320,16 +321,18 @@ class LatelyTold:
     def __init__(self) -> None:
         self._ends = count()
         self._told: dict[int, _ReportedEnd] = {}
-        """Ends of claims in order; a name may be reused before its earlier end is stored."""
+        """Reports of ended claims, oldest first; a claim's name may be reused before its end is
+        stored.
+        """
         self._last: dict[ClaimName, int] = {}
-        """Position of the latest reported end of each claim, by the claim's name."""
+        """Number in `_told` of each claim's latest report, by the claim's name."""
 
     def __bool__(self) -> bool:
-        """Return whether any ends are contained."""
+        """Return whether any reports are contained."""
         return bool(self._told)
 
     def add(self, claim: Claim, use: Use, number: int, now: Seconds) -> None:
-        """Store the end of a claim and the number of its exchange, if anything was used."""
+        """Keep the report of an ended claim that used anything, with the number of its exchange."""
         units = claim.wants.keys() | claim.holds.keys()
         claimed = {unit: used for unit, used in use.used.items() if used and unit in units}
         if claimed:
@@ -337,18 +340,18 @@ class LatelyTold:
             if len(self._told) > _MOST_TOLD:
                 self._forget_end(next(iter(self._told)))
         else:
-            # a later report of this claim must not find an earlier end
+            # A later report of this claim must not find an earlier claim of the same name.
             self._last.pop(use.name, None)
 
     def note_over(self, use: Use, number: int, now: Seconds) -> None:
-        """Record which exchange reports that a claim with an earlier reported end is over."""
+        """Record the exchange that reports that a claim's reported end is now stored."""
         place = self._last.get(use.name)
         if place is not None:
             told = self._forget_end(place)
             self._put_last(_ReportedEnd(told.tenant, told.claimed, use, number, now))
 
     def note_stored(self, number: int, now: Seconds) -> None:
-        """Forget ends stored some time ago; all exchanges up to this number are stored."""
+        """Forget reports that the accounts stored some time ago, in exchanges up to this number."""
         while self._told:
             place, oldest = next(iter(self._told.items()))
             if oldest.number > number or now - oldest.at <= _TOLD_KEPT_S:
@@ -356,13 +359,14 @@ class LatelyTold:
             self._forget_end(place)
 
     def after(self, number: int) -> list[Use]:
-        """Return the ends of claims reported after an exchange, one per name."""
+        """Return the usage of claims whose end was reported after an exchange, once per name."""
         return list({told.use.name: told.use for told in self._merged_ends(number)}.values())
 
     def asks(self, number: int) -> tuple[Ask, ...]:
-        """Return requests that claim what was used by the ends that `after` returns.
+        """Return requests for claims as large as the usage that `after` returns.
 
-        If another tenant has reused a name since, its use is counted when the name changes hands.
+        If another tenant has reused a name since, the first tenant's usage is counted when the
+        second one claims.
         """
         return tuple(
             Ask(told.use.name, told.tenant, told.claimed, is_granted=True)
@@ -370,7 +374,7 @@ class LatelyTold:
         )
 
     def renumber(self, after: int, number: int) -> None:
-        """Assign a new exchange number to ends of claims reported after an exchange."""
+        """Assign a new exchange number to the reports that were sent after an exchange."""
         for told in self._ends_after(after):
             told.number = number
 
@@ -378,7 +382,7 @@ class LatelyTold:
         return [told for told in self._told.values() if told.number > number]
 
     def _merged_ends(self, number: int) -> list[_ReportedEnd]:
-        """Return the ends of claims reported after an exchange, merged by name and tenant."""
+        """Return the reports sent after an exchange, merged by claim name and tenant."""
         merged: list[_ReportedEnd] = []
         places: dict[ClaimName, int] = {}
         for told in self._ends_after(number):
@@ -403,7 +407,7 @@ class LatelyTold:
         return told
 
     def clear(self) -> None:
-        """Forget all reported ends."""
+        """Forget all reports of ended claims."""
         self._told.clear()
         self._last.clear()
 
@@ -411,12 +415,12 @@ class LatelyTold:
 def retold(
     told: Exchange, number: int, lost: Iterable[Use], live: Container[ClaimName]
 ) -> Exchange:
-    """Return an unanswered exchange, adapted to accounts that have lost ends of claims.
+    """Return an unanswered exchange, with the reports of ended claims that the accounts have lost.
 
     Args:
         told: The exchange.
         number: New number of the exchange.
-        lost: The ends, each with its total use.
+        lost: Lost reports, each with the claim's total usage.
         live: Names of requested claims that have not ended since.
     """
     ends = {use.name: use for use in lost}
@@ -430,7 +434,7 @@ def _sum_of_amounts(one: Amounts, other: Amounts) -> Amounts:
 
 
 def limit_of(decision: Decision) -> LimitStanding | None:
-    """Return the limit that refuses a claim; None if the accounts did not answer in time."""
+    """Return the limit that refuses a claim; None if the accounts have not decided in time."""
     return None if decision.refused_by is UNREACHABLE else decision.refused_by
 
 

@@ -1,8 +1,8 @@
 """A scheduler's clock, which stops while its process is stalled.
 
 A scheduler that was stopped for some seconds (a starved machine, a suspended container) finds
-passed deadlines and waiting calls when it resumes. It received no messages in that time, so the
-silence of other processes is not counted for it.
+expired deadlines and waiting calls when it resumes. It received no messages in that time, so the
+stall must not count as silence of other processes.
 """
 
 import asyncio
@@ -26,11 +26,11 @@ def elapsed() -> Seconds:
 
 
 class SteadyClock:
-    """Wall-clock time at the start of the process, plus the time for which it has run since.
+    """Wall-clock time at the start of the process, plus the time that the process has run since.
 
-    Later changes of the wall clock have no effect. Times are comparable across restarts except for
-    clock adjustments and stalls, and never go back, even across restarts, if each clock is given
-    the latest time that the one before it has recorded (`not_before`).
+    Later changes of the wall clock have no effect. Times of two runs are comparable, except for
+    clock adjustments and stalls. They never go back, even over restarts, if the clock is given the
+    latest time that the earlier process recorded (`not_before`).
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class SteadyClock:
         self._beat_at = monotonic()
         self._offset = wall() - self._beat_at
         self.stalled_s: Seconds = 0.0
-        """Total time of stalls so far (seconds), which the clock does not count."""
+        """Total time of stalls so far (seconds), which `now` leaves out."""
 
     def not_before(self, instant: Seconds) -> None:
-        """Set the clock forward to a recorded time, if the wall clock was set back since."""
+        """Set the clock forward to a recorded time, in case the wall clock was set back since."""
         self._offset += max(0.0, instant - self.now())
 
     def now(self) -> Seconds:

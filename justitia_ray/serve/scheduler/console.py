@@ -1,7 +1,7 @@
-"""The scheduler's side of the console: one snapshot a second while there are viewers, else none.
+"""Console snapshots of a scheduler: one a second while the console has viewers, else none.
 
-A look and its frames are shared by all viewers. They take at most a twentieth of the time: where
-one takes longer than 50 ms, the next comes later.
+All viewers share a snapshot and its encoded frames. These take at most a twentieth of the time:
+after a snapshot that took longer than 50 ms, the next one comes later.
 """
 
 import asyncio
@@ -25,17 +25,17 @@ from justitia_ray.units import ApplicationId, ClientId, Epoch, Seconds
 
 LINGER_S: Seconds = 120.0
 """Time without a console viewer after which the recording ends (seconds): a viewer that returns in
-time still has its past.
+time still sees the earlier events.
 """
 RETRY_S: Seconds = 15.0
-"""Retry-After of a request for a past that is not recorded yet (seconds)."""
+"""Retry-After of a request for the history while nothing is recorded yet (seconds)."""
 MOST_FRAMES = 64
-"""Maximum number of different frames of one moment, which differ by tenant and by what the reader
-has.
+"""Maximum number of different frames of one snapshot; they differ by tenant and by the reader's
+last frame.
 """
 _TIMES_ITS_COST = 20
 _EARLY_S: Seconds = 0.1
-"""Time by which a reader may request the next frame early (seconds)."""
+"""Time before a frame is due at which a reader may request it already (seconds)."""
 
 Told = tuple[Epoch, int, bytes]
 """Epoch and number of a console frame, and the frame as JSON."""
@@ -47,7 +47,7 @@ class SchedulerConsole:
     Args:
         term: Term of the scheduler.
         inspector: Views of the scheduler for its status.
-        stopwatch: Returns the CPU time by which the cost of a look is measured.
+        stopwatch: Returns the CPU time, to measure the cost of a snapshot.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class SchedulerConsole:
         self._sight: Sight | None = None
         self._next_look_at: Seconds = 0.0
         self._spent_s: Seconds = 0.0
-        """CPU time of the last status and its encoded frames (seconds)."""
+        """CPU time that the last snapshot and its encoded frames took (seconds)."""
         self._encoded: dict[tuple[ClientId | None, int | None], bytes] = {}
-        """Frames of the present moment as JSON, by tenant and by the last number that the reader
-        has.
+        """Frames of the last snapshot as JSON, by tenant and by the number of the reader's last
+        frame.
         """
         self._asked_at: Seconds = 0.0
         config = term.config
@@ -93,7 +93,7 @@ class SchedulerConsole:
             number: Number of that frame.
 
         Raises:
-            AdmissionError: If as many different frames as allowed are told.
+            AdmissionError: If `MOST_FRAMES` different frames of this snapshot exist already.
         """
         watch, sight = self._refresh_if_due()
         since = number if epoch == self._term.epoch else None
@@ -122,10 +122,10 @@ class SchedulerConsole:
         return None if timeline is None else msgspec.json.encode(timeline)
 
     def history(self, lasts_s: Seconds) -> bytes:
-        """Return the recorded past of the queue as JSON, a `History`, for a what-if estimate.
+        """Return the recorded history of the queue as JSON, a `History`, for a what-if estimate.
 
         Args:
-            lasts_s: Length of the past; at most since the recording began.
+            lasts_s: Length of the history (seconds); at most the time since the recording began.
 
         Raises:
             AdmissionError: If no application was recorded from its arrival on.
@@ -152,7 +152,7 @@ class SchedulerConsole:
     # --- internals
 
     def _recording(self) -> Watch:
-        """Return the recording of the core's events; begin to record if that is off."""
+        """Return the recording of the core's events; start one if there is none."""
         loop = asyncio.get_running_loop()
         self._asked_at = loop.time()
         if self._watch is None:
@@ -244,7 +244,7 @@ def _state_of(status: SchedulerStatus) -> tuple[str, str | None]:
 
 
 def shares_of(status: SchedulerStatus) -> tuple[ShareRow, ...]:
-    """Return the nodes of the tree of tenants with what is left of their quotas."""
+    """Return the nodes of the tree of tenants with what their quotas have left."""
     rows = {
         share.node: ShareRow(
             **{name: getattr(share, name) for name in NodeShare.__dataclass_fields__},

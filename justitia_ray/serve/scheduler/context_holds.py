@@ -2,10 +2,10 @@
 
 Each lease of an application that is expected to submit again is followed by a `HoldContext` with
 the time for which the working set counts the context. When the application ends, the replicas that
-got one receive a `ReleaseContexts`. Both wait for the next message that wakes the replica's pull:
-a hold travels with its lease, and a release is not urgent, because the hold ends by itself.
+got a hold receive a `ReleaseContexts`. Neither message wakes the replica's pull, and both wait for
+one that does: a hold travels with its lease, and a release is not urgent, because the hold expires.
 
-A new scheduler does not know the holds of its predecessor; these end by time.
+A new scheduler does not know the holds of its predecessor; these expire.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Drive a scheduler core: pass it events with their time, and carry out its actions."""
+"""Drive a scheduler core: pass events to it with their time, and carry out its actions."""
 
 import asyncio
 import logging
@@ -36,8 +36,8 @@ Observer = Callable[[ev.Event, Sequence[Action], Seconds], None]
 class CoreDriver:
     """A scheduler core with its settings, its clock, its timer, and the outboxes for its actions.
 
-    The core is synchronous, so every event is handled completely before the next. Before `begin` it
-    is empty.
+    The core is synchronous, so every event is handled completely before the next. The core is empty
+    before `begin`.
 
     Args:
         section: Timeouts and limits.
@@ -45,8 +45,9 @@ class CoreDriver:
         outboxes: Outboxes for the core's actions.
         model: Name of the scheduled model, for the log.
         metrics: Counts decisions; None: no metrics.
-        prefill_cost: Configured cost of computing prompts; None: nothing.
-        measures_prefill: Whether it is the one that the first replica measures.
+        prefill_cost: Configured cost of computing prompts; None: prompts cost nothing.
+        measures_prefill: Whether the first replica's measurement gives the cost of computing
+            prompts.
     """
 
     def __init__(
@@ -73,7 +74,8 @@ class CoreDriver:
         self._measures_prefill = measures_prefill
         self._clock = clock
         self.now = clock.now
-        """Function that returns the scheduler's current time, with which events are handled."""
+        """Function that returns the scheduler's current time; each event is handled with this time.
+        """
         self._timer: asyncio.TimerHandle | None = None
         """Timer for the core's next deadline, which may be set to an earlier time."""
         self._timer_at: Seconds = 0.0
@@ -84,7 +86,7 @@ class CoreDriver:
         self.observer: Observer | None = None
         """Observer of every event that the core handles; None without console viewers."""
         self.holds: ContextHolds | None = None
-        """Context holds of open applications; None: no replica supports context holds."""
+        """Context holds of open applications; None if no replica supports them."""
 
     def begin(self, stored: StoredState, epoch: Epoch) -> None:
         """Restore the last leader's saved state; start to recover if there was a last leader.
@@ -200,7 +202,7 @@ class CoreDriver:
         return True
 
     def begin_holds(self) -> None:
-        """Follow each lease by a hold of its context, for replicas that support context holds."""
+        """Post a hold of the context after each lease, for replicas that support context holds."""
         from justitia_ray.serve.scheduler.context_holds import ContextHolds
 
         self.holds = ContextHolds()

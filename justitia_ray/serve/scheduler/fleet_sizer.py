@@ -1,4 +1,4 @@
-"""Size the number of a model's replicas, for autoscalers and metrics."""
+"""Compute the wanted number of a model's replicas, for autoscalers and metrics."""
 
 import time
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from justitia_ray.scaling.sizing import Fleet, SizeDecision, Sizer, SizingRules
 from justitia_ray.units import Seconds
 
 _TIMES_ITS_COST = 20
-"""Maximum age of a decision on the number of replicas, as a multiple of the time to compute it."""
+"""Maximum age of a cached wanted number, as a multiple of the time to compute it."""
 _LEAST_AGE_S: Seconds = 0.2
 _ASKED_S: Seconds = 60.0
-"""Time without a request of the autoscaler after which its rules are dropped (seconds)."""
+"""Time without a request from the autoscaler after which its rules are dropped (seconds)."""
 
 
 class FleetSizer:
-    """Computes the wanted number of replicas on request, with the rules of the last autoscaler.
+    """Computes the wanted number of replicas, with the rules of the autoscaler that asked last.
 
     Args:
         section: Autoscaling settings, which an autoscaler may override; None: any number of
@@ -81,7 +81,7 @@ class FleetSizer:
         return self._last
 
     def facts(self, core: SchedulerCore, now: Seconds) -> ScalingFacts:
-        """Return the facts about the number of replicas for an inspection.
+        """Return the wanted number of replicas with its limits and reasons, for `justitia doctor`.
 
         Args:
             core: The core.

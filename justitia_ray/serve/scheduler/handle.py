@@ -28,12 +28,12 @@ from justitia_ray.units import Seconds
 logger = logging.getLogger("ray.serve")  # logger of the process that looks up the scheduler actor
 
 _MAX_CONCURRENCY = 100_000
-"""Maximum concurrent calls of the actor: long-polls count, and with Ray's default of 1,000 further
-calls would block forever.
+"""Maximum number of concurrent calls of the actor. Long polls count, so beyond Ray's default of
+1,000 further calls would block forever.
 """
 _RETRY_S: Seconds = 0.2
 _HAND_OVER_S: Seconds = 60.0
-"""Longest wait for an older scheduler's queue to empty (seconds); new calls are held back
+"""Longest wait until an older scheduler's queue is empty (seconds); new calls are held back
 meanwhile.
 """
 _EVERY_S: Seconds = 0.1
@@ -56,8 +56,8 @@ async def get_current_scheduler(config: AppConfig) -> ActorHandle:
 
     The old one saves its state and is killed; the new one loads it. A caller of an older version,
     such as a draining replica of the last deployment, uses the newer scheduler as it is. Draining
-    ingresses of the old release only use the old scheduler: while it has waiting inferences and
-    replicas to run them, it stays, at most for `_HAND_OVER_S`.
+    ingresses of the old release only use the old scheduler, which therefore stays while it has
+    waiting inferences and replicas to run them, at most for `_HAND_OVER_S`.
     """
     while True:
         scheduler = get_scheduler(config)
@@ -75,7 +75,7 @@ async def get_current_scheduler(config: AppConfig) -> ActorHandle:
 
 
 async def _hand_over(scheduler: ActorHandle) -> None:
-    """Wait until an older scheduler has no waiting inferences that its own replicas could run."""
+    """Wait until an older scheduler has no waiting inference that its own replicas could run."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _HAND_OVER_S
     while loop.time() < deadline:
@@ -105,7 +105,7 @@ class SchedulerLink:
         scheduler: Handle of the actor; its `link` returns once it leads.
         keyring: Receives the key of each scheduler that is found.
         dial: Opens a connection to an address and a process name.
-        on_offer: Called with the address of each scheduler that was connected; may be None.
+        on_offer: Called with the address of each scheduler after connecting to it; may be None.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class SchedulerLink:
         self._dial = dial
         self._link: Link | None = None
         self._offer: Offer | None = None
-        """Address of the scheduler, and the key, of the current connection."""
+        """Address and key of the scheduler that the current connection reaches."""
         self._is_superseded = False
         """Whether the connected scheduler has reported that another scheduler leads."""
         self._search: asyncio.Task[Link] | None = None
@@ -185,7 +185,7 @@ class SchedulerLink:
             log_event(logger, logging.WARNING, "scheduler.unreachable", reason=str(error))
 
     async def _find_offer(self) -> Offer:
-        """Request the scheduler's address from the actor repeatedly until an answer arrives.
+        """Ask the actor for the scheduler's address until it answers.
 
         Raises:
             ConnectionLost: If the actor has ended for good.

@@ -1,9 +1,8 @@
 """Read-only views of the scheduler for `/v1/status` and `/v1/examination`.
 
 A status contains counts; its cost grows only with the running inferences, so readiness probes may
-request it. A report lists everything with both sides of each relation, so that `justitia doctor`
-can compare it with the reports of ingresses and replicas; it iterates over the whole state, at most
-once a second.
+request it. A report lists every inference and lease, so that `justitia doctor` can compare it with
+the reports of ingresses and replicas. It walks through the whole state, at most once a second.
 """
 
 import time
@@ -47,7 +46,7 @@ _TIMES_ITS_COST = 20
 """Maximum age of a cached answer about all applications, as a multiple of the time to compute it.
 """
 _MAX_CHECKED = 20_000
-"""Maximum number of inferences with which an inspection checks the core's invariants, as the
+"""Maximum number of inferences up to which an inspection checks the core's invariants: the
 scheduler is blocked meanwhile.
 """
 
@@ -58,7 +57,7 @@ T = TypeVar("T")
 class _CachedWalk(Generic[T]):
     """Cached result of a walk over all applications, recomputed at most once a second.
 
-    If the walk takes long it is repeated less often, so that it takes a twentieth of the time.
+    A long walk is repeated less often, so that walks take at most a twentieth of the time.
     """
 
     def __init__(self, walk: Callable[[SchedulerCore], T]) -> None:
@@ -109,14 +108,14 @@ class SchedulerInspector:
         )
 
     def _wanted_size(self, core: SchedulerCore, now: Seconds) -> dict[str, Any] | None:
-        """Return the wanted number of replicas and the reason; None before replicas report."""
+        """Return the wanted number of replicas and the reason; None while replicas recover."""
         if core.recovery.holding:
             return None
         autoscaled = self._term.config.autoscaling is not None
         return self._term.fleet.decision(core, now).as_json() | {"autoscaled": autoscaled}
 
     def report(self) -> dict[str, Any]:
-        """Return a `SchedulerReport` as a dict, at most a second old."""
+        """Return a `SchedulerReport` as a dict, reusing a report of the last second."""
         now = self._term.driver.now()
         if self._last_report is None or now - self._last_report[0] >= 1.0:
             self._last_report = (now, _scheduler_report(self._term, now).model_dump(mode="json"))
@@ -163,7 +162,7 @@ def _scheduler_report(term: Term, now: Seconds) -> SchedulerReport:
             )
             for name, application in islice(state.applications.items(), MAX_ENTRIES)
             if name in accounts
-            and name in sessions  # an application without account or session is a broken rule
+            and name in sessions  # a missing account or session is reported as a broken rule
         },
         ended=tuple(islice(tables["ended"], MAX_ENTRIES)),
         inferences={
@@ -234,7 +233,7 @@ def _application_facts(
 
 
 def _tenant_clocks(fair_share: ServedShare) -> dict[ClientId, VirtualTime]:
-    """Return the virtual time V inside each tenant; empty unless shares are by tenant."""
+    """Return the virtual time V inside each tenant; empty unless `fairness` is `tenant`."""
     if not isinstance(fair_share, TenantShare):
         return {}
     leaves = fair_share.nodes.kept_leaves()

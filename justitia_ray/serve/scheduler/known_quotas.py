@@ -1,4 +1,4 @@
-"""Quotas in the accounts' last answer, for headers, reasons and metrics."""
+"""Quotas in the accounts' last answer, for headers of answers, reasons for waiting, and metrics."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -27,12 +27,12 @@ class KnownQuotas:
     def standings(self, tenant: ClientId, now: Seconds) -> tuple[LimitStanding, ...]:
         """Return the quotas that apply to a tenant, from the root of the tree down.
 
-        It is empty if no quota applies, or the accounts have not answered yet.
+        The result is empty if no quota applies, or the accounts have not answered yet.
         """
         return tuple(self._rejecting_limits(tenant, now))
 
     def in_the_way(self, tenant: ClientId, wants: Amounts, now: Seconds) -> LimitStanding | None:
-        """Return the scarcest limit that is too low for a claim; None if all have enough."""
+        """Return the scarcest quota with too little left for a claim; None if all have enough."""
         short = [
             standing
             for standing in self._rejecting_limits(tenant, now)

@@ -1,4 +1,4 @@
-"""A scheduler's term as leader: its epoch, its components, its callers, and its end."""
+"""A scheduler's term as leader: its epoch, its components, its callers, and how it stops."""
 
 import asyncio
 import logging
@@ -39,7 +39,8 @@ _SETTINGS_WITHIN_S: Seconds = 5.0
 notice the new term.
 """
 _ALIKE = 2.0
-"""Ratio of two measured costs of prefill above which they cannot be of the same kind of engine."""
+"""Ratio between two measured costs of prefill above which their engines must be of different kinds.
+"""
 _ADVICE = (
     "two deployments of one name and model on one Redis take the lead from each other: give one"
     " of them another name; to take it back here, end the other one, then run `justitia shutdown`"
@@ -48,7 +49,7 @@ _ADVICE = (
 
 
 class Term:
-    """Term of a scheduler as leader: serves calls only between becoming leader and its end.
+    """Term of a scheduler as leader: it serves calls until it is ended or another one leads.
 
     Args:
         config: The application's arguments.
@@ -57,8 +58,8 @@ class Term:
         revive_store: Called in a thread when the store fails, to restart an embedded server; None:
             there is none.
         clock: Clock of the scheduler; None: this machine's.
-        begin_again: Called with an epoch above which another scheduler has to become the leader in
-            place of this one; see `note_epoch`.
+        begin_again: Called with an epoch if a new term with a higher epoch has to replace this one;
+            see `note_epoch`.
         backend: Metrics library; None: no metrics.
         connect_accounts: Returns the interface to the accounts; None: over Ray.
     """
@@ -83,10 +84,12 @@ class Term:
         received since.
         """
         self.lost: str | None = None
-        """Name of the scheduler that leads instead, and advice; None while this scheduler leads."""
+        """Name of the scheduler that leads instead, and advice to the caller; None while this one
+        leads.
+        """
         self.succeeded = False
-        """Whether the new leader is another process of the same actor, started in place of this
-        process.
+        """Whether the new leader is another process of the same actor, which Ray started as a
+        replacement.
         """
         self.clock = clock = clock or SteadyClock()
         self._step_down = step_down
@@ -182,7 +185,7 @@ class Term:
     # --- callers
 
     async def admit_caller(self) -> Self:
-        """Wait until this scheduler leads; return the term.
+        """Wait until this scheduler leads; return its term.
 
         Raises:
             SchedulerSuperseded: If the lead was lost.
@@ -230,7 +233,7 @@ class Term:
         self.has_settings.set()
 
     def check_lead(self) -> None:
-        """Raise an error if this scheduler is no longer the leader.
+        """Raise `SchedulerSuperseded` if this scheduler no longer leads.
 
         Raises:
             SchedulerSuperseded: If another scheduler leads.
@@ -251,7 +254,7 @@ class Term:
         return messages
 
     def note_epoch(self, epoch: Epoch) -> None:
-        """Compare a caller's epoch with this scheduler's; look a higher epoch up in the store.
+        """Compare a caller's epoch with this scheduler's; check a higher epoch against the store.
 
         If the store does not have the higher epoch either, it was emptied or restored from a
         backup. Processes with that epoch ignore this scheduler, so a new term begins above it.
@@ -300,7 +303,7 @@ class Term:
         }
 
     def informed_core(self) -> SchedulerCore:
-        """Return the core, after updating why applications are held back outside the core."""
+        """Return the core, after updating why applications wait for the store or for a quota."""
         core = self.driver.core
         core.outlooks.held_by = held_by(self.admission.unstored(), self.gate.node_in_the_way)
         return core
@@ -308,7 +311,7 @@ class Term:
     # --- private helpers
 
     def _choose_entrance(self) -> None:
-        """Let submissions bypass the quota gate and write-through admission while these are off."""
+        """Let submissions bypass the quota gate and write-through admission while both are off."""
         if self.gate.has_quotas:
             self.admit = self.gate.admit_submission
         elif self._is_strict:
@@ -348,7 +351,7 @@ class Term:
                 )
                 self._begin_again(higher)
 
-        # Without settings, store none: the next leader must not restore defaults as settings.
+        # Without settings, store none: the next leader would take defaults for the users' settings.
         settings = self.driver.settings.model_dump() if self.has_settings.is_set() else None
         return Checkpoint(self.driver.core, self.epoch, settings, on_saved)
 

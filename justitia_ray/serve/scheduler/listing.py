@@ -1,4 +1,4 @@
-"""Applications as shown to callers: their own with outlooks, others as counts."""
+"""Applications as shown to callers: their own with outlooks, all others only as counts."""
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -38,8 +38,8 @@ def application_with_outlook(
         core: The core.
         application: The application.
         now: The core's current time.
-        quota_comes_back_s: Time until the quota that holds it back is expected to have enough; None
-            if there is none.
+        quota_comes_back_s: Time until the quota that holds the application back is expected to have
+            enough; None without such a quota.
     """
     name = application.application_id
     outlook = core.outlooks.ask([name], now=now)[name]
@@ -119,7 +119,7 @@ def listing(
 
 
 def _as_json(view: ApplicationView, outlook: Outlook, **more: Seconds | None) -> dict[str, Any]:
-    """Return an application with its outlook as JSON, with the fields of `more` added."""
+    """Return an application with its outlook as JSON, together with the fields of `more`."""
     return {**to_builtins(view), "outlook": {**to_builtins(outlook), **more}}
 
 

@@ -28,8 +28,8 @@ class Outbox(Mailbox[Any]):
     """Messages to one ingress or replica, and that process's newest waiting call.
 
     Args:
-        last: Numbers up to this one are not used for messages: a reader that was given up and
-            returns has read up to it in an earlier outbox, and would ignore lower numbers.
+        last: Messages get numbers above this one: a reader that was given up and returns has read
+            up to it in an earlier outbox, and would ignore lower numbers.
     """
 
     def __init__(self, last: int) -> None:
@@ -40,11 +40,11 @@ class Outbox(Mailbox[Any]):
         self.failure_id = ""
         """Id of the last handled failure of the replica's engine."""
         self._told: deque[tuple[int, EndsStored]] = deque()
-        """Messages about stored ends that the ingress may not have read, with their numbers."""
+        """Numbered `EndsStored` messages that the ingress may not have read yet."""
         self._ends: dict[ApplicationId, list[int]] = {}
-        """Numbers of unread messages about the end of each application."""
+        """Numbers of the unread messages that end each application."""
         self._ended: deque[tuple[int, ApplicationId]] = deque()
-        """Number and application of each message about an application's end, in order, including
+        """Number and application of each message that ends an application, in order, including
         withdrawn messages.
         """
         self._notified: asyncio.Event | None = None
@@ -59,9 +59,9 @@ class Outbox(Mailbox[Any]):
             self._ended.append((self.last, message.application_id))
 
     def acknowledged(self, ack: int) -> list[EndsStored]:
-        """Forget the ends of applications up to number `ack`, which the ingress has read.
+        """Forget the messages that end applications up to number `ack`, which the ingress has read.
 
-        Return the messages about stored ends that it has read, each once.
+        Return each `EndsStored` message that the ingress has read, once.
         """
         while self._ended and self._ended[0][0] <= ack:
             number, application_id = self._ended.popleft()
@@ -76,15 +76,15 @@ class Outbox(Mailbox[Any]):
         return read
 
     def withdraw_end(self, application_id: ApplicationId) -> None:
-        """Remove the unread messages about the end of an application."""
+        """Remove the unread messages that end an application."""
         for number in self._ends.pop(application_id, ()):
             self.withdraw(number)
 
     def accept_pull(self, pull: Pull, *, connected: bool = False) -> ReplicaPulled | None:
         """Return the report in a replica's pull; None if the pull is ignored.
 
-        A pull is ignored if a later one has overtaken it, or if it is the first of an unknown or
-        given-up replica and does not list the replica's leases.
+        A pull is ignored if a later pull has overtaken it, or if it is the first pull of an unknown
+        or given-up replica and does not list the replica's leases.
         """
         last = self.last_pull
         if pull.progress is None if last is None else pull.number <= last.number:
@@ -104,7 +104,7 @@ class Outbox(Mailbox[Any]):
         )
 
     def notify(self) -> None:
-        """End the wait of the process's call."""
+        """End the wait of the process's waiting call."""
         if self._notified is not None:
             self._notified.set()
 
@@ -131,8 +131,8 @@ class Outboxes:
     def __init__(self) -> None:
         self.ingresses: dict[IngressId, Outbox] = {}
         self.forgotten: set[IngressId] = set()
-        """Ids of ingresses given up because of their silence; if such an ingress calls again, the
-        answer reports it.
+        """Ids of ingresses that were given up because of their silence; if one calls again, the
+        answer says so.
         """
         self.replicas: dict[ReplicaId, Outbox] = {}
         self._to_notify: dict[int, Outbox] = {}
@@ -154,16 +154,17 @@ class Outboxes:
         return outbox
 
     def withdraw_end(self, ingress_id: IngressId, application_id: ApplicationId) -> None:
-        """Remove the unread end of an application whose id the ingress opens again.
+        """Remove the unread message that ends an application whose id the ingress opens again.
 
-        If the ingress read it after the answer to the opening, it would forget the new application.
+        If the ingress read the message after the answer to the opening, it would forget the new
+        application.
         """
         outbox = self.ingresses.get(ingress_id)
         if outbox is not None:
             outbox.withdraw_end(application_id)
 
     def notify_all(self) -> None:
-        """End the wait of all calls."""
+        """End the wait of all waiting calls."""
         for outbox in (*self.ingresses.values(), *self.replicas.values()):
             outbox.notify()
 
@@ -173,7 +174,7 @@ class Outboxes:
         Args:
             actions: Actions of the core, in order.
             state: State of the core, with its known ingresses and replicas.
-            quiet: Outbox that its caller reads at once, so its waiting call is not woken.
+            quiet: Outbox that its caller reads at once, so that outbox's waiting call is not woken.
         """
         for action in actions:
             if isinstance(action, Grant):

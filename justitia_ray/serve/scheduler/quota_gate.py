@@ -1,12 +1,12 @@
 """Quota gate: holds submissions back until the accounts have granted their claims on quotas.
 
 The gate stands before write-through admission, and does nothing if no quota is configured. An
-application claims itself when it is opened; each inference claims its maximum usage, by its
-`max_tokens`, of which it needs the expected part. Ended inferences and idle applications hold no
-claims on usage. The usage of an inference is reported once a second and at its end, when the rest
-of its claim is returned. An inference that would fit except for the unexpected part of other
-running claims waits for their ends, at most for `scheduler.quota_timeout_s`; later inferences of
-its application that fit overtake it.
+application that opens counts on quotas of applications; each inference claims its maximum usage, by
+its `max_tokens`, and must find the expected part of it left. Ended inferences and idle applications
+reserve no usage. The usage of an inference is reported once a second and at its end, when the
+unused part of its claim is returned. An inference that would fit except for the unexpected part of
+other running claims waits for their ends, at most for `scheduler.quota_timeout_s`; later inferences
+of its application that fit overtake it.
 
 Unreachable accounts grant nothing: granted inferences keep running, and submissions that wait for a
 rejecting quota are refused after `scheduler.quota_timeout_s`. Submissions that only shadow or
@@ -48,7 +48,9 @@ from justitia_ray.serve.scheduler.write_through import WriteThroughAdmission
 from justitia_ray.units import ApplicationId, ClientId, Epoch, RequestId, Seconds
 
 _GIVEN_UP_TOGETHER_S: Seconds = 0.1
-"""Claims of an application that time out within this time are decided together (seconds)."""
+"""Claims of an application whose wait ends within this time of each other are decided together
+(seconds).
+"""
 
 
 class QuotaGate:
@@ -87,7 +89,7 @@ class QuotaGate:
         self._resubmitted: list[ev.Resubmitted] = []
         """`Resubmitted` messages of ingresses that are delayed while submissions are held back."""
         self.refusals = 0
-        """Number of applications and inferences refused for a quota since the start."""
+        """Number of applications and inferences that a quota has refused since the start."""
 
     @property
     def _prefill_cost(self) -> PrefillCost | None:
@@ -125,7 +127,7 @@ class QuotaGate:
         self.exchange.use_tree(self._tree, has_quotas=self.has_quotas)
 
     def _claim_again(self) -> None:
-        """Add claims for all that an earlier scheduler, or this one without quotas, admitted."""
+        """Add claims for all that was admitted before this term or before quotas existed."""
         state = self._driver.core.state
         for application in state.applications.values():
             if units_of(self._tree, application.tenant):
@@ -171,7 +173,7 @@ class QuotaGate:
     # --- submissions
 
     def admit_submission(self, item: Submission, quiet: Outbox | None = None) -> None:
-        """Admit an item, or hold it back; `quiet` as for `CoreDriver.apply`."""
+        """Admit an item, or hold it back; `quiet` is passed to `CoreDriver.apply`."""
         if isinstance(item, ev.Resubmitted):
             self._resubmitted.append(item)
             self._note_resubmitted()
@@ -199,7 +201,7 @@ class QuotaGate:
             self._advance_held(name)
 
     async def decided(self, application_id: ApplicationId) -> Decision | Refusal | None:
-        """Wait until a held application is admitted or refused; None: it is admitted.
+        """Wait until a held application is admitted (None) or refused.
 
         A `Decision` is a quota's refusal, a `Refusal` any other.
         """
@@ -319,11 +321,11 @@ class QuotaGate:
         known = self.book.claims.get(name)
         if known is not None and self._is_of_earlier_run(known, item):
             if wants.keys().isdisjoint(METERED):
-                # The claim of the inference's earlier run has counted it.
+                # The claim of the inference's earlier run counts the inference already.
                 known.request_id = item.request_id
                 return None
             self.book.settle(known, self.exchange.used_of(known)[0], when_stored=True)
-            wants.pop(Unit.INFERENCES, None)  # counted with the earlier run
+            wants.pop(Unit.INFERENCES, None)  # the earlier run's claim counts the inference
             needs.pop(Unit.INFERENCES, None)
         elif known is not None:
             return None if known.is_decided else known
@@ -340,7 +342,7 @@ class QuotaGate:
         return self._make_claim(claim)
 
     def _is_of_earlier_run(self, claim: Claim, item: ev.InferenceSubmitted) -> bool:
-        """Return whether a claim belongs to an inference that has ended and is submitted again."""
+        """Return whether a claim is of an earlier run of an inference that is submitted again."""
         of = claim.request_id
         if of is None or of == item.request_id or not claim.is_decided or of in self._requests:
             return False
@@ -367,7 +369,7 @@ class QuotaGate:
         return claim
 
     def _give_up(self, claim: Claim) -> None:
-        """Decide a claim whose time is up without the accounts.
+        """Decide without the accounts on a claim whose time is up.
 
         Claims of the same application that expire at the same moment are decided with it.
         """
@@ -421,7 +423,7 @@ class QuotaGate:
         was_decided, claim.is_decided = claim.is_decided, True
         if not was_decided and self.book.is_live(claim):
             self.book.fresh[claim.name] = claim
-        # A claim that an earlier scheduler admitted, perhaps with smaller amounts, is not refused.
+        # A claim that an earlier scheduler admitted is not refused, even if it is larger now.
         if decision.holds and not was_decided:
             decision = replace(decision, refused_by=None)
         claim.refused = decision if decision.refused_by is not None else None
@@ -460,7 +462,7 @@ class QuotaGate:
     # --- held submissions
 
     def _advance_held(self, name: ApplicationId) -> None:
-        """Admit or refuse the held submissions of an application that have been decided.
+        """Admit or refuse the held submissions of an application whose claims are decided.
 
         Inferences may overtake waiting inferences; other submissions keep their order.
         """
@@ -472,7 +474,7 @@ class QuotaGate:
         while queue:
             item, claim = queue.popleft()
             if self._has_ended(item, claim):
-                claim = self._claim_of(item)  # the item opens a new application of the same id
+                claim = self._claim_of(item)  # the item opens a new application with the same id
             is_inference = isinstance(item, ev.InferenceSubmitted)
             is_next = not kept or (is_inference and passes)
             if not is_next or (claim is not None and not claim.is_decided):
@@ -497,7 +499,7 @@ class QuotaGate:
         self._delete_queue(name)
 
     def _delete_queue(self, name: ApplicationId, refusal: Refusal | None = None) -> None:
-        """Delete an application's empty queue; `refusal` is why it was not opened, quotas aside."""
+        """Delete an application's empty queue; `refusal` is a reason other than a quota."""
         self._queues.pop(name, None)
         opening = self._opening.pop(name, None)
         if opening is not None and not opening.done():
@@ -533,7 +535,7 @@ class QuotaGate:
         return is_arrival and not self.book.is_live(claim)
 
     def _note_admitted(self, item: Submission, claim: Claim | None) -> None:
-        """End the claim of an item that the core has refused, because the item did not run."""
+        """End the claim of an item that the core has refused, as the item will not run."""
         if claim is None:
             return
         state = self._driver.core.state
@@ -604,8 +606,8 @@ def _drop_repeated(
 ) -> bool:
     """Return whether an inference was submitted again while it is held back.
 
-    Its batch then arrived twice: an opening in the same batch, now last in the queue, is dropped,
-    because it was processed before.
+    Its batch then arrived twice. If the batch opens the application, that item is now last in the
+    queue and is dropped, because it was processed before.
     """
     if not isinstance(item, ev.InferenceSubmitted) or item.request_id not in requests:
         return False

@@ -64,16 +64,15 @@ class SchedulerService:
         kept_s = term.config.scheduler.application_idle_s
         self._ended = EndedByOwner(kept_s)
         self._ended_before = EndedByOwner(kept_s)
-        """Applications that their owners ended under an earlier scheduler, and whose ids may have
-        been opened again since.
+        """Applications that callers ended under an earlier scheduler, and whose ids may have been
+        opened again since.
         """
         self._reopening: set[ApplicationId] = set()
         """Stopped applications that have not ended yet, and whose ids callers want to reopen."""
         self.connected: Container[ReplicaId] = ()
         """Ids of the replicas that are connected; set by the service's owner."""
         self._sampled_at: Seconds = -math.inf
-        """Time of the last outlook that the scheduler computed for itself, to learn from its
-        accuracy."""
+        """Time of the last outlook that was computed only to measure the accuracy of outlooks."""
 
     # --- calls of ingresses
 
@@ -129,7 +128,7 @@ class SchedulerService:
         return known
 
     async def restore_ended(self, ended: list[tuple[ApplicationId, str, Seconds]]) -> None:
-        """Restore ends that an ingress made recently: a new scheduler has no record of them.
+        """Restore recent ends of applications from an ingress, as a new scheduler has no record.
 
         Args:
             ended: Id, reason, and seconds since the end.
@@ -158,7 +157,7 @@ class SchedulerService:
         return unopened_view(unopened, term.config.scheduler.quota_timeout_s)
 
     async def outlooks(self, application_ids: tuple[ApplicationId, ...]) -> dict[str, Any]:
-        """Return the outlooks of those applications that are live; see `listing`."""
+        """Return the outlooks of the live applications among the given ones; see `listing`."""
         term = await self.term.admit_caller()
         return outlooks(self.term.informed_core(), application_ids, term.driver.now())
 
@@ -214,7 +213,7 @@ class SchedulerService:
                 term.admit(self._with_count(item), outbox)
             else:
                 term.admit(item, outbox)
-        # After the items: a grant in this answer is no older than the ingress's heartbeat.
+        # After the items: the ingress's heartbeat is then no older than any grant in this answer.
         term.driver.apply(ev.IngressHeartbeat(ingress_id), outbox)
         return await self._ingress_mail(outbox, ack, self._applications_ahead(items))
 
@@ -273,12 +272,14 @@ class SchedulerService:
             return ReplicaMail(NOT_TAKEN)
         self.inspector.kv_meter.record_pull(pull, driver.now())
         if pull.prefill is not None and term.config.measures_prefill:
-            term.note_prefill(pull.replica_id, pull.prefill)  # before what it delivers
+            # Before the report, whose tokens get this cost
+            term.note_prefill(pull.replica_id, pull.prefill)
         if pull.capacity.holds_contexts and driver.holds is None:
             driver.begin_holds()
         is_news = pull.failure is not None and pull.failure.failure_id != outbox.failure_id
         if pull.failure is not None and is_news:
-            # Before the report, or inferences that ended with the engine would be leased again.
+            # Handled before the report, or inferences that ended with the engine would be leased
+            # again.
             outbox.failure_id = pull.failure.failure_id
             driver.apply(pull.failure)
         driver.apply(report)
@@ -296,10 +297,10 @@ class SchedulerService:
         )
 
     def replica_disconnected(self, replica_id: ReplicaId) -> None:
-        """End the waiting pull of a disconnected replica, so that it is granted nothing.
+        """End the waiting pull of a disconnected replica, so that the replica is granted nothing.
 
-        Its leases stay, because a lost connection does not mean a lost replica. But a replica
-        without another connection has to call in time.
+        Its leases stay, because a lost connection does not mean a lost replica. But a replica that
+        does not reconnect is lost if it does not call in time.
         """
         if replica_id not in self.connected:
             self.term.driver.apply(ev.ReplicaDisconnected(replica_id))
@@ -308,7 +309,7 @@ class SchedulerService:
             outbox.notify()
 
     async def replica_crashed(self, replica_id: ReplicaId) -> None:
-        """Mark the calls on a crashed replica as suspect; repeated notices have no effect."""
+        """Mark the calls on a crashed replica as possible causes; repeated notices do nothing."""
         term = await self.term.admit_caller()
         outbox = term.driver.outboxes.replicas.get(replica_id)
         if outbox is not None and outbox.failure_id != replica_id:
@@ -330,19 +331,19 @@ class SchedulerService:
         return self._directory.claim_session(tenant, session, own, parent, parents)
 
     async def find_conversation(self, tenant: str, names: tuple[Name, ...]) -> str | None:
-        """Return the application of the first known name of a conversation; see `Directory`."""
+        """Return the application of a conversation's first known name; see `Directory`."""
         await self.term.admit_caller()
         return self._directory.find_conversation(tenant, names)
 
     async def name_conversation(
         self, tenant: str, names: tuple[Name, ...], application_id: str
     ) -> None:
-        """Assign names of a conversation to its application; see `Directory`."""
+        """Record names of a conversation as names of its application; see `Directory`."""
         await self.term.admit_caller()
         self._directory.name_conversation(tenant, names, application_id)
 
     async def restore_names(self, tenant: str, names: tuple[tuple[Name, str], ...]) -> None:
-        """Restore names that an ingress assigned recently and that a new scheduler lacks."""
+        """Restore names that an ingress assigned to conversations and a new scheduler lacks."""
         await self.term.admit_caller()
         self._directory.restore_names(tenant, names)
 
@@ -375,7 +376,8 @@ class SchedulerService:
             for day in days
             if day in book.totals
         }
-        # Earlier days are complete in the last checkpoint: a new leader adds nothing to them.
+        # Earlier days are complete in the last checkpoint: even a new leader adds nothing to these
+        # days.
         saved_until = max(0.0, term.checkpointer.instant)
         return {"days": stored | known, "open_from": int(saved_until // DAY_S)}
 
@@ -417,8 +419,9 @@ class SchedulerService:
     def _reopen_application(self, application_id: ApplicationId) -> bool:
         """Allow new inferences under an application's id; return whether that is possible at once.
 
-        The rest of a stopped application has to end before another one claims its quota; that takes
-        longer while ingresses may still report ends of it from an earlier scheduler.
+        A stopped application has to end completely before another one with its id claims quota;
+        that takes longer while ingresses may still report inferences that ended under an earlier
+        scheduler.
         """
         driver, live = self.term.driver, self.term.driver.core.state.applications
         known = live.get(application_id)
@@ -433,7 +436,7 @@ class SchedulerService:
         return True
 
     def _sample_outlooks(self) -> None:
-        """Periodically let the core compute an outlook, to learn from its accuracy."""
+        """Periodically let the core compute an outlook, to measure the accuracy of outlooks."""
         now = self.term.driver.now()
         if now - self._sampled_at >= WALK_KEPT_S:
             self._sampled_at = now
@@ -441,7 +444,7 @@ class SchedulerService:
             loop.call_soon(self.term.driver.core.outlooks.sample, now)
 
     def _with_count(self, item: ev.InferenceSubmitted) -> ev.InferenceSubmitted:
-        """Return a resubmitted inference, with a mark if its end was counted before."""
+        """Return a resubmitted inference, marked if its end was counted before."""
         ends = self.term.driver.core.state.ends
         is_counted = item.is_counted is False and ends.is_counted(
             item.application_id, item.request_id

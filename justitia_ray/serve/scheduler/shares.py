@@ -1,4 +1,4 @@
-"""Shares of one model by node of the tree of tenants, for `/v1/status`."""
+"""Shares of one model, for each node of the tree of tenants, for `/v1/status`."""
 
 from justitia_ray.core import SchedulerCore
 from justitia_ray.core.clock.branch import Node
@@ -9,8 +9,8 @@ from justitia_ray.protocol.status import NodeShare
 from justitia_ray.units import ClientId
 
 MAX_NODES = 1_000
-"""Maximum number of nodes in the view of shares; those with most KV in use, then with most waiting,
-come first.
+"""Maximum number of nodes in the view of shares; nodes with most KV in use, then with most waiting
+inferences, come first.
 """
 
 
@@ -52,7 +52,7 @@ def _node_at(core: SchedulerCore, path: ClientId) -> tuple[Hierarchy, Node] | No
 
 
 def _weight_at(core: SchedulerCore, path: ClientId) -> float | None:
-    """Return the weight φ of a node of the tree; None if shares are not by tenant."""
+    """Return the weight φ of a node of the tree; None unless `fairness` is `tenant`."""
     found = _node_at(core, path)
     return None if found is None else found[1].weight
 

@@ -1,7 +1,7 @@
 """Parts of the scheduler's status (`protocol.status`), from the core, its store and the quotas.
 
-Readiness probes request the status, so its cost grows only with what runs and with the number of
-described applications.
+Readiness probes request the status, so its cost grows only with the running inferences and the
+number of described applications.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from justitia_ray.units import ClientId, ReplicaId, Seconds, Tokens
 
 
 class KvMeter:
-    """Integrals of KV usage over time, which only grow; readers use differences of readings."""
+    """Integrals of KV usage over time; the usage in a period is the difference of two readings."""
 
     def __init__(self) -> None:
         self._last: dict[ReplicaId, tuple[Seconds, Tokens, Tokens, int]] = {}
@@ -44,7 +44,7 @@ class KvMeter:
         self._preemptions = 0
 
     def record_pull(self, pull: Pull, now: Seconds) -> None:
-        """Record the KV usage in a replica's pull, which ends the previous reading at `now`."""
+        """Record the KV usage in a replica's pull, the usage reported before counts until `now`."""
         self._preemptions += pull.preemptions
         if pull.replica_id in self._last:
             at, used, capacity, preemptions = self._last[pull.replica_id]
@@ -147,7 +147,7 @@ def core_view(
 
 
 def prefill_cost_view(core: SchedulerCore) -> PrefillCostView | None:
-    """Return the cost of computing prompts that the scheduler uses; None: not used."""
+    """Return the scheduler's cost of computing prompts; None if prompts cost nothing."""
     state = core.state
     cost, measured = state.prefill_cost, state.measured_prefill
     if cost is None:
@@ -173,7 +173,7 @@ def quotas_view(
 
 def _quota_view(standing: NodeStanding) -> dict[str, Any]:
     view = asdict(standing)
-    del view["period_s"]  # `per` names the period
+    del view["period_s"]  # the field `per` names the period
     return view
 
 
@@ -202,7 +202,7 @@ def store_view(config: AppConfig, checkpointer: Checkpointer, core: SchedulerCor
     about = StoreView(kind=facts.kind, durability=config.store.durability, trouble=facts.trouble)
     if config.store.durability == "none":
         return about
-    # Usually only few applications have changed, but a failed save may leave all of them.
+    # Usually only few applications have changed, but after a failed save it may be all of them.
     changed = sum(name not in checkpointer.unsaved for name in core.state.changed)
     return replace(
         about,

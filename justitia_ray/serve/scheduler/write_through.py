@@ -2,10 +2,10 @@
 
 Normally a submission reaches the core at once; under `durability: strict` only after its
 application's tag is stored. Submissions to an unstored application are held back, in order, and
-passed to the core after a save that started after the application's arrival has succeeded. So no
-tag, grant or end of the application leaves the scheduler before. Other applications continue
-meanwhile, even while the store is unreachable; an application that waits too long for the store is
-refused and forgotten.
+passed to the core after a save that started after the application's arrival has succeeded. So
+before that no tag, grant or end of the application leaves the scheduler. Other applications
+continue meanwhile, even while the store is unreachable; an application that waits too long for the
+store is refused and forgotten.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ class WriteThroughAdmission:
         name, known = item.application_id, self.driver.core.state.applications
         was_open = name in known
         self.driver.apply(item, quiet)
-        if not was_open and name in known:  # the core has admitted it
+        if not was_open and name in known:  # the core has admitted the application
             loop = asyncio.get_running_loop()
             deadline = loop.call_later(self._timeout_s, self._expire_opening, name)
             self._waiting[name] = _WaitingApplication(deadline)
@@ -94,7 +94,7 @@ class WriteThroughAdmission:
             self.driver.apply(item)
 
     def close(self) -> None:
-        """Give up all waiting applications, because nothing will be stored any more."""
+        """Give up all waiting applications: nothing is stored after this call."""
         for name in self.unstored():
             self._release_held(name, stored=False)
 
@@ -115,7 +115,7 @@ class WriteThroughAdmission:
         return True
 
     def _expire_opening(self, name: ApplicationId) -> None:
-        """Refuse an application that was not stored in time, as if it had not been opened."""
+        """Refuse an application that was not stored in time, and forget it."""
         held = self._release_held(name, stored=False)
         cancelled = {i.request_id for i in held if isinstance(i, ev.InferenceCancelled)}
         refusals = [
