@@ -217,7 +217,7 @@ class Applications:
         """Settle the account of an application (rule 3), and report the tokens that it used."""
         outcome = _OUTCOMES.get(application.state, Outcome.EXPIRED)
         state, ledger, application_id = self._state, self._ledger, application.application_id
-        end_contexts(state.replicas, application)
+        end_contexts(state.replicas.values(), application_id)
         state.memory_releases += 1
         ledger.application_ended(application)
         if application.prefill_cost is not None and outcome is Outcome.FINISHED:

@@ -167,6 +167,9 @@ def caches_agree(core: SchedulerCore) -> Findings:
             held = holders[id(context)]
             yield held == context.leases > 0, (name,), f"held by {held}, told {context.leases}"
         yield not any(context.leases for context in idle), names, "an idle context is held"
+        for name, context in contexts.idle():
+            is_ended = name not in state.applications
+            yield not (context.is_live and is_ended), (name,), "has ended, and its context has not"
 
 
 def _beginnings_are_of_leases(

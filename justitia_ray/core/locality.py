@@ -8,13 +8,13 @@ uncached tokens times requests) with each token counted for the inferences that 
 the idle contexts that the start displaces, which are computed again later.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from justitia_ray.core.context_growth import ContextGrowth
 from justitia_ray.core.contexts import Context
 from justitia_ray.core.entities import Application, Inference, KnownReplica, Lease
 from justitia_ray.core.prefill import NO_REUSE
-from justitia_ray.units import ReplicaId, Seconds, Tokens
+from justitia_ray.units import ApplicationId, ReplicaId, Seconds, Tokens
 
 _CONTEXT_READ_WEIGHT = 1e-4
 """Weight of reading one context token in an iteration, in prompt tokens. The hardware gives 1e-3
@@ -90,11 +90,13 @@ def leave_context(
     replica.contexts.release(name, lease.context, left, room, lease.begun_with)
 
 
-def end_contexts(replicas: Mapping[ReplicaId, KnownReplica], application: Application) -> None:
-    """Mark the contexts of an ended application, which nothing continues."""
-    for name in application.replicas:
-        if name in replicas:
-            replicas[name].contexts.end(application.application_id)
+def end_contexts(replicas: Iterable[KnownReplica], application_id: ApplicationId) -> None:
+    """Mark the contexts of an ended application, which nothing continues. O(replicas).
+
+    Stopped and requeued inferences leave contexts on replicas that have finished none.
+    """
+    for replica in replicas:
+        replica.contexts.end(application_id)
 
 
 def recall_contexts(replica: KnownReplica, applications: Iterable[Application]) -> None:

@@ -303,6 +303,20 @@ def test_contexts_of_ended_applications_are_marked_as_ended() -> None:
     assert (3030, 2020) == (known.tokens, known.live_tokens)
 
 
+def test_context_of_a_stopped_inference_is_marked_as_ended() -> None:
+    """The replica has finished no inference of the application."""
+    driver = core_with_replica()
+    driver.submit("a1", prompt=1000)
+    report_first_token(driver, "a1", found=0)
+    last_word = ev.LeaseFinished(driver.lease_of("a1"), 1000, 1, None)
+    driver.handle(ev.ApplicationCancelled("a"))
+    driver.handle(ev.ReplicaReported("r0", (), (last_word,)))
+    known = driver.core.state.replicas["r0"].contexts
+
+    assert "a" not in driver.core.state.applications
+    assert (1001, 0) == (known.tokens, known.live_tokens)
+
+
 def test_replica_without_a_cache_stores_no_context() -> None:
     driver = core_with_replica(caches=False)
     driver.submit("a1", prompt=1000)
