@@ -21,7 +21,7 @@ from justitia_ray.units import (
 
 
 class Refusal(StrEnum):
-    """Why an inference will not run."""
+    """Reason for which the scheduler refuses an inference or an application."""
 
     UNKNOWN_APPLICATION = "unknown_application"
     APPLICATION_CLOSED = "application_closed"
@@ -113,16 +113,16 @@ class Lag:
     """How far the last start of an application was behind GPS, with the upper bound on this lag."""
 
     kv_token_time: KvTokenTime
-    """Lag in token·iterations: S(e) − S(f̄). While V has not reached the tag: S(e) − S(now), an
-    upper limit of the lag.
+    """Lag in token·iterations: all service S until the last start, less S when V reached the tag.
+    While V has not reached the tag: less S now, which is an upper limit of the lag.
     """
     seconds: Seconds
-    """Lag in seconds: the time between the two levels of S."""
+    """Lag in seconds: the time between the two moments at which S is read for `kv_token_time`."""
     bound_kv_token_time: KvTokenTime | None
     """Bound on the lag that the order guarantees (`lag.bound`), plus one report; None: no bound."""
     bound_s: Seconds | None
-    """Seconds in which `bound_kv_token_time` is served: measured up to the lag, and beyond the lag
-    at the mean rate since the application arrived. None: no bound, or no service yet.
+    """Seconds that the service of `bound_kv_token_time` takes: measured up to the lag, and for the
+    rest at the mean rate since the application arrived. None: no bound, or no service yet.
     """
 
 
@@ -147,7 +147,7 @@ class EndApplication:
     output_tokens: Tokens
     settlements: int
     prompt_tokens: Tokens = 0
-    """Prompt tokens of the application's inferences that had begun."""
+    """Prompt tokens of those inferences of the application whose computation had begun."""
     lag: Lag | None = None
     """Service by which the application's last start was behind fair sharing; None if no inference
     started, or this scheduler does not know it.
@@ -170,7 +170,10 @@ class ForgetApplication:
 
 @dataclass(frozen=True, slots=True)
 class EndsStored:
-    """Notify an ingress that ends of inferences are stored, and can be dropped."""
+    """Notify an ingress that records of ended inferences are stored.
+
+    The ingress can drop its copies.
+    """
 
     ingress_id: IngressId
     request_ids: tuple[RequestId, ...] = ()

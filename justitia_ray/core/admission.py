@@ -1,4 +1,4 @@
-"""Whether an inference fits a replica, now or later; decided by the queue, never by the policy.
+"""Decides whether an inference fits a replica, now or later. The queue asks, never the policy.
 
 Both rules apply to a replica that runs something; `dispatch` decides for an empty one.
 """
@@ -31,8 +31,8 @@ class Admission(ABC):
     ) -> Tokens:
         """Return the iterations until a replica has KV memory for an inference. O(n).
 
-        This is an upper estimate: something that it shares with a running lease may have ended by
-        then.
+        This is an upper estimate: a lease with which the inference shares a prompt may have ended
+        by then.
 
         Args:
             replica: The replica; only its capacity counts.
@@ -59,7 +59,7 @@ class PromptAdmission(Admission):
     def start(
         self, replica: KnownReplica, inference: Inference, forecast: Forecast, kv_tokens: Tokens
     ) -> Tokens:
-        """Return the iterations until the first end of a lease after which the prompt fits."""
+        """Return the iterations until the first lease ends after which the prompt fits."""
         prompt = _prompt_blocks(replica, inference, replica.footprint_alone)
         seats = replica.capacity.max_num_seqs
         waste = forecast.block_size - 1
@@ -78,9 +78,9 @@ class PeakAdmission(Admission):
     def fits(self, replica: KnownReplica, inference: Inference, kv_tokens: Tokens) -> bool:
         """Return whether the replica's leases and this inference never exceed the KV memory.
 
-        O(1) if the sums decide: all at their largest at once fit, or the prompt does not fit now.
-        Otherwise O(log n), after O(n) once per change of the replica's leases; after a grant only
-        if it would have fitted before.
+        O(1) if sums decide: the peaks of all leases fit even at the same time, or the prompt does
+        not fit now. Otherwise O(log n), after O(n) once per change of the replica's leases; after a
+        grant only if it would have fitted before.
         """
         leases, block = replica.leases, replica.capacity.block_size
         sequences = leases.sequences + inference.choices
@@ -105,11 +105,11 @@ class PeakAdmission(Admission):
     ) -> Tokens:
         """Return the first iteration from which the inference never makes the KV exceed the memory.
 
-        It may be before the next end of a lease: an inference that starts later has grown less at
-        each peak. At a peak H of the others in e iterations, prompt p + c·(e − t) of one started at
-        t must fit, if it runs at e. So each end forbids an interval of starts: from where its own
-        end, with the others growing towards that peak, would hold too much, to where it has grown
-        little enough. The intervals are in the order of the ends.
+        The iteration may be before the next lease ends, because an inference that starts later has
+        grown less at each peak. A peak H of the other leases is in e iterations, when one of them
+        ends. An inference started at t with a prompt of p tokens then holds p + c·(e − t), which
+        must fit beside H if the inference still runs. So each ending lease forbids an interval of
+        start times, and these intervals are in the order in which the leases end.
         """
         lease = replica.footprint_alone(inference)
         own, length = lease.held_tokens(forecast.block_size), lease.iterations

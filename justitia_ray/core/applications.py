@@ -33,7 +33,7 @@ class Applications:
         self.rejections = Rejections(state)
         self.resubmissions = Resubmissions(state)
         self.settled_since_report: dict[ApplicationId, None] = {}
-        """Applications that have settled since the last report of a replica."""
+        """Applications whose last inference has ended since the last report of a replica."""
 
     def arrive(self, event: ev.ApplicationArrived) -> None:
         """Open a new application (rule 6); if the application is known, record the ingress only.
@@ -104,7 +104,7 @@ class Applications:
         self._set_idle_deadline(application)
 
     def expire_return(self, application_id: ApplicationId) -> None:
-        """Settle or end a restored application if no inference of it was submitted again."""
+        """Settle or end a restored application if nothing was submitted again by its deadline."""
         application = self._state.applications.get(application_id)
         if application is None or not application.is_idle or application.state.is_settled:
             return
@@ -145,7 +145,7 @@ class Applications:
         self._state.changed[application.application_id] = None
 
     def resubmitted(self, ingress_id: IngressId) -> None:
-        """Stop awaiting an ingress that has resubmitted all its inferences, or is lost."""
+        """Stop awaiting an ingress that has resubmitted all its inferences, or that is lost."""
         for application in self.resubmissions.complete(ingress_id):
             self.end_if_over(application)
 
@@ -160,7 +160,7 @@ class Applications:
             self._ledger.reweigh(application)
 
     def deprioritise(self, event: ev.ApplicationDeprioritised) -> None:
-        """Move an application behind all applications within quota, or back among them."""
+        """Move an application behind all applications within quota, or back among these."""
         application = self._state.applications.get(event.application_id)
         if application is not None and application.is_deprioritised != event.is_deprioritised:
             self._ledger.deprioritise(application, is_so=event.is_deprioritised)
@@ -175,7 +175,7 @@ class Applications:
                 state.served[application.application_id] = None
 
     def become_busy(self, application: Application) -> None:
-        """End the tool gap of an application that submits: charge it again (rule 5)."""
+        """Charge an application again (rule 5), because its new inference ends the tool gap."""
         if application.idle_since is not None:
             if self._ledger.gate is not None:
                 self._ledger.gate.returned(application, self._state.now - application.idle_since)

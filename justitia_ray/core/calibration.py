@@ -1,15 +1,16 @@
 """Quantiles of an expected time, calibrated by the outcomes of earlier expectations.
 
 An expectation is a number of seconds; its outcome is recorded as a ratio to it. Ratios are stored
-in decaying life tables by the length of the expectation: the number of waits that lasted to each
-ratio, and that ended there. The quantiles of a new expectation are read from the nearest tables.
-p10 and p50 use the waits that have ended. p90 also uses the waits that still last, by their
-duration so far (Kaplan and Meier 1958): when a queue grows, only the short waits have ended yet.
+in decaying life tables, one for each range of expected times: the number of waits that lasted to
+each ratio, and the number that ended there. The quantiles of a new expectation are read from the
+nearest tables. p10 and p50 use the waits that have ended. p90 also uses the waits that still last,
+by their duration so far (Kaplan and Meier 1958): when a queue grows, only the short waits have
+ended yet.
 
 Loads change, and outcomes of long expectations are known late. So the levels at which the tables
-are read move with each miss, as soon as it occurs (adaptive conformal inference, Gibbs and Candès
-2021). Each length of p50 has levels of its own: a shared pair would be set by the many short waits,
-and too few of the long ones would be between p10 and p90.
+are read move with each outcome beyond p10 or p90, as soon as it occurs (adaptive conformal
+inference, Gibbs and Candès 2021). Each range of p50 has levels of its own: the many short waits
+would set a shared pair, and too few of the long waits would be between p10 and p90.
 """
 
 import heapq
@@ -27,14 +28,16 @@ LEAST_S: Seconds = 0.1
 _BIN_WIDTH = 0.25
 """Width of a bin of ratios, as a logarithm to base 2."""
 _LEAST_LOG = -4.0
-"""Logarithm to base 2 of the smallest distinguished ratio: the end of the first bin."""
+"""Logarithm to base 2 of the smallest distinguished ratio: upper limit of the first bin."""
 _BINS = 38
 _HORIZONS = 20
 """Number of life tables and of pairs of levels: there is a table for each doubling of the time,
 from `LEAST_S` on.
 """
 _TABLE_REACH = 2.0
-"""Number of doublings of the time beyond which a life table has no influence on an expectation."""
+"""Distance, in doublings of the expected time, beyond which a life table has no influence on an
+expectation.
+"""
 _HALF_LIFE = 100
 """Number of expectations of a life table after which the weight of an older expectation halves."""
 _RESCALED_AFTER = 40 * _HALF_LIFE
@@ -56,14 +59,13 @@ _LEVEL_GAIN = 0.04
 level moves by a ninth of this change in the other direction.
 """
 _COMPACT_ABOVE = 1_024
-"""Number of settled entries above which they are removed from the heap, if they are the majority.
-"""
+"""Number of settled entries in the heap above which they are removed, if they are the majority."""
 _LEAST_LEVEL, _MOST_LEVEL = 0.01, 0.35
-"""Range of the levels of p10 and p90, as fractions of outcomes beyond the quantile."""
+"""Range of the levels of p10 and p90. A level is the fraction of outcomes beyond the quantile."""
 
 
 HORIZONS: Mapping[str, Seconds] = {"10s": 10.0, "60s": 60.0, "600s": 600.0, "longer": math.inf}
-"""Ranges of the length of an expectation, by their upper ends."""
+"""Upper limits of the ranges into which expected times are divided."""
 
 
 class Fell(StrEnum):
@@ -115,7 +117,7 @@ class Said:
 
     @property
     def late_at(self) -> Seconds:
-        """Return the time from which the outcome is later than p90."""
+        """Return the time after which the outcome counts as later than p90."""
         return self.at + self.quantiles.p90
 
 
@@ -131,7 +133,7 @@ class _LifeTable:
         self.ended = [0.0] * _BINS
         self.expectations = 0
         self._weighs_one = 0
-        """Number of the expectation whose weight in the life table is 1."""
+        """Number of the expectation that has weight 1 in the life table; later ones weigh more."""
 
     def weight(self, number: int) -> float:
         """Return the weight of an expectation in this table."""
@@ -152,17 +154,20 @@ class _LifeTable:
 class Calibration:
     """Converts expectations into quantiles, and learns from their outcomes.
 
-    An expectation costs O(1), its outcome O(log n) for n open expectations, and each bin that a
-    wait reaches (at most 37) as much; the state is some 1,600 numbers.
+    An expectation costs O(1). Its outcome costs O(log n) for n open expectations, and so does each
+    bin that the wait reaches (at most 37). The state is some 1,600 numbers.
     """
 
     def __init__(self) -> None:
         self.fell: Counter[tuple[str, Fell]] = Counter()
-        """Number of outcomes by the length of their expectation (a band of `HORIZONS`); only grows.
+        """Number of outcomes below, between and above the quantiles, by the range of `HORIZONS`
+        that contains the expected time; only grows.
         """
         self._tables = [_LifeTable() for _ in range(_HORIZONS)]
         self._low, self._high = [_MISS_FRACTION] * _HORIZONS, [_MISS_FRACTION] * _HORIZONS
-        """Levels by the length of p50: fractions below p10, and above p90."""
+        """Fractions of outcomes below p10 and above p90 at which tables are read, by the range of
+        p50.
+        """
         self._due: list[tuple[Seconds, int, Said]] = []
         """Expectations by the time at which they reach the next bin, or are late."""
         self._pushes = count()
@@ -170,7 +175,7 @@ class Calibration:
         """Upper limit of the number of heap entries whose expectations have been settled."""
 
     def quantiles(self, expected_s: Seconds) -> Quantiles:
-        """Return p10, p50 and p90 for an expected time of this length, in seconds."""
+        """Return p10, p50 and p90, in seconds, of the time to an event expected after this time."""
         expected_s = max(expected_s, LEAST_S)
         lasted, ended = self._interpolated_counts(_doublings_of_time(expected_s))
         of_ended = _shares_by_bin(ended)
@@ -184,7 +189,10 @@ class Calibration:
         return Quantiles(min(p10, p50), p50, max(p90, p50))
 
     def say(self, expected_s: Seconds, now: Seconds) -> Said:
-        """Return a new expectation with its quantiles; `settle` or `forget` ends it."""
+        """Return a new expectation with its quantiles.
+
+        The caller ends it with `settle` or `forget`.
+        """
         expected_s = max(expected_s, LEAST_S)
         number = self._table_for(expected_s).add_expectation()
         said = Said(now, expected_s, self.quantiles(expected_s), number)
@@ -205,7 +213,7 @@ class Calibration:
         self.fell[_band_of(said.quantiles.p50), fell] += 1
 
     def forget(self, said: Said) -> None:
-        """Drop an expectation whose event will not happen, for a reason unrelated to its length."""
+        """Drop an expectation whose event will not occur, for a reason unrelated to its time."""
         self._count_outcome_above_p90(said)
         table = self._table_for(said.expected_s)
         for column in range(said.bin + 1):
@@ -245,13 +253,16 @@ class Calibration:
         return self._tables[round(_doublings_of_time(expected_s))]
 
     def _move_levels(self, levels: list[float], said: Said, *, is_miss: bool) -> None:
-        """Move the levels of p10 and p90 for expectations of a length, after an outcome."""
+        """Move the levels of p10 and p90 after an outcome, for the range of its expected time."""
         change = -_LEVEL_GAIN * (1 - _MISS_FRACTION) if is_miss else _LEVEL_GAIN * _MISS_FRACTION
         for row, share in _neighbouring_rows(_doublings_of_time(said.quantiles.p50)):
             levels[row] = min(max(levels[row] + share * change, _LEAST_LEVEL), _MOST_LEVEL)
 
     def _interpolated_counts(self, horizon: float) -> tuple[list[float], list[float]]:
-        """Return how many waits reached and ended in each bin, from tables near a length."""
+        """Return the weighted numbers of waits that reached each bin, and that ended there.
+
+        Both are interpolated between the tables nearest to the expected time.
+        """
         lasted, ended = [*_PRIOR_LASTED], [*_PRIOR_ENDED]
         for row, table in enumerate(self._tables):
             nearness = 1 - abs(row - horizon) / _TABLE_REACH
@@ -273,7 +284,7 @@ def _doublings_of_time(time_s: Seconds) -> float:
 
 
 def _neighbouring_rows(horizon: float) -> list[tuple[int, float]]:
-    """Return the two table rows next to a length, each with its share."""
+    """Return the two table rows nearest to an expected time, each with its weight."""
     below = int(horizon)
     share = horizon - below
     return [(below, 1 - share), (below + 1, share)] if below + 1 < _HORIZONS else [(below, 1.0)]
@@ -284,7 +295,7 @@ def _end_ratio(end_of_bin: float) -> float:
 
 
 def _shares_by_bin(ended: list[float]) -> list[float]:
-    """Return the share of ended waits in each bin."""
+    """Return for each bin the share of ended waits that ended there."""
     total = sum(ended)
     return [weight / total for weight in ended]
 

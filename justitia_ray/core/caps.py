@@ -1,4 +1,4 @@
-"""Caps of one application, by the tightest node of its tenant, and which of them are reached."""
+"""Caps on one application: the tightest over all nodes of its tenant, and which are reached."""
 
 from collections.abc import Iterator
 

@@ -4,22 +4,27 @@ from justitia_ray.core.least_squares import KEEP
 from justitia_ray.units import Tokens
 
 _MOST = 1.25
-"""Largest factor, so that one tenant's fast growing contexts take little room from the others."""
+"""Limit of the factor, so that a tenant's fast-growing contexts take little memory from other
+tenants.
+"""
 
 
 class ContextGrowth:
-    """Learns by which factor contexts grow in a turn, from turns that found theirs in the cache."""
+    """Learns the factor by which a turn lengthens a context, from turns with a cached context."""
 
     def __init__(self) -> None:
         self._before = 0.0
         self._after = 0.0
 
     def add(self, before: Tokens, after: Tokens) -> None:
-        """Record a turn: tokens of its context before its prompt, and after its answer."""
+        """Record a turn: tokens of its context before the prompt, and after the answer."""
         self._before = KEEP * self._before + before
         self._after = KEEP * self._after + after
 
     @property
     def factor(self) -> float:
-        """Mean length of a context after a turn over that before it, by tokens; 1 to 1.25."""
+        """Mean length of a context after a turn over that before the turn.
+
+        It is weighted by tokens, and limited to 1 to 1.25.
+        """
         return min(_MOST, max(1.0, self._after / self._before)) if self._before else 1.0

@@ -14,7 +14,7 @@ from justitia_ray.core.state import Counters
 from justitia_ray.units import ApplicationId, Tokens
 
 _FOUND = 0.5
-"""Smallest cached fraction of the prompts after a return with which the context counts as found."""
+"""Cached fraction of the prompts after a return from which on the context counts as found."""
 
 
 class ContextReturns:
@@ -29,12 +29,15 @@ class ContextReturns:
         self.open: dict[ApplicationId, tuple[Tokens, Tokens]] = {}
 
     def begin(self, application: Application) -> None:
-        """Record that an application returns while its context still counts."""
+        """Record that an application submits again while memory is still kept for its context."""
         before = application.prompt_tokens, application.cached_tokens
         self.open[application.application_id] = before
 
     def end(self, application: Application) -> None:
-        """Count the last return of an application, at its next return or at its end."""
+        """Count an application's last return as found or missed.
+
+        Called at its next return, or when the application ends.
+        """
         prompt, cached = self.open.pop(application.application_id)
         prompt = application.prompt_tokens - prompt
         if not prompt:

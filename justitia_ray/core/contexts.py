@@ -3,9 +3,9 @@
 A context is a prompt of an application that was computed there, with its answer. An application may
 have several: its sub-agents have their own, and a *branch* begins with a part of another one. A
 prompt continues the longest context of its application that is not longer than the prompt. Leases
-*hold* the context that they continue; without a lease it is idle. The engine evicts the blocks
-first that were freed first: the idle contexts still there are those used last, as many as fit into
-the memory that no lease has. An error here costs prefills and nothing else.
+*hold* the context that they continue; without a lease it is idle. The engine evicts blocks in the
+order in which they were freed. So the idle contexts in the cache are the last used ones, up to the
+memory that no lease has. A wrong assumption costs prefills and nothing else.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,7 +34,10 @@ PromptedT = TypeVar("PromptedT", bound=_Prompted)
 
 
 def longest_within(contexts: Iterable[PromptedT], prompt_tokens: Tokens) -> PromptedT | None:
-    """Return the longest context that a prompt may begin with, or None; of equal ones the last."""
+    """Return the longest context that a prompt may begin with, or None.
+
+    Of equally long contexts the last.
+    """
     longest = None
     for context in contexts:
         if context.prompt_tokens <= prompt_tokens and (
@@ -79,14 +82,16 @@ class Contexts:
 
     def __init__(self) -> None:
         self._idle: dict[Context, ApplicationId] = {}
-        """Idle contexts in the order of their last use."""
+        """Idle contexts, ordered by last use."""
         self._of: dict[ApplicationId, list[Context]] = {}
-        """Contexts of each application, held or idle, the last continued context at the end."""
+        """Contexts of each application, held or idle; the context that was continued last is at the
+        end.
+        """
         self._uses = 0
         self.tokens: Tokens = 0
         """Tokens of the idle contexts."""
         self.live_tokens: Tokens = 0
-        """Tokens of the idle contexts whose applications may submit more."""
+        """Tokens of the idle contexts whose applications may submit more inferences."""
 
     def __len__(self) -> int:
         return len(self._idle)
@@ -101,7 +106,10 @@ class Contexts:
             yield from ((name, context) for context in contexts if context.leases)
 
     def of(self, application_id: ApplicationId) -> Sequence[Context]:
-        """Return the contexts of an application, held and idle, the last continued one last."""
+        """Return the contexts of an application, held and idle.
+
+        The context continued last is at the end.
+        """
         return self._of.get(application_id, ())
 
     def continued_by(self, application_id: ApplicationId, prompt_tokens: Tokens) -> Context | None:
@@ -199,14 +207,14 @@ class Contexts:
             self.shrink(room)
 
     def forget(self, application_id: ApplicationId, context: Context) -> None:
-        """Remove a context that an engine did not find; leases that hold the context keep it."""
+        """Remove a context that the engine did not find; leases that hold the context keep it."""
         if context in self._idle:
             self._remove_idle_context(context)
         else:
             self._remove_from_application(application_id, context)
 
     def forget_before(self, context: Context) -> None:
-        """Remove the idle contexts that were used before a context that has been evicted."""
+        """Remove the idle contexts that were last used before a context that has been evicted."""
         while self._idle:
             oldest = next(iter(self._idle))
             if oldest.used >= context.used:
@@ -214,7 +222,7 @@ class Contexts:
             self._remove_idle_context(oldest)
 
     def end(self, application_id: ApplicationId) -> None:
-        """Mark the contexts of an ended application, which stay cached but are never continued."""
+        """Mark the contexts of an ended application: they stay cached but are never continued."""
         for context in self._of.get(application_id, ()):
             if context.is_live:
                 context.is_live = False
@@ -222,7 +230,10 @@ class Contexts:
                     self.live_tokens -= context.own_tokens
 
     def shrink(self, room: Tokens) -> None:
-        """Evict the least recently used idle contexts until the rest fits; shorten the last one."""
+        """Evict the least recently used idle contexts until the others fit.
+
+        The last of them is only shortened.
+        """
         while self._idle and self.tokens > room:
             context = next(iter(self._idle))
             evicted = min(context.own_tokens, self.tokens - max(0, room))
@@ -236,7 +247,7 @@ class Contexts:
     def displaced(self, continued: Context | None, wanted: Tokens, room: Tokens) -> Tokens:
         """Return the tokens of other live applications' contexts that a start would evict.
 
-        Contexts of ended applications are assumed to be evenly distributed among them.
+        Contexts of ended applications are assumed to be evenly distributed among the evicted ones.
 
         Args:
             continued: The context that the start continues, if any.
@@ -262,7 +273,10 @@ class Contexts:
         return application_id
 
     def _remove_idle_context(self, context: Context) -> None:
-        """Remove an idle context; tokens that it shares with a branch become the branch's."""
+        """Remove an idle context.
+
+        The tokens that it shares with a branch then count for the branch.
+        """
         application_id = self._hold_idle_context(context)
         self._remove_from_application(application_id, context)
         for branch in self._of.get(application_id, ()):

@@ -1,8 +1,8 @@
-"""A node of the tree of tenants that has children: GPS among them, driven by the node's own share.
+"""A tenant node with children: GPS divides the node's own share of service among the children.
 
 The parent's clock gives the node φ·dV, and the node's clock shares that among its children, leaves
 (`tenant`) or branches, in proportion to their weights. As in a leaf this is lazy: `look` updates
-the node to the parent's V before anything below it is changed.
+the node to the parent's V before a change below the node.
 
 A node has two times: V of its own clock, by which its children are compared, and V of the parent,
 by which it is compared with its siblings. While service flows one is a fixed function of the other.
@@ -30,7 +30,7 @@ repeatedly.
 
 
 class _ServiceCourse:
-    """Course of V during an amount of service: V and active weight between departures."""
+    """Course of virtual time V during an amount of service, as sections between departures."""
 
     __slots__ = ("_legs", "_start")
 
@@ -57,13 +57,13 @@ class _ServiceCourse:
 
 
 class BranchClock(VirtualClock):
-    """Clock of a branch of the tenant tree, which records the course of V during service."""
+    """Clock of a branch of the tenant tree, which records the course of its V during service."""
 
     def __init__(self, virtual_time: VirtualTime = 0) -> None:
         super().__init__(virtual_time)
         self._legs: list[tuple[VirtualTime, float]] = []
         self._found: dict[VirtualTime, KvTokenTime] = {}
-        """Cached service until V reaches a level, by level; cleared by each change."""
+        """Cached service until virtual time V reaches a level, by level; cleared by each change."""
 
     def serve_noting(self, amount: KvTokenTime) -> _ServiceCourse:
         """Serve an amount among the active sessions, and return the course of V meanwhile."""
@@ -143,13 +143,15 @@ class Branch:
         self.since = now
         self.clock = BranchClock(now if inner_time is None else inner_time)
         self.children: dict[ClientId, Node] = {}
-        """Children of this branch by the names of their sessions."""
+        """Children of this branch, by the names of their sessions in this branch's clock."""
         self.live = 0
         """Number of live applications below this branch."""
         self.stale: dict[ClientId, None] = {}
         """Children whose keys may have changed; emptied by the order that sorts them."""
         self._upcoming = LazyHeap()
-        """Children by V of this branch at which the next application of the child is finished."""
+        """Children, each with V of this branch at which the child's next application is
+        finished.
+        """
         self._looked_at = looked_at
 
     @property
@@ -163,7 +165,7 @@ class Branch:
         return self._parent_level_after(self.since, self.clock.until(level))
 
     def look(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
-        """Bring the branch up to date: spend the service received until the parent's V was `now`.
+        """Update this branch to V of the parent: spend the service received since the last update.
 
         Returns:
             The applications below that were finished in that time, with V of the parent.

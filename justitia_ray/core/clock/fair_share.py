@@ -16,9 +16,9 @@ that is above 0, and
    and what the submitted prompts are expected to cost; the difference is charged or refunded.
 
 Rules 1 and 3 are *settling*: a mispredicted giant keeps its place for at most twice its charge and
-its work in flight. Without rule 3 a served clock starves: service that GPS gave an application
-which never needed it would hold V back for all others. Rules 4 and 5 take the credit from
-applications that wait for their tools.
+its work in flight. Without rule 3 applications starve under a served clock: service that GPS gave
+to an application that never needed the service would hold V back for all others. Rules 4 and 5 take
+the credit from applications that wait for their tools.
 
 Invariant: Σ over active of w·(F − V) = Σ over not withdrawn of (chg − att).
 """
@@ -45,7 +45,7 @@ SESSION_FIELDS: Fields = {
 
 @dataclass(slots=True)
 class Account:
-    """Account of an application: its charge, and the service that it has attained."""
+    """Account of an application: the service charged to it, and the service attained."""
 
     weight: float
     sequence: int
@@ -78,7 +78,7 @@ class ServedShare:
         self._moved: dict[ApplicationId, None] | None = None
 
     def watch(self) -> dict[ApplicationId, None]:
-        """Return the set in which applications are recorded when their tag or charge changes.
+        """Return the set in which applications are recorded when their tags or charges change.
 
         The set contains all sessions at first; the reader empties it. There is one reader: a new
         one replaces it.
@@ -219,7 +219,10 @@ class ServedShare:
         self.reweigh(application_id, weight)
 
     def tag(self, application_id: ApplicationId) -> VirtualTime:
-        """Return the tag F; of a withdrawn application, F that a submission now would set."""
+        """Return the tag F of an application.
+
+        If it is withdrawn, the tag that a submission now would give it.
+        """
         account = self.accounts[application_id]
         finish = self.clock.session(application_id).finish
         if not account.withdrawn:
@@ -240,14 +243,17 @@ class ServedShare:
         return []
 
     def grow(self, tree: TenantTree) -> None:
-        """Use the weights of another tenant tree; has no effect here."""
+        """Apply the weights of a changed tenant tree; has no effect here."""
 
     def take_changed(self) -> list[ApplicationId]:
-        """Return the ended applications that GPS has dropped since the last call."""
+        """Return the ended applications whose sessions GPS has dropped since the last call."""
         return self.clock.take_forgotten()
 
     def sessions(self) -> dict[ApplicationId, GpsSession]:
-        """Return the GPS sessions of live applications and of ended ones still owed. O(N)."""
+        """Return the GPS sessions of live applications, and of ended ones still owed service.
+
+        Takes O(N).
+        """
         return self.clock.sessions()
 
     def session_record(self, application_id: ApplicationId) -> Record | None:
@@ -269,7 +275,7 @@ class ServedShare:
         """Restore the result of `clock_state`; called before `prepare_restore`.
 
         Raises:
-            ValueError: If it is not of that form.
+            ValueError: If the state has another form.
         """
 
     def end_restore(self) -> None:
@@ -281,14 +287,14 @@ class ServedShare:
         Call before `restore_session`.
 
         Raises:
-            ValueError: If it is not of that form.
+            ValueError: If the record has another form.
         """
 
     def restore_session(self, application_id: ApplicationId, record: Record, *, live: bool) -> None:
         """Restore an application's session; the caller restores the account of a live application.
 
         Raises:
-            ValueError: If the record is not one of `session_record`.
+            ValueError: If the record is not from `session_record`.
         """
         fields = read_fields(record, SESSION_FIELDS)
         self._record_changed(application_id)
@@ -337,7 +343,7 @@ class UnsettledShare(ServedShare):
         return []
 
     def withdraw(self, application_id: ApplicationId) -> None:
-        """Refund nothing to an idle application: service in a tool gap is not settled."""
+        """Refund nothing to an idle application: unserved charges are kept without settlement."""
 
     def expect(self, application_id: ApplicationId, remaining: KvTokenTime) -> bool:
         """Leave the charge unchanged: an underestimated application keeps its tag."""
@@ -368,7 +374,7 @@ class NominalShare(UnsettledShare):
         self._advanced_to = now if self._advanced_to is None else max(self._advanced_to, now)
 
     def set_rate(self, kv_tokens: int, now: Seconds) -> None:
-        """Serve at the rate of `kv_tokens` of KV memory from `now` on."""
+        """Move V at the rate of `kv_tokens` of KV memory from `now` on."""
         self.advance(now)
         self._rate = kv_tokens / self._iteration_s
 

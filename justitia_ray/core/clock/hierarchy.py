@@ -1,7 +1,7 @@
-"""The nodes of the tree of tenants: which exist, which is above which, and the clock of each level.
+"""The structure of the tenant tree: its nodes, their parents, and the clock of each level.
 
-Only the edges are here: the amounts that flow along them are in `tenant_share`, the keys that
-follow from both in `tree_keys`, the order of what waits in `policies/tree_order`.
+This module has only the edges of the tree. Charges and services are in `tenant_share`, the keys
+computed from both in `tree_keys`, the order of waiting applications in `policies/tree_order`.
 
 A node without children is a leaf (`tenant`), one with children a branch (`branch`). A tenant that
 has both applications and child tenants is a branch: its own applications are in a leaf `/.` among
@@ -135,7 +135,7 @@ class Hierarchy:
                     yield child
 
     def is_idle(self, node: Node) -> bool:
-        """Return whether the parent's clock owes a node nothing."""
+        """Return whether the clock above a node owes the node nothing."""
         return not self.clock_of(node).is_active(node.name)
 
     def is_kept(self, node: Node) -> bool:
@@ -164,7 +164,10 @@ class Hierarchy:
         return 1 if path == BEYOND else self.weights.branch_weight(described_by(path))
 
     def part_of(self, path: ClientId, amount: KvTokenTime) -> KvTokenTime:
-        """Return the part of an amount of service that a leaf receives now: φ/Φ at each level."""
+        """Return the part of an amount of service that a leaf receives now.
+
+        The part is the weight φ over the active weight Φ, multiplied over all levels.
+        """
         leaf: Node = self.leaves[path]
         for one in (leaf, *leaf.up):
             clock = self.clock_of(one)
@@ -183,7 +186,7 @@ class Hierarchy:
 
 
 def own_leaf(path: ClientId) -> ClientId:
-    """Return the name of the leaf of a branch's own applications; no tenant can have this name."""
+    """Return the name of the leaf for a branch's own applications; no tenant can have this name."""
     return f"{path}{SEPARATOR}."
 
 

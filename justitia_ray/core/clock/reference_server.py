@@ -1,4 +1,4 @@
-"""A tenant's share, spent on one application at a time (Fair Sojourn Protocol).
+"""Reference server: spends a tenant's share on one application at a time (Fair Sojourn Protocol).
 
 Friedman and Henderson (SIGMETRICS 2003): serve the job that processor sharing would finish first.
 Here the order is that of the tags of GPS inside the tenant (`tenant_share`), and the share is φ·dV,
@@ -7,8 +7,9 @@ known in advance, and does not change by service:
 
     finish_time(x) = V + R(≤ F_x)/φ,
 
-R(≤ F) the remaining work of applications whose tag is at most F, ties by arrival. Nothing is
-updated until an event other than service happens: V and R stay as they were at `since`.
+R(≤ F) is the remaining work of applications whose tag is at most F, with equal tags ordered by
+arrival. Nothing is updated until an event other than service happens: V and R stay as they were at
+`since`.
 """
 
 from hashlib import blake2b
@@ -44,11 +45,11 @@ class _Node:
 class PrefixSums:
     """Sorted amounts with prefix sums, under insertions and removals.
 
-    A Fenwick tree needs places that are known in advance; tags move. This is a treap whose nodes
-    store the sums of their subtrees. Its shape depends only on its content, not on its history,
-    because a node's rank is a hash of its arrival sequence. Two trees with the same amounts
-    therefore add them in the same order, and give the same float sums: keys after a restart equal
-    those before it. (Buckets would be faster at small sizes, but their rounding depends on
+    A Fenwick tree needs positions that are known in advance, but tags move. This is a treap whose
+    nodes store the sums of their subtrees. Its shape depends only on its content, not on its
+    history, because a node's rank is a hash of its arrival sequence. Two trees with the same
+    amounts therefore add them in the same order, and give the same float sums: keys after a restart
+    equal those before it. (Buckets would be faster at small sizes, but their rounding depends on
     history.) Every operation takes expected O(log N), whatever the tags are.
     """
 
@@ -63,7 +64,7 @@ class PrefixSums:
         return 0 if self._root is None else self._root.total
 
     def put(self, place: Place, amount: KvTokenTime) -> None:
-        """Set the remaining work of the application that has this place in the order."""
+        """Set the remaining work of the application with this sort key."""
         rank = (blake2b(place[1].to_bytes(8), digest_size=8).digest(), place)
         path: list[_Node] = []
         node = self._root
@@ -79,7 +80,7 @@ class PrefixSums:
         self._attach_subtree(node, place, path)
 
     def remove(self, place: Place) -> None:
-        """Remove the amount of the application at a place.
+        """Remove the amount of the application with this sort key.
 
         Raises:
             KeyError: If nothing is there.
@@ -94,7 +95,7 @@ class PrefixSums:
         self._attach_subtree(_join_subtrees(node.left, node.right), place, path)
 
     def up_to(self, place: Place) -> KvTokenTime:
-        """Return the sum of the amounts at a place and at all places before it."""
+        """Return the sum of the amounts at a sort key and at all smaller keys."""
         total: KvTokenTime = 0
         node = self._root
         while node is not None:
@@ -108,7 +109,7 @@ class PrefixSums:
         return total
 
     def first(self) -> tuple[Place, KvTokenTime] | None:
-        """Return the first place in the order of finish and the remaining work there, or None."""
+        """Return the smallest sort key and the remaining work there, or None."""
         node = self._root
         if node is None:
             return None
@@ -117,7 +118,7 @@ class PrefixSums:
         return node.place, node.amount
 
     def change_first(self, amount: KvTokenTime) -> None:
-        """Set the amount at the first place, which must exist."""
+        """Set the amount at the smallest sort key, which must exist."""
         path: list[_Node] = []
         node = self._root
         while node is not None:
@@ -128,7 +129,7 @@ class PrefixSums:
             above.sum_up()
 
     def _attach_subtree(self, node: _Node | None, place: Place, path: list[_Node]) -> None:
-        """Attach a subtree at the end of a path of nodes, and update the sums along the path."""
+        """Attach a subtree at the bottom of a path of nodes, and update the sums along the path."""
         if not path:
             self._root = node
         elif place < path[-1].place:
@@ -140,7 +141,7 @@ class PrefixSums:
 
 
 def _split_at(node: _Node | None, place: Place) -> tuple[_Node | None, _Node | None]:
-    """Return the subtree before a place and the subtree after it."""
+    """Split the tree at a sort key: return the subtree of smaller keys and the other subtree."""
     if node is None:
         return None, None
     if node.place < place:
@@ -169,14 +170,14 @@ class ReferenceServer:
 
     def __init__(self, since: VirtualTime, weight: float) -> None:
         self.since = since
-        """The root's V up to which the received service has been spent."""
+        """V of the root clock up to which the received service has been spent."""
         self.weight = weight
-        """The tenant's φ: work per unit of the root's V."""
+        """Weight φ of the tenant: work per unit of the root's V."""
         self._work = PrefixSums()
         self._owed: dict[ApplicationId, tuple[Place, KvTokenTime]] = {}
-        """Place in the order of finish and remaining work of each unfinished application."""
+        """Sort key and remaining work of each unfinished application."""
         self._finished: dict[ApplicationId, VirtualTime] = {}
-        """V at which applications without remaining work were finished."""
+        """V of the root clock at which applications without remaining work were finished."""
         self._just_finished: dict[ApplicationId, VirtualTime] = {}
 
     @property
@@ -189,15 +190,15 @@ class ReferenceServer:
         return self._owed[application_id][1] if application_id in self._owed else 0
 
     def share(self, now: VirtualTime, *, idle: bool) -> KvTokenTime:
-        """Return the service received from the root since `since`; infinite if `idle`."""
+        """Return the service received from the root since the last update; infinite if `idle`."""
         return inf if idle else self.weight * (now - self.since)
 
     def work_up_to(self, place: Place) -> KvTokenTime:
-        """Return R, the remaining work at a place and all places before it, at the last update."""
+        """Return R, the remaining work at a sort key and all smaller keys, at the last update."""
         return self._work.up_to(place)
 
     def finished(self, application_id: ApplicationId) -> VirtualTime | None:
-        """Return V at which an application was finished; None if it was unfinished."""
+        """Return V at which an application was finished; None if the application is unfinished."""
         return self._finished.get(application_id)
 
     def finish_time(self, application_id: ApplicationId) -> VirtualTime:
@@ -216,12 +217,12 @@ class ReferenceServer:
         return None if first is None else self.since + first[1] / self.weight
 
     def take_finished(self) -> list[tuple[ApplicationId, VirtualTime]]:
-        """Return the applications finished since the last call, with V at the end of each."""
+        """Return the applications finished since the last call, each with V at its finish."""
         finished, self._just_finished = self._just_finished, {}
         return list(finished.items())
 
     def advance(self, now: VirtualTime, share: KvTokenTime) -> list[ApplicationId]:
-        """Serve the share received until V is `now`; return the applications that were served."""
+        """Serve the share received until the root's V is `now`; return the served applications."""
         served = self._spend_in_order(share, at_once=False)
         self.since = now
         return served
@@ -239,10 +240,10 @@ class ReferenceServer:
     ) -> list[ApplicationId]:
         """Remove work of an application.
 
-        The part that was served already goes to others at once.
+        Work that was already served goes to other applications at once.
 
         Returns:
-            The applications that it was spent on.
+            The applications that received the work.
         """
         remaining = self.remaining(application_id)
         taken = min(amount, remaining)
@@ -255,12 +256,12 @@ class ReferenceServer:
         return self._spend_in_order(amount - taken, at_once=True)
 
     def move(self, application_id: ApplicationId, tag: VirtualTime) -> None:
-        """Change the tag of an application; a finished one is ignored."""
+        """Change the tag of an application; no effect on a finished application."""
         if application_id in self._owed:
             self.charge(application_id, tag, self._owed[application_id][0][1], 0)
 
     def transfer(self, source: ApplicationId, target: ApplicationId, amount: KvTokenTime) -> None:
-        """Move remaining work of an application to the place of an overtaken one.
+        """Transfer remaining work of an application to the position of the one it overtook.
 
         At most the remaining work of `source`; nothing if `target` has none. Applications between
         the two, and `target`, are finished later by that amount; nothing else changes.

@@ -1,4 +1,4 @@
-"""A tenant that is a leaf of the tree: its applications under GPS and its reference server.
+"""A leaf of the tenant tree: the GPS of its applications, and its reference server.
 
 GPS driven by the tenant's share gives each application its tag F_x, and the reference server spends
 that share on one application at a time, in order of F_x. The share comes from the parent
@@ -64,8 +64,8 @@ class Tenant:
         self._changed: dict[ApplicationId, None] = {}
         self._carrier: ApplicationId | None = None
         self.above: dict[ApplicationId, list[VirtualTime]] = {}
-        """For each application that the reference server has finished: V of each node above the
-        parent, up to the root, at the finish.
+        """V of each node above the parent, up to the root, at the time when the reference server
+        finished an application, by application.
         """
 
     def __contains__(self, application_id: ApplicationId) -> bool:
@@ -73,14 +73,14 @@ class Tenant:
 
     @property
     def carrier(self) -> ApplicationId | None:
-        """Return the application whose record contains the tenant's state, or None."""
+        """Return the application whose durable record contains the tenant's state, or None."""
         if self._carrier not in self._members:
             self._carrier = next(iter(self._members), None)
         return self._carrier
 
     @property
     def members(self) -> list[ApplicationId]:
-        """Return the applications that have a durable record."""
+        """Return the applications of this tenant that have a durable record."""
         return list(self._members)
 
     def owes(self, application_id: ApplicationId) -> bool:
@@ -94,11 +94,14 @@ class Tenant:
 
     @property
     def next_finish(self) -> VirtualTime | None:
-        """Return V of the parent at which the next application is finished; None without work."""
+        """Return V of the parent at which the next application is finished.
+
+        None without remaining work.
+        """
         return self.server.next_finish()
 
     def look(self, now: VirtualTime, *, idle: bool) -> list[Finished]:
-        """Bring the tenant up to date: spend the service received until the parent's V was `now`.
+        """Update the tenant to V of the parent: spend the service received since the last update.
 
         `idle`: the parent owes nothing more.
 
@@ -113,14 +116,14 @@ class Tenant:
         return self.take_finished()
 
     def take_finished(self) -> list[Finished]:
-        """Return the applications finished since the last call, with the parent's V at each end."""
+        """Return applications finished since the last call, each with the parent's V then."""
         finished = [Finished(self, name, at) for name, at in self.server.take_finished()]
         for one in finished:
             self.above[one.application_id] = []
         return finished
 
     def move_below(self, branch: Branch, name: ClientId) -> None:
-        """Make this tenant a child, named `name`, of the branch that takes its place."""
+        """Move this tenant below the branch that replaces it, under the name `name`."""
         self.name, self.parent, self.up = name, branch, (branch, *branch.up)
 
     def reweigh_all(self, weight: float) -> None:
@@ -151,7 +154,7 @@ class Tenant:
         self._note_served([application_id])
 
     def transfer(self, source: ApplicationId, target: ApplicationId, amount: KvTokenTime) -> None:
-        """Move work of an application to the place of another application that it has overtaken."""
+        """Transfer work of an application to the position of another that it has overtaken."""
         self.server.transfer(source, target, amount)
         self._note_served([source, target])
 
@@ -160,12 +163,12 @@ class Tenant:
         return max(self.gps.owed(application_id), self.server.remaining(application_id))
 
     def end(self, application_id: ApplicationId) -> None:
-        """Drop an application when neither GPS nor the reference server owes it anything."""
+        """Drop an ended application once neither GPS nor the reference server owes it service."""
         self.live.discard(application_id)
         self._note_served([application_id])
 
     def rename(self, application_id: ApplicationId, name: ApplicationId) -> None:
-        """Transfer the debt to an ended application to another id, at the same place."""
+        """Transfer what is owed to an ended application to another id with the same sort key."""
         session, remaining = self.gps.session(application_id), self.server.remaining(application_id)
         place = session.finish, session.weight, session.sequence
         self.gps.refund(application_id, self.gps.owed(application_id))
@@ -178,7 +181,7 @@ class Tenant:
     ) -> tuple[VirtualTime, VirtualTime]:
         """Return the tag and finish time after a charge that is made when the parent's V is `now`.
 
-        Nothing is updated, because a query must not change how later sums round. O(N log N).
+        No state is updated, because a query must not change how later sums round. O(N log N).
         """
         share = self.server.share(now, idle=idle)
         session = self.gps.session(application_id)

@@ -67,9 +67,9 @@ class TenantShare(ServedShare):
 
     `clock` is the root's clock.
 
-    A method costs O(log N), N the applications of one tenant, plus O(log N) for each application
-    that a reference server has finished since the last call for its sibling tenants, and O(n log n)
-    for each branch above it, n its active children.
+    A method costs O(log N), where N is the number of applications of one tenant, plus O(log N) for
+    each application that a reference server has finished since the last call for its sibling
+    tenants, and O(n log n) for each branch above it with n active children.
     """
 
     sets_apart = True
@@ -82,11 +82,11 @@ class TenantShare(ServedShare):
         self._branched: dict[ClientId, None] = {}
         self._changed: dict[ApplicationId, None] = {}
         self._tags: dict[ApplicationId, VirtualTime] = {}
-        """Cached keys of applications; cleared by each change."""
+        """Cached keys of applications; each change of the tree clears the cache."""
         self._restored: dict[ClientId, tuple[VirtualTime, int]] = {}
-        """Tag and sequence number of each branch that is being restored, by path."""
+        """Tag and sequence number of each branch during a restore, by path."""
         self._watched: dict[ClientId, dict[ApplicationId, None]] = {}
-        """For each watched tenant, the set in which changed applications are recorded."""
+        """Set in which an application is recorded when its key changes, for each watched tenant."""
 
     # --- recorded changes
 
@@ -110,12 +110,12 @@ class TenantShare(ServedShare):
         self._watched.clear()
 
     def take_rekeyed(self) -> list[ClientId]:
-        """Return the top nodes below which tags changed since the last call."""
+        """Return the top nodes with changed tags below them since the last call."""
         rekeyed, self._rekeyed = self._rekeyed, {}
         return list(rekeyed)
 
     def take_branched(self) -> list[ClientId]:
-        """Return the top nodes below which a leaf became a branch since the last call."""
+        """Return the top nodes with a leaf below them that became a branch since the last call."""
         branched, self._branched = self._branched, {}
         return list(branched)
 
@@ -168,7 +168,7 @@ class TenantShare(ServedShare):
         GPS gives it the service later, from the tenant's share.
         """
         tenant = self.nodes.leaf_of(application_id)
-        name = f"{tenant.path}|misses"  # no caller can use it
+        name = f"{tenant.path}|misses"  # no caller can use this name
         self.nodes.path_of[name] = tenant.path
         account = self.accounts[application_id]
         self._charge_application(name, Account(account.weight, account.sequence, amount), amount)
@@ -199,7 +199,7 @@ class TenantShare(ServedShare):
             self.withdraw(application_id)
 
     def transfer(self, source: ApplicationId, target: ApplicationId, amount: KvTokenTime) -> None:
-        """Move work of an application to the place of another, overtaken one of the same tenant.
+        """Transfer an application's work to the position of the one it overtook in its tenant.
 
         Only the places in the reference server change: tags inside the tenant, the total debt of
         each server, and keys of other tenants stay.
@@ -210,7 +210,7 @@ class TenantShare(ServedShare):
         self._note_changes(tenant)
 
     def grow(self, tree: TenantTree) -> None:
-        """Use the weights of another tenant tree; debts are kept."""
+        """Apply the weights of a changed tenant tree; what each node is owed is kept."""
         before, self.nodes.weights = self.nodes.weights, tree
         for branch in list(self.nodes.branches.values()):
             self._set_weight(branch, self.nodes.branch_weight(branch.path))
@@ -237,7 +237,10 @@ class TenantShare(ServedShare):
         return tag
 
     def tag_in_tenant(self, application_id: ApplicationId) -> VirtualTime:
-        """Return F_x, the tag inside the tenant; if withdrawn, as a submission now would set it."""
+        """Return the tag F_x inside the tenant.
+
+        Of a withdrawn application, the tag that a submission now would give it.
+        """
         if not self.accounts[application_id].withdrawn:
             return self.nodes.leaf_of(application_id).gps.session(application_id).finish
         return self.keys.after_resuming(application_id)[0]

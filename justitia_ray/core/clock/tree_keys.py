@@ -1,9 +1,9 @@
 """Keys in the tree of tenants: V of a node at which a reference server finishes an application.
 
-Keys are read only: nothing is updated for one, because a query must not change how later sums
-round. While service flows, V of a parent is a fixed function of V of a branch (`branch`), so that a
-key rises level by level from the leaf to the root. The keys of a finished application are past, and
-were stored when it was finished (`Tenant.above`).
+A query of a key updates no state, because a query must not change how later sums round. While
+service flows, V of a parent is a fixed function of V of a branch (`branch`), so that a key rises
+level by level from the leaf to the root. The keys of a finished application were stored when it was
+finished (`Tenant.above`).
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ class TreeKeys:
         return at
 
     def key_in(self, branch: Branch | None, application_id: ApplicationId) -> VirtualTime:
-        """Return V of a branch (None: the root) at which an application below it is finished."""
+        """Return V of a branch (None: of the root) at which an application below is finished."""
         return self.key(self._nodes.leaf_of(application_id), application_id, branch)
 
     def key_above(
@@ -62,7 +62,7 @@ class TreeKeys:
         return self._nodes.clock_of(top(self._nodes.leaves[path])).virtual_time
 
     def after_resuming(self, application_id: ApplicationId) -> tuple[VirtualTime, VirtualTime]:
-        """Return the tag and key that rule 5 would give an idle application, without a change."""
+        """Return the tag and key that rule 5 would give an idle application. Changes no state."""
         account = self._accounts[application_id]
         amount = account.charged - account.attained
         leaf = self._nodes.leaf_of(application_id)
@@ -102,7 +102,7 @@ def _service_until(
     child: Node,
     amount: KvTokenTime,
 ) -> KvTokenTime:
-    """Return the service by which V rises from `now` to `level` if a child is charged more."""
+    """Return the service during which V rises from `now` to `level` if a child is charged more."""
     tags = {name: (s.finish, s.weight) for name, s in clock.sessions().items() if s.active}
     owed: KvTokenTime = 0
     if child.name in clock:

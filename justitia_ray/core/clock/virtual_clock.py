@@ -25,7 +25,7 @@ class GpsSession:
     """Finish tag F: virtual time at which ideal fair sharing will have served the whole charge."""
     weight: float
     sequence: int
-    """Arrival sequence of the session, which orders sessions with equal tags."""
+    """Arrival sequence number of the session, which orders sessions with equal tags."""
     active: bool = False
     released: bool = False
     """Whether the application has ended: the session is dropped when GPS owes the application
@@ -55,7 +55,7 @@ class VirtualClock:
         return self._active_weight
 
     def start(self, virtual_time: VirtualTime) -> None:
-        """Start at V of an earlier clock.
+        """Set V to that of an earlier clock.
 
         Raises:
             ValueError: If the clock has sessions, whose tags are relative to its V.
@@ -71,7 +71,7 @@ class VirtualClock:
         """Return a session, for reading.
 
         Raises:
-            KeyError: If it is unknown, or has been dropped.
+            KeyError: If the session is unknown, or has been dropped.
         """
         return self._sessions[session_id]
 
@@ -84,7 +84,7 @@ class VirtualClock:
         """Return the service that GPS still owes a session, w·(F − V); 0 if it is inactive.
 
         Raises:
-            KeyError: If it is unknown, or has been dropped.
+            KeyError: If the session is unknown, or has been dropped.
         """
         session = self._sessions[session_id]
         return session.weight * max(0, session.finish - self._virtual_time)
@@ -100,7 +100,7 @@ class VirtualClock:
         )
 
     def after(self, amount: KvTokenTime) -> VirtualTime:
-        """Return V after `amount` more service, without changing V. O(N log N)."""
+        """Return virtual time V after `amount` more service, without changing V. O(N log N)."""
         virtual_time, weight = self._virtual_time, self._active_weight
         active = [session for session in self._sessions.values() if session.active]
         for session in sorted(active, key=lambda session: session.finish):
@@ -131,7 +131,7 @@ class VirtualClock:
         self._schedule_departure(session_id, session)
 
     def serve(self, amount: KvTokenTime) -> None:
-        """Share `amount` of service among the active sessions, from departure to departure."""
+        """Share `amount` of service among the active sessions, from one departure to the next."""
         while True:
             self._drop_outdated_departures()
             if not self._departures:
@@ -159,7 +159,7 @@ class VirtualClock:
         unserved = min(amount, ahead)
         if amount < ahead:
             session.finish -= unserved / session.weight
-        else:  # set V exactly, whatever the rounding of the line above
+        else:  # set V exactly, whatever the rounding of the previous line
             session.finish = min(session.finish, self._virtual_time)
         self._schedule_departure(session_id, session)
         self.serve(amount - unserved)
@@ -177,7 +177,7 @@ class VirtualClock:
         """Change the weight of a session; the service that GPS owes the session stays the same.
 
         Raises:
-            KeyError: If it is unknown, or has been dropped.
+            KeyError: If the session is unknown, or has been dropped.
         """
         session, owed = self._sessions[session_id], self.owed(session_id)
         if not session.active:
