@@ -1,9 +1,9 @@
-"""Granting: which waiting inferences start now, and the leases they get.
+"""Grants leases: selects the waiting inferences that start now.
 
-`placement` selects the replica of each, and decides which of them may overtake there.
+`placement` selects the replica of each inference, and decides which inferences may overtake there.
 
-An inference *avoids* the replicas that its ingress could not reach: it is neither leased to them
-nor in line for them, and others start there, those of its application first. Every two seconds the
+An inference *avoids* the replicas that its ingress could not reach: it neither starts nor waits
+there, and other inferences start there, those of its application first. Every two seconds the
 inference may use the avoided replicas again if no other replica could hold it.
 
 Inferences suspected of killing an engine avoid replicas, too (`suspects`).
@@ -28,17 +28,19 @@ from justitia_ray.core.suspects import Suspects
 from justitia_ray.units import ApplicationId, ClientId, LeaseId, ReplicaId, RequestId, Tokens
 
 _MAXIMUM_UNSCHEDULED = 16
-"""Maximum number of blocked applications that a dispatch scans past."""
+"""Maximum number of blocked applications that a dispatch passes over in its search."""
 
 
 class _GrantCandidates:
-    """Applications in the order of their grants, without applications of tiers at their share."""
+    """Applications in the order of their grants, without tiers that reached their share."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._left_out: dict[str, None] = {}
         self._others: list[tuple[tuple[Key, Key], ApplicationId, Application]] = []
-        """Applications of other tiers, by place; filled when the first tier is left out."""
+        """Applications of other tiers, by position in the order; filled when a tier is left out for
+        the first time.
+        """
         self.is_kept_to_some = False
         """Whether only some applications may be granted, because the first in order waits for
         contexts.
@@ -53,7 +55,7 @@ class _GrantCandidates:
             place, name, application = self._others[0]
             if name not in queue:
                 heapq.heappop(self._others)
-            elif place != (now := queue.place(application)):  # a grant has moved it
+            elif place != (now := queue.place(application)):  # a grant has changed its position
                 heapq.heapreplace(self._others, (now, name, application))
             else:
                 return application
@@ -102,18 +104,19 @@ class Leases:
         self.shares = KvShares(state.tenants, state.tiers)
         """Shares of the KV memory by node of the tree of tenants, and by tier."""
         self._blocked: tuple[Inference, int] | None = None
-        """First inference in order that fitted nowhere and that no other may overtake, with the
-        value of `State.headroom_changes` at that time. Every replica that pulled could hold the
-        inference, so the loss of another replica changes nothing for it.
+        """First inference in order when no replica had memory for it and no other inference could
+        overtake it, with `State.headroom_changes` at that time. Every replica that pulled could
+        hold the inference, so the loss of another replica changes nothing for it.
         """
 
     def grant_all(self) -> None:
         """Grant leases in order while the first inference fits a replica, or may be overtaken.
 
-        All others may overtake an inference at its application's share of the KV. A node of the
-        tree of tenants at its share, with everything below it, is left out until the next call; so
-        is a tier. `Placement.find` decides which inferences may overtake one that waits for memory.
-        An application that may run on no replica now is left out, without a limit on their number.
+        All other inferences may overtake an inference whose application has reached its share of
+        the KV memory. A tenant node that has reached its share is left out until the next call,
+        with everything below it; so is a tier. `Placement.find` decides which inferences may
+        overtake an inference that waits for memory. Applications that may run on no replica now are
+        left out, without a limit on their number.
         """
         if not self._state.asking:
             return
@@ -184,17 +187,18 @@ class Leases:
         """Return whether all waiting inferences avoid all replicas that pull. O(suspects)."""
         state, queue = self._state, self._ledger.queue
         waiting = {inference.application_id for inference in self._suspects.waiting()}
-        names = [name for name in waiting if name in queue]  # the others are suspended
+        names = [name for name in waiting if name in queue]  # the other inferences are suspended
         if len(queue) > len(names):
             return False
         asking = self.placement.asking_ids()
         return all(_application_avoids(state.applications[name], asking) for name in names)
 
     def stays_blocked(self, submitted: Inference) -> bool:
-        """Return whether a submission stays behind the first application, which fitted nowhere.
+        """Return whether a submission must wait behind the first application, which fits nowhere.
 
-        True only if no memory has become free since. Whether another application now comes before
-        the first is not checked: the dispatch after the next report does.
+        True only if no memory has become free since the first application was tried. Whether
+        another application now comes before the first is not checked: the dispatch after the next
+        report does.
         """
         applications = self._state.applications
         name = None if self._blocked is None else self._blocked[0].application_id
@@ -220,7 +224,7 @@ class Leases:
         return self.shares.tier_refuses(application.tier, tokens, self._state.kv_tokens())
 
     def _most_tokens(self, inference: Inference) -> Tokens:
-        """Return the most KV that an inference may add on any replica that pulls for work."""
+        """Return the most KV tokens that an inference may add on any replica that pulls."""
         most = inference.expected_footprint().full_tokens
         if not inference.shares:
             return most
@@ -230,14 +234,14 @@ class Leases:
     def _grant_one(self, application: Application, cap: float, line: Line) -> bool:
         """Grant an application's first inference that can start; return whether one could.
 
-        One that waits for the replica that holds its context is added to the line.
+        An inference that waits for the replica that holds its context is added to `line`.
 
-        A later inference can start only where those before it avoid the replica.
+        A later inference can start only on replicas that the inferences before it avoid.
 
         Args:
-            application: The first in order.
+            application: The first application in order.
             cap: Share of a replica's KV that it may hold.
-            line: The inferences before it in order that wait for memory.
+            line: The inferences before the application in order that wait for memory.
         """
         refused: dict[frozenset[ReplicaId], Inference] = {}
         first = application.waiting.first
@@ -323,7 +327,7 @@ class Leases:
     def expire(self, lease_id: LeaseId) -> Inference | None:
         """Abort a lease whose payload never arrived.
 
-        Return the inference, or None if it arrived.
+        Return the inference, or None if the payload arrived.
 
         A replica that is connected and silent may have the payload: the lease is checked again
         later.

@@ -1,14 +1,16 @@
-"""Limits by tenant: how fast each frees places, and a retry time for each caller that it refuses.
+"""Retry times for callers that a limit on open applications or inferences refuses, by tenant.
 
 Callers that all receive the same retry time return together, and all but the first few are refused
-again. So each gets a slot of its own: the time by which the places of all callers with earlier
-slots, and one more, are expected to be free. A tenant beyond its own share of a limit waits for
-departures of its own; if the whole limit is used up, free places go to the waiting tenants in turn,
-so that no tenant waits longer because another one retries again and again.
+again. So each refused caller gets a retry time of its own, its *slot*: the time by which one place
+under the limit is expected to be free for this caller, and one for each caller with an earlier
+slot. A tenant beyond its own share of a limit waits for departures of its own applications or
+inferences. If the whole limit is used up, free places go to the waiting tenants in turn, so that no
+tenant waits longer because another tenant retries again and again.
 
-From its slot until the caller should have returned, a place is reserved for it: new callers would
-take the places of callers that waited as instructed. A caller states whether it retries; a false
-statement takes a place of its own tenant, and a caller that states nothing may have any free place.
+From the slot until the caller should have returned, a place is reserved for the caller: otherwise
+new callers would take the places of callers that waited as instructed. A caller states whether its
+call is a retry. A false statement takes a place of the caller's own tenant, and a caller that
+states nothing may have any free place.
 
 Slots without reserved places estimate the time equally well: the median caller waits 0.06 to 0.14
 of the needed wait too long or too short, with reserved places 0.07 to 0.10. But while new callers
@@ -16,7 +18,8 @@ arrive, 48 to 65 % of the callers are admitted at their first retry, with reserv
 % (the bursts of `tests/unit/core/test_drain.py`, two seeds each). The shortfall divided by the
 rate, the same for all, admits 0 to 32 %.
 
-Nothing here is stored: a new scheduler starts with the default rate, until it has seen departures.
+No retry time or rate is stored: a new scheduler starts with the default rate, until it has seen
+departures.
 """
 
 import heapq
@@ -27,12 +30,12 @@ from justitia_ray.core.tenants import SEPARATOR
 from justitia_ray.units import ClientId, Seconds
 
 HORIZON_S: Seconds = 120.0
-"""Longest time in seconds until a slot. No later slot is assigned, because OpenAI's client would
-give up before the slot.
+"""Longest time in seconds until the slot of a refused caller. No later slot is assigned, because
+OpenAI's client would give up before it.
 """
 DEFAULT_RATE = 1.0
-"""Departures per second that are assumed before any departure; the assumption counts as one
-departure, and less with each observed departure.
+"""Departures per second that are assumed before any departure. The assumption counts as one
+departure at first, and less with each observed departure.
 """
 _MEMORY_S: Seconds = 30.0
 """Time constant of the decay of observed departures, while anything can depart."""
@@ -42,31 +45,34 @@ case of four. At the first refusal older departures are reduced to this number, 
 observed under less load is only a guess.
 """
 _USUAL_GAPS = 4.0
-"""Mean gaps between departures that may pass without a departure before the estimated rate falls.
+"""Number of mean gaps between departures that may pass without a departure before the estimated
+rate falls.
 """
 _SLOT_DEVIATIONS = 0.3
-"""Standard deviations of a Poisson count added to the time of a slot, because departures are
+"""Standard deviations of a Poisson count that are added to a slot's time, because departures are
 uneven.
 """
 _RETRY_SLOT_DEVIATIONS = 1.5
-"""Standard deviations added to the slot of a caller whose retry found no place. Clients retry
+"""Standard deviations added to the slot of a caller whose retry was refused, too. Clients retry
 twice, and in nine of ten cases a place is free by then.
 """
 _SLOT_TIME_FACTOR = 1.04
-"""Factor on a slot's time, so that callers that the jitter brings early find a free place."""
+"""Factor on a slot's time, so that callers that return early by the jitter find a free place."""
 _LATE_FRACTION = 0.1
-"""Fraction of the caller's wait by which the caller may return after its slot: answers spread
-callers by as much.
+"""Share of a caller's wait by which the caller may return after its slot and still find its place:
+answers spread the return times of callers by this share.
 """
 _LATE_S: Seconds = 1.0
-"""Additional time in seconds by which a caller may return after its slot."""
+"""Additional time in seconds by which a caller may return after its slot and still find its
+place.
+"""
 _MAXIMUM_TENANTS = 1_024
 _MAXIMUM_SLOTS = 16_384
-"""Maximum number of a tenant's slots that are not due: at 130 slots per second they reach the
+"""Maximum number of a tenant's slots in the future: at 130 slots per second they reach the
 horizon.
 """
 _MAXIMUM_PLACES_PER_FREE = 4
-"""Multiple of the free places that a tenant's places may reach (`TenantQuota`)."""
+"""Multiple of the free places under a limit that one tenant may use (`TenantQuota`)."""
 _OTHER = "\0other"
 """Tenant name for departures and slots when the table is full; no tenant can have this name."""
 
@@ -78,7 +84,9 @@ class Departures:
         self._count = 0.0
         self._exposure_s = 0.0
         self._since: Seconds | None = None
-        """Time of the last departure that left something; None: nothing is known to be left."""
+        """Time of the last departure that left applications or inferences behind; None: none are
+        known to be left.
+        """
 
     def depart(self, now: Seconds, left: int) -> None:
         """Count a departure after which `left` applications or inferences remain."""
@@ -107,7 +115,10 @@ class Departures:
 
 
 class Places(NamedTuple):
-    """Places reserved for returning callers, as they affect the calls of one tenant."""
+    """Places reserved for returning callers, as they affect the calls of one tenant.
+
+    A place is room for one application or inference under the limit.
+    """
 
     own: int = 0
     """Places reserved for the tenant's own callers whose slots are due."""
@@ -120,19 +131,21 @@ class Places(NamedTuple):
 class _ReturnSlot(NamedTuple):
     due_at: Seconds
     until: Seconds
-    """Time until which a place stays reserved for a caller after the slot is due."""
+    """Time until which a place stays reserved for the caller of the slot."""
     is_whole: bool
 
 
 class _TenantDepartures:
-    """Departures of a tenant, its slots that are not due, and the places reserved for due slots."""
+    """Departures of a tenant, its slots in the future, and places reserved for its due slots."""
 
     def __init__(self, name: ClientId) -> None:
         self.name = name
         self.departures = Departures()
         self.slots: list[_ReturnSlot] = []
         self.kept: list[tuple[Seconds, bool]] = []
-        """Expiry of each reserved place, and whether the place is one of the whole limit."""
+        """For each reserved place: time at which the reservation expires, and whether the whole
+        limit was used up when the slot was assigned.
+        """
         self.kept_of_whole = 0
 
     def advance(self, now: Seconds) -> None:
@@ -159,11 +172,11 @@ class Drain:
         self._all = Departures()
         self._tenants: dict[ClientId, _TenantDepartures] = {}
         self._sharing_until: dict[ClientId, Seconds] = {}
-        """Time of the last slot of each tenant that waits for places of the whole limit."""
+        """Time of the last slot of each tenant whose callers wait for departures of all tenants."""
         self._changes: list[tuple[Seconds, ClientId]] = []
-        """Times at which a tenant's slots become due, or its reservations expire."""
+        """Times at which a slot of a tenant becomes due or one of its reservations expires."""
         self._kept_of_whole = 0
-        """Reserved places of the whole limit, of all tenants."""
+        """Number of reserved places whose callers wait for departures of all tenants."""
 
     def depart(
         self, now: Seconds, left: int, tenant: ClientId | None = None, left_of_tenant: int = 0
@@ -172,10 +185,10 @@ class Drain:
 
         Args:
             now: The time.
-            left: Number of those that are still there.
+            left: Number of applications or inferences that are left under the limit.
             tenant: Path of the tenant that left; None: departures are not counted by tenant,
                 because only the whole limit is ever used up.
-            left_of_tenant: Number of those of the tenant's top node that are still there.
+            left_of_tenant: Number of these that are below the tenant's top node.
         """
         self._all.depart(now, left)
         if tenant is not None:
@@ -194,15 +207,15 @@ class Drain:
     ) -> Seconds:
         """Assign the next slot to a refused caller of a tenant.
 
-        Return the seconds until the slot.
+        Return the seconds until this slot, the time at which the caller should retry.
 
         Args:
             tenant: Path of the tenant.
             now: The time.
-            shortfall: Departures after which the call would be admitted if no other arrived; 0 or
-                less if places are free but reserved for callers refused earlier.
-            is_whole: Whether the whole limit is used up: then departures of all tenants count, in
-                equal parts for each waiting tenant; otherwise the tenant's own.
+            shortfall: Departures after which the call would be admitted if no other call arrived; 0
+                or less if places are free but reserved for callers refused earlier.
+            is_whole: Whether the whole limit is used up. Then departures of all tenants count, in
+                equal parts for each waiting tenant; otherwise only those of this tenant.
             is_again: Whether the caller was refused before.
         """
         self._advance_tenants(now)
@@ -234,8 +247,8 @@ class Drain:
     def come_back(self, tenant: ClientId, now: Seconds, *, is_sure: bool = True) -> bool:
         """Record a returning caller of a tenant; return whether a caller was expected.
 
-        A place reserved for its tenant is released. It may return before its slot if `is_sure` that
-        it retries.
+        A place reserved for the tenant is released. The caller may return before its slot if it is
+        certain (`is_sure`) that the call is a retry.
         """
         if not self._changes:
             return False
@@ -268,7 +281,7 @@ class Drain:
             self._kept_of_whole += known.kept_of_whole - before
 
     def _tenants_waiting(self, name: ClientId, now: Seconds) -> int:
-        """Return the number of tenants, this one included, that wait for a place of the limit."""
+        """Return the number of tenants, this tenant included, that wait for any departure."""
         for other in [other for other, until in self._sharing_until.items() if until <= now]:
             del self._sharing_until[other]
         return len(self._sharing_until) + (name not in self._sharing_until)
@@ -286,25 +299,26 @@ class Drain:
 
 
 Kept = tuple[int, int]
-"""Number of places reserved for returning callers: of a tenant, and of all tenants."""
+"""Numbers of places reserved for returning callers: for a tenant, and for all tenants."""
 NOTHING_KEPT: Kept = (0, 0)
 
 
 class TenantQuota:
     """Count of open applications or inferences, in total and by tenant, with its limit.
 
-    A tenant may have at most four times the free places: alone, four fifths of the limit. A tenant
-    that takes all that it may so leaves places to later ones: k such tenants leave 1/(4k + 1) of
-    the limit, and the number of tenants need not be known. This is the dynamic threshold by which
-    switches share the memory of their ports (Choudhury and Hahne 1998); fixed shares would leave
-    most of the limit unused. Tenants below one top node count as one: naming many gains nothing.
+    A tenant may use at most four times as many places as are free: alone, four fifths of the limit.
+    So a tenant that uses all that it may leaves places to later tenants: k such tenants leave
+    1/(4k+1) of the limit, and the number of tenants need not be known. This is the dynamic
+    threshold by which switches share the memory of their ports (Choudhury and Hahne 1998); fixed
+    shares would leave most of the limit unused. Tenants below one top node count as one tenant: a
+    caller that names many of them gains nothing.
     """
 
     def __init__(self, limit: int | None = None) -> None:
         """Create a quota with a count of 0.
 
         Args:
-            limit: How many there may be in all; None is no limit.
+            limit: Maximum number of applications or inferences in total; None: no limit.
         """
         self.limit = limit
         self.total = 0
@@ -312,15 +326,15 @@ class TenantQuota:
         self._drain = Drain()
 
     def count_of(self, tenant: str) -> int:
-        """Return the count of all tenants below the top node of a tenant."""
+        """Return the count of all tenants below the same top node as a tenant."""
         return self._by_tenant.get(_top_node(tenant), 0)
 
     def admits(self, tenant: str, now: Seconds, *, is_retry: bool | None) -> bool:
         """Return whether there is a free place for a call of a tenant.
 
-        A call that returns after a refusal may take the places reserved for such calls, and so may
-        one that does not state whether it returns. A first call may not take them, and lets those
-        of its tenant go first whose slots are still to come.
+        A retry after a refusal may take a reserved place, and so may a call that does not state
+        whether it is a retry. A first call may not, and has to leave free places for callers of its
+        tenant whose slots are still to come.
         """
         if self.limit is None:
             return True
@@ -345,18 +359,18 @@ class TenantQuota:
         )
 
     def has_room(self, tenant: str, kept: Kept = NOTHING_KEPT) -> bool:
-        """Return whether a tenant may have one more place, beside the reserved places."""
+        """Return whether a tenant may use another place, beside the reserved places."""
         if self.limit is None:
             return True
         free = self.limit - self.total - kept[1]
         return free > 0 and self.count_of(tenant) + kept[0] < _MAXIMUM_PLACES_PER_FREE * free
 
     def is_full(self, kept: Kept = NOTHING_KEPT) -> bool:
-        """Return whether no tenant may have one more place, beside the reserved places."""
+        """Return whether no tenant may use another place, beside the reserved places."""
         return self.limit is not None and self.total + kept[1] >= self.limit
 
     def shortfall(self, tenant: str, kept: Kept = NOTHING_KEPT) -> int:
-        """Return the number of places to free before a tenant may have one more."""
+        """Return how many places must become free before a tenant may use another place."""
         if self.limit is None:
             return 0
         free = self.limit - self.total - kept[1]
@@ -366,7 +380,10 @@ class TenantQuota:
         return (count - _MAXIMUM_PLACES_PER_FREE * free) // (_MAXIMUM_PLACES_PER_FREE + 1) + 1
 
     def most_kept(self) -> int:
-        """Return the most places to reserve: a quarter, so that new callers are admitted, too."""
+        """Return the largest number of places to reserve.
+
+        A quarter of the limit, so that new callers are admitted, too.
+        """
         return 0 if self.limit is None else self.limit // 4
 
     def arrive(self, tenant: str) -> None:

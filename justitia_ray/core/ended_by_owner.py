@@ -10,27 +10,32 @@ _MOST = 20_000
 
 
 class EndedByOwner:
-    """Applications that an owner's call has cancelled or closed, with the kind of end.
+    """Applications that an owner's call has cancelled or closed, with the reason for refusals.
 
-    An agent is not informed that its application was cancelled, and goes on to call: without this
-    record its next call would start a new application with the same id. An explicit opening makes
-    the id usable again.
+    An agent is not informed that its application was cancelled, and continues to submit inferences:
+    without this record the next inference would start a new application with the same id. An
+    explicit opening makes the id usable again.
     """
 
     def __init__(self, kept_s: Seconds, most: int = _MOST) -> None:
         """Create an empty record.
 
         Args:
-            kept_s: How long an id is kept (seconds).
+            kept_s: Time in seconds for which an id is kept.
             most: Maximum number of ids.
         """
         self._kept_s = kept_s
         self._most = most
         self._ended: dict[ApplicationId, tuple[Seconds, Refusal]] = {}
-        """Time and kind of each application's end, the earliest end first."""
+        """Time at which each application was cancelled or closed, and the reason for refusals;
+        earliest first.
+        """
 
     def note(self, application_id: ApplicationId, reason: Refusal, now: Seconds) -> None:
-        """Record the end of an application; `reason` is the answer to its next inference."""
+        """Record that an owner cancelled or closed an application.
+
+        `reason` is the answer to its next inference.
+        """
         self._ended.pop(application_id, None)
         self._ended[application_id] = (now, reason)
         if len(self._ended) > self._most:
@@ -41,13 +46,13 @@ class EndedByOwner:
         self._ended.pop(application_id, None)
 
     def refusal(self, application_id: ApplicationId, now: Seconds) -> Refusal | None:
-        """Return why an application id accepts no inferences now; None if it accepts inferences."""
+        """Return the reason for which an application id accepts no inferences now, or None."""
         self._drop_expired_ends(now)
         ended_at, reason = self._ended.get(application_id, (-math.inf, None))
         return reason if now - ended_at < self._kept_s else None
 
     def recent(self, now: Seconds) -> list[tuple[ApplicationId, str, Seconds]]:
-        """Return id, reason and age (seconds) of each recorded end, the latest end last."""
+        """Return id, reason and age (seconds) of each recorded application, the latest last."""
         self._drop_expired_ends(now)
         return [(name, reason.value, now - at) for name, (at, reason) in self._ended.items()]
 

@@ -1,10 +1,9 @@
 """Times that engines need for a prompt token and an iteration, learned from busy replicas' reports.
 
-In a stretch of N iterations without idle time, in which u prompt tokens are computed and g output
-tokens made, a replica takes about N·a + u·b + g·c seconds. Unlike the length of a lease, which
-contains the prompts of others that were computed meanwhile, this tells what a prompt token costs
-the whole replica.
-The fit is over all replicas.
+A replica that computes u prompt tokens and g output tokens in N iterations without idle time takes
+about N·a + u·b + g·c seconds. The duration of a lease contains the time for prompts of other
+leases; b is the time that a prompt token costs the whole replica. The coefficients a, b and c are
+fitted to the reports of all replicas.
 """
 
 from dataclasses import dataclass
@@ -13,8 +12,8 @@ from justitia_ray.core.least_squares import KEEP, DecayingFit
 from justitia_ray.units import ReplicaId, Seconds, Tokens
 
 _ITERATIONS = 16
-"""Smallest number of iterations of a measured stretch. A prompt counts with its first token,
-although the prompt may have been computed in part before the stretch.
+"""Smallest number of iterations of a measured period without idle time. A prompt counts with its
+first output token, although it may have been computed in part before the period.
 """
 
 
@@ -35,11 +34,14 @@ class EngineTimes:
         self._lasted_s: Seconds = 0.0
         self._iterations = 0.0
         self.token_s: Seconds | None = None
-        """Seconds for a prompt token; None: not known yet."""
+        """Seconds of a replica's time for computing a prompt token; None: not known yet."""
 
     @property
     def iteration_s(self) -> Seconds:
-        """Return the mean seconds of an iteration, its prompts included; 0 before any report."""
+        """Return the mean duration of an iteration in seconds, including computed prompts.
+
+        0 before any report.
+        """
         return self._lasted_s / self._iterations if self._iterations else 0.0
 
     def report(
@@ -56,7 +58,7 @@ class EngineTimes:
 
         Args:
             replica_id: The replica.
-            iterations: Output tokens of the sequence that made most.
+            iterations: Output tokens of the sequence that made the most output tokens.
             output_tokens: Output tokens of all sequences.
             computed_tokens: Computed prompt tokens of sequences that have made their first token.
             now: Time of the report.

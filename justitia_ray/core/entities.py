@@ -37,7 +37,7 @@ from justitia_ray.units import (
 
 
 class Outcome(StrEnum):
-    """How an inference or an application ended; a metric label."""
+    """Outcome of an inference or an application; a metric label."""
 
     FINISHED = "finished"
     CANCELLED = "cancelled"
@@ -58,7 +58,7 @@ class FailureCause(StrEnum):
 
 _ENDED = InferenceState.ENDED
 _STORY_KEPT = 7
-"""Number of earlier states that are kept of an application."""
+"""Number of an application's earlier states that are kept for error messages."""
 
 
 @dataclass(slots=True)
@@ -68,9 +68,11 @@ class HolderWait:
     replica_id: ReplicaId
     since: Seconds
     until: Seconds
-    """Time at which the wait ends; the wait may be ended earlier, and never begins again."""
+    """Time at which the wait ends. It may be ended earlier, and an inference never waits twice."""
     full_until: Seconds = 0.0
-    """Time until which the replica is expected to be full, as last computed."""
+    """Time until which the replica is expected to have no memory for the inference, as last
+    computed.
+    """
 
 
 @dataclass(slots=True, eq=False)
@@ -93,13 +95,15 @@ class Inference:
     state: InferenceState = InferenceState.WAITING
     lease_id: LeaseId | None = None
     output_tokens: Tokens = 0
-    """Output tokens so far, the maximum over all attempts: recomputed tokens are not service."""
+    """Output tokens so far: the maximum over all attempts, because recomputed tokens are not
+    service.
+    """
     attained: KvTokenTime = 0
     """Service metered so far for the inference, h(p, output_tokens), without prefill; never falls.
     """
     attempts: int = 0
     resubmitted: bool = False
-    """Whether the inference was known to an earlier scheduler, which may have booked a part of its
+    """Whether an earlier scheduler knew the inference, and may have booked a part of its
     service.
     """
     true_output_tokens: Tokens | None = None
@@ -118,25 +122,26 @@ class Inference:
     starts_by: Seconds | None = None
     """Deadline of the inference's first lease; None: no deadline."""
     is_counted: bool | None = None
-    """Whether an earlier scheduler has counted the finished inference, by its ingress; None: the
-    ingress does not remember finished inferences.
+    """Whether an earlier scheduler has counted the finished inference, according to its ingress;
+    None: the ingress does not remember finished inferences.
     """
     outcome: Outcome | None = None
-    """How the inference ended for its ingress under an earlier scheduler; None: the inference has
-    not ended.
+    """Outcome that the ingress recorded under an earlier scheduler; None: the inference has not
+    ended.
     """
     read_tokens: Tokens | None = None
-    """Prompt tokens that engines had read when the inference's last attempt was cut short; None: no
-    attempt was.
+    """Prompt tokens that engines had computed when the inference's last attempt was cut short;
+    None: no attempt was cut short.
     """
     copies: int = 1
-    """Number of choices of each prompt, if the engine stores the common part of the choices once.
+    """Number of choices of each prompt, if the engine stores the prompt once for all its
+    choices.
     """
     prefixes: tuple[Prefix, ...] = ()
     """Beginnings that the prompt may share with other prompts, the shortest first."""
     shares: bool = False
-    """Whether the inference may hold less KV on a replica than the length of its prompt, because of
-    shared parts.
+    """Whether the inference may hold less KV on a replica than its own length, because of shared
+    parts.
     """
     found_tokens: Tokens | None = None
     """Prompt tokens that the inference's last lease found in the engine's cache; None: not known
@@ -147,8 +152,8 @@ class Inference:
     tokens were computed.
     """
     holder_wait: HolderWait | None = None
-    """Wait of the inference for the replica that holds its context; None: it has not waited for a
-    replica.
+    """Wait of the inference for the replica that holds its context; None: it has not waited for
+    one.
     """
     prefill: Prefill | None = None
     """Cost of computing the inference's prompt; None: computing a prompt costs nothing."""
@@ -171,7 +176,10 @@ class Inference:
 
     @property
     def begun_prompt_tokens(self) -> Tokens:
-        """Return the prompt tokens to charge: all after the first token, else those read."""
+        """Return the prompt tokens to charge. All of them after the first output token.
+
+        Before it, those that were computed.
+        """
         if self.read_tokens is not None:
             return self.read_tokens
         return self.prompt_tokens if self.output_tokens else 0
@@ -181,7 +189,7 @@ class Inference:
         """Return the prompt tokens to charge that engines had to compute.
 
         Cached tokens of sequences without a first token are unknown. The value falls if an engine
-        finds tokens that a lease which was cut short had read.
+        finds cached tokens that a lease had computed before it was cut short.
         """
         if self.cached_tokens is None and self.choices > 1 and self.state is not _ENDED:
             return 0
@@ -198,7 +206,7 @@ class Inference:
         self.avoided = self.unreached | replicas
 
     def cost(self, h: CostFunction, output_tokens: Tokens) -> KvTokenTime:
-        """Return the cost h of all sequences, with `output_tokens` in total over the sequences."""
+        """Return the cost h of all sequences together if they produce `output_tokens` in total."""
         return choices_cost(h, self.prompt_tokens, output_tokens, self.choices)
 
     @property
@@ -214,14 +222,14 @@ class Inference:
 
     @property
     def expected_prefill(self) -> KvTokenTime:
-        """Return the amount that the tag is still expected to pay for prefill."""
+        """Return the amount for prefill that the tag is still expected to pay."""
         return 0 if self.prefill is None else self.prefill.expected
 
     def expected_remaining(self, output_tokens: Tokens = 0) -> Tokens:
         """Return the output tokens still expected after `output_tokens`.
 
-        An inference that has outlived its prediction is expected to make as much again as it has
-        made, up to its maximum: doubling finds any length in a logarithmic number of steps.
+        An inference that is longer than predicted is expected to produce as many tokens again as it
+        has produced, up to its maximum: doubling finds any length in a logarithmic number of steps.
         """
         expected = self.predicted_output_tokens
         while expected <= output_tokens:
@@ -245,7 +253,7 @@ class Inference:
 
     @property
     def order(self) -> tuple[Seconds, int]:
-        """Return the sort key in the application: by submission, also for requeued inferences."""
+        """Return the sort key in the application: time of submission, also when requeued."""
         return (self.submitted_at, self.sequence)
 
 
@@ -272,14 +280,14 @@ class Opener:
     application's end.
     """
     keeps_ends: bool = False
-    """Whether the ingress keeps ends until they are stored (`kept_ends`)."""
+    """Whether the ingress keeps records of ended inferences until they are stored (`kept_ends`)."""
     is_awaited: bool = False
     """Whether the ingress may still resubmit inferences from an earlier scheduler."""
 
 
 @dataclass(slots=True, eq=False)
 class Application:
-    """A set of inferences whose result is wanted together."""
+    """A set of inferences whose results are wanted together."""
 
     application_id: ApplicationId
     application_class: str
@@ -287,7 +295,7 @@ class Application:
     weight: float
     predicted_kv_token_time: KvTokenTime
     ingress_id: IngressId
-    """Ingress that opened the application last, and is notified how the application ended."""
+    """Ingress that opened the application last, and that is notified how the application ended."""
     arrived_at: Seconds
     sequence: int
     state: ApplicationState = ApplicationState.OPENING
@@ -306,18 +314,21 @@ class Application:
     """Output tokens of ended inferences."""
     first_dispatched_at: Seconds | None = None
     last_start: Start | None = None
-    """Service so far and time of the application's last lease by this scheduler."""
+    """Start of the application's last lease by this scheduler: total service until then, and
+    time.
+    """
     failed: int = 0
     kv_token_time: KvTokenTime = 0
     """Service that the application received, in token·iterations."""
     unfinished_kv_token_time: KvTokenTime = 0
-    """Part of the service that was for unfinished inferences."""
+    """Part of `kv_token_time` that unfinished inferences received."""
     booked_before: KvTokenTime = 0
     """Part of `unfinished_kv_token_time` that an earlier scheduler booked, and that is not booked
     again.
     """
     predicted_cost: float | None = None
-    """Predicted cost of the application in the policy's cost function, if a driver knows the cost.
+    """Predicted cost of the application in the unit of the policy's cost function, if a driver
+    knows it.
     """
     true_kv_token_time: KvTokenTime | None = None
     """True service that the application needs, available in simulators and replays only."""
@@ -327,60 +338,67 @@ class Application:
     """
     stages: StageSums = field(default_factory=StageSums)
     ingresses: dict[IngressId, Opener] = field(default_factory=dict)
-    """Ingresses with the application open, under this scheduler or an earlier one; several may
-    submit to it.
+    """Ingresses with the application open, under this scheduler or an earlier one; several
+    ingresses may submit to an application.
     """
     leaving: dict[LeaseId, None] = field(default_factory=dict)
-    """Aborted leases without a last report from their replica."""
+    """Aborted leases of the application whose replica has not sent the last report on them."""
     ended_leases: dict[LeaseId, None] = field(default_factory=dict)
-    """Leases counted as ended that their replicas may report again."""
+    """Leases counted as ended that their replicas may still report a second time."""
     recognized_by: str = ""
     """Name of the rule by which the ingress recognised the application; empty if unknown."""
     idle_s: Seconds | None = None
-    """Seconds for which the application may be idle before it ends; None: `Timeouts.application_s`.
+    """Seconds without inferences after which the application ends; None:
+    `Timeouts.application_s`.
     """
     expected_stages: tuple[ExpectedStage, ...] = ()
-    """Expected stages of the application, from the first, as last predicted; may be empty."""
+    """Stages expected of the application, from the first stage, as last predicted; may be empty."""
     tier: str = DEFAULT_TIER
     """Service tier of the application, whose factor is in the weight."""
     deadline_s: Seconds | None = None
-    """Limit on the wait of each inference without a deadline (seconds); None: no limit."""
+    """Limit in seconds on the wait of each inference that has no deadline of its own; None: no
+    limit.
+    """
     prompt_tokens: Tokens = 0
-    """Prompt tokens of ended inferences that had begun."""
+    """Prompt tokens of ended inferences whose computation had begun."""
     cached_tokens: Tokens = 0
     """Prompt tokens of ended inferences that were in an engine's prefix cache."""
     is_deprioritised: bool = False
     """Whether the application runs beyond a quota that deprioritises."""
     reuse: int = 0
-    """Number of the application's contexts that engines found less the number that they missed,
-    within bounds.
+    """Number of the application's contexts that engines found, less the number that they missed;
+    limited to a range.
     """
     own_contexts: OwnContexts | None = None
-    """Last contexts of the application; None: computing a prompt costs nothing, or no prompt was
+    """The last contexts of the application; None: computing a prompt costs nothing, or none was
     computed.
     """
     prefill_cost: PrefillCost | None = None
-    """Cost of computing the application's prompts, as in force when the application arrived; None:
-    nothing.
+    """Cost of computing the application's prompts, fixed when the application arrived; None:
+    computing a prompt costs nothing.
     """
     prefill_token_time: KvTokenTime = 0
-    """Service received for computing prompts, as far as the tag pays; not in `kv_token_time`."""
+    """Service received for computing prompts, as far as the tag pays for it; not in
+    `kv_token_time`.
+    """
     predicted_prefill: KvTokenTime = 0
-    """Prefill expected at arrival; the application's charge contains at least this much prefill."""
+    """Prefill expected when the application arrived; the application's charge contains at least
+    this prefill.
+    """
     charged_prefill: KvTokenTime = 0
     """Part of the application's charge that is for prefill."""
     pending_prefill: KvTokenTime = 0
-    """Expected prefill of submitted prompts that are not computed yet."""
+    """Prefill expected for submitted prompts that are not computed yet."""
     pending_before: KvTokenTime = 0
     """Part of `pending_prefill` that an earlier scheduler charged, and that is not charged again.
     """
     unfinished_prefill: KvTokenTime = 0
-    """Prefill of unfinished inferences that the tag has paid."""
+    """Prefill of unfinished inferences that the tag has paid for."""
     paid_before: KvTokenTime = 0
     """Part of `unfinished_prefill` that an earlier scheduler booked, and that is not booked again.
     """
     unfinished_forgiven: KvTokenTime = 0
-    """Prefill of unfinished inferences that the tag does not pay."""
+    """Prefill of unfinished inferences that the tag does not pay for."""
     forgiven_before: KvTokenTime = 0
     """Part of `unfinished_forgiven` that an earlier scheduler booked, and that is not booked again.
     """
@@ -406,22 +424,25 @@ class Application:
 
     @property
     def keepers(self) -> list[IngressId]:
-        """Return the ingresses that keep the application's ends until they are stored."""
+        """Return the ingresses that keep records of ended inferences until these are stored."""
         return [name for name, opener in self.ingresses.items() if opener.keeps_ends]
 
     @property
     def is_awaited(self) -> bool:
-        """Return whether an ingress may still resubmit inferences, which delays the end."""
+        """Return whether an ingress may still resubmit inferences.
+
+        Until then the application does not end.
+        """
         return any(opener.is_awaited for opener in self.ingresses.values())
 
     @property
     def share_weight(self) -> float:
-        """Return the weight of the application's account if shares are not by tenant."""
+        """Return the weight of the application's account when shares are not by tenant."""
         return self.weight * LEAST_WEIGHT if self.is_deprioritised else self.weight
 
     @property
     def leaf(self) -> ClientId:
-        """Return the leaf of the tenant tree for the application, if shares are by tenant."""
+        """Return the leaf of the tenant tree for the application when shares are by tenant."""
         return beyond(self.tenant) if self.is_deprioritised else self.tenant
 
     @property
@@ -436,7 +457,7 @@ class Application:
 
     @property
     def suspended(self) -> list[Inference]:
-        """Return the inferences that are kept out of the queue because their ingress is suspect."""
+        """Return the inferences kept out of the queue because their ingress may be lost."""
         return [one for one in self.held_back.values() if one.state is InferenceState.SUSPENDED]
 
     @property
@@ -457,7 +478,7 @@ class Lease:
     """Priority of the lease in the engine; a lower number is served first."""
     state: LeaseState = LeaseState.GRANTED
     context: Context | None = None
-    """Context on the replica that the lease continues, or has created (`locality`)."""
+    """Context on the replica that the lease continues or has created (`locality`)."""
     begun_with: Tokens = 0
     """Tokens of the context when the lease began to hold the context."""
     uncomputed_tokens: Tokens = 0
@@ -483,24 +504,26 @@ class ReplicaCapacity:
     caches_prefixes: bool = False
     """Whether prompts with a common beginning share the KV of this beginning."""
     holds_contexts: bool = False
-    """Whether the replica evicts the contexts of applications that may submit again last."""
+    """Whether the replica evicts contexts of applications that may submit again after all other
+    contexts.
+    """
     host_kv_tokens: Tokens = 0
-    """KV tokens that fit into the replica's host memory, which has copies of all contexts; 0: no
-    host memory.
+    """KV tokens that fit into the replica's host memory, which has copies of all contexts; 0: the
+    replica keeps no copies.
     """
 
     @property
     def cache_tokens(self) -> Tokens:
-        """Return the KV tokens of contexts that fit into the larger of GPU and host memory."""
+        """Return the KV tokens of contexts that fit into the larger memory, GPU or host."""
         return max(self.kv_tokens, self.host_kv_tokens)
 
 
 class Refusals(NamedTuple):
-    """Inferences refused by a replica for lack of memory while the replica's state is unchanged."""
+    """Inferences for which a replica has no memory, as long as the replica is unchanged."""
 
     state: tuple[object, ...]
     inferences: set[tuple[RequestId, Tokens]]
-    """Refused inferences by id and prompt length, because a replica may correct the length."""
+    """Refused inferences by id and prompt length; a replica may correct the length later."""
 
 
 @dataclass(slots=True)
@@ -513,39 +536,44 @@ class KnownReplica:
     draining: bool = False
     drains_since: Seconds | None = None
     stalled_since: Seconds | None = None
-    """Time of the first pull that reported an engine without steps; None: the engine makes steps.
+    """Time of the first pull that reported an engine that makes no steps; None: the engine makes
+    steps.
     """
     stall_id: str = ""
-    """Name of the stall, if the replica's inferences are suspected of it; empty otherwise."""
+    """Name of the stall if the replica's inferences are suspected of causing it; empty
+    otherwise.
+    """
     connected: bool = False
     """Whether the replica has a connection to the scheduler, so that its silence does not mean that
     it is lost.
     """
     is_silent: bool = False
-    """Whether the replica has been silent so long that it would be lost without a connection."""
+    """Whether the replica has been silent for so long that it would be lost without a
+    connection.
+    """
     takes_leases: bool = True
     """Whether the replica may be granted leases: it is not draining, stalled or silent."""
     pulls_again_by: Seconds = 0.0
-    """Time until which the replica's next pull is expected, after the answer to the last pull."""
+    """Time until which the replica is expected to pull again after the answer to its last pull."""
     prompt_budget: Tokens | None = None
-    """Prompt tokens that the replica still accepts at once; None: no limit."""
+    """Prompt tokens that the replica still accepts before it has computed some; None: no limit."""
     leases: Footprints = field(default_factory=Footprints)
     unaccounted_tokens: Tokens = 0
-    """KV tokens in use by the engine's gauge that the leases do not explain, for instance of an
-    aborted call not yet freed.
+    """KV tokens in use by the engine's gauge that no lease explains, for instance tokens of an
+    aborted call that are not freed yet.
     """
     grown_tokens: Tokens = 0
-    """KV tokens that the leases have added by the engine's gauge since their last progress: the
+    """KV tokens that the engine's gauge has gained since the last progress of the leases: the
     forecast starts there.
     """
     ended: dict[LeaseId, ApplicationId | None] = field(default_factory=dict)
-    """Ends that the replica's last pull reported, each with its application if that was known."""
+    """Leases that ended by the replica's last pull, each with its application if that was known."""
     unreached: dict[RequestId, Seconds] = field(default_factory=dict)
-    """Inferences whose ingresses have lost the connection to the replica since its last pull, with
-    the times of their grants; a crash of the replica's process is reported later.
+    """Inferences whose ingresses have lost the connection to the replica since its last pull, each
+    with the time of its grant. A crash of the replica's process is reported later.
     """
     refusals: Refusals = field(default_factory=lambda: Refusals((), set()))
-    """Inferences refused by the replica for lack of memory in its present state."""
+    """Inferences for which the replica has no memory in its present state."""
     contexts: Contexts = field(default_factory=Contexts)
     """Contexts in the replica's prefix cache; empty without a cache."""
     uncomputed_tokens: Tokens = 0
@@ -594,13 +622,13 @@ class KnownReplica:
         return footprint.less(shared) if shared else footprint
 
     def note_found(self, lease_id: LeaseId, inference: Inference) -> None:
-        """Correct a lease's shared tokens by the cached tokens that the engine reports."""
+        """Correct the tokens that a lease shares by the cached tokens that the engine reports."""
         found = inference.found_before(self.capacity.block_size)
         if inference.prefixes and found is not None:
             self.leases.note_found(lease_id, found)
 
     def extension_by(self, inference: Inference) -> Extension:
-        """Return the shared beginnings that an inference would keep beyond their ends."""
+        """Return the shared beginnings that an inference would keep when other leases end."""
         if not inference.prefixes or not self.capacity.caches_prefixes:
             return ()
         iterations = inference.expected_footprint().iterations

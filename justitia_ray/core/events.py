@@ -32,7 +32,7 @@ class ApplicationArrived:
     """An application was opened. This event may be repeated.
 
     Raises:
-        ValueError: If the idle time is not above 0: no record with it could be read again.
+        ValueError: If the idle time is not above 0: a record with it could not be restored.
     """
 
     application_id: ApplicationId
@@ -43,8 +43,8 @@ class ApplicationArrived:
     ingress_id: IngressId
     predicted_cost: float | None = None
     """Predicted cost in the unit of the policy's cost function, if that unit is not KV token-time.
-    None: the application is charged the minimum, and more by rule 1 of `fair_share` as it is
-    served.
+    None: the application is charged the minimum, and more by rule 1 of `fair_share` when it
+    receives service.
     """
     true_kv_token_time: KvTokenTime | None = None
     """True service of the application, available in simulators and replays only; the lag is
@@ -71,14 +71,14 @@ class ApplicationArrived:
     is_retry: bool | None = None
     """Whether the caller repeats a refused request; None: the caller does not state this."""
     keeps_ends: bool = False
-    """Whether the ingress keeps ends of inferences until `EndsStored` confirms them."""
+    """Whether the ingress keeps records of ended inferences until `EndsStored` confirms them."""
     is_counted: bool = False
-    """Whether the ingress knows that the application is over, counted and stored. The ingress then
+    """Whether the ingress knows that the ended application is counted and stored. The ingress then
     opens the application again, because answers were lost and some inferences still wait.
     """
     reopens: bool = False
-    """Whether the owner opened the application by an explicit call, which is allowed even under the
-    id of an application that was recently cancelled or closed.
+    """Whether the owner opened the application by an explicit call. This call is allowed even with
+    the id of an application that was recently cancelled or closed.
     """
 
     def __post_init__(self) -> None:
@@ -92,7 +92,7 @@ class ApplicationArrived:
 class ApplicationClosed:
     """The owner of an application submits no more inferences.
 
-    The present inferences run to their ends.
+    The present inferences run until they end.
     """
 
     application_id: ApplicationId
@@ -100,16 +100,17 @@ class ApplicationClosed:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationCancelled:
-    """The owner of an application has cancelled the application: its inferences are stopped."""
+    """The owner of an application has cancelled it: its inferences are stopped."""
 
     application_id: ApplicationId
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationReopened:
-    """The owner of an application opens the application's id again.
+    """The owner of an application makes the application's id usable again.
 
-    A stopped application ends now if no more reports on it can come; a closed one continues.
+    A stopped application ends now if no replica can report on it any more; a closed application
+    continues.
     """
 
     application_id: ApplicationId
@@ -125,7 +126,7 @@ class WeightChanged:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationDeprioritised:
-    """A deprioritising quota of an application is exhausted, or has capacity again."""
+    """A quota that deprioritises is exhausted for an application, or has capacity again."""
 
     application_id: ApplicationId
     is_deprioritised: bool
@@ -144,21 +145,22 @@ class InferenceSubmitted:
     max_output_tokens: Tokens
     choices: int = 1
     resubmitted: bool = False
-    """Whether the inference had been submitted to an earlier scheduler."""
+    """Whether the ingress had submitted the inference to an earlier scheduler."""
     age_s: Seconds = 0.0
     """Seconds since the inference was first submitted."""
     lease_id: LeaseId | None = None
-    """Lease of an earlier scheduler that the inference holds."""
+    """Lease from an earlier scheduler that the inference holds."""
     true_output_tokens: Tokens | None = None
     """True number of output tokens, available in simulators and replays only, for policies that
     need it.
     """
     stage: int | None = None
-    """Stage of the application (`stages`), as the ingress counts stages. The ingress learns of an
-    end before the scheduler does, but may not see all inferences of the application.
+    """Stage of the application (`stages`), as the ingress counts stages. The ingress learns earlier
+    than the scheduler that an inference has ended, but may not see all inferences of the
+    application.
     """
     remaining_kv_token_time: KvTokenTime | None = None
-    """Service that the application is now expected to need from this stage on, if known."""
+    """Service that the application is now expected to need from this stage on; None: unknown."""
     expected_stages: tuple[ExpectedStage, ...] = ()
     """Expected stages of the application from this stage on; empty if the expectation has not
     changed.
@@ -171,21 +173,22 @@ class InferenceSubmitted:
     is_retry: bool | None = None
     """Whether the caller repeats a refused request; None: the caller does not state this."""
     is_counted: bool | None = None
-    """Whether the ingress knows that the inference's end is counted and stored; None: the ingress
-    keeps no ends.
+    """Whether the ingress knows that the ended inference is counted and stored; None: the ingress
+    keeps no such records.
     """
     outcome: Outcome | None = None
-    """How the inference ended for its ingress under an earlier scheduler. The inference is then not
-    run again, only counted if it has not been. None: the inference has not ended.
+    """Outcome that the ingress recorded under an earlier scheduler. The inference is then not run
+    again, only counted if it has not been counted. None: the inference has not ended.
     """
     reserve_output_tokens: Tokens | None = None
     """Output tokens that the tenant's quotas reserve for the inference; None: its maximum."""
     least_output_tokens: Tokens = 0
-    """Fewest output tokens that the inference certainly produces."""
+    """Number of output tokens that the inference produces at least."""
     prefixes: bytes = b""
     """Beginnings that the prompt may share with other prompts (`prefixes.pack_prefixes`)."""
     copies: int = 1
-    """Number of choices of each prompt, if the engine stores the common part of the choices once.
+    """Number of choices of each prompt, if the engine stores the prompt once for all its
+    choices.
     """
 
 
@@ -200,7 +203,7 @@ class NackReason(StrEnum):
     """Why an ingress could not use a lease."""
 
     LEASE = "lease"
-    """The replica does not hold the lease, or the engine died during the call."""
+    """The replica does not hold the lease, or the engine died during the inference."""
     CONNECTION = "connection"
     """The ingress cannot reach the replica. Other ingresses may reach the replica, so the replica
     gets leases as before.
@@ -240,14 +243,14 @@ class LeaseFinished(NamedTuple):
 
     lease_id: LeaseId
     prompt_tokens: Tokens
-    """Prompt tokens of the lease. If the lease was cut short: those of sequences that had their
-    first token, and an estimate of what was read of the other sequences.
+    """Prompt tokens of the lease. If the lease was cut short: the prompts of sequences that had
+    their first token, and an estimate of the computed part of the other prompts.
     """
     output_tokens: Tokens
     outcome: Outcome | None
     """How the inference ended; None: the engine died during the inference, which waits again."""
     booked: bool = False
-    """Whether an earlier scheduler has confirmed this end: the service of the lease is in the
+    """Whether an earlier scheduler has confirmed that the lease ended: its service is in the
     restored accounts.
     """
     cached_tokens: Tokens | None = None
@@ -270,13 +273,13 @@ class LeaseRun(NamedTuple):
 class EngineFailed:
     """The engine of a replica failed, and the leases of the replica are requeued.
 
-    The replica is granted nothing more. With the cause `crash` the inferences are suspects.
-    Repeating it is harmless.
+    The replica is granted no more leases. With the cause `crash` its inferences are suspected of
+    having killed the engine. A repeated event has no effect.
     """
 
     replica_id: ReplicaId
     failure_id: str
-    """Name of the engine failure: the replica's id, if its engine can fail only once."""
+    """Name of the engine failure: the replica's id if the replica's engine can fail only once."""
     cause: FailureCause
     ran: tuple[LeaseRun, ...]
     """Leases that had reached the engine and had not ended."""
@@ -286,7 +289,7 @@ class EngineFailed:
 class ReplicaCrashed:
     """The process of a replica crashed by itself, for instance with SIGSEGV.
 
-    All that is leased to it is suspect, as with an engine that has died by itself.
+    All inferences leased to the replica are suspects, as after an engine has died by itself.
     """
 
     replica_id: ReplicaId
@@ -294,7 +297,7 @@ class ReplicaCrashed:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaPulled:
-    """A replica pulls for work, and reports heartbeat, tokens and ends of leases in one event."""
+    """A replica pulls for work, and reports its heartbeat, progress of leases and ended leases."""
 
     replica_id: ReplicaId
     capacity: ReplicaCapacity
@@ -302,10 +305,10 @@ class ReplicaPulled:
     """Free KV tokens by the engine's gauge."""
     progress: tuple[LeaseProgress, ...] | None = ()
     """Progress of every lease that the replica holds; a running lease that is missing is lost.
-    None: the pull has no progress, and all leases continue.
+    None: the pull reports no progress, and all leases continue.
     """
     finished: tuple[LeaseFinished, ...] = ()
-    """Ends of leases; each end is repeated until the answer to a pull with this end has arrived."""
+    """Leases that ended. Each is reported again until the answer to a pull with it has arrived."""
     draining: bool = False
     """Whether the replica is draining and takes no new lease."""
     stalled: bool = False
@@ -313,12 +316,12 @@ class ReplicaPulled:
     requeued.
     """
     hangs: bool = False
-    """Whether the replica is stalled although no engine process is suspended by a signal: one of
-    its inferences may be the cause.
+    """Whether the replica is stalled although no engine process is suspended by a signal; then one
+    of its inferences may be the cause.
     """
     connected: bool = False
-    """Whether the replica has a connection, so that its silence does not mean that it is lost;
-    `ReplicaDisconnected` reports the end of the connection.
+    """Whether the replica has a connection to the scheduler. A connected replica is not lost
+    because it is silent; `ReplicaDisconnected` reports that the connection closed.
     """
 
 
@@ -327,31 +330,33 @@ class ReplicaReported:
     """A known replica reports progress of leases; leases that the report does not name continue.
 
     For drivers that lose no messages, such as a simulator. A pull, in contrast, asks for work,
-    withdraws idle applications (rule 4), and is checked against the leases and ends that the core
-    has recorded.
+    withdraws idle applications (rule 4), and is checked against the leases that the core has
+    recorded as running or ended.
     """
 
     replica_id: ReplicaId
     progress: tuple[LeaseProgress, ...] = ()
     finished: tuple[LeaseFinished, ...] = ()
     asks: bool = False
-    """Whether the replica takes work until the next `PullAnswered`."""
+    """Whether the replica accepts leases until the next `PullAnswered`."""
     most_prompt_tokens: Tokens | None = None
-    """Most prompt tokens that the replica accepts at once; None: no limit."""
+    """Largest number of prompt tokens that the replica accepts at once; None: no limit."""
     withdraws: bool = False
-    """Whether idle applications are withdrawn, because they submit nothing more at this time."""
+    """Whether idle applications are withdrawn, because they submit no more inferences at this
+    time.
+    """
     reserved_kv_tokens: Tokens = 0
     """KV tokens that are neither free nor held by leases."""
 
 
 @dataclass(frozen=True, slots=True)
 class PullAnswered:
-    """The answer to a replica's pull was sent: no more grants until the replica pulls again."""
+    """The answer to a replica's pull was sent: no more grants to the replica until it pulls."""
 
     replica_id: ReplicaId
     pulls_again: bool = False
     """Whether the replica pulls again as soon as it has the answer. Until then it may be granted
-    inferences of applications whose contexts the replica holds.
+    inferences of applications whose contexts it holds.
     """
 
 
@@ -364,7 +369,7 @@ class ReplicaLost:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaDisconnected:
-    """The last connection of a replica closed; without a pull in time the replica is lost."""
+    """A replica's last connection closed; the replica is lost unless it pulls in time."""
 
     replica_id: ReplicaId
 
@@ -378,7 +383,7 @@ class IngressHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Resubmitted:
-    """An ingress has resubmitted all inferences that it had from earlier schedulers."""
+    """An ingress has resubmitted all inferences that it had submitted to earlier schedulers."""
 
     ingress_id: IngressId
 
@@ -397,7 +402,7 @@ class EndsAcknowledged:
 
 @dataclass(frozen=True, slots=True)
 class PolicyChanged:
-    """The operator selected another policy; the queue is kept."""
+    """The operator selected another policy; the queue stays."""
 
     policy: str
     options: tuple[tuple[str, object], ...] = ()
@@ -406,7 +411,7 @@ class PolicyChanged:
 
 @dataclass(frozen=True, slots=True)
 class TenantsChanged:
-    """The operator changed the tenants or the tiers; debts are kept."""
+    """The operator changed the tenants or the tiers. What GPS owes each tenant stays the same."""
 
     tenants: TenantTree
     tiers: Mapping[str, Tier] = field(default_factory=lambda: TIERS)
@@ -416,7 +421,7 @@ class TenantsChanged:
 class PrefillMeasured:
     """A replica has measured the cost of computing prompts.
 
-    The first measurement of a release counts.
+    Only the first measurement by a release of the service counts.
     """
 
     cost: PrefillCost
@@ -426,7 +431,7 @@ class PrefillMeasured:
 
 @dataclass(frozen=True, slots=True)
 class DeadlinePassed:
-    """A deadline of the core was reached without another event."""
+    """A deadline of the core has passed without another event."""
 
 
 Event: TypeAlias = (

@@ -1,7 +1,7 @@
-"""KV memory of one replica's leases: now, and until their ends if nothing else is admitted.
+"""KV memory of one replica's leases, now and until they end, if no other lease is admitted.
 
-Every sequence gains one token per iteration until its lease ends, so KV rises between the ends of
-leases and falls at each. It peaks just before an end, and only these times are evaluated
+Every sequence gains one token per iteration until its lease ends, so the KV rises until a lease
+ends and then falls. It peaks just before a lease ends, and only these times are evaluated
 (LightLLM's rule; S-LoRA's, in the VTC artifact).
 """
 
@@ -14,8 +14,8 @@ from justitia_ray.core.prefixes import Beginning, Beginnings, Prefix
 from justitia_ray.units import ApplicationId, LeaseId, Tokens
 
 Extension = tuple[tuple[Tokens, Tokens], ...]
-"""Pairs (end in iterations, KV tokens), earliest first: shared KV that is not freed at that end
-because one more lease uses the KV.
+"""Pairs (iterations, KV tokens), earliest first: shared KV that would be freed after these
+iterations, but is used longer by another lease.
 """
 
 
@@ -23,7 +23,7 @@ class Footprint(NamedTuple):
     """KV memory of one lease on its replica, from now until the lease's end.
 
     A tuple, because every report creates one. All sequences of a lease are assumed to be equally
-    long, and gain one token per iteration. Sorts by its end.
+    long, and gain one token per iteration. Footprints sort by the time at which the leases end.
     """
 
     iterations: Tokens
@@ -53,14 +53,14 @@ class Footprint(NamedTuple):
 
 
 class Forecast:
-    """Ends of a replica's leases in order, and the KV held just before each end. Immutable.
+    """Iterations in which a replica's leases end, and the KV held just before each. Immutable.
 
-    `sequences` and `contexts` have an entry for each lease, earliest end first, and a 0 for the
-    time after the last.
+    `sequences` and `contexts` have an entry for each lease, in the order in which the leases end,
+    and a 0 for the time after the last lease.
     """
 
     def __init__(self, leases: Sequence[Footprint], block_size: Tokens) -> None:
-        """Compute the KV held at the end of every lease. O(n).
+        """Compute the KV held when each lease ends. O(n).
 
         Args:
             leases: The leases that the replica runs, sorted.
@@ -70,18 +70,18 @@ class Forecast:
         self.block_size = block_size
         waste = block_size - 1
         self.ends = [lease[0] for lease in leases]
-        """Iterations until the end of each lease."""
+        """Iterations until each lease ends."""
         self.sequences = list(accumulate([lease[1] for lease in reversed(leases)], initial=0))
-        """Number of sequences that run until each lease's end or longer."""
+        """Number of sequences that run until each lease ends, or longer."""
         self.contexts = list(accumulate([lease[2] for lease in reversed(leases)], initial=0))
-        """KV tokens that the sequences running until each lease's end hold now, without unused
-        parts of last blocks.
+        """KV tokens that the sequences counted in `sequences` hold now, without unused parts of
+        last blocks.
         """
         self.sequences.reverse()
         self.contexts.reverse()
         columns = zip(self.contexts, self.sequences, self.ends, strict=False)
         self.held = [context + choices * (waste + end) for context, choices, end in columns]
-        """KV tokens held just before each lease's end, in whole blocks."""
+        """KV tokens held just before each lease ends, in whole blocks."""
         self._most_from = _running_max(reversed(self.held))
         self._most_from.reverse()
         self._most_until: dict[int, list[Tokens]] = {}
@@ -89,12 +89,12 @@ class Forecast:
     def peak_with(self, lease: Footprint, extension: Extension = ()) -> Tokens:
         """Return the peak KV if another lease starts now.
 
-        O(log n); O(n) if it outlasts leases that share a beginning with it.
+        O(log n); O(n) if the lease outlasts others that share a beginning with it.
 
         Args:
             lease: The KV of the lease alone.
-            extension: Shared beginnings that it keeps beyond their present ends, which are before
-                its end.
+            extension: Shared beginnings that the lease uses after all present leases with them have
+                ended.
         """
         if extension:
             return self._peak_beyond(lease, extension)
@@ -126,7 +126,7 @@ class Forecast:
         return max(most, beside + held + choices * end)
 
     def _most_until_with(self, choices: int) -> list[Tokens]:
-        """Return the peak KV up to each lease end if `choices` more sequences start empty."""
+        """Return the peak KV until each lease ends if `choices` more sequences start empty."""
         if choices not in self._most_until:
             self._most_until[choices] = _running_max(
                 [held + choices * end for held, end in zip(self.held, self.ends, strict=True)]
@@ -135,7 +135,7 @@ class Forecast:
 
 
 def _running_max(values: Iterable[Tokens]) -> list[Tokens]:
-    """Return the running maxima of 0 and the values. Faster than `accumulate`."""
+    """Return the running maxima of the values, at least 0. Faster than `accumulate`."""
     most = 0
     maxima = [0]
     for value in values:
@@ -146,11 +146,11 @@ def _running_max(values: Iterable[Tokens]) -> list[Tokens]:
 
 
 class Footprints(MutableMapping[LeaseId, Footprint]):
-    """Footprints of a replica's leases, with their sums. Setting one is cheap.
+    """Footprints of a replica's leases, with their sums. Setting a footprint is cheap.
 
-    The order of ends is kept over grants and ends of leases, and dropped with each report. A lease
-    whose beginnings are named (`join`) is set as if it were alone and stores its unshared part;
-    shared beginnings are counted separately.
+    The forecast's order of leases is kept when leases are granted or end, and dropped with each
+    report. A lease whose beginnings are known (`join`) is set as if it were alone, and its unshared
+    part is stored; shared beginnings are counted separately.
     """
 
     def __init__(self) -> None:
@@ -159,22 +159,23 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         self._ends: list[Footprint] | None = None
         self._forecast: Forecast | None = None
         self._former: Forecast | None = None
-        """Forecast of a subset of the leases, which are unchanged; other leases were added since.
+        """Forecast of some of the leases, which are unchanged; the other leases were added
+        since.
         """
         self.context_tokens: Tokens = 0
         """KV tokens held now, without unused parts of last blocks."""
         self.full_tokens: Tokens = 0
-        """KV tokens held if all leases were at their largest at once."""
+        """KV tokens held if all leases reached their peaks at the same time."""
         self.sequences = 0
         self.changes = 0
         """Number of times that a footprint was set or deleted."""
         self.beginnings: Beginnings | None = None
-        """Beginnings of the prompts of the leases; None until a lease names a beginning."""
+        """Beginnings of the leases' prompts that may be shared; None until a lease has one."""
         self._contexts: dict[LeaseId, Tokens] = {}
-        """Context tokens of the leases with named beginnings, as if each lease were alone."""
+        """Context tokens of the leases with known beginnings, as if each lease were alone."""
         self._counted: dict[Beginning, tuple[Tokens, ApplicationId]] = {}
-        """Shared beginnings with their KV tokens and the application charged, as counted in the
-        sums.
+        """Shared beginnings that are counted in the sums, each with its KV tokens and the
+        application charged for them.
         """
 
     def __getitem__(self, lease_id: LeaseId) -> Footprint:
@@ -244,19 +245,22 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         self._recount_beginnings(self.beginnings.path(lease_id))
 
     def note_found(self, lease_id: LeaseId, tokens: Tokens) -> None:
-        """Add the tokens that a lease stores itself, because it did not find them in the cache."""
+        """Add the tokens that a lease stores itself because they were not in the cache."""
         if self.beginnings is not None and self.beginnings.note_found(lease_id, tokens):
             self.changes += 1
             self._forecast = self._former = None
             self._recount_beginnings(self.beginnings.path(lease_id))
 
     def shared_with(self, prefixes: tuple[Prefix, ...]) -> Tokens:
-        """Return the length of the longest of these beginnings that a lease has; 0 if none."""
+        """Return the length of the longest of these beginnings that any lease has.
+
+        0 if none has one.
+        """
         longest = None if self.beginnings is None else self.beginnings.longest(prefixes)
         return 0 if longest is None else longest.prefix.tokens
 
     def extension(self, prefixes: tuple[Prefix, ...], iterations: Tokens) -> Extension:
-        """Return the shared beginnings that would end before a lease of this length."""
+        """Return the shared beginnings that would be freed before a lease of this length ends."""
         found: list[tuple[Tokens, Tokens]] = []
         node = None if self.beginnings is None else self.beginnings.longest(prefixes)
         while node is not None and (end := self._end_of_beginning(node)) < iterations:
@@ -265,7 +269,7 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         return tuple(found)
 
     def heirs(self, lease_id: LeaseId) -> list[tuple[LeaseId, Tokens]]:
-        """Return the leases that take over shared beginnings of a lease, with the KV tokens."""
+        """Return the leases that take over a lease's shared beginnings, each with the KV tokens."""
         nodes = [] if self.beginnings is None else self.beginnings.path(lease_id)
         found = []
         for node in nodes:
@@ -315,9 +319,10 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         if extension:
             end, _, _, owner = lease
             leases += [Footprint(end, 0, tokens, owner) for _, tokens in extension]
-            # Subtract the shared beginnings that the forecast counts until an earlier end.
+            # Subtract the shared beginnings from the time until which the forecast counts them
+            # already.
             leases += [Footprint(until, 0, -tokens, owner) for until, tokens in extension]
-            # Shared beginnings sort before the leases with which they end.
+            # At equal times shared beginnings sort before leases.
             leases.sort(key=lambda one: (one.iterations, one.context_tokens < 0, one.choices))
         return Forecast(leases, block_size)
 

@@ -1,12 +1,13 @@
-"""Waiting for the replica that holds an inference's context, where it is full for a short time.
+"""Waiting of inferences for the replica that holds their context, if it is full for a short time.
 
-The first in order may wait for that replica, the *holder*, although it could start on another one,
-its *escape*, and compute its whole prompt there. It waits while the delay that this saves, in time
-of computing prompt tokens summed over the inferences that they delay, exceeds the expected wait.
-Meanwhile inferences behind it may start on other replicas. They overtake it, within three limits:
+The first inference in order may wait for that replica, the *holder*, although it could start on
+another replica, the *alternative*, and compute its whole prompt there. It waits while the delay
+that this saves exceeds the expected wait. The delay is the time of computing prompt tokens, summed
+over the inferences that have to wait for them. Meanwhile inferences behind the first may start on
+other replicas. They overtake it, within three limits:
 
 - The wait ends after the time saved, counted from its begin, and an inference never waits again.
-- The escape keeps the memory and the seats for it, so that it starts there when the wait ends.
+- The alternative keeps memory and seats for it, so that it starts there when the wait ends.
 - It waits only while V has not reached its tag, where the order promises anything by tags: it then
   starts before GPS would have finished it, within every promise that was given.
 """
@@ -23,7 +24,7 @@ from justitia_ray.units import Seconds
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Replica with an application's context, for which waiting is worth its time."""
+    """Replica that holds an application's context, for which it is worth waiting."""
 
     holder: KnownReplica
     saved_s: Seconds
@@ -42,23 +43,24 @@ class HolderWaits:
         self._placement = placement
 
     def holder(
-        self, application: Application, inference: Inference, escape: KnownReplica
+        self, application: Application, inference: Inference, alternative: KnownReplica
     ) -> KnownReplica | None:
-        """Return the replica for which an inference waits; None: it starts on `escape` now.
+        """Return the replica for which an inference waits; None: it starts on `alternative` now.
 
-        Called at each dispatch in which it could start only on replicas other than its holder.
+        Called at each dispatch in which the inference could start only on replicas other than its
+        holder.
 
         Args:
             application: The application of the inference.
-            inference: An inference with nothing before it that waits for another reason.
-            escape: The best replica on which it could start now.
+            inference: An inference before which no other inference waits for another reason.
+            alternative: The best replica on which the inference could start now.
         """
         wait, now = inference.holder_wait, self._state.now
         if wait is not None and now >= wait.until:
             return None
         choice = None
         if self._is_early(application):
-            choice = self._choose_holder(application, inference, escape)
+            choice = self._choose_holder(application, inference, alternative)
         until = None if choice is None else now + choice.saved_s
         if wait is not None and until is not None:
             until = min(until, wait.until)
@@ -73,13 +75,13 @@ class HolderWaits:
         return choice.holder
 
     def _choose_holder(
-        self, application: Application, inference: Inference, escape: KnownReplica
+        self, application: Application, inference: Inference, alternative: KnownReplica
     ) -> Choice | None:
-        """Return the replica with the most of the context, if waiting for it saves time."""
+        """Return the replica with most of the context, if waiting for this replica saves time."""
         times = self._state.engine_times
         if times.token_s is None:
             return None
-        least, holder = missing_tokens(escape, application, inference), None
+        least, holder = missing_tokens(alternative, application, inference), None
         for name in application.replicas:
             replica = self._state.replicas.get(name)
             if replica is None or not replica.takes_leases:
@@ -91,16 +93,18 @@ class HolderWaits:
             return None
         if holder.replica_id in self._state.asking and self._placement.fits(holder, inference):
             return None  # the inference does not lack memory there
-        more = delay(escape, application, inference) - delay(holder, application, inference)
+        more = delay(alternative, application, inference) - delay(holder, application, inference)
         full_for_s = self._full_for_s(holder, inference, times.iteration_s)
         return Choice(holder, times.token_s * more, full_for_s)
 
     def _full_for_s(
         self, replica: KnownReplica, inference: Inference, iteration_s: Seconds
     ) -> Seconds:
-        """Return the expected time until a replica has memory for an inference, if nothing starts.
+        """Return the expected time until a replica has memory for an inference.
 
-        0 if it has the memory and only has not pulled yet.
+        Other inferences are assumed not to start there.
+
+        0 if the replica has the memory but has not pulled yet.
         """
         placement, kv_tokens = self._placement, replica.leasable_tokens
         if placement.fits(replica, inference):
@@ -111,10 +115,10 @@ class HolderWaits:
         return max(0.0, iterations * iteration_s - age_s)
 
     def _is_early(self, application: Application) -> bool:
-        """Return whether a wait breaks no guarantee: V has not reached the application's tag.
+        """Return whether waiting breaks no guarantee: V has not reached the application's tag.
 
-        Policies that may overtake keep account of the order in which inferences start, so that none
-        waits there.
+        Policies that let applications overtake depend on the order of starts; under these policies
+        no inference waits.
         """
         ledger = self._ledger
         if ledger.policy.lets_pass:

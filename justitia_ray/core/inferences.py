@@ -45,7 +45,7 @@ class Inferences:
     def submit(self, event: ev.InferenceSubmitted) -> Inference | None:
         """Queue a new inference; return the inference instead if it claims an earlier lease.
 
-        A known inference changes nothing, nor does one that has ended and was counted.
+        A known inference, and an ended inference that was counted, change nothing.
         """
         state = self._state
         if event.request_id in state.inferences:
@@ -139,9 +139,9 @@ class Inferences:
         return None
 
     def wait(self, inference: Inference) -> None:
-        """Put an inference into the queue, or suspend it while its ingress is suspect.
+        """Put an inference into the queue, or suspend it while its ingress may be lost.
 
-        An inference that has ended for its ingress ends here, too, since no replica has it.
+        An inference that has ended according to its ingress ends now, because no replica has it.
         """
         application = self._state.applications[inference.application_id]
         if inference.state is InferenceState.CLAIMED:
@@ -190,7 +190,7 @@ class Inferences:
     def refuse_deadline(self, inference: Inference) -> None:
         """Refuse a waiting inference that cannot meet its deadline, and refund its charge.
 
-        It counts as failed, so that the application's cost is not learned from.
+        The inference counts as failed, so that predictors do not learn from the application's cost.
         """
         self._state.applications[inference.application_id].failed += 1
         self._state.actions.append(
@@ -208,13 +208,13 @@ class Inferences:
     ) -> None:
         """End an inference in any state.
 
-        If it is stopped while leased, it is counted with the last report of the lease.
+        If the inference is stopped while leased, it is counted with the last report of the lease.
 
         Args:
             inference: The inference.
-            outcome: How it ended.
-            is_counted: Whether an earlier scheduler has counted it among the ended ones.
-            is_reported: Whether its replica has made the last report of it.
+            outcome: The outcome of the inference.
+            is_counted: Whether an earlier scheduler has counted the ended inference.
+            is_reported: Whether the replica has sent its last report on the inference.
         """
         state, request_id = self._state, inference.request_id
         application = state.applications[inference.application_id]
@@ -258,7 +258,7 @@ class Inferences:
         self._count_ended(application, inference, departure.outcome, is_counted=is_counted)
 
     def _note_serving_replica(self, application: Application, replica_id: ReplicaId) -> None:
-        """Move a replica to the end of those that have served an application."""
+        """Move a replica to the end of the replicas that have served an application."""
         if next(reversed(application.replicas), None) != replica_id:
             known = self._state.replicas.keys() - {replica_id}
             others = [name for name in application.replicas if name in known]
@@ -316,7 +316,10 @@ class Inferences:
     def _leave_prefill(
         self, application: Application, inference: Inference, prefill: Prefill
     ) -> None:
-        """Refund the charge for a prompt that was not computed; else keep the prompt's context."""
+        """Refund the charge for a prompt that was not computed.
+
+        Otherwise keep the prompt's context.
+        """
         application.unfinished_prefill -= prefill.paid
         application.unfinished_forgiven -= prefill.forgiven
         if prefill.charged:
@@ -337,7 +340,8 @@ class Inferences:
             if application is None:
                 continue
             caps = caps_of(state.tenants, application.tenant)
-            # A waiting inference was within its application's cap when it was submitted.
+            # The number of inferences is no reason: a waiting inference was within this cap when
+            # submitted.
             cap = reached_cap(application, replace(caps, inferences=None), state.now)
             if cap is not None:
                 for inference in [*application.waiting, *application.suspended]:
@@ -358,8 +362,8 @@ class Inferences:
     def cancel_application(self, event: ev.ApplicationCancelled) -> None:
         """Cancel an application and end all its inferences.
 
-        It ends when replicas have made their last reports of them and ends under earlier
-        schedulers are counted.
+        The application ends when replicas have sent their last reports on its inferences, and
+        inferences that ended under earlier schedulers are counted.
         """
         application = self._state.applications.get(event.application_id)
         if application is None:
@@ -378,12 +382,16 @@ class Inferences:
         self._applications.end_if_over(application)
 
     def reopen_application(self, event: ev.ApplicationReopened) -> None:
-        """Let a closed application accept inferences again; try to end a cancelled application."""
+        """Let a closed application accept inferences again.
+
+        End a cancelled application if possible.
+        """
         application = self._state.applications.get(event.application_id)
         if application is None:
             return
         if application.state is ApplicationState.STOPPING:
-            for lease_id in list(application.leaving):  # with the last one it is over
+            # when the last lease is gone, the application has ended
+            for lease_id in list(application.leaving):
                 self.count_departure(lease_id)
         else:
             self._applications.reopen(application)
@@ -407,7 +415,8 @@ class Inferences:
         if event.resubmitted:  # the inference was accepted by an earlier scheduler
             return None
         if not application.state.takes_inferences:
-            is_over = application.is_idle and application.is_awaited  # as far as is known here
+            # as far as this scheduler knows
+            is_over = application.is_idle and application.is_awaited
             return Refusal.APPLICATION_ENDING if is_over else Refusal.APPLICATION_CLOSED
         state, is_retry = self._state, event.is_retry
         if not state.known_inferences.admits(application.tenant, state.now, is_retry=is_retry):

@@ -23,10 +23,12 @@ from justitia_ray.core.tenants import BEYOND, SEPARATOR
 from justitia_ray.units import ClientId, IngressId, LeaseId
 
 RELATIVE_TOLERANCE = 1e-9
-"""Tolerance of sums of floats, relative to their terms; integers and fractions are exact."""
+"""Relative tolerance of sums of floats; sums of integers and fractions are exact."""
 
 Findings: TypeAlias = Iterator[tuple[bool, Iterable[str], str]]
-"""Whether the state is correct, the entities concerned, and the fault if the state is wrong."""
+"""Results of a rule: whether the state is correct, the entities concerned, and the fault if it is
+wrong.
+"""
 Rule: TypeAlias = Callable[[SchedulerCore], Findings]
 
 
@@ -35,7 +37,7 @@ class InvariantViolation(AssertionError):
 
 
 def inferences_are_in_one_place(core: SchedulerCore) -> Findings:
-    """Each inference is in one place of its application, the place that its state names."""
+    """Each inference is in one collection of its application, the one for its state."""
     state = core.state
     seen: set[str] = set()
     for application in state.applications.values():
@@ -67,7 +69,7 @@ def inferences_are_in_one_place(core: SchedulerCore) -> Findings:
 
 
 def suspect_ingresses_are_suspended(core: SchedulerCore) -> Findings:
-    """Inferences that would wait are suspended if their ingress is suspect, and only then."""
+    """Inferences that would wait are suspended if their ingress may be lost, and only then."""
     state, ingresses = core.state, core.ingresses
     for application in state.applications.values():
         for inference in (*application.waiting, *application.held_back.values()):
@@ -91,7 +93,7 @@ def suspect_ingresses_are_suspended(core: SchedulerCore) -> Findings:
 
 
 def waiting_inferences_are_in_order(core: SchedulerCore) -> Findings:
-    """Waiting inferences of an application are in the policy's order, requeued inferences too."""
+    """Waiting inferences of an application are in the policy's order, also after being requeued."""
     key = core.ledger.policy.inference_key
     for application in core.state.applications.values():
         orders = [key(inference) for inference in application.waiting]
@@ -123,7 +125,7 @@ def leases_agree(core: SchedulerCore) -> Findings:
 
 
 def memory_counts_once(core: SchedulerCore) -> Findings:
-    """A replica's KV sums are those of its leases' unshared KV and of their shared beginnings."""
+    """A replica's KV sums are the unshared KV of its leases, and each shared beginning once."""
     state = core.state
     for replica in state.replicas.values():
         leases, names = replica.leases, (replica.replica_id,)
@@ -175,7 +177,7 @@ def caches_agree(core: SchedulerCore) -> Findings:
 def _beginnings_are_of_leases(
     core: SchedulerCore, replica: KnownReplica, beginnings: Beginnings
 ) -> Findings:
-    """A shared beginning has a lease; a lease has its longest beginning and all above that."""
+    """A shared beginning has a lease; a lease has its longest beginning and all those above it."""
     having: dict[Beginning, set[LeaseId]] = {node: set() for node in beginnings}
     for lease_id in replica.leases:
         lease = core.state.leases[lease_id]
@@ -199,7 +201,7 @@ def _beginnings_are_of_leases(
 
 
 def open_suspects_are_apart(core: SchedulerCore) -> Findings:
-    """No replica has two leases of suspects that have not been cleared of an engine's death."""
+    """No replica has two leases of inferences that are suspected of having killed an engine."""
     state = core.state
     for replica in state.replicas.values():
         own = [name for name in replica.leases if name.startswith(state.lease_prefix)]
@@ -209,9 +211,11 @@ def open_suspects_are_apart(core: SchedulerCore) -> Findings:
 
 
 def queue_holds_what_waits(core: SchedulerCore) -> Findings:
-    """The queue has exactly the applications that wait; its first has the smallest key.
+    """The queue has exactly the applications with waiting inferences.
 
-    A policy with overtaking has a separate rule for its first.
+    Its first has the smallest key.
+
+    Policies with overtaking have a rule of their own for the first application.
     """
     queue = core.ledger.queue
     waiting = [a for a in core.state.applications.values() if a.waiting]
@@ -234,7 +238,7 @@ def expected_first(core: SchedulerCore) -> Application | None:
 
 
 def least_of_clients(core: SchedulerCore) -> dict[ClientId, Application]:
-    """Return the application of the smallest key of each client that may be granted. O(N)."""
+    """Return for each client that may be granted its application with the smallest key. O(N)."""
     policy = core.ledger.policy
     if isinstance(core.ledger.fair_share, TenantShare) and isinstance(policy, JustitiaPolicy):
         tenants, clients = least_of_tenants(core), dict[ClientId, list[Application]]()
@@ -254,7 +258,7 @@ def least_of_clients(core: SchedulerCore) -> dict[ClientId, Application]:
 
 
 def least_of_tenants(core: SchedulerCore) -> dict[ClientId, Application]:
-    """Return the application with the smallest tag of each waiting tenant. O(N)."""
+    """Return for each waiting tenant its application with the smallest tag. O(N)."""
     return _applications_of_least_key(core, lambda application: application.leaf)
 
 
@@ -280,7 +284,10 @@ def same_key(core: SchedulerCore, one: Application | None, other: Application | 
 
 
 def accounts_are_of_live_applications(core: SchedulerCore) -> Findings:
-    """Live applications have an account and a session with their weight; others have none."""
+    """Live applications have an account and a session with their weight.
+
+    No others have an account.
+    """
     fair_share = core.ledger.fair_share
     odd = tuple(fair_share.accounts.keys() ^ core.state.applications.keys())
     yield not odd, odd, "either live or with an account, not both"
@@ -302,7 +309,11 @@ def accounts_are_of_live_applications(core: SchedulerCore) -> Findings:
 
 
 def gps_owes_what_was_charged(core: SchedulerCore) -> Findings:
-    """Served clock: Σ over active of w·(F − V) = Σ over not withdrawn of (chg − att)."""
+    """GPS owes what was charged and not attained: Σ w·(F − V) = Σ (chg − att).
+
+    Holds with the served clock. The first sum is over active sessions, the second over applications
+    that are not withdrawn.
+    """
     if core.ledger.options.clock != "served":
         return
     fair_share, applications = core.ledger.fair_share, core.state.applications
@@ -323,10 +334,10 @@ def gps_owes_what_was_charged(core: SchedulerCore) -> Findings:
 
 
 def idle_applications_are_withdrawn(core: SchedulerCore) -> Findings:
-    """Served clock: since the last report, exactly the idle applications are out of GPS.
+    """With the served clock, the applications idle at the last report are out of GPS.
 
-    Applications that became idle after it, and those restored from a snapshot whose inferences may
-    still be resubmitted, are withdrawn later.
+    Applications that became idle after the last report, and restored applications whose inferences
+    may still be resubmitted, are withdrawn later.
     """
     if core.ledger.options.clock != "served":
         return
@@ -343,7 +354,7 @@ def idle_applications_are_withdrawn(core: SchedulerCore) -> Findings:
 def applications_are_in_their_states(core: SchedulerCore) -> Findings:
     """The state and the indexes of an application agree on whether it has inferences.
 
-    A restored application may have none even while its state is closing or stopping.
+    A restored application may have no inferences even while its state is closing or stopping.
     """
     for name, application in core.state.applications.items():
         state, is_idle = application.state, application.is_idle
@@ -381,7 +392,7 @@ def active_weight_is_the_sum(core: SchedulerCore) -> Findings:
 
 
 def tenants_are_owed_the_same_at_both_levels(core: SchedulerCore) -> Findings:
-    """At the last update the root, GPS inside a tenant and its reference server owe the same."""
+    """At the last update the root, a tenant's GPS and its reference server owed the same."""
     fair_share = core.ledger.fair_share
     for path, branch in _kept_branches(core).items():
         above = fair_share.clock if branch.parent is None else branch.parent.clock
@@ -414,7 +425,7 @@ def _tenant_leaves(core: SchedulerCore) -> dict[ClientId, Tenant]:
 
 
 def _top_clocks(core: SchedulerCore) -> tuple[VirtualClock, ...]:
-    """Return the clock of applications within quota, and a separate clock of those beyond quota."""
+    """Return the clock of applications within quota, and the clock of those beyond quota."""
     share = core.ledger.fair_share
     return (share.clock, share.nodes.beyond) if isinstance(share, TenantShare) else (share.clock,)
 
@@ -425,9 +436,9 @@ def _kept_branches(core: SchedulerCore) -> dict[ClientId, Branch]:
 
 
 def replicas_have_seats_for_their_leases(core: SchedulerCore) -> Findings:
-    """No replica is granted more sequences than it has seats, except a single lease.
+    """No replica is granted more sequences than it has seats, except a single larger lease.
 
-    Leases of an earlier scheduler count when they are granted upon, not when they are taken over.
+    Leases of an earlier scheduler count only when this scheduler grants another lease there.
     """
     for replica in core.state.replicas.values():
         granted = {
@@ -441,7 +452,7 @@ def replicas_have_seats_for_their_leases(core: SchedulerCore) -> Findings:
 
 
 def service_is_what_was_metered(core: SchedulerCore) -> Findings:
-    """Service booked for unfinished inferences is their attained service and that booked before."""
+    """Service booked for unfinished inferences is what they attained and what was booked before."""
     attained: dict[str, float] = dict.fromkeys(core.state.applications, 0)
     leaving = (departure.inference for departure in core.state.leaving.values())
     for inference in (*core.state.inferences.values(), *leaving):
@@ -457,7 +468,7 @@ def service_is_what_was_metered(core: SchedulerCore) -> Findings:
 
 
 def prefill_is_what_was_paid(core: SchedulerCore) -> Findings:
-    """Prefill booked or charged for an application is that of its unfinished inferences."""
+    """Prefill booked or charged for an application is the prefill of its unfinished inferences."""
     sums = {
         name: [one.pending_before, one.paid_before, one.forgiven_before]
         for name, one in core.state.applications.items()
@@ -496,7 +507,7 @@ def quotas_count_what_is_there(core: SchedulerCore) -> Findings:
 
 
 def counters_sum_what_waits(core: SchedulerCore) -> Findings:
-    """The sums over the queue equal the sums of a full pass over the queue."""
+    """Running sums over the queue equal the sums of a full pass over the queue."""
     walked = Counters()
     for application in core.state.applications.values():
         for inference in application.waiting.values():
@@ -531,7 +542,7 @@ RULES: tuple[Rule, ...] = (
 
 
 def rules_of(core: SchedulerCore) -> tuple[Rule, ...]:
-    """Return `RULES` and the rules of the policy in force."""
+    """Return `RULES` and the rules of the current policy."""
     return (*RULES, *core.ledger.policy.INVARIANTS)
 
 
@@ -550,7 +561,7 @@ def check(core: SchedulerCore) -> None:
     """Check the state of the core against every rule.
 
     Raises:
-        InvariantViolation: If it breaks one.
+        InvariantViolation: If the state breaks a rule.
     """
     for rule in rules_of(core):
         check_rule(rule, core)

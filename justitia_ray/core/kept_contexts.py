@@ -1,4 +1,4 @@
-"""Contexts in the prefix cache of a replica whose engine evicts those of ended applications first.
+"""Prefix cache of a replica whose engine evicts the contexts of ended applications first.
 
 Such an engine *holds* the contexts of applications that may submit again: all other cached blocks
 are evicted before them (`engine.hold_contexts`).
@@ -20,9 +20,9 @@ class KeptContexts(Contexts):
             self._remove_idle_context(other)
 
     def shrink(self, room: Tokens) -> None:
-        """Evict contexts of ended applications, then the least recently used, until all fit.
+        """Evict contexts of ended applications, then the least recently used, until the rest fits.
 
-        O(idle contexts) if contexts of ended applications have to go.
+        O(idle contexts) if contexts of ended applications have to be evicted.
         """
         if self.tokens > room and self.tokens > self.live_tokens:
             for context in [one for one in self._idle if not one.is_live]:

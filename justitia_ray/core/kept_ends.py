@@ -1,9 +1,10 @@
-"""Ends that are counted, kept until their ingresses confirm that they are stored.
+"""Records of counted ended inferences, kept until their ingresses confirm that they are stored.
 
-An ingress keeps each end until the scheduler sends `EndsStored` for it, and submits those that it
-still keeps to the next scheduler, whose restored counts may or may not include them. So the record
-of an application lists the ends that are counted with it, and is kept as long as an ingress may
-submit one of them, even after the application is over.
+Such a record is an *end*, of an inference or of a whole application. An ingress keeps each end
+until the scheduler sends `EndsStored` for it, and submits those that it still keeps to the next
+scheduler, whose restored counts may or may not include them. So the stored record of an application
+lists the ends that its counts include. It is kept as long as an ingress may submit one of these
+ends, even after the application has ended.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,40 +15,42 @@ from justitia_ray.core.records import Record, RecordReader
 from justitia_ray.units import ApplicationId, IngressId, KvTokenTime, RequestId
 
 _MOST = 100_000
-"""Maximum number of kept ends; the oldest ends are dropped first. Ends accumulate only while the
-store is unavailable, and ingresses drop their ends after a minute.
+"""Maximum number of records of ended inferences; the oldest are dropped first. They accumulate only
+while the store is unavailable, and ingresses drop their copies after a minute.
 """
 
 _Key = tuple[IngressId, ApplicationId, RequestId | None]
-"""Key of a kept end: the ingress and the inference; for the end of an application the inference is
-None.
+"""Key of the record of an ended inference: its ingress and its id; for an ended application the
+inference is None.
 """
 
 
 @dataclass(slots=True)
 class _ApplicationEnds:
-    """Kept ends of one application."""
+    """Kept records of one application and its ended inferences."""
 
     inferences: dict[RequestId, IngressId] = field(default_factory=dict)
     openers: dict[IngressId, None] = field(default_factory=dict)
-    """Ingresses that may open the application again because they have no confirmation that the
-    application is over.
+    """Ingresses that may open the application again because they have no confirmation that it has
+    ended.
     """
     unfinished: KvTokenTime = 0
-    """Service booked for unfinished inferences, of other ingresses, of the ended application."""
+    """Service booked for inferences of other ingresses that were unfinished when the application
+    ended.
+    """
 
 
 class KeptEnds:
-    """Ends of inferences and applications that ingresses keep. O(1) an end."""
+    """Records of ended inferences and applications that ingresses keep, too. O(1) each."""
 
     def __init__(self) -> None:
         self._of: dict[ApplicationId, _ApplicationEnds] = {}
         self._application_of: dict[RequestId, ApplicationId] = {}
         self._kept: dict[_Key, None] = {}
-        """All kept ends, oldest first."""
+        """All kept records, oldest first."""
         self._new: dict[_Key, None] = {}
         self._taken: dict[_Key, None] = {}
-        """Ends that were taken for a save that is not confirmed yet."""
+        """Records that were taken for a save that is not confirmed yet."""
         self._changed: dict[ApplicationId, None] = {}
         self._inherited: set[ApplicationId] = set()
 
@@ -57,7 +60,7 @@ class KeptEnds:
     def add_inference(
         self, application_id: ApplicationId, request_id: RequestId, ingress_id: IngressId
     ) -> None:
-        """Keep the end of an inference that has been counted."""
+        """Keep the record of an ended inference that has been counted."""
         self._ends_of_application(application_id).inferences[request_id] = ingress_id
         self._application_of[request_id] = application_id
         self._keep_end((ingress_id, application_id, request_id))
@@ -68,11 +71,11 @@ class KeptEnds:
         openers: Iterable[IngressId],
         unfinished: KvTokenTime = 0,
     ) -> None:
-        """Keep the end of an application for each ingress with the application open.
+        """Keep the record of an ended application for each ingress with the application open.
 
         Args:
             application_id: The application.
-            openers: The ingresses that have it open.
+            openers: The ingresses with the application open.
             unfinished: Service booked for its inferences that have not ended in this scheduler.
         """
         for ingress_id in openers:
@@ -82,7 +85,7 @@ class KeptEnds:
             self._keep_end((ingress_id, application_id, None))
 
     def is_counted(self, application_id: ApplicationId, request_id: RequestId) -> bool:
-        """Return whether the end of an inference is counted, as far as the kept ends show."""
+        """Return whether an ended inference is counted, as far as the kept records show."""
         ends = self._of.get(application_id)
         return ends is not None and request_id in ends.inferences
 
@@ -91,7 +94,7 @@ class KeptEnds:
         return application_id in self._inherited
 
     def reopen(self, application_id: ApplicationId) -> tuple[list[IngressId], KvTokenTime]:
-        """Make an ended application live again.
+        """Make an ended application live again, because an ingress opens it.
 
         Return the ingresses that may also open it, and the service booked for its unfinished
         inferences.
@@ -105,14 +108,14 @@ class KeptEnds:
     # --- durable state
 
     def take_changed(self) -> list[ApplicationId]:
-        """Return the applications with kept ends changed since the last call, for the next save."""
+        """Return applications whose kept records changed since the last call, to be saved."""
         self._taken |= self._new
         self._new = {}
         changed, self._changed = list(self._changed), {}
         return changed
 
     def take_stored(self) -> list[EndsStored]:
-        """Return the ends that the last save has stored, by the ingress to notify."""
+        """Return the records that the last save has stored, by the ingress to notify."""
         told: dict[IngressId, tuple[list[RequestId], list[ApplicationId]]] = {}
         for ingress_id, application_id, request_id in self._taken:
             request_ids, application_ids = told.setdefault(ingress_id, ([], []))
@@ -124,7 +127,7 @@ class KeptEnds:
         return [EndsStored(name, tuple(of[0]), tuple(of[1])) for name, of in told.items()]
 
     def acknowledge(self, told: EndsStored) -> None:
-        """Drop kept ends that their ingress has confirmed."""
+        """Drop kept records that their ingress has confirmed."""
         for request_id in told.request_ids:
             application_id = self._application_of.get(request_id)
             if application_id is not None:
@@ -133,16 +136,16 @@ class KeptEnds:
             self._drop_end((told.ingress_id, application_id, None))
 
     def forget_ingress(self, ingress_id: IngressId) -> None:
-        """Drop the kept ends of a lost ingress. O(n)."""
+        """Drop the kept records of a lost ingress. O(n)."""
         for key in [key for key in self._kept if key[0] == ingress_id]:
             self._drop_end(key)
 
     def names(self) -> Iterator[ApplicationId]:
-        """Yield the applications with kept ends."""
+        """Yield the applications with kept records."""
         return iter(self._of)
 
     def record(self, application_id: ApplicationId) -> Record | None:
-        """Return the kept ends of an application as JSON; None if there are none."""
+        """Return the kept records of an application as JSON; None if there are none."""
         ends = self._of.get(application_id)
         if ends is None:
             return None
@@ -153,7 +156,7 @@ class KeptEnds:
         }
 
     def restore(self, application_id: ApplicationId, record: object) -> set[IngressId]:
-        """Restore recorded ends; return the ingresses to notify of them.
+        """Restore kept records; return the ingresses to notify of them.
 
         Raises:
             ValueError: If a field is missing or has a wrong type.

@@ -1,10 +1,10 @@
-"""Shares of the KV memory of all replicas of the model, by node of the tree of tenants and by tier.
+"""Shares of the KV memory of all replicas, by node of the tenant tree and by service tier.
 
-A node holds the expected largest KV of the leases below it. It is given at most `most` of the
-total, except that a node that holds nothing may always have one inference. The part of its
-guaranteed share that a node does not lend is reserved for it while it holds less; others may use
-the part that it lends. Running inferences are never stopped for a share, so a node whose lent part
-is in use has only its reserved part at once.
+A node holds the expected peak KV of the leases below it. It gets at most the fraction `most` of the
+total, but a node that holds nothing may always have one inference. Of its guaranteed share a node
+lends a part: other nodes may use the lent part; the rest is reserved while the node holds less.
+Running inferences are never stopped for a share, so while the lent part is in use, the node has
+only its reserved part at once.
 
 Tiers have the same shares, each over all tenants together, and both apply: an inference must leave
 free what other nodes reserve, unless it is within the part that its own node reserves, and in
@@ -36,20 +36,20 @@ class KvShares:
         self._tree = tree
         self._leases: dict[LeaseId, tuple[ClientId, Tokens, str]] = {}
         self._of_tiers: dict[str, KvShare] = {}
-        """Shares of KV memory by tier, without tiers that have none."""
+        """Shares of KV memory by tier; tiers without a share are missing."""
         self._held_by_tier: dict[str, Tokens] = {}
         self._held: dict[ClientId, Tokens] = {}
         """KV tokens by tenant node; the root is the empty path."""
         self._keepers: dict[ClientId, dict[ClientId, None]] = {}
-        """Children of each node that reserve memory, or have descendants that do."""
+        """Children of each node that reserve memory, or that have descendants that do."""
         self.limits_nodes = False
-        """Whether the configuration has a share of KV memory for any tenant node."""
+        """Whether the configuration gives any tenant node a share of KV memory."""
         self.limits_tiers = False
-        """Whether the configuration has a share of KV memory for any tier."""
+        """Whether the configuration gives any tier a share of KV memory."""
         self.describe(tree, tiers)
 
     def describe(self, tree: TenantTree, tiers: Mapping[str, Tier] = TIERS) -> None:
-        """Use the shares of another tenant tree and of other tiers; held memory is kept."""
+        """Use the shares of another tenant tree and of other tiers; the memory held stays."""
         self._tree = tree
         self._of_tiers = {n: t.kv_share for n, t in tiers.items() if t.kv_share != _NOTHING}
         self.limits_tiers = bool(self._of_tiers)
@@ -62,7 +62,10 @@ class KvShares:
                     self._keepers.setdefault(parent, {})[one] = None
 
     def held(self, path: ClientId) -> Tokens:
-        """Return the KV that a tenant node holds; for the empty path all KV that is held."""
+        """Return the KV that a tenant node holds.
+
+        For the empty path all KV that any lease holds.
+        """
         return self._held.get(path, 0)
 
     def nodes(self) -> list[ClientId]:
@@ -153,9 +156,9 @@ class KvShares:
     def _kv_reserved_by_other_tiers(self, tier: str, tokens: Tokens, total: Tokens) -> float:
         """Return the KV that other tiers reserve against an inference of this tier now.
 
-        0 for an inference within the part that its own tier reserves. Also 0 for one larger than
-        the unreserved memory while only tiers with reservations hold anything: otherwise it would
-        wait for ever.
+        0 for an inference within the part that its own tier reserves. Also 0 for an inference
+        larger than the unreserved memory while only tiers with reservations hold KV: otherwise the
+        inference would wait for ever.
         """
         own = self._of_tiers.get(tier, _NOTHING)
         reserved = _reserved_fraction(own) * total
@@ -186,5 +189,5 @@ class KvShares:
 
 
 def _reserved_fraction(share: KvShare) -> float:
-    """Return the fraction of the memory that a tenant node reserves while not using it."""
+    """Return the fraction of the memory that a tenant node reserves when it holds nothing."""
     return share.guaranteed * (1 - share.lends)

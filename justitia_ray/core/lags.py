@@ -1,14 +1,14 @@
-"""Lag of applications against GPS, and the time by which they have started, computed on request.
+"""Lag of applications against GPS, and a guarantee on their starts, computed on request.
 
-Stored for it are only the history of V and the last start of each application. The guarantee is
-that of the order from now on: let S be served until V reaches F, and no application with a larger
-tag start before this one. Then it lags by no more than
+Only the history of virtual time V and the last start of each application are stored for it. The
+guarantee holds for the order from now on, if service continues until V reaches the tag F, and no
+application with a larger tag starts before this application. Then it lags by no more than
 
     work in flight of larger tags + Σ over tags ≤ F of (chg − att − w·max(0, F − V)),
 
 plus, if V has passed F already, the service since then. Applications of the working set may start
-before this one at the place of their start: what they may receive there counts as in flight.
-`core/README.md` has the premises.
+before this application, at the position in the order that they had when they started: the service
+that they may receive there counts as in flight. `core/README.md` has the premises.
 """
 
 from bisect import bisect_right
@@ -73,7 +73,7 @@ class CurrentLags:
 
     @property
     def virtual_time(self) -> VirtualTime:
-        """V of the scheduler's clock."""
+        """Virtual time V of the scheduler's clock."""
         return self._ledger.fair_share.clock.virtual_time
 
     def tag(self, application_id: ApplicationId) -> VirtualTime:
@@ -91,8 +91,8 @@ class CurrentLags:
     def lag(self, application: Application) -> Lag | None:
         """Return the lag of a live application; if the application waits, as if it started now.
 
-        Only a waiting application has a bound. O(log N), plus a walk over all live applications for
-        a bound; with more than a hundred of them a walk is cached for a while.
+        Only a waiting application has a bound. Costs O(log N), and for a bound a pass over all live
+        applications; with more than a hundred of them a pass is cached for a short time.
         """
         history, tag = self._ledger.history, self.tag(application.application_id)
         start = application.last_start
@@ -118,7 +118,7 @@ class CurrentLags:
 
 
 class _SessionSums:
-    """Sums over the sessions of GPS, in the order of their tags, at one time."""
+    """Sums over the sessions of GPS in the order of their tags, at one moment."""
 
     def __init__(self, state: State, ledger: Ledger) -> None:
         share, clock = ledger.fair_share, ledger.fair_share.clock
@@ -143,8 +143,8 @@ class _SessionSums:
         self._uncovered = [0, *accumulate(uncovered for _, uncovered, _ in rows)]
         self._flying = [0, *accumulate(flying for _, _, flying in rows)]
         self._kept: list[tuple[Key, Key, KvTokenTime]] = []
-        """Of each started application: key at its start, present key, and remaining work not in
-        flight.
+        """Key at the start, present key, and remaining work not in flight, of each started
+        application.
         """
         if ledger.gate is not None:
             for name, ((_, start), sequence), work in ledger.gate.kept_places():
@@ -152,7 +152,7 @@ class _SessionSums:
                 self._kept.append(((start, sequence), key, max(0, work - flight.get(name, 0))))
 
     def rest(self, key: Key) -> KvTokenTime:
-        """Return the most service that may pass between V = F and an application's last start."""
+        """Return the most service from V = F until an application's last start."""
         place = bisect_right(self._keys, key)
         kept = sum(work for start, now, work in self._kept if start < key < now)
         return self._flying[-1] - self._flying[place] + self._uncovered[place] + kept

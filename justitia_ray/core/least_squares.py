@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 
 KEEP = 0.98
-"""Weight of all earlier samples after each new sample: some 50 samples count."""
+"""Factor on the weight of all earlier samples with each new sample: some 50 samples count."""
 _LEAST_WEIGHT = 8.0
 """Sum of weights below which the coefficients are unknown."""
 _LEAST_PIVOT = 1e-3
-"""Share of a diagonal element that elimination must leave: with less, the samples are too similar
-to separate the coefficients.
+"""Share of a diagonal element that elimination must leave. With less, the samples are too similar
+to determine the coefficients separately.
 """
 
 
 class DecayingFit:
-    """Fits coefficients c to samples (x, y) with x·c ≈ y. A sample of n values takes O(n²)."""
+    """Fits coefficients c to samples (x, y) with x·c ≈ y. A sample with n values takes O(n²)."""
 
     def __init__(self, unknowns: int) -> None:
         self._weight = 0.0
@@ -30,16 +30,16 @@ class DecayingFit:
     def last(self) -> float | None:
         """Return the last coefficient; None if the samples do not determine it.
 
-        Earlier coefficients may be open: if their values are proportional in all samples, one
-        stands for all.
+        Other coefficients may be undetermined: if their values are proportional in all samples, one
+        of them accounts for all.
         """
         rows = self._eliminated_rows()
         return None if rows is None else rows[-1][-1] / rows[-1][-2]
 
     def _eliminated_rows(self) -> list[list[float]] | None:
-        """Return equations of which the last has only the last coefficient.
+        """Return equations, the last of which has only the last coefficient.
 
-        None if undetermined.
+        None if the samples do not determine it.
         """
         if self._weight < _LEAST_WEIGHT:
             return None

@@ -1,7 +1,7 @@
 """The ledger: keeps accounts, policy and queue consistent.
 
-Each method books one fact once: in the accounts that the clock moves, in the policy's counters, and
-in the order of the queue. A `LedgerObserver`, if there is one, is notified of each; it does not
+Each method records one fact once: in the accounts of the clock, in the policy's counters, and in
+the order of the queue. A `LedgerObserver`, if there is one, is notified of each fact; it does not
 influence decisions.
 """
 
@@ -34,7 +34,9 @@ if TYPE_CHECKING:
     from justitia_ray.core.working_set import WorkingSet
 
 Place = tuple[Key, Key, Key]
-"""Position of an inference in the order: the keys of its client, its application and itself."""
+"""Position of an inference in the order: the keys of its client, of its application and of
+itself.
+"""
 
 Rank = tuple[bool, VirtualTime]
 """Whether an application is beyond its quota, and the application's tag."""
@@ -53,7 +55,7 @@ class _SingleInferenceView(Application):
         self.waiting = waiting
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._original, name)  # no other slot is ever set
+        return getattr(self._original, name)  # no other attribute is ever set
 
 
 class LedgerObserver(Protocol):
@@ -63,16 +65,19 @@ class LedgerObserver(Protocol):
     """
 
     def policy_changed(self, fair_share: ServedShare, policy: Order) -> None:
-        """Receive the accounts and the policy in force from now on; also called at the start."""
+        """Receive the accounts and the policy in use from now on; also called at the start."""
 
     def arriving(self, application: Application) -> None:
         """Called before an application is charged (rule 6)."""
 
     def losing_credit(self, application_id: ApplicationId) -> None:
-        """Called before an application is withdrawn, reweighed or settled."""
+        """Called before an application loses its credit with GPS.
+
+        This happens when it is withdrawn, reweighed or settled.
+        """
 
     def withdrawn(self, application_id: ApplicationId) -> None:
-        """Called after an idle application was withdrawn (rule 4)."""
+        """Called after an idle application was withdrawn from GPS (rule 4)."""
 
     def resumed(self, application_id: ApplicationId, *, was_withdrawn: bool) -> None:
         """Called when an application submits, after a new charge if it was withdrawn (rule 5)."""
@@ -84,7 +89,10 @@ class LedgerObserver(Protocol):
         """Called after the weight of an application changed."""
 
     def settled(self, application_id: ApplicationId, final_tag: VirtualTime) -> Lag | None:
-        """Called after an account was closed (rule 3); return the lag to report with the end."""
+        """Called after an account was closed (rule 3).
+
+        Return the lag to report for the application.
+        """
 
     def enqueuing(self, application: Application, inference: Inference) -> None:
         """Called before an inference joins the queue, also after it was in flight."""
@@ -100,7 +108,7 @@ class LedgerObserver(Protocol):
         Args:
             application: The application.
             inference: Its leased inference.
-            passing: Whether it overtook a waiting inference.
+            passing: Whether the inference overtook a waiting inference.
             nothing_waits: Whether no other inference waits.
         """
 
@@ -135,7 +143,7 @@ class Ledger:
         self.policy_name, options = in_force(policy, options)
         self.options = parse_options(self.policy_name, options)
         self.history = ServiceHistory()
-        """Times at which V reached each level."""
+        """Times at which virtual time V reached each level."""
         self.history.begin(0)
         self.fair_share = _fair_share(self.options, state.tenants)
         self._start_policy()
@@ -189,7 +197,7 @@ class Ledger:
     def expect(self, application_id: ApplicationId, remaining: KvTokenTime) -> None:
         """Raise the charge of an application to the service expected now (rule 7).
 
-        Without effect if accounts have another unit than KV token-time.
+        Has no effect if the accounts have another unit than KV token-time.
         """
         if self.options.accounts_cost != "kv_token_time":
             return
@@ -220,10 +228,10 @@ class Ledger:
         self._sort_retagged_applications([name])
 
     def deprioritise(self, application: Application, *, is_so: bool) -> None:
-        """Move an application behind all applications within quota, or back among them.
+        """Move an application behind all applications within quota, or back among these.
 
-        With shares by tenant its client changes: the policy sees the application end there and
-        begin here.
+        With shares by tenant the client of the application changes: for the policy the application
+        ends at the old client and begins at the new client.
         """
         name, counting, state = application.application_id, self.counting, self._state
         changes_client = self.fair_share.sets_apart and self.policy.by_leaf
@@ -273,7 +281,10 @@ class Ledger:
         self.queue.touch(application)
 
     def remove_waiting(self, application: Application, inference: Inference) -> None:
-        """Remove an inference from its application's waiting line; the caller updates the queue."""
+        """Remove an inference from its application's waiting inferences.
+
+        The caller updates the queue.
+        """
         application.waiting.remove_inference(inference)
         self._state.counters.count_waiting(inference, -1)
 
@@ -285,7 +296,7 @@ class Ledger:
             self._add_to_queue(application, inference)
 
     def dispatched(self, application: Application, inference: Inference) -> None:
-        """Book that an inference was leased, after it left the queue; call only if `notifies`."""
+        """Record that an inference was leased, after it left the queue; call only if `notifies`."""
         if self.observer is not None:
             passing = self.queue.passes_some
             nothing_waits = not passing and not len(self.queue)
@@ -296,28 +307,28 @@ class Ledger:
             self._sort_rekeyed_clients(self.counting.dispatched(application, inference))
 
     def adopted(self, application: Application, inference: Inference) -> None:
-        """Book that an inference holds a lease of an earlier scheduler."""
+        """Record that an inference holds a lease of an earlier scheduler."""
         if self.observer is not None:
             self.observer.adopted(inference)
         if self.counting is not None:
             self.counting.adopted(application, inference)
 
     def inference_ended(self, application: Application, inference: Inference) -> None:
-        """Book that an inference reached its end; call only if `notifies`."""
+        """Record that an inference has ended; call only if `notifies`."""
         if self.observer is not None:
             self.observer.leave_flight(inference)
         if self.counting is not None:
             self._sort_rekeyed_clients(self.counting.ended(application, inference))
 
     def application_ended(self, application: Application) -> None:
-        """Book that an application reached its end."""
+        """Record that an application has ended."""
         if self.gate is not None:
             self.gate.ended(application)
         if self.counting is not None:
             self.counting.application_ended(application)
 
     def book(self, deliveries: Iterable[Delivery]) -> None:
-        """Book the service of a report: rules 1 and 2 of the clock, and the policy's charges."""
+        """Book the service of a report: rules 1 and 2 of the accounts, and the policy's charges."""
         state, booked, computed = self._state, [], []
         usage: dict[ClientId, UsageTotals] = {}
         services: list[tuple[ClientId, KvTokenTime]] = []
@@ -362,7 +373,7 @@ class Ledger:
     def _book_prefill(
         self, computed: Iterable[Delivery], booked: list[Delivery]
     ) -> tuple[list[Delivery], KvTokenTime]:
-        """Book the prefill of a report, with the charges for the prefill.
+        """Book the prefill of a report, and change the charges for prefill.
 
         Args:
             computed: Deliveries of prompts that were computed.
@@ -397,7 +408,7 @@ class Ledger:
     def charge_prefill(self, application: Application) -> None:
         """Charge an application for its prompts (rule 8), or refund a part of that charge.
 
-        Without effect if accounts have another unit than KV token-time.
+        Has no effect if the accounts have another unit than KV token-time.
         """
         name = application.application_id
         known = application.prefill_token_time + application.pending_prefill
@@ -417,10 +428,10 @@ class Ledger:
     # --- lateness against GPS
 
     def late(self, application: Application, start: Start | None, tag: VirtualTime) -> Late | None:
-        """Return how late a start of an application was by these accounts; None: unknown.
+        """Return how late an application started by these accounts; None: unknown.
 
-        Known only if V moves by delivered service, in KV token-time, and, with shares by tenant,
-        for applications within quota: the others have another clock.
+        Known only if V moves by delivered service in KV token-time. With shares by tenant, known
+        only for applications within quota: the others have another clock.
         """
         if start is None or not self.follows_service:
             return None
@@ -451,7 +462,10 @@ class Ledger:
         return options.clock == "served" and options.accounts_cost == "kv_token_time"
 
     def start_clock(self, virtual_time: VirtualTime) -> None:
-        """Continue at V of an earlier scheduler; the times of lower levels are unknown."""
+        """Continue at the virtual time of an earlier scheduler.
+
+        Times of lower levels are unknown.
+        """
         self.fair_share.clock.start(virtual_time)
         self.history.start_over()
         self.history.begin(virtual_time)
@@ -471,7 +485,7 @@ class Ledger:
     def rank(self, application_id: ApplicationId) -> Rank:
         """Return the key that orders two applications by their tags alone.
 
-        With shares by tenant the tags of applications within and beyond quota are of two clocks.
+        With shares by tenant, applications within and beyond quota have tags of two clocks.
         """
         application = self._state.applications[application_id]
         apart = self.fair_share.sets_apart and application.is_deprioritised
@@ -480,7 +494,8 @@ class Ledger:
     def place(self, inference: Inference) -> Place:
         """Return the position of an inference in the order, as if its application had no other.
 
-        For a running one, if the policy keeps places in flight: the engine priority of its grant.
+        Also used as the engine priority of a grant, if the policy keeps the order while inferences
+        run.
         """
         application, policy = self._state.applications[inference.application_id], self.policy
         key = policy.inference_key(inference)
@@ -504,7 +519,7 @@ class Ledger:
         self.queue.reorder(self.policy, self.counting)
 
     def capacity_changed(self) -> None:
-        """Set the rate of the nominal clock after a replica was added or removed."""
+        """Set the rate of the nominal clock, after a replica was added or removed."""
         self.fair_share.set_rate(self._state.kv_tokens(), self._state.now)
 
     def change_policy(self, policy: str, options: Mapping[str, object]) -> None:
@@ -532,7 +547,7 @@ class Ledger:
             raise
 
     def change_tenants(self) -> None:
-        """Use the weights of the tenant tree in force; debts are kept."""
+        """Use the weights of the current tenant tree; what GPS owes each node stays the same."""
         self.fair_share.grow(self._state.tenants)
 
     def restart_clock(self) -> None:
@@ -540,7 +555,7 @@ class Ledger:
         before = self.fair_share
         self.fair_share = _fair_share(self.options, self._state.tenants)
         self.fair_share.clock.start(before.clock.virtual_time)
-        # Debts to ended applications are dropped, also in the store.
+        # The store, too, drops what is owed to ended applications.
         self._state.changed.update(dict.fromkeys(before.take_changed()))
         self._state.changed.update(dict.fromkeys(before.sessions()))
         self.capacity_changed()
@@ -575,12 +590,12 @@ class Ledger:
             )
         )
         self.counting = self.policy if isinstance(self.policy, Observer) else None
-        """The policy, if it counts events; otherwise None."""
+        """The policy if it counts events; otherwise None."""
         self.notifies = self.observer is not None or self.counting is not None
-        """Whether dispatches and ends of inferences are booked outside the accounts."""
+        """Whether starts and ended inferences are recorded outside the accounts."""
         self.gate = self._working_set()
-        """Working set that decides whether the first application may start; None: it may start
-        wherever it fits.
+        """Working set that decides whether the first application may start; None: it may start on
+        any replica with memory.
         """
         if self.observer is not None:
             self.observer.policy_changed(self.fair_share, self.policy)

@@ -1,4 +1,4 @@
-"""Standing of a limit: its node, its unit, the remaining amount, and the time of its reset."""
+"""State of a limit: its tenant node, its unit, the remaining amount, and the time of its reset."""
 
 from dataclasses import dataclass
 
@@ -20,11 +20,13 @@ class LimitStanding:
     limit: float
     remaining: float
     reset_s: Seconds
-    """Seconds until the limit is whole again, or until a part of the limit is available again."""
+    """Seconds until the whole limit is available again, or a part of it if it frees parts
+    earlier.
+    """
     period_s: Seconds | None = None
     """Period of the limit in seconds; None: the limit has no period."""
     wanted: float | None = None
-    """Amount that a refused call needs; None if the amount is unknown or nothing was refused."""
+    """Amount that a refused call needs; None: unknown, or no call was refused."""
 
     @property
     def is_too_small(self) -> bool:

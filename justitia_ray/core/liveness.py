@@ -1,4 +1,4 @@
-"""Liveness: heartbeats of ingresses, and recovery of leases of an earlier scheduler."""
+"""Liveness of ingresses by their heartbeats, and recovery of leases of an earlier scheduler."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,24 +15,24 @@ class Ingresses:
     """Heartbeats of ingresses (alive, suspect or dead), with the inferences of each ingress.
 
     An ingress that dies leaves inferences behind, which are ended when it has been silent for
-    `Timeouts.ingress_s`. Until then they must not delay others: each that was leased would hold its
-    seat until the lease expires, wait again at the head of its application, and be leased again. So
-    an ingress is *suspect* once a lease of it has expired unused and no heartbeat has come since
-    the grant: it takes its mail as soon as there is any, and asks for more. The waiting inferences
-    of a suspect ingress are suspended until its next heartbeat, and then wait again in the places
-    that they had. Nothing is ended, for the ingress may only have stood still, and what runs of it
-    goes on.
+    `Timeouts.ingress_s`. Until then they must not delay others: each leased inference would hold
+    its seat until the lease expires, wait again at the head of its application, and be leased
+    again. So an ingress is *suspect* once one of its leases has expired unused without a heartbeat
+    since the grant: a live ingress fetches each grant at once. The waiting inferences of a suspect
+    ingress are suspended until its next heartbeat, and then wait again at their former positions.
+    They are not ended, because the ingress may only have been paused, and its running inferences
+    continue.
 
-    A suspended inference does not make its application idle, which keeps its account and its tag.
-    GPS serves it ahead for `ingress_s` at most, which is settled at its end, or used when its
-    ingress is back. Every verb is O(k log n) for an ingress of k inferences.
+    An application with suspended inferences is not idle, and keeps its account and its tag. GPS
+    serves it in advance for `ingress_s` at most; this service is settled when the application ends,
+    or used when the ingress is back. Every method is O(k log n) for an ingress of k inferences.
     """
 
     def __init__(self, state: State, ledger: Ledger) -> None:
         self._state = state
         self._ledger = ledger
         self._inferences: dict[IngressId, dict[RequestId, Inference]] = {}
-        """Inferences that have not ended, in the order of their submission."""
+        """Unfinished inferences of each ingress, in the order of their submission."""
         self.suspect: set[IngressId] = set()
         """Ingresses whose waiting inferences are suspended."""
         self.suspended = 0
@@ -55,7 +55,7 @@ class Ingresses:
             del self._inferences[inference.ingress_id]
 
     def heartbeat(self, ingress_id: IngressId) -> None:
-        """Record a heartbeat of an ingress, whose suspended inferences wait again."""
+        """Record a heartbeat of an ingress; its suspended inferences wait again."""
         state = self._state
         if ingress_id not in state.ingresses:
             due = state.now + state.timeouts.ingress_s
@@ -66,7 +66,7 @@ class Ingresses:
             self._readmit_inferences(ingress_id)
 
     def lease_expired(self, inference: Inference) -> None:
-        """Suspect the ingress of an inference whose lease expired, if the ingress was silent since.
+        """Suspect an ingress that was silent from the grant of a lease until the lease expired.
 
         An ingress is not suspected for a lease of an earlier scheduler, whose grant this scheduler
         did not send.
@@ -84,7 +84,7 @@ class Ingresses:
                     self.suspend(application, other)
 
     def suspend(self, application: Application, inference: Inference) -> None:
-        """Suspend an inference, outside the queue, whose ingress is suspect."""
+        """Suspend an inference of a suspect ingress. The inference must be outside the queue."""
         move(inference, InferenceState.SUSPENDED)
         application.held_back[inference.request_id] = inference
         self.suspended += 1
@@ -100,7 +100,7 @@ class Ingresses:
         return True
 
     def expire(self, ingress_id: IngressId) -> list[Inference]:
-        """Return the inferences to end: all of an ingress that is dead, otherwise none."""
+        """Return all inferences of an ingress if it is dead, to be ended; otherwise none."""
         due = self._state.ingresses[ingress_id] + self._state.timeouts.ingress_s
         if due > self._state.now:
             self._state.deadlines.set(due, DeadlineKind.INGRESS, ingress_id)
@@ -129,11 +129,13 @@ class ReportedLease:
 
 
 class Recovery:
-    """Leases of an earlier scheduler: reported but not claimed, and claimed but not reported.
+    """Leases of an earlier scheduler that only their replica, or only their ingress, has reported.
+
+    An ingress *claims* a lease by resubmitting the inference that holds it.
 
     After a restart the ingresses resubmit their outstanding inferences, with the leases that they
     hold, and the replicas report running and recently finished leases. Both arrive in any order;
-    this class matches them. Nothing is granted before every known replica has reported, or a few
+    this class matches them. No lease is granted before every known replica has reported, or a few
     seconds have passed.
     """
 
@@ -141,7 +143,7 @@ class Recovery:
         self._expected: set[ReplicaId] = set()
         self._until: Seconds = 0.0
         self.holding = False
-        """Whether the grants of leases are on hold."""
+        """Whether no leases are granted until the replicas have reported."""
         self.reported: dict[LeaseId, ReportedLease] = {}
         """Leases that a replica reported and no ingress has claimed."""
         self.claims: dict[LeaseId, RequestId] = {}
@@ -162,7 +164,7 @@ class Recovery:
         return not self._expected or now >= self._until
 
     def release_grants(self) -> list[RequestId]:
-        """Allow grants; return the claims that no replica confirmed."""
+        """Allow grants; return the claimed leases that no replica confirmed."""
         self.holding = False
         lost = list(self.claims.values())
         self.claims.clear()
@@ -173,7 +175,7 @@ class Recovery:
     ) -> RequestId | None:
         """Store a lease that a replica has reported.
 
-        Return the request that claimed the lease, if any.
+        Return the id of the inference that claimed the lease, if any.
         """
         request_id = self.claims.pop(last.lease_id, None)
         if request_id is None:
@@ -181,7 +183,7 @@ class Recovery:
         return request_id
 
     def claim(self, lease_id: LeaseId, request_id: RequestId) -> ReportedLease | None:
-        """Store the lease that a request claims.
+        """Store that an inference claims a lease.
 
         Return the replica's report of the lease, if any.
         """
@@ -191,7 +193,7 @@ class Recovery:
         return reported
 
     def unclaim(self, request_id: RequestId) -> None:
-        """Remove the claims of a request that has ended."""
+        """Remove the claims of an inference that has ended."""
         for lease_id, claimant in list(self.claims.items()):
             if claimant == request_id:
                 del self.claims[lease_id]

@@ -1,11 +1,11 @@
 """Cost of starting an inference on a replica, given the contexts in the replicas' prefix caches.
 
-A replica with a prefix cache computes only the prompt tokens that are not cached. They delay all
-its sequences: an inference that starts waits for the prompts being computed, and its own prompt
-delays each running one. Afterwards each iteration reads all contexts. The replica with the least
-sum of these delays, in prompt tokens, is selected. This is LMetric's rule (arXiv 2603.15202:
-uncached tokens times requests) with each token counted for the inferences that wait for it, plus
-the idle contexts that the start displaces, which are computed again later.
+A replica with a prefix cache computes only the prompt tokens that are not cached. These tokens
+delay all sequences of the replica: an inference that starts waits for the prompts being computed,
+and its own prompt delays each running sequence. Afterwards each iteration reads all contexts. The
+replica with the least sum of these delays, in prompt tokens, is selected. This is LMetric's rule
+(arXiv 2603.15202: uncached tokens times requests) with each token counted for the inferences that
+wait for it, plus the idle contexts that the start displaces, which are computed again later.
 """
 
 from collections.abc import Iterable
@@ -17,10 +17,10 @@ from justitia_ray.core.prefill import NO_REUSE
 from justitia_ray.units import ApplicationId, ReplicaId, Seconds, Tokens
 
 _CONTEXT_READ_WEIGHT = 1e-4
-"""Weight of reading one context token in an iteration, in prompt tokens. The hardware gives 1e-3
-(the KV of a token over the memory's bandwidth, by 2 operations a parameter over their rate) while
-both run. With half of that, sessions leave their contexts too often: the mean on the recorded
-sessions at 0.9 times the memory is 6 % higher; with this value, the same as with 0.
+"""Weight of reading one context token in an iteration, in prompt tokens. On the hardware the ratio
+is 1e-3: time to read the KV of a token, over time for two operations with each parameter. With half
+of 1e-3, sessions leave their contexts too often, and the mean completion time on the recorded
+sessions with 0.9 times the memory is 6 % higher; with this value it is as with 0.
 """
 _MOST_REUSE = 4
 """Upper bound of `Application.reuse`; `NO_REUSE` is its lower bound."""
@@ -54,7 +54,8 @@ def note_first_token(
             lease.context, lease.begun_with = contexts.hold_this(name, other), other.tokens
             contexts.release(name, context, None, replica.unleased_tokens)
         else:
-            if application.reuse > 0:  # the engine evicts less recent contexts first
+            # the engine evicts contexts used less recently than a missing one first
+            if application.reuse > 0:
                 contexts.forget_before(context)
             application.reuse = max(NO_REUSE, application.reuse - 1)
             contexts.forget(name, context)
@@ -74,7 +75,7 @@ def leave_context(
     now: Seconds,
     growth: ContextGrowth,
 ) -> None:
-    """Leave a lease's context in its replica's cache; called after the lease is dropped."""
+    """Leave a lease's context in its replica's cache. Called after the lease was dropped."""
     replica.uncomputed_tokens -= lease.uncomputed_tokens
     if lease.context is None:
         return
@@ -91,7 +92,7 @@ def leave_context(
 
 
 def end_contexts(replicas: Iterable[KnownReplica], application_id: ApplicationId) -> None:
-    """Mark the contexts of an ended application, which nothing continues. O(replicas).
+    """Mark the contexts of an ended application: no prompt continues them. O(replicas).
 
     Stopped and requeued inferences leave contexts on replicas that have finished none.
     """
@@ -127,9 +128,10 @@ def rank(
 ) -> list[KnownReplica]:
     """Sort replicas for an inference, the best replica first.
 
-    The order is by the delay that its prompt causes, if prompts are cached; then replicas that have
-    served the application; then by free KV, then by name. If nothing of the application runs, its
-    next prompt continues its last answer: the replica that finished that comes first of those.
+    The order is by the delay that the prompt causes, if prompts are cached; then replicas that have
+    served the application; then by free KV, then by name. If no inference of the application runs,
+    its next prompt continues its last answer: then the replica that produced that answer comes
+    first of those that have served it.
     """
     served = application.replicas
     last = None if application.in_flight else next(reversed(served), None)
@@ -151,7 +153,7 @@ def rank(
 def delay(replica: KnownReplica, application: Application, inference: Inference) -> float:
     """Return the delay of a start on a replica, in prompt tokens summed over inferences.
 
-    Contexts that it displaces are computed again later, and counted as if that were now.
+    Contexts that the start evicts are computed again later, and counted as if computed now.
     """
     missing, contexts = missing_tokens(replica, application, inference), replica.contexts
     if contexts.live_tokens:

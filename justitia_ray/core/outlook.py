@@ -1,12 +1,12 @@
-"""The outlook of an application: why it waits, which are before it, when it starts and ends.
+"""The outlook of an application: why it waits, its position, and when it starts and ends.
 
-The expectation assumes that the first inference in order starts when the predictions show that it
-fits, and that all expected service of the applications before one is delivered first, at the recent
-rate of the scarce resource (memory or seats). Times are reported as quantiles calibrated by earlier
-expectations. The scheduler uses them for one decision only: it refuses an inference that cannot
-meet its deadline.
+The expectation assumes that the first inference in order starts when it fits by the predictions,
+and that an application starts after all expected service of the applications before it, delivered
+at the recent rate of the scarcer resource (memory or seats). Times are reported as quantiles
+calibrated by earlier expectations. The scheduler uses them for one decision only: it refuses an
+inference that cannot meet its deadline.
 
-Everything is computed on request. The hooks cost O(1) for each action of the core, and a sum over
+Outlooks are computed on request. The hooks cost O(1) for each action of the core, and a sum over
 the replicas at most four times a second.
 """
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 _MAXIMUM_EXPECTATIONS = 4_096
 """Maximum number of stored expectations without an outcome."""
 _MAXIMUM_EXPECTATIONS_OF_APPLICATION = 16
-"""Maximum number of stored expectations of one application: a caller that polls at 1.5 times its
-wait fills an hour.
+"""Maximum number of stored expectations of one application. A caller that polls again after 1.5
+times its wait each time needs an hour for as many.
 """
 WALK_KEPT_S: Seconds = 2.0
 """Maximum age in seconds of the cached queue profile with which a submission's deadline is checked.
@@ -47,7 +47,7 @@ _REPLICAS_LOOKED_AT = 8
 
 
 class Reason(StrEnum):
-    """Reason for which an application is not running: a closed list."""
+    """Reason for which an application is not running. No other reasons exist."""
 
     RUNNING = "running"
     TURN = "turn"
@@ -80,15 +80,17 @@ WHAT_WOULD_HELP: Mapping[Reason, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A limit or a store that holds an application back before the order applies."""
+    """A limit or a store that holds an application back before the order of the queue applies."""
 
     reason: Reason
     node: ClientId | None = None
-    """Tenant node that has the limit; None: another kind of limit."""
+    """Tenant node that has the limit; None: not a tenant's limit."""
 
 
 HeldBy = Callable[[Application], Held | None]
-"""Function that returns what holds an application back; None: only the queue does."""
+"""Function that returns the limit or store that holds an application back; None: only the queue
+does.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,18 +105,20 @@ class Outlook:
     waits.
     """
     position_is_least: bool = False
-    """Whether the position is a minimum: only the first thousands of applications are counted."""
+    """Whether the position is a lower bound, because only the first thousands of applications are
+    counted.
+    """
     ahead_kv_token_time: KvTokenTime | None = None
     """Service expected before the application starts, in token·iterations."""
     expected_start_s: Quantiles | None = None
-    """Seconds to the next start of one of the application's inferences; None: nothing waits, or
+    """Seconds to the next start of one of the application's inferences; None: none waits, or
     unknown.
     """
     expected_finish_s: Quantiles | None = None
-    """Seconds to the end of the application, by its expected service; None: unknown."""
+    """Seconds until the application ends, by its expected service; None: unknown."""
     guaranteed_by_s: Seconds | None = None
-    """Seconds by which all waiting inferences of the application have started, at the present
-    speed; None: not guaranteed.
+    """Seconds by which all waiting inferences of the application start at the present speed; None:
+    not guaranteed.
     """
     context_full_s: Seconds | None = None
     """Seconds for which the replica that holds the application's context is expected to be full,
@@ -131,7 +135,7 @@ def reason_text(reason: Reason, subject: ClientId | ReplicaId | None) -> str:
 
     Args:
         reason: The reason.
-        subject: Node of the tree of tenants whose limit it is, or replica that has the context.
+        subject: Tenant node that has the limit, or replica that has the context.
     """
     return reason.value if subject is None else f"{reason.value}:{subject}"
 
@@ -151,23 +155,23 @@ class Outlooks:
         self.ends = Calibration()
         self._profile: QueueProfile | None = None
         self._forecasts: tuple[QueueProfile, StartForecast | None] | None = None
-        """Profile of the queue at the last question, and the forecast of its starts if the first
+        """Profile of the queue at the last request, with a forecast of its starts if the first
         application waits for contexts.
         """
         self._said: dict[ApplicationId, list[Said]] = {}
-        """Expected starts whose outcomes are not known yet."""
+        """Expected starts of applications whose outcomes are not known yet."""
         self._said_of_ends: dict[ApplicationId, list[Said]] = {}
         self._sampled = 0
         self._calibrates = True
         """Whether the present expectations are stored for calibration."""
         self._told_now: Seconds = 0.0
-        """Last time of the driver's clock that was passed in."""
+        """Latest time of the driver's clock that was passed in."""
         """Time from which expectations are computed."""
 
     # --- hooks
 
     def observe(self, actions: Sequence[Action]) -> None:
-        """Learn from the actions of an event: grants, ends, and the service so far."""
+        """Learn from the actions of an event: grants, ended inferences, and the service so far."""
         core = self._core
         history = core.ledger.history
         if history.busy_s - self._rate.busy_s >= SAMPLE_S:
@@ -210,8 +214,8 @@ class Outlooks:
             max_age_s: Maximum age of the cached walk over the queue; 0: a new walk.
             now: The driver's clock, from which times are computed; the time of the last event if
                 that is later.
-            calibrates: Whether later expectations are calibrated by the outcomes of these; a reader
-                that asks each second leaves them as they are.
+            calibrates: Whether later expectations are calibrated by the outcomes of these. False
+                for a reader that asks each second.
         """
         self._calibrates = calibrates
         core = self._core
@@ -233,7 +237,7 @@ class Outlooks:
         )
 
     def sample(self, now: Seconds = 0.0) -> None:
-        """Compute the outlook of one waiting application, to have outcomes for calibration.
+        """Compute the outlook of one waiting application, to calibrate by its outcome.
 
         Args:
             now: The driver's clock.
@@ -241,7 +245,7 @@ class Outlooks:
         queue, names = self._core.ledger.queue, [*self._core.state.applications]
         if not len(queue):
             return
-        self._sampled = (self._sampled + 1) % len(names)  # each call takes another application
+        self._sampled = (self._sampled + 1) % len(names)  # each call selects another application
         in_turn = names[self._sampled :] + names[: self._sampled]
         name = next((name for name in in_turn if name in queue), None)
         if name is not None:
@@ -251,7 +255,8 @@ class Outlooks:
         """Return p10 of the seconds until a waiting inference starts; 0 if unknown.
 
         The cached walk over the queue may be `WALK_KEPT_S` old, because this is called at each
-        submission. An inference behind all visited applications starts after them.
+        submission. If the walk did not reach an inference, it starts after all applications in the
+        walk.
         """
         if not self._has_replica():
             return 0.0
@@ -265,8 +270,9 @@ class Outlooks:
     def position(self, inference: Inference) -> int | None:
         """Return the number of applications before that of a waiting inference.
 
-        None: it is behind all visited applications. The cached walk may be a millisecond old per
-        application in it, so that walks take at most a hundredth of the time.
+        None: the inference is behind all applications that the walk visits. The cached walk may be
+        a millisecond old for each application in it, so that walks take at most a hundredth of the
+        time.
         """
         core = self._core
         kept_s = min(WALK_KEPT_S, _WALK_KEPT_S_EACH * len(core.ledger.queue))
@@ -279,7 +285,8 @@ class Outlooks:
     def guaranteed_work(self, application: Application) -> KvTokenTime | None:
         """Return the service after which all waiting inferences of an application have started.
 
-        Until V has reached its F, and the bound has been served. None if nothing is promised.
+        This is the service until V reaches the application's tag F and the bound is served. None if
+        the order guarantees nothing.
         """
         core = self._core
         lag = core.lag(application.application_id)
@@ -294,7 +301,7 @@ class Outlooks:
         return max(0, lag.bound_kv_token_time - lag.kv_token_time)
 
     def seconds_for(self, work: KvTokenTime) -> Seconds:
-        """Return the seconds that the replicas need for an amount of service at recent rate."""
+        """Return the seconds that the replicas need for an amount of service at the recent rate."""
         return work / self._rate.kv_per_s(self._core.state.kv_tokens())
 
     def walk(self, max_age_s: Seconds) -> QueueProfile:
@@ -359,7 +366,7 @@ class Outlooks:
         )
 
     def _has_replica(self) -> bool:
-        """Return whether there is any replica to start inferences."""
+        """Return whether there is any replica on which inferences can start."""
         return any(replica.takes_leases for replica in self._core.state.replicas.values())
 
     def _compute_reason(
@@ -402,7 +409,7 @@ class Outlooks:
         place: int,
         profile: QueueProfile,
     ) -> Seconds:
-        """Return when an inference of an application at this place is expected to start."""
+        """Return when an inference of an application at this position is expected to start."""
         ahead = profile.ahead(place, self._core.ledger.rank(application.application_id))
         first = inference if not place else profile.first or inference
         served_s = self._current_time - profile.made_at
@@ -441,8 +448,8 @@ class Outlooks:
     def _served_within_s(self, demand: Demand) -> Seconds:
         """Return the seconds that the replicas take for a demand, limited by memory or seats.
 
-        The scarcer of memory and seats limits the use of both: recent work had another mix, and may
-        have left more of the other one free than this demand does.
+        The scarcer of memory and seats limits the use of both. Recent work may have needed them in
+        another proportion than this demand.
         """
         rate, replicas = self._rate, self._core.state.replicas.values()
         memory_s = self.seconds_for(demand.kv_token_time)
@@ -458,7 +465,7 @@ class Outlooks:
         return max(memory_s * of_memory / most, seats_s * of_seats / most)
 
     def _fits_in_s(self, inference: Inference) -> Seconds:
-        """Return when an inference fits on a replica, if nothing else is admitted."""
+        """Return the seconds until an inference fits on a replica, if no other is admitted."""
         core = self._core
         if inference.request_id not in core.state.inferences:
             return 0.0  # the inference has ended since the profile was made
@@ -479,7 +486,7 @@ class Outlooks:
         return max(0.0, min(lasts_s, default=0.0))
 
     def _end_of_run(self, application: Application) -> Quantiles | None:
-        """Return when an application without waiting inferences ends; None if nothing runs."""
+        """Return when an application without waiting inferences ends; None if no inference runs."""
         state = self._core.state
         if not application.in_flight:
             return None
@@ -492,7 +499,7 @@ class Outlooks:
         )
 
     def _guaranteed_by_s(self, application: Application) -> Seconds | None:
-        """Return when V will have reached F, and the bound on the lag will have been served."""
+        """Return when V will have reached the tag F and the lag's bound will have been served."""
         work = self.guaranteed_work(application)
         return None if work is None else self.seconds_for(work)
 
@@ -528,12 +535,12 @@ class Outlooks:
 
 
 def _reason_of_working_set(missing: Tokens, expected_s: Seconds) -> str:
-    """Return what an application waits for that the working set holds back."""
+    """Return the reason for which the working set holds an application back."""
     tokens = f"{missing / 1_000:.0f}k" if missing >= 10_000 else f"{missing:,}"
     return f"time: it starts when {tokens} more KV tokens are free, expected in {expected_s:.0f} s"
 
 
 def _holder_wait_of(application: Application, now: Seconds) -> HolderWait | None:
-    """Return the wait of an application for its context's replica; None: no wait."""
+    """Return the wait of an application for the replica with its context; None: no wait."""
     wait = application.waiting.first.holder_wait if application.waiting else None
     return None if wait is None or now >= wait.until else wait

@@ -1,8 +1,8 @@
-"""Last contexts of an application, wherever they lie, and the prompt tokens that they leave.
+"""Last contexts of an application on any replica, and the prompt tokens to compute beyond them.
 
-An application that has computed a context once expects to compute only what its next prompt adds.
-What it has to compute beyond that is a *miss*. Its tag pays for misses that it may have caused
-itself; see "The cost of prefill" in README.md.
+An application that has computed a context once is expected to compute only the tokens that its next
+prompt adds. Tokens that it has to compute beyond that are a *miss*. Its tag pays for misses that it
+may have caused itself; see "The cost of prefill" in README.md.
 """
 
 from dataclasses import dataclass
@@ -12,20 +12,20 @@ from justitia_ray.core.contexts import longest_within
 from justitia_ray.units import Tokens
 
 _MOST = 8
-"""Number of contexts that are kept of an application: those of an agent, of its sub-agents, and of
+"""Number of contexts that are kept for an application: enough for an agent, its sub-agents, and
 calls for titles.
 """
 
 
 @dataclass(slots=True, eq=False)
 class OwnContext:
-    """A prompt of an application with its answer."""
+    """A prompt of an application with its answer, as the beginning of a later prompt."""
 
     prompt_tokens: Tokens
     tokens: Tokens
     """Tokens of the prompt and, once the answer is complete, of the answer."""
     begun_before: Tokens
-    """`OwnContexts.begun` when the context was last continued."""
+    """Value of `OwnContexts.begun` when the context was last continued."""
 
 
 class OwnContexts:
@@ -37,11 +37,13 @@ class OwnContexts:
         self._contexts: list[OwnContext] = []
         """Contexts of the application, the least recently continued first."""
         self.begun: Tokens = 0
-        """Prompt tokens of all inferences of the application that have begun, the most that they
-        can have evicted.
+        """Prompt tokens of all inferences of the application that have begun. It cannot have
+        evicted more tokens itself.
         """
         self.forgivable: Tokens = 0
-        """Computed tokens that the tag has paid for, less tokens that were forgiven."""
+        """Tokens that may still be forgiven: computed tokens that the tag has paid for, less tokens
+        forgiven before.
+        """
 
     def continued_by(self, prompt_tokens: Tokens) -> OwnContext | None:
         """Return the application's longest context that a prompt may begin with, or None."""
@@ -60,7 +62,7 @@ class OwnContexts:
         return context
 
     def record(self) -> list[list[Tokens]]:
-        """Return the contexts as JSON; what may be forgiven is not stored."""
+        """Return the contexts as JSON, without the tokens that may be forgiven."""
         return [[one.prompt_tokens, one.tokens] for one in self._contexts]
 
     @classmethod
@@ -68,7 +70,7 @@ class OwnContexts:
         """Return the contexts of a `record`.
 
         Raises:
-            ValueError: If it has another form.
+            ValueError: If the record has another form.
         """
         own = cls()
         for pair in record if isinstance(record, list) else [record]:

@@ -1,15 +1,15 @@
-"""Placement: which replica an inference starts on, and the line that waits at each replica.
+"""Placement: the replica on which an inference starts, and the waiting line of each replica.
 
-Replicas are matched by memory, then by locality (`locality`: where computing the prompt delays
-least, given the contexts in prefix caches), then by free KV. An inference that could start may wait
-for the replica that holds its context (`holder_waits`): others may then overtake it elsewhere, if
-they leave the memory with which it could start at once. Inferences that an application submits at
-once, before any of them is finished, spread over the replicas.
+Replicas are matched by memory, then by locality (`locality`: the replica where computing the prompt
+delays other inferences least, given the contexts in prefix caches), then by free KV. An inference
+that could start may wait for the replica that holds its context (`holder_waits`): others may then
+overtake it elsewhere, if they leave the memory that it needs to start there at once. Inferences
+that an application submits at once, before any of them is finished, spread over the replicas.
 
 An inference that waits for memory is *in line* for every replica that could hold it if the replica
-were empty. A later inference may start on a replica for which no inference is in line (the replica
-is too small for all that wait), for it uses no memory that they could use. On a replica with
-inferences in line only `backfill` allows a later one to overtake.
+were empty. A later inference may start on a replica for which no inference is in line: all that
+wait are too large for this replica, so the later inference takes no memory from them. On a replica
+with inferences in line only `backfill` allows a later one to overtake.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -61,8 +61,9 @@ class Placement:
     def can_hold(self, replica: KnownReplica, inference: Inference) -> bool:
         """Return whether an inference could run to its end alone on this replica.
 
-        An inference too large for every replica is given the largest: otherwise it would wait for
-        ever, and block all inferences behind it. False for a replica that the inference avoids.
+        An inference too large for every replica may run on the largest replica: otherwise it would
+        wait for ever, and block all inferences behind it. False for a replica that the inference
+        avoids.
         """
         if replica.replica_id in inference.avoided:
             return False
@@ -84,8 +85,9 @@ class Placement:
     ) -> tuple[KnownReplica, Sequence[Inference]] | None:
         """Return an inference's replica and the inferences overtaken there; None: it must wait.
 
-        On a replica with others in line it may start if the predictions say that this does not
-        delay the first of them, and none of them has been overtaken as often as `backfill` allows.
+        If other inferences are in line for a replica, it may start there if by the predictions this
+        does not delay the first of them, and none of them has been overtaken as often as `backfill`
+        allows.
 
         Args:
             application: The application of the inference.
@@ -116,7 +118,7 @@ class Placement:
             ):
                 continue
             if not self._has_memory(replica, inference, replica.leasable_tokens):
-                if len(line):  # without waiting inferences a refusal is hardly read again
+                if len(line):  # without waiting inferences a cached refusal is hardly used again
                     self._record_refusal(replica, asked)
             elif (
                 self.can_hold(replica, inference)
@@ -142,7 +144,7 @@ class Placement:
         return replica if self._state.now < replica.pulls_again_by else None
 
     def is_capped(self, inference: Inference, share_cap: float) -> bool:
-        """Return whether only the cap on KV keeps an inference from every replica."""
+        """Return whether only the cap on KV memory excludes an inference from every replica."""
         if share_cap >= 1:
             return False
         fitting = [replica for replica in self.asking() if self.fits(replica, inference)]
@@ -153,8 +155,8 @@ class Placement:
     def _delays(self, replica: KnownReplica, first: Inference, later: Inference) -> bool:
         """Return whether `first` would start later on a replica if `later` started there now.
 
-        Based on the predicted lengths, at one token per iteration and sequence, if nothing else is
-        admitted.
+        Based on the predicted lengths, at one token per iteration and sequence, if no other
+        inference is admitted.
         """
         block, kv_tokens = replica.capacity.block_size, replica.leasable_tokens
         alone = replica.leases.forecast(block)
@@ -166,7 +168,7 @@ class Placement:
     def _leaves_kept(self, replica: KnownReplica, inference: Inference, line: "Line") -> bool:
         """Return whether an inference leaves the memory and seats that a replica keeps for others.
 
-        It may start here without them.
+        Otherwise it must not start on this replica.
         """
         kept = line.kept.get(replica.replica_id)
         if not kept:
@@ -211,8 +213,7 @@ class Placement:
 class Line:
     """Inferences that wait for memory, in order, at each replica that could hold them.
 
-    Each inference is checked once against each replica, when it joins, however often the line is
-    read.
+    Each inference is checked once against each replica, when it joins the line.
     """
 
     def __init__(self, placement: Placement, backfill: int | None) -> None:
@@ -221,9 +222,11 @@ class Line:
         self._inferences: list[Inference] = []
         self._at: dict[ReplicaId, list[Inference]] = {}
         self._most_passes: dict[ReplicaId, int] = {}
-        """Highest number of times that any inference in line for a replica has been overtaken."""
+        """Largest number of overtakings of any inference in line, by replica."""
         self.kept: dict[ReplicaId, list[Inference]] = {}
-        """Inferences that wait for another replica, by the replica that keeps memory for them."""
+        """Inferences that wait for another replica, by the replica that keeps memory and seats for
+        them.
+        """
 
     def __len__(self) -> int:
         return len(self._inferences)
@@ -237,22 +240,25 @@ class Line:
                 self._at.setdefault(name, []).append(inference)
                 self._most_passes[name] = max(inference.passes, self._most_passes.get(name, 0))
 
-    def wait_for(self, inference: Inference, holder: KnownReplica, escape: KnownReplica) -> None:
+    def wait_for(
+        self, inference: Inference, holder: KnownReplica, alternative: KnownReplica
+    ) -> None:
         """Add an inference that waits for one replica only, at the end of the line.
 
         Args:
             inference: The inference.
-            holder: The replica that it waits for.
-            escape: A replica on which it could start now, which keeps the memory for it.
+            holder: The replica for which the inference waits.
+            alternative: A replica on which the inference could start now; this replica keeps memory
+                for it.
         """
         self._inferences.append(inference)
         name = holder.replica_id
         self._at.setdefault(name, []).append(inference)
         self._most_passes[name] = max(inference.passes, self._most_passes.get(name, 0))
-        self.kept.setdefault(escape.replica_id, []).append(inference)
+        self.kept.setdefault(alternative.replica_id, []).append(inference)
 
     def followed_by(self, inferences: Collection[Inference]) -> "Line":
-        """Return a line with more inferences behind those of this line."""
+        """Return a copy of this line with more inferences at its end."""
         longer = Line(self._placement, self._backfill)
         longer._inferences = [*self._inferences]
         longer._at = {name: [*at] for name, at in self._at.items()}
@@ -283,7 +289,7 @@ class Line:
             self._most_passes[name] = max(inference.passes for inference in at)
 
     def is_open(self) -> bool:
-        """Return whether any replica may be given to an inference behind this line."""
+        """Return whether an inference behind this line may use any replica."""
         return any(map(self.lets_pass, self._placement.asking()))
 
 
@@ -292,10 +298,10 @@ def _line_length(replica: KnownReplica) -> tuple[Tokens, int]:
 
 
 def _is_within_share(replica: KnownReplica, inference: Inference, share_cap: float) -> bool:
-    """Return whether an application stays within its share of a replica with this inference.
+    """Return whether this inference keeps its application within the share of a replica.
 
-    Prompts and expected outputs count. An application without leases on the replica may always have
-    one inference there.
+    Prompts and expected outputs count towards the share. An application without leases on the
+    replica may always have one inference there.
     """
     if share_cap >= 1:
         return True

@@ -1,4 +1,4 @@
-"""Prefill as a part of the cost: what a prompt is expected to cost, may cost, and has cost.
+"""Prefill as a part of the cost: expected, largest possible, and actual cost of each prompt.
 
 The functions are called only if computing a prompt costs something (`State.prefill_cost`).
 README.md derives who pays for a prompt that is computed again.
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from justitia_ray.core.entities import Application, Inference
 
 NO_REUSE = -2
-"""Value of `Application.reuse` at which an application's prompts are assumed to share nothing."""
+"""Value of `Application.reuse` at which the prompts of an application are assumed to have no common
+part.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -26,9 +28,11 @@ class Prefill:
     """Amount that the tag is still expected to pay for the prompt; 0 once the prompt is computed.
     """
     most: KvTokenTime = 0
-    """Largest amount that the tag may still pay for the prompt; 0 once the prompt is computed."""
+    """Largest amount that the tag may still have to pay for the prompt; 0 once the prompt is
+    computed.
+    """
     charged: KvTokenTime = 0
-    """Part of `Application.pending_prefill` that is for `expected`."""
+    """Part of `Application.pending_prefill` that was charged for `expected`."""
     paid: KvTokenTime = 0
     """Amount that the tag has paid for the prompt; never falls."""
     forgiven: KvTokenTime = 0
@@ -41,24 +45,24 @@ class Prefill:
     the prompt continues.
     """
     lost_tokens: Tokens = 0
-    """Tokens of the continued context that are not on the replica of the lease, by the table of
+    """Tokens of the continued context that the replica of the lease has lost, by the table of
     contexts, and that the application itself cannot have evicted.
     """
     computed_tokens: Tokens = 0
     """Prompt tokens that engines have computed."""
     context: OwnContext | None = None
-    """Context of the prompt, once the prompt is computed."""
+    """Context that contains the prompt, once the prompt is computed."""
 
 
 class PrefillPaid(NamedTuple):
-    """Prefill of one inference in one report."""
+    """Prefill of one inference that one report adds."""
 
     paid: KvTokenTime = 0
     """Amount of prefill that the application's tag pays."""
     forgiven: KvTokenTime = 0
-    """Amount of prefill that only the tenant pays."""
+    """Amount of prefill that is paid by the tenant only, not by the tag."""
     was_expected: KvTokenTime = 0
-    """Amount of prefill that was expected for this prompt."""
+    """Amount of prefill that had been expected for this prompt."""
 
 
 NOTHING_PAID = PrefillPaid()
@@ -67,7 +71,7 @@ NOTHING_PAID = PrefillPaid()
 def expect_prefill(cost: PrefillCost, application: "Application", inference: "Inference") -> None:
     """Set the prefill of a submitted inference; the caller then charges the prefill.
 
-    A part that an earlier scheduler has charged is not charged again.
+    A part of it that an earlier scheduler has charged is not charged again.
     """
     expected = _cost_of_tokens(cost, inference, _expected_tokens(application, inference))
     most = _cost_of_tokens(cost, inference, inference.prompt_tokens)
@@ -88,7 +92,7 @@ def place_prefill(
         application: Application of the inference.
         inference: The inference that is leased.
         missing: Prompt tokens that the replica has to compute, by the table of its contexts; None:
-            it has no prefix cache.
+            the replica has no prefix cache.
     """
     prefill, own = inference.prefill, application.own_contexts
     assert prefill is not None
@@ -117,7 +121,7 @@ def pay_prefill(
         cost: The cost of prefill.
         application: Application of the inference.
         inference: The inference, with the tokens of the report.
-        is_cached: Whether its replica caches the prompt.
+        is_cached: Whether the replica of the inference caches prompts.
         recomputed_tokens: Tokens that the engine has computed again after preemptions; only the
             tenant pays for them.
     """
@@ -200,7 +204,7 @@ def _paid_and_forgiven(prefill: Prefill) -> KvTokenTime:
 def _cost_of_tokens(
     cost: PrefillCost, inference: "Inference", computed_tokens: Tokens
 ) -> KvTokenTime:
-    """Return the cost of computing some tokens of an inference, prompt after prompt."""
+    """Return the cost of computing some tokens of an inference's prompts, prompt after prompt."""
     return _cost_of(cost, inference.prompt_tokens // inference.choices, computed_tokens)
 
 

@@ -1,4 +1,4 @@
-"""The cost of prefill that a replica measured: frozen for one release of the service, and stored.
+"""Cost of prefill as measured by a replica: fixed for one release of the service, and stored.
 
 An application keeps the cost that was in force when it arrived, so that its charges, refunds and
 stored amounts are in one unit.
@@ -25,7 +25,7 @@ class MeasuredPrefill(NamedTuple):
 
 
 def is_first_of_release(known: MeasuredPrefill | None, measured: MeasuredPrefill) -> bool:
-    """Return whether a release of the service has measured nothing before this measurement."""
+    """Return whether this is the first measurement by its release of the service."""
     return known is None or known.release != measured.release
 
 
@@ -50,7 +50,7 @@ def restore_measured(state: "State", record: object) -> None:
     """Restore a record of a measured cost, and use the cost if measured costs are used.
 
     Raises:
-        ValueError: If it has another form.
+        ValueError: If the record has another form.
     """
     if not isinstance(record, list) or len(record) != 3 or not isinstance(record[2], str):
         raise ValueError(f"measured_prefill: two numbers and a release are allowed, not {record!r}")
@@ -68,7 +68,7 @@ def read_cost(record: object) -> PrefillCost:
     """Return the cost of prefill in a `cost_record`.
 
     Raises:
-        ValueError: If it has another form.
+        ValueError: If the record has another form.
     """
     if not isinstance(record, list) or len(record) != 2 or not all(map(_is_price, record)):
         raise ValueError(f"prefill_cost: two numbers >= 0 are allowed, not {record!r}")

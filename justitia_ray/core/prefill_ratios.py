@@ -13,8 +13,8 @@ from justitia_ray.units import KvTokenTime
 _MOST_CLASSES = 256
 _OTHER = "other"
 _HALVED_AT = 200
-"""Number of ended applications of a class after which the sums of the class are halved, so that a
-change shows.
+"""Number of ended applications of a class after which the class's sums are halved, so that the
+ratio follows changes of the load.
 """
 
 
@@ -48,7 +48,7 @@ class PrefillRatios:
         sums.prefill += prefill
 
     def expected(self, application_class: str, kv_token_time: KvTokenTime) -> int:
-        """Return the prefill expected besides a KV token-time; 0 for an unknown class."""
+        """Return the prefill expected in addition to a KV token-time; 0 for an unknown class."""
         sums = self._sums.get(application_class) or self._sums.get(_OTHER)
         if sums is None or not sums.kv_token_time:
             return 0
@@ -70,7 +70,7 @@ class PrefillRatios:
         """Restore the sums of a `record`.
 
         Raises:
-            ValueError: If it has another form.
+            ValueError: If the record has another form.
         """
         if not isinstance(record, Mapping):
             raise ValueError("prefill_ratios: an object is allowed")

@@ -1,12 +1,12 @@
 """Common beginnings of prompts: their KV is held once on a replica with a prefix cache.
 
-An ingress names up to four beginnings of a prompt, each by a digest of all its tokens and by its
-length in whole blocks. A beginning named by two leases of a replica is stored there once, until the
-last lease with it ends: the engine evicts no block in use.
+An ingress describes up to four beginnings of a prompt, each by a digest of all its tokens and by
+its length in whole blocks. A beginning that two leases of a replica have is stored there once,
+until the last of these leases ends: the engine evicts no block in use.
 
-The beginnings on a replica form a tree: each holds the tokens after its parent's. A lease has all
-nodes from the root to its longest beginning, so the beginnings shared by the most leases are at the
-top.
+The beginnings on a replica form a tree: each node holds the tokens that follow those of its parent.
+A lease has all nodes from the root to its longest beginning, so the beginnings shared by the most
+leases are at the top.
 """
 
 from collections.abc import Iterable, Iterator
@@ -68,7 +68,9 @@ class Beginning:
     leases: dict[LeaseId, None] = field(default_factory=dict)
     """Leases with this beginning, in order of arrival."""
     missed: dict[LeaseId, None] = field(default_factory=dict)
-    """Leases that did not find the whole beginning in the cache: each has its own copy."""
+    """Leases that did not find the whole beginning in the cache, so that each has a copy of its
+    own.
+    """
 
     @property
     def own_tokens(self) -> Tokens:
@@ -78,12 +80,15 @@ class Beginning:
 
     @property
     def held_tokens(self) -> Tokens:
-        """Return the KV counted for this beginning; 0 with one lease, which then includes it."""
+        """Return the KV counted for this beginning.
+
+        0 with one lease, which then counts it itself.
+        """
         return self.own_tokens * max(1, len(self.missed)) if len(self.leases) > 1 else 0
 
     @property
     def bearer(self) -> LeaseId:
-        """Return the lease for which this beginning counts in KV shares: the first lease."""
+        """Return the lease to which the KV of this beginning is attributed: the first lease."""
         return next(iter(self.leases))
 
 
@@ -93,7 +98,7 @@ class Beginnings:
     def __init__(self) -> None:
         self._nodes: dict[Prefix, Beginning] = {}
         self._longest: dict[LeaseId, Beginning] = {}
-        """Longest beginning of each lease with a named beginning."""
+        """Longest beginning of each lease that has beginnings."""
         self._found: dict[LeaseId, Tokens] = {}
         """Cached tokens that each lease found, once they are known."""
         self.shared: dict[LeaseId, Tokens] = {}
@@ -120,7 +125,7 @@ class Beginnings:
         return list(_ancestors(self._longest.get(lease_id)))
 
     def join(self, lease_id: LeaseId, prefixes: tuple[Prefix, ...]) -> list[LeaseId]:
-        """Add the beginnings of a new lease, at least one beginning.
+        """Add the beginnings of a new lease; it must have at least one.
 
         Called once per lease, before any other method for it. Return the leases whose `shared` has
         changed.
@@ -175,7 +180,7 @@ class Beginnings:
             below = below.parent
         above = below.parent
         if prefix.tokens in (below.prefix.tokens, 0 if above is None else above.prefix.tokens):
-            return  # a collision: two digests for beginnings of the same length
+            return  # a collision: beginnings of the same length with different digests
         node = self._nodes[prefix] = Beginning(prefix, above, dict(below.leases))
         node.missed = {
             name: None

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from justitia_ray.core.policies.base import Observer, Order
 
 Key: TypeAlias = tuple[float, ...]
-"""Sort key, smallest first; ends in a unique sequence number, so that no two keys are equal."""
+"""Sort key, smallest first. Its last element is a unique sequence number, so that no two keys are
+equal.
+"""
 
 _COMPACT_ABOVE = 64
 
@@ -30,7 +32,7 @@ class LazyHeap:
     __slots__ = ("_heap", "_keys")
 
     lets_pass: ClassVar[bool] = False
-    """Whether a name other than the name with the smallest key may be first."""
+    """Whether another name than the name with the smallest key may be first."""
 
     def __init__(self) -> None:
         self._keys: dict[str, Key] = {}
@@ -47,7 +49,7 @@ class LazyHeap:
         return iter(sorted(self._keys, key=self._keys.__getitem__))
 
     def in_order(self) -> Iterator[str]:
-        """Yield the names in order; the first k in O(k log k), plus the stale entries passed.
+        """Yield the names in order. The first k cost O(k log k), plus the stale entries passed.
 
         The heap must not change during the iteration.
         """
@@ -74,7 +76,7 @@ class LazyHeap:
         return self._keys[name]
 
     def put(self, name: str, key: Key) -> None:
-        """Insert a name, or move the name to a new key."""
+        """Insert a name, or change the key of a name."""
         if self._keys.get(name) == key:
             return
         self._keys[name] = key
@@ -97,14 +99,15 @@ class LazyHeap:
     def claim(self) -> str | None:
         """Return the first name in the order, which is about to be granted.
 
-        None: the order changed; call again. An order with overtaking charges for it here.
+        None: the order changed; call again. An order with overtaking charges for the overtaking
+        here.
         """
         return self.first()
 
     def may_precede(self, name: str, first: str) -> bool:
         """Return whether a name may come before the name that `first` last returned.
 
-        True where only a new computation of the first could decide.
+        True also if only a new computation of the first name could decide.
         """
         return True
 
@@ -136,7 +139,7 @@ class LazyHeap:
 
 
 class WaitingLine:
-    """The waiting inferences of one application in the policy's order. O(log N) a change."""
+    """The waiting inferences of one application in the policy's order. A change takes O(log N)."""
 
     __slots__ = ("_inferences", "_order")
 
@@ -159,7 +162,7 @@ class WaitingLine:
         """Return the first inference in order.
 
         Raises:
-            IndexError: If none waits.
+            IndexError: If no inference waits.
         """
         name = self._order.first()
         if name is None:
@@ -175,7 +178,7 @@ class WaitingLine:
         """Remove a waiting inference.
 
         Raises:
-            KeyError: If it does not wait here.
+            KeyError: If the inference does not wait in this line.
         """
         del self._inferences[inference.request_id]
         self._order.drop(inference.request_id)
@@ -189,8 +192,8 @@ class Queue:
     """Clients with a waiting inference, the clients' applications, and the order of both.
 
     Every change takes amortised O(log N). A client that the policy holds back (`Order.eligible_at`)
-    is parked: it waits and is never first. An application that cannot start now is unscheduled
-    until the next `touch`, so that the queue shows the application after it.
+    is *parked*: it waits and is never first. An application that cannot start now is *unscheduled*
+    until the next `touch`, so that the next application becomes first.
     """
 
     def __init__(self) -> None:
@@ -203,9 +206,9 @@ class Queue:
         """Clients that the policy holds back, by the time at which they become eligible."""
         self._unscheduled: dict[ClientId, set[ApplicationId]] = {}
         self._hidden: dict[ClientId, None] = {}
-        """Clients of which some nodes are hidden from the order."""
+        """Clients with some tenant nodes that are hidden from the order."""
         self._left_out: dict[ClientId, None] = {}
-        """Clients that are hidden from the order as a whole."""
+        """Clients that are wholly hidden from the order."""
         self._by_tier: dict[str, dict[ApplicationId, Application]] = {}
         """The waiting applications of each tier."""
         self._stale: dict[ClientId, None] = {}
@@ -255,7 +258,7 @@ class Queue:
     def touch_client(self, client: ClientId) -> None:
         """Mark a client whose key may have changed; a client without waiting work is removed.
 
-        It is sorted when the first client is next requested.
+        The client is sorted when the first client is next requested.
         """
         assert self._policy is not None
         members = self._members.get(client)
@@ -309,7 +312,7 @@ class Queue:
         return None if client is None else self._first_of_client(client)
 
     def claim_first(self) -> Application | None:
-        """Return the application to grant next, or None; first charge for what it overtakes."""
+        """Return the application to grant next, or None; first charge for the overtaking."""
         while (client := self.first_client()) is not None:
             name = self._members[client].claim()
             if name is not None:
@@ -318,16 +321,16 @@ class Queue:
         return None
 
     def may_precede(self, application: Application, first: Application) -> bool:
-        """Return whether a waiting application may come before `first`, which was first.
+        """Return whether a waiting application may now come before `first`, which was the first.
 
-        False is certain; True where only a new computation of the first could decide.
+        False is certain. True also if only a new computation of the first could decide.
         """
         assert self._policy is not None
         client = self._policy.client
         return self._order.may_precede(client(application), client(first))
 
     def heads(self) -> Iterator[Application]:
-        """Yield the applications that may come first within their clients. O(N log N)."""
+        """Yield the applications that may be the first of their clients. O(N log N)."""
         self._sort_marked_clients()
         for client in self._order:
             members = self._members[client]
@@ -339,7 +342,7 @@ class Queue:
     def in_order(self) -> Iterator[Application]:
         """Yield the applications that may be granted, in the order of their current keys.
 
-        The first k take O(k log k). Nothing may be touched during the iteration.
+        The first k take O(k log k). The queue must not change during the iteration.
         """
         assert self._policy is not None
         self._sort_marked_clients()
@@ -364,7 +367,7 @@ class Queue:
         """Exclude a tenant node, above an application, until `show_hidden`.
 
         Returns:
-            Whether it is excluded; False if clients are not the top nodes of the tree.
+            Whether the node is excluded; False if clients are not the top nodes of the tree.
         """
         assert self._policy is not None
         client = self._policy.client(application)
@@ -391,15 +394,15 @@ class Queue:
                 self.touch_client(client)
 
     def place(self, application: Application) -> tuple[Key, Key]:
-        """Return the keys of a waiting application's client and of the application."""
+        """Return the keys that sort a waiting application: of its client, and its own."""
         assert self._policy is not None
         client = self._policy.client(application)
         return self._policy.key(client, application), self._policy.application_key(application)
 
     def of_other_tiers(self, tiers: Collection[str]) -> list[Application]:
-        """Return the applications that may be granted and have none of these tiers, in any order.
+        """Return the applications that may be granted and are in no tier of these, in any order.
 
-        O(their number, with those that are parked or hidden).
+        O(number of these, including parked and hidden applications).
         """
         assert self._policy is not None
         self._sort_marked_clients()
@@ -423,7 +426,7 @@ class Queue:
 
     @property
     def passes_some(self) -> bool:
-        """Return whether a waiting application is unscheduled: the next grant overtakes it."""
+        """Return whether any waiting application is unscheduled: the next grant overtakes it."""
         return bool(self._unscheduled)
 
     def first_client(self) -> ClientId | None:
@@ -436,7 +439,10 @@ class Queue:
         return client in self._members
 
     def unpark(self) -> bool:
-        """Return the parked clients that are eligible now to the order; return whether any were."""
+        """Return parked clients that are eligible now to the order.
+
+        Return whether there were any.
+        """
         found = False
         while (client := self._parked.first()) is not None:
             if self._parked.key(client)[0] > self.now:
@@ -459,7 +465,7 @@ class Queue:
 
         Args:
             policy: The order.
-            observer: Notified when a client has no waiting inference left.
+            observer: Observer that is notified when a client has no waiting inference left.
         """
         applications = list(self._applications.values())
         self._policy, self._observer, self._by_tier = policy, observer, {}

@@ -1,4 +1,4 @@
-"""The queue in order at one time, with the service expected before each application starts."""
+"""The queue in order at one moment, with the service expected before each application starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from justitia_ray.core.state import State
 
 MAXIMUM_PLACES = 2_048
-"""Maximum number of applications in a profile: visiting them takes some 20 ms."""
+"""Maximum number of applications in a profile: visiting them all takes some 20 ms."""
 
 
 class Demand(NamedTuple):
@@ -25,11 +25,11 @@ class Demand(NamedTuple):
     kv_token_time: KvTokenTime
     """KV memory over time, in token·iterations."""
     tokens: Tokens
-    """Seats over time, of inferences of known lengths: a sequence produces one token per iteration
-    in its seat.
+    """Seat time of inferences with known lengths, in tokens: a sequence produces one token per
+    iteration in its seat.
     """
     later_kv_token_time: KvTokenTime
-    """Part of the KV memory that inferences of unknown lengths use later."""
+    """Part of the KV memory over time that inferences of unknown lengths use later."""
 
     def plus(self, other: Demand) -> Demand:
         """Return the sum of two demands."""
@@ -46,11 +46,11 @@ NOTHING = Demand(0, 0, 0)
 class QueueProfile:
     """First waiting applications in order, with the service expected before each of them.
 
-    The expected service of an application is the rest of its prediction, and at least that of its
-    waiting inferences: its later stages return with the same tag, and go first again. Of
-    applications that only run, the later stages count for those whose tags are larger. Making one
-    is O(k log k) for the k first applications, and O(r log r) for the r inferences that run; each
-    answer O(log k).
+    The expected service of an application is the rest of its prediction, and at least the service
+    of its waiting inferences: its later stages wait with the same tag, and so are first again. If
+    an application only runs, its later stages count for the applications with larger tags. Creating
+    a profile costs O(k log k) for the first k applications, and O(r log r) for the r running
+    inferences; each query costs O(log k).
     """
 
     def __init__(self, state: State, ledger: Ledger) -> None:
@@ -62,7 +62,7 @@ class QueueProfile:
         self.is_whole = len(first) == len(ledger.queue)
         """Whether the profile contains the whole queue."""
         self.first: Inference | None = first[0].waiting.first if first else None
-        """The first inference in order; None if no inference waits."""
+        """The first inference in order when the profile was made; None if no inference waits."""
         running = sorted(
             (ledger.rank(one.application_id), _demand_beyond_running(state, one))
             for one in _has_only_running(state)
@@ -88,15 +88,15 @@ class QueueProfile:
         return len(self._keys)
 
     def ahead(self, place: int, rank: Rank) -> Demand:
-        """Return the demand expected before an application at this place and of this rank."""
+        """Return the demand expected before an application with this position and rank."""
         later = self._running[bisect_right(self._running_ranks, rank)]
         return self._ahead[place].plus(later)
 
 
 def expected_of(application: Application) -> KvTokenTime:
-    """Return the service that an application still needs, with its running inferences."""
+    """Return the service that an application still needs, including its running inferences."""
     left: KvTokenTime = 0
-    if application.state.takes_inferences:  # closed applications submit nothing more
+    if application.state.takes_inferences:  # closed applications submit no more inferences
         left = application.predicted_kv_token_time - application.kv_token_time
         left += application.charged_prefill - application.prefill_token_time
     if not application.waiting:

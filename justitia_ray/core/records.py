@@ -30,12 +30,12 @@ class RecordReader:
 
         Args:
             record: The decoded JSON object.
-            required: Fields that it must have.
-            optional: Fields that it may have; None: any others, which are ignored.
-            where: Name or place of the record, put before every message with a colon.
+            required: Fields that the object must have.
+            optional: Fields that the object may have; None: any others, which are ignored.
+            where: Name of the record, which error messages begin with.
 
         Raises:
-            ValueError: If it is not an object, or a field is missing or unknown.
+            ValueError: If the record is not an object, or a field is missing or unknown.
         """
         self._prefix = f"{where}: " if where else ""
         if not isinstance(record, Mapping):
@@ -46,7 +46,7 @@ class RecordReader:
         self._record = record
 
     def value(self, name: str) -> Any:
-        """Return a field unchecked; None if the field is optional and missing."""
+        """Return a field without a check; None if the field is optional and missing."""
         return self._record.get(name)
 
     def flag(self, name: str) -> bool:
@@ -129,7 +129,8 @@ def read_fields(record: object, reads: Fields, *, where: str = "") -> Record:
     """Return the named fields of a record that may have others, each read by its function.
 
     Raises:
-        ValueError: If it is not an object, or a field is missing or wrong; the message names it.
+        ValueError: If the record is not an object, or a field is missing or wrong; the message
+            names it.
     """
     reader = RecordReader(record, reads, None, where=where)
     return {name: read(reader, name) for name, read in reads.items()}

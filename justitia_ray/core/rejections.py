@@ -23,7 +23,7 @@ class Rejections:
     def admits(self, event: ev.ApplicationArrived) -> bool:
         """Return whether an application may open; if not, answer its ingress.
 
-        An application that was open under an earlier scheduler always may.
+        An application that was open under an earlier scheduler may always open.
         """
         name, state = event.application_id, self._state
         is_retry = True if name in self._rejected else event.is_retry

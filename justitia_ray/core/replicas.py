@@ -1,4 +1,4 @@
-"""Replicas: reports of their pulls, the service metered from them, and lost replicas."""
+"""Replicas: the reports in their pulls, the service metered from these, and lost replicas."""
 
 from collections.abc import Iterable, Sequence
 
@@ -29,8 +29,8 @@ from justitia_ray.units import LeaseId, ReplicaId, Seconds
 
 Report = ev.LeaseProgress | ev.LeaseFinished
 _NEXT_PULL_S: Seconds = 0.25
-"""Seconds from the answer to a replica's pull to its next pull; a stopped process does not pull
-again.
+"""Seconds from the answer to a replica's pull until its next pull is expected; a stopped process
+does not pull again.
 """
 
 
@@ -54,7 +54,7 @@ class Replicas:
         self._recovery = recovery
 
     def pull(self, event: ev.ReplicaPulled) -> None:
-        """Charge the reported service, end finished inferences, and note the replica's pull."""
+        """Book the reported service, end finished inferences, and record the replica's pull."""
         replica = self._update_from_pull(event)
         ends = self._ends_not_reported_before(replica, event.finished)
         reports: list[Report] = [*(event.progress or ()), *ends]
@@ -87,7 +87,7 @@ class Replicas:
         replica.grown_tokens = beyond - replica.unaccounted_tokens
 
     def report(self, event: ev.ReplicaReported) -> None:
-        """Book the service and end finished inferences, without other changes of the replica.
+        """Book the service and end finished inferences, without other changes to the replica.
 
         Raises:
             KeyError: If the replica has never pulled.
@@ -107,13 +107,16 @@ class Replicas:
         self._state.headroom_changes += 1
 
     def pull_answered(self, event: ev.PullAnswered) -> None:
-        """Grant nothing to a replica until its next pull, except to contexts that it holds."""
+        """Grant no lease to a replica until its next pull, except for contexts that it holds."""
         replica = self._state.asking.pop(event.replica_id, None)
         if replica is not None and event.pulls_again:
             replica.pulls_again_by = self._state.now + _NEXT_PULL_S
 
     def fail_engine(self, event: ev.EngineFailed) -> None:
-        """Requeue the inferences of a replica whose engine failed; refuse a convicted inference."""
+        """Requeue the inferences of a replica whose engine failed.
+
+        Refuse the inference that is found to have killed it, if any.
+        """
         state = self._state
         state.counters.engine_failures[event.cause] += 1
         ran: list[tuple[Inference, Seconds]] = []
@@ -130,10 +133,12 @@ class Replicas:
             self._stop_granting(replica)
 
     def crash(self, replica_id: ReplicaId) -> None:
-        """Requeue the inferences of a crashed replica; refuse a convicted inference.
+        """Requeue the inferences of a crashed replica.
+
+        Refuse the inference that is found to have crashed it, if any.
 
         The crash is reported by another process than the lost connections, so some of its
-        inferences may run elsewhere by now: no two of them stay on one replica.
+        inferences may run on other replicas by now: no two of them stay on the same replica.
         """
         state = self._state
         replica = state.replicas.get(replica_id)
@@ -149,7 +154,7 @@ class Replicas:
         self._stop_granting(replica)
         replica.unreached.clear()
         for name in elsewhere:
-            if name in state.inferences:  # a convicted inference is refused, not requeued
+            if name in state.inferences:  # an engine killer is refused, not requeued
                 self._separate_suspect(state.inferences[name])
 
     def claim_lease(self, inference: Inference, lease_id: LeaseId) -> None:
@@ -202,6 +207,8 @@ class Replicas:
     def expire(self, replica_id: ReplicaId) -> None:
         """Lose a replica that has been silent for too long, unless its process is known to live.
 
+        A live replica keeps its running inferences, and gets no more leases.
+
         A live one keeps its running inferences, and gets no more leases.
         """
         replica = self._state.replicas.get(replica_id)
@@ -219,7 +226,7 @@ class Replicas:
             self.lose(replica_id)
 
     def disconnect(self, replica_id: ReplicaId) -> None:
-        """Treat the silence of a replica as the loss of the replica from now on."""
+        """Count a replica as lost when it stays silent, from now on."""
         replica = self._state.replicas.get(replica_id)
         if replica is not None:
             replica.connected = False
@@ -261,7 +268,7 @@ class Replicas:
             replica.drains_since = state.now
         if not event.stalled:
             replica.stalled_since = None
-            if replica.stall_id:  # a long step is no hang: the suspicion is withdrawn
+            if replica.stall_id:  # a long step is not a hang: its inferences are suspects no longer
                 self._suspects.withdraw(replica.stall_id)
                 replica.stall_id = ""
         elif replica.stalled_since is None:
@@ -271,7 +278,7 @@ class Replicas:
         return replica
 
     def _stop_granting(self, replica: KnownReplica) -> None:
-        """Requeue the leases of a replica, and grant the replica no more."""
+        """Requeue the leases of a replica, and grant it no more leases."""
         self._requeue_all(replica)
         replica.takes_leases = False
         if not replica.draining:
@@ -301,7 +308,7 @@ class Replicas:
             self._suspects.note_running(inference)
 
     def _suspect_all(self, replica: KnownReplica) -> None:
-        """Suspect the inferences of an engine that hangs, as if the engine had died by itself."""
+        """Suspect the inferences of an engine that hangs, as if the engine had crashed."""
         state = self._state
         replica.stall_id = f"{replica.replica_id} stalled at {state.now}"
         leases = [state.leases[lease_id] for lease_id in replica.leases]
@@ -330,9 +337,9 @@ class Replicas:
     def _ends_not_reported_before(
         self, replica: KnownReplica, ends: Iterable[ev.LeaseFinished]
     ) -> list[ev.LeaseFinished]:
-        """Return the ends of leases that the last pull did not report.
+        """Return the ended leases that the last pull did not report.
 
-        The replica does not repeat an end once it has confirmation that it is booked.
+        A replica stops repeating an ended lease when it has confirmation that the lease is booked.
         """
         before, replica.ended = replica.ended, {}
         new = []
@@ -352,7 +359,7 @@ class Replicas:
         progress: Sequence[ev.LeaseProgress],
         ends: Sequence[ev.LeaseFinished],
     ) -> None:
-        """Learn the engine's times from a report that is not booked yet."""
+        """Learn the engine's times from a report before the report is booked."""
         state, iterations, output, computed = self._state, 0, 0, 0
         reports: tuple[Report, ...] = (*progress, *ends)
         for report in reports:

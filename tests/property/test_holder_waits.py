@@ -34,11 +34,11 @@ class _WaitingEngine(Engine):
         self._draws = draws
 
     def choose(
-        self, application: Application, inference: Inference, escape: KnownReplica
+        self, application: Application, inference: Inference, alternative: KnownReplica
     ) -> Choice | None:
         """Return any other replica, and a wait of up to twelve iterations or none."""
         iterations = self._draws[inference.sequence % len(self._draws)]
-        others = [one for one in self.core.state.replicas.values() if one is not escape]
+        others = [one for one in self.core.state.replicas.values() if one is not alternative]
         if not others or not iterations:
             return None
         self.waits += 1

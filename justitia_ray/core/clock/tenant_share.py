@@ -387,7 +387,7 @@ class TenantShare(ServedShare):
         self.nodes.path_of[application_id] = path
 
     def _rename_ended_debt(self, application_id: ApplicationId, tenant: Tenant) -> None:
-        """Rename a leaf's debt to an ended application, so that no new one takes it over."""
+        """Rename an ended application in a leaf, so that a new one does not take over its debt."""
         if application_id in tenant:
             names = (f"{application_id}|{number}" for number in count())  # no caller can use it
             ended = next(name for name in names if name not in self.nodes.path_of)
@@ -396,7 +396,7 @@ class TenantShare(ServedShare):
             self._note_changes(tenant)
 
     def _refund_ended_debt(self, application_id: ApplicationId, path: ClientId) -> KvTokenTime:
-        """Refund the debt to an ended application with the id of a new one; return the amount."""
+        """Refund what GPS owes an ended application with a new one's id; return the amount."""
         if application_id not in self.nodes.path_of:
             return 0
         tenant = self._updated_tenant(application_id)
@@ -411,7 +411,7 @@ class TenantShare(ServedShare):
         return debt
 
     def _set_weight(self, node: Node, weight: float, *, notes: bool = True) -> None:
-        """Change the weight of a node of the tenant tree; debts are kept.
+        """Change the weight of a node of the tenant tree; what GPS owes it stays the same.
 
         Args:
             node: The node.
@@ -477,7 +477,7 @@ class TenantShare(ServedShare):
         return parent
 
     def _grow_branch(self, path: ClientId, parent: Branch | None, *, looks: bool) -> Branch:
-        """Add a branch; the debt to a leaf at the same path moves to the branch's own leaf."""
+        """Add a branch. What is owed to a leaf at the same path moves to the branch's own leaf."""
         if looks and parent is not None:
             self._update_path(parent)
         leaf = self.nodes.leaves.get(path)

@@ -1,1 +1,1 @@
-"""The lag of every application against GPS, measured: an observer of the ledger, off by default."""
+"""Measures the lag of every application against GPS: an observer of the ledger, off by default."""

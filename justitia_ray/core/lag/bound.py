@@ -1,19 +1,19 @@
 """The bound on how far behind GPS an application may start.
 
 It is derived for strict order under the served clock; deviations are added at their measured sizes.
-Let t0 be the last start, before an application's own, of an application with a larger tag. Nothing
-with a smaller tag waited then, so everything before the application is in flight at t0, or GPS also
-has to serve it before the application is due. Hence its lag is at most
+Let t0 be the time of the last start, before an application's own last start, of an application with
+a larger tag. No inference with a smaller tag waited then. So all work that delays the application
+is in flight at t0, or GPS also serves it before the application is due. Hence its lag is at most
 
-    I(t0), the work in flight at t0, and the exceptions since.
+the work I(t0) in flight at t0, and the exceptions since t0.
 
-Exceptions are work that GPS does not put before it, or has put behind it: inferences started out of
-order (`backfill`, `kv_share_cap`), work of an application when rule 1 or 7 raises its charge, and
-credit: service that GPS gave to an application before it was submitted, or gave to others when the
-application was withdrawn or ended (`uncovered`). They are 0 with one stage, true costs and strict
-order. An application whose last work was submitted when GPS had finished it adds up a term for each
-t0, and its *path*: service while none of its inferences waited. `core/README.md` has the
-derivation.
+Exceptions are work that GPS does not serve before the application: inferences started out of order
+(`backfill`, `kv_share_cap`), work of an application when rule 1 or 7 raises its charge, and credit:
+service that GPS gave to an application before it was submitted, or gave to others when the
+application was withdrawn or ended (`uncovered`). Exceptions are 0 with one stage, true costs and
+strict order. If GPS had finished an application before its last inference was submitted, its bound
+is the sum of a term for each t0, and of its *path*, the service while none of its inferences
+waited. `core/README.md` has the derivation.
 """
 
 from dataclasses import dataclass
@@ -29,14 +29,16 @@ class Claim:
     """Bound on the lag of one application, as of the application's last start."""
 
     proven: bool = True
-    """False if the last start was made under an earlier order, so that no bound is known."""
+    """False if the application's last start was made under an earlier order: then no bound is
+    known.
+    """
     path: KvTokenTime = 0
     closed: KvTokenTime = 0
-    """Sum of the terms of the bound for earlier start times t0."""
+    """Sum of the terms of the bound for all t0 but the last (`DelayBound`)."""
     open: KvTokenTime = 0
-    """Term of the bound for the last start time t0."""
+    """Term of the bound for the last t0, the last start of an application with a larger tag."""
     reference: int | None = None
-    """Sequence number of the start that was made at the last t0."""
+    """Sequence number of the start at the last t0."""
 
     @property
     def bound(self) -> KvTokenTime | None:
@@ -49,33 +51,39 @@ class _RecordedStart:
     key: Key
     number: int
     term: KvTokenTime
-    """Part of the bound of each application whose t0 is this start."""
+    """Part of the bound of each application for which this start is t0."""
     exceptions: KvTokenTime
 
 
 class DelayBound:
-    """Starts that may still be the t0 of an application's bound. A change takes amortised O(1)."""
+    """Starts that may still bound the lag of an application (its t0).
+
+    A change takes amortised O(1).
+    """
 
     def __init__(self) -> None:
         self.in_flight: KvTokenTime = 0
-        """I, the most service that all work in flight can still receive."""
+        """Work in flight I: the most service that all inferences in flight can still receive."""
         self.exceptions: KvTokenTime = 0
         self._starts = [_RecordedStart((inf,), 0, 0, 0)]
-        """Starts in time order with falling keys: a later start with a larger key replaces others.
+        """Starts in time order, with falling keys: a later start with a larger key replaces earlier
+        starts.
         """
         self._count = 0
 
     def forget(self, *, nothing_known: bool) -> None:
-        """Drop the starts of another order; `nothing_known` if inferences may wait already."""
+        """Drop the starts under another order. `nothing_known`: inferences may wait already."""
         self._starts = [] if nothing_known else [_RecordedStart((inf,), 0, 0, self.exceptions)]
 
     def record_start(self, key: Key, *, nothing_waits: bool, lack: KvTokenTime = 0) -> None:
         """Record a start in order. Call after the work of the start is in `in_flight`.
 
         Args:
-            key: Its tag and its application's arrival sequence.
-            nothing_waits: Whether nothing else waits, so that this is a t0 for all applications.
-            lack: Slack that those with smaller tags may lack for it, as the guard allows.
+            key: The application's tag and arrival sequence number.
+            nothing_waits: Whether no other inference waits, so that this start is a t0 for all
+                applications.
+            lack: Slack that applications with smaller tags may lack because of this start, as the
+                guarded policy allows.
         """
         if nothing_waits:
             self._starts, key, lack = [], (inf,), 0
@@ -86,7 +94,7 @@ class DelayBound:
         self._starts.append(_RecordedStart(key, self._count, term, self.exceptions))
 
     def promise(self, claim: Claim, key: Key) -> None:
-        """Update the bound of an application as if it started an inference now."""
+        """Update the bound of an application that starts an inference now."""
         last = next((start for start in reversed(self._starts) if start.key > key), None)
         if last is None:
             claim.proven = False
@@ -100,7 +108,7 @@ class DelayBound:
 def uncovered(fair_share: ServedShare, application_id: ApplicationId) -> KvTokenTime:
     """Return the service that an application may request beyond what GPS owes the application.
 
-    Its lag, in token·iterations; 0 while it is withdrawn, or ahead of GPS.
+    In token·iterations; 0 while the application is withdrawn, or ahead of GPS.
     """
     account = fair_share.accounts[application_id]
     if account.withdrawn:

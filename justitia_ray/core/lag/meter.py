@@ -1,11 +1,12 @@
 """Lag: how late each application is against GPS, for every policy, with a bound on it.
 
-The lag of an application is S(e) − S(f̄): S all served work, e its last start, f̄ when V reaches
-its final tag. V is that of `LagAccounts`: the scheduler's own accounts, or a shadow of them.
+The lag of an application is S(e) − S(f̄), where S is all service, e the time of its last start, and
+f̄ the time at which virtual time V reaches its final tag. V is taken from `LagAccounts`: the
+scheduler's own accounts, or shadow accounts.
 
 `LagMeter` is an optional observer of the ledger, and does not change scheduling. None of its state
 is stored: after a restart an application whose tag V had reached before has an unknown lag. Without
-it lags are computed on request (`core.lags`).
+`LagMeter`, lags are computed on request (`core.lags`).
 """
 
 from collections.abc import Callable, Sequence
@@ -27,10 +28,11 @@ from justitia_ray.units import ApplicationId, KvTokenTime, RequestId, Seconds, V
 class LagAccounts:
     """Accounts from which lags are measured: the scheduler's accounts, or separate shadow accounts.
 
-    The shadow is a `ServedShare` that receives this run's service and the true costs, or the
-    predictions, settled, if the true costs are unknown. The scheduler's own accounts are used
-    unless they have another clock or cost, or are between tenants, or use predictions although true
-    costs are known; from then on the shadow has its own accounts, until no application is live.
+    The shadow accounts are a `ServedShare` that receives the service of this run and the true
+    costs; if true costs are unknown, the predictions, with settlement. The scheduler's own accounts
+    are used unless they have another clock or cost, or are between tenants, or use predictions
+    although true costs are known; from then on the shadow has its own accounts, until no
+    application is live.
     """
 
     def __init__(self, state: State) -> None:
@@ -63,7 +65,7 @@ class LagAccounts:
         self._own = own
 
     def rejoin(self) -> bool:
-        """Drop shadow accounts that are no longer needed; return whether they were dropped.
+        """Drop shadow accounts that are no longer needed; return whether there were any.
 
         Called when no application is live.
         """
@@ -73,7 +75,7 @@ class LagAccounts:
         return True
 
     def arrive(self, application: Application) -> None:
-        """Charge an application in the shadow accounts, before the scheduler charges it."""
+        """Charge an application in the shadow accounts. Called before the scheduler charges it."""
         cost = _true_cost(application)
         if self._shadow is None and cost != application.predicted_kv_token_time:
             self._shadow = _copied_accounts(self.share)
@@ -83,7 +85,10 @@ class LagAccounts:
             )
 
     def shadow_of(self, application_id: ApplicationId) -> ServedShare | None:
-        """Return the shadow accounts, if any, after opening an account of this application."""
+        """Return the shadow accounts, if any.
+
+        An account of this application is opened if missing.
+        """
         return None if self._shadow is None else self._with_account(application_id)
 
     def settle(self, application_id: ApplicationId, final_tag: VirtualTime) -> VirtualTime:
@@ -105,7 +110,9 @@ class LagAccounts:
             self._shadow.clock.take_forgotten()
 
     def tag(self, application_id: ApplicationId) -> VirtualTime:
-        """Return F of a live application; without an account, F that a charge now would give.
+        """Return the tag F of a live application.
+
+        Without an account, the tag that a charge now would give.
 
         Raises:
             KeyError: If no such application is live.
@@ -154,10 +161,11 @@ class _MeasuredLag:
     """Lag of one live application, as measured so far."""
 
     served: KvTokenTime
-    """S, the total service, when the application arrived."""
+    """Total service S when the application arrived."""
     busy_s: Seconds
     due_from: KvTokenTime
-    """S, the total service, when the application was charged again: its final tag is reached later.
+    """Total service S when the application was last charged again, which delays the time at which
+    GPS finishes it.
     """
     last_start: Start | None = None
     in_flight: KvTokenTime = 0
@@ -185,11 +193,11 @@ class LagMeter:
 
     @property
     def virtual_time(self) -> VirtualTime:
-        """Return V of the clock from which lags are measured."""
+        """Return virtual time V of the clock from which lags are measured."""
         return self._accounts.share.clock.virtual_time
 
     def tag(self, application_id: ApplicationId) -> VirtualTime:
-        """Return F of a live application on the clock from which lags are measured.
+        """Return the tag F of a live application on the clock from which lags are measured.
 
         Raises:
             KeyError: If no such application is live.
@@ -252,14 +260,14 @@ class LagMeter:
         self._note_service(0)
 
     def resumed(self, application_id: ApplicationId, *, was_withdrawn: bool) -> None:
-        """Start a new claim for a resumed application, because GPS owes its service later now."""
+        """Start a new bound for a resumed application, because GPS owes its service later now."""
         if (shadow := self._accounts.shadow_of(application_id)) is not None:
             shadow.resume(application_id)
         if was_withdrawn:
             self._note_new_charge(application_id)
 
     def reweighed(self, application_id: ApplicationId, weight: float) -> None:
-        """Start a new claim for a reweighed application, as GPS owes its service later now."""
+        """Start a new bound for a reweighed application, because GPS owes its service later now."""
         if (shadow := self._accounts.shadow_of(application_id)) is not None:
             shadow.reweigh(application_id, weight)
         self._note_service(0)
@@ -273,7 +281,7 @@ class LagMeter:
     def settled(self, application_id: ApplicationId, final_tag: VirtualTime) -> Lag | None:
         """Remove an application whose account was closed (rule 3); return the application's lag.
 
-        None if it never started, or was late before this scheduler began.
+        None if the application never started, or was late before this scheduler began.
         """
         final_tag = self._accounts.settle(application_id, final_tag)
         standing = self._standings.pop(application_id, None)
@@ -283,7 +291,7 @@ class LagMeter:
         return self._lag_at(standing, standing.last_start, standing.claim, final_tag)
 
     def enqueuing(self, application: Application, inference: Inference) -> None:
-        """Extend the path of an application without waiting inferences before one joins."""
+        """Extend the path of an application before an inference joins its empty waiting line."""
         self.leave_flight(inference)
         name = application.application_id
         self.history.begin(self.virtual_time)
@@ -299,8 +307,8 @@ class LagMeter:
     def readmitting(self, application_id: ApplicationId) -> None:
         """Count a readmitted application's credit as an exception, and give it no bound.
 
-        Service of GPS in the meantime now puts it before others, and its delay was not due to the
-        order.
+        The service that GPS gave it in the meantime now puts it before others, and its delay was
+        not due to the order.
         """
         self.losing_credit(application_id)
         self._measured_lag_of(application_id).claim = Claim(proven=False)
@@ -308,12 +316,12 @@ class LagMeter:
     def dispatched(
         self, application: Application, inference: Inference, *, passing: bool, nothing_waits: bool
     ) -> None:
-        """Record the start of an inference, which may be the t0 of other applications.
+        """Record the start of an inference, which may bound the lags of other applications.
 
         Args:
             application: The application of the inference.
             inference: The inference.
-            passing: Whether it overtook a waiting inference that is before it in order.
+            passing: Whether it overtook a waiting inference that is before it in the order.
             nothing_waits: Whether no other inference waits.
         """
         standing = self._measured_lag_of(application.application_id)
@@ -357,7 +365,7 @@ class LagMeter:
         self._accounts.deliver(charges)
         for delivery in deliveries:
             inference = self._state.inferences.get(delivery.request_id)
-            if inference is None:  # stopped: it has no work left
+            if inference is None:  # stopped: the inference has no work left
                 continue
             self._reweigh_flight(self._measured_lag_of(delivery.application_id), inference)
         self._note_service(sum((amount for _, amount in charges), start=0))

@@ -1,7 +1,6 @@
 """The policies; `names` has the tables that list them, and README.md describes each.
 
-A policy from outside this folder is named by its import path, `package.module:Class`; see
-`Policy`.
+Policies outside this folder are named by their import path, `package.module:Class`; see `Policy`.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
 """Interfaces of a policy: `Order` sorts, `Observer` counts events, `Durable` saves the counts.
 
-A *client* is what a policy compares: an application, or a tenant with all its applications. The
-queue takes the client with the smallest key, then the first of its applications, then the first
-inference of that application. A policy does not deal with memory or replicas: the queue decides
-whether an inference fits. Virtual time belongs to the fair share.
+A policy compares *clients*: applications, or tenants with all their applications. The queue selects
+the client with the smallest key, then the first of its applications, then the first inference of
+that application. A policy does not deal with memory or replicas: the queue decides whether an
+inference fits. Virtual time is kept in the accounts (`clock.fair_share`).
 """
 
 from abc import ABC, abstractmethod
@@ -23,8 +23,8 @@ from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, RequestId, 
 class Delivery(NamedTuple):
     """Service that one inference received since the last report of its replica.
 
-    A tuple, because a pull brings hundreds and a frozen data class takes three times as long to
-    make.
+    A tuple, because a pull brings hundreds, and creating a frozen data class takes three times as
+    long.
     """
 
     application_id: ApplicationId
@@ -38,11 +38,11 @@ class Delivery(NamedTuple):
     unbooked: float = 1.0
     """Fraction of the service that no earlier scheduler has booked."""
     prefill: PrefillPaid = NOTHING_PAID
-    """Prefill of the delivery, besides `amount`."""
+    """Prefill received in the delivery, in addition to `amount`."""
 
     @property
     def tag_amount(self) -> KvTokenTime:
-        """Return the KV token-time and prefill of the delivery that the application's tag pays."""
+        """Return the KV token-time and prefill of the delivery that the tag pays for."""
         return self.amount + self.prefill.paid
 
     def worth(self, h: CostFunction) -> KvTokenTime:
@@ -60,16 +60,16 @@ class PolicyContext:
     """Accounts, options and queries that the constructor of a policy receives."""
 
     fair_share: ServedShare
-    """Accounts of the applications, which are kept under every policy."""
+    """Accounts of the applications; they are kept under every policy."""
     options: PolicyOptions
     application: Callable[[ApplicationId], Application]
-    """Returns a live application by its id."""
+    """Function that returns a live application by its id."""
     now: Callable[[], Seconds]
-    """Returns the time of the event that is being handled."""
+    """Function that returns the time of the event that is being handled."""
     clients: Queue
-    """Queue, which has the first client and the clients that wait."""
+    """Queue of the core, with the first client and the waiting clients."""
     kv_tokens: Callable[[], Tokens]
-    """Returns the KV memory of all replicas together, in tokens."""
+    """Function that returns the KV memory of all replicas together, in tokens."""
 
 
 class Order(ABC):
@@ -88,26 +88,27 @@ class Order(ABC):
     ACCOUNTS_IN_COST: ClassVar[bool] = False
     """Whether the accounts are kept in the policy's cost, instead of KV token-time."""
     GOES_ON_FROM: ClassVar[tuple[str, ...]] = ()
-    """Other policies whose stored state this policy can restore."""
+    """Names of other policies whose stored state this policy can restore."""
     INVARIANTS: ClassVar[tuple[Callable[[Any], Any], ...]] = ()
     """Additional invariants of the core's state, in the form of those in `core.invariants`."""
     BY_TAG: ClassVar[bool] = False
     """Whether applications are ordered by their tags, so that the bound on their lag holds."""
     holds_back: ClassVar[bool] = False
-    """Whether `eligible_at` may be later than now."""
+    """Whether `eligible_at` may return a time after now."""
     by_leaf: bool = False
-    """Whether clients are nodes above the leaves of the accounts, between which `move` moves an
-    application. Otherwise the client of an application never changes.
+    """Whether clients are nodes above the leaves of the accounts, so that `move` may give an
+    application another client. Otherwise the client of an application never changes.
     """
     keeps_place_in_flight: bool = False
-    """Whether a running inference keeps the position of its grant, by `engine_priority`. Otherwise
-    its position follows its key, in queries and in the simulator, as in no engine.
+    """Whether a running inference keeps the position that it had when granted, by
+    `engine_priority`. Otherwise its position follows its present key in queries and in the
+    simulator; no engine does this.
     """
     moves_with_service: bool = False
-    """Whether reported service alone may make another client first."""
+    """Whether the service in a report may by itself make another client first."""
     lets_pass: bool = False
-    """Whether an application without the smallest key may be first; `INVARIANTS` then define which
-    application.
+    """Whether an application may be first without having the smallest key; `INVARIANTS` then define
+    the first.
     """
 
     def __init__(self, context: PolicyContext) -> None:
@@ -124,7 +125,7 @@ class Order(ABC):
         """Return the key of a client with waiting work whose first application is this one."""
 
     def order(self) -> LazyHeap:
-        """Return an empty order of clients; called once, when the policy comes into force.
+        """Return an empty order of clients; called once, when the policy is selected.
 
         By default the smallest key is first.
         """
@@ -133,8 +134,8 @@ class Order(ABC):
     def members_order(self, client: ClientId) -> LazyHeap:
         """Return an empty order of a client's applications; called when the first of them waits.
 
-        By default the smallest `application_key` is first. The client's position is that of the
-        application with the smallest key, whichever is first inside.
+        By default the smallest `application_key` is first. The position of the client is that of
+        its application with the smallest key, even if another application is first inside.
         """
         return LazyHeap()
 
@@ -147,7 +148,7 @@ class Order(ABC):
         return inference.order
 
     def eligible_at(self, client: ClientId) -> Seconds:
-        """Return the time from which a client may be granted again; 0 means at once."""
+        """Return the time from which a client may be granted leases again; 0: at once."""
         return 0.0
 
     def engine_priority(
@@ -170,7 +171,7 @@ class Observer:
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Called before an inference joins the queue, and again if the inference is requeued.
 
-        `inference.attempts` is 0 the first time.
+        `inference.attempts` is 0 at the first call.
         """
         return ()
 
@@ -182,7 +183,10 @@ class Observer:
         """Called for an inference with a lease of an earlier scheduler, charged before."""
 
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
-        """Charge for the service that a replica reported; every delivery is above 0."""
+        """Charge for the service that a replica reported.
+
+        The amount of every delivery is above 0.
+        """
         return ()
 
     def left(self, client: ClientId) -> None:
@@ -206,7 +210,7 @@ class Durable:
     def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
         """Return the counts of one live application; None if the policy has none.
 
-        They are saved with the application when it has changed, and may be some changes behind.
+        They are saved with the application when it has changed, and may lack the latest changes.
         """
         return None
 
@@ -214,14 +218,14 @@ class Durable:
         """Restore the `state` of an earlier scheduler's policy, before any hook is called.
 
         Raises:
-            KeyError, TypeError, ValueError: If it has another form.
+            KeyError, TypeError, ValueError: If the state has another form.
         """
 
     def restore_application(self, application: Application, state: Mapping[str, Any]) -> None:
         """Restore the counts of an application that `application_state` returned, after `restore`.
 
         Raises:
-            KeyError, TypeError, ValueError: If it has another form.
+            KeyError, TypeError, ValueError: If the state has another form.
         """
 
 

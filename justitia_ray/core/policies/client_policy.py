@@ -24,14 +24,15 @@ class ClientPolicy(Policy):
     def client(self, application: Application) -> ClientId:
         """Return the application, or the top node of its tenant.
 
-        All tenants below one top node are one client: naming more tenants gains nothing.
+        All tenants below one top node are one client: a caller that names more tenants gains
+        nothing.
         """
         if self.options.own["unit"] == "tenant":
             return application.tenant.partition(SEPARATOR)[0]
         return application.application_id
 
     def application_ended(self, application: Application) -> None:
-        """Drop the counts of an application, and of the client if that is the application."""
+        """Drop the counts of an application, and of its client if clients are applications."""
         self.forget_application(application.application_id)
         if self.options.own["unit"] == "application":
             self.forget_client(application.application_id)
@@ -42,7 +43,7 @@ class ClientPolicy(Policy):
 
     @abstractmethod
     def forget_application(self, application_id: ApplicationId) -> None:
-        """Drop the inferences of an application that has ended."""
+        """Drop the inferences of an ended application."""
 
     @abstractmethod
     def counted(self) -> dict[str, Any]:
@@ -67,7 +68,7 @@ class ClientPolicy(Policy):
         another.
 
         Raises:
-            KeyError, TypeError, ValueError: If it has not the form of `state`.
+            KeyError, TypeError, ValueError: If the record has another form than `state` returns.
         """
         counted = state["counted"]
         if state["options"] == self._counted_under():
@@ -78,12 +79,12 @@ class ClientPolicy(Policy):
 
 
 class MeteredPolicy(ClientPolicy):
-    """Policy that charges h(p, 0) at admission, and tokens as reported; each inference once.
+    """Policy that charges h(p, 0) at admission and tokens as reported, each inference only once.
 
     An inference may be granted several times, report tokens that it has produced before, or return
-    to another scheduler; its charges still sum to h(p, g). `Delivery.cost` alone would suffice
-    while the scheduler does not change: a new one has the booked service in KV token-time by
-    application, but not the charge of each inference in the unit of h.
+    to another scheduler; its charges still sum to h(p, g). With a single scheduler `Delivery.cost`
+    would suffice. A new scheduler knows the booked service of each application in KV token-time,
+    but not the charge of each inference in the unit of h.
 
     Subclasses define the effect of a charge.
     """
@@ -110,14 +111,14 @@ class MeteredPolicy(ClientPolicy):
         return (self.client(application),)
 
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
-        """Charge the reported tokens: h(p, after) less what has been charged."""
+        """Charge the reported tokens: h(p, after) less the earlier charges of the inference."""
         changed: dict[ClientId, None] = {}
         for delivery in deliveries:
             application = self.context.application(delivery.application_id)
             charged = self._charged.setdefault(delivery.application_id, {})
             worth = delivery.worth(self._cost)
             before = charged.get(delivery.request_id)
-            if before is None:  # granted under another policy
+            if before is None:  # it was granted under another policy
                 before = worth - delivery.cost(self._cost)
             charged[delivery.request_id] = max(before, worth)
             self.charge(application, max(0, worth - before))
@@ -127,7 +128,8 @@ class MeteredPolicy(ClientPolicy):
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
         """Drop an ended inference, after charging the service that was not charged yet.
 
-        Above 0 only after a restart, when an earlier report was wrongly taken for booked.
+        The remaining charge is above 0 only after a restart, if an earlier report was wrongly
+        assumed to be booked.
         """
         charged = self._charged.get(application.application_id, {})
         before = charged.pop(inference.request_id, None)
@@ -156,5 +158,5 @@ class MeteredPolicy(ClientPolicy):
 
 
 def number_table(reader: RecordReader, name: str) -> dict[str, float]:
-    """Return a record's field that is an object of finite numbers."""
+    """Return a field of a record that must be a JSON object of finite numbers."""
     return reader.table(name, RecordReader.number)

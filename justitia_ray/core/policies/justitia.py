@@ -14,11 +14,13 @@ from justitia_ray.core.tenants import SEPARATOR
 from justitia_ray.units import ClientId, VirtualTime
 
 _RANKS_BEYOND_QUOTA = 0x7FF0 << 48
-"""Engine rank of infinity, followed by the applications beyond quota, whose tags keep 52 bits."""
+"""Engine rank of an infinite tag. The ranks of applications beyond quota follow it; they keep 52
+bits of the tags.
+"""
 
 
 class JustitiaPolicy(Order):
-    """Smallest (F, arrival sequence) first; the first application gets all that it can use."""
+    """Smallest (tag F, arrival sequence) first; the first application gets all that it can use."""
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (Option("working_set", True, flag),)
     ACCOUNTS_IN_COST: ClassVar[bool] = True
@@ -33,7 +35,7 @@ class JustitiaPolicy(Order):
         self.by_leaf = self._tree is not None
 
     def client(self, application: Application) -> ClientId:
-        """Return the application; with fairness between tenants its tenant's top node."""
+        """Return the application; with fairness between tenants the top node of its tenant."""
         if self._tree is not None:
             return application.leaf.partition(SEPARATOR)[0]
         if self.options.fairness == "tenant":
@@ -41,7 +43,7 @@ class JustitiaPolicy(Order):
         return application.application_id
 
     def members_order(self, client: ClientId) -> LazyHeap:
-        """Return the order below a top node: by key, and by F_x inside a tenant."""
+        """Return the order below a top node: by key, and by tag F_x inside a tenant."""
         if self._tree is None or self._tree.nodes.branches.get(client) is None:
             return self._leaf_order(client)
         return self._tree_order(self._tree, client)
@@ -55,7 +57,7 @@ class JustitiaPolicy(Order):
         return (inf, *key) if self._is_beyond_quota(application) else key
 
     def application_key(self, application: Application) -> Key:
-        """Return an application's key inside its tenant; unused without fairness of tenants."""
+        """Return an application's key in its tenant; not used without fairness between tenants."""
         tag = self.fair_share.tag_in_tenant(application.application_id)
         return (tag, application.sequence)
 
@@ -66,12 +68,12 @@ class JustitiaPolicy(Order):
         return self._rank_of_tag(application, self.fair_share.tag(application.application_id))
 
     def _rank_of_tag(self, application: Application, tag: VirtualTime) -> int:
-        """Return a tag as an integer of the same rank, behind all others if beyond quota."""
+        """Return a tag as an integer that sorts alike, behind all others if beyond quota."""
         rank = rank_preserving_integer(tag)
         return _RANKS_BEYOND_QUOTA + (rank >> 11) if self._is_beyond_quota(application) else rank
 
     def _is_beyond_quota(self, application: Application) -> bool:
-        """Return whether an application is beyond quota, with a separate clock."""
+        """Return whether an application is beyond quota, where another clock sets tags."""
         return application.is_deprioritised and self._tree is not None
 
     def _tree_order(self, tree: TenantShare, client: ClientId) -> TreeOrder:
@@ -86,7 +88,7 @@ class JustitiaPolicy(Order):
 def rank_preserving_integer(value: float) -> int:
     """Map a non-negative float to a 63-bit integer: a < b if and only if map(a) < map(b).
 
-    The bit pattern of a non-negative IEEE double rises with its value. Adding 0.0 takes the sign
+    The bit pattern of a non-negative IEEE double rises with its value. Adding 0.0 removes the sign
     from -0.0, which equals 0.0 but has the highest bit set.
 
     Raises:

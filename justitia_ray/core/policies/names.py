@@ -27,21 +27,23 @@ LAB_POLICIES: dict[str, str] = {
     "mlfq": f"{_LAB}.attained_service:MlfqPolicy",
     "plas": f"{_LAB}.attained_service:PlasPolicy",
 }
-"""Baselines of papers: simulations and benchmarks accept the name, the service the import path."""
+"""Baselines from papers: simulations and benchmarks accept these names, the service only the import
+path.
+"""
 
 _MOVED = {"order": "finish", "guard_iterations": 0}
-"""Options that `justitia` had in an earlier release, with their defaults there. The next release
-drops them.
+"""Options that `justitia` had in an earlier release, with their defaults then. The next release
+does not accept them.
 """
 
 
 def policy_path(name: str) -> str:
-    """Return the import path of a policy of the lab; any other name unchanged."""
+    """Return the import path of a policy of the lab; other names are returned unchanged."""
     return LAB_POLICIES.get(name, name)
 
 
 def in_force(policy: str, options: Mapping[str, object]) -> tuple[str, Mapping[str, object]]:
-    """Return the current policy and options for a configuration of an earlier version.
+    """Return the current policy and options for a configuration of an earlier release.
 
     `justitia` had the options of `justitia-guarded`.
     """
@@ -55,7 +57,7 @@ def in_force(policy: str, options: Mapping[str, object]) -> tuple[str, Mapping[s
 
 
 def advice(policy: str, options: Mapping[str, object]) -> str | None:
-    """Return how to write an earlier version's policy and options; None: they have not changed.
+    """Return how to write an earlier release's policy and options now; None: as before.
 
     In this release the service still starts with the old form.
     """

@@ -1,4 +1,7 @@
-"""Options of policies, each declared once; a parser's errors name the allowed values."""
+"""Options of policies, each declared once.
+
+Error messages of their parsers name the allowed values.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -18,7 +21,7 @@ class Option:
     name: str
     default: Any
     parse: Callable[[Any], Any]
-    """Returns the value to use; raises ValueError with the allowed values."""
+    """Function that returns the parsed value, and raises ValueError with the allowed values."""
 
 
 def one_of(*allowed: str) -> Callable[[Any], str]:
@@ -101,11 +104,11 @@ COMMON: tuple[Option, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class PolicyOptions:
-    """Parsed options of a policy, with those of accounts and admission, which every policy has."""
+    """Parsed options of a policy: those of accounts and admission, and those of its own."""
 
     clock: str = "served"
-    """Source of V: delivered service (`served`), or time at the nominal rate, as in the paper
-    (`nominal`); `unsettled`: `served` without settlement, for studies.
+    """How V moves: by delivered service (`served`), by time at the nominal rate as in the paper
+    (`nominal`), or by delivered service without settlement, for studies (`unsettled`).
     """
     nominal_iteration_s: float = 0.03
     """Seconds per decode iteration, for the nominal clock: v1, Sec. V measures about 30 ms."""
@@ -116,15 +119,17 @@ class PolicyOptions:
     applications.
     """
     backfill: int | None = 0
-    """Number of times that the first application in line may be overtaken by inferences that fit
+    """Number of times that the first application in order may be overtaken by inferences that fit
     while its own inference does not; None: no limit.
     """
     kv_share_cap: float = 1.0
-    """Share of a replica's KV that one application may hold while others wait."""
+    """Share of a replica's KV memory that one application may hold while other applications
+    wait.
+    """
     accounts_cost: str = "kv_token_time"
     """Name of the cost function of the accounts."""
     own: Mapping[str, Any] = field(default_factory=dict)
-    """Options of this policy only."""
+    """Options of this policy that no other policy has."""
 
     @property
     def cost_function(self) -> CostFunction:
@@ -133,12 +138,12 @@ class PolicyOptions:
 
     @property
     def accounts_kind(self) -> str:
-        """Return the kind of accounts: the clock, and fairness and cost if not the defaults."""
+        """Return the kind of accounts: the clock; fairness and cost if not the defaults."""
         fairness = [self.fairness] if self.fairness != "application" else []
         cost = [self.accounts_cost] if self.accounts_cost != "kv_token_time" else []
         return " ".join([self.clock, *fairness, *cost])
 
     def same_accounts(self, other: "PolicyOptions") -> bool:
-        """Return whether accounts under one set of options can continue under the other."""
+        """Return whether accounts kept under one set of options can continue under another set."""
         same_rate = self.nominal_iteration_s == other.nominal_iteration_s
         return self.accounts_kind == other.accounts_kind and (self.clock == "served" or same_rate)

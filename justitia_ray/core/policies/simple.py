@@ -1,4 +1,4 @@
-"""Baselines whose order needs no accounts: FCFS, application FCFS, SJF and SRJF."""
+"""Baselines with an order that needs no accounts: FCFS, application FCFS, SJF and SRJF."""
 
 from collections.abc import Sequence
 
@@ -22,7 +22,7 @@ class AppFcfsPolicy(Order):
 
     Source: Justitia (arXiv:2510.17015v1), Sec. V-A, describes Parrot as "FCFS at the application
     level": the inferences of one application are not interleaved with those of another. While the
-    first one waits for its tools, later ones are served.
+    first application waits for its tools, later applications are served.
     """
 
     def key(self, client: ClientId, application: Application) -> Key:
@@ -40,7 +40,7 @@ class SjfPolicy(Order):
     """Inference with the least predicted output first; long inferences may starve.
 
     Source: Shahout et al., "Don't stop me now" (ICLR 2025), a baseline of Justitia
-    (arXiv:2510.17015v1, Sec. V-A). Differs from the source: nothing is preempted, and this
+    (arXiv:2510.17015v1, Sec. V-A). Differs from the source: no inference is preempted, and this
     project's predictor estimates the length.
     """
 
@@ -82,9 +82,9 @@ class SrjfPolicy(Policy):
 
 
 def remaining_cost(application: Application) -> KvTokenTime:
-    """Return an application's predicted cost less that of its ended inferences, at least 0.
+    """Return an application's predicted cost less the cost of its ended inferences, at least 0.
 
-    Unit: token·iterations. An application whose cost was underestimated reaches 0 and is then
+    Unit: token·iterations. An application that cost more than predicted reaches 0 and is then
     first.
     """
     done = application.kv_token_time - application.unfinished_kv_token_time

@@ -1,12 +1,13 @@
-"""Order below a top node of the tree of tenants: the smallest key, level by level.
+"""Order of applications below a top node of the tenant tree: the smallest key at each level.
 
 In a branch, a child has the position of its first application: V of the branch at which the
 tenant's reference server finishes that application. Keys at the levels rise together
 (`clock/branch`), so the first child of the first child contains the application with the smallest
-key at the root. After a charge only the branches above it, and their children, are sorted again.
+key at the root. After a charge only the branches above the charged leaf, and their children, are
+sorted again.
 
-Inside a leaf its own order selects the first, by F_x or another rule. A leaf that allows overtaking
-keeps the position of its smallest F_x, like a tenant at the top.
+Inside a leaf, the leaf's own order selects the first application, by the tag F_x or another rule. A
+leaf that allows overtaking is sorted by its smallest F_x, like a tenant at the top.
 """
 
 import heapq
@@ -22,7 +23,7 @@ from justitia_ray.units import ApplicationId, ClientId
 
 
 class _FirstBelow(NamedTuple):
-    """Application with the smallest key below a node, with its key in the branch above."""
+    """Application with the smallest key below a node, with its key in the branch above the node."""
 
     key: Key
     name: ApplicationId
@@ -31,7 +32,7 @@ class _FirstBelow(NamedTuple):
 
 
 class _ChildOrder:
-    """Children of a branch with waiting work, as of the last time that they were sorted."""
+    """Children of a branch with waiting work, in the order in which they were last sorted."""
 
     __slots__ = ("branch", "first", "firsts", "heads")
 
@@ -39,16 +40,18 @@ class _ChildOrder:
         self.branch = branch
         self.firsts: dict[ClientId, _FirstBelow] = {}
         self.heads = LazyHeap()
-        """Children of the branch, by the keys of their first applications."""
+        """Children of the branch, each sorted by the key of its first application."""
         self.first: _FirstBelow | None = None
-        """Smallest entry of `firsts`; None if no application waits."""
+        """Smallest entry of `firsts`, the first applications of the children; None if no
+        application waits.
+        """
 
 
 class TreeOrder(LazyHeap):
     """Applications below a top node that is a branch. A change costs O(depth · n log n).
 
-    n is the number of children of a branch that are active in its clock. Reading the first costs
-    O(1) if nothing has changed since the last time.
+    n is the number of children of a branch that are active in its clock. Reading the first
+    application costs O(1) if no key has changed since the last time.
     """
 
     __slots__ = (
@@ -86,7 +89,7 @@ class TreeOrder(LazyHeap):
         self._application = application
         self._members = members
         self._leaves: dict[ClientId, LazyHeap] = {}
-        """Orders of the tenants with waiting work."""
+        """Order of the applications of each tenant with waiting work."""
         self._leaf_of: dict[ApplicationId, ClientId] = {}
         self._hidden: dict[ClientId, None] = {}
         self._levels: dict[ClientId, _ChildOrder] = {}
@@ -98,7 +101,7 @@ class TreeOrder(LazyHeap):
         return name in self._leaf_of
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the names in order. O(N log N)."""
+        """Yield the application ids in order. O(N log N)."""
         return self.in_order()
 
     def in_order(self) -> Iterator[str]:
@@ -110,7 +113,7 @@ class TreeOrder(LazyHeap):
         """Return the key of an application inside its tenant.
 
         Raises:
-            KeyError: If it is not in the order.
+            KeyError: If the application is not in the order.
         """
         return self._leaves[self._leaf_of[name]].key(name)
 
@@ -136,12 +139,12 @@ class TreeOrder(LazyHeap):
         self._mark_changed(self._nodes.leaves.get(tenant))
 
     def least(self) -> str | None:
-        """Return the application with the smallest key; None if empty."""
+        """Return the application with the smallest key; None if no application waits."""
         first = self._sort_changed_children(self._branch_at(self._top)).first
         return None if first is None else first.name
 
     def first(self) -> str | None:
-        """Return the first application of the first tenant; None if nothing waits."""
+        """Return the first application of the first tenant; None if no application waits."""
         order = self.first_leaf()
         return None if order is None else order.first()
 
@@ -160,19 +163,19 @@ class TreeOrder(LazyHeap):
             self._mark_changed(self._nodes.node(path))
 
     def first_leaf(self) -> LazyHeap | None:
-        """Return the order of the first tenant; None if nothing waits."""
+        """Return the order of the first tenant; None if no application waits."""
         first = self._sort_changed_children(self._branch_at(self._top)).first
         return None if first is None else first.leaf
 
     def _sort_changed_children(self, branch: Branch) -> _ChildOrder:
         """Sort the children marked as changed by their current keys.
 
-        O(1) if nothing below the branch changed.
+        O(1) if no key below the branch changed.
         """
         level = self._levels.get(branch.path)
         if (
             level is None or level.branch is not branch
-        ):  # a branch that was dropped may have been added again
+        ):  # a dropped branch may have been added again
             level = self._levels[branch.path] = _ChildOrder(branch)
         if not branch.stale:
             return level
@@ -208,7 +211,7 @@ class TreeOrder(LazyHeap):
         return _FirstBelow(key, name, leaf)
 
     def _mark_changed(self, node: Branch | Tenant | None) -> None:
-        """Mark a node, and all nodes above it, as possibly having another first application."""
+        """Mark a node, and all nodes above it: their first applications may have changed."""
         while node is not None and node.parent is not None:
             node.parent.stale[node.name] = None
             node = node.parent

@@ -1,14 +1,14 @@
 """VTC: the client that has received the least service is first (OSDI 2024, Alg. 2 and 4).
 
 A client's counter rises by h(p, 0)/w when an inference of p prompt tokens is admitted and by (h(p,
-g) − h(p, g−1))/w for its g-th token (Sec. 4.2 and 4.3). A client that did not wait and now submits
-is lifted to the level of those that wait: an idle client gathers no credit. The variants charge
-predicted output on admission (Sec. 4.4, Alg. 3): the worst case stays that of VTC (Theorem 4.8);
-counters that know what is coming keep clients closer together on average (Table 5).
+g) − h(p, g−1))/w for its g-th token (Sec. 4.2 and 4.3). The counter of a client that did not wait
+and now submits is lifted to the level of the waiting clients: an idle client gathers no credit. The
+variants charge predicted output on admission (Sec. 4.4, Alg. 3). Their worst case is that of VTC
+(Theorem 4.8), but on average their clients receive more equal service (Table 5).
 
-Differs from the paper: replicas fail, so an inference may be admitted again, and is charged once
-and lifts once in all; tokens recomputed are not service. The prompt is charged as the replica
-counts it, once that is known.
+Differs from the paper: replicas fail, so an inference may be admitted again. It is charged once,
+and lifts its client's counter once; recomputed tokens are not service. The prompt is charged with
+the replica's count of tokens as soon as it is known.
 """
 
 import hashlib
@@ -54,14 +54,14 @@ class ClientCounters:
         self._counters: dict[ClientId, ClientCounter] = {}
         self._last_left: ClientId | None = None
         self._level_left: KvTokenTime = 0
-        """Last counter of the client that left the queue last, if that client has been dropped."""
+        """Last counter of the client that left the queue last, if this client has been dropped."""
 
     def see(self, client: ClientId, application: Application) -> ClientCounter:
-        """Return the counter of a client, new at 0, with the weight of this application.
+        """Return the counter of a client, 0 if it is new, with the weight of this application.
 
-        The applications of a tenant should have one weight. If they differ, that of the application
-        opened last counts, once it has submitted; it stays after its end, until the next one
-        submits.
+        The applications of a tenant should have the same weight. If they differ, the weight of the
+        application opened last counts from its first submission on, even after the application has
+        ended, until a newer application submits.
         """
         counter = self._counters.get(client)
         if counter is None:
@@ -126,7 +126,7 @@ class ClientCounters:
 
 @dataclass(slots=True)
 class Bill:
-    """Charge of an admitted inference that has not ended."""
+    """Charge for an admitted inference that has not ended."""
 
     charged: KvTokenTime
     """Charge in the unit of h, before the division by the weight."""
@@ -149,12 +149,14 @@ _BILL: Fields = {
 class VtcPolicy(ClientPolicy):
     """Smallest (counter, first seen) first; FIFO inside a client.
 
-    This is Alg. 3 with a prediction of 0 for every inference, which is Alg. 2.
+    This is Alg. 3 of the paper with a prediction of 0 for every inference, which is Alg. 2.
     """
 
     DEFAULT_COST: ClassVar[str] = "compute"
     LIFTS: ClassVar[bool] = True
-    """Whether a client that starts to wait is lifted to the level of the waiting clients."""
+    """Whether the counter of a client that starts to wait is lifted to the level of the waiting
+    clients.
+    """
 
     def __init__(self, context: PolicyContext) -> None:
         super().__init__(context)
@@ -162,7 +164,9 @@ class VtcPolicy(ClientPolicy):
         self._cost = self.options.cost_function
         self._bills: dict[ApplicationId, dict[RequestId, Bill]] = {}
         self._returning: dict[ClientId, None] = {}
-        """Clients that waited before a restart, returned or not; empty after the first grant."""
+        """Clients that waited before a restart, whether or not they wait again; empty after the
+        first grant.
+        """
 
     def key(self, client: ClientId, application: Application) -> Key:
         """Return the sort key (counter, first seen) of a client."""
@@ -177,7 +181,10 @@ class VtcPolicy(ClientPolicy):
         """Called with the output tokens, above 0, of a client's inference that has ended."""
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Raise the counter of a client that had nothing waiting (VTC, Alg. 2, lines 8 to 14)."""
+        """Lift the counter of a client that had no waiting inference (VTC, Alg.
+
+        2, lines 8 to 14).
+        """
         client = self.client(application)
         counter = self.counters.see(client, application)
         if (
@@ -213,7 +220,7 @@ class VtcPolicy(ClientPolicy):
         return (client,)
 
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
-        """Charge the tokens beyond those charged before (Alg. 2, line 31; Alg. 3, line 36)."""
+        """Charge reported tokens that are not charged yet (Alg. 2, line 31; Alg. 3, line 36)."""
         changed: dict[ClientId, None] = {}
         for delivery in deliveries:
             application = self.context.application(delivery.application_id)
@@ -221,7 +228,8 @@ class VtcPolicy(ClientPolicy):
             g, worth = delivery.tokens_after, delivery.worth(self._cost)
             bill = bills.get(delivery.request_id)
             if bill is None:
-                # Inferences admitted under another policy, or before a lost save, have no bill.
+                # Inferences admitted under another policy, or before a lost save, have no recorded
+                # charge.
                 charged = worth - delivery.cost(self._cost)
                 weight = self.counters.see(self.client(application), application).weight
                 bill = bills[delivery.request_id] = Bill(charged, 0, g, weight)
@@ -246,14 +254,15 @@ class VtcPolicy(ClientPolicy):
             refund = bill.charged - self._cost_so_far(inference, made)
             self.counters.see(client, application).value -= refund / bill.weight
         else:
-            # This charge exceeds 0 only if a restart wrongly took a last report for booked.
+            # This charge is above 0 only if after a restart a last report was wrongly assumed to be
+            # booked.
             self._charge_up_to(application, bill, self._cost_so_far(inference, made))
         if made:
             self.produced(client, made, inference.choices)
         return (client,)
 
     def forget_application(self, application_id: ApplicationId) -> None:
-        """Drop an application's bills, also of inferences that a restart has lost."""
+        """Drop the charges of an application's inferences, also of inferences lost in a restart."""
         self._bills.pop(application_id, None)
 
     def forget_client(self, client: ClientId) -> None:
@@ -262,7 +271,7 @@ class VtcPolicy(ClientPolicy):
         self._returning.pop(client, None)
 
     def counted(self) -> dict[str, Any]:
-        """Return the counters, the bills, and the waiting clients."""
+        """Return the counters, the charges of inferences, and the waiting clients."""
         return {
             "clients": self.counters.state(),
             "bills": {
@@ -281,9 +290,9 @@ class VtcPolicy(ClientPolicy):
         }
 
     def take_over(self, counted: Mapping[str, Any]) -> None:
-        """Restore the counters, the bills and the waiting clients.
+        """Restore the counters, the charges of inferences, and the waiting clients.
 
-        Waiting inferences are submitted again, in any order, without lifts.
+        Waiting inferences are submitted again in any order, and lift no counters.
         """
         reader = RecordReader(counted, ("clients", "bills", "waiting"), None)
         bills = reader.table("bills", lambda of_one, name: of_one.table(name, _read_bill))
@@ -307,7 +316,7 @@ class VtcPolicy(ClientPolicy):
         return inference.cost(self._cost, output_tokens)
 
     def _charge_up_to(self, application: Application, bill: Bill, worth: KvTokenTime) -> None:
-        """Charge an inference up to h = `worth`; a counter falls by refunds only."""
+        """Charge an inference until its charges sum to `worth`. A counter falls only by refunds."""
         due = worth - bill.charged
         if due > 0:
             counter = self.counters.see(self.client(application), application)
@@ -321,15 +330,14 @@ def _read_bill(bills: RecordReader, request_id: str) -> Bill:
 
 
 _REMEMBERED = 5
-"""Number of last outputs whose mean is the prediction: VTC, Sec. 5.1."""
+"""Number of last outputs over which a prediction is the mean: VTC, Sec. 5.1."""
 
 
 class VtcPredictPolicy(VtcPolicy):
-    """VTC with d̂ the mean of the client's last five outputs; 0 before the first output.
+    """VTC with predicted output d̂, the mean of the client's last five outputs; 0 before the first.
 
-    The outcome of an inference is ignored: one cancelled midway counts with the output that it
-    produced. The mean is over sequences, multiplied by an inference's number of sequences and
-    rounded to whole tokens.
+    A cancelled inference counts with the output that it produced. The mean is taken over sequences,
+    multiplied by an inference's number of sequences and rounded to whole tokens.
     """
 
     def __init__(self, context: PolicyContext) -> None:
@@ -368,7 +376,7 @@ class VtcPredictPolicy(VtcPolicy):
 
 
 class VtcOraclePolicy(VtcPolicy):
-    """VTC with d̂ the true length, or the predicted length if the truth is unknown."""
+    """VTC with predicted output d̂ equal to the true length, or to the prediction if unknown."""
 
     def predicted_tokens(self, application: Application, inference: Inference) -> Tokens:
         """Return the true length, or the predicted length if the true length is unknown."""
@@ -378,7 +386,7 @@ class VtcOraclePolicy(VtcPolicy):
 
 
 class VtcNoisyPolicy(VtcOraclePolicy):
-    """VTC with d̂ uniform over the whole numbers of [0.5 d, 1.5 d], d as in `vtc-oracle`."""
+    """VTC with d̂ drawn from the whole numbers of [0.5 d, 1.5 d], with d as in `vtc-oracle`."""
 
     OPTIONS: ClassVar[tuple[Option, ...]] = (*VtcOraclePolicy.OPTIONS, Option("seed", 0, whole(0)))
 

@@ -1,10 +1,11 @@
 """Inferences that run in the shadow of VTC, each for its own length in time.
 
-VTC starts the first inference of a stage at once, and a long one holds a part of the memory for
-minutes, while others run beside it. So each is a *flight*: it holds its mean memory until it ends.
-The other inferences of a stage start while X rises. Those that start within 32 iterations form a
-*cohort*: while it gathers its whole service counts as left, then it flies for the mean length of
-its inferences. The remaining work of all flights falls linearly between two ends.
+VTC starts the first inference of a stage at once, and a long inference holds a part of the memory
+for minutes, while others run beside it. So each first inference is a *flight*: it holds its mean
+memory until it ends. The other inferences of a stage start while the level X of VTC rises. Those
+that start within 32 iterations form a *cohort*, which gathers them and then runs as one flight of
+their mean length; until then all its service remains. The remaining work of all flights falls
+linearly until the next flight ends.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ class _Cohort(NamedTuple):
 
     until: Seconds
     rate: float
-    """Service per second of the inferences in flight."""
+    """Service per second of the cohort's inferences."""
 
 
 _COHORT: Fields = {"until": RecordReader.number, "rate": RecordReader.positive}
@@ -54,30 +55,34 @@ class Flights:
         self.rate: float = 0
         self.next_change: Seconds = math.inf
         self._rate_to_end: float = 0
-        """Sum of rate times end over the flights."""
+        """Sum over the flights of the service per second multiplied by the time at which the flight
+        ends.
+        """
         self._first: dict[ApplicationId, tuple[Seconds, float]] = {}
-        """End and rate of the first inference of each application."""
+        """Time at which the first inference of each application ends, with its service per
+        second.
+        """
         self._by_end = LazyHeap()
-        """Applications by the end of their first inferences."""
+        """Applications by the time at which their first inferences end."""
         self._cohorts: list[_Cohort] = []
-        """Heap of the flying cohorts, by their ends."""
+        """Heap of the running cohorts, by the times at which they end."""
         self._gathered: KvTokenTime = 0
-        """Service of the inferences in the cohort that gathers now."""
+        """Service of the inferences in the cohort that still gathers inferences."""
         self._gathered_rate: float = 0
-        """Service per second of the gathering cohort's inferences."""
+        """Service per second of the inferences in the gathering cohort."""
         self._gathers_until: Seconds = math.inf
-        """Time at which the gathering cohort departs; infinite if no cohort gathers."""
+        """Time at which the gathering cohort starts; infinite if no cohort gathers."""
 
     def __contains__(self, name: ApplicationId) -> bool:
         return name in self._first
 
     @property
     def held_rate(self) -> float:
-        """Return the service per second of all inferences with memory, gathering ones included."""
+        """Return the service per second of all inferences with memory, including gathering ones."""
         return self.rate + self._gathered_rate
 
     def rest(self, now: Seconds) -> KvTokenTime:
-        """Return the remaining service of all flights, of which none has ended before `now`."""
+        """Return the remaining service of all flights. None of them may have ended before `now`."""
         flying = self._rate_to_end - self.rate * now if self._first or self._cohorts else 0
         return flying + self._gathered
 
@@ -89,7 +94,7 @@ class Flights:
         since: Seconds,
         until: Seconds,
     ) -> None:
-        """Start the flight of an application's first inference, in place of an earlier flight."""
+        """Start the flight of an application's first inference; it replaces an earlier flight."""
         self.end(name)
         rate = service / (until - since)
         self._first[name] = (until, rate)
@@ -104,23 +109,23 @@ class Flights:
 
     @property
     def gathers(self) -> bool:
-        """Return whether inferences that start together still join one cohort."""
+        """Return whether an inference that starts now joins the cohort of those just started."""
         return self._gathers_until < math.inf
 
     def open(self, now: Seconds, iteration_s: Seconds) -> None:
-        """Let a cohort gather from now on, unless a cohort gathers already."""
+        """Let a cohort gather inferences from now on, unless a cohort gathers already."""
         if not self.gathers:
             self._gathers_until = now + _GATHERED_ITERATIONS * iteration_s
             self._find_next()
 
     def gather(self, service: KvTokenTime, length_s: Seconds) -> None:
-        """Add service of inferences of this length, if above 0, to the gathering cohort."""
+        """Add service of inferences of this length to the gathering cohort, if above 0."""
         if length_s:
             self._gathered += service
             self._gathered_rate += service / length_s
 
     def pass_next(self) -> ApplicationId | None:
-        """Process the next change; return the application whose first inference ended, or None."""
+        """Process the next change; return the application whose first inference ended, if any."""
         if self._gathers_until == self.next_change:
             self._start_gathered_cohort()
         elif self._cohorts and self._cohorts[0].until == self.next_change:
@@ -144,7 +149,7 @@ class Flights:
         """Restore the cohorts that `state` returned, into an empty object.
 
         Raises:
-            ValueError: If it has another form.
+            ValueError: If the state has another form.
         """
         reader = RecordReader(state, ("flying", "gathering"))
         cohorts = [
@@ -160,7 +165,7 @@ class Flights:
         self._find_next()
 
     def _start_gathered_cohort(self) -> None:
-        """Start the inferences that have gathered in the cohort, if there are any."""
+        """Start the inferences of the gathering cohort, if there are any."""
         since, service, rate = self._gathers_until, self._gathered, self._gathered_rate
         self._gathered = self._gathered_rate = 0
         self._gathers_until = math.inf

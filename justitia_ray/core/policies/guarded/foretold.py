@@ -1,14 +1,16 @@
 """Predicted finish of each live application under VTC, and which applications are urgent by it.
 
 `shadow` computes what VTC would have started by now, from the known stages of each application
-(`known_stages`). For predictions a level is assumed to cost as much as now: the sum of ω·k/w over
-the applications that will request more, at the present pace. An application's *deadline* is its end
-under VTC. It is *urgent* when little more than its own longest remaining path fits before the
-deadline: now ≥ deadline − path − margin. The margin is as long as the path, and at most 150
-iterations: with 150 for all, short applications would be urgent from the start.
+(`known_stages`). Predictions assume that a level costs as much as now: the sum of ω·k/w over the
+applications that will request more, at the present speed of the replicas. An application's
+*deadline* is the time at which it would end under VTC. It is *urgent* when little more than its
+longest remaining path of inferences fits before the deadline: now ≥ deadline − path − margin. The
+margin is as long as the path, and at most 150 iterations: with 150 iterations for all, short
+applications would be urgent from the start.
 
-An application that ends keeps its shadow until that is through, because VTC would still be serving
-it: without it the ends of the others are predicted at half their time.
+An ended application keeps its shadow until VTC would have finished it, because VTC would still be
+serving it. Without these shadows, the times at which other applications end are predicted at half
+their values.
 """
 
 from __future__ import annotations
@@ -34,11 +36,13 @@ _MARGIN_ITERATIONS = 150
 begin: 4.5 s of a 7B model on an A10G.
 """
 _VALID_RATE_FACTOR = 2.0
-"""Factor by which rates may change before an application's place in the order of urgency is
-invalid.
+"""Factor by which service rates may change before an application's position in the order of urgency
+is invalid.
 """
 _UPDATE_RATE_FACTOR = 1.5
-"""Factor from which on the places are updated, one place for each inference that a report names."""
+"""Factor of change in service rates from which on positions in the order of urgency are updated,
+one position for each inference that a report names.
+"""
 
 
 def _length_with_margin(path: CriticalPath) -> CriticalPath:
@@ -48,7 +52,7 @@ def _length_with_margin(path: CriticalPath) -> CriticalPath:
 
 
 class _UrgencyRates(NamedTuple):
-    """Rates for which the places of applications in the order of urgency were computed."""
+    """Service rates for which the order of applications by urgency was computed."""
 
     kv_per_s: float
     iteration_s: Seconds
@@ -62,7 +66,7 @@ class _UrgencyRates(NamedTuple):
         return True
 
     def least_wait_s(self, levels: float, own_density: float) -> Seconds:
-        """Return the least time in which X rises by these levels, if rates stay in the band."""
+        """Return the shortest time in which level X rises by this much within the band."""
         return (
             levels
             * (self.density / _VALID_RATE_FACTOR + own_density)
@@ -70,21 +74,21 @@ class _UrgencyRates(NamedTuple):
         )
 
     def least_s(self, iterations: float) -> Seconds:
-        """Return the least time of these iterations within the band; they may be negative."""
+        """Return the shortest time of these iterations within the band; they may be negative."""
         factor = 1 / _VALID_RATE_FACTOR if iterations > 0 else _VALID_RATE_FACTOR
         return iterations * self.iteration_s * factor
 
 
 class _UrgentCandidate(NamedTuple):
-    """An application that may be urgent, with values by which it is cheaply excluded.
+    """An application that may be urgent, with values that exclude it at low cost if it is not.
 
-    It is urgent `lead` before its last inference starts under VTC.
+    It is urgent from the time `lead` before its last inference starts under VTC.
     """
 
     shadow: Shadow
     level_of_end: float
-    """Level of X before which the application's last inference does not start; 0: no level delays
-    its start.
+    """Level X up to which the application's last inference does not start; 0: no level delays its
+    start.
     """
     lead: CriticalPath
     """Time by which urgency begins before the start of the last inference: iterations (may be
@@ -99,8 +103,9 @@ class ForetoldVtc:
     costs O(log N), and O(n) for an application with n stages. `urgent` costs O(c) for c candidates,
     applications that would be urgent if X rose up to four times as fast and an iteration took twice
     as long; O(n) for each whose deadline the level alone does not exclude; and O(u log u) for the u
-    urgent ones. While rates change, all places are updated, one for each inference of a report; all
-    at once, in O(N log N), only after a jump out of the band in which they are valid.
+    urgent ones. While rates change, the positions of applications are updated, one for each
+    inference of a report. All are updated at once, in O(N log N), only after rates have left the
+    band in which positions are valid.
 
     Args:
         kv_tokens: Returns the KV memory of the replicas, or the part of it that is shared here;
@@ -114,23 +119,25 @@ class ForetoldVtc:
         self.clock = ShadowClock(self.pace)
         self._stages: dict[ApplicationId, KnownStages] = {}
         self._rates: _UrgencyRates | None = None
-        """Rates of service with which applications are placed; None while no rate is known."""
+        """Service rates for which applications are sorted by urgency; None while no rate is
+        known.
+        """
         self._former: _UrgencyRates | None = None
-        """Rates of service with which the places in `_to_renew` were computed."""
+        """Service rates for which the positions in `_to_renew` were computed."""
         self._to_renew: dict[ApplicationId, None] = {}
         self._found: tuple[Seconds, list[ApplicationId]] | None = None
         """Cached result of `urgent` and its time; None after a change."""
         self._may_renew = 0
-        """Number of places that may be updated for the reports since the last query."""
+        """Number of positions that may be updated for the reports since the last query."""
         self._by_level = LazyHeap()
         """Applications in a stage, by a level of X before which they are not urgent."""
         self._by_time = LazyHeap()
         """Other applications with a known deadline, by a time before which they are not urgent."""
         self._candidates: dict[ApplicationId, _UrgentCandidate] = {}
-        """Applications that may have become urgent, until they are placed again."""
+        """Applications that may have become urgent, until they are sorted again."""
         self._told_before: dict[ApplicationId, dict[RequestId, Seconds]] = {}
-        """Last report of each running inference under the last scheduler, until the inference is
-        adopted.
+        """Time of each running inference's last report to the last scheduler, until the inference
+        is adopted.
         """
 
     # --- hooks
@@ -147,7 +154,7 @@ class ForetoldVtc:
             self._renew_shadow(application, now)
 
     def submitted(self, application: Application, inference: Inference, now: Seconds) -> None:
-        """Count an inference that is about to wait, by its predicted length; may be repeated."""
+        """Count an inference before it waits, by its predicted length; may be repeated."""
         name = application.application_id
         self.pace.leave(inference.request_id)
         if name not in self._stages:
@@ -163,13 +170,13 @@ class ForetoldVtc:
         self.pace.begin(inference.request_id, now)
 
     def adopted(self, inference: Inference, now: Seconds) -> None:
-        """Record an inference that runs already; called after `submitted`."""
+        """Record an inference that runs already. Called after `submitted`."""
         told_at = self._told_before.get(inference.application_id, {})
         request_id = inference.request_id
         self.pace.begin(request_id, now, told_at.pop(request_id, None))
 
     def served(self, deliveries: Sequence[Delivery], now: Seconds) -> None:
-        """Raise level X by the service of a report, and measure the pace."""
+        """Raise VTC's level X by the service of a report, and measure the speed of the replicas."""
         self._found = None
         self._may_renew += len(deliveries)
         self._advance_shadows(self.pace.observe(deliveries, now), now)
@@ -186,7 +193,10 @@ class ForetoldVtc:
         self._renew_shadow(application, now)
 
     def application_ended(self, application: Application, now: Seconds) -> None:
-        """Drop an application's deadline; its shadow runs until VTC would have finished it."""
+        """Drop an ended application's deadline.
+
+        Its shadow runs until VTC would have finished it.
+        """
         name = application.application_id
         stages = self._stages.get(name)
         if stages is None:
@@ -207,7 +217,7 @@ class ForetoldVtc:
     # --- queries
 
     def deadline(self, application_id: ApplicationId, now: Seconds) -> Seconds | None:
-        """Return when an application would end under VTC; None if stages or pace are unknown."""
+        """Return when an application would end under VTC; None if stages or rates are unknown."""
         if application_id not in self._stages or application_id not in self.clock.shadows:
             return None
         return self.clock.ends_at(application_id, now)
@@ -215,7 +225,7 @@ class ForetoldVtc:
     def critical_path(self, application_id: ApplicationId) -> CriticalPath:
         """Return the longest remaining path of an application, by its known stages.
 
-        A running call counts as a whole, because urgency matters only for waiting inferences.
+        A running inference counts as a whole, because urgency matters only for waiting inferences.
         """
         stages = self._stages.get(application_id)
         return CriticalPath(0, 0) if stages is None else stages.path()
@@ -232,8 +242,8 @@ class ForetoldVtc:
 
         Args:
             now: The time; the result is cached until the time changes or an event arrives.
-            waits: Returns whether an application has anything to start; others are skipped. None:
-                all may have.
+            waits: Returns whether an application has an inference to start; others are skipped.
+                None: all may have one.
         """
         if self._found is not None and self._found[0] == now:
             return self._found[1]
@@ -291,7 +301,7 @@ class ForetoldVtc:
         From a state of release 0.2.0, with another kind of shadow, only the pace is restored.
 
         Raises:
-            ValueError: If it has another form.
+            ValueError: If the state has another form.
         """
         if "owed" not in state:
             self.pace.restore(RecordReader(state, ("level", "pace", "ended"), None).mapping("pace"))
@@ -308,11 +318,11 @@ class ForetoldVtc:
     def restore_application(self, application: Application, state: Mapping[str, Any]) -> None:
         """Restore the state of an application that `application_state` returned, after `restore`.
 
-        One of release 0.2.0 is ignored: its prediction starts when it submits, as if it arrived
-        then.
+        A state of release 0.2.0 is ignored: the application's prediction starts when it submits, as
+        if it arrived then.
 
         Raises:
-            ValueError: If it has another form.
+            ValueError: If the state has another form.
         """
         name = application.application_id
         if "gap_until" in RecordReader(state, ("shadow",), None).mapping("shadow"):
@@ -355,7 +365,7 @@ class ForetoldVtc:
         self.clock.advance(0, now)
 
     def _sort_changed_applications(self) -> None:
-        """Sort the applications that changed, and some or all others if the rates have changed."""
+        """Sort the applications that changed, and others if the rates have changed."""
         moved = self.clock.take_moved()
         if self.pace.kv_per_s is None:
             return
@@ -377,7 +387,7 @@ class ForetoldVtc:
                 self._sort_candidate(name, self._rates)
 
     def _urgent_before_start(self, name: ApplicationId) -> CriticalPath:
-        """Return how long before the start of its last inference an application becomes urgent."""
+        """Return how long before the start of its last inference an application is urgent."""
         path, tail = (
             _length_with_margin(self._stages[name].path()),
             self.clock.shadows[name].stages[-1],
@@ -392,7 +402,7 @@ class ForetoldVtc:
         return _UrgentCandidate(shadow, level, self._urgent_before_start(name))
 
     def _close_candidates(self) -> list[ApplicationId]:
-        """Return the candidates that may be urgent: X does not delay their last start enough."""
+        """Return candidates whose last start X does not delay enough to exclude urgency."""
         if (kv_per_s := self.pace.kv_per_s) is None:
             return []
         level, iteration_s = self.clock.level, self.pace.iteration_s
@@ -405,7 +415,7 @@ class ForetoldVtc:
         return found
 
     def _sort_candidate(self, name: ApplicationId, rates: _UrgencyRates) -> None:
-        """Sort an application by a level or time before which it is not urgent, within the band."""
+        """Sort an application by a level or a time before which it is certainly not urgent."""
         shadow, lead = self.clock.shadows[name], self._urgent_before_start(name)
         spare_s = rates.least_s(-lead.iterations) - lead.gap_s
         self._candidates.pop(name, None)

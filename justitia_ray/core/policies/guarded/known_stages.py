@@ -1,7 +1,7 @@
 """The stages of an application as currently known: expected, submitted, and with true sizes.
 
-Stages are the expected ones, replaced by submitted inferences, and by true lengths at each end.
-They count once, independently of the charge of the account.
+Expected stages are replaced by submitted inferences, and predicted lengths by true lengths when
+inferences end. Each stage counts once, independently of the charge of the account.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ class CriticalPath(NamedTuple):
     gap_s: Seconds
 
     def seconds(self, iteration_s: Seconds) -> Seconds:
-        """Return the seconds of the path on replicas of a given pace."""
+        """Return the seconds of the path on replicas with these times of an iteration."""
         return self.iterations * iteration_s + self.gap_s
 
 
 class Call(NamedTuple):
-    """Sizes of an inference: predicted until the inference ends, then true."""
+    """Sizes of an inference: predicted until the inference ends, afterwards true."""
 
     compute_tokens: float
     kv_token_time: KvTokenTime
@@ -38,7 +38,7 @@ class Call(NamedTuple):
 
 
 def call_of(inference: Inference, output_tokens: Tokens) -> Call:
-    """Return the sizes of an inference with this output over all its sequences."""
+    """Return the sizes of an inference with so much output in total over its sequences."""
     return Call(
         inference.cost(weighted_tokens, output_tokens),
         inference.cost(kv_token_time, output_tokens),
@@ -51,7 +51,7 @@ class _SubmittedStage:
     """Submitted inferences of one stage. A change is O(1), except of the longest inference."""
 
     ended: ExpectedStage = UNKNOWN_STAGE
-    """Sums over the ended inferences that produced output."""
+    """Sums over the ended inferences of the stage that produced output."""
     running: dict[RequestId, Call] = field(default_factory=dict)
     """Inferences of the stage that have not ended."""
     compute_tokens: float = 0
@@ -79,7 +79,7 @@ class _SubmittedStage:
             self.iterations = max([one.iterations for one in self.running.values()], default=0)
 
     def end(self, call: Call) -> None:
-        """Count the true sizes of an ended inference."""
+        """Record an ended inference with its true sizes."""
         ended = self.ended
         self.ended = ExpectedStage(
             ended.inferences + 1,
@@ -122,7 +122,7 @@ class KnownStages:
 
     @property
     def has_calls(self) -> bool:
-        """Return whether the application has submitted any inference that counts."""
+        """Return whether the application has submitted any inference."""
         return any(stage.running or stage.ended.inferences for stage in self.submitted)
 
     def running(self) -> Iterator[RequestId]:
@@ -137,7 +137,7 @@ class KnownStages:
             self._all = self._path = None
 
     def expect_no_more(self) -> None:
-        """Drop expected stages without submitted inferences."""
+        """Drop expected stages that have no submitted inferences."""
         self.expect(self._expected[: len(self.submitted)])
 
     def begin(self, stage: int, request_id: RequestId, call: Call) -> None:
@@ -147,7 +147,10 @@ class KnownStages:
         self._update_stage(stage)
 
     def end(self, stage: int, request_id: RequestId, call: Call | None) -> None:
-        """Record that an inference has ended, with its true sizes; None if it produced nothing."""
+        """Record that an inference has ended, with its true sizes.
+
+        None if it produced no output.
+        """
         self._extend_to(stage)
         self.submitted[stage].remove(request_id)
         if call is not None:
@@ -155,14 +158,14 @@ class KnownStages:
         self._update_stage(stage)
 
     def all(self) -> Sequence[ExpectedStage]:
-        """Return every stage, as submitted or otherwise as expected."""
+        """Return every stage: as submitted if it has begun, otherwise as expected."""
         if self._all is None:
             count = max(len(self._expected), len(self.submitted))
             self._all = [self._known_stage(number) for number in range(count)]
         return self._all
 
     def path(self) -> CriticalPath:
-        """Return the longest path from the running inferences to the application's end."""
+        """Return the longest path from the running inferences until the application ends."""
         if self._path is None:
             present = len(self.submitted) - 1
             longest: float = max([stage.iterations for stage in self.submitted], default=0)
@@ -205,10 +208,10 @@ class KnownStages:
         return stage if stage.gap_s == expected.gap_s else stage._replace(gap_s=expected.gap_s)
 
     def _missing_calls(self, number: int) -> float:
-        """Return the number of inferences still expected at a stage; 0 after one has ended.
+        """Return the number of inferences still expected in a stage; 0 after one has ended.
 
-        Calls that belong together are submitted one by one; otherwise the shadow would complete a
-        stage at its first call.
+        Inferences of one stage are submitted one by one. Without this number the shadow would
+        complete a stage with its first inference.
         """
         is_present = number == len(self.submitted) - 1 < len(self._expected)
         if not is_present or self.submitted[number].ended.inferences:

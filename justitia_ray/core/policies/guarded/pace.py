@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from justitia_ray.core.policies.base import Delivery
 
 _USUAL_WEIGHT = 100.0
-"""Number of iterations of the usual length that are assumed at the start."""
+"""Number of iterations of the default length that are assumed at the start."""
 
 _SUMS: Fields = dict.fromkeys(
     ("service", "busy_s", "iterations", "iterating_s"), RecordReader.not_negative
@@ -27,12 +27,12 @@ _SUMS: Fields = dict.fromkeys(
 class Pace:
     """Speed of service of all replicas together, and of one sequence.
 
-    Every call costs O(1) for each inference that it names. The length of an iteration is the time
+    Every method costs O(1) for each inference that it names. The length of an iteration is the time
     per token of a lease between two reports, or from its dispatch to the first report, so that it
     includes the computation of prompts.
 
     Attributes:
-        kv_per_s: KV token·iterations served per second; None before any is reported.
+        kv_per_s: KV token·iterations served per second; None before any service is reported.
         iteration_s: Seconds per iteration.
     """
 
@@ -46,7 +46,9 @@ class Pace:
         self._since: Seconds = 0.0
         """Time of the last report, or of the first lease after no inference ran."""
         self._told_at: dict[RequestId, Seconds] = {}
-        """Time of the last report of each running inference, or of its lease."""
+        """Time of the last report of each running inference, or of its lease if there is no
+        report.
+        """
 
     def begin(self, request_id: RequestId, now: Seconds, told_at: Seconds | None = None) -> None:
         """Record that an inference runs, from now on or with its last report at `told_at`."""
@@ -55,7 +57,7 @@ class Pace:
         self._told_at[request_id] = now if told_at is None else told_at
 
     def told_at(self, request_ids: Iterable[RequestId]) -> dict[RequestId, Seconds]:
-        """Return for each running inference the time of its last report, or of its lease."""
+        """Return the time of the last report of each running inference, or of its lease."""
         return {name: self._told_at[name] for name in request_ids if name in self._told_at}
 
     def leave(self, request_id: RequestId) -> None:
@@ -63,9 +65,10 @@ class Pace:
         self._told_at.pop(request_id, None)
 
     def observe(self, deliveries: Iterable[Delivery], now: Seconds) -> KvTokenTime:
-        """Count the service of a report; return the sum without service booked before.
+        """Count the service of a report; return the part that no earlier scheduler has booked.
 
-        Inferences without a recorded lease count only for the service.
+        Inferences without a recorded lease count only in the service, not in the time of an
+        iteration.
         """
         service, iterations, iterating_s = 0.0, 0.0, 0.0
         told = self._told_at
@@ -90,7 +93,7 @@ class Pace:
         """Restore the sums that `state` returned.
 
         Raises:
-            ValueError: If it has another form.
+            ValueError: If the state has another form.
         """
         for name, value in read_fields(state, _SUMS).items():
             setattr(self, f"_{name}", value)

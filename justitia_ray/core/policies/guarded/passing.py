@@ -38,15 +38,17 @@ from justitia_ray.units import (
 )
 
 _MAXIMUM_UNCOUNTED_CHANGES = 1024
-"""Maximum number of changed accounts that are not in the slack yet, if no query needs the slack."""
-_CHANGES_COUNTED_PER_QUERY = 4
-"""Number of changed accounts that are put into a tenant's slack by a query that does not need the
+"""Maximum number of changed accounts that are not counted in the slack yet, if no query needs the
 slack.
+"""
+_CHANGES_COUNTED_PER_QUERY = 4
+"""Number of changed accounts that a query counts in a tenant's slack if it does not need the slack
+itself.
 """
 
 
 class Guard:
-    """Urgent applications, which without overtaking end later than under VTC; their budget.
+    """Urgent applications, which would otherwise end later than under VTC, with a budget.
 
     Args:
         foretold: Predicts the end under VTC.
@@ -80,7 +82,7 @@ class Guard:
 
 
 class Promised(NamedTuple):
-    """Guarantee of an application, and the remaining work of the application."""
+    """An application's tag, which is what the order guarantees, and its remaining work."""
 
     finish: VirtualTime
     sequence: int
@@ -97,10 +99,13 @@ class Promises(Protocol):
         """Return the set in which changed applications are recorded, at first all of them."""
 
     def advance(self, slack: Slack) -> None:
-        """Update the slack to the current V and S."""
+        """Update the slack to the current virtual time V and service S."""
 
     def of(self, name: ApplicationId) -> Promised | None:
-        """Return an application's guarantee and remaining work, or None."""
+        """Return an application's guarantee and remaining work.
+
+        None if no server owes it service.
+        """
 
 
 class GpsPromises:
@@ -118,7 +123,10 @@ class GpsPromises:
         slack.advance(self._share.clock.virtual_time, self._share.served)
 
     def of(self, name: ApplicationId) -> Promised | None:
-        """Return tag and remaining charge; None if neither GPS nor the account owes anything."""
+        """Return tag and remaining charge.
+
+        None if neither GPS nor the account owes the application service.
+        """
         share, clock = self._share, self._share.clock
         account = share.accounts.get(name)
         is_live = account is not None and not account.withdrawn
@@ -136,9 +144,9 @@ class TenantPromises:
 
     By the invariant of `tenant_share` the slack of k, Σ w·(min(F, F_k) − V_T) − R(≤ F_k), is the
     sum over the tags behind k of their remaining work less w·(F − F_k). While the reference server
-    has any work up to k it changes only by charges and transfers, overdue or not: service lowers
-    both sums alike. So neither V nor S is needed, and the values of the last update are as good as
-    current ones.
+    has any work up to k, the slack changes only by charges and transfers, even if k is overdue:
+    service lowers both sums alike. So neither V nor S is needed, and the values of the last update
+    are as good as current ones.
     """
 
     def __init__(self, share: TenantShare, tenant: ClientId) -> None:
@@ -153,7 +161,10 @@ class TenantPromises:
         """Do nothing, because slack inside a tenant does not change with virtual time."""
 
     def of(self, name: ApplicationId) -> Promised | None:
-        """Return F_x and the work remaining at its place; None if no server owes it anything."""
+        """Return F_x and the remaining work at its position.
+
+        None if no server owes the application service.
+        """
         tenant, account = self._share.nodes.leaves.get(self._name), self._share.accounts.get(name)
         if tenant is None or name not in tenant:
             return None
@@ -165,7 +176,7 @@ class TenantPromises:
 
 
 class PassingOrder(LazyHeap):
-    """Applications in the order of F, except applications that may overtake."""
+    """Applications in the order of their tags F, except applications that may overtake."""
 
     __slots__ = (
         "_application",
@@ -195,8 +206,8 @@ class PassingOrder(LazyHeap):
         Args:
             promises: The accounts, which record changes from now on.
             application: Returns a live application.
-            shortest: Whether the shortest are first where they may overtake.
-            guard: Determines urgent applications; None: none are.
+            shortest: Whether the shortest applications are first if they may overtake.
+            guard: Determines urgent applications; None: no application is urgent.
             cost: Cost of an inference that is about to start.
         """
         super().__init__()
@@ -209,7 +220,8 @@ class PassingOrder(LazyHeap):
         promises.advance(self._slack)
         self._moved = promises.watch()
         self._let_pass: tuple[ApplicationId, KvTokenTime] | None = None
-        """First application and the slack that it required, if the guard put the application first.
+        """Application that the guard put first, and the slack that this required; None if the guard
+        put none first.
         """
         self._aside: dict[ApplicationId, None] = {}
         """Waiting applications that are set aside for this dispatch, and still count in the slack.
@@ -224,18 +236,21 @@ class PassingOrder(LazyHeap):
             self._record_changed_account(name)
 
     def drop(self, name: str) -> None:
-        """Remove an application; its remaining charge still counts."""
+        """Remove an application; its remaining charge still counts in the slack of others."""
         super().drop(name)
         self._record_changed_account(name)
 
     def set_aside(self, name: str) -> None:
-        """Remove a waiting application that returns soon, without a change of its slack."""
+        """Remove a waiting application that returns soon; its slack does not change."""
         if name in self:
             super().drop(name)
             self._aside[name] = None
 
     def first(self) -> str | None:
-        """Return the first urgent application that may overtake, else the shortest, or least F."""
+        """Return the first urgent application that may overtake.
+
+        Else the shortest, or that of least F.
+        """
         self._let_pass = None
         if not len(self):
             return None
@@ -250,8 +265,8 @@ class PassingOrder(LazyHeap):
     def may_precede(self, name: ApplicationId, first: ApplicationId) -> bool:
         """Return whether an application may come before `first`: it is urgent, or shorter.
 
-        Or it has the smaller F, and `first` overtakes none. Whether its slack allows it to overtake
-        is not checked, because that is costly. O(stages).
+        Also True if it has the smaller tag F, and `first` overtakes no application. Whether its
+        slack allows it to overtake is not checked, because that is costly. O(stages).
         """
         one, other = self._promises.of(name), self._promises.of(first)
         if one is None or other is None:
@@ -263,7 +278,10 @@ class PassingOrder(LazyHeap):
         return self._guard is not None and self._guard.is_urgent(name)
 
     def in_order(self) -> Iterator[str]:
-        """Yield the applications in the order of service if nothing changed. O(N log N)."""
+        """Yield the applications in order of service, if no account changes meanwhile.
+
+        O(N log N).
+        """
         self._update_all_slack()
         passing = [
             name for name, wanted in self._urgent_applications() if self._slack.allows(name, wanted)
@@ -275,9 +293,10 @@ class PassingOrder(LazyHeap):
         yield from (name for name in super().in_order() if name not in passed)
 
     def wanted_slack(self, application_id: ApplicationId) -> KvTokenTime | None:
-        """Return the slack that the guard required if it put this application first, else None.
+        """Return the slack that the guard required to put this application first, or None.
 
-        A negative value is the slack that those before it may lack.
+        None: the guard did not put it first. A negative value is the slack that the applications
+        before it may lack.
         """
         if self._let_pass is None or self._let_pass[0] != application_id:
             return None
@@ -327,7 +346,7 @@ class PassingOrder(LazyHeap):
 
 
 class TenantOrder(PassingOrder):
-    """Applications of one tenant by their tags F_x, except applications that may overtake."""
+    """Applications of one tenant by their tags in the tenant, except those that may overtake."""
 
     __slots__ = ("_booked", "_share", "_tenant")
 
@@ -347,20 +366,22 @@ class TenantOrder(PassingOrder):
             share: The accounts, which record changes inside the tenant from now on.
             tenant: The tenant.
             application: Returns a live application.
-            shortest: Whether the shortest are first where they may overtake.
-            guard: Determines urgent applications; None: none are.
+            shortest: Whether the shortest applications are first if they may overtake.
+            guard: Determines urgent applications; None: no application is urgent.
             cost: Cost of an inference that is about to start, in the unit of the accounts.
         """
         self._share = share
         self._tenant = tenant
         self._booked: dict[ApplicationId, dict[RequestId, None]] = {}
-        """Unfinished inferences whose work is booked at the place of an overtaken application."""
+        """Unfinished inferences whose work is booked at the position of the application that they
+        overtook.
+        """
         super().__init__(
             TenantPromises(share, tenant), application, shortest=shortest, guard=guard, cost=cost
         )
 
     def first(self) -> str | None:
-        """Return the tenant's first application: one that may overtake, or that of least F_x.
+        """Return the tenant's first application: one that may overtake, or that with the least F_x.
 
         Slack is updated only if needed: whenever the shortest may overtake, otherwise if any
         application is urgent. Until then a few changed applications are updated per call.
@@ -382,7 +403,10 @@ class TenantOrder(PassingOrder):
         return least if passing is None else passing
 
     def in_order(self) -> Iterator[str]:
-        """Yield the applications in the order of service if nothing changed. O(N log N)."""
+        """Yield the applications in order of service, if no account changes meanwhile.
+
+        O(N log N).
+        """
         first, let_pass = self.first(), self._let_pass
         if first is not None:
             yield first
@@ -392,7 +416,8 @@ class TenantOrder(PassingOrder):
     def claim(self) -> ApplicationId | None:
         """Return the first application if its next inference is booked, or needs no booking.
 
-        None: the inference has just been booked at the place of the least F_x; call again.
+        None: the inference has just been booked at the position of the application with the least
+        F_x; call again.
         """
         name, least = self.first(), self.least()
         if name is None or least is None or name == least or self._is_booked(name):
@@ -402,7 +427,7 @@ class TenantOrder(PassingOrder):
         return None
 
     def booked(self, name: ApplicationId) -> list[RequestId]:
-        """Return the inferences of an application that are booked before its place."""
+        """Return the inferences of an application that are booked before its own position."""
         return list(self._booked.get(name, ()))
 
     def restore_booked(self, name: ApplicationId, request_ids: Iterable[RequestId]) -> None:

@@ -1,8 +1,8 @@
 """Justitia with two options that are not in the paper, which let applications overtake others.
 
-The order `sgps` puts the shortest first wherever GPS's guarantee to others allows it; the guard
-puts those first that VTC would have finished by now (`passing`). With fairness between tenants both
-act inside each tenant's share, and change no other tenant's key.
+The order `sgps` puts the shortest applications first wherever GPS's guarantee to others allows it.
+The guard puts applications first that VTC would have finished by now (`passing`). With fairness
+between tenants both options act inside each tenant's share, and change no other tenant's key.
 """
 
 from collections.abc import Mapping, Sequence
@@ -53,14 +53,14 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         self.keeps_place_in_flight = self._guards
         self._tenants: TenantShare | None = self._tree if self.lets_pass else None
         """The accounts, if fairness is between tenants and applications may overtake inside a
-        tenant.
+        tenant; otherwise None.
         """
         self._foretold: ForetoldVtc | None = None
-        """The guard's shadow of VTC over all applications."""
+        """Shadow of VTC over all applications, for the guard."""
         if self._guards and self._tenants is None:
             self._foretold = ForetoldVtc(context.kv_tokens)
         self._foretold_in: dict[ClientId, ForetoldVtc] = {}
-        """The guard's shadow of VTC over the applications of each tenant."""
+        """Shadow of VTC over the applications of each tenant, for the guard."""
         self._order: PassingOrder | None = None
         self._order_in: dict[ClientId, TenantOrder] = {}
 
@@ -71,12 +71,12 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return iterations * self.context.kv_tokens()
 
     def budget_in(self, tenant: ClientId) -> KvTokenTime:
-        """Return the part of B, by current weight, that the guard may take inside a tenant."""
+        """Return a tenant's part of the guard's budget B, by its current weight."""
         assert self._tenants is not None
         return self._tenants.nodes.part_of(tenant, self.guard_budget)
 
     def order(self) -> LazyHeap:
-        """Return the order by F, or the order with overtaking."""
+        """Return the order of clients by tag F, with overtaking if an option requests it."""
         self._order_in.clear()
         if not self.lets_pass or self._tenants is not None:
             return super().order()
@@ -97,9 +97,10 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return self._order
 
     def wanted_slack(self, application: Application) -> KvTokenTime | None:
-        """Return the slack that the guard required if it put this application first, else None.
+        """Return the slack that the guard required to put this application first, or None.
 
-        A negative value is the slack that those before it may lack.
+        None: the guard did not put it first. A negative value is the slack that the applications
+        before it may lack.
         """
         order = self._order
         if self._tenants is not None:
@@ -112,8 +113,8 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         """Return F as an integer of the same rank, so that the engine uses the same order.
 
         An application that the guard put first comes before all others, by VTC's deadline: by F it
-        would be among the last, and the first to be stopped if memory overflows. One that overtakes
-        inside a tenant has the rank of the application whose turn it takes.
+        would be among the last, and the first to be preempted if memory overflows. An application
+        that overtakes inside a tenant has the rank of the application that it overtakes.
         """
         name = application.application_id
         if self._foretold is not None and self.wanted_slack(application) is not None:
@@ -126,7 +127,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
     # --- events for the guard
 
     def submitted(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Pass a submission to the guard."""
+        """Pass a submitted inference to the shadow of VTC."""
         shadow = self._foretold
         if self._tenants is not None and self._guards:
             shadow = self._shadow_in(application.leaf)
@@ -135,19 +136,19 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return ()
 
     def dispatched(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Pass a lease to the guard."""
+        """Pass a leased inference to the shadow of VTC."""
         if (shadow := self._shadow_of(application)) is not None:
             shadow.dispatched(inference, self.context.now())
         return ()
 
     def adopted(self, application: Application, inference: Inference) -> None:
-        """Pass an inference that already runs to the guard."""
+        """Pass an inference that already runs to the shadow of VTC."""
         self.submitted(application, inference)
         if (shadow := self._shadow_of(application)) is not None:
             shadow.adopted(inference, self.context.now())
 
     def served(self, deliveries: Sequence[Delivery]) -> Sequence[ClientId]:
-        """Pass the service of a report to the guard."""
+        """Pass the service of a report to the shadow of VTC."""
         if self._foretold is not None:
             self._foretold.served(deliveries, self.context.now())
         elif self._foretold_in:
@@ -157,7 +158,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return ()
 
     def ended(self, application: Application, inference: Inference) -> Sequence[ClientId]:
-        """Pass the true sizes of an ended inference to the guard."""
+        """Pass the true sizes of an ended inference to the shadow of VTC."""
         if (shadow := self._shadow_of(application)) is not None:
             shadow.ended(application, inference, self.context.now())
         if (order := self._order_in.get(application.leaf)) is not None:
@@ -165,7 +166,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return ()
 
     def application_ended(self, application: Application) -> None:
-        """Pass an application's end to the guard, and drop a tenant without other applications."""
+        """Pass an ended application to the shadow of VTC; drop its tenant if it was the last."""
         if (shadow := self._shadow_of(application)) is not None:
             shadow.application_ended(application, self.context.now())
         if self._tenants is None:
@@ -179,7 +180,10 @@ class GuardedPolicy(JustitiaPolicy, Policy):
             self._tenants.unwatch_tenant(application.leaf)
 
     def state(self) -> dict[str, Any]:
-        """Return the state of the guard's shadow, or of one for each tenant; {} without guard."""
+        """Return the state of the shadow of VTC, or of each tenant's shadow.
+
+        {} without the guard.
+        """
         if self._foretold is not None:
             return self._foretold.state()
         if self._tenants is None or not self._guards:
@@ -187,7 +191,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return {"tenants": {name: shadow.state() for name, shadow in self._foretold_in.items()}}
 
     def application_state(self, application_id: ApplicationId) -> dict[str, Any] | None:
-        """Return an application's state in the guard's shadow, and its booked inferences."""
+        """Return an application's state in the shadow of VTC, and its booked inferences."""
         application = self.context.application(application_id)
         shadow = self._shadow_of(application)
         guarded = None if shadow is None else shadow.application_state(application_id)
@@ -200,7 +204,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
         return {"guarded": guarded, "booked": booked}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """Restore the guard's shadow, if there is one, for tenants with live applications."""
+        """Restore the shadow of VTC, if there is one, for tenants with live applications."""
         if not state:
             return
         if self._foretold is not None:
@@ -213,7 +217,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
                     self._shadow_in(name).restore(shadow)
 
     def restore_application(self, application: Application, state: Mapping[str, Any]) -> None:
-        """Restore an application's state in the guard's shadow, and its booked inferences."""
+        """Restore an application's state in the shadow of VTC, and its booked inferences."""
         if self._tenants is None:
             if self._foretold is not None:
                 self._foretold.restore_application(application, state)
@@ -227,7 +231,7 @@ class GuardedPolicy(JustitiaPolicy, Policy):
             order.restore_booked(application.application_id, map(str, booked))
 
     def _shadow_of(self, application: Application) -> ForetoldVtc | None:
-        """Return the guard's shadow that may contain an application, or None."""
+        """Return the shadow of VTC that may contain an application, or None."""
         if self._tenants is None:
             return self._foretold
         return self._foretold_in.get(application.leaf)

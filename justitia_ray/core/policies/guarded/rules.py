@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def first_touches_no_promise(core: SchedulerCore) -> Findings:
-    """The first application may overtake all before it; with `sgps` it is the shortest that may."""
+    """The first application may overtake all before it; with `sgps` no shorter one may."""
     policy = cast("GuardedPolicy", core.ledger.policy)
     if policy.lets_pass and (first := core.ledger.queue.first()) is not None:
         yield from comes_first(core, policy, first)
@@ -56,7 +56,7 @@ def _first_of_all(core: SchedulerCore, policy: GuardedPolicy, first: Application
         owed += live[name]
         if live[name] > 0 or application.waiting:
             given = sum(s.weight * max(0, min(s.finish, finish) - virtual_time) for s in active)
-            least_overdue = min(least_overdue, given - owed)  # upper limit if overdue
+            least_overdue = min(least_overdue, given - owed)  # an upper limit if overdue
             least = least_overdue if finish > virtual_time else -inf
     tolerance = RELATIVE_TOLERANCE * (owed + 1)
     chosen = first.application_id
@@ -83,7 +83,7 @@ def _first_of_all(core: SchedulerCore, policy: GuardedPolicy, first: Application
 def _first_in_tenant(
     core: SchedulerCore, share: TenantShare, policy: GuardedPolicy, first: Application
 ) -> Findings:
-    """Check the first tenant, and the first application in it, by the rules of `passing`."""
+    """Check the first tenant, and its first application, by the rules of `passing`."""
     heads = least_of_clients(core)
     keys = {client: policy.key(client, head) for client, head in heads.items()}
     client, of_least_key = policy.client(first), min(keys, key=keys.__getitem__)
@@ -107,7 +107,7 @@ def _first_in_tenant(
         yield chosen == least, (chosen, least), "is first, not of the least tag"
         return
     if any(0 < abs(work(other) - limit) <= tolerance for other, limit in limits.items()):
-        return  # rounding decides between values that are too close for floats
+        return  # the order of values that are too close for floats depends on rounding
     rank = {
         other: (work(other) / share.accounts[other].weight, share.accounts[other].sequence)
         for other, limit in limits.items()
@@ -123,7 +123,8 @@ def _first_in_tenant(
 def _limits_in_tenant(core: SchedulerCore, share: TenantShare, name: str) -> dict[str, KvTokenTime]:
     """Return the least slack before each waiting application of a tenant, by its definition.
 
-    For overdue applications it is an upper limit; how long they have been overdue is unknown here.
+    For overdue applications this is an upper limit, because the time since which they are overdue
+    is unknown here.
     """
     tenant = share.nodes.kept_leaves()[name]
     sessions = {member: tenant.gps.session(member) for member in tenant.members}

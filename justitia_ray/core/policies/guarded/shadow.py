@@ -12,26 +12,27 @@ stage with n inferences, w = Σ (p + 2d), k = Σ h(p, d) and L = max d, of an ap
   is entered at the level of X at that time.
 
 Started work is *owed* until the replicas have served the same amount: k/n for a first inference,
-and ρ for each level by which X rises, ρ being the sum of ω·k/w over stages whose other inferences
-start. X rises only while no more is owed than VTC would have in flight. That amount is the
-remaining work of everything started, each inference running for its length in time (`flights`),
-plus each free token of the KV memory times the length of an inference, the mean over those that
-start now. If more runs than fits, the excess is subtracted. So on empty replicas everything starts
-at once, and on full ones new applications delay X, but a long one only as far as its memory goes.
-The inferences that really run are a worse estimate: in the order of the service they are short ones
-now and a long one later. If no application waits, X moves to the next level at which something
-happens.
+and ρ for each level by which X rises, where ρ is the sum of ω·k/w over stages whose other
+inferences start. X rises only while no more work is owed than VTC would have in flight. That amount
+is the remaining work of everything started, each inference running for its length in time
+(`flights`), plus each free token of the KV memory times the mean length of the inferences that
+start now. If more runs than fits, the excess is subtracted. So on empty replicas all inferences
+start at once, and on full replicas new applications delay X, but a long application only by the
+memory that it holds. The inferences that really run are a worse estimate: in the service's own
+order short inferences run now and a long one later. If no application waits, X moves to the next
+level with an event.
 
 A fluid model that serves all evenly, and nothing ahead of the level, raises X up to 1.4 times too
-fast while applications become more, and predicts the end of long ones a quarter early.
+fast while the number of applications rises, and predicts that long applications end a quarter
+early.
 
-New applications then take most of the service, and X rises by the remainder: when VTC served 1.5 %
-more in five minutes than the order of the service did, X rose by 9 % less than VTC's level (seed
-201 of the suite, at 3x). So an application's own end is predicted as if X had risen by a sixth more
-since its arrival.
+New applications take most of the service, and X rises by the remainder: when VTC served 1.5 % more
+in five minutes than the order of the service did, X rose by 9 % less than VTC's level (seed 201 of
+the suite, at 3x). So the time at which an application ends is predicted as if X had risen by a
+sixth more since its arrival.
 
-When a stage changes, the debt of its first inference changes by the difference. Stages that the
-shadow has left no longer change anything.
+When a stage changes, the work owed to its first inference changes by the difference. Changes of
+stages that the shadow has left have no effect.
 
 An application is *through* when the last inference of its last stage has started; it ends L
 iterations later. The result is exact in the arithmetic of its arguments, however often service is
@@ -53,7 +54,7 @@ from justitia_ray.core.stages import ExpectedStage, read_stages
 from justitia_ray.units import ApplicationId, KvTokenTime, Seconds
 
 _AHEAD = 6
-"""An application's end under VTC is predicted as if level X had risen by one part in this many
+"""The end of an application under VTC is predicted as if level X had risen by one part in this many
 more.
 """
 
@@ -68,36 +69,34 @@ class Shadow:
     came: float = 0
     """Level X at the application's arrival."""
     at: int = 0
-    """Index of the stage that the application entered last; the number of stages if it has
-    completed all.
-    """
+    """Index of the stage that the application entered last; the number of stages after the last."""
     entered: float = 0
     """Level X at which the application entered its current stage."""
     owed: KvTokenTime = 0
-    """Service of the first inference of the stage."""
+    """Service owed to the first inference of the stage."""
     first_since: Seconds = 0
     """Time at which the first inference of the stage started."""
     first_until: Seconds = 0
     """Time at which the first inference of the stage ends."""
     first_iteration_s: Seconds = 0
-    """Length of an iteration when the first inference started; later changes of pace do not move
-    its end.
+    """Length of an iteration when the first inference started; later changes do not change when it
+    ends.
     """
     last_started_at: Seconds | None = None
-    """Time at which the last inference of the stage started; None: not yet."""
+    """Time at which the last inference of the stage started; None: it has not started."""
     ready_at: Seconds = 0
     """Time from which the application may enter its next stage; undefined before the last inference
-    has started.
+    of this stage has started.
     """
     released: bool = False
     """Whether the application has ended: its shadow is removed when it has completed its stages."""
     density: float = 0
-    """Service that the application requests per level of X, ω·k/w, else 0."""
+    """Service that the application requests per level of X: ω·k/w, or 0 if it requests none."""
     lasting: float = 0
-    """The density times the mean length of the stage's inferences, in iterations."""
+    """Value of `density` times the mean length of the stage's inferences, in iterations."""
     starting: float = 0
-    """Part of ρ that the stage contributes: ω·k/w if inferences of the stage start while X rises;
-    else 0.
+    """Part of ρ, the service started per level of X, from this stage: ω·k/w if inferences of the
+    stage start while X rises; else 0.
     """
     starting_lasting: float = 0
     """`starting` times the mean length of the stage's inferences, in iterations."""
@@ -123,11 +122,11 @@ class Shadow:
         return self.entered + self.stages[self.at].compute_tokens / self.weight
 
     def ahead(self, level: float) -> float:
-        """Return the level used to predict the application's end when X is at `level`."""
+        """Return the level with which the application's end is predicted when X is at `level`."""
         return level + (level - self.came) / _AHEAD
 
     def before(self, level: float) -> float:
-        """Return the level of X at which `ahead` is `level`."""
+        """Return the level of X for which `ahead` returns `level`."""
         return self.came + (level - self.came) * _AHEAD / (_AHEAD + 1)
 
     def ratio(self) -> float:
@@ -152,11 +151,11 @@ class Rise(NamedTuple):
     wait_s: Seconds
     """Seconds until level X rises again."""
     level_s: Seconds
-    """Seconds per level of X from then on."""
+    """Seconds per level of X after X has begun to rise."""
 
 
 class ShadowClock:
-    """Level X and the state of each shadow. Every step of a shadow costs O(log N).
+    """Level X and the state of each application's shadow. Every step of a shadow costs O(log N).
 
     Service is assumed even between two calls of `advance`.
 
@@ -172,22 +171,24 @@ class ShadowClock:
         self.kv_tokens: float = 0
         self.level: float = 0
         self.owed: KvTokenTime = 0
-        """Service of all inferences started under VTC, less the service delivered."""
+        """Service of all inferences started under VTC, less the service delivered by the
+        replicas.
+        """
         self.flights = Flights()
         """Inferences that have started and not ended under VTC."""
         self.shadows: dict[ApplicationId, Shadow] = {}
         self.density = WeightSum()
-        """Predicted service per level of X: the sum of the densities of applications that request
-        more as X rises.
+        """Predicted service per level of X: sum of the densities of applications that request more
+        as X rises.
         """
         self._lasting = WeightSum()
         """Sum of the mean lengths of inferences that start as X rises, weighted by density."""
         self._starting = WeightSum()
-        """ρ, the service started per level of X."""
+        """Service ρ that is started per level of X."""
         self._starting_lasting = WeightSum()
         """Sum of the mean lengths of inferences that start as X rises, weighted by ω·k/w."""
         self._now: Seconds = -math.inf
-        """Time at which X has its present level; minus infinity before the first `advance`."""
+        """Time at which X reached its present level; minus infinity before the first `advance`."""
         self._by_level = LazyHeap()
         """Shadows by the level of X at their next event."""
         self._by_time = LazyHeap()
@@ -207,13 +208,16 @@ class ShadowClock:
         self._enter_stage(name, shadow, 0)
 
     def put_back(self, name: ApplicationId, shadow: Shadow) -> None:
-        """Restore an application's saved schedule at the present V; `owed` includes its debt."""
+        """Restore an application's saved state at the present level X; `owed` includes its work."""
         self.shadows[name] = shadow
         self._start_flight(name, shadow)
         self._sort_application(name, shadow)
 
     def remove(self, name: ApplicationId) -> None:
-        """Remove an application and its debt at once; an unknown application is ignored."""
+        """Remove an application at once, with the work owed to it.
+
+        An unknown application is ignored.
+        """
         shadow = self.shadows.pop(name, None)
         if shadow is not None:
             self._remove_from_order(name, shadow)
@@ -229,8 +233,8 @@ class ShadowClock:
     def change(self, name: ApplicationId, stages: Sequence[ExpectedStage], weight: float) -> None:
         """Replace the expected stages and the weight of an application.
 
-        Tokens that it was served in its stage stay served. If it has entered more stages than there
-        are now, it is through with all.
+        Tokens served in its present stage stay served. If the application has entered more stages
+        than there are now, it has completed all.
         """
         shadow = self.shadows[name]
         had_left, shadow.stages = shadow.at >= len(shadow.stages), [*stages]
@@ -276,12 +280,13 @@ class ShadowClock:
                 self._now = until
                 self.owed -= part
                 if gained > 0:
-                    self._start_what_fits()  # time flows up to an event before it is processed
+                    # service flows up to an event before the event is processed
+                    self._start_what_fits()
             amount -= part
             lacking = self._process_events()
 
     def ends_at(self, name: ApplicationId, now: Seconds) -> Seconds | None:
-        """Return when an application ends at the present pace; None if unknown.
+        """Return when an application ends at the present speed; None if unknown.
 
         Each level is assumed to cost as much as now. O(stages).
         """
@@ -314,7 +319,7 @@ class ShadowClock:
         return now + wait_s + tail_s
 
     def rise(self, kv_per_s: float) -> Rise:
-        """Return how level X rises at a pace if no application arrives or ends."""
+        """Return how level X rises at the present speed if no application arrives or ends."""
         overdue = max(0, self.owed - self._in_flight())
         return Rise(overdue / kv_per_s, self.density.total / kv_per_s)
 
@@ -342,7 +347,7 @@ class ShadowClock:
             self.flights.gather(service, self._mean_length() * iteration_s)
 
     def _service_until_cohort(self) -> KvTokenTime | None:
-        """Return the service until a cohort starts to gather; None if none will, or one does."""
+        """Return the service until a cohort starts to gather; None if none will, or one gathers."""
         if not self._starting.total or self.flights.gathers:
             return None
         return max(0, self.owed - self._in_flight())
@@ -363,7 +368,7 @@ class ShadowClock:
     def _start_what_fits(self) -> KvTokenTime:
         """Raise X by the work that may start; return the service missing to the next level."""
         if not self._starting.total:
-            # Without waiting applications the debt covers at least all work in flight.
+            # Without waiting applications at least all work in flight is owed.
             self.owed = max(self.flights.rest(self._now), self.owed)
         level = self._by_level.least_value()
         if level == math.inf:
@@ -395,7 +400,7 @@ class ShadowClock:
         self._sort_application(name, shadow)
 
     def _set_debt(self, name: ApplicationId, shadow: Shadow) -> None:
-        """Set the debt for a stage's first inference, in place of the earlier debt."""
+        """Set the work owed to a stage's first inference, in place of the earlier amount."""
         stage = shadow.stages[shadow.at]
         levels = stage.compute_tokens / (max(1, stage.inferences) * shadow.weight)
         owed = levels * shadow.ratio()
@@ -414,7 +419,7 @@ class ShadowClock:
             self.flights.end(name)
 
     def _await_next(self, shadow: Shadow, started_at: Seconds) -> None:
-        """Store the start of the stage's last inference, and the time of the next stage."""
+        """Store when the stage's last inference starts, and when the next stage begins."""
         stage = shadow.stages[shadow.at]
         shadow.last_started_at = started_at
         shadow.ready_at = started_at + stage.output_tokens * self.pace.iteration_s + stage.gap_s
@@ -515,7 +520,7 @@ def restored(record: object) -> Shadow:
     """Return the shadow that a durable record describes.
 
     Raises:
-        ValueError: If it is not a result of `record_of`.
+        ValueError: If the record is not a result of `record_of`.
     """
     reader = RecordReader(record, (*_SHADOW, "stages"))
     shadow = Shadow(stages=[*read_stages(reader, "stages")], **read_fields(record, _SHADOW))

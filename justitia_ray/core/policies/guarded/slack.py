@@ -1,4 +1,4 @@
-"""Slack: how much other work may be served first without breaking a guarantee of GPS.
+"""Slack: the amount of other work that may be served first without breaking a guarantee of GPS.
 
 GPS will have finished application k when V reaches its tag F_k. The slack of k is the service of
 GPS until then, less the remaining work of the replicas for all tags up to F_k:
@@ -11,12 +11,13 @@ depends only on the applications after it, and not on V:
 
     slack_k = Σ_{i after k} (chg_i − att_i) − ω_i·(F_i − F_k).
 
-Of an *overdue* k, with F_k ≤ V, the first sum is the service since V reached F_k, below 0: with S
-the service of the replicas, slack_k = S(then) − S(now) − Σ (chg − att).
+If k is *overdue*, F_k ≤ V, the first sum is negative, the service since V reached F_k: with S the
+service of the replicas, slack_k = S(then) − S(now) − Σ (chg − att).
 
-Serving work of a later tag lowers slack by the same amount; serving an earlier one, and arrivals,
-never lower it. So an application that may still request x breaks no guarantee if slack_k ≥ x for
-every k before it that *binds*: that has remaining charge, or a waiting inference.
+Serving work of a later tag lowers slack by the same amount; serving work of an earlier tag, and
+arrivals, never lower it. So an application that may still request x breaks no guarantee if slack_k
+≥ x for every k before it that *binds*: an application binds if it has remaining charge, or a
+waiting inference.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ _MOST = 48
 _MOST_BLOCKS = 20
 """Maximum number of blocks in a group; a larger group is split."""
 _CHANGES_PER_GROUP_SUM = 16
-"""Number of changes after which one more group is summed up, when no search is needed."""
+"""Number of changes for which the sums of one more group are recomputed when no search is
+needed.
+"""
 
 
 class _OvertakingAnswer:
@@ -63,9 +66,11 @@ class _OvertakingAnswer:
         Args:
             entry: The application, in its current state.
             fall: Most by which the change lowers the slack of others.
-            is_shorter: For the answer itself: whether it still waits, without more remaining work
-                than before. Its service lowers its need by as much as the slack before it.
-            binds: Whether it has started to bind, so that its slack was not included.
+            is_shorter: For the overtaking application itself: whether it still waits, without more
+                remaining work than before. Its service lowers the slack that it needs by as much as
+                the slack before it.
+            binds: Whether the changed application has started to bind, so that its slack was not
+                included.
         """
         best = self.best
         if best is None or entry is best:
@@ -86,7 +91,7 @@ class _OvertakingRanking:
         self._others = names
 
     def __iter__(self) -> Iterator[ApplicationId]:
-        """Yield the applications that may overtake, the shortest first."""
+        """Yield the applications that may overtake, the shortest application first."""
         yield from self._found
         for name in self._others:
             self._found.append(name)
@@ -96,15 +101,15 @@ class _OvertakingRanking:
 class Slack:
     """Applications in order of tags, with the slack that decides which may overtake.
 
-    They are in blocks of some forty, these in groups of some fifteen, the overdue ones apart. A
-    change is O(1) or O(block), and makes its group's sums stale. A decision reads every group once,
-    and searches the groups and blocks that may decide it: O(N/500 + 50), O(N) at worst. The answer
-    is kept through changes that leave enough slack before the overtaking application, which is
-    checked in O(1).
+    Applications are in blocks of some forty, blocks in groups of some fifteen; overdue applications
+    are kept apart. A change is O(1) or O(block), and makes the sums of its group stale. A decision
+    reads every group once, and searches the groups and blocks that may decide it: O(N/500 + 50),
+    O(N) at worst. The result is kept through changes that leave enough slack before the overtaking
+    application, which is checked in O(1).
     """
 
     def __init__(self, virtual_time: VirtualTime = 0, served: KvTokenTime = 0) -> None:
-        """Create an empty order at this V and S."""
+        """Create an empty order at this virtual time V and service S."""
         self._virtual_time = virtual_time
         self._served = served
         self._entries: dict[ApplicationId, Entry] = {}
@@ -112,11 +117,11 @@ class Slack:
         self._overdue: list[Entry] = []
         """Applications that GPS has finished and that still bind, by their tags."""
         self._least_overdue: KvTokenTime | None = None
-        """Least slack of the overdue applications plus S; None: unknown."""
+        """Least slack of the overdue applications plus service S; None: unknown."""
         self._answer: _OvertakingAnswer | None = None
         """The application that overtakes; None: a search is needed."""
         self._by_rank: _OvertakingRanking | None = None
-        """Further applications that may overtake, by rank; None after a change."""
+        """Other applications that may overtake, by rank; None after a change."""
         self._groups_found: list[tuple[Group, KvTokenTime, float]] | None = None
         """Cached result of `lines_of`, groups with sums; None after a change."""
         self._changes = 0
@@ -141,10 +146,11 @@ class Slack:
         Args:
             name: The application, live or ended before GPS finished it.
             finish: Its tag F.
-            sequence: Its arrival, the tie-break of equal tags.
+            sequence: Its arrival sequence number, which orders equal tags.
             weight: Its weight ω.
-            remaining: Work that it may still request, chg − att, token·iterations; 0 if it ended.
-            binds: Whether those behind it need its slack to overtake.
+            remaining: Work that it may still request, chg − att, in token·iterations; 0 if it has
+                ended.
+            binds: Whether the applications behind it need its slack to overtake.
             waits: Whether it has a waiting inference, so that it may be chosen.
         """
         key = (finish, sequence)
@@ -185,10 +191,10 @@ class Slack:
             self._least_overdue = None
 
     def advance(self, virtual_time: VirtualTime, served: KvTokenTime) -> None:
-        """Set V and S, and drop applications whose tags V has reached and that do not bind.
+        """Set V and S; drop applications with tags that V has reached, unless they bind.
 
-        V is assumed to have reached a tag at the previous call, or just after. For tags below V of
-        that call the time is unknown: no application overtakes them.
+        V is assumed to have reached a tag at the previous call, or just after it. For tags below V
+        of the previous call the time is unknown: no application overtakes these tags.
         """
         while self._groups:
             entry = self._groups[0].blocks[0].entries[0]
@@ -222,7 +228,7 @@ class Slack:
                     break
             self._answer = _OvertakingAnswer(search)
         elif self._changes:
-            # Sums of changed applications are recomputed in small steps between searches.
+            # Between searches the sums of changed applications are recomputed in small steps.
             self._sum_up_groups(1 + self._changes // _CHANGES_PER_GROUP_SUM)
         self._changes = 0
         best = self._answer.best
@@ -252,8 +258,8 @@ class Slack:
 
         Args:
             name: An application in the order.
-            amount: Service, token·iterations; a negative amount is slack that those before it may
-                lack.
+            amount: Service in token·iterations; a negative amount is slack that the applications
+                before it may lack.
         """
         entry = self._entries[name]
         if entry.due_at is not None:
@@ -282,8 +288,8 @@ class Slack:
     def _in_rank_order(self) -> Iterator[ApplicationId]:
         """Yield the waiting applications that may overtake, shortest first.
 
-        The first few cost O(groups + block) and a check of the slack before each; all of them far
-        more than `passing`. Nothing may change during the iteration.
+        The first few cost O(groups + block) and a check of the slack before each. All of them cost
+        far more than `passing`. The order must not change during the iteration.
         """
         least: KvTokenTime = inf
         bounds: dict[Group, KvTokenTime] = {}
@@ -301,7 +307,7 @@ class Slack:
                 yield one.name
 
     def _least_of_overdue(self, before: Entry | None) -> KvTokenTime:
-        """Return the least slack plus S of the overdue applications before one, or of all."""
+        """Return the least slack plus S of the overdue applications, or of those before one."""
         least: KvTokenTime = inf
         owed: KvTokenTime = 0
         for entry in self._overdue:
@@ -313,7 +319,7 @@ class Slack:
         return least
 
     def _group_lines(self) -> list[tuple[Group, KvTokenTime, float]]:
-        """Return each group in order of tags, with the line of everything after the group."""
+        """Return each group in order of tags, with the line of all applications after the group."""
         if self._groups_found is None:
             self._sum_up_groups(inf)
             self._groups_found = lines_of(self._groups, 0, 0)

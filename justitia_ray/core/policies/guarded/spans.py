@@ -1,4 +1,4 @@
-"""Blocks and groups of neighbours in the order of tags: their least slack, and which may overtake.
+"""Blocks and groups of applications with neighbouring tags: least slack, and which may overtake.
 
 `slack` uses them; it defines slack, and states the cost of a decision.
 """
@@ -35,7 +35,7 @@ class Entry:
         self.due_at: KvTokenTime | None = None
         """Total service S when virtual time V reached the tag; None before that."""
         self.block: Block
-        """Block of the application, while it is not overdue."""
+        """Block of the application; None while the application is overdue."""
 
 
 key_of: Callable[[Entry], Key] = attrgetter("key")
@@ -45,11 +45,12 @@ rank_of: Callable[[Entry], Rank] = attrgetter("rank")
 
 
 class Span:
-    """A group of neighbours in the order of tags, with its least slack and its first by rank.
+    """Applications with neighbouring tags: their least slack, and the first of them by rank.
 
-    For a span, everything after it acts as a line: at the tag F it adds `after + weight·F`. The
-    least slack in the span was computed at one weight. From then on a lower bound is kept, which
-    falls with every change and is too low by at most the change of weight times the range of tags.
+    The applications after a span add a linear function of the tag F to its slack, its *line*:
+    `after + weight·F`. The least slack in the span was computed for one weight. From then on a
+    lower bound is kept, which falls with every change, and is too low by at most the change of the
+    weight times the range of tags.
     """
 
     __slots__ = (
@@ -68,19 +69,19 @@ class Span:
     def __init__(self) -> None:
         self.offset: KvTokenTime = 0
         self.weight: float = 0
-        """Weight that the span adds to the line for everything before the span."""
+        """Weight that the span adds to the line of everything before the span."""
         self.choice: Entry | None = None
-        """The waiting application of the span that is first by rank."""
+        """Waiting application of the span that is first by rank."""
         self.smallest: KvTokenTime = inf
         """Lower bound of the remaining work of any waiting application in the span."""
         self.at_weight: float = 0
         self.least: KvTokenTime = inf
-        """Lower bound of the slack in the span, without anything after the span."""
+        """Lower bound of the slack in the span, without the applications after the span."""
         self.is_exact = False
         """Whether `least` is exactly the least slack."""
         self.lowest: VirtualTime = 0
         self.highest: VirtualTime = 0
-        """Range of the tags of applications that bind in the span."""
+        """Largest tag of the applications that bind in the span; `lowest` is the smallest."""
         self.last: Key = (inf, 0)
         """Key of the last application in the span."""
 
@@ -124,12 +125,12 @@ def lines_of(
 
 
 def choices_of(spans: Iterable[Span]) -> list[tuple[Rank, Span | Entry]]:
-    """Return the spans with waiting applications, each with the rank of its first."""
+    """Return the spans with waiting applications, each with the rank of its first application."""
     return [(span.choice.rank, span) for span in spans if span.choice is not None]
 
 
 class Block(Span):
-    """A block of neighbouring applications in the order of tags."""
+    """A block of applications with neighbouring tags."""
 
     __slots__ = ("_bound", "entries", "group")
 
@@ -138,8 +139,8 @@ class Block(Span):
         self.group: Group
         self.entries = entries
         self._bound: list[tuple[KvTokenTime, VirtualTime]] | None = None
-        """Slack and tag of each binding application in the block, last first, without anything
-        after the block.
+        """Slack and tag of each binding application in the block, last first, without the
+        applications after the block.
         """
         for entry in entries:
             entry.block = self
@@ -168,7 +169,7 @@ class Block(Span):
     def change(
         self, entry: Entry, weight: float, remaining: KvTokenTime, *, binds: bool, waits: bool
     ) -> None:
-        """Change weight, work or state of an application at its place in the block.
+        """Change weight, work or state of an application in the block.
 
         O(1), unless its weight changes, or it starts to bind, or it is the choice and no longer
         waits or has more remaining work: O(block).
@@ -197,7 +198,7 @@ class Block(Span):
     def refine(
         self, after: KvTokenTime, weight: float
     ) -> tuple[KvTokenTime, Sequence[tuple[Span, KvTokenTime, float]]]:
-        """Return the least slack of applications that bind in the block, and no parts. O(block)."""
+        """Return the least slack of applications that bind in the block; a block has no parts."""
         if not (self.is_exact and weight == self.at_weight):
             self.at_weight = weight
             self._find_least()
@@ -226,7 +227,7 @@ class Block(Span):
         return [(entry.rank, entry) for entry in self.entries if entry.waits]
 
     def lacks(self, amount: KvTokenTime, before: Entry, after: KvTokenTime, weight: float) -> bool:
-        """Return whether any application that binds before a key has less slack. O(block)."""
+        """Return whether any application that binds before a key has less slack than `wanted`."""
         for entry, slack in self.slacks(after, weight):
             if entry is before:
                 return False
@@ -279,7 +280,7 @@ class Block(Span):
         self.smallest = min([entry.remaining for entry in waiting], default=inf)
 
     def _count_weight(self, entry: Entry, times: int) -> None:
-        """Add or subtract the weight of an application at its tag."""
+        """Add or subtract the weight of an application at the position of its tag."""
         finish = entry.key[0]
         self.offset -= times * entry.weight * finish
         self.weight += times * entry.weight
@@ -332,7 +333,10 @@ class Group(Span):
         self.outdate()
 
     def renew(self, weight: float) -> None:
-        """Recompute the sums over the blocks, at the weight of everything after. O(blocks)."""
+        """Recompute the sums over the blocks for the weight of all applications after.
+
+        O(blocks).
+        """
         self.is_stale = False
         self.at_weight = weight
         offset: KvTokenTime = 0
@@ -379,7 +383,7 @@ class Group(Span):
         return choices_of(self.blocks)
 
     def lines(self, after: KvTokenTime, weight: float) -> list[tuple[Block, KvTokenTime, float]]:
-        """Return the blocks, each with the line of everything after the block."""
+        """Return the blocks, each with the line of all applications after the block."""
         return lines_of(self.blocks, after, weight)
 
 
@@ -395,15 +399,17 @@ class Search:
         slack.
         """
         self.spare: KvTokenTime = 0
-        """Lower bound of the slack before the best application less its remaining work, if no
-        shorter application was skipped.
+        """Lower bound of the slack before the best application, less its remaining work; valid if
+        no shorter application was skipped.
         """
         self.known: KvTokenTime = inf
-        """Least exact slack of the spans searched so far."""
+        """Least slack of the spans searched so far for which it is known exactly."""
         self._loose: list[tuple[KvTokenTime, Span, KvTokenTime, float]] = []
-        """Spans whose lower bound is below `known`, with the bound and the line after the span."""
+        """Spans with a lower bound of slack below `known`, with the bound and the line after the
+        span.
+        """
         self._least: KvTokenTime = inf
-        """Lower bound of the slack of all spans searched so far."""
+        """Least slack, or lower bound of it, over all spans searched so far."""
 
     def look(self, span: Span, after: KvTokenTime, weight: float) -> None:
         """Search the next span. O(1) if the bounds of the span suffice."""
@@ -425,7 +431,7 @@ class Search:
         return self.best is None or entry.rank < self.best.rank
 
     def has_slack(self, wanted: KvTokenTime) -> bool:
-        """Return whether no slack so far is below `wanted`; refines bounds if needed."""
+        """Return whether no slack so far is below `wanted`; bounds are refined if needed."""
         if wanted <= self._least:
             return True
         open_spans, self._loose = self._loose, []
@@ -443,7 +449,7 @@ class Search:
         return wanted <= self._least
 
     def note(self, span: Span, bound: KvTokenTime, after: KvTokenTime, weight: float) -> None:
-        """Count the least slack of a span, or its bound, in the search of later spans."""
+        """Include the least slack of a span, or its bound, in the search of later spans."""
         if bound >= self.known:
             return
         if span.is_exact and weight == span.at_weight:
@@ -455,7 +461,10 @@ class Search:
 
 
 def nearest(spans: Sequence[AnySpan], key: Key) -> AnySpan:
-    """Return the first neighbour whose last application is at or after a key, or the last one."""
+    """Return the first span whose last application is at or after a key.
+
+    Otherwise the last span.
+    """
     if len(spans) == 1:
         return spans[0]
     return spans[min(bisect_left(spans, key, key=_last), len(spans) - 1)]
