@@ -13,8 +13,12 @@ LONGEST_TENANT = 128
 MOST_PARTS = 8
 """Maximum number of parts in the tenant path of a call, except in the credential's own path: each
 level costs the scheduler time at every event."""
+MIN_WEIGHT = 1e-3
+"""Smallest weight of an application or tenant. V moves by the service over the active weight: an
+application with a weight of 1e-300 that runs alone would move V to where all later tags round to
+one value."""
 MAX_WEIGHT = 1e6
-"""Largest weight that a caller may request."""
+"""Largest weight of an application or tenant."""
 
 _PART = r"(?!\.\.?(?:/|$))[A-Za-z0-9._:-]+"
 _TENANT = re.compile(rf"{_PART}(?:/{_PART})*")

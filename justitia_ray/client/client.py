@@ -427,7 +427,7 @@ class JustitiaClient:
                 agents that work alike should share a class.
             input: Text that the application's user submitted.
             tenant: Tenant of the application; by default the client's tenant.
-            weight: Share of service relative to others, finite and positive; 1 by default.
+            weight: Share of service relative to others, from 0.001 to 1,000,000; 1 by default.
             application_id: Id chosen by the caller; by default the service chooses one.
             deadline_s: Longest time that each inference may wait for its start, above 0 and at most
                 a week, unless the call gives another; None: the setting of the tenant's node.

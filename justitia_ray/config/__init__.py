@@ -19,7 +19,7 @@ from justitia_ray.config.application import (
 from justitia_ray.config.callers import AccessSection, RecognitionSection
 from justitia_ray.config.engine import AutoscalingSection, EngineSection, ReplicaSection
 from justitia_ray.config.scheduling import AppSettings, SchedulingConfig
-from justitia_ray.config.schema import describe
+from justitia_ray.config.schema import Weight, describe
 from justitia_ray.config.service import (
     IngressSection,
     PredictionSection,
@@ -50,5 +50,6 @@ __all__ = [
     "TlsSection",
     "TracingSection",
     "TransportSection",
+    "Weight",
     "describe",
 ]

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from justitia_ray.access.identity import check_tenant
-from justitia_ray.config.schema import HeaderName, NotNegative, Positive, Section
+from justitia_ray.config.schema import HeaderName, NotNegative, Positive, Section, Weight
 from justitia_ray.errors import RequestError
 from justitia_ray.predictor.class_names import ClassName
 from justitia_ray.recognition.harnesses import HARNESSES, Harness
@@ -43,7 +43,7 @@ class JwtIssuerSection(Section):
     `scope_prefix` are ignored."""
     scope_prefix: str = "justitia."
     """Prefix of the scopes: `justitia.infer justitia.own` grant `infer` and `own`."""
-    max_weight: Positive = 1.0
+    max_weight: Weight = 1.0
     """Largest weight that a token's applications may request."""
     leeway_s: NotNegative = 30.0
     """Allowed difference between the issuer's clock and the service's."""
@@ -65,7 +65,7 @@ class AccessSection(Section):
     anonymous: str = "deny"
     """`deny`: a call without a credential is answered with 401. Otherwise the tenant of such calls,
     which have the scopes `infer` and `own`."""
-    anonymous_max_weight: Positive = 1.0
+    anonymous_max_weight: Weight = 1.0
     """Largest weight that applications without a credential may request."""
 
     @property

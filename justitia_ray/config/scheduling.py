@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from justitia_ray.access.identity import check_tenant
-from justitia_ray.config.schema import Count, Positive, Section
+from justitia_ray.config.schema import Count, Positive, Section, Weight
 from justitia_ray.core.admission import ADMISSIONS
 from justitia_ray.core.policies import advice, in_force, parse_options
 from justitia_ray.core.tenants import (
@@ -86,10 +86,10 @@ class CapsSection(Section):
 class TenantSection(Section):
     """Settings of a node of the tree of tenants."""
 
-    weight: Positive | None = None
-    """Weight among its siblings. `null`: that of its applications; for a node with children 1, or
-    `max_weight` if that is less."""
-    max_weight: Positive | None = None
+    weight: Weight | None = None
+    """Weight among its siblings, 0.001 to 1,000,000. `null`: that of its applications; for a node
+    with children 1, or `max_weight` if that is less."""
+    max_weight: Weight | None = None
     """Largest weight that applications of the tenant may request; at most the parent's."""
     kv_share: KvShareSection = KvShareSection()
     quotas: tuple[QuotaSection, ...] = ()
@@ -114,7 +114,7 @@ class TenantSection(Section):
 class TierSection(Section):
     """A service tier."""
 
-    weight_factor: Positive | None = None
+    weight_factor: Weight | None = None
     """Factor on the weight of the tier's applications. `null`: 0.1 for `flex`, 1 for `default`, 4
     for `priority`."""
     kv_share: KvShareSection = KvShareSection()
@@ -148,7 +148,7 @@ class SchedulingConfig(Section):
     """`peak`: the largest predicted KV of all running inferences must fit the memory, so that vLLM
     recomputes nothing (in the design's study the mean completion time differs by 0.2 points).
     `prompt`: the prompt must fit now, as in vLLM and the paper."""
-    tenant_weights: dict[str, Positive] = Field(default={})
+    tenant_weights: dict[str, Weight] = Field(default={})
     """Weight of applications that request none, by tenant; the nearest named node above the
     application decides, otherwise 1. Applies to applications opened from then on. Also the weight
     of that tenant among its siblings once it has tenants below it."""

@@ -5,10 +5,12 @@ from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from justitia_ray.access.identity import MAX_WEIGHT, MIN_WEIGHT
 from justitia_ray.errors import ConfigError, shown_short
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0)]
+Weight = Annotated[float, Field(ge=MIN_WEIGHT, le=MAX_WEIGHT, allow_inf_nan=False)]
 Count = Annotated[int, Field(gt=0)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,64}$")]
 ModelName = Annotated[str, Field(min_length=1, max_length=200)]

@@ -204,6 +204,9 @@ def test_names_in_ray_and_redis_follow_from_application_and_model() -> None:
         ({"policy_options": {"clok": 1}}, r"policy_options: 'clok' is not one of clock"),
         ({"policy_options": {"clock": "wall"}}, r"policy_options\.clock: 'wall' is not one of"),
         ({"tenants": {"a b": {}}}, r"tenants: tenant is 'a b': a path of"),
+        ({"tenants": {"a": {"weight": 1e-300}}}, r"weight: .* greater than or equal to 0\.001"),
+        ({"tenant_weights": {"a": 1e-300}}, r"a: .* greater than or equal to 0\.001"),
+        ({"tiers": {"flex": {"weight_factor": 1e-9}}}, r"_factor: .* greater than or equal to 0"),
         ({"tenants": {"a/*/b": {}}}, r"tenants: tenant is 'a/\*/b'"),
         ({"tenants": {"a": {"weight": 3, "max_weight": 2}}}, r"weight is 3: at most max_weight, 2"),
         (
@@ -268,7 +271,7 @@ def test_names_in_ray_and_redis_follow_from_application_and_model() -> None:
             r" tenants at the top\): at most 1",
         ),
         ({"tiers": {"gold": {}}}, r"tiers\.gold.*'flex', 'default' or 'priority'"),
-        ({"tenant_weights": {"t": 0}}, r"tenant_weights\.t: .*greater than 0 \(got 0\)"),
+        ({"tenant_weights": {"t": 0}}, r"tenant_weights\.t: .*equal to 0\.001 \(got 0\)"),
         ({"polcy": "fcfs"}, r"polcy: Extra inputs are not permitted"),
     ],
 )

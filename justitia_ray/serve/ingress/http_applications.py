@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from justitia_ray.access.identity import MAX_WEIGHT
 from justitia_ray.application_key import split_key
+from justitia_ray.config import Weight
 from justitia_ray.core.tenants import DEFAULT_TIER
 from justitia_ray.serve.ingress.audit import audit_act
 from justitia_ray.serve.ingress.door import context_of
@@ -46,7 +46,7 @@ class ApplicationBody(BaseModel):
     application_class: str
     input: str = ""
     tenant: str | None = None
-    weight: Annotated[float, Field(gt=0, le=MAX_WEIGHT, allow_inf_nan=False)] | None = None
+    weight: Weight | None = None
     application_id: str | None = None
     deadline_s: Annotated[float, Field(gt=0, le=MAX_DEADLINE_S, allow_inf_nan=False)] | None = None
     """Longest wait of each inference of the application for its first lease (seconds). None: the

@@ -14,7 +14,8 @@ from msgspec import Raw
 from msgspec.json import decode, encode
 from pydantic import BaseModel, ConfigDict, Field
 
-from justitia_ray.access.identity import MAX_WEIGHT, check_tenant
+from justitia_ray.access.identity import check_tenant
+from justitia_ray.config import Weight
 from justitia_ray.core.policies import POLICIES
 from justitia_ray.errors import (
     AdmissionError,
@@ -37,8 +38,6 @@ MOST_WEIGHTS = 100
 _COMMAND = (sys.executable, "-m", "justitia_ray.console.what_if")
 _NICE = 10
 _REASON_CHARACTERS = 500
-
-Weight = Annotated[float, Field(gt=0, le=MAX_WEIGHT, allow_inf_nan=False)]
 
 
 class WhatIfBody(BaseModel):

@@ -100,7 +100,7 @@ async def test_invalid_body_is_answered_with_400_and_one_sentence(
         ("application_id", "a" * 129),
         ("application_id", "ä"),
         ("tenant", "t" * 500),
-        ("weight", 10**300),
+        *(("weight", weight) for weight in (10**300, 0.0009, 1e-300, 5e-324)),
         ("input", ["x" * 800]),
     ],
 )

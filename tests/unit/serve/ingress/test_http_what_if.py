@@ -64,6 +64,7 @@ async def test_estimator_gets_the_recorded_history_and_the_changes(
     [
         ({"policy": "package:Class"}, "policy"),
         ({"weights": {"acme": 0}}, "weights"),
+        ({"weights": {"acme": 1e-300}}, "weights"),
         ({"weights": {"a b": 1}}, "tenant"),
         ({"replicas": 0}, "replicas"),
         ({"minutes": 60}, "minutes"),
