@@ -161,14 +161,12 @@ class Leases:
             if gate is not None and not gate.admits(application, inference):
                 candidates.keep_to(gate.started_before(application))
                 continue
-            others_wait = len(queue) + len(unscheduled) + len(kept_off) > 1
-            cap = options.kv_share_cap if others_wait else 1.0
-            if self._grant_one(application, cap, line):
+            if self._grant_one(application, line):
                 if gate is not None and not gate.has_place:
                     gate.start(application)
                 has_seat = placement.has_seat()
                 continue
-            if inference not in line and not placement.is_capped(inference, cap):
+            if inference not in line:
                 line.join(inference)
                 if not line.is_open():
                     if not (unscheduled or candidates.is_kept_to_some):
@@ -180,8 +178,6 @@ class Leases:
             queue.show_hidden()
         for application in (*unscheduled, *held_back, *kept_off):
             queue.touch(application)
-        if len(unscheduled) > len(line) and len(queue) == 1:
-            self.grant_all()  # the cap on KV applies only while other applications wait
 
     def _only_suspects_wait(self) -> bool:
         """Return whether all waiting inferences avoid all replicas that pull. O(suspects)."""
@@ -231,7 +227,7 @@ class Leases:
         beside = (one.footprint_beside(inference) for one in self.placement.asking())
         return max((footprint.full_tokens for footprint in beside), default=most)
 
-    def _grant_one(self, application: Application, cap: float, line: Line) -> bool:
+    def _grant_one(self, application: Application, line: Line) -> bool:
         """Grant an application's first inference that can start; return whether one could.
 
         An inference that waits for the replica that holds its context is added to `line`.
@@ -240,7 +236,6 @@ class Leases:
 
         Args:
             application: The first application in order.
-            cap: Share of a replica's KV that it may hold.
             line: The inferences before the application in order that wait for memory.
         """
         refused: dict[frozenset[ReplicaId], Inference] = {}
@@ -249,7 +244,7 @@ class Leases:
             if inference.avoided in refused:
                 continue
             before = line.followed_by(refused.values()) if refused else line
-            found = self.placement.find(application, inference, cap, before)
+            found = self.placement.find(application, inference, before)
             if found is not None:
                 replica, passed = found
                 if replica.capacity.caches_prefixes and not (refused or passed):

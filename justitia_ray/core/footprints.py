@@ -155,7 +155,6 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
 
     def __init__(self) -> None:
         self._by_lease: dict[LeaseId, Footprint] = {}
-        self._held_by: dict[ApplicationId, Tokens] = {}
         self._ends: list[Footprint] | None = None
         self._forecast: Forecast | None = None
         self._former: Forecast | None = None
@@ -219,10 +218,6 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
 
     def __len__(self) -> int:
         return len(self._by_lease)
-
-    def held_by(self, application_id: ApplicationId) -> Tokens:
-        """Return the most KV that the leases of an application are expected to hold."""
-        return self._held_by.get(application_id, 0)
 
     def parts(self) -> Iterator[Footprint]:
         """Yield the unshared KV of each lease, and the KV of each shared beginning once.
@@ -365,12 +360,6 @@ class Footprints(MutableMapping[LeaseId, Footprint]):
         return max([self._by_lease[lease_id].iterations for lease_id in node.leases])
 
     def _add_to_sums(self, footprint: Footprint, sign: int) -> None:
-        full, owner = footprint.full_tokens, footprint.application_id
         self.context_tokens += sign * footprint.context_tokens
-        self.full_tokens += sign * full
+        self.full_tokens += sign * footprint.full_tokens
         self.sequences += sign * footprint.choices
-        held = self._held_by.get(owner, 0) + sign * full
-        if held:
-            self._held_by[owner] = held
-        else:
-            self._held_by.pop(owner, None)

@@ -137,7 +137,6 @@ def memory_counts_once(core: SchedulerCore) -> Findings:
             ("context", leases.context_tokens, context + held),
             ("full", leases.full_tokens, full + held),
             ("sequences", leases.sequences, sum(one.choices for one in leases.values())),
-            ("of applications", sum(map(leases.held_by, state.applications)), full + held),
         ):
             yield told == true, names, f"{name}: told {told}, summed {true}"
         least = min((one.context_tokens for one in leases.values()), default=0)

@@ -80,7 +80,6 @@ class Placement:
         self,
         application: Application,
         inference: Inference,
-        share_cap: float,
         line: "Line",
     ) -> tuple[KnownReplica, Sequence[Inference]] | None:
         """Return an inference's replica and the inferences overtaken there; None: it must wait.
@@ -92,7 +91,6 @@ class Placement:
         Args:
             application: The application of the inference.
             inference: A waiting inference.
-            share_cap: Share of a replica's KV that the application may hold; 1 is no limit.
             line: The inferences before it in order that wait for memory.
         """
         asked = (inference.request_id, inference.prompt_tokens)
@@ -123,7 +121,6 @@ class Placement:
             elif (
                 self.can_hold(replica, inference)
                 and (not line.kept or self._leaves_kept(replica, inference, line))
-                and _is_within_share(replica, inference, share_cap)
                 and not (passed and self._delays(replica, passed[0], inference))
             ):
                 return replica, passed
@@ -142,15 +139,6 @@ class Placement:
         if replica is None or not (replica.connected and replica.takes_leases):
             return None
         return replica if self._state.now < replica.pulls_again_by else None
-
-    def is_capped(self, inference: Inference, share_cap: float) -> bool:
-        """Return whether only the cap on KV memory excludes an inference from every replica."""
-        if share_cap >= 1:
-            return False
-        fitting = [replica for replica in self.asking() if self.fits(replica, inference)]
-        return bool(fitting) and not any(
-            _is_within_share(replica, inference, share_cap) for replica in fitting
-        )
 
     def _delays(self, replica: KnownReplica, first: Inference, later: Inference) -> bool:
         """Return whether `first` would start later on a replica if `later` started there now.
@@ -295,16 +283,3 @@ class Line:
 
 def _line_length(replica: KnownReplica) -> tuple[Tokens, int]:
     return (replica.capacity.kv_tokens, replica.capacity.max_num_seqs)
-
-
-def _is_within_share(replica: KnownReplica, inference: Inference, share_cap: float) -> bool:
-    """Return whether this inference keeps its application within the share of a replica.
-
-    Prompts and expected outputs count towards the share. An application without leases on the
-    replica may always have one inference there.
-    """
-    if share_cap >= 1:
-        return True
-    held = replica.leases.held_by(inference.application_id)
-    wanted = replica.footprint_beside(inference).full_tokens
-    return held == 0 or held + wanted <= share_cap * replica.capacity.kv_tokens

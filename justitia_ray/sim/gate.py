@@ -23,16 +23,14 @@ class Gate:
         self._core = link.core
         self._link = link
         options = self._core.ledger.options
-        self._first_only = options.backfill == 0 and options.kv_share_cap >= 1
+        self._first_only = options.backfill == 0
         self._by_prompt = settings.engine.admission == "prompt"
         self.tries_stay = self._by_prompt
         """Whether a computed next try stays valid while nothing on its replica changes."""
         is_exact = settings.report_interval_s == 0
         self.order_moves = is_exact and self._core.ledger.policy.moves_with_service
         """Whether reported service alone may change which inference is first."""
-        self._lets_pass = is_exact and (
-            options.backfill != 0 or (options.kv_share_cap < 1 and self.order_moves)
-        )
+        self._lets_pass = is_exact and not self._first_only
         """Whether an inference behind the first may start without a change of the order."""
         self._engine = settings.engine
         self._goes_by_room = self._by_prompt and self._first_only

@@ -126,9 +126,6 @@ _FACTORS = [Fraction(1, 10), Fraction(1), Fraction(5)]
         pytest.param(arrivals(weighted=True), servers(3), {}, id="replicas"),
         # unreported service is still in flight to the core, so nothing else is added
         pytest.param(arrivals(weighted=True), servers(3, lagging=True), {}, id="late reports"),
-        # the share of others is work out of order; C_max + (1 − κ)/κ·C_j is too small
-        pytest.param(arrivals(weighted=True), servers(), {"kv_share_cap": 0.5}, id="half"),
-        pytest.param(arrivals(weighted=True), servers(), {"kv_share_cap": 0.8}, id="cap"),
         # the limit counts how often each inference at the head is overtaken
         pytest.param(arrivals(weighted=True), servers(2), {"backfill": 1}, id="backfill"),
         pytest.param(arrivals(weighted=True), servers(2), {"backfill": 4}, id="backfill of 4"),

@@ -93,20 +93,6 @@ def test_limited_backfill_adds_the_work_that_overtakes_every_inference() -> None
     assert_bounds_of_the_core(outcomes)
 
 
-def test_share_cap_wastes_the_remainder_of_its_division() -> None:
-    """A cap of 50 holds one inference of 26: others get 72, not the 50 that κ = ½ allows.
-
-    C_max + (1 − κ)/κ·C_j is twice the cost of the first application here.
-    """
-    first = one_stage(0, ((22, 4),) * 40)
-    later = [one_stage(0, ((20, 4),) * 40, _NEXT_TO_NOTHING) for _ in range(3)]
-    outcomes = Engine([Server(100)], options={"kv_share_cap": 0.5}).run([first, *later])
-
-    assert outcomes.lag["a0"] > _bound(outcomes) + 2 * first.cost
-    assert outcomes.lag["a0"] <= _bound(outcomes) + outcomes.passed
-    assert_bounds_of_the_core(outcomes)
-
-
 def test_work_in_flight_before_an_arrival_counts_in_its_bound() -> None:
     """The largest work in flight since the arrival would leave out the two before it.
 

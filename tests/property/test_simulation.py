@@ -23,8 +23,6 @@ _KV_TOKENS = 40
 _OPTIONS: list[tuple[str, dict[str, object]]] = [
     ("justitia", {"backfill": 2}),
     ("vtc", {"backfill": "unlimited"}),
-    ("justitia", {"kv_share_cap": 0.5}),
-    ("vtc", {"kv_share_cap": 0.5}),
     ("justitia", {"fairness": "tenant"}),
     ("vtc", {"unit": "tenant"}),
     ("drr", {"unit": "tenant", "quantum": 20}),

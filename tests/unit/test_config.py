@@ -424,7 +424,7 @@ def test_ambiguous_model_names_are_refused(values: dict[str, Any], message: str)
 def test_model_overrides_only_the_settings_that_it_names() -> None:
     """The other keys are shared, so that a change is made once."""
     values = {
-        "policy_options": {"kv_share_cap": 0.5},
+        "policy_options": {"backfill": 2},
         "tenant_weights": {"t": 2},
         "models": {"m": {"admission": "prompt"}, "n": {"policy": "fcfs"}},
     }

@@ -8,7 +8,7 @@ is in flight at t0, or GPS also serves it before the application is due. Hence i
 the work I(t0) in flight at t0, and the exceptions since t0.
 
 Exceptions are work that GPS does not serve before the application: inferences started out of order
-(`backfill`, `kv_share_cap`), work of an application when rule 1 or 7 raises its charge, and credit:
+(`backfill`), work of an application when rule 1 or 7 raises its charge, and credit:
 service that GPS gave to an application before it was submitted, or gave to others when the
 application was withdrawn or ended (`uncovered`). Exceptions are 0 with one stage, true costs and
 strict order. If GPS had finished an application before its last inference was submitted, its bound

@@ -11,9 +11,6 @@ POLICIES: dict[str, str] = {
     "app-fcfs": f"{_HERE}.simple:AppFcfsPolicy",
     "srjf": f"{_HERE}.simple:SrjfPolicy",
     "vtc": f"{_HERE}.vtc:VtcPolicy",
-    "vtc-predict": f"{_HERE}.vtc:VtcPredictPolicy",
-    "vtc-oracle": f"{_HERE}.vtc:VtcOraclePolicy",
-    "vtc-noisy": f"{_HERE}.vtc:VtcNoisyPolicy",
     "justitia-guarded": f"{_HERE}.guarded.policy:GuardedPolicy",
 }
 """Import path of each policy by name. A policy's module is imported when the policy is selected."""
@@ -21,6 +18,9 @@ POLICIES: dict[str, str] = {
 _LAB = "justitia_ray.lab.policies"
 
 LAB_POLICIES: dict[str, str] = {
+    "vtc-predict": f"{_LAB}.predicted_vtc:VtcPredictPolicy",
+    "vtc-oracle": f"{_LAB}.predicted_vtc:VtcOraclePolicy",
+    "vtc-noisy": f"{_LAB}.predicted_vtc:VtcNoisyPolicy",
     "lcf": f"{_LAB}.lcf:LcfPolicy",
     "rpm": f"{_LAB}.rpm:RpmPolicy",
     "drr": f"{_LAB}.drr:DrrPolicy",
@@ -37,6 +37,10 @@ does not accept them.
 """
 
 
+_REMOVED = ("kv_share_cap",)
+"""Options of an earlier release that have no effect. The next release refuses them."""
+
+
 def policy_path(name: str) -> str:
     """Return the import path of a policy of the lab; other names are returned unchanged."""
     return LAB_POLICIES.get(name, name)
@@ -47,6 +51,7 @@ def in_force(policy: str, options: Mapping[str, object]) -> tuple[str, Mapping[s
 
     `justitia` had the options of `justitia-guarded`.
     """
+    options = {name: value for name, value in options.items() if name not in _REMOVED}
     moved = {name: options[name] for name in _MOVED if name in options}
     if policy != "justitia" or not moved:
         return policy, options
@@ -64,6 +69,8 @@ def advice(policy: str, options: Mapping[str, object]) -> str | None:
     name, meant = in_force(policy, options)
     if (name, meant) == (policy, options):
         return None
+    if removed := " and ".join(option for option in _REMOVED if option in options):
+        return f"policy_options: leave out {removed}: this release has no such option"
     moved = " and ".join(option for option in _MOVED if option in options)
     if name == policy:
         return f"policy_options: leave out {moved}: policy: justitia has no other order"

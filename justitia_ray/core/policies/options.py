@@ -98,7 +98,6 @@ COMMON: tuple[Option, ...] = (
     Option("cost", None, cost_name),
     Option("fairness", "application", one_of("application", "tenant")),
     Option("backfill", 0, whole(0, or_unlimited=True)),
-    Option("kv_share_cap", 1.0, number(least=0.5, most=1)),
 )
 
 
@@ -121,10 +120,6 @@ class PolicyOptions:
     backfill: int | None = 0
     """Number of times that the first application in order may be overtaken by inferences that fit
     while its own inference does not; None: no limit.
-    """
-    kv_share_cap: float = 1.0
-    """Share of a replica's KV memory that one application may hold while other applications
-    wait.
     """
     accounts_cost: str = "kv_token_time"
     """Name of the cost function of the accounts."""

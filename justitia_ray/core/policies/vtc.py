@@ -2,17 +2,15 @@
 
 A client's counter rises by h(p, 0)/w when an inference of p prompt tokens is admitted and by (h(p,
 g) − h(p, g−1))/w for its g-th token (Sec. 4.2 and 4.3). The counter of a client that did not wait
-and now submits is lifted to the level of the waiting clients: an idle client gathers no credit. The
-variants charge predicted output on admission (Sec. 4.4, Alg. 3). Their worst case is that of VTC
-(Theorem 4.8), but on average their clients receive more equal service (Table 5).
+and now submits is lifted to the level of the waiting clients: an idle client gathers no credit. A
+subclass may charge predicted output on admission (Sec. 4.4, Alg. 3), as those of
+`lab/policies/predicted_vtc` do.
 
 Differs from the paper: replicas fail, so an inference may be admitted again. It is charged once,
 and lifts its client's counter once; recomputed tokens are not service. The prompt is charged with
 the replica's count of tokens as soon as it is known.
 """
 
-import hashlib
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
@@ -20,7 +18,6 @@ from typing import Any, ClassVar
 from justitia_ray.core.entities import Application, Inference
 from justitia_ray.core.policies.base import Delivery, PolicyContext
 from justitia_ray.core.policies.client_policy import ClientPolicy
-from justitia_ray.core.policies.options import Option, whole
 from justitia_ray.core.queue import Key
 from justitia_ray.core.records import Fields, RecordReader, read_fields
 from justitia_ray.units import ApplicationId, ClientId, KvTokenTime, RequestId, Tokens
@@ -327,84 +324,3 @@ class VtcPolicy(ClientPolicy):
 def _read_bill(bills: RecordReader, request_id: str) -> Bill:
     bill = dict(zip(_BILL, bills.items(request_id), strict=True))
     return Bill(**read_fields(bill, _BILL))
-
-
-_REMEMBERED = 5
-"""Number of last outputs over which a prediction is the mean: VTC, Sec. 5.1."""
-
-
-class VtcPredictPolicy(VtcPolicy):
-    """VTC with predicted output d̂, the mean of the client's last five outputs; 0 before the first.
-
-    A cancelled inference counts with the output that it produced. The mean is taken over sequences,
-    multiplied by an inference's number of sequences and rounded to whole tokens.
-    """
-
-    def __init__(self, context: PolicyContext) -> None:
-        super().__init__(context)
-        self._outputs: dict[ClientId, deque[tuple[Tokens, int]]] = {}
-        """Output tokens and sequences of each client's last inferences."""
-
-    def predicted_tokens(self, application: Application, inference: Inference) -> Tokens:
-        """Return the mean of the client's last outputs."""
-        outputs = self._outputs.get(self.client(application))
-        if outputs is None:
-            return 0
-        tokens = sum(output_tokens for output_tokens, _ in outputs)
-        return round(inference.choices * tokens / sum(choices for _, choices in outputs))
-
-    def produced(self, client: ClientId, output_tokens: Tokens, choices: int) -> None:
-        """Add an output to the client's last outputs."""
-        outputs = self._outputs.setdefault(client, deque(maxlen=_REMEMBERED))
-        outputs.append((output_tokens, choices))
-
-    def forget_client(self, client: ClientId) -> None:
-        """Drop the counter and the last outputs of a client."""
-        super().forget_client(client)
-        self._outputs.pop(client, None)
-
-    def counted(self) -> dict[str, Any]:
-        """Return the counts of VTC and the last outputs."""
-        outputs = {client: [list(one) for one in last] for client, last in self._outputs.items()}
-        return super().counted() | {"outputs": outputs}
-
-    def take_over(self, counted: Mapping[str, Any]) -> None:
-        """Restore the counts of VTC and the last outputs."""
-        outputs = RecordReader(counted, ("outputs",), None).table("outputs", _read_outputs)
-        super().take_over(counted)
-        self._outputs = outputs
-
-
-class VtcOraclePolicy(VtcPolicy):
-    """VTC with predicted output d̂ equal to the true length, or to the prediction if unknown."""
-
-    def predicted_tokens(self, application: Application, inference: Inference) -> Tokens:
-        """Return the true length, or the predicted length if the true length is unknown."""
-        if inference.true_output_tokens is None:
-            return inference.predicted_output_tokens
-        return inference.true_output_tokens
-
-
-class VtcNoisyPolicy(VtcOraclePolicy):
-    """VTC with d̂ drawn from the whole numbers of [0.5 d, 1.5 d], with d as in `vtc-oracle`."""
-
-    OPTIONS: ClassVar[tuple[Option, ...]] = (*VtcOraclePolicy.OPTIONS, Option("seed", 0, whole(0)))
-
-    def predicted_tokens(self, application: Application, inference: Inference) -> Tokens:
-        """Return a number drawn once per inference, the same in every run with this seed."""
-        length = super().predicted_tokens(application, inference)
-        # the id of an inference is unique only in its application
-        name = repr((self.options.own["seed"], inference.application_id, inference.inference_id))
-        drawn = int.from_bytes(hashlib.sha256(name.encode()).digest())
-        least, most = (length + 1) // 2, 3 * length // 2
-        return least + drawn % (most - least + 1)
-
-
-def _read_outputs(outputs: RecordReader, client: str) -> deque[tuple[Tokens, int]]:
-    last: deque[tuple[Tokens, int]] = deque(maxlen=_REMEMBERED)
-    for item in outputs.items(client):
-        output_tokens, choices = RecordReader({client: item}, (client,)).integers(client)
-        if not choices:
-            raise ValueError(f"{item!r} has no sequence")
-        last.append((output_tokens, choices))
-    return last

@@ -491,14 +491,6 @@ def test_draining_replica_gets_no_backfilled_inference() -> None:
     assert [] == _submit_application(driver, "short", 2, 2)
 
 
-@pytest.mark.parametrize(("cap", "expected"), [(1.0, ["short"]), (0.5, [])])
-def test_share_cap_applies_to_overtaking_inferences(cap: float, expected: list[str]) -> None:
-    """An application that holds 80 of 100 tokens may not take more while `first` waits."""
-    driver = _driver_with_a_blocked_inference("unlimited", kv_share_cap=cap)
-
-    assert expected == granted(driver.submit("short", "held", prompt=2, output=2))
-
-
 def test_tenant_with_skipped_work_has_not_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """One application of the tenant is granted completely; its other one still waits."""
     driver = CoreDriver(
@@ -515,76 +507,3 @@ def test_tenant_with_skipped_work_has_not_left(monkeypatch: pytest.MonkeyPatch) 
     assert [] == left
     assert ["first"] == granted(driver.handle(ev.InferenceCancelled("held")))
     assert ["tenant"] == left
-
-
-def _core_with_share_cap(cap: float = 0.5) -> CoreDriver:
-    """Return an FCFS core with a replica of 100 KV tokens that has pulled."""
-    driver = CoreDriver(SchedulerCore("fcfs", {"kv_share_cap": cap}))
-    driver.pull(kv=100)
-    for name in ("a", "b"):
-        driver.open(name)
-    return driver
-
-
-def _submit_named(driver: CoreDriver, name: str, prompt: int, output: int = 10) -> list[str]:
-    """Submit an inference of the application that has the first letter of its name."""
-    return granted(driver.submit(name, name[0], prompt=prompt, output=output))
-
-
-def test_single_application_may_hold_all_memory() -> None:
-    """The cap keeps room for other applications, and there are none."""
-    driver = _core_with_share_cap()
-
-    assert [["a1"], ["a2"], ["a3"]] == [_submit_named(driver, f"a{n}", 20) for n in (1, 2, 3)]
-
-
-@pytest.mark.parametrize(
-    ("cap", "sizes", "expected"),
-    [
-        # the peaks of 90 and 45 tokens exceed 100 in sum, but are not at the same time
-        (1.0, [("a1", 30, 60), ("a2", 40, 5), ("b1", 90, 10)], ["a1", "a2"]),
-        (0.5, [("a1", 20, 10), ("a2", 20, 10), ("b1", 10, 10)], ["a1", "b1", "a2"]),
-        (
-            0.5,
-            [("a1", 20, 10), ("a2", 10, 10), ("b1", 10, 10), ("b2", 60, 10)],
-            ["a1", "a2", "b1"],
-        ),
-        (0.5, [("a1", 20, 10), ("a2", 11, 10), ("b1", 10, 10), ("b2", 60, 10)], ["a1", "b1"]),
-        # otherwise an inference above the share cap would never run beside waiting ones
-        (0.5, [("a1", 70, 10), ("b1", 60, 10)], ["a1"]),
-        # overtaking the share cap does not help against a full memory
-        (0.8, [("a1", 40, 10), ("a2", 60, 10), ("b1", 5, 10)], ["a1"]),
-    ],
-    ids=["no cap", "others pass", "filled", "not exceeded", "one may always start", "room"],
-)
-def test_application_gets_at_most_its_share_cap_while_others_wait(
-    cap: float, sizes: list[tuple[str, int, int]], expected: list[str]
-) -> None:
-    """The cap keeps room for other applications while they wait."""
-    driver = _core_with_share_cap(cap)
-    driver.handle(ev.PullAnswered("r0"))
-    for name, prompt, output in sizes:
-        _submit_named(driver, name, prompt, output)
-
-    assert expected == granted(driver.pull(kv=100))
-
-
-def test_share_cap_applies_to_each_replica() -> None:
-    """An application that holds its share of one replica may still start on another."""
-    driver = _core_with_share_cap()
-    driver.handle(ev.PullAnswered("r0"))
-    for name, prompt in (("a1", 40), ("a2", 40), ("b1", 80)):
-        _submit_named(driver, name, prompt)
-
-    assert ["a1"] == granted(driver.pull("r0", kv=100))
-    assert ["a2"] == granted(driver.pull("r1", kv=100))
-
-
-def test_capped_applications_keep_their_order() -> None:
-    driver = _core_with_share_cap()
-    driver.handle(ev.PullAnswered("r0"))
-    for name, prompt in (("a1", 30), ("b1", 30), ("b2", 5), ("a2", 5)):
-        _submit_named(driver, name, prompt)
-
-    assert ["a1", "b1"] == granted(driver.pull(kv=100))
-    assert ["a2", "b2"] == granted(driver.handle(ev.InferenceCancelled("a1")))

@@ -31,7 +31,6 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     autoscaling.AUTOSCALING,
     sessions.SESSIONS,
     variants.CLOCK,
-    variants.SHARE_CAP,
     variants.BACKFILL,
     variants.ADMISSION,
     variants.OFFERED_LOAD,

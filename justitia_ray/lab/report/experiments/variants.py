@@ -75,13 +75,6 @@ CLOCK = _compare_variants(
     {"nominal clock": (("clock", "nominal"),)},
 )
 
-SHARE_CAP = _compare_variants(
-    "share-cap",
-    "A cap on one application’s share of the KV memory",
-    "While others wait, one application may hold at most this share of a replica’s memory.",
-    {f"cap {cap}": (("kv_share_cap", cap),) for cap in (0.5, 0.65, 0.8)},
-)
-
 BACKFILL = _compare_variants(
     "backfill",
     "Backfill",

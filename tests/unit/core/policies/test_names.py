@@ -42,6 +42,11 @@ from tests.core_driver import CoreDriver
             "guard_iterations: 0 added",
         ),
         (
+            {"kv_share_cap": 0.5, "backfill": 8},
+            ("justitia", {"backfill": 8}),
+            "policy_options: leave out kv_share_cap: this release has no such option",
+        ),
+        (
             {"order": "sgps", "guard_iterations": 300},
             ("justitia-guarded", {"order": "sgps", "guard_iterations": 300}),
             "policy: order and guard_iterations moved: use policy: justitia-guarded",
