@@ -1,1 +1,1 @@
-"""The Ingress deployment: HTTP, the queue's client, calls to leased replicas."""
+"""Ingress deployment: the HTTP API, the client of the queue, and calls to leased replicas."""

@@ -1,4 +1,4 @@
-"""Access control of an ingress: keys and token issuers of the settings, refreshed regularly."""
+"""Access control of an ingress: API keys and token issuers, refreshed regularly."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ class RedisKeys:
         """Return the API keys as last read from Redis.
 
         Raises:
-            AdmissionError: If they were never read, so that a key cannot be checked.
+            AdmissionError: If the keys were never read, so that no key can be checked.
         """
         if self._table is None:
             raise AdmissionError("the API keys cannot be read from Redis now")

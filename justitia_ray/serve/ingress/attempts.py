@@ -57,7 +57,7 @@ def served_by(head: Mapping[str, str], grant: Grant, inference: PendingInference
 
     Args:
         head: Headers of the engine's answer.
-        grant: Lease under which the answer was generated; the first one, if a stream was cut.
+        grant: Lease under which the answer was generated; the first lease, if a stream was cut.
         inference: The inference; a caller that named no application learns its id here.
     """
     application, position = inference.application, inference.position
@@ -72,13 +72,13 @@ def served_by(head: Mapping[str, str], grant: Grant, inference: PendingInference
 
 
 class Attempts:
-    """Runs inferences of one model, each under new leases until its number of attempts is used up.
+    """Runs inferences of one model, each under up to a maximum number of leases.
 
     Args:
         submitter: Submits the inferences.
         queue: Receives the leases.
         calls: Calls to the leased replicas.
-        section: Number of leases under which one inference is tried.
+        section: Settings: the number of leases under which one inference is tried.
         metrics: Counts failed calls; None: they are not counted.
         tracer: Traces calls; None: calls are not traced.
     """
@@ -149,8 +149,8 @@ class Attempts:
         """Run an inference: yield (status, headers), then the body's bytes as they arrive.
 
         If the generator is closed early, the inference is cancelled. A stream that is cut continues
-        at the cut under the next lease; an empty chunk means that it waits for that lease. If the
-        body does not request a stream, the answer is yielded whole.
+        at the cut under the next lease; an empty chunk means that the stream waits for that lease.
+        If the body does not request a stream, the answer is yielded whole.
 
         Args:
             path: Path of the endpoint.
@@ -203,7 +203,7 @@ class Attempts:
                 except CannotContinue:
                     raise
                 except LEASE_UNUSABLE as error:
-                    delivered.resume()  # `resume` raises an error if the stream cannot continue
+                    delivered.resume()  # raises an error if the stream cannot continue
                     if trace is not None:
                         trace.note_lost(error)
                     await self._nack_lease(inference, grant, error)
@@ -227,7 +227,7 @@ class Attempts:
             raise (error if delivered.status is None else _error_to_report(error)) from None
 
     def _replace_attempt(self, grant: Grant, delivered: Delivered | None, newer: Grant) -> None:
-        """Abort an attempt whose inference was granted another lease, or it would run twice.
+        """Abort an attempt whose inference has a new lease, so that it does not run twice.
 
         A stream that no other engine can continue is left running.
         """
@@ -238,7 +238,7 @@ class Attempts:
     async def _nack_lease(
         self, inference: PendingInference, grant: Grant, error: Exception
     ) -> None:
-        """Return a lease that cannot be used to its end; its inference waits for another."""
+        """Return an unusable lease to the scheduler; its inference waits for another lease."""
         inference.on_grant = None
         log_event(
             logger,
@@ -256,7 +256,7 @@ class Attempts:
 
 
 _SELF_EXPLAINED = (EngineFailed, StreamUnfinished, KillsEngines)
-"""Engine errors whose own message explains to the caller why the stream ended."""
+"""Engine errors whose own message tells the caller why the stream ended."""
 
 
 def _call_facts(path: str, context: RequestContext) -> CallFacts:
@@ -271,7 +271,7 @@ def _replica_headers(trace: CallTrace | None, inference: PendingInference) -> di
 
 
 def _error_to_report(error: JustitiaError) -> JustitiaError:
-    """Return the error for the caller of a stream that was cut and cannot continue."""
+    """Return the error for the caller whose stream was cut and cannot continue."""
     if isinstance(error, EngineError) and not isinstance(error, _SELF_EXPLAINED):
         return EngineError(
             "the replica was lost in the middle of this stream, which cannot be continued: "

@@ -19,7 +19,7 @@ def audit_act(
         act: Name of the action, e.g. `predictor.rollback`.
         before: State before the action, as JSON.
         after: State after the action, as JSON.
-        **what: Objects of the action.
+        **what: Further fields: the objects of the action.
     """
     who = {"credential": identity.credential, "user": identity.user, "tenant": identity.tenant}
     log_event(logger, logging.INFO, f"audit.{act}", who=who, **what, before=before, after=after)

@@ -1,8 +1,8 @@
 """Memory bound of large request bodies, from their first byte to the count of their tokens.
 
-A body that is parsed and rendered takes up to ten times its bytes. Few are therefore parsed at
-once, in fair turns between tenants, and the others wait as bytes. Those are bounded as well, and
-count while they arrive and are decoded: a body may never end.
+A body that is parsed and rendered takes up to ten times its bytes. So few bodies are parsed at
+once, in fair turns between tenants; the others wait as bytes. The waiting bytes are bounded as
+well, and count from their arrival on, because a body may never end.
 """
 
 import asyncio
@@ -19,28 +19,28 @@ from justitia_ray.serve.ingress.turns import Place, Turns
 T = TypeVar("T")
 
 _SMALL_BYTES = 64 * 2**10
-"""Maximum size of bodies that count against no limit: they are read in less than a millisecond."""
+"""Maximum size of bodies that are not limited, because they are read in less than a millisecond."""
 _READ_ON_LOOP_BYTES = 256 * 2**10
 """Maximum size of bodies that are parsed on the event loop, within some milliseconds."""
 _RETURNED_BYTES = 256 * 2**10
 """Minimum size of memory blocks that return to the operating system when they are freed."""
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-"""Numbers of options of glibc's function `mallopt`."""
+"""Numbers of two options of glibc's function `mallopt`."""
 _READ_BYTES = 24 * 2**20
 """Maximum bytes of bodies that are parsed and counted at once; a larger body is parsed alone."""
 _FREE_FACTOR = 4
-"""Maximum bytes of one tenant's bodies, as a multiple of the free room for bodies."""
+"""Maximum bytes of one tenant's bodies, as a multiple of the memory that is free for bodies."""
 
 _Waiting = tuple[int, asyncio.Future[None]]
-"""Number of bytes of a body, and the future that grants the body its turn."""
+"""Number of bytes of a body, and the future that is done when the body's turn begins."""
 
 
 def give_memory_back() -> None:
     """Make this process return the memory of each large body to the system when it is freed.
 
-    glibc raises its threshold for this with every large block that is freed, up to 32 MiB; later
-    bodies then come from a heap that they leave fragmented. Other allocators have no such option,
-    and need none.
+    When glibc frees a large block, it raises the size from which blocks are returned, up to 32 MiB;
+    later bodies are then taken from a heap, which they leave fragmented. Other allocators have no
+    such option, and need none.
     """
     options = getattr(ctypes.CDLL(None), "mallopt", None)
     if options is not None:
@@ -49,7 +49,7 @@ def give_memory_back() -> None:
 
 
 class BodyRoom:
-    """Limits the memory of large request bodies that an ingress process has not finished parsing.
+    """Limits the memory of the large request bodies that an ingress process receives and parses.
 
     Args:
         max_bytes: Maximum bytes of bodies that arrive, wait or are parsed.
@@ -60,14 +60,14 @@ class BodyRoom:
         self._max_bytes = max_bytes
         self._read_bytes = read_bytes
         self._held: Counter[str] = Counter()
-        """Number of bytes of each tenant's bodies."""
+        """Number of bytes of bodies by tenant."""
         self._held_bytes = 0
         self._reading_bytes = 0
         self._turns: Turns[_Waiting] = Turns()
 
     @contextmanager
     def hold(self, tenant: str) -> Iterator["HeldBody"]:
-        """Count a tenant's body against the room while the `with` block runs."""
+        """Count a tenant's body towards the limit while the `with` block runs."""
         held = HeldBody(self, tenant)
         try:
             yield held
@@ -78,7 +78,7 @@ class BodyRoom:
         """Update the size of a body that has grown or shrunk.
 
         Raises:
-            QueueFull: If it has grown, and there is no room for it.
+            QueueFull: If the body has grown beyond the limit.
         """
         grown_bytes = after_bytes - before_bytes
         if grown_bytes > 0:
@@ -100,14 +100,14 @@ class BodyRoom:
             )
 
     def line_up(self, tenant: str, size_bytes: int) -> Place[_Waiting]:
-        """Queue a body for its turn of parsing; the returned place contains the turn's future."""
+        """Queue a body to be parsed; the result contains the future of the body's turn."""
         granted = asyncio.get_running_loop().create_future()
         place = self._turns.join(tenant, (size_bytes, granted))
         self._grant_turns()
         return place
 
     def end_turn(self, place: Place[_Waiting]) -> None:
-        """End a body's turn, or its wait for a turn."""
+        """End a body's turn of parsing, or its wait for a turn."""
         assert place.item is not None
         size_bytes, granted = place.item
         if granted.done() and not granted.cancelled():
@@ -129,7 +129,7 @@ class BodyRoom:
 
 
 class HeldBody:
-    """Request body that counts against the room while it arrives, waits and is parsed."""
+    """Request body that counts towards the memory limit while it arrives, waits and is parsed."""
 
     __slots__ = ("_held_bytes", "_reading", "_room", "_tenant")
 
@@ -144,7 +144,7 @@ class HeldBody:
         """Update the number of bytes that the body takes.
 
         Raises:
-            QueueFull: If it has grown, and there is no room for it.
+            QueueFull: If the body has grown beyond the limit.
         """
         if size_bytes <= _SMALL_BYTES:
             size_bytes = 0
@@ -156,7 +156,7 @@ class HeldBody:
     async def turn(self) -> AsyncIterator[None]:
         """Wait for the tenant's turn to parse a complete body, and hold the turn.
 
-        The turn ends with the block, but not before a thread that still reads the body.
+        The turn ends with the block, or later if a thread still reads the body.
         """
         if not self._held_bytes:
             yield
@@ -174,7 +174,7 @@ class HeldBody:
         """Call a function on the body and return its result; long bodies are read in a thread.
 
         A thread cannot be stopped. If the caller is cancelled, the thread continues, and the body
-        keeps its turn and its room until it ends.
+        keeps its turn and its memory until the thread ends.
         """
         if self._held_bytes <= _READ_ON_LOOP_BYTES:
             return read(*arguments)

@@ -1,7 +1,7 @@
-"""Fan-out of the console's frames: each scheduler is asked once a second for all viewers.
+"""Fan-out of console frames: one request a second to each scheduler serves all viewers.
 
 Viewers of one tenant share the frames of that tenant, operators those of all. A viewer that reads
-slowly misses frames, and gets a whole one when it reads again.
+slowly misses frames, and gets a whole frame when it reads again.
 """
 
 import asyncio
@@ -23,12 +23,12 @@ logger = logging.getLogger("ray.serve")
 MOST_VIEWERS = 32
 """Maximum number of console viewers at one ingress process."""
 MOST_VIEWERS_OF_TENANTS = 16
-"""Maximum number of console viewers that are not operators, so that operators always find a place.
+"""Maximum number of console viewers that are not operators, so that operators can always connect.
 """
 MOST_VIEWERS_OF_ONE = 4
 """Maximum number of console viewers of one tenant."""
 RETRY_S: Seconds = 15.0
-"""Retry-After of a refused console viewer (seconds); streams last four times as long."""
+"""Retry-After of a refused console viewer (seconds); a console stream lasts four times as long."""
 ANSWER_S: Seconds = 4.0
 """Longest wait for the scheduler's frame or the predictor's overview (seconds)."""
 PREDICTOR_EVERY_S: Seconds = 10.0
@@ -63,14 +63,14 @@ class Viewer:
     """An open console stream, with the lines that are still to be sent.
 
     Args:
-        tenant: Tenant whose applications it shows; None: all.
-        models: Names of the models that it shows.
+        tenant: Tenant whose applications the viewer shows; None: all.
+        models: Names of the models that the viewer shows.
     """
 
     def __init__(self, tenant: ClientId | None, models: Sequence[str]) -> None:
         self.tenant = tenant
         self.behind = set(models)
-        """Models of which the viewer needs a whole frame."""
+        """Models for which the viewer needs a whole frame, because it has missed changes."""
         self._models = frozenset(models)
         self._lines: deque[bytes] = deque()
         self._news = asyncio.Event()
@@ -80,7 +80,7 @@ class Viewer:
         return model in self._models
 
     def offer(self, line: bytes) -> None:
-        """Queue a line; beyond the maximum drop all lines, and start again with whole frames."""
+        """Queue a line; if too many wait, drop all and start again with whole frames."""
         if len(self._lines) >= MOST_LINES:
             self._lines.clear()
             self.behind |= self._models
@@ -98,19 +98,19 @@ class Viewer:
 
 @dataclass(eq=False)
 class _Audience:
-    """Console viewers of one model that see the same frames, because they have the same tenant."""
+    """Console viewers of one model that have the same tenant, and so the same frames."""
 
     viewers: list[Viewer] = field(default_factory=list)
     has: tuple[Epoch, int] | None = None
-    """Epoch and number of the last frame that all viewers have, except those that need a whole
-    frame.
+    """Epoch and number of the last frame that all these viewers have, except viewers that need a
+    whole frame.
     """
     task: asyncio.Task[None] | None = None
     joined: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class ModelFeed:
-    """Sends the console frames of one model to its viewers; without a viewer it requests nothing.
+    """Sends the console frames of one model to its viewers; requests nothing without viewers.
 
     Args:
         model: Name of the model.
@@ -125,7 +125,7 @@ class ModelFeed:
         self._audiences: dict[ClientId | None, _Audience] = {}
         self._asked_predictor_at: Seconds | None = None
         self._predictor: bytes | None = None
-        """Last line of the stream about the predictor."""
+        """Last sent line with the predictor's overview."""
         self._predicting: asyncio.Task[None] | None = None
         self._failures = 0
 
@@ -207,7 +207,7 @@ class ModelFeed:
             viewer.offer(line)
 
     def _log_failure(self) -> None:
-        """Log the present exception, but only the 1st, 2nd, 4th, 8th occurrence and so on."""
+        """Log the exception being handled, but only the 1st, 2nd, 4th, 8th occurrence and so on."""
         self._failures += 1
         if is_logged(self._failures):
             logger.exception("console.failed")
@@ -252,11 +252,11 @@ class ConsoleHub:
         """Return a new viewer, which the caller must return with `leave`.
 
         Args:
-            tenant: Tenant whose applications it shows; None: all.
-            models: Names of the models that it shows.
+            tenant: Tenant whose applications the viewer shows; None: all.
+            models: Names of the models that the viewer shows.
 
         Raises:
-            TooManyViewers: If as many watch as allowed, in all or of the tenant.
+            TooManyViewers: If the maximum number of viewers, in all or of the tenant, is reached.
         """
         of_tenants = [one.tenant for one in self._viewers if one.tenant is not None]
         limits = [(len(self._viewers), MOST_VIEWERS, "of this process")]
@@ -287,5 +287,5 @@ class ConsoleHub:
 
 
 def last_line_of_stream(reason: str, code: str, retry_after_s: Seconds | None) -> bytes:
-    """Return the last line of a console stream that the service ends."""
+    """Return the line that ends a console stream when the service ends it."""
     return line_of(Bye(reason=reason, code=code, retry_after_s=retry_after_s))

@@ -73,7 +73,7 @@ class ModelQueue:
         make_client: Creates the queue client; tests pass their own.
         replica_id: Serve's replica id of this ingress, for its metrics.
         backend: Exports the metrics; None: they are not exported.
-        tell_new_scheduler: Sends a new scheduler the names that this ingress gave.
+        tell_new_scheduler: Sends a new scheduler the names that this ingress gave to applications.
         export_span: Receives the spans of traces; None: calls are not traced.
     """
 
@@ -188,7 +188,7 @@ class ModelQueue:
             self._tracer.end_application(ended)
 
     async def _prepare_scheduler(self) -> None:
-        """Send a new scheduler the settings, recent ends and recent names from this ingress."""
+        """Send a new scheduler the settings, and the recent ends and names known here."""
         await self._configure_scheduler()
         await self.scheduler_calls.tell_ended()
         if self._tell_new_scheduler is not None:

@@ -1,4 +1,4 @@
-"""The door of the HTTP application decides which caller may use which path, before a body is read.
+"""Check which caller may use which path of the HTTP API, before the body is read.
 
 Calls over a Serve handle come from inside the cluster. They are trusted, and name their tenant.
 """
@@ -25,7 +25,7 @@ _PUBLIC = frozenset({"/healthz", "/readyz", "/openapi.json", "/console"})
 _PAGE = "/console/"
 """Prefix of the paths of the console's static files, which contain no data."""
 _SCOPES: dict[str, Scope] = {
-    # path: scope; an entry that ends in / covers all paths below it
+    # Required scope by path; an entry that ends in / covers all paths below it.
     **dict.fromkeys((*INFERENCE_PATHS, *UNSCHEDULED_PATHS), Scope.INFER),
     "/v1/models": Scope.INFER,
     "/v1/models/": Scope.INFER,
@@ -40,7 +40,7 @@ _SCOPES: dict[str, Scope] = {
     "/v1/predictor": Scope.OPERATE,
     "/v1/predictor/": Scope.OPERATE,
 }
-"""Required scope of every route that is not public."""
+"""Required scope by path, for every route that is not public."""
 
 
 def is_public(path: str) -> bool:
@@ -57,11 +57,11 @@ def scope_of(path: str) -> Scope | None:
 
 
 class Door:
-    """Authenticates callers, and checks the scopes of their keys.
+    """Authenticates the callers of the HTTP API, and checks the scopes of their keys.
 
     Args:
         gate: Identifies callers; None admits every caller, for any tenant.
-        default_tenant: Tenant of trusted calls that name none; None: they must name one.
+        default_tenant: Tenant of trusted calls that name none; None: they must name a tenant.
     """
 
     def __init__(self, gate: Gate | None, default_tenant: str | None) -> None:
@@ -78,7 +78,7 @@ class Door:
         Raises:
             RequestError: If an identifying header appears twice.
             Unauthenticated: If the caller does not prove its identity.
-            Forbidden: If its credential lacks the path's scope, or names no tenant.
+            Forbidden: If the caller's credential lacks the path's scope, or names no tenant.
             AdmissionError: If the caller cannot be identified now.
         """
         headers = scope["headers"]

@@ -26,11 +26,12 @@ logger = logging.getLogger("ray.serve")
 
 _MAX_WEIGHT = 4_000_000
 """Maximum numbers and characters of cached inputs, some tens of MB. Beyond it the oldest inputs are
-dropped; only the costs of their applications are then learned.
+dropped, and the predictor learns their applications' costs without features.
 """
 _WEIGHT_OF_ONE = 64
 _LONG_CHARS = 2_000
-"""Maximum characters of texts that are processed on the event loop: 2,000 take 0.25 ms."""
+"""Maximum characters of texts that are processed on the event loop: 2,000 characters take 0.25 ms.
+"""
 _MAX_OBSERVATIONS = 10_000
 """Maximum number of finished applications kept while the predictor cannot be reached."""
 _REFRESH_S: Seconds = 10.0
@@ -96,13 +97,13 @@ class FeatureCache:
 class Estimates:
     """Predicted costs of applications, and reports of finished applications to the predictor.
 
-    The predictor is called for applications that name their class, with the features of their
-    input: the text stays here. Other applications, and these if the predictor does not answer in
-    time, are estimated from a copy of its tables.
+    For an application that names its class, the predictor is called with the features of the input;
+    the text stays here. If the class is missing, or the predictor does not answer in time, the
+    estimate is read from a copy of the predictor's tables.
 
     Attributes:
         classes: Copy of the predictor's class statistics.
-        stages: Copy of its table of stages, the expected inferences by class.
+        stages: Copy of the predictor's table of stages: the expected inferences by class.
         inputs: Summaries of the inputs of open applications.
 
     Args:
@@ -147,7 +148,7 @@ class Estimates:
         max_tokens: Tokens | None,
         summary: InputSummary,
     ) -> Estimate:
-        """Return the predictor's estimate, or the copied table's mean if the predictor is too late.
+        """Return the predictor's estimate, or the mean from the copied tables if it is too late.
 
         Raises:
             RequestError: If the class name is malformed.

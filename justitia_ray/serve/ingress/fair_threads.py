@@ -1,4 +1,4 @@
-"""Work in a few threads, step by step, in fair turns between tenants."""
+"""Threads that do the work of tenants step by step, in fair turns between tenants."""
 
 import asyncio
 import time
@@ -27,7 +27,7 @@ class _SteppedWork:
         self.done = done
 
     def do_steps(self, turn_s: Seconds) -> tuple[Seconds, bool, Any]:
-        """Run steps of work for one turn; return the duration, whether all are done, the result."""
+        """Run steps for one turn; return the time taken, whether all are done, and the result."""
         began_at = time.perf_counter()
         took_s = 0.0
         is_last, result = False, None
@@ -43,8 +43,8 @@ class _SteppedWork:
 class FairThreads:
     """Threads that run the work of tenants in steps and turns; used from one event loop.
 
-    The next turn is that of the tenant with the least time so far, so that one tenant's megabytes
-    delay another tenant by one step. Work is dropped when its caller is cancelled.
+    The tenant with the least time so far has the next turn, so that a long work of one tenant
+    delays another tenant by one turn. Work is dropped when its caller is cancelled.
     """
 
     def __init__(self, threads: int = _THREADS, turn_s: Seconds = _TURN_S) -> None:

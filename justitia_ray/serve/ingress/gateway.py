@@ -1,4 +1,4 @@
-"""Requests for one model: what it serves, their bodies, and calls that need no lease."""
+"""Requests for one model: checks of paths and bodies, and calls that need no lease."""
 
 import logging
 from asyncio import get_running_loop, sleep
@@ -30,8 +30,8 @@ logger = logging.getLogger("ray.serve")
 
 _ASK_AGAIN_S: Seconds = 0.5
 _ASK_AGAIN_MOST_S: Seconds = 10.0
-"""First and longest pause between two requests to replicas for the engines' context length
-(seconds).
+"""Longest pause between two requests to replicas for the engines' context length (seconds); the
+first pause is `_ASK_AGAIN_S`.
 """
 _ASK_FOR_CACHE_S: Seconds = 60.0
 """Pause between two requests to replicas while their engines have no prefix cache (seconds): an
@@ -54,7 +54,7 @@ class Gateway:
         counter: Counts the model's prompt tokens.
         specs: Specifications of applications that were opened at another model.
         metrics: Counts estimates and dropped calls; None: they are not counted.
-        outlooks: Returns the outlooks of waiting streams; None: they have no outlook.
+        outlooks: Returns the outlooks of waiting streams; None: their comments carry no outlook.
         tracer: Traces calls; None: calls are not traced.
     """
 
@@ -82,17 +82,17 @@ class Gateway:
             self._mapping = RequestMapping(model.names, model.aliases, model.reasoning_efforts)
         self._schemas = installed_schemas() if config.engine.kind == "vllm" else None
         self._paths: frozenset[str] | None = None
-        """Paths that the model's engines serve, constant in this process; None until a replica has
-        reported them.
+        """Paths that the model's engines serve, they never change in this process; None until a
+        replica has reported them.
         """
         self.max_model_len = config.engine.declared_context
-        """Context length of the model (tokens), as configured until a replica reports its own;
+        """Context length of the model (tokens): the configured one until a replica reports its own;
         None: unknown.
         """
         self._counter = counter
         self.submitter = Submitter(queue, estimates, counter, self.max_model_len, specs, metrics)
         self.attempts = Attempts(self.submitter, queue, calls, config.ingress, metrics, tracer)
-        """Runs the inferences of requests that were checked."""
+        """Runs the inferences whose requests were checked."""
 
     def note_failed_stream(self, status: int) -> None:
         """Count a stream that failed after its head was sent.
@@ -114,7 +114,7 @@ class Gateway:
     def parse(self, path: str, body: bytes, fields: dict[str, Any] | None = None) -> InferenceBody:
         """Parse the body of a request for this model; see `protocol.endpoints.parse_body`.
 
-        A body that the engine's own request models forbid is refused, too.
+        A body that vLLM's own request models forbid is refused, too.
         """
         if self._mapping is not None:
             fields = read_object(body) if fields is None else fields
@@ -139,7 +139,7 @@ class Gateway:
             try:
                 self.max_model_len = self.submitter.max_model_len = await self._calls.context()
                 block_size = await self._calls.cache_block()
-            except Exception:  # no replica answers, or its release is too old
+            except Exception:  # no replica answers, or the replica's release is too old
                 await sleep(pause_s)
                 pause_s = min(2 * pause_s, _ASK_AGAIN_MOST_S)
                 continue

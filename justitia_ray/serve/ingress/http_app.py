@@ -40,7 +40,7 @@ _ANSWER_S: Seconds = 5.0
 
 
 class HttpApp(FastAPI):
-    """FastAPI application whose inference endpoints bypass FastAPI, which costs 0.3 ms a call.
+    """FastAPI application; its inference endpoints bypass FastAPI, which would cost 0.3 ms a call.
 
     The inference endpoints are FastAPI routes as well: FastAPI answers other methods, and Serve
     labels its metrics by route.
@@ -84,7 +84,7 @@ class HttpApp(FastAPI):
             return
         path = _route_path(scope)
         if scope["method"] == "HEAD" and path in ("", "/"):
-            # Agent harnesses probe with HEAD / whether the service runs.
+            # Agent harnesses send HEAD / to probe whether the service runs.
             await Response()(scope, receive, send)
             return
         try:
@@ -100,12 +100,12 @@ class HttpApp(FastAPI):
         try:
             async with within_time(scope, self._limit_s):
                 await super().__call__(scope, receive, send)
-        except DeadlineMissed as error:  # routes of FastAPI do not stream, so nothing was sent yet
+        except DeadlineMissed as error:  # FastAPI's routes do not stream, so no byte was sent yet
             await error_response(path, error)(scope, receive, send)
 
 
 def _route_path(scope: Message) -> str:
-    """Return the path that routes are matched with; the door must check the same path."""
+    """Return the path by which routes are matched; access control must check the same path."""
     path: str = scope["path"]
     prefix: str = scope.get("root_path", "")
     return path[len(prefix) :] if path == prefix or path.startswith(f"{prefix}/") else path
@@ -115,7 +115,7 @@ def _check_query(query: bytes) -> None:
     """Raise RequestError unless a query is UTF-8; the HTTP server passes on any bytes.
 
     Raises:
-        RequestError: If it is not UTF-8.
+        RequestError: If the query is not UTF-8.
     """
     if not query.isascii():
         try:
@@ -171,7 +171,7 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
 
     @app.get("/readyz")
     async def readyz(model: str | None = None) -> JSONResponse:
-        """Return whether inferences can run; status 503 if a model cannot run them."""
+        """Return whether inferences can run; status 503 if a model cannot run inferences."""
         asked = models.chosen(model)
         reasons = await asyncio.gather(*(_not_ready(m) for m in asked))
         told = [
@@ -184,7 +184,7 @@ def _add_health(app: FastAPI, models: ServedModels) -> None:
 
     @app.get("/v1/status")
     async def status(applications: str = "0", model: str | None = None) -> dict[str, Any]:
-        """Return each scheduler's state, with as many of the first applications as requested."""
+        """Return each scheduler's state with its first applications, as many as requested."""
         most = how_many(applications, "applications")
         if (single := models.single(model)) is not None:
             return await _model_status(single, most)
@@ -251,7 +251,7 @@ async def _not_ready(model: ServedModel) -> str | None:
         return "all replicas are stalled: their engines have work and make no steps"
     scaling = model.config.autoscaling
     if states or (scaling is not None and scaling.min_replicas == 0):
-        return None  # scaled to zero: only a call that is let in starts a replica
+        return None  # scaled to zero replicas: ready, as only an admitted call starts a replica
     return "no replica pulls"
 
 

@@ -1,8 +1,8 @@
-"""`/v1/applications`: open, look up, close and cancel an application.
+"""Routes below `/v1/applications`: open, look up, close and cancel an application.
 
 An application has a part in the queue of each model that it uses, since it was opened for that
-model or since its first inference there. With one model it is opened for that one. Calls act on all
-parts unless the query names a `model`.
+model or since its first inference there. With one served model it is opened for that model. Calls
+act on all parts unless the query names a `model`.
 """
 
 import asyncio
@@ -98,9 +98,9 @@ def add_applications(
 
     @app.get("/v1/applications")
     async def applications(request: Request, most: str = "20", model: str | None = None) -> Json:
-        """Return the first live applications in order: the caller's, or for an operator all.
+        """Return the caller's first live applications in order; an operator's call covers all.
 
-        The others are only counted.
+        Applications beyond the requested number, or of other tenants, are only counted.
         """
         context = context_of(request.scope)
         is_all = context.operates and context.named_tenant is None
@@ -115,8 +115,9 @@ def add_applications(
         """Return an application's state, predicted and received KV token-time, tag, counts and lag.
 
         `recognized_by` names the rule that recognized the application, if known. `outlook` contains
-        why it waits, which applications are ahead, and when it is expected to start and to end. An
-        application that quotas hold back, or have just refused, has the state `held` or `refused`.
+        why the application waits, which applications are ahead, and when it is expected to start
+        and to end. An application that quotas hold back, or have just refused, has the state `held`
+        or `refused`.
         """
         key = context_of(request.scope).key_of(application_id)
         asked = models.chosen(model)
@@ -156,7 +157,7 @@ def add_applications(
         model: str | None,
         verb: Callable[[ServedModel], Awaitable[bool]],
     ) -> None:
-        """Apply `verb` to an application at one model, or at all models and drop its spec."""
+        """Apply `verb` to an application at one model, or at all models and then drop its spec."""
         known = await _gather_all([verb(m) for m in models.chosen(model)])
         if model is None:
             known.append(specs.drop_spec(key))
@@ -165,7 +166,7 @@ def add_applications(
 
 
 def _spec_of(context: RequestContext, body: ApplicationBody) -> ApplicationSpec:
-    """Return the spec of the application that a caller asks to open.
+    """Return the spec of the application that a caller wants to open.
 
     Raises:
         Forbidden: If the caller may not use that tenant or weight.

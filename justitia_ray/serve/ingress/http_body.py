@@ -21,7 +21,7 @@ _Body = TypeVar("_Body", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True)
 class BodyReader:
-    """Reads request bodies up to a maximum length, whatever their content type."""
+    """Reads request bodies up to a maximum length, of any content type."""
 
     max_bytes: int
     """Maximum length of a body after decoding (bytes)."""
@@ -40,9 +40,9 @@ class BodyReader:
             encodings: Values of the request's `content-encoding`.
 
         Raises:
-            BodyTooLarge: If the body is too long, as sent or decoded; before any of it is read, if
-                its length is declared.
-            QueueFull: If there is no room for the part that has arrived.
+            BodyTooLarge: If the body is too long, as sent or decoded; this is raised before reading
+                if the declared length is too long.
+            QueueFull: If the part that has arrived exceeds the memory limit.
             UnsupportedEncoding: If a content coding is not supported.
             RequestError: If the connection ends before the body does, or the body does not match
                 its `content-encoding`.
@@ -93,8 +93,8 @@ class BodyReader:
         Args:
             data: The piece.
             decoders: Decoders still to apply, the last coding first.
-            made: Bytes that each decoder of the body has yielded; the last entries belong to
-                `decoders`.
+            made: Number of bytes that each decoder of the body has yielded; the last entries belong
+                to `decoders`.
         """
         if not decoders:
             yield data
@@ -141,7 +141,7 @@ def _kept_bytes(decoders: Sequence[Decoder], made: Sequence[int]) -> int:
 
 
 async def _received_pieces(receive: Receive) -> AsyncIterator[tuple[bytes, bool]]:
-    """Yield the pieces of a body as they arrive, and with each whether it is the last."""
+    """Yield the pieces of a body as they arrive, each with whether it is the last piece."""
     more = True
     while more:
         message = await receive()

@@ -26,8 +26,8 @@ from justitia_ray.units import ClientId, Seconds
 
 SNAPSHOTS = "/v1/console/snapshots"
 LIFE_S: Seconds = 60.0
-"""Longest time of a console stream (seconds): a revoked key sees nothing later, and an ingress that
-is replaced does not wait longer for viewers.
+"""Longest time of a console stream (seconds): after it a revoked key sees nothing more, and an
+ingress that is replaced waits for no viewer.
 """
 QUIET_S: Seconds = 2.0
 """Longest silence of a console stream, after which an empty line is sent (seconds)."""
@@ -90,7 +90,7 @@ def viewed_tenant(context: RequestContext) -> ClientId | None:
 
     Raises:
         Forbidden: If the credential does not cover the named tenant.
-        RequestError: If the call must name a tenant, and does not, or the tenant is malformed.
+        RequestError: If the call must name a tenant and does not, or names a malformed one.
     """
     if not context.operates:
         return context.tenant
@@ -148,7 +148,7 @@ class SnapshotStream:
 
 
 async def _send_lines(viewer: Viewer, send: Send, hello: bytes, lasts_s: Seconds) -> None:
-    """Send a viewer's lines until the longest time of a stream is over."""
+    """Send a viewer's lines until the stream has lasted `LIFE_S`."""
     time = asyncio.get_running_loop().time
     until = time() + lasts_s
     await send({"type": "http.response.start", "status": 200, "headers": [*_STREAM_HEAD]})

@@ -1,7 +1,7 @@
-"""The operator's time limit of an HTTP call, which no header of a caller changes.
+"""The operator's time limit of an HTTP call, which no caller's header can change.
 
-Both of Serve's fronts accept `x-request-timeout-seconds` of any caller in place of Serve's own
-`http_options.request_timeout_s`, 0 for no limit at all, before the ingress receives the call.
+Serve's own proxy and HAProxy let any caller replace Serve's `http_options.request_timeout_s` by the
+header `x-request-timeout-seconds` (0: no limit), before the ingress receives the call.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ without an event, and answers with a text that no client parses.
 
 @asynccontextmanager
 async def within_time(scope: Message, limit_s: Seconds | None) -> AsyncIterator[None]:
-    """Cancel the `with` block when the call has taken as long as the operator allows.
+    """Cancel the `with` block when the call has taken its maximum time.
 
     Args:
         scope: The call's ASGI scope; a call over a Serve handle has no limit.

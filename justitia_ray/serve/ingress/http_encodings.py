@@ -17,8 +17,9 @@ _STEP_BYTES = 2**18
 """Maximum decoded bytes of one step, which takes a millisecond."""
 _MOST_CODINGS = 4
 _MOST_MEMBERS = 1_024
-"""Maximum number of gzip members or zstd frames in a body. An empty member has 20 bytes, decodes to
-nothing, and takes as long to start as decoding 10 kB; bgzip writes a member for each 64 KiB.
+"""Maximum number of gzip members or zstd frames in a body. An empty gzip member has 20 bytes,
+decodes to nothing, and takes as long as decoding 10 kB; the program bgzip writes a member for each
+64 KiB.
 """
 _ZSTD_PIECE_BYTES = 512
 """Number of bytes given to the zstd decoder at once: every 4 bytes may decode to a block of 128
@@ -65,7 +66,7 @@ def decoders_of(values: Sequence[str], most_bytes: int) -> list[Decoder]:
 
 
 class _Zlib:
-    """Decoder of deflate: in zlib's frame, as the standard requires, or raw, as clients send it."""
+    """Decoder of deflate, in the zlib format (the standard's) or raw, as some clients send it."""
 
     _name = "deflate"
     window_bytes = 2**15
@@ -97,7 +98,8 @@ class _Zlib:
         if self._begun:
             raise _trailing_error(self._name)
         self._begun = True
-        # Zlib's frame starts with method 8; no encoder of raw deflate writes this byte.
+        # The zlib format starts with compression method 8; no encoder of raw deflate writes this
+        # byte.
         return zlib.decompressobj(15 if data[0] & 0x8F == 0x08 else -15)
 
 
@@ -123,9 +125,10 @@ class _Zstd:
     """Decoder of Zstandard bodies with one or several frames."""
 
     def __init__(self, most_bytes: int) -> None:
-        import zstandard  # imported only when a caller sends it
+        import zstandard  # imported only for a body with this coding
 
-        # RFC 9659 allows frames of 8 MiB; a body compressed in one call declares its own length.
+        # RFC 9659 allows windows of 8 MiB; a body compressed in one call declares its whole length
+        # as the window.
         self.window_bytes = max(2**23, 1 << (most_bytes - 1).bit_length())
         self._decompressor = zstandard.ZstdDecompressor(max_window_size=self.window_bytes)
         self._error = zstandard.ZstdError
@@ -163,7 +166,7 @@ class _Brotli:
     window_bytes = 2**24
 
     def __init__(self) -> None:
-        import brotli  # imported only when a caller sends it
+        import brotli  # imported only for a body with this coding
 
         self._decoder = brotli.Decompressor()
         self._error = brotli.error

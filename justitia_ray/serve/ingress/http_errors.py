@@ -1,4 +1,4 @@
-"""Error answers of the HTTP surface: the same on FastAPI's routes and on those that bypass it."""
+"""Error answers of the HTTP API: alike on FastAPI's routes and on the routes that bypass it."""
 
 import logging
 import random

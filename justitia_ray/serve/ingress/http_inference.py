@@ -1,7 +1,7 @@
 """Inference endpoints over HTTP as plain ASGI: whole answers and streams.
 
-The table of endpoints is in `protocol.endpoints`; the answers are vLLM's. Only these paths are hot:
-a framework's request and response would add a tenth to the ingress's cost.
+The table of endpoints is in `protocol.endpoints`; the answers are vLLM's. These paths carry nearly
+all calls: a framework's request and response objects would add a tenth to the ingress's cost.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ from justitia_ray.units import Seconds
 
 
 async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine for a caller, and cancel it as soon as the caller disconnects."""
+    """Run a coroutine for a caller, and cancel it if the caller disconnects first."""
     task = asyncio.current_task()
     assert task is not None
     has_left = False
@@ -70,8 +70,8 @@ async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, None]) ->
 
 
 Respond = Callable[[Reply, RequestContext, bytes, HeldBody], Coroutine[Any, Any, None]]
-"""Coroutine function that answers a call, given the reply, the context, the body and its held
-memory.
+"""Coroutine function that answers a call, given the reply, the context, the body and the memory
+that it holds.
 """
 
 
@@ -109,11 +109,11 @@ class Endpoint:
 async def _close_elsewhere(
     models: ServedModels, model: ServedModel, context: RequestContext
 ) -> None:
-    """Close an application at all other models; its last inference closes it at `model`."""
+    """Close an application at all other models; at `model` its last inference closes it."""
     assert context.application_id is not None
     key = application_key(context.tenant, context.application_id)
     others = [other.scheduler.close_application(key) for other in models if other is not model]
-    # A scheduler that does not answer will end the application when it is idle.
+    # A scheduler that does not answer ends the application later, when it is idle.
     await asyncio.gather(*others, return_exceptions=True)
 
 
@@ -169,7 +169,8 @@ def inference_endpoints(
                     reply.on_failure = gateway.note_failed_stream
                 body = await gateway.counted(context, body)
             except RequestError as error:
-                refused = error  # an unserved path is the error that a caller should see first
+                # A path that is not served is the error that a caller should see first
+                refused = error
         held.release()
         await gateway.check_served(reply.path)
         if refused is not None:
@@ -188,7 +189,8 @@ def inference_endpoints(
         application_id = found.context.application_id
         named = None
         if application_id is not None:
-            # A retry that begins a conversation may join an attempt with another application id.
+            # A retry that begins a conversation may have another application id than the attempt
+            # that it joins.
             if key is None or not found.context.begins_conversation:
                 reply.early_head = {APPLICATION_HEADER: application_id}
             named = application_key(found.context.tenant, application_id)

@@ -1,4 +1,4 @@
-"""Query parameters of this service's own paths: the number of applications to list."""
+"""Query parameter of the service's own paths: the number of applications to list."""
 
 from justitia_ray.errors import RequestError, shown_short
 from justitia_ray.protocol.inspection import MAX_LISTED_APPLICATIONS
@@ -12,7 +12,7 @@ def how_many(text: str, name: str) -> int:
         name: Name of the parameter.
 
     Raises:
-        RequestError: If the text is not an integer, or it is too large.
+        RequestError: If the text is not an integer, or the number is too large.
     """
     if text.isdecimal() and len(text) <= 9:
         most = int(text)

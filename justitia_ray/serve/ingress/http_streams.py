@@ -1,4 +1,4 @@
-"""Streamed HTTP answers: keepalives during silence, and errors in the form of their API."""
+"""Streamed HTTP answers: keepalives during silence, and errors in the form of the path's API."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -17,7 +17,7 @@ from justitia_ray.serve.ingress.waiting_streams import KEEPALIVE, PlainWait, Wai
 from justitia_ray.units import Seconds
 
 _STREAM_HEAD = {"cache-control": "no-cache", "x-accel-buffering": "no"}
-"""Response headers of a stream for proxies: nginx would buffer the stream without them."""
+"""Response headers of a stream, for proxies: nginx would buffer the stream without them."""
 _EVENTS = {"content-type": "text/event-stream; charset=utf-8"}
 _SLACK_S: Seconds = 0.001
 """Time by which a timer of keepalives may fire early (seconds)."""
@@ -71,7 +71,7 @@ class SignsOfLife:
         self.note_wait(waits=True)
 
     def note_wait(self, *, waits: bool) -> None:
-        """Note whether the stream waits for a lease; a change starts or ends its `Wait`."""
+        """Note whether the stream waits for a lease; changes mark its periods of waiting."""
         if waits != self._waits:
             self._waits = waits
             (self._wait.begin if waits else self._wait.end)()
@@ -101,7 +101,7 @@ class SignsOfLife:
         self.end()
 
     def end(self) -> None:
-        """Stop the keepalives at once."""
+        """Stop the keepalives at once, even while one is being sent."""
         self.note_wait(waits=False)
         if self._timer is not None:
             self._timer.cancel()
@@ -160,7 +160,9 @@ class Reply:
         self.has_ended = False
         """Whether the end of the answer was sent, after which nothing may follow."""
         self.standings: Callable[[], tuple[LimitStanding, ...]] = tuple
-        """Function that returns the limits of the caller's tenant, set once the tenant is known."""
+        """Function that returns the rate limits of the caller's tenant; set once the tenant is
+        known.
+        """
         self.early_head: Mapping[str, str] = {}
         """Additional response headers of a stream that starts with a keepalive."""
         self.on_failure: Callable[[int], None] = lambda status: None
@@ -255,11 +257,12 @@ async def send_stream(
     Args:
         reply: The answer to the call, with `keep_alive` called.
         items: (status, headers), then the body in chunks; an empty chunk means that the stream
-            waits for a lease again. Closed at the end.
-        wait: Source of the keepalive comments while it waits for a lease; None: a plain comment.
+            waits for a lease again. The iterator is closed at the end.
+        wait: Source of the keepalive comments while the stream waits for a lease; None: a plain
+            comment.
 
     Raises:
-        JustitiaError: If the items raise it; `StreamRefused` for an error status after a keepalive.
+        JustitiaError: If `items` raise it; `StreamRefused` for an error status after a keepalive.
     """
     signs, time = reply.signs, asyncio.get_running_loop().time
     assert signs is not None

@@ -1,7 +1,7 @@
 """`/v1/usage`: each tenant's usage of each model by day, as rows or as CloudEvents.
 
-A day's totals are those of its model's scheduler, which saves them in one step with its
-applications: nothing is counted twice, and its death loses at most its last save interval. Today's
+The totals are those of each model's scheduler, which saves them in one step with its applications.
+So nothing is counted twice, and a scheduler that dies loses at most its last save interval. Today's
 totals still grow, so events are made only of past days, whose totals are final: one for each
 tenant, model and day, with an id that identifies them, so that a receiver can drop duplicates.
 """
@@ -78,8 +78,8 @@ def days_between(since: str | None, until: str | None, today: date) -> list[int]
     """Return the days from `since` to `until`, as days since 1970.
 
     Raises:
-        RequestError: If one is not a date, or they are out of order or too many; names the
-            parameter.
+        RequestError: If a parameter is not a date, or the dates are out of order or too far apart;
+            the error names the parameter.
     """
     last = _parse_day(until, "to", today)
     first = _parse_day(since, "from", last)
@@ -98,13 +98,13 @@ def usage_rows(model: str, told: Json, tenant: str | None) -> Iterator[Json]:
 
     Args:
         model: Name of the model.
-        told: Totals by day and tenant as the scheduler returns them.
+        told: Totals by day and tenant, as the scheduler returns them.
         tenant: The tenant whose subtree is wanted; None: all tenants.
     """
     for day, of_day in told["days"].items():
         for name, totals in of_day.items():
             if tenant is None or is_within(name, tenant):
-                # Older totals have neither.
+                # Totals of earlier releases lack these fields.
                 cached = totals.get("cached_prompt_tokens", 0)
                 prefill = totals.get("prefill_token_time", 0)
                 yield {
@@ -137,7 +137,7 @@ def cloud_events(application: str, rows: Iterable[Json]) -> Iterator[Json]:
 
 
 def _visible_tenant(context: RequestContext, named: str | None) -> str | None:
-    """Return the tenant whose usage a caller may see; None, only for an operator: all tenants.
+    """Return the tenant whose usage a caller may see; None means all tenants, for an operator.
 
     Raises:
         Forbidden: If the named tenant is not the caller's.

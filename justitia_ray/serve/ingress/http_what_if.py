@@ -1,4 +1,4 @@
-"""`POST /v1/console/what-if`: estimates in a process of their own, one at a time."""
+"""`POST /v1/console/what-if`: estimates under other settings, one at a time, in a process."""
 
 import asyncio
 import logging
@@ -41,14 +41,14 @@ _REASON_CHARACTERS = 500
 
 
 class WhatIfBody(BaseModel):
-    """JSON body of `POST /v1/console/what-if`; settings that are missing stay as they were."""
+    """JSON body of `POST /v1/console/what-if`; missing settings stay as they are."""
 
     model_config = ConfigDict(extra="forbid")
 
     model: str | None = None
     """Model whose queue is replayed; may be missing if one model is served."""
     minutes: Annotated[float, Field(ge=0.5, le=15, allow_inf_nan=False)] = 5
-    """Length of the past that is replayed (minutes)."""
+    """Length of the history that is replayed (minutes)."""
     policy: str | None = None
     """Name of a scheduling policy that this package contains."""
     weights: Annotated[dict[str, Weight], Field(max_length=MOST_WEIGHTS)] = {}
@@ -60,7 +60,7 @@ class WhatIfBody(BaseModel):
         """Raise RequestError for an unknown policy or a malformed tenant.
 
         Raises:
-            RequestError: If a policy or a tenant has another form than allowed.
+            RequestError: If the policy is unknown, or a tenant is malformed.
         """
         if self.policy is not None and self.policy not in POLICIES:
             raise RequestError(
@@ -72,7 +72,7 @@ class WhatIfBody(BaseModel):
 
 
 def _import_path() -> list[str]:
-    """Return the import path with this package, which Ray may have set in this process only."""
+    """Return the import path with this package, which Ray may have added in this process only."""
     own = str(Path(__file__).parents[3])
     return [own, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 
@@ -81,7 +81,8 @@ class Estimator:
     """Runs one what-if estimate at a time, in a separate process.
 
     Args:
-        command: The process: a question on standard input, an answer on standard output.
+        command: Command line of the process, which reads a question from standard input and prints
+            an answer.
         lasts_s: Longest time of an estimate.
     """
 
@@ -94,12 +95,12 @@ class Estimator:
         """Return the result of a what-if estimate as JSON.
 
         Args:
-            history: The recorded past as JSON.
-            asked: What is to be different.
+            history: The recorded history of the queue as JSON.
+            asked: The settings that differ in the replay.
 
         Raises:
             ConsoleIsBusy: If another estimate is running.
-            DeadlineMissed: If it takes longer than allowed.
+            DeadlineMissed: If the estimate takes longer than allowed.
             RequestError: If the question cannot be answered.
             AdmissionError: If the process ends without an answer, for instance for lack of memory.
         """
@@ -171,7 +172,7 @@ def add_what_if(
 
     @app.post("/v1/console/what-if")
     async def what_if(request: Request) -> Response:
-        """Estimate by simulation how the last minutes would have gone with other settings."""
+        """Estimate by simulation how the last minutes would have been with other settings."""
         body = await bodies.read_model(request, WhatIfBody, b"{}")
         body.check()
         model = models.named(body.model)

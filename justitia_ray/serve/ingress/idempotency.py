@@ -1,12 +1,12 @@
 """`Idempotency-Key`: a client's retry joins the running attempt, or reads its stored answer.
 
-Only a whole answer is kept that would be the same again. A failed attempt is dropped, so that a
-retry runs again: an attempt that raised, as a stream does that was cut or that its engine ended
-with an error, or one with a status after which another try may succeed.
+Only a complete answer that a retry would get again is kept. A failed attempt is dropped, so that a
+retry runs again. An attempt has failed if it raised an error, as a cut stream does, or if another
+try may succeed after its status.
 
-An attempt with a key runs in a separate task. It outlives its connection for some seconds, because
-a retry follows a disconnect; then it is cancelled like any other. Attempts are stored in one
-ingress process only.
+An attempt with a key runs in a separate task. The task outlives its connection for some seconds,
+because a retry follows a disconnect; then it is cancelled. Attempts are stored in one ingress
+process only.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ class IdempotentAttempt:
 
     @property
     def failed(self) -> bool:
-        """Whether the attempt has ended without an answer that is worth keeping."""
+        """Whether the attempt has ended with an answer that is not kept for retries."""
         task = self.task
         if not task.done():
             return False
@@ -62,7 +62,7 @@ class IdempotentAttempt:
         """Yield the whole answer from its start, while it arrives.
 
         Raises:
-            JustitiaError: If the attempt raised it.
+            JustitiaError: If the attempt raised this error.
         """
         self.readers += 1
         if self._farewell is not None:
@@ -97,7 +97,7 @@ class IdempotentAttempt:
                 self._wake_readers()
         finally:
             await items.aclose()
-            asyncio.get_running_loop().call_soon(self._wake_readers)  # when the task is done
+            asyncio.get_running_loop().call_soon(self._wake_readers)  # runs once the task is done
 
     def _wake_readers(self) -> None:
         self._more.set()
@@ -110,8 +110,8 @@ class IdempotentAttempts:
     Args:
         linger_s: Time for which an attempt continues without a reader.
         kept_s: Time for which the answer of a successful attempt can be read again.
-        max_bytes: Maximum memory of all answers. Beyond it, answers without readers are
-            dropped, the oldest first; if that is not enough, no attempt is started.
+        max_bytes: Maximum memory of all answers. Beyond it, the oldest answers without readers are
+            dropped; if that is not enough, new attempts are refused.
     """
 
     def __init__(self, linger_s: Seconds, kept_s: Seconds, max_bytes: int) -> None:
@@ -136,7 +136,7 @@ class IdempotentAttempts:
 
         Raises:
             RequestError: If the key was used for another request.
-            QueueFull: If too many attempts, or too much of their answers, are kept.
+            QueueFull: If too many attempts, or too many bytes of answers, are kept.
         """
         fingerprint = hashlib.sha256(request).digest()
         known = self._attempts.get(key)
@@ -160,7 +160,7 @@ class IdempotentAttempts:
         return attempt.read()
 
     def _drop_beyond_limit(self, more_bytes: int) -> None:
-        """Drop answers without readers early, while all answers exceed the maximum memory."""
+        """Drop the oldest answers without readers while all answers exceed the maximum memory."""
         self._bytes += more_bytes
         if self._bytes <= self._max_bytes:
             return
@@ -172,7 +172,7 @@ class IdempotentAttempts:
 
     def _note_attempt_ended(self, key: str, attempt: IdempotentAttempt) -> None:
         if attempt.failed:
-            self._forget_attempt(key, attempt)  # so that a retry runs again
+            self._forget_attempt(key, attempt)  # dropped, so that a retry runs again
         else:
             asyncio.get_running_loop().call_later(self._kept_s, self._forget_attempt, key, attempt)
 
@@ -184,5 +184,5 @@ class IdempotentAttempts:
             self._drain.depart(asyncio.get_running_loop().time(), len(self._attempts))
 
     def _retry_after(self) -> Seconds:
-        """Return the seconds after which a refused call should be repeated."""
+        """Return the seconds after which a client should repeat a refused call."""
         return self._drain.retry_after("", asyncio.get_running_loop().time(), is_whole=True)

@@ -1,4 +1,4 @@
-"""Inspection of one model: the view of every part, gathered at one time.
+"""Inspection of one model: the reports of all its processes, gathered at the same time.
 
 A part that does not answer in time is reported as silent; the inspection does not fail.
 """
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import ray
 from ray.actor import ActorHandle
 from ray.exceptions import RayActorError, RayTaskError
-from ray.serve.context import _get_global_client  # `serve.status` leaves out the replicas
+from ray.serve.context import _get_global_client  # `serve.status` lacks the replicas
 
 from justitia_ray.config import PlacedModel
 from justitia_ray.protocol.inspection import (
@@ -39,7 +39,8 @@ _REPLICA_S: Seconds = 3.0
 """Time limit of a replica's report, which may need a new connection (seconds)."""
 _SERVE_S: Seconds = 5.0
 _FALLBACK_PROXY = "SERVE_PROXY_ACTOR-fallback-"
-"""Name of the proxy actor that Ray Serve starts only behind HAProxy, for times without an ingress.
+"""Name of the proxy actor that Ray Serve starts only behind HAProxy, for times when no ingress
+runs.
 """
 
 T = TypeVar("T")
@@ -73,7 +74,7 @@ class InspectionCalls:
         self._under_way: asyncio.Task[Inspection] | None = None
 
     async def inspect(self) -> Inspection:
-        """Return the reports of all processes; concurrent callers share one inspection."""
+        """Return the reports of all processes; concurrent calls share one inspection."""
         if self._under_way is None or self._under_way.done():
             self._under_way = asyncio.create_task(self._inspect_once())
         return await asyncio.shield(self._under_way)
@@ -137,7 +138,7 @@ class InspectionCalls:
         return ReplicaReport.model_validate(await self._replicas.inspect(replica_id))
 
     async def _serve_report(self) -> ServeReport:
-        """Query Serve's controller, one query at a time because its answer may never arrive."""
+        """Query Serve's controller; one query at a time, as its answer may never arrive."""
         if self._asking_serve is None or self._asking_serve.done():
             asking = asyncio.to_thread(_seen_by_serve, self._serve_name, self._placed)
             self._asking_serve = asyncio.ensure_future(asking)
@@ -156,7 +157,7 @@ async def _answer_within(
         silent[name] = "its process is gone or being started again"
     except RayTaskError as error:
         silent[name] = f"{type(error.cause).__name__}: {error.cause}"
-    except Exception as error:  # the operator reads the failure in place of this report
+    except Exception as error:  # the operator reads the failure in place of the report
         silent[name] = f"{type(error).__name__}: {error}"
     return None
 

@@ -1,10 +1,10 @@
 """Parse a large JSON body into its pydantic model in small steps, between which other tasks run.
 
 Parsing in one step holds the interpreter: a body of 16 MiB took 40 to 105 ms if it was one text,
-0.9 s with a list where a number belongs, 17 s if it was all unknown fields, and twenty times its
-memory if it was a list of empty objects. Here the fields are located first, at 0.3 to 1 ns a byte;
-then texts are decoded in pieces, and lists element by element, once their length is known to be
-allowed.
+0.9 s with a list in place of a number, and 17 s if all its fields were unknown. A list of empty
+objects took twenty times the body's memory. Here the fields are located first, at 0.3 to 1 ns a
+byte; then texts are decoded in pieces, and lists element by element, once their length is known to
+be allowed.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 _SMALL_BYTES = 65_536
 """Maximum length of bodies that are parsed in one step, which takes at most 20 ms."""
 _PIECE_BYTES = 2**20
-"""Maximum bytes of text that one step decodes, and of one element of a list; they take about 3 ms.
+"""Maximum bytes of text that one step decodes, and of one element of a list; both take about 3 ms.
 """
 _SCALAR_BYTES = 4_096
 """Maximum bytes of a field that is neither a text nor a list."""
@@ -43,11 +43,11 @@ _ABSENT = msgspec.Raw(b"")
 
 
 async def read_fields(kind: type[_Model], raw: bytes) -> _Model:
-    """Return a body as its pydantic model; large bodies fail with the same errors as small ones.
+    """Return a body as its pydantic model; a large body fails with the same errors as a small one.
 
     Raises:
         ValidationError: If a field is unknown or malformed.
-        RequestError: If it is not JSON, or a list has too many elements, or too large ones.
+        RequestError: If the body is not JSON, or a list has too many or too large elements.
     """
     if len(raw) <= _SMALL_BYTES:
         try:
@@ -102,7 +102,7 @@ def _json_flaw(raw: bytes, error: Exception) -> str:
 
 
 def _refused_body(reason: str) -> bytes:
-    """Return a minimal body that the model refuses for the same `reason`."""
+    """Return a minimal body that the model refuses for the given reason."""
     _, found, name = reason.rpartition("unknown field `")
     return b"{%b:0}" % msgspec.json.encode(name.rstrip("`")) if found else b"[]"
 
@@ -121,7 +121,7 @@ _Item = TypeVar("_Item")
 
 
 async def _in_steps(items: Iterator[tuple[_Item, int]]) -> AsyncIterator[_Item]:
-    """Yield the items of (item, size in bytes) pairs, and let other tasks run after each MiB."""
+    """Yield the items of (item, size in bytes) pairs; other tasks run after each MiB."""
     bytes_since = 0
     for item, size_bytes in items:
         yield item
@@ -160,7 +160,7 @@ def _whole_bytes(piece: bytes) -> int:
         return _whole_utf8_bytes(piece)
     begin = _start_of_backslashes(piece, last)
     if begin == 0:
-        return last // 2 * 2  # a text that consists of backslashes: each pair is a character
+        return last // 2 * 2  # the text consists of backslashes, two for each character
     high = begin - _LONGEST_ESCAPE_BYTES // 2
     if high > 0 and _HIGH_SURROGATE.match(piece, high):
         is_escape = (high - _start_of_backslashes(piece, high)) % 2 == 0
@@ -191,7 +191,7 @@ def _list_elements(
     """Yield the elements of a JSON list, each with its number of bytes.
 
     Raises:
-        RequestError: If there are too many of them, or one is too large.
+        RequestError: If there are too many elements, or one is too large.
     """
     most = _most_elements(kind, name)
     try:

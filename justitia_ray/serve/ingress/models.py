@@ -30,7 +30,7 @@ class SchedulerCalls:
     """Pending inferences and applications of this ingress, which also record closed applications.
     """
     ended: EndedByOwner
-    """Applications that calls here have ended, to be reported to the next scheduler."""
+    """Applications that callers ended at this ingress, to be reported to the next scheduler."""
 
     async def find_application(self, application_id: ApplicationId) -> dict[str, Any] | None:
         """Return the scheduler's view of an application; None if it is unknown.
@@ -60,9 +60,9 @@ class SchedulerCalls:
         return is_known
 
     async def tell_ended(self) -> None:
-        """Send a new scheduler the applications that calls here have recently ended."""
+        """Tell a new scheduler which applications calls at this ingress have recently ended."""
         recent = self.ended.recent(asyncio.get_running_loop().time())
-        # Applications that were opened again after their end are skipped.
+        # An application that was opened again after its end is skipped.
         ended = [one for one in recent if one[0] not in self.pending.applications]
         if ended:
             with suppress(AdmissionError):  # the call is not repeated if the scheduler is lost
@@ -97,16 +97,16 @@ class SchedulerCalls:
         return found
 
     async def console_history(self, lasts_s: Seconds) -> bytes:
-        """Return the recorded past of the queue as JSON, for a what-if estimate.
+        """Return the recorded history of the queue as JSON, for a what-if estimate.
 
         Raises:
-            AdmissionError: If nothing can be replayed yet, too.
+            AdmissionError: Also if no recorded application can be replayed yet.
         """
         found: bytes = await self._call_scheduler("console_history", lasts_s)
         return found
 
     async def usage(self, days: Sequence[int]) -> dict[str, Any]:
-        """Return the model's usage of these days; see `SchedulerService.usage`."""
+        """Return the model's usage of the given days; see `SchedulerService.usage`."""
         found: dict[str, Any] = await self._call_scheduler("usage", list(days))
         return found
 
@@ -156,13 +156,13 @@ class ServedModels:
 
     @property
     def first(self) -> ServedModel:
-        """First served model, of which settings that all models share are read."""
+        """First served model; settings that all models share are read from its configuration."""
         return self._models[0]
 
     def asked_for(self, fields: Mapping[str, Any]) -> ServedModel:
-        """Return the model that the body of an inference names.
+        """Return the served model that an inference's body names.
 
-        With one model the fields are not read: their reader checks the name.
+        With one served model the name is not read here: the reader of the body checks it.
 
         Raises:
             RequestError: If there are several models and the body names none.
@@ -196,7 +196,7 @@ class ServedModels:
         return self._by_alias[alias]
 
     def single(self, name: str | None) -> ServedModel | None:
-        """Return the model that a query names, or the only model; None: all models are meant.
+        """Return the model that a query names, or the only model; None: the call is for all models.
 
         Raises:
             UnknownModel: If the query names a model that is not served.
@@ -204,7 +204,7 @@ class ServedModels:
         return self.only if name is None else self.named(name)
 
     async def ask_each(self, ask: Callable[[ServedModel], Awaitable[Any]]) -> dict[str, Any]:
-        """Return the answers of all models by the models' names."""
+        """Return one answer of each model, by the models' names."""
         answers = await asyncio.gather(*map(ask, self._models))
         return {model.name: answer for model, answer in zip(self._models, answers, strict=True)}
 

@@ -16,7 +16,7 @@ from justitia_ray.units import ApplicationId, IngressId, LeaseId, RequestId, Sec
 
 _REMEMBERED_S: Seconds = 10.0
 """Seconds for which ended applications are remembered: longer than a scheduler's save interval,
-because a scheduler that dies loses what has ended since its last save.
+because a scheduler that dies forgets the applications that ended after its last save.
 """
 
 
@@ -29,9 +29,10 @@ class PendingInference:
     opening: ApplicationArrived | None = None
     """Application that this inference's submission opens; None: the application is already open."""
     is_last: bool = False
-    """Whether the inference's application is closed after this inference."""
+    """Whether the application is closed after this inference."""
     application: ApplicationArrived | None = None
-    """The inference's application as it was opened here; its end may be reported before the answer.
+    """The inference's application as it was opened here: the application's end may be reported
+    before the answer.
     """
     answers: deque[Grant | Refuse] = field(default_factory=deque)
     news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -56,22 +57,27 @@ class PendingInferences:
     def __init__(self) -> None:
         self.inferences: dict[RequestId, PendingInference] = {}
         self.applications: dict[ApplicationId, ApplicationArrived] = {}
-        """Applications opened at this ingress whose end the scheduler has not reported."""
+        """Applications that were opened at this ingress and whose end the scheduler has not
+        reported.
+        """
         self._closed: set[ApplicationId] = set()
         """Applications that have not ended, but accept no more inferences."""
         self._positions: dict[ApplicationId, StagePosition] = {}
-        """Current stage of each open application that has submitted something."""
+        """Current stage of each open application that has submitted an inference."""
         self._drain = Drain()
         """Rate at which inferences end at this ingress, from which a refused call's Retry-After
         follows.
         """
         self.unstored = UnstoredEnds()
-        """Ends that the scheduler may not have stored, to be sent to a new leader."""
+        """Ended inferences and applications whose end may not be stored yet, to be sent to a new
+        leader.
+        """
         self._ended: deque[tuple[Seconds, ApplicationId]] = deque()
-        """Recently ended applications: a new leader may restore them from an earlier checkpoint."""
+        """Recently ended applications: an earlier checkpoint may bring them back at a new leader.
+        """
 
     def next_stage(self, application_id: ApplicationId) -> tuple[int, int]:
-        """Return the stage of an application's next inference, and the inferences then in it."""
+        """Return the stage of an application's next inference, and its number of inferences."""
         position = self._positions.get(application_id)
         return (0, 1) if position is None else position.next()
 
@@ -104,15 +110,15 @@ class PendingInferences:
         return known is not None
 
     def keep_end(self, inference: PendingInference, outcome: Outcome) -> None:
-        """Keep the end of an inference that had a lease until the scheduler has stored the end."""
+        """Keep the end of an inference that had a lease until the scheduler has stored it."""
         if inference.lease_id is not None:
             now = asyncio.get_running_loop().time()
             self.unstored.add_inference(inference.item, inference.lease_id, outcome, now)
 
     def note_stored(self, told: EndsStored) -> None:
-        """Process the ends that the scheduler has stored, also of unanswered inferences.
+        """Drop kept ends that the scheduler has stored, also of inferences without an answer.
 
-        An application without a known end here has ended under an earlier scheduler.
+        An application whose end is unknown here has ended under an earlier scheduler.
         """
         for application_id in told.application_ids:
             if not self.unstored.has_application(application_id):
@@ -141,7 +147,7 @@ class PendingInferences:
                 inference.opening = arrival
 
     def next_slot(self, tenant: str) -> Seconds:
-        """Return after how many seconds a tenant's refused call should be repeated."""
+        """Return the seconds after which a tenant should repeat a refused call."""
         return self._drain.retry_after(tenant, asyncio.get_running_loop().time(), is_whole=True)
 
     def note_opened(self, arrival: ApplicationArrived) -> None:
@@ -155,13 +161,13 @@ class PendingInferences:
             self._closed.add(application_id)
 
     def note_ended(self, application_id: ApplicationId) -> None:
-        """Drop an ended application; remember it, as the next leader may have missed the end."""
+        """Drop an ended application, but remember it: the next leader may have missed the end."""
         self.note_ended_elsewhere(application_id)
         self._ended.append((asyncio.get_running_loop().time(), application_id))
         self._drop_long_ended()
 
     def note_ended_elsewhere(self, application_id: ApplicationId) -> None:
-        """Drop an application whose end the scheduler reports to another ingress."""
+        """Drop an application whose end the scheduler has reported to another ingress."""
         arrival = self.applications.get(application_id)
         if arrival is not None:
             self.unstored.add_application(arrival, asyncio.get_running_loop().time())
@@ -194,12 +200,12 @@ class PendingInferences:
     ) -> list[Submission]:
         """Return everything pending, in the order in which a scheduler must receive it.
 
-        Each pending inference is updated to what is returned: its lease, its age, and whether it is
-        submitted again.
+        Each pending inference is updated like its returned submission: lease, age, and whether it
+        is submitted again.
 
         Args:
-            unsent: Submissions not sent yet; all but closings are pending here anyway.
-            resubmitted: Whether another scheduler has received them before.
+            unsent: Submissions not sent yet; all except closings are pending here anyway.
+            resubmitted: Whether another scheduler has received the submissions before.
         """
         now = asyncio.get_running_loop().time()
         closings = self.closings_elsewhere(unsent)
@@ -227,7 +233,7 @@ class PendingInferences:
         return everything + closings
 
     def current(self, submissions: Iterable[Submission]) -> list[Submission]:
-        """Return submissions as they must be sent now: ends may have been stored since.
+        """Return submissions in their current form, as ends may have been stored meanwhile.
 
         The scheduler forgets an end once this ingress has read that it is stored.
         """

@@ -1,4 +1,4 @@
-"""The predictor over HTTP: its classes, rollback to an earlier model, import of samples."""
+"""HTTP routes of the predictor: its classes, rollback to an earlier model, import of samples."""
 
 import math
 from collections.abc import Mapping
@@ -25,9 +25,9 @@ class RollbackBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     version: Annotated[int, Field(ge=0)] | None = None
-    """Version of the class's model that should serve; 0 is the mean of the class."""
+    """Version of the class's model that is to serve; 0 means the class's mean cost."""
     release: bool = False
-    """Whether to end an earlier rollback, so that trainings replace the active version again."""
+    """Whether to end an earlier rollback, so that training replaces the serving version again."""
 
 
 class HistoryBody(BaseModel):
@@ -77,7 +77,7 @@ def add_predictor(app: FastAPI, models: ServedModels, bodies: BodyReader) -> Non
 
     @app.post("/v1/predictor/samples")
     async def samples(request: Request, model: str | None = None) -> dict[str, Any]:
-        """Add past applications of a user to the predictor's samples: features, no texts."""
+        """Add past applications to the predictor's samples: their features and costs, no texts."""
         asked = models.named(model)
         body = await bodies.read_model(request, HistoryBody)
         taken = int(await _call_predictor(asked, "take_history", body.samples))
@@ -116,7 +116,7 @@ def _serving_state(overview: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 async def _overview_or_error(model: ServedModel) -> dict[str, Any]:
-    """Return a predictor's overview, or an error: a failing predictor hides no others."""
+    """Return a predictor's overview, or an error that does not hide the other predictors."""
     try:
         return await predictor_overview(model)
     except JustitiaError as error:

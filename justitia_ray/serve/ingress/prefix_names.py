@@ -1,10 +1,10 @@
-"""Names of prompt prefixes, by which the queue finds prompts that share a prefix.
+"""Names of prompt prefixes, by which the scheduler finds prompts that share a prefix.
 
-Digests are keyed with the scheduler's secret, so that no caller can construct prompts of one name:
-with the memory of such prompts counted once, an engine would get more than it has room for. All
-processes of an ingress have that secret; after a restart of the scheduler there is a new one, and
-prompts share only with later ones. The tenant, its salt and the adapter are in every digest, as
-they are in the blocks of the engine's cache.
+A name is a digest keyed with the scheduler's secret, so that no caller can construct different
+prompts of one name: their memory would be counted once, and an engine would get more than it has
+room for. All ingress processes have that secret. A restarted scheduler has a new secret, so earlier
+and later prompts do not share. The tenant, its salt and the adapter are in every digest, as they
+are in the blocks of the engine's cache.
 """
 
 import hashlib
@@ -23,7 +23,7 @@ from justitia_ray.serve.transport.handshake import Keyring
 from justitia_ray.units import Tokens
 
 _STEPS = 4
-"""Number of prefix lengths that are named between a number of blocks and its double."""
+"""Number of prefix lengths that get a name between a number of blocks and its double."""
 
 
 class PrefixNames:
@@ -31,20 +31,21 @@ class PrefixNames:
 
     Args:
         isolation: Which callers share cached prefixes (`engine.cache_isolation`).
-        keyring: Has the scheduler's secret.
+        keyring: Keys, which include the scheduler's secret.
     """
 
     def __init__(self, isolation: Isolation, keyring: Keyring) -> None:
         self._isolation = isolation
         self._keyring = keyring
         self.block_size: Tokens = 0
-        """Block size of the engines' prefix caches (tokens); 0: without prefix cache, or unknown.
+        """Block size of the engines' prefix caches (tokens); 0 without prefix cache, or while
+        unknown.
         """
 
     def shares(self, body: InferenceBody) -> bool:
         """Return whether prompts of a request may share the memory of prefixes with others.
 
-        The start of a truncated prompt is unknown, so it may not.
+        A truncated prompt may not, because its start is unknown.
         """
         return bool(self.block_size) and body.keeps is None and reads_cache(body)
 
@@ -80,9 +81,9 @@ class PrefixNames:
 
 
 def _round_lengths(most: int) -> set[int]:
-    """Return the longest round numbers of blocks up to `most`: four between each and its double.
+    """Return the longest round numbers of blocks up to `most`: four between n and 2n.
 
-    Texts of different lengths with a common prefix share most of it at one of these lengths.
+    So texts of different lengths with a common prefix have a name for most of it.
     """
     step = 1
     while step * 2 * _STEPS <= most:

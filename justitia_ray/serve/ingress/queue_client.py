@@ -52,9 +52,8 @@ class QueueClient:
         on_new_epoch: Run when another scheduler has become leader.
         max_outstanding: Maximum pending inferences; further ones are refused.
         submit_interval_s: Minimum time between two batches of submissions.
-        on_opening: Called with an application and whether it is open: True at each of its
-            grants, False if it was refused, or if its end is reported to another ingress. None:
-            nothing is called.
+        on_opening: Called with an application and whether it is open: True at each of its grants,
+            False if it was refused or its end is reported to another ingress. May be None.
         note_addresses: Called with the addresses of grants' replicas.
     """
 
@@ -111,7 +110,8 @@ class QueueClient:
         if opened.standings:
             self._note_standings({arrival.tenant: opened.standings})
         if arrival.ingress_id != self.session.ingress_id or opened.epoch < self.session.epoch:
-            # Registers an application again that was opened under an earlier epoch or ingress id.
+            # An application that was opened under an earlier epoch or ingress id is registered
+            # again.
             arrival = replace(arrival, ingress_id=self.session.ingress_id, resubmitted=True)
             self.session.send(arrival)
         self.pending.note_opened(arrival)
@@ -135,8 +135,8 @@ class QueueClient:
 
         Args:
             item: The inference.
-            opening: Its application, if that is to be opened with it.
-            is_last: Whether its application is closed after it.
+            opening: Its application, if the inference opens it.
+            is_last: Whether the application is closed after the inference.
 
         Raises:
             QueueFull: If too many inferences are pending here.
@@ -174,11 +174,11 @@ class QueueClient:
                 return answer
             is_unknown = answer.reason is Refusal.UNKNOWN_APPLICATION
             if is_unknown and inference.answers:
-                continue  # the batch was sent twice; a later answer counts
+                continue  # the batch was sent twice; only the later answer counts
             if not is_unknown or inference.application is None:
                 name = inference.item.application_id
                 raise refusal_error(answer.reason, name, answer.limit, answer.retry_after_s)
-            # The application had been open, and has expired or ended with a lost answer.
+            # The application was open before, and has expired or ended with a lost answer.
             self._submit_under_new_id(inference, was_closed=inference.item.resubmitted)
 
     async def nack_lease(
@@ -203,7 +203,7 @@ class QueueClient:
 
         Args:
             inference: The inference.
-            was_closed: Whether its application, if it has ended, had been closed.
+            was_closed: Whether the application, if it has ended, was closed before.
         """
         if self.pending.inferences.pop(inference.item.request_id, None) is None:
             return  # cancelled meanwhile
@@ -219,7 +219,8 @@ class QueueClient:
         if inference.opening is None and inference.application is not None:
             inference.opening, inference.is_last = inference.application, was_closed
         if inference.opening is not None:
-            # The scheduler reports the end to the opening's ingress id, which may have changed.
+            # The scheduler reports the application's end to the ingress id in its opening, so that
+            # must be the current id.
             inference.opening = replace(
                 inference.opening,
                 ingress_id=self.session.ingress_id,
@@ -253,7 +254,7 @@ class QueueClient:
         mail = answer.mail
         if mail is not None:
             if mail.addresses:
-                self._note_addresses(mail.addresses)  # before the grants of their replicas
+                self._note_addresses(mail.addresses)  # before the grants on these replicas
             if mail.standings:
                 self._note_standings(mail.standings)
             self.pending.note_positions(mail.positions)
@@ -269,7 +270,7 @@ class QueueClient:
             is_again = name not in self.pending.applications
             is_again = is_again and self.pending.unstored.has_application(name)
             self.pending.note_ended(name)
-            if not is_again:  # not if the application was reopened only to count its end
+            if not is_again:  # an application that was reopened only to count its end is left out
                 self._on_application_ended(message)
         elif isinstance(message, EndsStored):
             self.pending.note_stored(message)
@@ -296,7 +297,7 @@ class QueueClient:
             self.session.send(InferenceCancelled(message.request_id))
 
     def _refuse_all(self) -> None:
-        """Refuse all inferences that wait for a lease, because no scheduler will grant a lease."""
+        """Refuse all inferences that wait for a lease, because no scheduler leads."""
         for request_id, inference in list(self.pending.inferences.items()):
             if inference.lease_id is None and not inference.answers:
                 self._deliver_message(

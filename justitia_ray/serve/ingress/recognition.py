@@ -1,8 +1,8 @@
-"""Recognition in an ingress: finds the application of each call before it is submitted.
+"""Recognition of agents' sessions: find the application of each call before it is submitted.
 
-The call alone suffices for most rules. Sessions with a parent and conversations are looked up in
-the directory of the first model's scheduler, which all ingresses share. While that scheduler
-restarts, calls are treated as if the directory had no entry.
+Most rules need nothing but the call. Sessions with a parent and conversations are looked up in the
+directory of the first model's scheduler, which all ingresses share. While that scheduler restarts,
+calls are treated as if the directory had no entry.
 """
 
 import uuid
@@ -22,12 +22,12 @@ from justitia_ray.serve.ingress.replica_calls import Answer, StreamItem
 from justitia_ray.serve.ingress.request_context import RequestContext
 
 _MOST_NAMED = 10_000
-"""Maximum number of names that an ingress sends to a new scheduler, those given or read last."""
+"""Maximum number of names that an ingress sends to a new scheduler, the most recently used ones."""
 _AT_ONCE = 1_000
 
 
 class DirectoryLink(Protocol):
-    """Link to the directory of names of sessions and conversations at the scheduler."""
+    """Link to the scheduler's directory of names of sessions and conversations."""
 
     async def call(self, method: str, *arguments: Any) -> Any:
         """Call a method of the scheduler and return the answer."""
@@ -84,7 +84,7 @@ class ApplicationFinder:
         """Return a call with the application to which it belongs.
 
         Args:
-            context: Context of the call, with its headers.
+            context: Context of the call, which includes its headers.
             path: Path of the endpoint.
             fields: Body of the call, checked by the endpoint's reader.
 
@@ -107,7 +107,7 @@ class ApplicationFinder:
                 if harness is None:
                     idle_s = self._section.conversation_idle_s
                     context = replace(context, recognized_by=CONVERSATION, idle_s=idle_s)
-                else:  # a call of a harness: nearly always continued, so a session's idle time
+                else:  # an agent harness nearly always calls again: a session's idle time
                     context = replace(context, recognized_by=harness.name)
                 placed = await self._context_of_conversation(context, conversation)
                 return FoundApplication(placed, conversation, self)
@@ -129,7 +129,7 @@ class ApplicationFinder:
         )
 
     async def _application_of_root(self, context: RequestContext, found: Recognized) -> str:
-        """Return the application of a session's root; the directory is called once per session."""
+        """Return the application of a session's root; the directory is queried once per session."""
         tenant, namespace = context.tenant, context.namespace
         session = _name(tenant, found.application_id)
         known = self._sessions.find(session)
@@ -174,7 +174,7 @@ class ApplicationFinder:
         try:
             answer: str | None = await self._directory.call(method, *arguments)
         except JustitiaError:
-            return None  # a restarted scheduler will be sent the names stored here
+            return None  # the names stored here are sent to a restarted scheduler
         return answer
 
     async def tell_new_scheduler(self) -> None:
@@ -185,7 +185,7 @@ class ApplicationFinder:
 
 @dataclass(frozen=True, slots=True)
 class FoundApplication:
-    """A call with its application; the call's answer gives its conversation another name."""
+    """A call with its application; the call's answer adds a name of its conversation."""
 
     context: RequestContext
     _conversation: Conversation | None
@@ -202,7 +202,7 @@ class FoundApplication:
     def reading(
         self, items: AsyncGenerator[StreamItem], *, stream: bool
     ) -> AsyncGenerator[StreamItem]:
-        """Yield the items of an answer; the conversation is named before the last item.
+        """Yield the items of an answer, and name the conversation before the last item.
 
         Args:
             items: (status, headers), then the body; closed at the end.

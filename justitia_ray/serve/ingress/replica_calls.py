@@ -54,10 +54,10 @@ _NO_ANSWER = (
 _HEADERS = {"content-type": "application/json"}
 _NO_HEADERS: Mapping[str, str] = {}
 _UNSCHEDULED_S: Seconds = 30.0
-"""Time limit of a call without a lease, including the wait for a replica (seconds)."""
+"""Time limit of a call without a lease (seconds), which includes the wait for a replica."""
 _PATHS_S: Seconds = 2.0
-"""Time limit of a request for a replica's paths or context length (seconds), whose answer spares
-some calls a wait.
+"""Time limit of a request for a replica's paths or context length (seconds), as calls can go on
+without the answer.
 """
 _AGAIN_S: Seconds = 0.1
 _MOST_DEATHS = 2
@@ -104,11 +104,11 @@ class ReplicaCalls:
             grant: The lease.
             path: Path of the OpenAI surface.
             body: JSON request body.
-            resume: Place at which an earlier attempt was cut; the parts continue there.
+            resume: Position at which an earlier attempt was cut; the parts continue there.
             headers: Further headers for the engine.
 
         Raises:
-            CannotContinue: If the stream cannot continue there.
+            CannotContinue: If the stream cannot continue at that position.
             ConnectionLost, UnknownLease, EngineError: If the lease cannot be used, or the call is
                 cut.
         """
@@ -123,12 +123,12 @@ class ReplicaCalls:
                     yield joined(items) if len(items) > 1 else items[0]
 
     def abandon(self, grant: Grant) -> None:
-        """End a leased call with `LeaseSuperseded`, and make the replica stop it."""
+        """End a leased call with `LeaseSuperseded`, and make its replica stop the inference."""
         error = LeaseSuperseded(grant.lease_id, grant.replica_id)
         self.links.abandon(grant.replica_id, grant.lease_id, error)
 
     async def unscheduled(self, path: str, body: bytes) -> Answer:
-        """Return any replica's answer to a call that needs no lease.
+        """Return the answer of any replica to a call that needs no lease.
 
         Raises:
             NoReplicaAnswers: If no replica answers in time, or two replica processes died under the
@@ -140,7 +140,7 @@ class ReplicaCalls:
         return answer
 
     async def paths(self) -> frozenset[str]:
-        """Return the paths that the engines serve, as any replica reports them.
+        """Return the paths that the engines serve, as reported by any replica.
 
         Raises:
             NoReplicaAnswers: If no replica answers in time.
@@ -149,7 +149,7 @@ class ReplicaCalls:
         return answer
 
     async def context(self) -> Tokens:
-        """Return the context length of the engines (tokens), as any replica reports it.
+        """Return the context length of the engines (tokens), as reported by any replica.
 
         Raises:
             NoReplicaAnswers: If no replica answers in time.
@@ -158,7 +158,7 @@ class ReplicaCalls:
         return answer
 
     async def cache_block(self) -> Tokens:
-        """Return the block size of the engines' prefix caches (tokens); 0: without prefix cache.
+        """Return the block size of the engines' prefix caches (tokens); 0 without prefix cache.
 
         Raises:
             NoReplicaAnswers: If no replica answers in time.
@@ -171,12 +171,12 @@ class ReplicaCalls:
     ) -> Any:
         """Return the answer of any replica that Serve chooses; if it dies, call another replica.
 
-        The call itself may have killed it, so at most `most_deaths` replicas are tried. The cause
-        may also be a drain, a lost node or a kill; Ray reports all of these alike, so the caller is
-        asked to repeat the call later.
+        The call itself may have killed the replica, so at most `most_deaths` replicas are tried. A
+        drain, a lost node or a kill may also be the cause; Ray reports all of these alike, so the
+        caller is asked to repeat the call later.
 
-        While no replica answers, the Retry-After is the time for which none has answered: how long
-        a replica takes to start is unknown here.
+        While no replica answers, Retry-After is the time since the last answer, because the start
+        time of a replica is unknown here.
         """
         loop = asyncio.get_running_loop()
         began_at = loop.time()

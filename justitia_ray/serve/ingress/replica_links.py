@@ -17,7 +17,7 @@ _MOST_KNOWN = 4096
 
 @dataclass(slots=True)
 class _Known:
-    """Address and connection of a replica, and the time before which no connection is tried."""
+    """Address and connection of a replica, and the time until which no connection is tried."""
 
     address: str
     link: Link | None = None
@@ -27,7 +27,7 @@ class _Known:
     pause_s: Seconds = _PAUSE_S
     """Pause after the next failed connection (seconds)."""
     not_before: Seconds = 0.0
-    """Time before which no connection is tried (loop clock, seconds)."""
+    """Time until which no connection is tried (loop clock, seconds)."""
 
     def pause(self) -> None:
         """Start a pause after a failed connection; the next pause is twice as long."""
@@ -36,7 +36,7 @@ class _Known:
 
 
 class ReplicaLinks:
-    """Connections to replicas, one to each; a lost connection is no sign of a lost replica.
+    """One connection to each replica; a lost connection does not mean a lost replica.
 
     Args:
         dial: Opens a connection to an address, at which the process with the given name
@@ -60,8 +60,8 @@ class ReplicaLinks:
         """Return an open connection to a replica.
 
         Raises:
-            ConnectionLost: If there is none and none can be opened, or it was lost just now: other
-                replicas can run the inference meanwhile.
+            ConnectionLost: If no connection can be opened, or the last one was lost just now:
+                another replica can run the inference meanwhile.
         """
         known = self._known.get(replica_id)
         if known is None:

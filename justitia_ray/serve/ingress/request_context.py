@@ -66,7 +66,7 @@ class RequestContext:
 
     @property
     def deadline_s(self) -> Seconds | None:
-        """Longest time that the call may wait for its first lease (s); None: no header sets it.
+        """Longest time that the call may wait for its first lease (s); None without a header.
 
         Raises:
             RequestError: If the header is malformed or out of range.
@@ -84,10 +84,10 @@ class RequestContext:
 
     @property
     def keepalive(self) -> Keepalive | None:
-        """Form of keepalives that the call's headers request; None: no header does.
+        """Form of keepalives that the call's headers request; None if they request no form.
 
         Raises:
-            RequestError: If the header names no known form.
+            RequestError: If the header names an unknown form.
         """
         said = self.headers.get(KEEPALIVE_HEADER)
         if said is None:
@@ -121,8 +121,8 @@ class RequestContext:
     def body_holder(self) -> str:
         """Name under which the memory of the call's body is counted while the body arrives.
 
-        It is the tenant, if that is known from headers or credential; otherwise the credential,
-        because a gateway may name the tenant in the body.
+        This is the tenant if headers or credential name one, and otherwise the credential, because
+        a gateway may name the tenant in the body.
 
         Raises:
             Forbidden: As `tenant`.
@@ -163,8 +163,8 @@ class RequestContext:
         An operator may name any tenant's application, other callers only their tenant's.
 
         Raises:
-            UnknownApplication: If it belongs to another tenant, so that the caller does not learn
-                that it exists.
+            UnknownApplication: If the application belongs to another tenant; the caller must not
+                learn that it exists.
             Forbidden: As `tenant`.
             RequestError: As `tenant`.
         """
@@ -182,7 +182,7 @@ class RequestContext:
 
     @property
     def operates(self) -> bool:
-        """Whether the caller is an operator."""
+        """Whether the caller is an operator of the service."""
         return Scope.OPERATE in self.identity.scopes
 
 
@@ -206,5 +206,5 @@ def read_context(identity: Identity, headers: Iterable[tuple[bytes, bytes]]) -> 
 
 
 def unknown_application(application_id: str) -> UnknownApplication:
-    """Return the error for an application that is not open, or not the caller's."""
+    """Return the error for an application that is not open, or belongs to another caller."""
     return UnknownApplication(f"application {shown_short(application_id)} is not open")

@@ -1,4 +1,4 @@
-"""Session of an ingress with the scheduler: batches, long-poll, epochs, failed calls.
+"""Session of an ingress with the scheduler: batches, long polls, epochs and failed calls.
 
 Plain asyncio over the scheduler link. A scheduler without state of this ingress is sent everything
 that is pending, so a scheduler's death loses nothing.
@@ -24,16 +24,17 @@ from justitia_ray.units import Epoch, IngressId, RequestId, Seconds
 logger = logging.getLogger("ray.serve")
 
 BATCH = 500
-"""Maximum number of submissions of one call: they block the scheduler for 0.1 s. In one call, the
-20,000 that a new leader may be sent would block it until its connections time out.
+"""Maximum number of submissions in one call: as many block the scheduler for 0.1 s. The 20,000
+submissions that a new leader may receive would, in one call, block it until its connections time
+out.
 """
 _RETRY_S: Seconds = 0.2
 """Pause before a failed call to the scheduler is repeated (seconds)."""
 _PREPARED_WITHIN_S: Seconds = 5.0
-"""Longest time that submissions wait until a new leader has received its settings (seconds)."""
+"""Longest wait of submissions until a new leader has received its settings (seconds)."""
 _GIVE_UP_S: Seconds = 10.0
-"""Time for which a scheduler may answer that another scheduler leads before its callers are refused
-(seconds): the actor handle does not find that other scheduler.
+"""Time for which a scheduler may answer that another one leads, before pending inferences are
+refused (seconds): the actor handle may not reach the other scheduler.
 """
 
 
@@ -65,8 +66,8 @@ class SchedulerSession:
     Args:
         scheduler: Link to the scheduler.
         pending: Inferences and applications to submit again to a scheduler without state.
-        on_new_epoch: Run when another scheduler has become leader, before anything is submitted
-            to it: without stored settings it has no quotas until it receives them.
+        on_new_epoch: Run when another scheduler has become leader, before anything is submitted to
+            it: without stored settings the new leader has no quotas until it receives them.
         submit_interval_s: Minimum time between two batches of submissions.
     """
 
@@ -94,7 +95,7 @@ class SchedulerSession:
         self._unsent: list[Submission] = []
         self._has_unsent = asyncio.Event()
         self.configured_epoch: Epoch = 0
-        """Epoch of the scheduler that last received the settings; 0 before any scheduler did."""
+        """Epoch of the scheduler that last received the settings; 0 if none has."""
         self._is_prepared = asyncio.Event()
         """Event that is set unless submissions wait for a new leader to receive its settings."""
         self._is_prepared.set()
@@ -150,17 +151,18 @@ class SchedulerSession:
             except JustitiaError as error:
                 answer = self._note_failure("refuse_lease", error)
                 if self._is_given_up():
-                    return True, answer  # given up: the caller refuses all pending inferences
+                    # Given up: the caller of this method refuses all pending inferences
+                    return True, answer
                 await asyncio.sleep(_RETRY_S)
             else:
                 # If epoch or ingress id changed, the inference was resubmitted with all others.
                 return still_waits or self._present_terms != asked, answer
 
     async def _read_reason(self, asked: _Terms) -> Answer:
-        """Fetch messages now, because an inference that ended by a refusal must not run again.
+        """Fetch messages at once, because an inference that was refused must not run again.
 
-        Example: its application was cancelled. The replica then aborts it, and the replica's answer
-        may arrive before the scheduler's refusal.
+        Example: its application was cancelled. The replica then aborts the inference, and the
+        replica's answer may arrive before the scheduler's refusal.
         """
         mail: IngressMail = await self._scheduler.call("submit_many", *asked, self._cursor.ack, ())
         return self._read_answer(mail, asked)
@@ -190,10 +192,11 @@ class SchedulerSession:
                 await self._requeue_batch(batch, asked)
 
     async def _requeue_batch(self, batch: list[Submission], asked: _Terms) -> None:
-        """Queue a failed batch again, unless everything pending was queued again since."""
+        """Queue a failed batch again, unless all pending submissions were queued again since."""
         if self._present_terms == asked:
             if self._is_given_up():
-                # Everything pending is submitted again if another scheduler becomes leader.
+                # The other submissions are pending, and are submitted again if another scheduler
+                # becomes leader.
                 batch = self._pending.closings_elsewhere(batch)
             self._unsent = batch + self._unsent
             await asyncio.sleep(_RETRY_S)
@@ -208,7 +211,8 @@ class SchedulerSession:
             answer = await self._call_scheduler("poll_grants")
             yield answer
             if not answer.accepted and self._present_terms == asked:
-                await asyncio.sleep(_RETRY_S)  # the call failed, or a lower epoch answered
+                # The call failed, or a scheduler with a lower epoch answered
+                await asyncio.sleep(_RETRY_S)
 
     async def _call_scheduler(self, method: str, *arguments: tuple[Submission, ...]) -> Answer:
         """Call the scheduler and process its answer."""
@@ -227,7 +231,7 @@ class SchedulerSession:
         return _Terms(self.ingress_id, self.epoch)
 
     def _read_answer(self, mail: IngressMail, asked: _Terms) -> Answer:
-        """Apply the epoch or ingress id in an answer; return its mail and new messages."""
+        """Adopt the epoch or ingress id in an answer; return the answer's mail and new messages."""
         self._superseded_at = None
         if mail.epoch != asked.epoch:
             self._take_epoch(mail)
@@ -244,7 +248,7 @@ class SchedulerSession:
     # --- changes of epoch and of ingress id
 
     def _take_epoch(self, mail: IngressMail) -> None:
-        """Submit everything pending to a new leader; ignore a lower epoch."""
+        """Submit all pending to a new leader; ignore an answer with a lower epoch."""
         epoch = mail.epoch
         if epoch <= self.epoch:
             return
@@ -301,7 +305,7 @@ class SchedulerSession:
         return Answer()
 
     def _is_given_up(self) -> bool:
-        """Return whether the scheduler has answered for too long that another scheduler leads."""
+        """Return whether the scheduler has reported for too long that another scheduler leads."""
         since, now = self._superseded_at, asyncio.get_running_loop().time()
         return since is not None and now - since >= _GIVE_UP_S
 

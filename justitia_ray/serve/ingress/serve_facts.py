@@ -1,4 +1,4 @@
-"""Facts about deployments, from the details that Serve's controller reports."""
+"""Facts about deployments, from the details reported by Ray Serve's controller."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -31,17 +31,17 @@ def deployment_facts(
     """Return a deployment's replica counts, failures and longest start for an inspection.
 
     Args:
-        deployment: Serve's details of it.
+        deployment: Serve's details of the deployment.
         nodes: Ray's nodes, as `ray.nodes()` returns them.
         deployed_at: Time of the application's last deployment.
-        now: Present time, by the same clock.
+        now: Current time, by the same clock.
     """
     replicas = deployment["replicas"]
     starting = [replica for replica in replicas if replica["state"] in _STARTING]
     waiting = [replica for replica in starting if not replica.get("node_ip")]
     running = [replica for replica in replicas if replica["state"] == "RUNNING"]
     needs = {k: v for k, v in deployment.get("required_resources", {}).items() if v}
-    # A replica that has gone before it was complete has failed to start.
+    # A replica that disappears before its start is complete has failed to start.
     failed = [
         replica
         for replica in deployment.get("recent_dead_replicas", [])
@@ -69,7 +69,7 @@ def deployment_facts(
 
 
 def _longest_start(replicas: Sequence[Details], now: float) -> Seconds:
-    """Return the time since the first of these replicas was started; 0 without replicas."""
+    """Return the time since the earliest start of the replicas; 0 without replicas."""
     begun = [replica["start_time_s"] for replica in replicas if replica["start_time_s"]]
     return max(0.0, now - min(begun)) if begun else 0.0
 

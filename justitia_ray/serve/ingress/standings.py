@@ -1,4 +1,4 @@
-"""Remaining limits of tenants, as last sent by the scheduler, for the headers of answers."""
+"""Remaining rate limits of tenants, as last sent by the scheduler, for response headers."""
 
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _MAXIMUM_TENANTS = 1_024
 
 
 class TenantStandings:
-    """Rate limits of each tenant with what is left of them; empty if no tenant has a limit."""
+    """Rate limits of each tenant and their remaining amounts; empty if no tenant has a limit."""
 
     def __init__(self) -> None:
         self._told: OrderedDict[ClientId, tuple[Seconds, tuple[LimitStanding, ...]]] = OrderedDict()

@@ -76,8 +76,8 @@ class ApplicationSpec:
 class ApplicationSpecCache:
     """Cache of the specs of open applications, to open them in other models' queues later.
 
-    An application is opened in each model's queue by its first inference there, whose headers name
-    class and tenant at most. Only the ingress process that opened the application has its input and
+    The first inference at a model opens the application in that model's queue, and its headers name
+    at most class and tenant. Only the ingress process that opened the application has its input and
     weight; other processes use the headers alone. A spec expires when it is not looked up.
 
     Args:
@@ -106,7 +106,7 @@ class ApplicationSpecCache:
                 self.drop_spec(next(iter(self._kept)))
 
     def find_spec(self, application_id: ApplicationId, now: Seconds) -> ApplicationSpec | None:
-        """Return an application's cached spec, or None; a lookup keeps it for `idle_s` more."""
+        """Return an application's cached spec, or None; the spec stays for another `idle_s`."""
         self._drop_idle(now)
         found = self._kept.get(application_id)
         if found is None:
@@ -135,8 +135,8 @@ class Submitter:
     """Opens applications, and submits their inferences with predicted costs.
 
     Attributes:
-        tenant_weights: Default weight of an application by tenant node; the nearest node that has
-            one counts, 1 without any.
+        tenant_weights: Default weight of an application by tenant node; the nearest node with a
+            weight counts; 1 if none has one.
         tenants: Tenant tree: default deadlines, and quotas with the quantile that an inference
             reserves.
     """
@@ -183,7 +183,7 @@ class Submitter:
     async def submit_inference(
         self, context: RequestContext, body: InferenceBody
     ) -> PendingInference:
-        """Submit an inference; without an application id it is an application by itself.
+        """Submit an inference; without an application id it forms its own application.
 
         Raises:
             Forbidden: If the caller may not submit for the named tenant.
@@ -255,8 +255,8 @@ class Submitter:
     ) -> tuple[Tokens, KvTokenTime]:
         """Return an inference's predicted output tokens, and its application's remaining charge.
 
-        An inference of an unknown class is predicted at its maximum length, its application at the
-        usual length.
+        For an unknown class, the inference is predicted to reach its maximum length, and its
+        application's other inferences the usual length.
         """
         prompt_tokens = size.total_tokens // size.prompts
         sequences = inferences * size.prompts * body.n
@@ -277,8 +277,8 @@ class Submitter:
     ) -> Tokens:
         """Return the output tokens that quotas reserve for each sequence of an inference.
 
-        KV token-time grows with the square of a length, so a ratio of costs is a squared ratio of
-        lengths.
+        KV token-time grows with the square of the output length, so the ratio of two costs is the
+        squared ratio of the lengths.
         """
         share = _reserved_share(self.tenants, tenant)
         if share >= 1 or each >= most:
@@ -318,7 +318,7 @@ class Submitter:
             elsewhere = self._specs.find_spec(spec.key, asyncio.get_running_loop().time())
         if elsewhere is not None:
             arrival, summary, source = await self._predict_application(elsewhere, None, None)
-            # The caller has opened the application at every model, so also at this model.
+            # The caller has opened the application at every model, which includes this one.
             arrival = replace(arrival, reopens=True)
         else:
             if named_class is None:
@@ -327,7 +327,8 @@ class Submitter:
             arrival, summary, source = await self._predict_application(
                 spec, size.total_tokens, most
             )
-        # Another inference may have opened the application meanwhile: the first input stays.
+        # Another inference may have opened the application meanwhile; then the input of that one is
+        # kept.
         if arrival.application_id not in self._queue.pending.applications:
             self._estimates.inputs.keep_input(arrival.application_id, summary)
         return arrival, source

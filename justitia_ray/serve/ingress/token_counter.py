@@ -1,4 +1,4 @@
-"""Count prompt tokens off the event loop, before the engine's count corrects the number."""
+"""Count prompt tokens off the event loop; the engine's own count corrects the number later."""
 
 from collections.abc import Generator
 from dataclasses import replace
@@ -22,8 +22,9 @@ class TokenCounter:
 
     Args:
         count: Counts a prompt of a request as the model's engine will.
-        threads: Count long prompts, for all models of the process; None: separate threads.
-        names: Names the prefixes of prompts; None: they get no names.
+        threads: Threads that count long prompts for all models of the process; None: threads of its
+            own.
+        names: Names the prefixes of prompts; None: prefixes get no names.
     """
 
     def __init__(
@@ -46,9 +47,9 @@ class TokenCounter:
     ) -> PromptSize:
         """Return the token counts of a request's prompts.
 
-        Counting stops at the first prompt that exceeds the context length, which refuses the
-        request: its count is then the part counted so far, above the context. A prompt that its
-        caller truncates is counted up to that length.
+        Counting stops at the first prompt that exceeds the context length: the request will be
+        refused, and a count above the context length suffices. A prompt that the caller truncates
+        is counted up to the truncated length.
 
         Args:
             body: Body of the request.

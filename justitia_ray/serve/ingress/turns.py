@@ -1,9 +1,9 @@
-"""Fair turns between tenants at a scarce resource: start-time fair queueing along their tree.
+"""Fair turns between tenants at a scarce resource: start-time fair queueing on their tree.
 
-Every waiting tenant has a start tag, which grows by its charges; the least tag is next, at each
-level of the tree, and below it the least of the tenant's calls. A tenant that starts to wait gets
-at least the tag that is being served, so that idle time earns nothing. (P. Goyal, H. Vin, H. Cheng:
-Start-time Fair Queueing, 1996; its hierarchical form is in Sec. 3 there.)
+Every node of the tree has a start tag, which grows by the charges of its calls. The next call is
+found from the root down: at each node, the waiting child with the least tag. A node that starts to
+wait gets at least the tag that is being served, so that idle time earns nothing. (P. Goyal, H. Vin,
+H. Cheng: Start-time Fair Queueing, 1996; its hierarchical form is in Sec. 3 there.)
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Place(Generic[T]):
-    """Node of the tree of waiting calls: a tenant, or a leaf for a single call."""
+    """Node of the tree of waiting calls: a tenant, or a leaf for one call."""
 
     __slots__ = ("children", "item", "members", "name", "now", "parent", "tag", "waiting")
 
@@ -50,7 +50,7 @@ class Turns(Generic[T]):
         return bool(self._root.waiting)
 
     def join(self, tenant: str, item: T) -> Place[T]:
-        """Add a tenant's call and return its place; the caller must `leave` when the call ends."""
+        """Add a tenant's call and return its leaf; the caller must `leave` when the call ends."""
         node = self._root
         for name in ancestors(tenant):
             child = node.children.get(name)
@@ -65,7 +65,7 @@ class Turns(Generic[T]):
         return place
 
     def line_up(self, place: Place[T]) -> None:
-        """Queue a call, which has had a turn, for another turn."""
+        """Queue a call for another turn; it has had a turn already."""
         for node, parent in place.path_to_root():
             if node in parent.waiting:
                 return
@@ -93,7 +93,7 @@ class Turns(Generic[T]):
             node.tag += cost
 
     def leave(self, place: Place[T]) -> None:
-        """Remove a call for good, whether it waits or not."""
+        """Remove a call for good, waiting or not."""
         self._remove_from_waiting(place)
         self._root.members -= 1
         for node, parent in place.path_to_root():

@@ -1,7 +1,7 @@
-"""Ends that an ingress keeps until the scheduler reports that they are counted and stored.
+"""Ended inferences and applications, kept until the scheduler has counted and stored them.
 
-A scheduler may die before it has stored an end, or before it has received it; an end without a
-leading scheduler is received by none. The next scheduler is sent all kept ends.
+A scheduler may die before it has stored an end, or even received it, and while no scheduler leads
+none receives it. So all kept ends are sent to the next scheduler.
 """
 
 from collections import OrderedDict
@@ -15,11 +15,13 @@ from justitia_ray.core.events import ApplicationArrived, InferenceSubmitted
 from justitia_ray.units import ApplicationId, LeaseId, RequestId, Seconds
 
 _KEPT_S: Seconds = 60.0
-"""Longest time that an answering scheduler may leave an end unstored (seconds). Replicas report
-their ends of this period to a new leader as well: only they know the tokens of an inference.
+"""Longest time that an answering scheduler may leave an end unstored (seconds). Replicas also
+report the inferences that ended in this period to a new leader, because only replicas know the
+tokens of an inference.
 """
 _MOST = 20_000
-"""Maximum number of kept inferences, and of kept applications; the oldest are dropped first."""
+"""Maximum number of kept inferences, and of kept applications; the oldest ones are dropped first.
+"""
 
 
 _Item = TypeVar("_Item", InferenceSubmitted, ApplicationArrived)
@@ -65,7 +67,7 @@ class UnstoredEnds:
             self._applications.pop(application_id, None)
 
     def drop_old(self, now: Seconds) -> None:
-        """Drop ends that were kept for too long; called when a scheduler answers."""
+        """Drop ends that were kept for the maximum time; called when a scheduler answers."""
         ends: OrderedDict[str, _KeptEnd[Any]]
         for ends in (self._inferences, self._applications):
             while ends and next(iter(ends.values())).at < now - _KEPT_S:

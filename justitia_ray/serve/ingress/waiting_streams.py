@@ -1,7 +1,7 @@
-"""Comments in waiting streams: each one's place in the queue, queried for all at once.
+"""Comments in waiting streams that show each application's position in the queue.
 
-Clients of server-sent events ignore comments. A client that keeps them, or a look at the
-connection, shows how long the wait will be.
+Clients of server-sent events ignore comments. A client that keeps them, or an operator who watches
+the connection, sees how long the wait will be.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ _EARLY = 0.2
 
 
 def silence_s(keepalive_s: Seconds) -> Seconds:
-    """Return the silence after which a keepalive must be prepared to come within `keepalive_s`.
+    """Return the silence after which to prepare a keepalive, so that it comes in `keepalive_s`.
 
-    A part of the rest is for the scheduler's answer, a part for a busy event loop.
+    The remaining time is for the scheduler's answer and for a busy event loop.
     """
     return keepalive_s - min(_MOST_EARLY_S, _EARLY * keepalive_s)
 
@@ -37,7 +37,7 @@ Ask = Callable[[tuple[ApplicationId, ...]], Awaitable[Mapping[str, Any]]]
 
 
 class Wait(Protocol):
-    """Wait of a stream for its leases, during one or several periods."""
+    """Waiting of one stream for its leases, in one or several periods."""
 
     def begin(self) -> None:
         """Note that the stream waits from now on."""
@@ -50,7 +50,7 @@ class Wait(Protocol):
 
 
 class PlainWait:
-    """Wait of a stream whose keepalives do not describe the queue."""
+    """Waiting of a stream whose keepalives do not describe the queue."""
 
     def begin(self) -> None:
         """Do nothing: the keepalive comment never changes."""
@@ -64,7 +64,7 @@ class PlainWait:
 
 
 class StreamWait:
-    """Wait of a stream whose application may be known only after its submission."""
+    """Waiting of a stream whose application may be known only after its submission."""
 
     def __init__(self, outlooks: "StreamOutlooks", application_id: ApplicationId | None) -> None:
         self.application_id = application_id
@@ -101,7 +101,7 @@ class StreamWait:
 class StreamOutlooks:
     """Outlooks of the applications of one model whose streams wait at this ingress.
 
-    The scheduler is queried at most once in an interval, for all of them together.
+    The scheduler is queried at most once in an interval, for all these applications together.
 
     Args:
         ask: Queries the scheduler.
@@ -118,7 +118,7 @@ class StreamOutlooks:
         self._asking: asyncio.Task[None] | None = None
 
     def wait(self, application_id: ApplicationId | None) -> StreamWait:
-        """Return the wait of a stream; `application_id` is None if it is not known yet."""
+        """Return the `Wait` of a stream; `application_id` is None if it is not known yet."""
         return StreamWait(self, application_id)
 
     def add(self, application_id: ApplicationId) -> None:
